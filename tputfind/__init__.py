@@ -1,0 +1,28 @@
+"""Find the largest batch a PyTorch model can take and how fast every batch size is.
+
+``find`` measures, ``load_record`` reads what a measurement saved. Importing this package imports neither torch nor
+pandas.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tputfind.files import load_record
+    from tputfind.record import Record
+    from tputfind.run import find
+
+__version__ = "0.1.0"
+__all__ = ["Record", "__version__", "find", "load_record"]
+
+_HOMES = {"find": "tputfind.run", "load_record": "tputfind.files", "Record": "tputfind.record"}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name at its first use, so that ``import tputfind`` stays cheap."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
