@@ -1,0 +1,76 @@
+"""What can go wrong for a user: one line, what to do next, an exit code. Out of memory is an answer, not an error."""
+
+from __future__ import annotations
+
+
+class TputfindError(Exception):
+    """Base of every error that the command line prints as one line.
+
+    Args:
+        message: what happened, in one line.
+        hint: what to do next, in one line; may be empty.
+        traceback: the traceback of the user's own code, where that is the cause.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "", traceback: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.traceback = traceback
+
+
+class BadRequest(TputfindError, ValueError):
+    """Raised when an option, or several together, cannot be carried out."""
+
+    exit_code = 2
+
+
+class UnknownModel(TputfindError, LookupError):
+    """Raised when a model's name, file or factory does not lead to a module."""
+
+    exit_code = 2
+
+
+class BrokenInstall(TputfindError, ImportError):
+    """Raised when torch or torchvision does not import."""
+
+    exit_code = 2
+
+
+class BadRecord(TputfindError, ValueError):
+    """Raised when a file is not a record that this version reads."""
+
+    exit_code = 2
+
+
+class NoSuchDevice(TputfindError):
+    """Raised when the device is not there, or cannot do the dtype."""
+
+    exit_code = 3
+
+
+class NothingFits(TputfindError):
+    """Raised when not even the smallest batch fits."""
+
+    exit_code = 4
+
+
+class ModelFailed(TputfindError):
+    """Raised when the model itself fails; carries its traceback."""
+
+    exit_code = 5
+
+
+class Interrupted(TputfindError):
+    """Raised when the user stopped the run; the message names what was saved."""
+
+    exit_code = 130
+
+
+BY_NAME: dict[str, type[TputfindError]] = {
+    kind.__name__: kind
+    for kind in (BadRequest, UnknownModel, BrokenInstall, BadRecord, NoSuchDevice, NothingFits, ModelFailed)
+}
+"""The errors that a child process may report to its parent, by class name."""

@@ -1,0 +1,1 @@
+"""The search for the largest batch: pure, it sees only questions and answers."""

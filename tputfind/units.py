@@ -1,0 +1,53 @@
+"""Sizes, durations and counts: read what a user writes, print what a user reads."""
+
+from __future__ import annotations
+
+import re
+
+MIB = 2**20
+GIB = 2**30
+
+_BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_BYTES |= {"KIB": 2**10, "MIB": MIB, "GIB": GIB, "TIB": 2**40}
+_MS = {"US": 1e-3, "MS": 1.0, "S": 1e3, "MIN": 60e3, "H": 3600e3}
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]+)\s*")
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes that ``8GiB``, ``512 MiB`` or ``24GB`` name; ValueError where there is no number or no unit."""
+    return int(_quantity(text, _BYTES, "a size such as 8GiB or 512MiB"))
+
+
+def parse_ms(text: str) -> float:
+    """Return the milliseconds that ``50ms``, ``1.5s`` or ``2min`` name; ValueError where there is no number or unit."""
+    return _quantity(text, _MS, "a duration such as 50ms or 1s")
+
+
+def _quantity(text: str, units: dict[str, float] | dict[str, int], wanted: str) -> float:
+    match = _QUANTITY.fullmatch(text)
+    if match is None or match[2].upper() not in units:
+        raise ValueError(f"{text!r} is not {wanted}")
+    return float(match[1]) * units[match[2].upper()]
+
+
+def format_bytes(count: int) -> str:
+    """Print bytes with a binary unit: ``113.9 GiB``, ``870 MiB``."""
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / MIB:.0f} MiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Print a span that a person waits for: ``8 s``, ``2 min 05 s``, ``1 h 10 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def format_figure(value: float) -> str:
+    """Print a measured figure with four significant digits and no exponent: ``12257``, ``4.118``, ``0.05210``."""
+    if value == 0:
+        return "0"
+    digits = 4 - len(str(int(abs(value)))) if abs(value) >= 1 else 4
+    return f"{value:.{max(0, digits)}f}"
