@@ -1,0 +1,140 @@
+"""The CPU: host clock, resident memory, and a real ceiling on the address space."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any, cast
+
+import psutil
+import torch
+
+from tputfind.errors import BadRequest
+from tputfind.measure.devices.host import software
+from tputfind.measure.devices.protocol import PeakMemory
+from tputfind.record import Environment
+
+
+class HostStopwatch:
+    """Marks taken with ``perf_counter_ns``: on the CPU the work is done when the call returns."""
+
+    def __init__(self) -> None:
+        self._marks_ns: list[int] = []
+
+    def mark(self) -> None:
+        """Mark this moment."""
+        self._marks_ns.append(perf_counter_ns())
+
+    def spans_ms(self) -> list[float]:
+        """Return the milliseconds between consecutive marks."""
+        return [(late - early) / 1e6 for early, late in pairwise(self._marks_ns)]
+
+
+class Cpu:
+    """The processor that the children run on.
+
+    Memory is the address space beyond that of the idle process, limited by ``RLIMIT_AS``. Without a limit from the
+    user it is what the machine has available, so that the kernel need not kill anything.
+    """
+
+    torch_device = torch.device("cpu")
+    shares_processes = False
+
+    def __init__(self) -> None:
+        self.under_a_ceiling = False
+        torch.ones(2**20).add_(1)  # starts torch's threads, whose stacks belong to the idle process
+        self._idle_resident_bytes = _status_bytes("VmRSS")
+        self._idle_address_bytes = _status_bytes("VmSize")
+
+    def environment(self) -> Environment:
+        """Describe the processor."""
+        fields = software()
+        total, available = _memory()
+        return Environment(
+            device="cpu",
+            device_name=str(fields["cpu_name"]),
+            memory_total_bytes=total,
+            memory_free_bytes=available,
+            **cast("Any", fields),
+        )
+
+    def refusal(self, dtype: str) -> str | None:
+        """Only TF32 is a GPU's own format."""
+        return "TF32 is a format of NVIDIA GPUs" if dtype == "tf32" else None
+
+    def limit_memory(self, limit_bytes: int | None) -> None:
+        """Limit the address space to that of the idle process and ``limit_bytes``, or to what is available."""
+        if sys.platform != "linux":
+            if limit_bytes is not None:
+                raise BadRequest(f"--memory-limit on the CPU needs Linux: {sys.platform} does not enforce RLIMIT_AS")
+            return
+        ceiling = (self._idle_address_bytes or 0) + (limit_bytes or _memory()[1])
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (ceiling if hard < 0 else min(ceiling, hard), hard))
+        self.under_a_ceiling = True
+
+    def settle_limit(self, small_step: Callable[[], object]) -> None:
+        """The ceiling is exact as it is."""
+
+    def check_limit(self) -> None:
+        """The kernel lets nothing past the ceiling."""
+
+    def lift_limit(self) -> None:
+        """Raise the soft limit to the hard one."""
+        if self.under_a_ceiling:
+            hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+            resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+
+    def stopwatch(self, marks: int) -> HostStopwatch:  # noqa: ARG002  # the list grows as it needs
+        """Return a stopwatch on the host clock."""
+        return HostStopwatch()
+
+    def synchronize(self) -> None:
+        """Nothing is outstanding when a call has returned."""
+
+    def reset_peak(self) -> None:
+        """Set the high-water mark of resident memory to what is resident now (Linux: proc(5), clear_refs)."""
+        with suppress(OSError):  # without it the mark covers the whole process, which times one batch size only
+            Path("/proc/self/clear_refs").write_text("5")
+
+    def peak(self) -> PeakMemory:
+        """Return the peaks of resident memory and of address space, both beyond the idle process."""
+        return PeakMemory(
+            _beyond(_status_bytes("VmHWM"), self._idle_resident_bytes),
+            _beyond(_status_bytes("VmPeak"), self._idle_address_bytes),
+        )
+
+
+def _beyond(peak_bytes: int | None, idle_bytes: int | None) -> int | None:
+    return None if peak_bytes is None or idle_bytes is None else max(0, peak_bytes - idle_bytes)
+
+
+def _status_bytes(field: str) -> int | None:
+    """Return a field of /proc/self/status, or None where there is no such thing."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    sizes = (line.split() for line in lines if line.startswith(f"{field}:"))
+    return next((int(size[1]) * 1024 for size in sizes), None)
+
+
+def _memory() -> tuple[int, int]:
+    """Return total and available bytes of this machine, or of the control group that it is confined to."""
+    machine = psutil.virtual_memory()
+    total, available = machine.total, machine.available
+    for limit_file, usage_file in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            limit, usage = int(Path(limit_file).read_text()), int(Path(usage_file).read_text())
+        except (OSError, ValueError):  # no control group, or "max": not confined
+            continue
+        total, available = min(total, limit), min(available, max(0, limit - usage))
+    return total, available

@@ -1,0 +1,67 @@
+"""What the measuring code asks of a device. The implementations are real: a device is never mocked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import torch
+
+from tputfind.record import Environment
+
+
+class PeakMemory(NamedTuple):
+    """The most memory since ``reset_peak``, in bytes; None where the device cannot tell."""
+
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+
+
+class Stopwatch(Protocol):
+    """Marks moments in the device's own order of work, without making the host wait."""
+
+    def mark(self) -> None:
+        """Mark the moment when all work submitted so far is done."""
+
+    def spans_ms(self) -> list[float]:
+        """Wait for the last mark and return the milliseconds between consecutive ones: one fewer than the marks."""
+
+
+class Device(Protocol):
+    """One device of this process."""
+
+    torch_device: torch.device
+    under_a_ceiling: bool
+    """Whether the process's own address space is limited."""
+    shares_processes: bool
+    """Whether several batch sizes can be timed in one process without disturbing each other's memory."""
+
+    def environment(self) -> Environment:
+        """Describe the device and the software it runs under."""
+
+    def refusal(self, dtype: str) -> str | None:
+        """Say why it cannot compute in ``dtype``, or None where it can."""
+
+    def limit_memory(self, limit_bytes: int | None) -> None:
+        """Act from now on as if the device had this much memory in all. Call it once, before anything is built."""
+
+    def settle_limit(self, small_step: Callable[[], object]) -> None:
+        """Make the limit exact, by a step of the smallest batch where libraries load with the first step."""
+
+    def check_limit(self) -> None:
+        """Raise torch.OutOfMemoryError where more than the limit was taken past the allocator's guard."""
+
+    def lift_limit(self) -> None:
+        """Let the process have memory again, to report a failure."""
+
+    def stopwatch(self, marks: int) -> Stopwatch:
+        """Return a stopwatch ready for this many marks."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was submitted."""
+
+    def reset_peak(self) -> None:
+        """Give unused memory back and start ``peak`` anew."""
+
+    def peak(self) -> PeakMemory:
+        """Return the most memory in use, and the most taken from the device, since ``reset_peak``."""

@@ -1,0 +1,79 @@
+"""What the parent asks of a child process and what comes back: JSON values, so that rubbish is told from an answer."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tputfind.record import Environment
+from tputfind.spec import Spec
+
+
+class Inspect(msgspec.Struct, frozen=True, tag=True):
+    """Can this be measured, on what, and with which input? Answered by one ``Inspection``."""
+
+    spec: Spec
+
+
+class TryBatch(msgspec.Struct, frozen=True, tag=True):
+    """Does this batch size fit? Answered by one ``Trial``."""
+
+    spec: Spec
+    batch_size: int
+
+
+class TimeBatches(msgspec.Struct, frozen=True, tag=True):
+    """How fast are these batch sizes? Answered by one ``Row`` each, in order; the first that fails is the last."""
+
+    spec: Spec
+    batch_sizes: tuple[int, ...]
+
+
+class ListModels(msgspec.Struct, frozen=True, tag=True):
+    """Which models can be named? Answered by one ``NamedModel`` each."""
+
+
+class ListDevices(msgspec.Struct, frozen=True, tag=True):
+    """Which devices are here? Answered by one ``Environment`` each."""
+
+
+Question = Inspect | TryBatch | TimeBatches | ListModels | ListDevices
+
+
+class Inspection(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run will measure: the environment, the shape of one sample (``3x224x224``), the number of parameters."""
+
+    environment: Environment
+    input_shape: str
+    parameters: int | None
+
+
+class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that can be asked for by name, with the shape of one sample."""
+
+    name: str
+    input_shape: str
+    parameters: int
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A child's TputfindError: its class name and its texts."""
+
+    error: str
+    message: str
+    hint: str
+    traceback: str
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message of a child: an answer (its type is the question's), a refusal, or word that all is said."""
+
+    answer: msgspec.Raw = msgspec.Raw()
+    refusal: Refusal | None = None
+    done: bool = False
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's first message: whether torch and torchvision import, each the empty text or the reason why not."""
+
+    torch_problem: str
+    torchvision_problem: str

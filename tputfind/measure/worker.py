@@ -1,0 +1,158 @@
+"""The life of one child process: one question, its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import perf_counter
+
+import msgspec
+import torch
+
+from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, TputfindError
+from tputfind.measure.devices import all_devices, open_device
+from tputfind.measure.devices.protocol import Device
+from tputfind.measure.failures import classify, model_traceback
+from tputfind.measure.messages import (
+    Inspect,
+    Inspection,
+    ListDevices,
+    ListModels,
+    Question,
+    Refusal,
+    Reply,
+    TimeBatches,
+    TryBatch,
+)
+from tputfind.measure.models import find_model, named_models
+from tputfind.measure.timing import time_windows, try_steps
+from tputfind.measure.workload import Workload, inference
+from tputfind.record import Row, Trial
+from tputfind.spec import Spec
+from tputfind.units import format_bytes
+
+
+def answer(question: bytes, send: Callable[[bytes], None]) -> None:
+    """Answer one question from the parent, message by message.
+
+    Args:
+        question: a ``messages.Question`` as JSON.
+        send: takes each ``messages.Reply`` as JSON.
+    """
+    try:
+        for said in _answers(msgspec.json.decode(question, type=Question)):
+            send(msgspec.json.encode(Reply(answer=msgspec.Raw(msgspec.json.encode(said)))))
+        send(msgspec.json.encode(Reply(done=True)))
+    except TputfindError as error:
+        refusal = Refusal(error=type(error).__name__, message=error.message, hint=error.hint, traceback=error.traceback)
+        send(msgspec.json.encode(Reply(refusal=refusal)))
+
+
+def _answers(question: Question) -> Iterator[msgspec.Struct]:
+    match question:
+        case Inspect(spec):
+            yield _inspect(spec)
+        case TryBatch(spec, batch_size):
+            yield _try_batch(spec, batch_size)
+        case TimeBatches(spec, batch_sizes):
+            yield from _time_batches(spec, batch_sizes)
+        case ListModels():
+            yield from named_models()
+        case ListDevices():
+            yield from (device.environment() for device in all_devices())
+
+
+def _inspect(spec: Spec) -> Inspection:
+    """Find out whether the spec can be measured here, before anything is; a factory is called, a known model is not."""
+    device = open_device(spec.device)
+    refusal = device.refusal(spec.dtype)
+    if refusal is not None:
+        raise NoSuchDevice(f"{device.torch_device} cannot do --dtype {spec.dtype}: {refusal}")
+    environment = device.environment()
+    total = environment.memory_total_bytes
+    if spec.memory_limit_bytes is not None and total is not None and spec.memory_limit_bytes > total:
+        raise BadRequest(f"--memory-limit is more than the {format_bytes(total)} that {environment.device} has")
+    source = find_model(spec)
+    if source.parameters is not None and source.sample_shape is not None:
+        shape = "x".join(map(str, source.sample_shape))
+        return Inspection(environment=environment, input_shape=shape, parameters=source.parameters)
+    try:
+        workload = Workload(spec, torch.device("cpu"))
+        return Inspection(environment=environment, input_shape=workload.input_shape(), parameters=workload.parameters)
+    except TputfindError:
+        raise
+    except Exception as error:  # the user's factory can raise anything
+        raise ModelFailed(
+            f"{spec.model} cannot be built: {type(error).__name__}: {error}", "", model_traceback(error)
+        ) from None
+
+
+def _try_batch(spec: Spec, batch_size: int) -> Trial:
+    device = open_device(spec.device)
+    try:
+        workload = _resident(spec, device, batch_size)
+        with inference():
+            step_ms = try_steps(device, workload.step(batch_size))
+        device.check_limit()
+    except TputfindError:
+        raise
+    except Exception as error:  # a model can raise anything; what it means is the classifier's to say
+        device.lift_limit()
+        return Trial(batch_size=batch_size, failure=classify(error, under_a_ceiling=device.under_a_ceiling))
+    peak = device.peak()
+    return Trial(
+        batch_size=batch_size,
+        step_ms=step_ms,
+        peak_allocated_bytes=peak.allocated_bytes,
+        peak_reserved_bytes=peak.reserved_bytes,
+    )
+
+
+def _time_batches(spec: Spec, batch_sizes: tuple[int, ...]) -> Iterator[Row]:
+    device = open_device(spec.device)
+    workload: Workload | None = None
+    for batch_size in batch_sizes:
+        start = perf_counter()
+        try:
+            if workload is None:
+                workload = _resident(spec, device, batch_size)
+            row = _time_batch(spec, device, workload, batch_size)
+        except TputfindError:
+            raise
+        except Exception as error:  # as above
+            device.lift_limit()
+            yield Row(batch_size=batch_size, failure=classify(error, under_a_ceiling=device.under_a_ceiling))
+            return
+        yield msgspec.structs.replace(row, seconds=perf_counter() - start)
+
+
+def _time_batch(spec: Spec, device: Device, workload: Workload, batch_size: int) -> Row:
+    device.reset_peak()
+    with inference():
+        windows = time_windows(
+            device,
+            workload.step(batch_size),
+            warmup=spec.warmup,
+            batches=spec.batches,
+            latency_batches=spec.latency_batches,
+            max_seconds=spec.max_seconds,
+        )
+    device.check_limit()
+    peak = device.peak()
+    return Row(
+        batch_size=batch_size,
+        device_ms=windows.device_ms,
+        latency_ms=windows.latency_ms,
+        # On the CPU the call is the work: there is no submitting it apart.
+        enqueue_ms=() if device.torch_device.type == "cpu" else windows.enqueue_ms,
+        peak_allocated_bytes=peak.allocated_bytes,
+        peak_reserved_bytes=peak.reserved_bytes,
+    )
+
+
+def _resident(spec: Spec, device: Device, batch_size: int) -> Workload:
+    """Build the workload under the spec's memory limit."""
+    device.limit_memory(spec.memory_limit_bytes)
+    workload = Workload(spec, device.torch_device)
+    with inference():
+        device.settle_limit(lambda: workload.run_once(min(spec.granularity, batch_size)))
+    return workload
