@@ -1,0 +1,1 @@
+"""Records to what people read: tables, summaries, files."""
