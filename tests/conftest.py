@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write what is printed now over the golden files")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest):
+    """Compare bytes with the golden file of that name."""
+
+    def check(name: str, actual: bytes) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.write_bytes(actual)
+        assert path.read_bytes().decode() == actual.decode()
+
+    return check
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what lies under tests/gpu, and run the fast tests first."""
+    order = {"unit": 0, "real": 1, "gpu": 2}
+    for item in items:
+        if item.path.parent.name == "gpu":
+            item.add_marker(pytest.mark.gpu)
+    items.sort(key=lambda item: order[item.path.parent.name])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if "gpu" in item.keywords:
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device here")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = sum("gpu" in report.keywords for report in terminalreporter.stats.get("skipped", []))
+    if skipped:
+        terminalreporter.write_line(f"{skipped} gpu tests were skipped: there is no CUDA device here", yellow=True)

@@ -1,0 +1,35 @@
+"""What the tool says of a GPU is so."""
+
+from __future__ import annotations
+
+from support.command import run
+
+from tputfind.measure.children import Children
+from tputfind.measure.messages import TimeBatches
+from tputfind.record import Row
+from tputfind.spec import DTYPES, LAYOUTS, read_spec
+
+
+def test_the_gpu_is_listed_and_auto_takes_it(tmp_path):
+    import torch
+
+    name = torch.cuda.get_device_name(0)
+    listed = run(tmp_path, "devices")
+    ran = run(tmp_path, "shufflenet_v2_x0_5", "--batch-sizes", 1, "--batches", 10)
+
+    assert f"cuda:0  {name}" in listed.out
+    environment = ran.record().environment
+    assert (environment.device, environment.device_name) == ("cuda:0", name)
+    assert environment.device_uuid == f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+    assert environment.driver
+    assert environment.cuda == torch.version.cuda
+    assert environment.memory_total_bytes == torch.cuda.mem_get_info()[1]
+
+
+def test_every_dtype_runs_in_both_layouts():
+    with Children() as children:
+        for dtype in DTYPES:
+            for layout in LAYOUTS:
+                spec = read_spec("resnet18", {"device": "cuda", "dtype": dtype, "layout": layout, "batches": 10})
+                (row,) = children.ask(TimeBatches(spec, (8,)), Row)
+                assert row.failure is None, (dtype, layout, row.failure)

@@ -1,0 +1,140 @@
+"""The edge on a real GPU is the edge."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+from support.command import MODELS, run
+
+from tputfind.measure.children import Children
+from tputfind.measure.messages import TimeBatches, TryBatch
+from tputfind.record import Row, Trial
+
+QUICK = ("--batches", 10, "--latency-batches", 10, "--warmup", 1, "--device", "cuda")
+GIB = 2**30
+
+
+def edge_of(folder, *arguments):
+    ran = run(folder, *arguments, *QUICK)
+    assert ran.status == 0, ran.err
+    return ran.record()
+
+
+def test_the_edge_is_the_same_in_three_runs_and_holds_twice_in_fresh_processes(tmp_path):
+    asked = ("resnet18", "--dtype", "fp16", "--memory-limit", "3GiB")
+    folders = [tmp_path / str(number) for number in range(3)]
+    for folder in folders:
+        folder.mkdir()
+    records = [edge_of(folder, *asked) for folder in folders]
+
+    edges = {record.edge for record in records}
+    assert len(edges) == 1, edges
+    (edge,) = edges
+    assert edge.limited_by == "memory"
+    assert edge.fails_at == edge.largest_batch + 1
+    spec = records[0].spec
+    with Children() as children:
+        for _ in range(2):
+            (fits,) = children.ask(TryBatch(spec, edge.largest_batch), Trial)
+            (fails,) = children.ask(TryBatch(spec, edge.fails_at), Trial)
+            assert fits.failure is None
+            assert fails.failure is not None
+            assert fails.failure.kind == "out_of_memory"
+
+
+@pytest.mark.parametrize("model", ["resnet18", "vit_b_16"])
+def test_a_memory_limit_finds_the_edge_of_a_card_of_that_size(tmp_path, model):
+    """A second process takes all but 4 GiB of the card: what is left is a card of that size, and no limit is set."""
+    limit_bytes = 4 * GIB
+    (tmp_path / "limited").mkdir()
+    (tmp_path / "real").mkdir()
+    limited = edge_of(tmp_path / "limited", model, "--dtype", "fp16", "--memory-limit", "4GiB")
+    with taking_all_but(limit_bytes):
+        real = edge_of(tmp_path / "real", model, "--dtype", "fp16")
+
+    print(f"{model}: --memory-limit 4GiB {limited.edge.largest_batch}, a card with 4 GiB {real.edge.largest_batch}")
+    assert limited.edge.largest_batch == pytest.approx(real.edge.largest_batch, rel=0.01)
+
+
+def test_a_larger_limit_finds_a_larger_edge_and_a_known_size_the_computed_one(tmp_path):
+    edges = []
+    for size in (2, 4):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        edges.append(edge_of(folder, f"{MODELS}/plain.py:four_mebibytes", "--memory-limit", f"{size}GiB"))
+
+    small, large = (record.edge.largest_batch for record in edges)
+    # Twice the memory holds 2 GiB more, at 4 MiB a sample; the allocator rounds to 2 MiB.
+    assert large - small == pytest.approx(512, abs=1)
+    taken = [
+        next(row for row in record.rows if row.batch_size == record.edge.largest_batch).peak_reserved_bytes
+        for record in edges
+    ]
+    assert taken[0] < 2 * GIB
+    assert taken[1] < 4 * GIB
+
+
+def test_a_limit_below_the_context_fits_nothing(tmp_path):
+    ran = run(tmp_path, "resnet18", "--memory-limit", "300MiB", *QUICK)
+
+    assert ran.status == 4
+    assert "context and libraries alone take" in ran.err
+
+
+def test_a_row_that_runs_out_of_memory_among_others_is_kept_and_the_others_stand(tmp_path):
+    record = edge_of(tmp_path, "resnet18", "--batch-sizes", "1,8,4000,16000", "--memory-limit", "3GiB")
+
+    assert [row.status for row in record.rows] == ["ok", "ok", "out_of_memory", "out_of_memory"]
+
+
+def test_the_row_after_a_trial_takes_the_memory_that_the_trial_took(tmp_path):
+    record = edge_of(tmp_path, "resnet18", "--dtype", "fp16", "--max-batch", "256")
+
+    trials = {trial.batch_size: trial.peak_allocated_bytes for trial in record.trials}
+    for row in record.rows:
+        assert row.peak_allocated_bytes == pytest.approx(trials[row.batch_size], rel=0.01)
+
+
+def test_memory_is_free_again_after_a_child_was_killed():
+    from tputfind.spec import read_spec
+
+    spec = read_spec("resnet18", {"device": "cuda", "batches": "100000", "max_seconds": "60"})
+    with Children() as children:
+        (before,) = children.ask(TryBatch(spec, 8), Trial)
+        rows = children.ask(TimeBatches(spec, (1, 256)), Row)
+        time.sleep(3)
+        rows.close()
+        (after,) = children.ask(TryBatch(spec, 8), Trial)
+
+    assert (before.failure, after.failure) == (None, None)
+
+
+HOLDS_MEMORY = """
+import sys, torch
+held, step = [], 2**30
+while step >= 2**21:
+    if torch.cuda.mem_get_info()[0] - step < int(sys.argv[1]):
+        step //= 2
+    else:
+        held.append(torch.empty(step, dtype=torch.uint8, device="cuda"))
+print(torch.cuda.mem_get_info()[0], flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def taking_all_but(count):
+    """Another process that holds the card's memory but for so many bytes."""
+    program = [sys.executable, "-c", HOLDS_MEMORY, str(count)]
+    plain = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # every tensor its own cudaMalloc, in steps of 2 MiB
+    with subprocess.Popen(program, env=plain, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        free = int(process.stdout.readline())
+        print(f"asked to leave {count} bytes free, {free} are")
+        assert count <= free < count + 2**22
+        yield
+        process.communicate("")

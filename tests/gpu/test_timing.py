@@ -1,0 +1,144 @@
+"""Event times on a real GPU are right."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import pytest
+from support.command import run
+
+from tputfind.measure.children import Children
+from tputfind.measure.messages import TimeBatches
+from tputfind.record import Row
+from tputfind.spec import read_spec
+
+GIB = 2**30
+
+
+def spin_kernel():
+    """A kernel that ends so many nanoseconds after it began, by the GPU's own global clock."""
+    import torch
+
+    source = """
+    extern "C" __global__ void spin(long long nanoseconds) {
+        unsigned long long begin, now;
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+        do { asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); } while (now - begin < nanoseconds);
+    }
+    """
+    kernel = torch.cuda._compile_kernel(source, "spin")
+    return lambda nanoseconds: kernel((1, 1, 1), (1, 1, 1), (nanoseconds,))
+
+
+@pytest.mark.parametrize("known_ms", [1, 5, 20])
+def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms):
+    from tputfind.measure.devices.cuda import Cuda
+    from tputfind.measure.timing import time_windows
+
+    device, spin = Cuda(0), spin_kernel()
+
+    windows = time_windows(
+        device, lambda: spin(known_ms * 1_000_000), warmup=3, batches=50, latency_batches=20, max_seconds=60
+    )
+
+    print(f"{known_ms} ms: {[statistics.median(samples) for samples in windows]}")
+    assert len(windows.device_ms) == 50
+    assert statistics.median(windows.device_ms) == pytest.approx(known_ms, rel=0.02)
+    assert sum(windows.device_ms) == pytest.approx(50 * known_ms, rel=0.02)
+    assert statistics.median(windows.latency_ms) == pytest.approx(known_ms, rel=0.1, abs=0.1)
+    assert statistics.median(windows.enqueue_ms) < 0.5
+
+
+def test_the_host_does_not_wait_within_the_throughput_window():
+    from tputfind.measure.devices.cuda import Cuda
+    from tputfind.measure.timing import _throughput_window
+
+    device, spin = Cuda(0), spin_kernel()
+    submitted = []
+
+    def step():
+        submitted.append(time.perf_counter())
+        spin(20_000_000)
+
+    spans_ms = _throughput_window(device, step, 50)
+
+    assert submitted[-1] - submitted[0] < 0.5 * sum(spans_ms) / 1000
+
+
+def test_the_spans_add_up_to_the_window():
+    import torch
+
+    from tputfind.measure.devices.cuda import Cuda
+
+    watch = Cuda(0).stopwatch(101)
+    x = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
+    for _ in range(101):
+        watch.mark()
+        x @ x
+    spans_ms = watch.spans_ms()
+
+    whole_ms = watch._events[0].elapsed_time(watch._events[100])
+    assert sum(spans_ms) == pytest.approx(whole_ms, rel=1e-4)
+
+
+@pytest.mark.parametrize(("model", "batch_size"), [("resnet50", 256), ("mobilenet_v3_large", 512), ("vit_b_16", 128)])
+def test_throughput_agrees_with_a_plain_loop_under_the_host_clock(tmp_path, model, batch_size):
+    """Both sides in turn, three times, and the medians: a card's clocks wander.
+
+    The batches are large enough for the device to be what is timed, and not Python.
+    """
+    import torch
+    import torchvision
+
+    module = torchvision.models.get_model(model, weights=None).eval().half().cuda()
+    inputs = torch.randn(batch_size, 3, 224, 224, dtype=torch.float16, device="cuda")
+
+    def plain_loop(seconds: float) -> float:
+        with torch.inference_mode():
+            for _ in range(10):
+                module(inputs)
+            torch.cuda.synchronize()
+            start, batches = time.perf_counter(), 0
+            while time.perf_counter() - start < seconds:
+                for _ in range(10):
+                    module(inputs)
+                batches += 10
+            torch.cuda.synchronize()
+            return batches * batch_size / (time.perf_counter() - start)
+
+    asked = (model, "--dtype", "fp16", "--batch-sizes", batch_size, "--latency-batches", 10, "--warmup", 20)
+    ours, plain = [], []
+    for number in range(3):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        plain.append(plain_loop(5))
+        ran = run(folder, *asked)
+        assert ran.status == 0, ran.err
+        ours.append(ran.record().rows[0].samples_per_s)
+
+    print(f"{model} batch {batch_size}: tputfind {ours}, plain loop {plain}")
+    assert statistics.median(ours) == pytest.approx(statistics.median(plain), rel=0.01)
+
+
+def test_fp32_is_ieee_and_tf32_is_faster():
+    """On Ampere and later TF32 is several times as fast as IEEE fp32: the two cannot be the same arithmetic."""
+    rates = {}
+    with Children() as children:
+        for dtype in ("fp32", "tf32"):
+            spec = read_spec("resnet50", {"device": "cuda", "dtype": dtype, "batches": 20})
+            (row,) = children.ask(TimeBatches(spec, (64,)), Row)
+            rates[dtype] = row.samples_per_s
+
+    assert rates["tf32"] > 1.5 * rates["fp32"]
+
+
+def test_small_batches_are_host_bound_and_large_ones_are_not(tmp_path):
+    from tputfind.summary import host_bound
+
+    ran = run(tmp_path, "resnet50", "--dtype", "fp16", "--batch-sizes", "1,512", "--batches", 30)
+
+    small, large = ran.record().rows
+    assert host_bound(small) is True
+    assert host_bound(large) is False
+    assert "host bound" in ran.out

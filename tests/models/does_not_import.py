@@ -1,0 +1,3 @@
+"""A model file with a mistake in it."""
+
+raise RuntimeError("the mistake in this file")

@@ -1,0 +1,127 @@
+"""The whole tool on the CPU, against memory that really runs out."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from support.command import MODELS, run
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
+QUICK = ("--batches", 10, "--latency-batches", 10, "--warmup", 1)
+
+
+@linux_only
+@pytest.mark.parametrize(("limit", "factory", "edge"), [("256MiB", "four_mebibytes", 64), ("1GiB", "four_mebibytes", 256)])
+def test_the_edge_is_the_one_that_arithmetic_gives(tmp_path, limit, factory, edge):
+    """A sample takes four times what Python itself needs to import the model's file, so one batch is the tolerance."""
+    ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--memory-limit", limit, "--max-latency", "none", *QUICK)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert abs(record.edge.largest_batch - edge) <= 1
+    assert record.edge.limited_by == "memory"
+    assert record.edge.fails_at == record.edge.largest_batch + 1
+    verdicts = {trial.batch_size: trial.failure for trial in record.trials}
+    assert verdicts[record.edge.largest_batch] is None
+    assert verdicts[record.edge.fails_at].kind in ("out_of_memory", "died")
+    timed = [row.batch_size for row in record.rows if row.status == "ok"]
+    assert timed == sorted({*(2**power for power in range(11) if 2**power <= timed[-1]), record.edge.largest_batch})
+
+
+@linux_only
+def test_counting_up_finds_the_same_edge_as_bisection(tmp_path):
+    asked = (f"{MODELS}/plain.py:four_mebibytes", "--memory-limit", "64MiB", *QUICK)
+    bisected = run(tmp_path, *asked)
+    counted = run(tmp_path, *asked, "--search", "linear", "--output", "counted/results")
+
+    edges = [bisected.record().edge, counted._replace(folder=tmp_path / "counted").record().edge]
+    assert edges[0] == edges[1]
+    assert abs(edges[0].largest_batch - 16) <= 1
+
+
+@linux_only
+def test_granularity_is_the_step_of_the_answer(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:four_mebibytes", "--memory-limit", "100MiB", "--granularity", 8, *QUICK)
+
+    edge = ran.record().edge
+    assert (edge.largest_batch, edge.fails_at) == (24, 32)
+
+
+@linux_only
+def test_memory_that_grows_after_the_trial_is_caught_by_the_full_run(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:takes_more_later", "--memory-limit", "128MiB", *QUICK)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert abs(record.edge.largest_batch - 64) <= 1
+    largest = next(row for row in record.rows if row.batch_size == record.edge.largest_batch)
+    assert largest.status == "ok"
+    assert any(notice.kind == "failed_when_timed" for notice in record.notices)
+
+
+@linux_only
+def test_where_nothing_fits_the_record_says_so_and_the_exit_code_is_4(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:four_mebibytes", "--memory-limit", "3MiB", *QUICK)
+
+    assert ran.status == 4
+    assert "not even batch 1 fits" in ran.err
+    assert "Traceback" not in ran.err
+    record = ran.record()
+    assert record.edge.largest_batch == 0
+    assert [row.status for row in record.rows] == ["out_of_memory"]
+
+
+def test_a_cap_ends_the_search_and_is_not_passed(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:mebibytes", "--max-batch", 5, *QUICK)
+
+    record = ran.record()
+    assert (record.edge.largest_batch, record.edge.limited_by) == (5, "cap")
+    assert [trial.batch_size for trial in record.trials] == [1, 2, 4, 5]
+    assert [row.batch_size for row in record.rows] == [1, 2, 4, 5]
+
+
+def test_a_latency_limit_ends_the_search_at_the_first_batch_that_takes_longer(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-latency", "55ms", *QUICK)
+
+    edge = ran.record().edge
+    assert (edge.largest_batch, edge.limited_by, edge.fails_at) == (5, "latency", 6)
+
+
+def test_on_the_cpu_a_step_of_a_second_is_the_end_unless_asked_otherwise(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--granularity", 100, "--max-batch", 200, *QUICK)
+
+    record = ran.record()
+    assert (record.edge.limited_by, record.edge.largest_batch) == ("latency", 100)
+    assert record.notices[0].kind == "default_latency_limit"
+
+
+def test_a_process_that_dies_costs_one_trial(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:aborts_above_5", *QUICK)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert (record.edge.largest_batch, record.edge.limited_by) == (5, "died")
+    (death,) = [trial.failure.message for trial in record.trials if trial.batch_size == 6]
+    assert death == "killed by SIGABRT: the last words of this process"
+
+
+def test_a_model_that_fails_only_above_a_batch_size_bounds_the_search(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:fails_above_12", *QUICK)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert (record.edge.largest_batch, record.edge.limited_by) == (12, "error")
+    assert "made for 12 samples" in ran.out
+
+
+@linux_only
+def test_a_batch_size_asked_for_by_name_that_does_not_fit_keeps_its_row(tmp_path):
+    asked = (f"{MODELS}/plain.py:four_mebibytes", "--batch-sizes", "64,2,8", "--memory-limit", "64MiB", *QUICK)
+    ran = run(tmp_path, *asked)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert [(row.batch_size, row.status) for row in record.rows] == [(2, "ok"), (8, "ok"), (64, "out_of_memory")]
+    assert record.trials == ()
+    assert "out of memory" in ran.out

@@ -1,0 +1,69 @@
+"""A record with round numbers, such as a run would make."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tputfind import notices
+from tputfind.record import Edge, Environment, Failure, Record, Row, Trial
+from tputfind.spec import Spec
+
+
+def row(batch_size: int, device_ms: float, *, enqueue_ms: float = 1.0, batches: int = 100) -> Row:
+    """A row whose every batch takes the same time, but for latencies that count up by 0.01 ms."""
+    return Row(
+        batch_size=batch_size,
+        device_ms=(device_ms,) * batches,
+        latency_ms=tuple(device_ms + 0.01 * count for count in range(batches)),
+        enqueue_ms=(enqueue_ms,) * batches,
+        peak_allocated_bytes=batch_size * 2**20,
+        peak_reserved_bytes=batch_size * 2**21,
+        seconds=1.5,
+    )
+
+
+def example() -> Record:
+    """A run on a GPU that found 5, with one row that failed and one that is host-bound."""
+    too_large = Failure(kind="out_of_memory", message="OutOfMemoryError: CUDA out of memory.")
+    record = Record(
+        tputfind="0.1.0",
+        command="tputfind resnet50 --dtype fp16 --slo 10ms",
+        started="2026-11-20T12:00:00+00:00",
+        finished="2026-11-20T12:01:00+00:00",
+        wall_s=60.0,
+        spec=Spec(model="resnet50", dtype="fp16", slo_ms=10.0),
+        environment=Environment(
+            device="cuda:0",
+            device_name="NVIDIA Example",
+            device_uuid="GPU-00000000-0000-0000-0000-000000000000",
+            memory_total_bytes=24 * 2**30,
+            memory_free_bytes=23 * 2**30,
+            compute_capability="9.0",
+            driver="580.1",
+            cuda="13.0",
+            cudnn="91900",
+            torch="2.11.0",
+            torchvision="0.26.0",
+            python="3.12.3",
+            host="Linux 6.18 x86_64",
+            cpu_name="Example CPU",
+            cpu_count=16,
+            torch_threads=16,
+        ),
+        input_shape="3x224x224",
+        parameters=25557032,
+        trials=(
+            *(Trial(batch_size=b, step_ms=b * 1.5, peak_allocated_bytes=b * 2**20, seconds=1.0) for b in (1, 2, 4)),
+            Trial(batch_size=8, failure=too_large, seconds=1.0),
+            Trial(batch_size=6, failure=too_large, seconds=1.0),
+            Trial(batch_size=5, step_ms=9.0, peak_allocated_bytes=5 * 2**20, seconds=1.0),
+        ),
+        edge=Edge(largest_batch=5, limited_by="memory", fails_at=6),
+        rows=(
+            row(1, 4.0, enqueue_ms=3.9),
+            Row(batch_size=2, failure=Failure(kind="died", message="killed by SIGKILL")),
+            row(4, 5.0),
+            row(5, 10.0, batches=20),
+        ),
+    )
+    return msgspec.structs.replace(record, notices=notices.of(record))

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import math
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tputfind.record import Edge
+from tputfind.search.edge import find_edge
+
+EDGES = st.integers(0, 100_000)
+GRANULARITIES = st.integers(1, 100_000)
+NO_CAP = 2**31 - 1
+
+
+class Oracle:
+    """Answers by arithmetic, and remembers what it was asked."""
+
+    def __init__(self, edge: int, obstacle: str = "memory") -> None:
+        self.edge = edge
+        self.obstacle = obstacle
+        self.asked: list[int] = []
+
+    def __call__(self, batch_size: int):
+        self.asked.append(batch_size)
+        return None if batch_size <= self.edge else self.obstacle
+
+
+@given(edge=EDGES, granularity=GRANULARITIES)
+@example(edge=0, granularity=1)
+@example(edge=100_000, granularity=1)
+@example(edge=65_536, granularity=1)
+def test_the_answer_is_the_edge_and_both_sides_were_tried(edge, granularity):
+    ask, prove = Oracle(edge), Oracle(edge)
+
+    found = find_edge(ask, prove, granularity=granularity, max_batch=NO_CAP)
+
+    expected = edge // granularity * granularity
+    assert found == Edge(largest_batch=expected, limited_by="memory", fails_at=expected + granularity)
+    assert found.fails_at in ask.asked
+    assert prove.asked == ([expected] if expected else [])
+
+
+def test_every_small_edge_is_found_at_every_small_granularity():
+    for edge in range(130):
+        for granularity in range(1, 20):
+            found = find_edge(Oracle(edge), Oracle(edge), granularity=granularity, max_batch=NO_CAP)
+            assert found.largest_batch == edge // granularity * granularity
+
+
+@given(edge=EDGES, granularity=GRANULARITIES, max_batch=st.integers(1, 200_000), linear=st.booleans())
+def test_no_question_is_asked_twice(edge, granularity, max_batch, linear):
+    ask = Oracle(edge)
+    max_batch = max(max_batch, granularity)
+    if linear:
+        max_batch = min(max_batch, 300 * granularity)
+
+    find_edge(ask, Oracle(edge), granularity=granularity, max_batch=max_batch, linear=linear)
+
+    assert len(ask.asked) == len(set(ask.asked))
+
+
+@given(edge=EDGES, granularity=GRANULARITIES)
+def test_doubling_and_bisection_take_at_most_two_logarithms_and_two_questions(edge, granularity):
+    ask = Oracle(edge)
+
+    find_edge(ask, Oracle(edge), granularity=granularity, max_batch=NO_CAP)
+
+    steps = max(1, edge // granularity)
+    assert len(ask.asked) <= 2 * math.ceil(math.log2(steps)) + 2
+
+
+@given(edge=EDGES, max_batch=st.integers(1, 100_000), granularity=st.integers(1, 64))
+def test_a_cap_is_never_passed_and_is_named_where_it_ended_the_search(edge, max_batch, granularity):
+    ask = Oracle(edge)
+    max_batch = max(max_batch, granularity)
+
+    found = find_edge(ask, Oracle(edge), granularity=granularity, max_batch=max_batch)
+
+    assert max(ask.asked) <= max_batch
+    cap = max_batch // granularity * granularity
+    if edge >= cap:
+        assert found == Edge(largest_batch=cap, limited_by="cap", fails_at=None)
+    else:
+        assert found.limited_by == "memory"
+
+
+def test_max_batch_100_never_tries_101():
+    ask = Oracle(10**6)
+
+    find_edge(ask, Oracle(10**6), granularity=1, max_batch=100)
+
+    assert ask.asked == [1, 2, 4, 8, 16, 32, 64, 100]
+
+
+@given(edge=st.integers(0, 300), granularity=st.integers(1, 20))
+def test_counting_up_finds_the_same_edge(edge, granularity):
+    options = {"granularity": granularity, "max_batch": NO_CAP}
+    ask = Oracle(edge)
+
+    counted = find_edge(ask, Oracle(edge), linear=True, **options)
+
+    assert counted == find_edge(Oracle(edge), Oracle(edge), **options)
+    assert ask.asked == list(range(granularity, edge + granularity + 1, granularity))[: len(ask.asked)]
+
+
+@given(edge=st.integers(1, 5_000), proven=st.integers(0, 5_000), linear=st.booleans())
+def test_a_batch_that_fails_the_full_run_is_never_the_answer(edge, proven, linear):
+    edge = min(edge, 300) if linear else edge
+    ask, prove = Oracle(edge), Oracle(min(proven, edge), "died")
+
+    found = find_edge(ask, prove, granularity=1, max_batch=NO_CAP, linear=linear)
+
+    assert found.largest_batch == prove.edge
+    assert len(prove.asked) == len(set(prove.asked))
+    if found.largest_batch:
+        assert found.largest_batch in prove.asked
+    if prove.edge < edge:
+        assert found.limited_by == "died"
+
+
+@given(fitting=st.sets(st.integers(1, 200)), granularity=st.integers(1, 5))
+def test_answers_that_are_not_monotone_still_give_an_edge_tried_on_both_sides(fitting, granularity):
+    asked: list[int] = []
+
+    def ask(batch_size):
+        asked.append(batch_size)
+        return None if batch_size in fitting else "memory"
+
+    found = find_edge(ask, ask, granularity=granularity, max_batch=NO_CAP)
+
+    assert found.largest_batch in {0, *fitting}
+    assert found.largest_batch == 0 or found.largest_batch in asked
+    assert found.fails_at == found.largest_batch + granularity
+    assert found.fails_at in asked
+
+
+@given(edge=EDGES, obstacle=st.sampled_from(["memory", "index", "latency", "unsupported", "died", "error"]))
+def test_what_stands_in_the_way_just_above_the_answer_is_named(edge, obstacle):
+    found = find_edge(Oracle(edge, obstacle), Oracle(edge), granularity=1, max_batch=NO_CAP)
+
+    assert found.limited_by == obstacle

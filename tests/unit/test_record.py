@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.records import example, row
+
+import tputfind
+from tputfind.errors import BadRecord
+from tputfind.record import METHOD, SCHEMA, Environment, Failure, Notice, Record, Row, Trial, from_json
+from tputfind.spec import Spec
+
+TEXT = st.text(max_size=10)
+MAYBE_BYTES = st.none() | st.integers(0, 2**50)
+MS = st.lists(st.floats(0, 1e9), max_size=5).map(tuple)
+FAILURES = st.none() | st.builds(Failure, kind=st.sampled_from(["died", "error"]), message=TEXT, traceback=TEXT)
+RECORDS = st.builds(
+    Record,
+    tputfind=TEXT,
+    command=TEXT,
+    started=TEXT,
+    spec=st.builds(
+        Spec,
+        model=TEXT,
+        batch_sizes=st.none() | st.just((1, 2)),
+        max_latency_ms=st.none() | st.just("auto") | st.just(5.0),
+    ),
+    environment=st.builds(
+        Environment,
+        device=TEXT,
+        device_name=TEXT,
+        torch=TEXT,
+        python=TEXT,
+        host=TEXT,
+        cpu_name=TEXT,
+        cpu_count=st.integers(1, 99),
+        torch_threads=st.integers(1, 99),
+    ),
+    input_shape=TEXT,
+    trials=st.lists(
+        st.builds(Trial, batch_size=st.integers(1, 2**31), failure=FAILURES, peak_reserved_bytes=MAYBE_BYTES),
+        max_size=3,
+    ).map(tuple),
+    rows=st.lists(
+        st.builds(Row, batch_size=st.integers(1, 2**31), failure=FAILURES, device_ms=MS, latency_ms=MS), max_size=3
+    ).map(tuple),
+    notices=st.lists(st.builds(Notice, kind=TEXT, seen=TEXT, cause=TEXT, advice=TEXT), max_size=2).map(tuple),
+)
+
+
+@given(RECORDS)
+def test_a_record_comes_back_from_json_as_it_was(record):
+    assert from_json(record.to_json(), "test") == record
+
+
+def test_a_record_comes_back_from_its_file_as_it_was(tmp_path):
+    path = tmp_path / "record.json"
+    path.write_bytes(example().to_json())
+
+    assert tputfind.load_record(path) == example()
+
+
+def test_a_record_of_schema_1_still_loads(golden):
+    golden("schema-1.json", example().to_json())
+    path = Path(__file__).parents[1] / "golden" / "schema-1.json"
+
+    assert tputfind.load_record(path) == example()
+
+
+def test_the_record_says_which_schema_and_method_it_has():
+    written = json.loads(example().to_json())
+
+    assert (written["schema"], written["method"]) == (SCHEMA, METHOD)
+
+
+def test_a_record_of_a_newer_schema_is_refused_and_the_line_says_why():
+    newer = msgspec.structs.replace(example(), schema=SCHEMA + 1)
+
+    with pytest.raises(BadRecord, match=f"schema {SCHEMA + 1}"):
+        from_json(newer.to_json(), "newer.json")
+
+
+@given(st.integers(0, len(example().to_json()) - 2))
+def test_a_truncated_record_is_refused(length):
+    with pytest.raises(BadRecord, match="is not a tputfind record"):
+        from_json(example().to_json()[:length], "cut.json")
+
+
+@given(st.binary(max_size=50))
+def test_rubbish_is_refused(data):
+    with pytest.raises(BadRecord):
+        from_json(data, "rubbish.json")
+
+
+def test_a_field_of_the_wrong_type_is_refused_and_named():
+    edited = example().to_json().replace(b'"batch_size": 5', b'"batch_size": "five"')
+
+    with pytest.raises(BadRecord, match=r"batch_size"):
+        from_json(edited, "edited.json")
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(BadRecord, match="cannot read"):
+        tputfind.load_record(tmp_path / "none.json")
+
+
+def test_throughput_is_batches_times_batch_size_over_the_window():
+    assert row(32, 8.0).samples_per_s == pytest.approx(4000.0)
+    assert Row(batch_size=4).samples_per_s is None

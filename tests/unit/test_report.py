@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import msgspec
+import pandas
+import pytest
+from rich.console import Console
+from support.records import example, row
+
+from tputfind.record import Edge
+from tputfind.report import table, terminal
+from tputfind.summary import best_under, fastest, host_bound, knee
+
+COLUMNS = (
+    "model,phase,device,device_name,dtype,layout,mode,input_shape,batch_size,status,batches,samples_per_s,"
+    "samples_per_s_ci_low,samples_per_s_ci_high,latency_batches,latency_ms_mean,latency_ms_std,latency_ms_p50,"
+    "latency_ms_p90,latency_ms_p95,latency_ms_p99,device_ms_mean,enqueue_ms_mean,host_bound,peak_allocated_mib,"
+    "peak_reserved_mib,sm_clock_mhz,power_w,energy_mj_per_sample,throttled,notices"
+)
+
+
+def shown(*records) -> str:
+    paper = io.StringIO()
+    terminal.print_report(records, Console(file=paper, width=100))
+    return "\n".join(line.rstrip() for line in paper.getvalue().splitlines()) + "\n"
+
+
+def test_the_csv_has_the_columns_of_the_contract_in_their_order():
+    assert table.to_csv([example()]).decode().split("\n")[0] == COLUMNS
+
+
+def test_the_csv_is_as_it_was(golden):
+    golden("table.csv", table.to_csv([example()]))
+
+
+def test_the_terminal_report_is_as_it_was(golden):
+    golden("report.txt", shown(example()).encode())
+
+
+def test_the_report_of_two_models_is_one_table(golden):
+    other = msgspec.structs.replace(example(), spec=msgspec.structs.replace(example().spec, model="vit_b_16"))
+
+    golden("two-models.txt", shown(example(), other).encode())
+
+
+def test_the_markdown_is_as_it_was(golden):
+    golden("report.md", terminal.to_markdown([example()]))
+
+
+def test_the_csv_loads_with_the_types_it_was_written_with(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_bytes(table.to_csv([example()]))
+
+    loaded = pandas.read_csv(path, dtype=table.COLUMNS)
+
+    expected = table.frame([example()])
+    pandas.testing.assert_frame_equal(loaded, expected, check_exact=False, rtol=1e-5)
+
+
+def test_a_failed_row_is_kept_and_its_figures_are_empty():
+    failed = table.frame([example()]).set_index("batch_size").loc[2]
+
+    assert failed["status"] == "died"
+    assert failed["samples_per_s":"throttled"].isna().all()
+
+
+def test_the_99th_percentile_is_empty_under_100_latency_batches():
+    rows = table.frame([example()]).set_index("batch_size")
+
+    assert pandas.isna(rows.loc[5, "latency_ms_p99"])
+    assert not pandas.isna(rows.loc[4, "latency_ms_p99"])
+
+
+def test_the_fastest_the_knee_and_the_best_under_an_slo_are_three_questions():
+    rows = [row(1, 4.0), row(64, 64.8), row(128, 128.0), row(256, 300.0)]
+
+    assert fastest(rows).batch_size == 128
+    assert knee(rows).batch_size == 64
+    assert best_under(rows, 70.0, 99).batch_size == 64
+    assert best_under(rows, 1.0, 99) is None
+    assert best_under([row(1, 4.0, batches=20)], 70.0, 99) is None
+
+
+def test_nothing_timed_has_no_answers():
+    assert fastest([]) is None
+    assert knee([]) is None
+
+
+def test_a_row_is_host_bound_from_80_percent_on():
+    assert host_bound(row(1, 10.0, enqueue_ms=8.0)) is True
+    assert host_bound(row(1, 10.0, enqueue_ms=7.9)) is False
+    assert host_bound(msgspec.structs.replace(row(1, 10.0), enqueue_ms=())) is None
+
+
+@pytest.mark.parametrize("limit", ["memory", "index", "latency", "cap", "unsupported", "died", "error"])
+def test_the_summary_says_what_stopped_the_search(limit):
+    record = msgspec.structs.replace(example(), edge=Edge(largest_batch=5, limited_by=limit, fails_at=6))
+
+    (label, text), *_ = terminal.summary(record)
+
+    assert label == "Largest batch"
+    assert text.startswith("5, ")
+
+
+def test_help_and_import_leave_torch_and_pandas_alone():
+    program = (
+        "import sys, tputfind, tputfind.cli\n"
+        "try: tputfind.cli.main(['--help'])\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "heavy = {'torch', 'torchvision', 'pandas', 'numpy', 'rich', 'msgspec'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_runs_in_the_parent_leaves_torch_alone():
+    program = (
+        "import sys, tputfind.run, tputfind.report.table, tputfind.report.terminal, tputfind.report.progress\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tputfind.units import format_bytes, format_figure, format_seconds, parse_bytes, parse_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("8GiB", 2**33), ("512 MiB", 2**29), ("1.5gib", 3 * 2**29), ("24GB", 24 * 10**9), ("10B", 10), (".5KiB", 512)],
+)
+def test_sizes_are_read_with_their_unit(text, expected):
+    assert parse_bytes(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("50ms", 50.0), ("1s", 1000.0), ("1.5 s", 1500.0), ("2min", 120_000.0), ("250us", 0.25)]
+)
+def test_durations_are_read_with_their_unit(text, expected):
+    assert parse_ms(text) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["", "8", "GiB", "-1GiB", "8 GiBs", "1e3MiB", "8GiB 4MiB", "nan"])
+def test_a_size_without_number_or_unit_is_refused(text):
+    with pytest.raises(ValueError, match="such as 8GiB"):
+        parse_bytes(text)
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_duration_or_a_value_error(text):
+    try:
+        assert parse_ms(text) >= 0
+    except ValueError as error:
+        assert "such as 50ms" in str(error)
+
+
+@given(st.floats(1e-3, 1e12))
+def test_a_printed_figure_is_within_half_a_per_mille_and_has_no_exponent(value):
+    printed = format_figure(value)
+
+    assert "e" not in printed
+    assert float(printed) == pytest.approx(value, rel=5e-4 if value >= 1 else 5e-2)
+
+
+def test_spans_and_sizes_are_printed_for_people():
+    assert format_seconds(7.6) == "8 s"
+    assert format_seconds(125) == "2 min 05 s"
+    assert format_seconds(4200) == "1 h 10 min"
+    assert format_bytes(int(113.9 * 2**30)) == "113.9 GiB"
+    assert format_bytes(870 * 2**20) == "870 MiB"
