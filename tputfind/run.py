@@ -313,7 +313,8 @@ def _in_order(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 def _verdict(trial: Trial, obstacle: LimitedBy | None) -> str:
     if trial.failure is not None:
-        return f"does not fit: {trial.failure.message}"
+        out_of_memory = trial.failure.kind == "out_of_memory"
+        return f"does not fit: {'out of memory' if out_of_memory else trial.failure.message}"
     if obstacle == "latency":
         return f"fits but takes {trial.step_ms:.0f} ms"
     return "fits"

@@ -12,7 +12,9 @@ QUICK = ("--batches", 10, "--latency-batches", 10, "--warmup", 1)
 
 
 @linux_only
-@pytest.mark.parametrize(("limit", "factory", "edge"), [("256MiB", "four_mebibytes", 64), ("1GiB", "four_mebibytes", 256)])
+@pytest.mark.parametrize(
+    ("limit", "factory", "edge"), [("256MiB", "four_mebibytes", 64), ("1GiB", "four_mebibytes", 256)]
+)
 def test_the_edge_is_the_one_that_arithmetic_gives(tmp_path, limit, factory, edge):
     """A sample takes four times what Python itself needs to import the model's file, so one batch is the tolerance."""
     ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--memory-limit", limit, "--max-latency", "none", *QUICK)

@@ -35,11 +35,10 @@ def classify(error: BaseException, *, under_a_ceiling: bool) -> Failure:
         error: what the model raised.
         under_a_ceiling: the process's address space was limited, so that oneDNN may say it in its own words.
     """
-    return Failure(
-        kind=_kind(error, under_a_ceiling),
-        message=_first_line(error),
-        traceback=model_traceback(error),
-    )
+    kind = _kind(error, under_a_ceiling)
+    # Where memory ran out says nothing that the batch size does not.
+    shown = "" if kind == "out_of_memory" else model_traceback(error)
+    return Failure(kind=kind, message=_first_line(error), traceback=shown)
 
 
 def model_traceback(error: BaseException) -> str:

@@ -89,9 +89,11 @@ def _inspect(spec: Spec) -> Inspection:
 def _try_batch(spec: Spec, batch_size: int) -> Trial:
     device = open_device(spec.device)
     try:
-        workload = _resident(spec, device, batch_size)
+        workload = _resident(spec, device)
         with inference():
-            step_ms = try_steps(device, workload.step(batch_size))
+            step = workload.step(batch_size)
+            device.settle_limit(step)
+            step_ms = try_steps(device, step)
         device.check_limit()
     except TputfindError:
         raise
@@ -114,7 +116,7 @@ def _time_batches(spec: Spec, batch_sizes: tuple[int, ...]) -> Iterator[Row]:
         start = perf_counter()
         try:
             if workload is None:
-                workload = _resident(spec, device, batch_size)
+                workload = _resident(spec, device)
             row = _time_batch(spec, device, workload, batch_size)
         except TputfindError:
             raise
@@ -128,9 +130,11 @@ def _time_batches(spec: Spec, batch_sizes: tuple[int, ...]) -> Iterator[Row]:
 def _time_batch(spec: Spec, device: Device, workload: Workload, batch_size: int) -> Row:
     device.reset_peak()
     with inference():
+        step = workload.step(batch_size)
+        device.settle_limit(step)
         windows = time_windows(
             device,
-            workload.step(batch_size),
+            step,
             warmup=spec.warmup,
             batches=spec.batches,
             latency_batches=spec.latency_batches,
@@ -149,10 +153,7 @@ def _time_batch(spec: Spec, device: Device, workload: Workload, batch_size: int)
     )
 
 
-def _resident(spec: Spec, device: Device, batch_size: int) -> Workload:
+def _resident(spec: Spec, device: Device) -> Workload:
     """Build the workload under the spec's memory limit."""
     device.limit_memory(spec.memory_limit_bytes)
-    workload = Workload(spec, device.torch_device)
-    with inference():
-        device.settle_limit(lambda: workload.run_once(min(spec.granularity, batch_size)))
-    return workload
+    return Workload(spec, device.torch_device)

@@ -60,10 +60,6 @@ class Workload:
 
         return step
 
-    def run_once(self, batch_size: int) -> None:
-        """Take one step of a batch that is gone again afterwards."""
-        self.step(batch_size)()
-
     def input_shape(self) -> str:
         """Return the shape of one sample: ``3x224x224``, several tensors apart by ``+``."""
         if self._sample_shape is not None:

@@ -78,7 +78,7 @@ class Cpu:
         resource.setrlimit(resource.RLIMIT_AS, (ceiling if hard < 0 else min(ceiling, hard), hard))
         self.under_a_ceiling = True
 
-    def settle_limit(self, small_step: Callable[[], object]) -> None:
+    def settle_limit(self, step: Callable[[], object]) -> None:
         """The ceiling is exact as it is."""
 
     def check_limit(self) -> None:

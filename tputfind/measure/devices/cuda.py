@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, Final, cast
 
 import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from tputfind.measure.devices.host import software
 from tputfind.measure.devices.protocol import PeakMemory
@@ -89,20 +90,31 @@ class Cuda:
         if limit_bytes is not None:
             self._give_allocator_the_rest()
 
-    def settle_limit(self, small_step: Callable[[], object]) -> None:
-        """Load kernels and library handles by a small step, so that they too count against the limit."""
-        if self._limit_bytes is not None:
-            small_step()
-            self.synchronize()
-            torch.cuda.empty_cache()
+    def settle_limit(self, step: Callable[[], object]) -> None:
+        """Take the first step, and before and after every module of it take what was loaded from the allocator's share.
+
+        Kernels and library handles load as they are first used, outside the allocator, and on a card of that size they
+        would find it full: there is no trying again for them.
+        """
+        if self._limit_bytes is None:
+            return
+
+        def adjust(*_: object) -> None:
             self._give_allocator_the_rest()
 
+        hooks = [register_module_forward_pre_hook(adjust), register_module_forward_hook(adjust)]
+        try:
+            step()
+            self.synchronize()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self._give_allocator_the_rest()
+
     def check_limit(self) -> None:
-        """Raise where context, libraries and the allocator's peak together passed the limit."""
+        """Raise where context, libraries and the allocator together passed the limit in later steps."""
         if self._limit_bytes is not None:
-            taken = self._outside_bytes() + torch.cuda.max_memory_reserved(self._index)
-            if taken > self._limit_bytes:
-                raise self._out_of_memory(f"{format_bytes(taken)} taken")
+            self._give_allocator_the_rest()
 
     def lift_limit(self) -> None:
         """The limit binds the device's memory only, which no report needs."""
@@ -135,15 +147,14 @@ class Cuda:
 
     def _give_allocator_the_rest(self) -> None:
         assert self._limit_bytes is not None
-        outside = self._outside_bytes()
+        outside, reserved = self._outside_bytes(), torch.cuda.memory_reserved(self._index)
+        if outside + reserved > self._limit_bytes:
+            raise torch.OutOfMemoryError(
+                f"out of memory: context and libraries take {format_bytes(outside)} beside {format_bytes(reserved)} "
+                f"of tensors, of the limit of {format_bytes(self._limit_bytes)}"
+            )
         share = (self._limit_bytes - outside) / torch.cuda.get_device_properties(self._index).total_memory
-        if share <= 0:
-            raise self._out_of_memory(f"context and libraries alone take {format_bytes(outside)}")
         torch.cuda.set_per_process_memory_fraction(min(1.0, share), self._index)
-
-    def _out_of_memory(self, what: str) -> torch.OutOfMemoryError:
-        assert self._limit_bytes is not None
-        return torch.OutOfMemoryError(f"out of memory: {what} of the limit of {format_bytes(self._limit_bytes)}")
 
 
 def _driver_version() -> str | None:

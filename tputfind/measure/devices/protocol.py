@@ -45,8 +45,8 @@ class Device(Protocol):
     def limit_memory(self, limit_bytes: int | None) -> None:
         """Act from now on as if the device had this much memory in all. Call it once, before anything is built."""
 
-    def settle_limit(self, small_step: Callable[[], object]) -> None:
-        """Make the limit exact, by a step of the smallest batch where libraries load with the first step."""
+    def settle_limit(self, step: Callable[[], object]) -> None:
+        """Take the first step of a batch size where, under a limit, that step loads libraries that count against it."""
 
     def check_limit(self) -> None:
         """Raise torch.OutOfMemoryError where more than the limit was taken past the allocator's guard."""
