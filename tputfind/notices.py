@@ -12,7 +12,8 @@ from tputfind.summary import host_bound
 def of(record: Record) -> tuple[Notice, ...]:
     """Return the notices of a record: of the search, of failures, of the rows; each kind once for all its rows."""
     timed = [row for row in record.rows if row.failure is None]
-    found = [*_of_search(record), *_of_failures(record), *_of_windows(record, timed), *_of_hosts(timed)]
+    found = [*_of_search(record), *_of_failures(record), *_of_windows(record, timed)]
+    found += [*_of_allocator(timed), *_of_hosts(timed)]
     return tuple(found)
 
 
@@ -71,6 +72,23 @@ def _of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             advice="raise --latency-batches or --max-seconds, or ask for a lower --percentile",
             batch_sizes=_sizes(few),
         )
+
+
+def _of_allocator(timed: Sequence[Row]) -> Iterator[Notice]:
+    """The first retry or two fall into the first step; a row that goes on retrying is timed at it."""
+    busy = [row for row in timed if (row.allocator_retries or 0) >= len(row.device_ms)]
+    if busy:
+        yield Notice(
+            kind="allocator_retries",
+            seen=f"the allocator gave memory back and asked again {_counts(busy)} times at {_batches(busy)}",
+            cause="the batch fits only if the memory's pieces are rearranged in every step, which costs time",
+            advice="take a smaller batch, or try PYTORCH_ALLOC_CONF=expandable_segments:True",
+            batch_sizes=_sizes(busy),
+        )
+
+
+def _counts(rows: Sequence[Row]) -> str:
+    return ", ".join(str(row.allocator_retries) for row in rows)
 
 
 def _of_hosts(timed: Sequence[Row]) -> Iterator[Notice]:

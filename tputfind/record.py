@@ -47,7 +47,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     ``device_ms`` are the spans between consecutive marks of the throughput window, one a batch: they add up to it.
     ``latency_ms`` and ``enqueue_ms`` are of the latency window, one a batch: from the call to synchronised output, and
-    from the call to its return. ``seconds`` is all that the child spent on the row.
+    from the call to its return. ``allocator_retries`` is how often, warm-up included, the allocator found no room, gave
+    all unused memory back to the device and asked again. ``seconds`` is all that the child spent on the row.
     """
 
     batch_size: int
@@ -57,6 +58,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     enqueue_ms: tuple[float, ...] = ()
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
+    allocator_retries: int | None = None
     seconds: float = 0.0
 
     @property

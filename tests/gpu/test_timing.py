@@ -39,7 +39,13 @@ def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms):
     device, spin = Cuda(0), spin_kernel()
 
     windows = time_windows(
-        device, lambda: spin(known_ms * 1_000_000), warmup=3, batches=50, latency_batches=20, max_seconds=60
+        device,
+        lambda: spin(known_ms * 1_000_000),
+        device.stopwatch(51),
+        warmup=3,
+        batches=50,
+        latency_batches=20,
+        max_seconds=60,
     )
 
     print(f"{known_ms} ms: {[statistics.median(samples) for samples in windows]}")
@@ -54,14 +60,14 @@ def test_the_host_does_not_wait_within_the_throughput_window():
     from tputfind.measure.devices.cuda import Cuda
     from tputfind.measure.timing import _throughput_window
 
-    device, spin = Cuda(0), spin_kernel()
+    spin = spin_kernel()
     submitted = []
 
     def step():
         submitted.append(time.perf_counter())
         spin(20_000_000)
 
-    spans_ms = _throughput_window(device, step, 50)
+    spans_ms = _throughput_window(step, Cuda(0).stopwatch(51), 50)
 
     assert submitted[-1] - submitted[0] < 0.5 * sum(spans_ms) / 1000
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Final, NamedTuple
 
-from tputfind.measure.devices.protocol import Device
+from tputfind.measure.devices.protocol import Device, Stopwatch
 
 LEAST_BATCHES: Final = 10
 """No window is cut shorter than this."""
@@ -40,13 +40,21 @@ def try_steps(device: Device, step: Callable[[], object]) -> float:
 
 
 def time_windows(
-    device: Device, step: Callable[[], object], *, warmup: int, batches: int, latency_batches: int, max_seconds: float
+    device: Device,
+    step: Callable[[], object],
+    stopwatch: Stopwatch,
+    *,
+    warmup: int,
+    batches: int,
+    latency_batches: int,
+    max_seconds: float,
 ) -> Windows:
     """Warm up, then time the throughput window and the latency window.
 
     Args:
         device: where the step runs.
         step: one batch.
+        stopwatch: good for one mark more than ``batches``.
         warmup: untimed steps before the windows.
         batches: batches of the throughput window.
         latency_batches: batches of the latency window.
@@ -55,7 +63,7 @@ def time_windows(
     gc.collect()
     gc.freeze()  # collections during the windows then look at what the steps make, not at all of torch
     step_ms = _warm_up(device, step, warmup)
-    device_ms = _throughput_window(device, step, _affordable(batches, step_ms, max_seconds))
+    device_ms = _throughput_window(step, stopwatch, _affordable(batches, step_ms, max_seconds))
     left_s = max_seconds - sum(device_ms) / 1000
     latency_ms, enqueue_ms = _latency_window(device, step, latency_batches, left_s)
     return Windows(tuple(device_ms), tuple(latency_ms), tuple(enqueue_ms))
@@ -78,13 +86,12 @@ def _affordable(batches: int, step_ms: float, max_seconds: float) -> int:
     return min(batches, max(LEAST_BATCHES, int(max_seconds * 1000 / max(step_ms, 1e-6))))
 
 
-def _throughput_window(device: Device, step: Callable[[], object], batches: int) -> list[float]:
+def _throughput_window(step: Callable[[], object], stopwatch: Stopwatch, batches: int) -> list[float]:
     """Submit batches back to back and return the span of each between marks in the device's own order of work.
 
     The host never waits in between. One step leads in, so that the first mark falls into steady running and not onto
     an idle device that waits for its first kernel.
     """
-    stopwatch = device.stopwatch(batches + 1)
     output = step()
     stopwatch.mark()
     for _ in range(batches):

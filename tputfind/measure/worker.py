@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from time import perf_counter
+from typing import NamedTuple
 
 import msgspec
 import torch
 
 from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, TputfindError
 from tputfind.measure.devices import all_devices, open_device
-from tputfind.measure.devices.protocol import Device
+from tputfind.measure.devices.protocol import Device, Stopwatch
 from tputfind.measure.failures import classify, model_traceback
 from tputfind.measure.messages import (
     Inspect,
@@ -25,7 +26,7 @@ from tputfind.measure.messages import (
 )
 from tputfind.measure.models import find_model, named_models
 from tputfind.measure.timing import time_windows, try_steps
-from tputfind.measure.workload import Workload, inference
+from tputfind.measure.workload import Step, Workload, inference
 from tputfind.record import Row, Trial
 from tputfind.spec import Spec
 from tputfind.units import format_bytes
@@ -91,21 +92,20 @@ def _try_batch(spec: Spec, batch_size: int) -> Trial:
     try:
         workload = _resident(spec, device)
         with inference():
-            step = workload.step(batch_size)
-            device.settle_limit(step)
-            step_ms = try_steps(device, step)
+            loaded = _load(spec, device, workload, batch_size)
+            step_ms = try_steps(device, loaded.step)
         device.check_limit()
     except TputfindError:
         raise
     except Exception as error:  # a model can raise anything; what it means is the classifier's to say
         device.lift_limit()
         return Trial(batch_size=batch_size, failure=classify(error, under_a_ceiling=device.under_a_ceiling))
-    peak = device.peak()
+    used = device.memory_use()
     return Trial(
         batch_size=batch_size,
         step_ms=step_ms,
-        peak_allocated_bytes=peak.allocated_bytes,
-        peak_reserved_bytes=peak.reserved_bytes,
+        peak_allocated_bytes=used.peak_allocated_bytes,
+        peak_reserved_bytes=used.peak_reserved_bytes,
     )
 
 
@@ -128,29 +128,45 @@ def _time_batches(spec: Spec, batch_sizes: tuple[int, ...]) -> Iterator[Row]:
 
 
 def _time_batch(spec: Spec, device: Device, workload: Workload, batch_size: int) -> Row:
-    device.reset_peak()
     with inference():
-        step = workload.step(batch_size)
-        device.settle_limit(step)
+        loaded = _load(spec, device, workload, batch_size)
         windows = time_windows(
             device,
-            step,
+            loaded.step,
+            loaded.stopwatch,
             warmup=spec.warmup,
             batches=spec.batches,
             latency_batches=spec.latency_batches,
             max_seconds=spec.max_seconds,
         )
     device.check_limit()
-    peak = device.peak()
+    used = device.memory_use()
     return Row(
         batch_size=batch_size,
         device_ms=windows.device_ms,
         latency_ms=windows.latency_ms,
         # On the CPU the call is the work: there is no submitting it apart.
         enqueue_ms=() if device.torch_device.type == "cpu" else windows.enqueue_ms,
-        peak_allocated_bytes=peak.allocated_bytes,
-        peak_reserved_bytes=peak.reserved_bytes,
+        peak_allocated_bytes=used.peak_allocated_bytes,
+        peak_reserved_bytes=used.peak_reserved_bytes,
+        allocator_retries=used.allocator_retries,
     )
+
+
+class _Loaded(NamedTuple):
+    stopwatch: Stopwatch
+    step: Step
+
+
+def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _Loaded:
+    """Put on the device all that timing a batch size takes, events included.
+
+    A trial does the same as a row, since near the edge a few MiB decide.
+    """
+    device.reset_memory_use()
+    loaded = _Loaded(device.stopwatch(spec.batches + 1), workload.step(batch_size))
+    device.settle_limit(loaded.step)
+    return loaded
 
 
 def _resident(spec: Spec, device: Device) -> Workload:

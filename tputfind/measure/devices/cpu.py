@@ -16,7 +16,7 @@ import torch
 
 from tputfind.errors import BadRequest
 from tputfind.measure.devices.host import software
-from tputfind.measure.devices.protocol import PeakMemory
+from tputfind.measure.devices.protocol import MemoryUse
 from tputfind.record import Environment
 
 
@@ -97,16 +97,17 @@ class Cpu:
     def synchronize(self) -> None:
         """Nothing is outstanding when a call has returned."""
 
-    def reset_peak(self) -> None:
+    def reset_memory_use(self) -> None:
         """Set the high-water mark of resident memory to what is resident now (Linux: proc(5), clear_refs)."""
         with suppress(OSError):  # without it the mark covers the whole process, which times one batch size only
             Path("/proc/self/clear_refs").write_text("5")
 
-    def peak(self) -> PeakMemory:
+    def memory_use(self) -> MemoryUse:
         """Return the peaks of resident memory and of address space, both beyond the idle process."""
-        return PeakMemory(
-            _beyond(_status_bytes("VmHWM"), self._idle_resident_bytes),
-            _beyond(_status_bytes("VmPeak"), self._idle_address_bytes),
+        return MemoryUse(
+            peak_allocated_bytes=_beyond(_status_bytes("VmHWM"), self._idle_resident_bytes),
+            peak_reserved_bytes=_beyond(_status_bytes("VmPeak"), self._idle_address_bytes),
+            allocator_retries=None,
         )
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from tputfind.measure.devices.host import software
-from tputfind.measure.devices.protocol import PeakMemory
+from tputfind.measure.devices.protocol import MemoryUse
 from tputfind.record import Environment
 from tputfind.units import format_bytes
 
@@ -28,6 +28,8 @@ class EventStopwatch:
     def __init__(self, marks: int) -> None:
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(marks)]  # type: ignore[no-untyped-call]
         self._marked = 0
+        for event in self._events:  # torch makes an event at its first record, and that takes device memory
+            event.record()
 
     def mark(self) -> None:
         """Record the next event."""
@@ -127,17 +129,19 @@ class Cuda:
         """Wait for the device."""
         torch.cuda.synchronize(self._index)
 
-    def reset_peak(self) -> None:
-        """Return cached memory to the device and set the counters of peaks to what is in use."""
+    def reset_memory_use(self) -> None:
+        """Return cached memory to the device and start the allocator's counters anew."""
         torch.cuda.synchronize(self._index)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self._index)
+        torch.cuda.reset_accumulated_memory_stats(self._index)
 
-    def peak(self) -> PeakMemory:
+    def memory_use(self) -> MemoryUse:
         """Return the allocator's peaks: memory of live tensors, and memory taken from the device."""
-        return PeakMemory(
-            torch.cuda.max_memory_allocated(self._index),
-            torch.cuda.max_memory_reserved(self._index),
+        return MemoryUse(
+            peak_allocated_bytes=torch.cuda.max_memory_allocated(self._index),
+            peak_reserved_bytes=torch.cuda.max_memory_reserved(self._index),
+            allocator_retries=torch.cuda.memory_stats(self._index).get("num_alloc_retries", 0),
         )
 
     def _outside_bytes(self) -> int:

@@ -10,11 +10,15 @@ import torch
 from tputfind.record import Environment
 
 
-class PeakMemory(NamedTuple):
-    """The most memory since ``reset_peak``, in bytes; None where the device cannot tell."""
+class MemoryUse(NamedTuple):
+    """What ``memory_use`` tells; None where the device cannot."""
 
-    allocated_bytes: int | None
-    reserved_bytes: int | None
+    peak_allocated_bytes: int | None
+    """The most in use."""
+    peak_reserved_bytes: int | None
+    """The most taken from the device."""
+    allocator_retries: int | None
+    """How often the allocator found no room, gave all unused memory back and asked again."""
 
 
 class Stopwatch(Protocol):
@@ -60,8 +64,8 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait until the device has done all that was submitted."""
 
-    def reset_peak(self) -> None:
-        """Give unused memory back and start ``peak`` anew."""
+    def reset_memory_use(self) -> None:
+        """Give unused memory back and start ``memory_use`` anew."""
 
-    def peak(self) -> PeakMemory:
-        """Return the most memory in use, and the most taken from the device, since ``reset_peak``."""
+    def memory_use(self) -> MemoryUse:
+        """Return what was used since ``reset_memory_use``."""

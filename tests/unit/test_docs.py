@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import tputfind
+from tputfind.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_option_of_the_command_is_in_the_readme():
+    shown = CliRunner().invoke(main, ["--help"]).output
+    options = set(re.findall(r"--[a-z][a-z-]+", shown)) - {"--help"}
+
+    missing = [option for option in options if f"`{option}`" not in (ROOT / "README.md").read_text()]
+
+    assert len(options) > 20
+    assert not missing
+
+
+def test_every_option_of_the_readme_is_one_of_the_command():
+    shown = CliRunner().invoke(main, ["--help"]).output
+    rows = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| `--")]
+
+    assert all(option in shown for row in rows for option in re.findall(r"`(--[a-z-]+)`", row.split("|")[1]))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda path: path.name)
+def test_every_record_in_results_loads_and_is_whole(path):
+    record = tputfind.load_record(path)
+
+    assert record.finished is not None
+    assert path.with_suffix(".csv").exists()
+    if record.edge is not None:
+        assert any(row.batch_size == record.edge.largest_batch and row.status == "ok" for row in record.rows)
