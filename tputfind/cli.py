@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,8 +15,8 @@ from tputfind import __version__
 from tputfind.errors import BadRequest, Interrupted, TputfindError
 
 if TYPE_CHECKING:
+    from tputfind.files import Keeper
     from tputfind.measure.children import Children
-    from tputfind.run import Keeper
     from tputfind.spec import Spec
 
 _OPTIONS: Final = {
@@ -98,8 +99,10 @@ def models(pattern: str, traceback: bool) -> None:
     from fnmatch import fnmatchcase
 
     from tputfind.measure.messages import ListModels, NamedModel
+    from tputfind.run import check_torchvision
 
     with _errors(traceback), _children() as children:
+        check_torchvision(children)
         matching = [model for model in children.ask(ListModels(), NamedModel) if fnmatchcase(model.name, pattern)]
         if not matching:
             raise BadRequest(f"no model's name matches {pattern!r}", "tputfind models lists all of them")
@@ -135,12 +138,10 @@ def _measure(models: tuple[str, ...], options: dict[str, Any]) -> None:
     _check_places(folder, options, len(specs))
     keepers, failures = _measure_all(specs, folder, quiet=options["quiet"])
     if any(keeper.record is not None and keeper.record.rows for keeper in keepers):
-        _write_reports(keepers, options)
+        failures += _report(keepers, options)
     for failure in failures:
-        _say(failure)
+        _say(failure, options["traceback"])
     if failures:
-        if options["traceback"]:
-            raise failures[0]
         sys.exit(failures[0].exit_code)
 
 
@@ -164,7 +165,7 @@ def _measure_all(
                 inspections.append(run.inspect(spec, children))
             for spec, inspection in zip(specs, inspections, strict=True):
                 progress.about(spec.model)
-                keeper = run.Keeper(folder, spec, inspection)
+                keeper = run.keeper_of(folder, spec, inspection)
                 keepers.append(keeper)
                 try:
                     run.measure(
@@ -177,26 +178,36 @@ def _measure_all(
     return keepers, failures
 
 
-def _write_reports(keepers: Sequence[Keeper], options: dict[str, Any]) -> None:
+def _report(keepers: Sequence[Keeper], options: dict[str, Any]) -> list[TputfindError]:
+    """Print the table, then write every file that was asked for; return what could not be written."""
     from rich.console import Console
 
     from tputfind.files import write_whole
     from tputfind.report import table, terminal
 
     records = [keeper.record for keeper in keepers if keeper.record is not None and keeper.record.rows]
-    for keeper in keepers:
-        if keeper.stem is not None and keeper.record is not None:
-            write_whole(keeper.stem.with_name(f"{keeper.stem.name}.csv"), table.to_csv([keeper.record]))
-    if options["csv_file"]:
-        write_whole(Path(options["csv_file"]), table.to_csv(records))
-    if options["json_file"]:
-        write_whole(Path(options["json_file"]), records[0].to_json())
-    if options["md_file"]:
-        write_whole(Path(options["md_file"]), terminal.to_markdown(records))
     terminal.print_report(records, Console())
+    problems = [keeper.problem for keeper in keepers if keeper.problem is not None]
+    wanted: list[tuple[str | Path, Callable[[], bytes]]] = [
+        (keeper.stem.with_name(f"{keeper.stem.name}.csv"), partial(table.to_csv, [keeper.record]))
+        for keeper in keepers
+        if keeper.stem is not None and keeper.record is not None
+    ]
+    wanted += [
+        (options["csv_file"], partial(table.to_csv, records)),
+        (options["json_file"], records[0].to_json),
+        (options["md_file"], partial(terminal.to_markdown, records)),
+    ]
+    for path, content in wanted:
+        if path:
+            try:
+                write_whole(Path(path), content())
+            except TputfindError as problem:
+                problems.append(problem)
     for keeper in keepers:
-        if keeper.stem is not None:
+        if keeper.stem is not None and not problems:
             click.echo(f"saved {keeper.stem}.json and .csv", err=True)
+    return problems
 
 
 def _check_places(folder: Path | None, options: dict[str, Any], count: int) -> None:
@@ -207,9 +218,13 @@ def _check_places(folder: Path | None, options: dict[str, Any], count: int) -> N
         raise BadRequest("--json holds one record, and several models were named", "--output keeps one file for each")
     if folder is not None:
         files.check_folder(folder)
-    for name in ("csv_file", "json_file", "md_file"):
-        if options[name]:
-            files.check_writable(Path(options[name]))
+    places = [options[name] for name in ("csv_file", "json_file", "md_file") if options[name]]
+    for place in places:
+        if place.endswith("/"):
+            raise BadRequest(f"cannot write {place}: it is a folder")
+        files.check_writable(Path(place))
+    if len({Path(place).resolve() for place in places}) < len(places):
+        raise BadRequest("two of --csv, --json and --md name the same file")
 
 
 def _interrupted(keepers: list[Keeper]) -> Interrupted:
@@ -232,16 +247,18 @@ def _errors(show_traceback: bool) -> Iterator[None]:
     try:
         yield
     except TputfindError as error:
-        if show_traceback:
-            raise
-        _say(error)
+        _say(error, show_traceback)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        _say(Interrupted("interrupted; nothing was saved"))
+        _say(Interrupted("interrupted"), show_traceback)
         sys.exit(Interrupted.exit_code)
 
 
-def _say(error: TputfindError) -> None:
+def _say(error: TputfindError, show_traceback: bool) -> None:
+    if show_traceback:
+        import traceback
+
+        traceback.print_exception(error)
     if error.traceback:
         click.echo(error.traceback.rstrip(), err=True)
     hint = f" ({error.hint})" if error.hint else ""

@@ -8,7 +8,7 @@ import tempfile
 from datetime import datetime
 from pathlib import Path
 
-from tputfind.errors import BadRecord, BadRequest
+from tputfind.errors import BadRecord, BadRequest, TputfindError
 from tputfind.record import Record, from_json
 
 
@@ -20,7 +20,8 @@ def check_writable(path: Path) -> None:
     """
     if path.is_dir():
         raise BadRequest(f"cannot write {path}: it is a folder")
-    check_folder(path.parent)
+    if not path.exists() or path.is_file():
+        check_folder(path.resolve().parent)
 
 
 def check_folder(folder: Path) -> None:
@@ -40,11 +41,17 @@ def check_folder(folder: Path) -> None:
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file by way of a temporary one beside it: readers see the old file or the new one, never half of it.
 
+    What a link points to is replaced, not the link; a device or a pipe (``/dev/stdout``) is written to as it is.
+
     Raises:
         BadRequest: the disk is full or the folder gone; the old file, if there was one, is untouched.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+            return
+        path = path.resolve()
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             with temporary.open("wb") as file:
                 file.write(data)
@@ -90,6 +97,34 @@ def claim_stem(folder: Path, stem: str) -> Path:
             raise BadRequest(f"cannot write in {folder}: {error.strerror}") from None
         return path
     raise BadRequest(f"cannot find a free name for {stem} in {folder}")
+
+
+class Keeper:
+    """Keeps a record as it grows: in ``record``, and in a folder if there is one, in ``stem``.json."""
+
+    def __init__(self, folder: Path | None, wanted: str) -> None:
+        """Take the folder, which may be none, and the name wanted, without an ending."""
+        self._folder = folder
+        self._wanted = wanted
+        self.record: Record | None = None
+        self.stem: Path | None = None
+        self.problem: TputfindError | None = None
+
+    def save(self, record: Record) -> None:
+        """Write the record whole; the first time under a name that was free.
+
+        A disk that is full or gone ends no run: the ``problem`` is kept, and the next stage tries again.
+        """
+        self.record = record
+        if self._folder is None:
+            return
+        try:
+            if self.stem is None:
+                self.stem = claim_stem(self._folder, self._wanted)
+            write_whole(self.stem.with_name(f"{self.stem.name}.json"), record.to_json())
+            self.problem = None
+        except TputfindError as problem:
+            self.problem = problem
 
 
 def slug(text: str) -> str:

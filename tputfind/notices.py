@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tputfind.record import Notice, Record, Row
+from tputfind.record import Failure, Notice, Record, Row
 from tputfind.stats import mean, percentile, samples_for_percentile
 from tputfind.summary import host_bound
 
@@ -38,9 +38,12 @@ def _of_failures(record: Record) -> Iterator[Notice]:
                 advice="more memory would not help; the record holds the whole text",
                 batch_sizes=(trial.batch_size,),
             )
+    tried = {trial.batch_size for trial in record.trials}
     passed = {trial.batch_size for trial in record.trials if trial.failure is None}
     for row in record.rows:
-        if row.failure is not None and row.batch_size in passed:
+        if row.failure is None:
+            continue
+        if row.batch_size in passed:
             yield Notice(
                 kind="failed_when_timed",
                 seen=f"batch {row.batch_size} passed its trial and failed when timed in full: {row.failure.message}",
@@ -48,16 +51,19 @@ def _of_failures(record: Record) -> Iterator[Notice]:
                 advice="do not deploy this batch; every row with figures ran in full",
                 batch_sizes=(row.batch_size,),
             )
+        elif row.failure.kind != "out_of_memory" and row.batch_size not in tried:
+            yield _row_failed(row, row.failure)
 
 
 def _of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     spec = record.spec
-    short = [row for row in timed if len(row.device_ms) < spec.batches]
+    short = [row for row in timed if len(row.device_ms) < spec.batches or len(row.latency_ms) < spec.latency_batches]
     if short:
-        least = min(len(row.device_ms) for row in short)
+        least, least_latency = (min(map(len, column)) for column in zip(*map(_windows, short), strict=True))
         yield Notice(
             kind="cut_short",
-            seen=f"fewer than {spec.batches} batches were timed at {_batches(short)}, {least} at the least",
+            seen=f"not all batches were timed at {_batches(short)}: at the least {least} of {spec.batches}, "
+            f"and {least_latency} of {spec.latency_batches} for the latency",
             cause=f"all of them would have taken more than --max-seconds {spec.max_seconds:g}",
             advice="raise --max-seconds",
             batch_sizes=_sizes(short),
@@ -102,6 +108,20 @@ def _of_hosts(timed: Sequence[Row]) -> Iterator[Notice]:
             advice="take a larger batch, a CUDA graph or torch.compile",
             batch_sizes=_sizes(bound),
         )
+
+
+def _row_failed(row: Row, failure: Failure) -> Notice:
+    return Notice(
+        kind=f"row_{failure.kind}",
+        seen=f"batch {row.batch_size} failed: {failure.message}",
+        cause="the model's code, a kernel or the process fails there, not the memory",
+        advice="the record holds the whole text",
+        batch_sizes=(row.batch_size,),
+    )
+
+
+def _windows(row: Row) -> tuple[Sequence[float], Sequence[float]]:
+    return row.device_ms, row.latency_ms
 
 
 def _sizes(rows: Sequence[Row]) -> tuple[int, ...]:

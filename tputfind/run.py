@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
-from tputfind import __version__, files, notices
+from tputfind import __version__, estimate, files, notices
 from tputfind.errors import BrokenInstall, ModelFailed, NothingFits
 from tputfind.measure.children import ChildDied, Children
 from tputfind.measure.messages import Inspect, Inspection, TimeBatches, TryBatch
@@ -73,49 +76,43 @@ def find(
     with Children() as children:
         inspection = inspect(spec, children)
         words = " ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
-        keeper = Keeper(None if output is None else Path(output), spec, inspection)
+        keeper = keeper_of(None if output is None else Path(output), spec, inspection)
         command = f"find {model} {words}".strip()
-        return measure(spec, inspection, children, command=command, keeper=keeper, progress=progress or Silent())
+        record = measure(spec, inspection, children, command=command, keeper=keeper, progress=progress or Silent())
+        if keeper.problem is not None:
+            warnings.warn(f"the record was not saved: {keeper.problem}", stacklevel=2)
+        return record
 
 
-def inspect(spec: Spec, children: Children) -> Inspection:
-    """Return what the spec will be measured on; refuse what cannot be, before anything is measured."""
+def check_torchvision(children: Children) -> None:
+    """Raise BrokenInstall where torchvision does not work with the torch that is there."""
     problem = children.ready().torchvision_problem
-    if problem and ":" not in spec.model:
+    if problem:
         raise BrokenInstall(
             f"torchvision does not work with this torch: {problem}",
             "install the pair that goes together: pip install --upgrade --force-reinstall torch torchvision",
         )
+
+
+def inspect(spec: Spec, children: Children) -> Inspection:
+    """Return what the spec will be measured on; refuse what cannot be, before anything is measured."""
+    if ":" not in spec.model:
+        check_torchvision(children)
     try:
-        (inspection,) = children.ask(Inspect(spec), Inspection)
+        return children.ask_one(Inspect(spec), Inspection)
     except ChildDied as death:
         raise ModelFailed(f"{spec.model} cannot be built: {death}") from None
-    return inspection
 
 
-class Keeper:
-    """Keeps a record as it grows: in ``record``, and in a folder if there is one, under the name ``stem``."""
-
-    def __init__(self, folder: Path | None, spec: Spec, inspection: Inspection) -> None:
-        name = spec.model.replace(".py:", "-").rpartition("/")[2]
-        parts = (name, spec.dtype, inspection.environment.device_name)
-        self._folder = folder
-        self._wanted = "-".join(map(files.slug, parts))
-        self.stem: Path | None = None
-        self.record: Record | None = None
-
-    def save(self, record: Record) -> None:
-        """Write the record whole; the first time under a name that was free."""
-        self.record = record
-        if self._folder is None:
-            return
-        if self.stem is None:
-            self.stem = files.claim_stem(self._folder, self._wanted)
-        files.write_whole(self.stem.with_name(f"{self.stem.name}.json"), record.to_json())
+def keeper_of(folder: Path | None, spec: Spec, inspection: Inspection) -> files.Keeper:
+    """Return what keeps the record of this run: in the folder under model, dtype and device, or nowhere."""
+    name = spec.model.replace(".py:", "-").rpartition("/")[2]
+    parts = (name, spec.dtype, inspection.environment.device_name)
+    return files.Keeper(folder, "-".join(map(files.slug, parts)))
 
 
 def measure(
-    spec: Spec, inspection: Inspection, children: Children, *, command: str, keeper: Keeper, progress: Progress
+    spec: Spec, inspection: Inspection, children: Children, *, command: str, keeper: files.Keeper, progress: Progress
 ) -> Record:
     """Search, time and record; ``keeper`` gets the record after every stage, so that what was measured is kept.
 
@@ -151,7 +148,7 @@ def measure(
 class _Run:
     """One run under way: its record grows, and is saved whenever it has."""
 
-    def __init__(self, record: Record, children: Children, keeper: Keeper, progress: Progress) -> None:
+    def __init__(self, record: Record, children: Children, keeper: files.Keeper, progress: Progress) -> None:
         self._start_s = time.perf_counter()
         self._record = record
         self._spec = record.spec
@@ -173,7 +170,7 @@ class _Run:
         if edge.largest_batch == 0 and not rows:
             smallest = self._record.trials[0]
             rows = (Row(batch_size=smallest.batch_size, failure=smallest.failure),)
-        self._grow(edge=edge, rows=_in_order(rows))
+        self._grow(edge=edge, rows=rows)
         return edge
 
     def time(self, batch_sizes: Sequence[int]) -> None:
@@ -185,13 +182,7 @@ class _Run:
         left = [batch_size for batch_size in batch_sizes if batch_size not in timed]
         while left:
             together = left[:1] if self._on_cpu else left
-            rows = self._timed(together, left[len(together) :])
-            if rows[-1].failure is not None and len(rows) > 1:
-                rows.pop()
-            for row in rows:
-                self._stop_if_the_model_fails(row.batch_size, row.failure)
-            self._grow(rows=_in_order((*self._record.rows, *rows)))
-            left = left[len(rows) :]
+            left = left[self._time_together(together, left[len(together) :]) :]
 
     def finish(self) -> Record:
         """Add the notices and the times, save, and return the record."""
@@ -211,8 +202,8 @@ class _Run:
         self._progress.doing(f"does batch {batch_size} fit?", self._seconds_of_search())
         start_s = time.perf_counter()
         try:
-            (trial,) = self._children.ask(TryBatch(self._spec, batch_size), Trial)
-        except (ChildDied, ValueError) as death:
+            trial = self._children.ask_one(TryBatch(self._spec, batch_size), Trial)
+        except ChildDied as death:
             trial = Trial(batch_size=batch_size, failure=Failure(kind="died", message=str(death)))
         trial = msgspec.structs.replace(trial, seconds=time.perf_counter() - start_s)
         self._stop_if_the_model_fails(batch_size, trial.failure)
@@ -221,58 +212,53 @@ class _Run:
         self._progress.did(f"batch {batch_size} {_verdict(trial, obstacle)}")
         return obstacle
 
+    def _seconds_of_search(self) -> float | None:
+        passed = {trial.batch_size: self._obstacle(trial) is None for trial in self._record.trials}
+        fits = max((batch_size for batch_size, fine in passed.items() if fine), default=0)
+        fails = min((batch_size for batch_size, fine in passed.items() if not fine), default=0)
+        return estimate.seconds_of_search(self._record, fits, fails)
+
     def _prove(self, batch_size: int) -> LimitedBy | None:
         """Time a batch in full in a fresh process; it counts as fitting only if all of that passes."""
-        (row,) = self._timed([batch_size])
-        self._grow(rows=(*self._record.rows, row))
+        self._time_together([batch_size])
+        (row,) = (row for row in self._record.rows if row.batch_size == batch_size)
         return None if row.failure is None else _LIMITS[row.failure.kind]
 
-    def _timed(self, batch_sizes: Sequence[int], later: Sequence[int] = ()) -> list[Row]:
-        """Time batch sizes in one fresh process, up to the first that fails; ``later`` ones come after."""
-        rows: list[Row] = []
-        self._announce((*batch_sizes, *later))
-        try:
-            for row in self._children.ask(TimeBatches(self._spec, tuple(batch_sizes)), Row):
-                rows.append(row)
-                rate = row.samples_per_s
-                self._progress.did(f"batch {row.batch_size}: {row.status if rate is None else f'{rate:.1f} samples/s'}")
-                if row.failure is None and len(rows) < len(batch_sizes):
-                    self._announce((*batch_sizes[len(rows) :], *later))
-        except ChildDied as death:
-            rows.append(Row(batch_size=batch_sizes[len(rows)], failure=Failure(kind="died", message=str(death))))
-        return rows
+    def _time_together(self, batch_sizes: Sequence[int], later: Sequence[int] = ()) -> int:
+        """Time batch sizes in one fresh process, keep each row as it comes, and return how many were settled.
 
-    def _announce(self, batch_sizes: Sequence[int]) -> None:
-        self._progress.doing(f"timing batch {batch_sizes[0]}", self._seconds_for(batch_sizes))
-
-    def _seconds_of_search(self) -> float | None:
-        """Guess how long the trials will still take; None while nothing has failed and the end is not in sight."""
-        trials = self._record.trials
-        fits = max((trial.batch_size for trial in trials if self._obstacle(trial) is None), default=0)
-        fails = min((trial.batch_size for trial in trials if self._obstacle(trial) is not None), default=0)
-        steps = (fails - fits) // self._spec.granularity
-        if fails <= fits or self._spec.search == "linear":
-            return None
-        return max(1, steps - 1).bit_length() * trials[-1].seconds
-
-    def _seconds_for(self, batch_sizes: Iterable[int]) -> float | None:
-        """Guess how long the rows will take, from the trials' step times."""
-        known = [(trial.batch_size, trial.step_ms) for trial in self._record.trials if trial.step_ms is not None]
-        if not known:
-            return None
-        spec, total_s = self._spec, 0.0
-        for batch_size in batch_sizes:
-            near, step_ms = min(known, key=lambda pair: abs(pair[0] - batch_size))
-            step_s = step_ms / 1000 * max(1.0, batch_size / near)
-            windows_s = step_s * (spec.batches + spec.latency_batches)
-            total_s += 1 + step_s * spec.warmup + min(windows_s, max(spec.max_seconds, 20 * step_s))
-        return total_s
+        A row that fails first in its process has failed; behind others it is left unsettled. ``later`` batch sizes only
+        add to the time left.
+        """
+        settled = 0
+        with closing(self._children.ask(TimeBatches(self._spec, tuple(batch_sizes)), Row)) as answers:
+            while settled < len(batch_sizes):
+                ahead = (*batch_sizes[settled:], *later)
+                self._progress.doing(f"timing batch {ahead[0]}", estimate.seconds_of_rows(self._record, ahead))
+                try:
+                    row = next(answers)
+                except ChildDied as death:
+                    row = Row(batch_size=ahead[0], failure=Failure(kind="died", message=str(death)))
+                self._progress.did(f"batch {row.batch_size}: {_result(row)}")
+                if row.failure is not None and settled:
+                    break
+                self._stop_if_the_model_fails(row.batch_size, row.failure)
+                self._grow(rows=tuple(sorted((*self._record.rows, row), key=lambda row: row.batch_size)))
+                settled += 1
+                if row.failure is not None:
+                    break
+        return settled
 
     def _stop_if_the_model_fails(self, batch_size: int, failure: Failure | None) -> None:
-        """End the run where nothing has passed yet and it is not memory that stands in the way."""
+        """End the run where nothing has passed yet and it is not memory that stands in the way.
+
+        A process that died may have died for want of memory: by the kernel's SIGKILL, or saying so with its last words.
+        """
         failures = (*(trial.failure for trial in self._record.trials), *(row.failure for row in self._record.rows))
         passed = None in failures
-        if failure is not None and not passed and failure.kind not in ("out_of_memory", "died"):
+        if failure is None or passed:
+            return
+        if failure.kind != "out_of_memory" and not (failure.kind == "died" and _MEMORY.search(failure.message)):
             raise ModelFailed(
                 f"{self._spec.model} fails at batch {batch_size}: {failure.message}",
                 _ADVICE.get(failure.kind, ""),
@@ -290,9 +276,11 @@ class _Run:
         return "latency" if slow and trial.batch_size > self._spec.granularity else None
 
 
+_MEMORY: Final = re.compile(r"SIGKILL|memory|bad_alloc", re.IGNORECASE)
 _ADVICE: Final[dict[Status, str]] = {
     "unsupported": "try another --dtype (amp-fp16 and amp-bf16 leave such operators in fp32) or --layout nchw",
     "error": "the traceback above is the model's own: does it take the input that it was given?",
+    "died": "the model ended its process; run it by itself to see why",
 }
 
 
@@ -307,10 +295,6 @@ def _powers_of_two(largest: int) -> list[int]:
     return [2**exponent for exponent in range(largest.bit_length())]
 
 
-def _in_order(rows: Iterable[Row]) -> tuple[Row, ...]:
-    return tuple(sorted(rows, key=lambda row: row.batch_size))
-
-
 def _verdict(trial: Trial, obstacle: LimitedBy | None) -> str:
     if trial.failure is not None:
         out_of_memory = trial.failure.kind == "out_of_memory"
@@ -318,6 +302,12 @@ def _verdict(trial: Trial, obstacle: LimitedBy | None) -> str:
     if obstacle == "latency":
         return f"fits but takes {trial.step_ms:.0f} ms"
     return "fits"
+
+
+def _result(row: Row) -> str:
+    if row.failure is not None:
+        return "out of memory" if row.failure.kind == "out_of_memory" else row.failure.message
+    return f"{row.samples_per_s:.1f} samples/s"
 
 
 def _now() -> str:

@@ -61,6 +61,8 @@ def read_spec(model: str, options: Mapping[str, object]) -> Spec:
     problems: list[str] = []
     if not isinstance(model, str) or not model:
         problems.append("MODEL must be a name, file.py:factory or package.module:factory")
+    elif not model.isprintable():
+        problems.append(f"MODEL {model!r} has characters that cannot be shown")
     for name, value in options.items():
         if name not in _READERS:
             problems.append(f"there is no option {name!r}")

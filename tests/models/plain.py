@@ -124,6 +124,53 @@ def inputs_of_another_size():
     return nn.Linear(16, 4), lambda batch_size: torch.randn(7 * batch_size + 1, 16)
 
 
+def inputs_of_one_size():
+    return nn.Linear(16, 4), lambda batch_size: torch.randn(1, 16)
+
+
+def batch_on_the_second_axis():
+    return nn.Linear(16, 4), lambda batch_size: torch.randn(7, batch_size, 16)
+
+
+class Raises(nn.Module):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise self.error
+
+
+class SaysNothing(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+def exits():
+    return Raises(SystemExit(0)), small_inputs
+
+
+def says_nothing():
+    return Raises(SaysNothing()), small_inputs
+
+
+def says_what_no_text_holds():
+    return Raises(ValueError("half a character \ud800")), small_inputs
+
+
+def runs_out_of_something_else():
+    return Raises(RuntimeError("the queue ran out of memory slots")), small_inputs
+
+
+class Leaves(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        os._exit(0)
+
+
+def leaves():
+    return Leaves(), small_inputs
+
+
 def returns_text():
     return "resnet50"
 

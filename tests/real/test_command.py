@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -131,13 +132,16 @@ def test_the_cpu_is_among_the_devices(tmp_path):
         ([f"{MODELS}/plain.py:not_callable"], 2, "cannot be called"),
         ([f"{MODELS}/plain.py:returns_text"], 2, "returned str, which is no module"),
         ([f"{MODELS}/plain.py:module_alone"], 2, "--input-size"),
-        ([f"{MODELS}/plain.py:inputs_of_another_size"], 2, "no tensor with such an axis"),
+        ([f"{MODELS}/plain.py:inputs_of_another_size"], 2, "no tensor of its inputs has an axis as long"),
+        ([f"{MODELS}/plain.py:inputs_of_one_size", "--batch-sizes", "1,16"], 2, "no tensor of its inputs"),
         (["resnet18", "--batch-sizes", "8,x"], 2, "'x' is not a whole number"),
         (["resnet18", "--batches", "0", "--warmup", "-1"], 2, "--warmup: -1"),
         (["resnet18", "--no-such-option"], 2, "--no-such-option"),
         (["resnet18", "--memory-limit", "900TiB"], 2, "--memory-limit is more than"),
         (["resnet18", "--output", "/dev/null/results"], 2, "cannot write in /dev/null/results"),
         (["resnet18", "--csv", "."], 2, "it is a folder"),
+        (["resnet18", "--csv", "same", "--md", "./same"], 2, "name the same file"),
+        (["resnet18", "--csv", "new/"], 2, "it is a folder"),
         (["resnet18", "alexnet", "--json", "x.json"], 2, "--json holds one record"),
         (["resnet18", "--device", "cuda:99"], 3, "there is no cuda:99 here"),
         (["resnet18", "--device", "cpu", "--dtype", "tf32"], 3, "cpu cannot do --dtype tf32"),
@@ -158,6 +162,8 @@ def test_bad_input_gives_one_clear_line_and_its_exit_code_and_leaves_nothing(tmp
     [
         ("plain.py:fails", "ValueError: this model was made for 0 samples and got 1"),
         ("plain.py:raises", "KeyError: 'weights'"),
+        ("plain.py:runs_out_of_something_else", "RuntimeError: the queue ran out of memory slots"),
+        ("plain.py:exits", "SystemExit: 0"),
         ("does_not_import.py:make", "RuntimeError: the mistake in this file"),
     ],
 )
@@ -168,6 +174,88 @@ def test_a_model_that_fails_shows_its_own_traceback_and_exits_with_5(tmp_path, f
     assert f'{factory.partition(":")[0]}", line' in ran.err
     assert "tputfind/measure" not in ran.err
     assert ran.err.count(expected) == 2, ran.err  # the end of the traceback, and the line
+
+
+@pytest.mark.parametrize(
+    ("factory", "expected"),
+    [
+        ("says_nothing", "fails at batch 1: SaysNothing"),
+        ("says_what_no_text_holds", "fails at batch 1: ValueError: half a character ?"),
+        ("leaves", "fails at batch 1: exited with status 0 before it had answered"),
+    ],
+)
+def test_a_model_that_fails_in_an_odd_way_is_said_to_fail_and_not_to_be_too_large(tmp_path, factory, expected):
+    ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--quiet")
+
+    assert ran.status == 5, ran.err
+    assert expected in ran.err
+    assert "memory" not in ran.err
+
+
+def test_an_import_that_is_missing_in_the_users_package_is_shown_and_not_called_a_missing_package(tmp_path):
+    (tmp_path / "mine.py").write_text("import not_installed_anywhere\n")
+
+    ran = run(tmp_path, "mine:make", "--quiet")
+
+    assert ran.status == 5
+    assert "No module named 'not_installed_anywhere'" in ran.err
+
+
+def test_a_model_file_may_be_called_like_a_package_and_lie_in_a_folder_with_brackets(tmp_path):
+    folder = tmp_path / "a[/x]b|c"
+    folder.mkdir(parents=True)
+    (folder / "torch.py").write_text((MODELS / "plain.py").read_text())
+
+    ran = run(tmp_path, f"{folder}/torch.py:mebibytes", f"{folder}/torch.py:sleeps", "--batch-sizes", 1, *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert "[/x]" in ran.out
+
+
+def test_the_shape_of_a_sample_leaves_out_the_batch_axis_wherever_it_is(tmp_path):
+    record = run(tmp_path, f"{MODELS}/plain.py:batch_on_the_second_axis", "--batch-sizes", 3, *QUICK).record()
+
+    assert record.input_shape == "7x16"
+
+
+def test_a_folder_that_goes_away_loses_neither_the_run_nor_its_table(tmp_path):
+    process = started(tmp_path, f"{MODELS}/plain.py:sleeps", "--batch-sizes", "1,2,4", *QUICK, "--batches", 50)
+    shutil.rmtree(tmp_path / "results")
+    out, err = process.communicate(timeout=60)
+
+    assert "Fastest batch" in out
+    assert [line.split()[0] for line in out.splitlines() if line.split()[:1] and line.split()[0].isdigit()] == [
+        "1",
+        "2",
+        "4",
+    ]
+    assert "tputfind: cannot write" in err
+    assert process.returncode == 2
+
+
+def test_a_pipe_is_written_to_and_a_link_is_followed(tmp_path):
+    (tmp_path / "link.md").symlink_to(tmp_path / "real.md")
+
+    ran = run(tmp_path, "shufflenet_v2_x0_5", *TINY, "--csv", "/dev/stdout", "--md", "link.md")
+
+    assert ran.status == 0, ran.err
+    assert "shufflenet_v2_x0_5,infer,cpu" in ran.out
+    assert (tmp_path / "link.md").is_symlink()
+    assert "| batch |" in (tmp_path / "real.md").read_text()
+
+
+def test_a_traceback_that_was_asked_for_leaves_the_exit_code(tmp_path):
+    ran = run(tmp_path, "resnet5O", "--traceback")
+
+    assert ran.status == 2
+    assert "Traceback" in ran.err
+
+
+def test_a_latency_window_that_was_cut_short_is_said_to_be(tmp_path):
+    asked = ("--batch-sizes", 4, "--batches", 10, "--latency-batches", 50, "--max-seconds", 1, "--warmup", 1)
+    record = run(tmp_path, f"{MODELS}/plain.py:sleeps", *asked).record()
+
+    assert [notice.kind for notice in record.notices] == ["cut_short"]
 
 
 def test_a_model_that_fails_does_not_take_the_others_with_it(tmp_path):
@@ -224,12 +312,14 @@ def test_from_python_it_is_one_call_and_the_script_needs_no_main_guard(tmp_path)
 
 def started(tmp_path, *arguments) -> subprocess.Popen:
     """A run under way, in its first row."""
+    # A background job of a shell, such as a check that nobody watches, would hand down an ignored Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [*command(), *map(str, arguments)],
         cwd=tmp_path,
         env=ENVIRONMENT,
-        stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
     for line in process.stderr:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import send_handle
@@ -16,7 +16,7 @@ from typing import IO, Final, Self, TypeVar
 
 import msgspec
 
-from tputfind.errors import BY_NAME, BrokenInstall
+from tputfind.errors import BY_NAME, BrokenInstall, TputfindError
 from tputfind.measure.messages import Question, Ready, Reply
 
 Answer = TypeVar("Answer")
@@ -24,9 +24,11 @@ Answer = TypeVar("Answer")
 KILL: Final = b"kill"
 """What the parent sends the server to end the child at work."""
 _TAIL_BYTES: Final = 4096
+_GRACE_S: Final = 1.0
+"""What a child that says no more is given to end by itself, so that its own status is known."""
 
 
-class ChildDied(Exception):
+class ChildDied(TputfindError):
     """Raised when a child ends without having said all: killed, aborted, exited, or speaking rubbish."""
 
 
@@ -73,7 +75,7 @@ class Children:
         assert self._ready is not None
         return self._ready
 
-    def ask(self, question: Question, answer_type: type[Answer]) -> Iterator[Answer]:
+    def ask(self, question: Question, answer_type: type[Answer]) -> Generator[Answer]:
         """Yield the answers of one fresh child as they come, and end when it has ended.
 
         Leaving early kills the child.
@@ -87,16 +89,24 @@ class Children:
         with answers, tempfile.TemporaryFile() as output:
             with theirs:
                 _hand_over(control, question, theirs, output)
-            finished = False
+            finished, leaving = False, True
             try:
                 finished = yield from _answers(control, answers, answer_type)
+                leaving = False
             finally:
-                if not finished:
+                if not finished and not control.poll(0 if leaving else _GRACE_S):
                     with suppress(OSError):
                         control.send_bytes(KILL)
                 status = self._exit_status(control)
             if not finished:
                 raise ChildDied(_cause_of_death(status, output))
+
+    def ask_one(self, question: Question, answer_type: type[Answer]) -> Answer:
+        """Return the one answer of a fresh child; errors as for ``ask``."""
+        answers = list(self.ask(question, answer_type))
+        if len(answers) != 1:
+            raise ChildDied(f"gave {len(answers)} answers to one question")
+        return answers[0]
 
     def _connected(self) -> Connection:
         if self._control is None:

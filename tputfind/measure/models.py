@@ -7,7 +7,6 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -15,8 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from torch import nn
 
-from tputfind.errors import BadRequest, ModelFailed, UnknownModel
-from tputfind.measure.failures import model_traceback
+from tputfind.errors import BadRequest, UnknownModel
 from tputfind.measure.messages import NamedModel
 from tputfind.spec import Spec
 
@@ -43,7 +41,7 @@ def find_model(spec: Spec) -> Source:
     Raises:
         UnknownModel: there is no such model, file, package or factory.
         BadRequest: the input's shape is neither known nor given.
-        ModelFailed: the user's file or package does not import.
+        Exception: whatever the user's file or package raises while it is imported.
     """
     return _from_factory(spec) if ":" in spec.model else _from_torchvision(spec)
 
@@ -154,33 +152,24 @@ def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UnknownModel(f"there is no file {path}")
     sys.path.insert(0, str(path.resolve().parent))
-    about = importlib.util.spec_from_file_location(path.stem, path)
+    name = f"tputfind_model_{path.stem}"  # a file may be called torch.py
+    about = importlib.util.spec_from_file_location(name, path)
     assert about is not None  # the name ends in .py
     assert about.loader is not None
     module = importlib.util.module_from_spec(about)
-    sys.modules[path.stem] = module
-    with _user_code(str(path)):
-        about.loader.exec_module(module)
+    sys.modules[name] = module
+    about.loader.exec_module(module)
     return module
 
 
 def _import_package(name: str) -> ModuleType:
     sys.path.insert(0, "")
     try:
-        found = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        found = None
-    if found is None:
-        raise UnknownModel(f"there is no package or module {name!r}", "write file.py:factory or package.module:factory")
-    with _user_code(name):
         return importlib.import_module(name)
-
-
-@contextmanager
-def _user_code(what: str) -> Iterator[None]:
-    """Turn what the user's file raises while it is imported into an error that shows its traceback."""
-    try:
-        yield
-    except Exception as error:  # a file can raise anything
-        message = f"{what} does not import: {type(error).__name__}: {error}"
-        raise ModelFailed(message, "", model_traceback(error)) from None
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # it is there, and imports something that is not
+        hint = "write file.py:factory or package.module:factory"
+        raise UnknownModel(f"there is no package or module {name!r}", hint) from None
+    except (TypeError, ValueError):  # what importlib says to names such as "" and ".x"
+        raise UnknownModel(f"{name!r} is no name of a package or module") from None

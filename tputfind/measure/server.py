@@ -6,6 +6,8 @@ import ctypes
 import os
 import signal
 import sys
+import traceback
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle
@@ -68,10 +70,19 @@ def _child(control: Connection, question: bytes, answers_fd: int, output_fd: int
         os.dup2(output_fd, stream)
     from tputfind.measure.worker import answer
 
-    with Connection(answers_fd, readable=False) as answers:
+    answers = Connection(answers_fd, readable=False)
+    status = 1
+    try:
         answer(question, answers.send_bytes)
-    sys.stdout.flush()
-    os._exit(0)  # skips tearing CUDA down: the driver frees a dead process's memory faster
+        status = 0
+    except BaseException:  # a defect of ours, or a pipe that the model closed
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):  # the model may have closed or replaced it
+            sys.stdout.flush()
+        # Ends without tearing CUDA down, which the driver does faster, and with the pipe open to the end: the parent
+        # takes its closing for the end of the process.
+        os._exit(status)
 
 
 def _die_with_parent() -> None:

@@ -12,7 +12,7 @@ import torch
 from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, TputfindError
 from tputfind.measure.devices import all_devices, open_device
 from tputfind.measure.devices.protocol import Device, Stopwatch
-from tputfind.measure.failures import classify, model_traceback
+from tputfind.measure.failures import classify
 from tputfind.measure.messages import (
     Inspect,
     Inspection,
@@ -72,19 +72,19 @@ def _inspect(spec: Spec) -> Inspection:
     total = environment.memory_total_bytes
     if spec.memory_limit_bytes is not None and total is not None and spec.memory_limit_bytes > total:
         raise BadRequest(f"--memory-limit is more than the {format_bytes(total)} that {environment.device} has")
-    source = find_model(spec)
-    if source.parameters is not None and source.sample_shape is not None:
-        shape = "x".join(map(str, source.sample_shape))
-        return Inspection(environment=environment, input_shape=shape, parameters=source.parameters)
     try:
+        source = find_model(spec)
+        if source.parameters is not None and source.sample_shape is not None:
+            shape = "x".join(map(str, source.sample_shape))
+            return Inspection(environment=environment, input_shape=shape, parameters=source.parameters)
         workload = Workload(spec, torch.device("cpu"))
-        return Inspection(environment=environment, input_shape=workload.input_shape(), parameters=workload.parameters)
+        shape = workload.input_shape(spec.batch_sizes[0] if spec.batch_sizes else spec.granularity)
+        return Inspection(environment=environment, input_shape=shape, parameters=workload.parameters)
     except TputfindError:
         raise
-    except Exception as error:  # the user's factory can raise anything
-        raise ModelFailed(
-            f"{spec.model} cannot be built: {type(error).__name__}: {error}", "", model_traceback(error)
-        ) from None
+    except BaseException as error:  # the user's file and factory can raise anything
+        failure = classify(error, under_a_ceiling=False)
+        raise ModelFailed(f"{spec.model} cannot be built: {failure.message}", "", failure.traceback) from None
 
 
 def _try_batch(spec: Spec, batch_size: int) -> Trial:
@@ -97,7 +97,7 @@ def _try_batch(spec: Spec, batch_size: int) -> Trial:
         device.check_limit()
     except TputfindError:
         raise
-    except Exception as error:  # a model can raise anything; what it means is the classifier's to say
+    except BaseException as error:  # a model can raise anything, sys.exit too; the classifier says what
         device.lift_limit()
         return Trial(batch_size=batch_size, failure=classify(error, under_a_ceiling=device.under_a_ceiling))
     used = device.memory_use()
@@ -120,7 +120,7 @@ def _time_batches(spec: Spec, batch_sizes: tuple[int, ...]) -> Iterator[Row]:
             row = _time_batch(spec, device, workload, batch_size)
         except TputfindError:
             raise
-        except Exception as error:  # as above
+        except BaseException as error:  # as above
             device.lift_limit()
             yield Row(batch_size=batch_size, failure=classify(error, under_a_ceiling=device.under_a_ceiling))
             return

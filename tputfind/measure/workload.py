@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tputfind.errors import BadRequest
-from tputfind.measure.models import MakeInputs, Source, find_model
+from tputfind.measure.models import Source, find_model
 from tputfind.spec import Spec
 
 Step = Callable[[], object]
@@ -60,39 +60,41 @@ class Workload:
 
         return step
 
-    def input_shape(self) -> str:
-        """Return the shape of one sample: ``3x224x224``, several tensors apart by ``+``."""
+    def input_shape(self, batch_size: int) -> str:
+        """Return the shape of one sample: ``3x224x224``, several tensors apart by ``+``.
+
+        The batch axis of a user's own inputs is the one that is twice as long for twice this batch size.
+
+        Raises:
+            BadRequest: there is no such axis, so that the batch size would not be what it is said to be.
+        """
         if self._sample_shape is not None:
             return _shape_text(self._sample_shape)
-        arguments, keywords = _as_call(self._inputs(1))
-        tensors = [value for value in (*arguments, *keywords.values()) if isinstance(value, torch.Tensor)]
-        return "+".join(_shape_text(tuple(tensor.shape[1:])) for tensor in tensors)
+        once, twice = (_tensors(self._inputs(size)) for size in (batch_size, 2 * batch_size))
+        shapes, follows = [], False
+        for tensor, double in zip(once, twice, strict=False):
+            pairs = list(zip(tensor.shape, double.shape, strict=False))
+            follows = follows or (batch_size, 2 * batch_size) in pairs
+            shapes.append(tuple(length for length, doubled in pairs if length == doubled))
+        if not follows:
+            raise BadRequest(
+                f"{self._spec.model}: no tensor of its inputs has an axis as long as the batch size that it is given",
+                "the inputs' callable must return tensors of the batch size that it is called with",
+            )
+        return "+".join(map(_shape_text, shapes))
 
     def _inputs(self, batch_size: int) -> object:
         torch.manual_seed(self._spec.seed + batch_size)
         if self._make_inputs is not None:
-            return self._own_inputs(self._make_inputs, batch_size)
+            arguments, keywords = _as_call(self._make_inputs(batch_size))
+            placed = {name: self._placed(value) for name, value in keywords.items()}
+            return placed or tuple(self._placed(value) for value in arguments)
         assert self._sample_shape is not None
         shape = (batch_size, *self._sample_shape)
         # Drawn in place and in its final form: a converted copy would leave a hole in the allocator's memory.
         return torch.empty(
             shape, dtype=self._dtype, device=self._device, memory_format=self._memory_format(len(shape))
         ).normal_()
-
-    def _own_inputs(self, make_inputs: MakeInputs, batch_size: int) -> object:
-        made = make_inputs(batch_size)
-        arguments, keywords = _as_call(made)
-        tensors = [value for value in (*arguments, *keywords.values()) if isinstance(value, torch.Tensor)]
-        if not any(batch_size in tensor.shape for tensor in tensors):
-            raise BadRequest(
-                f"{self._spec.model}: asked for a batch of {batch_size}, its inputs have no tensor with such an axis",
-                "the inputs' callable must return tensors of the batch size that it is given",
-            )
-        return (
-            tuple(self._placed(value) for value in arguments)
-            if arguments
-            else {name: self._placed(value) for name, value in keywords.items()}
-        )
 
     def _placed(self, value: object) -> object:
         if not isinstance(value, torch.Tensor):
@@ -129,6 +131,11 @@ def _as_call(inputs: object) -> tuple[tuple[object, ...], dict[str, object]]:
     if isinstance(inputs, (tuple, list)):
         return tuple(inputs), {}
     return (inputs,), {}
+
+
+def _tensors(inputs: object) -> list[torch.Tensor]:
+    arguments, keywords = _as_call(inputs)
+    return [value for value in (*arguments, *keywords.values()) if isinstance(value, torch.Tensor)]
 
 
 def _shape_text(shape: tuple[int, ...]) -> str:

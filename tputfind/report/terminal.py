@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from tputfind.record import Edge, Notice, Record, Row
+from tputfind.record import Notice, Record, Row
 from tputfind.stats import percentile
 from tputfind.summary import KNEE_SHARE, best_under, fastest, knee
 from tputfind.units import MIB, format_bytes, format_figure
@@ -28,11 +29,11 @@ _STOPPED_BY = {
 def print_report(records: Sequence[Record], console: Console) -> None:
     """Print the table of all records, then the summary and the notices of each."""
     table = _table(records, box.SIMPLE_HEAD)
-    table.title = _title(records[0]) if len(records) == 1 else None
+    table.title = Text(_title(records[0])) if len(records) == 1 else None
     console.print(table)
     for record in records:
         if len(records) > 1:
-            console.print(_title(record), style="italic", highlight=False, markup=False)
+            console.print(Text(_title(record), style="italic"))
         for label, text in summary(record):
             console.print(f"[bold]{label:<14}[/bold] ", end="")
             console.print(text, highlight=False, markup=False)
@@ -46,7 +47,7 @@ def to_markdown(records: Sequence[Record]) -> bytes:
     """Return the table, and the summary and notices of each record, as Markdown."""
     paper = io.StringIO()
     console = Console(file=paper, width=10_000, color_system=None)
-    console.print(_table(records, box.MARKDOWN))
+    console.print(_table(records, box.MARKDOWN, barrier="\\|"))
     lines = [line.strip() for line in paper.getvalue().splitlines()]
     for record in records:
         lines += ["", f"**{_title(record)}**", ""]
@@ -60,16 +61,19 @@ def summary(record: Record) -> list[tuple[str, str]]:
     rows, spec = record.rows, record.spec
     best, bend = fastest(rows), knee(rows)
     return [
-        ("Largest batch", _largest(record.edge, len(rows))),
+        ("Largest batch", _largest(record)),
         ("Fastest batch", _row_text(best)),
         ("Knee", f"{_row_text(bend)}, the smallest with {KNEE_SHARE:.0%} of the best" if bend else "nothing was timed"),
         ("Best under SLO", "no --slo was given" if spec.slo_ms is None else _under_slo(record, spec.slo_ms)),
     ]
 
 
-def _largest(edge: Edge | None, asked: int) -> str:
+def _largest(record: Record) -> str:
+    edge = record.edge
     if edge is None:
-        return f"not searched: {asked} batch sizes were named"
+        return f"not searched: {len(record.rows)} batch sizes were named"
+    if edge.limited_by == "cap" and record.spec.max_batch is None:
+        return f"{edge.largest_batch}, no larger one is ever tried: memory and time hardly grow with this model's batch"
     return f"{edge.largest_batch or 'none'}, {_STOPPED_BY[edge.limited_by].format(at=edge.fails_at)}"
 
 
@@ -88,7 +92,7 @@ def _under_slo(record: Record, slo_ms: float) -> str:
     return f"{_row_text(row)}, p{percent:g} {format_figure(latency_ms)} ms of {slo_ms:g} ms"
 
 
-def _table(records: Sequence[Record], style: box.Box) -> Table:
+def _table(records: Sequence[Record], style: box.Box, barrier: str = "|") -> Table:
     table = Table(box=style)
     if len(records) > 1:
         table.add_column("model", overflow="fold")
@@ -99,7 +103,7 @@ def _table(records: Sequence[Record], style: box.Box) -> Table:
         for row in record.rows:
             # What must be there: the card must hold what the allocator reserves, the host what is resident.
             peak = row.peak_allocated_bytes if record.environment.device == "cpu" else row.peak_reserved_bytes
-            model = [record.spec.model] if len(records) > 1 else []
+            model = [Text(record.spec.model.replace("|", barrier))] if len(records) > 1 else []
             table.add_row(*model, *_figures(row, peak), _remark(record, row))
         table.add_section()
     return table
