@@ -31,13 +31,7 @@ def _of_search(record: Record) -> Iterator[Notice]:
 def _of_failures(record: Record) -> Iterator[Notice]:
     for trial in record.trials:
         if trial.failure is not None and trial.failure.kind != "out_of_memory":
-            yield Notice(
-                kind=f"trial_{trial.failure.kind}",
-                seen=f"the trial of batch {trial.batch_size} ended with: {trial.failure.message}",
-                cause="the model's code, a kernel or the process fails there, not the memory",
-                advice="more memory would not help; the record holds the whole text",
-                batch_sizes=(trial.batch_size,),
-            )
+            yield _failed("trial", trial.batch_size, trial.failure)
     tried = {trial.batch_size for trial in record.trials}
     passed = {trial.batch_size for trial in record.trials if trial.failure is None}
     for row in record.rows:
@@ -52,7 +46,7 @@ def _of_failures(record: Record) -> Iterator[Notice]:
                 batch_sizes=(row.batch_size,),
             )
         elif row.failure.kind != "out_of_memory" and row.batch_size not in tried:
-            yield _row_failed(row, row.failure)
+            yield _failed("row", row.batch_size, row.failure)
 
 
 def _of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
@@ -110,13 +104,17 @@ def _of_hosts(timed: Sequence[Row]) -> Iterator[Notice]:
         )
 
 
-def _row_failed(row: Row, failure: Failure) -> Notice:
+def _failed(what: str, batch_size: int, failure: Failure) -> Notice:
+    if failure.kind == "died":
+        cause = "the model's code or a kernel ended its process, or the system did for want of host memory"
+    else:
+        cause = "the model's code or a kernel fails there, not the device's memory"
     return Notice(
-        kind=f"row_{failure.kind}",
-        seen=f"batch {row.batch_size} failed: {failure.message}",
-        cause="the model's code, a kernel or the process fails there, not the memory",
+        kind=f"{what}_{failure.kind}",
+        seen=f"the {what} of batch {batch_size} ended with: {failure.message}",
+        cause=cause,
         advice="the record holds the whole text",
-        batch_sizes=(row.batch_size,),
+        batch_sizes=(batch_size,),
     )
 
 
