@@ -31,7 +31,7 @@ _OPTIONS: Final = {
     "memory_limit": ("SIZE", "act as if the device had this much memory, such as 24GiB  [the device's]"),
     "max_latency": ("TIME", "go no further where a step takes longer, such as 50ms, or none  [none; 1s on the CPU]"),
     "batches": ("N", "timed batches a row  [100]"),
-    "warmup": ("N", "least untimed batches before them  [10]"),
+    "warmup": ("N", "untimed batches before them  [10]"),
     "latency_batches": ("N", "batches of the latency window  [100]"),
     "max_seconds": ("S", "cut a row's windows short past this, but not under 10 batches  [60]"),
     "slo": ("TIME", "also name the best batch under this latency, such as 20ms"),
@@ -136,9 +136,14 @@ def _measure(models: tuple[str, ...], options: dict[str, Any]) -> None:
     specs = [read_spec(model, asked) for model in models]
     folder = None if options["no_save"] else Path(options["output"])
     _check_places(folder, options, len(specs))
-    keepers, failures = _measure_all(specs, folder, quiet=options["quiet"])
-    if any(keeper.record is not None and keeper.record.rows for keeper in keepers):
-        failures += _report(keepers, options)
+    keepers, failures, interrupted = _measure_all(specs, folder, quiet=options["quiet"])
+    saved, problems = _report([keeper for keeper in keepers if keeper.record is not None], options)
+    if saved:
+        click.echo(f"saved {', '.join(saved)}", err=True)
+    failures += problems
+    if interrupted:
+        kept = "what was measured until then is saved" if saved else "nothing was saved"
+        failures.insert(0, Interrupted(f"interrupted; {kept}"))
     for failure in failures:
         _say(failure, options["traceback"])
     if failures:
@@ -147,8 +152,11 @@ def _measure(models: tuple[str, ...], options: dict[str, Any]) -> None:
 
 def _measure_all(
     specs: Sequence[Spec], folder: Path | None, *, quiet: bool
-) -> tuple[list[Keeper], list[TputfindError]]:
-    """Look at every model before measuring any; then measure each, whatever becomes of the others."""
+) -> tuple[list[Keeper], list[TputfindError], bool]:
+    """Look at every model before measuring any; then measure each, whatever becomes of the others.
+
+    Returns what was kept of each model, what went wrong, and whether the user interrupted it.
+    """
     from rich.console import Console
 
     from tputfind import run
@@ -174,20 +182,25 @@ def _measure_all(
                 except TputfindError as failure:
                     failures.append(failure)
         except KeyboardInterrupt:
-            failures.append(_interrupted(keepers))
-    return keepers, failures
+            return keepers, failures, True
+    return keepers, failures, False
 
 
-def _report(keepers: Sequence[Keeper], options: dict[str, Any]) -> list[TputfindError]:
-    """Print the table, then write every file that was asked for; return what could not be written."""
+def _report(keepers: Sequence[Keeper], options: dict[str, Any]) -> tuple[list[str], list[TputfindError]]:
+    """Print the table, then write every file that was asked for; return what was written and what could not be."""
     from rich.console import Console
 
     from tputfind.files import write_whole
     from tputfind.report import table, terminal
 
-    records = [keeper.record for keeper in keepers if keeper.record is not None and keeper.record.rows]
-    terminal.print_report(records, Console())
+    records = [keeper.record for keeper in keepers if keeper.record is not None]
+    if not records:
+        return [], []
+    if any(record.rows for record in records):
+        terminal.print_report(records, Console())
     problems = [keeper.problem for keeper in keepers if keeper.problem is not None]
+    stems = [keeper.stem for keeper in keepers if keeper.stem is not None and keeper.problem is None]
+    saved = [f"{stem}.json" for stem in stems]
     wanted: list[tuple[str | Path, Callable[[], bytes]]] = [
         (keeper.stem.with_name(f"{keeper.stem.name}.csv"), partial(table.to_csv, [keeper.record]))
         for keeper in keepers
@@ -202,12 +215,10 @@ def _report(keepers: Sequence[Keeper], options: dict[str, Any]) -> list[Tputfind
         if path:
             try:
                 write_whole(Path(path), content())
+                saved.append(str(path))
             except TputfindError as problem:
                 problems.append(problem)
-    for keeper in keepers:
-        if keeper.stem is not None and not problems:
-            click.echo(f"saved {keeper.stem}.json and .csv", err=True)
-    return problems
+    return saved, problems
 
 
 def _check_places(folder: Path | None, options: dict[str, Any], count: int) -> None:
@@ -225,12 +236,6 @@ def _check_places(folder: Path | None, options: dict[str, Any], count: int) -> N
         files.check_writable(Path(place))
     if len({Path(place).resolve() for place in places}) < len(places):
         raise BadRequest("two of --csv, --json and --md name the same file")
-
-
-def _interrupted(keepers: list[Keeper]) -> Interrupted:
-    stems = [f"{keeper.stem}.json" for keeper in keepers if keeper.stem is not None]
-    kept = f"what was measured is in {', '.join(stems)}" if stems else "nothing was saved"
-    return Interrupted(f"interrupted; {kept}")
 
 
 @contextmanager

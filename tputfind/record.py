@@ -48,7 +48,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     ``device_ms`` are the spans between consecutive marks of the throughput window, one a batch: they add up to it.
     ``latency_ms`` and ``enqueue_ms`` are of the latency window, one a batch: from the call to synchronised output, and
     from the call to its return. ``allocator_retries`` is how often, warm-up included, the allocator found no room, gave
-    all unused memory back to the device and asked again. ``seconds`` is all that the child spent on the row.
+    all unused memory back to the device and asked again. ``seconds`` is what the child spent on the row, 0 if it died.
     """
 
     batch_size: int

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from tputfind import __version__, estimate, files, notices
-from tputfind.errors import BrokenInstall, ModelFailed, NothingFits
+from tputfind.errors import BrokenInstall, ModelFailed, NothingFits, TputfindError
 from tputfind.measure.children import ChildDied, Children
 from tputfind.measure.messages import Inspect, Inspection, TimeBatches, TryBatch
 from tputfind.record import Edge, Failure, LimitedBy, Record, Row, Status, Trial
@@ -135,13 +135,9 @@ def measure(
     else:
         run.time(spec.batch_sizes)
     record = run.finish()
-    if all(row.failure for row in record.rows):
-        smallest = record.rows[0]
-        assert smallest.failure is not None
-        raise NothingFits(
-            f"{spec.model}: not even batch {smallest.batch_size} fits ({smallest.failure.message})",
-            "try a smaller dtype or input, or a device with more memory",
-        )
+    failures = [row.failure for row in record.rows]
+    if None not in failures and failures[0] is not None:
+        raise _no_answer(spec.model, record.rows[0].batch_size, failures[0])
     return record
 
 
@@ -185,16 +181,14 @@ class _Run:
             left = left[self._time_together(together, left[len(together) :]) :]
 
     def finish(self) -> Record:
-        """Add the notices and the times, save, and return the record."""
-        self._grow(
-            notices=notices.of(self._record),
-            finished=_now(),
-            wall_s=time.perf_counter() - self._start_s,
-        )
+        """Say that the run is whole, save, and return the record."""
+        self._grow(finished=_now())
         return self._record
 
     def _grow(self, **fields: object) -> None:
-        self._record = msgspec.structs.replace(self._record, **fields)
+        """Add to the record, bring its notices up to date, and save it: it may be the last time."""
+        grown = msgspec.structs.replace(self._record, wall_s=time.perf_counter() - self._start_s, **fields)
+        self._record = msgspec.structs.replace(grown, notices=notices.of(grown))
         self._keeper.save(self._record)
 
     def _try(self, batch_size: int) -> LimitedBy | None:
@@ -204,7 +198,7 @@ class _Run:
         try:
             trial = self._children.ask_one(TryBatch(self._spec, batch_size), Trial)
         except ChildDied as death:
-            trial = Trial(batch_size=batch_size, failure=Failure(kind="died", message=str(death)))
+            trial = Trial(batch_size=batch_size, failure=Failure(kind="died", message=death.message))
         trial = msgspec.structs.replace(trial, seconds=time.perf_counter() - start_s)
         self._stop_if_the_model_fails(batch_size, trial.failure)
         self._grow(trials=(*self._record.trials, trial))
@@ -238,7 +232,7 @@ class _Run:
                 try:
                     row = next(answers)
                 except ChildDied as death:
-                    row = Row(batch_size=ahead[0], failure=Failure(kind="died", message=str(death)))
+                    row = Row(batch_size=ahead[0], failure=Failure(kind="died", message=death.message))
                 self._progress.did(f"batch {row.batch_size}: {_result(row)}")
                 if row.failure is not None and settled:
                     break
@@ -250,20 +244,10 @@ class _Run:
         return settled
 
     def _stop_if_the_model_fails(self, batch_size: int, failure: Failure | None) -> None:
-        """End the run where nothing has passed yet and it is not memory that stands in the way.
-
-        A process that died may have died for want of memory: by the kernel's SIGKILL, or saying so with its last words.
-        """
+        """End the run where nothing has passed yet and it is not memory that stands in the way."""
         failures = (*(trial.failure for trial in self._record.trials), *(row.failure for row in self._record.rows))
-        passed = None in failures
-        if failure is None or passed:
-            return
-        if failure.kind != "out_of_memory" and not (failure.kind == "died" and _MEMORY.search(failure.message)):
-            raise ModelFailed(
-                f"{self._spec.model} fails at batch {batch_size}: {failure.message}",
-                _ADVICE.get(failure.kind, ""),
-                failure.traceback,
-            )
+        if failure is not None and None not in failures and not _for_want_of_memory(failure):
+            raise _no_answer(self._spec.model, batch_size, failure)
 
     def _obstacle(self, trial: Trial) -> LimitedBy | None:
         if trial.failure is not None:
@@ -289,6 +273,20 @@ def command_line(arguments: Sequence[str] | None = None) -> str:
     import shlex
 
     return shlex.join(["tputfind", *(sys.argv[1:] if arguments is None else arguments)])
+
+
+def _for_want_of_memory(failure: Failure) -> bool:
+    """A process that died may have died of it: by the kernel's SIGKILL, or saying so with its last words."""
+    return failure.kind == "out_of_memory" or (failure.kind == "died" and bool(_MEMORY.search(failure.message)))
+
+
+def _no_answer(model: str, batch_size: int, failure: Failure) -> TputfindError:
+    """Return the error of a run in which nothing passed."""
+    if _for_want_of_memory(failure):
+        advice = "try a smaller dtype or input, or a device with more memory"
+        return NothingFits(f"{model}: not even batch {batch_size} fits ({failure.message})", advice)
+    advice = _ADVICE.get(failure.kind, "")
+    return ModelFailed(f"{model} fails at batch {batch_size}: {failure.message}", advice, failure.traceback)
 
 
 def _powers_of_two(largest: int) -> list[int]:

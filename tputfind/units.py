@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 MIB = 2**20
@@ -27,7 +28,10 @@ def _quantity(text: str, units: dict[str, float] | dict[str, int], wanted: str) 
     match = _QUANTITY.fullmatch(text)
     if match is None or match[2].upper() not in units:
         raise ValueError(f"{text!r} is not {wanted}")
-    return float(match[1]) * units[match[2].upper()]
+    quantity = float(match[1]) * units[match[2].upper()]
+    if not math.isfinite(quantity):
+        raise ValueError(f"{text[:20]!r}... is not {wanted}")
+    return quantity
 
 
 def format_bytes(count: int) -> str:

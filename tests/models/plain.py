@@ -171,6 +171,40 @@ def leaves():
     return Leaves(), small_inputs
 
 
+class FailsLater(nn.Module):
+    """Raises at its sixth step: trials pass, rows do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        if self.steps > 5:
+            raise ValueError("the sixth step")
+        return x * 2
+
+
+def fails_later():
+    return FailsLater(), small_inputs
+
+
+class MixedRanks(nn.Module):
+    """Holds weights of rank 4 and a buffer of rank 5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 4, 3)
+        self.register_buffer("offsets", torch.zeros(1, 2, 3, 4, 5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.convolution(x) + self.offsets.sum()
+
+
+def mixed_ranks():
+    return MixedRanks()
+
+
 def returns_text():
     return "resnet50"
 

@@ -93,6 +93,14 @@ def test_inputs_may_be_keywords_and_a_module_alone_takes_the_shape_that_is_given
     assert alone.record("plain-module_alone-*").input_shape == "16"
 
 
+def test_channels_last_takes_every_tensor_by_its_own_rank(tmp_path):
+    ran = run(
+        tmp_path, f"{MODELS}/plain.py:mixed_ranks", "--layout", "nhwc", "--image-size", 8, "--batch-sizes", 2, *QUICK
+    )
+
+    assert ran.status == 0, ran.err
+
+
 def test_a_package_in_the_current_folder_can_be_named_and_what_the_model_prints_stays_out_of_the_table(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text((MODELS / "plain.py").read_text())
@@ -164,11 +172,12 @@ def test_bad_input_gives_one_clear_line_and_its_exit_code_and_leaves_nothing(tmp
         ("plain.py:raises", "KeyError: 'weights'"),
         ("plain.py:runs_out_of_something_else", "RuntimeError: the queue ran out of memory slots"),
         ("plain.py:exits", "SystemExit: 0"),
+        ("plain.py:fails_later", "ValueError: the sixth step"),
         ("does_not_import.py:make", "RuntimeError: the mistake in this file"),
     ],
 )
 def test_a_model_that_fails_shows_its_own_traceback_and_exits_with_5(tmp_path, factory, expected):
-    ran = run(tmp_path, f"{MODELS}/{factory}", "--quiet")
+    ran = run(tmp_path, f"{MODELS}/{factory}", "--quiet", "--max-batch", 2)
 
     assert ran.status == 5
     assert f'{factory.partition(":")[0]}", line' in ran.err
@@ -334,6 +343,7 @@ def test_ctrl_c_keeps_what_was_measured_and_says_where(tmp_path):
     _, err = process.communicate(timeout=30)
 
     assert process.returncode == 130
+    assert "interrupted; what was measured until then is saved" in err
     (path,) = (tmp_path / "results").glob("*.json")
     assert f"results/{path.name}" in err
     assert "Traceback" not in err

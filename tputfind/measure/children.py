@@ -31,6 +31,8 @@ _GRACE_S: Final = 1.0
 class ChildDied(TputfindError):
     """Raised when a child ends without having said all: killed, aborted, exited, or speaking rubbish."""
 
+    exit_code = BrokenInstall.exit_code
+
 
 class Children:
     """Asks questions of fresh child processes; use it as a context manager.

@@ -122,7 +122,8 @@ def _time_batches(spec: Spec, batch_sizes: tuple[int, ...]) -> Iterator[Row]:
             raise
         except BaseException as error:  # as above
             device.lift_limit()
-            yield Row(batch_size=batch_size, failure=classify(error, under_a_ceiling=device.under_a_ceiling))
+            failure = classify(error, under_a_ceiling=device.under_a_ceiling)
+            yield Row(batch_size=batch_size, failure=failure, seconds=perf_counter() - start)
             return
         yield msgspec.structs.replace(row, seconds=perf_counter() - start)
 

@@ -118,9 +118,10 @@ def _arranged(module: nn.Module, dtype: torch.dtype, layout: str) -> nn.Module:
     """Convert weights on the CPU to the dtype and, where the rank allows it, to channels last."""
     module = module.to(dtype)
     if layout == "nhwc":
-        ranks = {parameter.dim() for parameter in module.parameters()}
-        for rank in sorted(ranks & set(_CHANNELS_LAST)):
-            module = module.to(memory_format=_CHANNELS_LAST[rank])
+        # Each by its own rank: Module.to(memory_format=...) fails where ranks 4 and 5 meet.
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.dim() in _CHANNELS_LAST:
+                tensor.data = tensor.data.contiguous(memory_format=_CHANNELS_LAST[tensor.dim()])
     return module
 
 

@@ -70,8 +70,11 @@ def summary(record: Record) -> list[tuple[str, str]]:
 
 def _largest(record: Record) -> str:
     edge = record.edge
+    if record.spec.batch_sizes is not None:
+        return f"not searched: {len(record.spec.batch_sizes)} batch sizes were named"
     if edge is None:
-        return f"not searched: {len(record.rows)} batch sizes were named"
+        fits = max((trial.batch_size for trial in record.trials if trial.failure is None), default=0)
+        return f"not known: the search was cut short; in trials, {fits or 'no batch'} was the largest that fitted"
     if edge.limited_by == "cap" and record.spec.max_batch is None:
         return f"{edge.largest_batch}, no larger one is ever tried: memory and time hardly grow with this model's batch"
     return f"{edge.largest_batch or 'none'}, {_STOPPED_BY[edge.limited_by].format(at=edge.fails_at)}"
