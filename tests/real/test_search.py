@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support.command import MODELS, run
+from support.command import MODELS, QUICK, run
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
-QUICK = ("--batches", 10, "--latency-batches", 10, "--warmup", 1)
 
 
 @linux_only

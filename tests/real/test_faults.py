@@ -1,0 +1,124 @@
+"""What a user meets where something is wrong: one clear line and the right exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+from support.command import ENVIRONMENT, MODELS, QUICK, command, run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "expected"),
+    [
+        (["resnet5O"], 2, "did you mean resnet50"),
+        (["fcn_resnet50"], 2, "not a classification model"),
+        (["none.py:make"], 2, "there is no file none.py"),
+        (["no_such_package:make"], 2, "there is no package or module 'no_such_package'"),
+        ([f"{MODELS}/plain.py"], 2, "does not say which factory"),
+        ([f"{MODELS}/plain.py:mebibyte"], 2, "did you mean mebibytes"),
+        ([f"{MODELS}/plain.py:not_callable"], 2, "cannot be called"),
+        ([f"{MODELS}/plain.py:returns_text"], 2, "returned str, which is no module"),
+        ([f"{MODELS}/plain.py:module_alone"], 2, "--input-size"),
+        ([f"{MODELS}/plain.py:inputs_of_another_size"], 2, "no tensor of its inputs has an axis as long"),
+        ([f"{MODELS}/plain.py:inputs_of_one_size", "--batch-sizes", "1,16"], 2, "no tensor of its inputs"),
+        (["resnet18", "--batch-sizes", "8,x"], 2, "'x' is not a whole number"),
+        (["resnet18", "--batches", "0", "--warmup", "-1"], 2, "--warmup: -1"),
+        (["resnet18", "--no-such-option"], 2, "--no-such-option"),
+        (["resnet18", "--memory-limit", "900TiB"], 2, "--memory-limit is more than"),
+        (["resnet18", "--output", "/dev/null/results"], 2, "cannot write in /dev/null/results"),
+        (["resnet18", "--csv", "."], 2, "it is a folder"),
+        (["resnet18", "--csv", "same", "--md", "./same"], 2, "name the same file"),
+        (["resnet18", "--csv", "new/"], 2, "it is a folder"),
+        (["resnet18", "alexnet", "--json", "x.json"], 2, "--json holds one record"),
+        (["resnet18", "--device", "cuda:99"], 3, "there is no cuda:99 here"),
+        (["resnet18", "--device", "cpu", "--dtype", "tf32"], 3, "cpu cannot do --dtype tf32"),
+    ],
+)
+def test_bad_input_gives_one_clear_line_and_its_exit_code_and_leaves_nothing(tmp_path, arguments, status, expected):
+    ran = run(tmp_path, *arguments, "--quiet")
+
+    assert ran.status == status, ran.err
+    assert expected in ran.err
+    assert "Traceback" not in ran.err
+    assert ran.out == ""
+    assert not list((tmp_path / "results").glob("*")) if (tmp_path / "results").exists() else True
+
+
+@pytest.mark.parametrize(
+    ("factory", "expected"),
+    [
+        ("plain.py:fails", "ValueError: this model was made for 0 samples and got 1"),
+        ("plain.py:raises", "KeyError: 'weights'"),
+        ("plain.py:runs_out_of_something_else", "RuntimeError: the queue ran out of memory slots"),
+        ("plain.py:exits", "SystemExit: 0"),
+        ("plain.py:fails_later", "ValueError: the sixth step"),
+        ("does_not_import.py:make", "RuntimeError: the mistake in this file"),
+    ],
+)
+def test_a_model_that_fails_shows_its_own_traceback_and_exits_with_5(tmp_path, factory, expected):
+    ran = run(tmp_path, f"{MODELS}/{factory}", "--quiet", "--max-batch", 2)
+
+    assert ran.status == 5
+    assert f'{factory.partition(":")[0]}", line' in ran.err
+    assert "tputfind/measure" not in ran.err
+    assert ran.err.count(expected) == 2, ran.err  # the end of the traceback, and the line
+
+
+@pytest.mark.parametrize(
+    ("factory", "expected"),
+    [
+        ("says_nothing", "fails at batch 1: SaysNothing"),
+        ("says_what_no_text_holds", "fails at batch 1: ValueError: half a character ?"),
+        ("leaves", "fails at batch 1: exited with status 0 before it had answered"),
+    ],
+)
+def test_a_model_that_fails_in_an_odd_way_is_said_to_fail_and_not_to_be_too_large(tmp_path, factory, expected):
+    ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--quiet")
+
+    assert ran.status == 5, ran.err
+    assert expected in ran.err
+    assert "memory" not in ran.err
+
+
+def test_an_import_that_is_missing_in_the_users_package_is_shown_and_not_called_a_missing_package(tmp_path):
+    (tmp_path / "mine.py").write_text("import not_installed_anywhere\n")
+
+    ran = run(tmp_path, "mine:make", "--quiet")
+
+    assert ran.status == 5
+    assert "No module named 'not_installed_anywhere'" in ran.err
+
+
+def test_a_traceback_that_was_asked_for_leaves_the_exit_code(tmp_path):
+    ran = run(tmp_path, "resnet5O", "--traceback")
+
+    assert ran.status == 2
+    assert "Traceback" in ran.err
+
+
+def test_a_model_that_fails_does_not_take_the_others_with_it(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:fails", f"{MODELS}/plain.py:keyword_inputs", "--batch-sizes", 2, *QUICK)
+
+    assert ran.status == 5
+    assert [row.status for row in ran.record("plain-keyword_inputs-*").rows] == ["ok"]
+
+
+def test_a_torchvision_that_does_not_match_torch_is_named_with_what_to_install(tmp_path):
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    # What torchvision does where its compiled part did not load: register for an operator that is not there.
+    (package / "__init__.py").write_text(
+        "import torch\ntorch.library.register_fake('torchvision::nms')(lambda: None)\n"
+    )
+    environment = ENVIRONMENT | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"}
+
+    done = subprocess.run(
+        [*command(), "resnet18"], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("tputfind:")]
+    assert "operator torchvision::nms does not exist" in line
+    assert "pip install" in line
