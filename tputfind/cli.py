@@ -157,11 +157,14 @@ def _measure_all(
 
     Returns what was kept of each model, what went wrong, and whether the user interrupted it.
     """
+    import shlex
+
     from rich.console import Console
 
     from tputfind import run
     from tputfind.report.progress import ShownProgress
 
+    command = shlex.join(["tputfind", *sys.argv[1:]])
     keepers: list[Keeper] = []
     failures: list[TputfindError] = []
     with _children() as children, ShownProgress(Console(stderr=True, quiet=quiet)) as progress:
@@ -176,9 +179,7 @@ def _measure_all(
                 keeper = run.keeper_of(folder, spec, inspection)
                 keepers.append(keeper)
                 try:
-                    run.measure(
-                        spec, inspection, children, command=run.command_line(), keeper=keeper, progress=progress
-                    )
+                    run.measure(spec, inspection, children, command=command, keeper=keeper, progress=progress)
                 except TputfindError as failure:
                     failures.append(failure)
         except KeyboardInterrupt:

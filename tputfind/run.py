@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ import msgspec
 
 from tputfind import __version__, estimate, files, notices
 from tputfind.errors import BrokenInstall, ModelFailed, NothingFits, TputfindError
-from tputfind.measure.children import ChildDied, Children
+from tputfind.measure.children import REINSTALL, ChildDied, Children
 from tputfind.measure.messages import Inspect, Inspection, TimeBatches, TryBatch
 from tputfind.record import Edge, Failure, LimitedBy, Record, Row, Status, Trial
 from tputfind.search.edge import find_edge
@@ -71,12 +70,13 @@ def find(
         TputfindError: the request, the device or the model does not allow it; ``NothingFits`` after saving the record.
     """
     spec = read_spec(model, options)
-    if output is not None:
-        files.check_folder(Path(output))
+    folder = None if output is None else Path(output)
+    if folder is not None:
+        files.check_folder(folder)
     with Children() as children:
         inspection = inspect(spec, children)
         words = " ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
-        keeper = keeper_of(None if output is None else Path(output), spec, inspection)
+        keeper = keeper_of(folder, spec, inspection)
         command = f"find {model} {words}".strip()
         record = measure(spec, inspection, children, command=command, keeper=keeper, progress=progress or Silent())
         if keeper.problem is not None:
@@ -88,10 +88,7 @@ def check_torchvision(children: Children) -> None:
     """Raise BrokenInstall where torchvision does not work with the torch that is there."""
     problem = children.ready().torchvision_problem
     if problem:
-        raise BrokenInstall(
-            f"torchvision does not work with this torch: {problem}",
-            "install the pair that goes together: pip install --upgrade --force-reinstall torch torchvision",
-        )
+        raise BrokenInstall(f"torchvision does not work with this torch: {problem}", REINSTALL)
 
 
 def inspect(spec: Spec, children: Children) -> Inspection:
@@ -268,13 +265,6 @@ _ADVICE: Final[dict[Status, str]] = {
 }
 
 
-def command_line(arguments: Sequence[str] | None = None) -> str:
-    """Return the command as the user typed it, for the record."""
-    import shlex
-
-    return shlex.join(["tputfind", *(sys.argv[1:] if arguments is None else arguments)])
-
-
 def _for_want_of_memory(failure: Failure) -> bool:
     """A process that died may have died of it: by the kernel's SIGKILL, or saying so with its last words."""
     return failure.kind == "out_of_memory" or (failure.kind == "died" and bool(_MEMORY.search(failure.message)))
@@ -295,8 +285,7 @@ def _powers_of_two(largest: int) -> list[int]:
 
 def _verdict(trial: Trial, obstacle: LimitedBy | None) -> str:
     if trial.failure is not None:
-        out_of_memory = trial.failure.kind == "out_of_memory"
-        return f"does not fit: {'out of memory' if out_of_memory else trial.failure.message}"
+        return f"does not fit: {_in_short(trial.failure)}"
     if obstacle == "latency":
         return f"fits but takes {trial.step_ms:.0f} ms"
     return "fits"
@@ -304,8 +293,13 @@ def _verdict(trial: Trial, obstacle: LimitedBy | None) -> str:
 
 def _result(row: Row) -> str:
     if row.failure is not None:
-        return "out of memory" if row.failure.kind == "out_of_memory" else row.failure.message
+        return _in_short(row.failure)
     return f"{row.samples_per_s:.1f} samples/s"
+
+
+def _in_short(failure: Failure) -> str:
+    """Say why; torch's own account of memory that ran out is several lines long."""
+    return "out of memory" if failure.kind == "out_of_memory" else failure.message
 
 
 def _now() -> str:

@@ -137,10 +137,10 @@ class Children:
         except (EOFError, OSError, msgspec.DecodeError):
             last = _last_line(self._log)
             self.close()
-            raise BrokenInstall(f"the measuring process does not start: {last}", _REINSTALL) from None
+            raise BrokenInstall(f"the measuring process does not start: {last}", REINSTALL) from None
         if ready.torch_problem:
             self.close()
-            raise BrokenInstall(f"torch does not import: {ready.torch_problem}", _REINSTALL)
+            raise BrokenInstall(f"torch does not import: {ready.torch_problem}", REINSTALL)
         return ready
 
     def _exit_status(self, control: Connection) -> int | None:
@@ -152,7 +152,7 @@ class Children:
             return None
 
 
-_REINSTALL: Final = "install the pair that goes together: pip install --upgrade --force-reinstall torch torchvision"
+REINSTALL: Final = "install the pair that goes together: pip install --upgrade --force-reinstall torch torchvision"
 
 
 def _hand_over(control: Connection, question: Question, answers: Connection, output: IO[bytes]) -> None:

@@ -40,11 +40,11 @@ def classify(error: BaseException, *, under_a_ceiling: bool) -> Failure:
     text = _text(error)
     kind = _kind(error, text, under_a_ceiling)
     # Where memory ran out says nothing that the batch size does not.
-    shown = "" if kind == "out_of_memory" else model_traceback(error)
+    shown = "" if kind == "out_of_memory" else _model_traceback(error)
     return Failure(kind=kind, message=_first_line(error, text), traceback=shown)
 
 
-def model_traceback(error: BaseException) -> str:
+def _model_traceback(error: BaseException) -> str:
     """Return the traceback from where the user's code begins: without this package's and the import system's frames."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_PACKAGE, "<frozen importlib")):

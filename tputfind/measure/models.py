@@ -35,6 +35,11 @@ class Source(NamedTuple):
     parameters: int | None
 
 
+def shape_text(shape: tuple[int, ...]) -> str:
+    """Print the shape of one sample: ``3x224x224``; ``1`` where a sample is a single number."""
+    return "x".join(map(str, shape)) or "1"
+
+
 def find_model(spec: Spec) -> Source:
     """Return the source of the model that the spec names.
 

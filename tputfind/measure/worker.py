@@ -24,7 +24,7 @@ from tputfind.measure.messages import (
     TimeBatches,
     TryBatch,
 )
-from tputfind.measure.models import find_model, named_models
+from tputfind.measure.models import find_model, named_models, shape_text
 from tputfind.measure.timing import time_windows, try_steps
 from tputfind.measure.workload import Step, Workload, inference
 from tputfind.record import Row, Trial
@@ -75,7 +75,7 @@ def _inspect(spec: Spec) -> Inspection:
     try:
         source = find_model(spec)
         if source.parameters is not None and source.sample_shape is not None:
-            shape = "x".join(map(str, source.sample_shape))
+            shape = shape_text(source.sample_shape)
             return Inspection(environment=environment, input_shape=shape, parameters=source.parameters)
         workload = Workload(spec, torch.device("cpu"))
         shape = workload.input_shape(spec.batch_sizes[0] if spec.batch_sizes else spec.granularity)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tputfind.errors import BadRequest
-from tputfind.measure.models import Source, find_model
+from tputfind.measure.models import Source, find_model, shape_text
 from tputfind.spec import Spec
 
 Step = Callable[[], object]
@@ -69,7 +69,7 @@ class Workload:
             BadRequest: there is no such axis, so that the batch size would not be what it is said to be.
         """
         if self._sample_shape is not None:
-            return _shape_text(self._sample_shape)
+            return shape_text(self._sample_shape)
         once, twice = (_tensors(self._inputs(size)) for size in (batch_size, 2 * batch_size))
         shapes, follows = [], False
         for tensor, double in zip(once, twice, strict=False):
@@ -81,7 +81,7 @@ class Workload:
                 f"{self._spec.model}: no tensor of its inputs has an axis as long as the batch size that it is given",
                 "the inputs' callable must return tensors of the batch size that it is called with",
             )
-        return "+".join(map(_shape_text, shapes))
+        return "+".join(map(shape_text, shapes))
 
     def _inputs(self, batch_size: int) -> object:
         torch.manual_seed(self._spec.seed + batch_size)
@@ -137,10 +137,6 @@ def _as_call(inputs: object) -> tuple[tuple[object, ...], dict[str, object]]:
 def _tensors(inputs: object) -> list[torch.Tensor]:
     arguments, keywords = _as_call(inputs)
     return [value for value in (*arguments, *keywords.values()) if isinstance(value, torch.Tensor)]
-
-
-def _shape_text(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape)) or "1"
 
 
 def _set_fp32_arithmetic(precision: str) -> None:

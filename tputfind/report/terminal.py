@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tputfind.record import Notice, Record, Row
-from tputfind.stats import percentile
+from tputfind.stats import mean, percentile
 from tputfind.summary import KNEE_SHARE, best_under, fastest, knee
 from tputfind.units import MIB, format_bytes, format_figure
 
@@ -125,7 +125,7 @@ def _figures(row: Row, peak_bytes: int | None) -> Iterable[str]:
 
     yield str(row.batch_size)
     yield figure(row.samples_per_s)
-    yield figure(sum(row.device_ms) / len(row.device_ms) if row.device_ms else None)
+    yield figure(mean(row.device_ms))
     yield figure(percentile(row.latency_ms, 50))
     yield figure(percentile(row.latency_ms, 99))
     yield "" if peak_bytes is None else f"{peak_bytes / MIB:.0f}"

@@ -43,7 +43,6 @@ class Cpu:
     """
 
     torch_device = torch.device("cpu")
-    shares_processes = False
 
     def __init__(self) -> None:
         self.under_a_ceiling = False

@@ -47,7 +47,6 @@ class Cuda:
     """One NVIDIA GPU (or AMD GPU under ROCm, which is untested)."""
 
     under_a_ceiling = False
-    shares_processes = True
 
     def __init__(self, index: int) -> None:
         self._index = index

@@ -37,8 +37,6 @@ class Device(Protocol):
     torch_device: torch.device
     under_a_ceiling: bool
     """Whether the process's own address space is limited."""
-    shares_processes: bool
-    """Whether several batch sizes can be timed in one process without disturbing each other's memory."""
 
     def environment(self) -> Environment:
         """Describe the device and the software it runs under."""
