@@ -93,6 +93,22 @@ def test_channels_last_takes_every_tensor_by_its_own_rank(tmp_path):
     assert ran.status == 0, ran.err
 
 
+def test_channels_last_arranges_a_model_as_torch_itself_does():
+    """Strides too: those of 1x1 weights are no choice of ours, and kernels are picked by them."""
+    import torch
+    import torchvision
+
+    from tputfind.measure.workload import _arranged
+
+    ours, torchs = (torchvision.models.get_model("resnet18", weights=None) for _ in range(2))
+    ours.load_state_dict(torchs.state_dict())
+    ours = _arranged(ours, torch.float16, "nhwc").state_dict()
+    torchs = torchs.to(torch.float16).to(memory_format=torch.channels_last).state_dict()
+
+    assert {name: tensor.stride() for name, tensor in ours.items()} == {n: t.stride() for n, t in torchs.items()}
+    assert all(torch.equal(tensor, torchs[name]) for name, tensor in ours.items())
+
+
 def test_a_package_in_the_current_folder_can_be_named_and_what_the_model_prints_stays_out_of_the_table(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text((MODELS / "plain.py").read_text())

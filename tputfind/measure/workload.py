@@ -121,7 +121,8 @@ def _arranged(module: nn.Module, dtype: torch.dtype, layout: str) -> nn.Module:
         # Each by its own rank: Module.to(memory_format=...) fails where ranks 4 and 5 meet.
         for tensor in (*module.parameters(), *module.buffers()):
             if tensor.dim() in _CHANNELS_LAST:
-                tensor.data = tensor.data.contiguous(memory_format=_CHANNELS_LAST[tensor.dim()])
+                # Not contiguous(): that leaves 1x1 weights, which are contiguous either way, with their old strides.
+                tensor.data = tensor.data.to(memory_format=_CHANNELS_LAST[tensor.dim()])
     return module
 
 
