@@ -24,6 +24,15 @@ def golden(request: pytest.FixtureRequest):
     return check
 
 
+@pytest.fixture(scope="module")
+def children():
+    """A server that forks a process for every question."""
+    from tputfind.measure.children import Children
+
+    with Children() as children:
+        yield children
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what lies under tests/gpu, and run the fast tests first."""
     order = {"unit": 0, "real": 1, "gpu": 2}

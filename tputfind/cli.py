@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -15,9 +14,7 @@ from tputfind import __version__
 from tputfind.errors import BadRequest, Interrupted, TputfindError
 
 if TYPE_CHECKING:
-    from tputfind.files import Keeper
     from tputfind.measure.children import Children
-    from tputfind.spec import Spec
 
 _OPTIONS: Final = {
     "device": ("NAME", "auto, cpu, cuda or cuda:1; auto takes the accelerator if there is one  [auto]"),
@@ -29,6 +26,8 @@ _OPTIONS: Final = {
     "max_batch": ("N", "try no batch above this"),
     "granularity": ("N", "step of the answer: 8 finds multiples of 8  [1]"),
     "memory_limit": ("SIZE", "act as if the device had this much memory, such as 24GiB  [the device's]"),
+    "headroom": ("SIZE", "also find the largest batch that keeps this much free, such as 5% or 2GiB"),
+    "soak": ("N", "run the answer N more batches, and step down if it fails  [0]"),
     "max_latency": ("TIME", "go no further where a step takes longer, such as 50ms, or none  [none; 1s on the CPU]"),
     "batches": ("N", "timed batches a row  [100]"),
     "warmup": ("N", "untimed batches before them  [10]"),
@@ -37,6 +36,7 @@ _OPTIONS: Final = {
     "slo": ("TIME", "also name the best batch under this latency, such as 20ms"),
     "percentile": ("P", "which percentile of the latency the SLO is about  [99]"),
     "search": ("NAME", "bisect, or linear: count up one at a time  [bisect]"),
+    "trial_timeout": ("TIME", "end a process that is silent for longer  [10min, then 10 times the longest trial]"),
     "seed": ("N", "of weights and inputs  [0]"),
 }
 
@@ -76,8 +76,10 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("models", metavar="MODEL [MODEL ...]", nargs=-1, required=True)
+@click.argument("models", metavar="MODEL [MODEL ...]", nargs=-1)
 @_measuring_options
+@click.option("--strict", is_flag=True, help="refuse where other processes hold memory of the device")
+@click.option("--resume", metavar="RECORD", help="go on with a record that was cut short, repeating nothing")
 @click.option("--output", metavar="FOLDER", default="results", help="for the record and its CSV  [results]")
 @click.option("--no-save", is_flag=True, help="write nothing into that folder")
 @click.option("--csv", "csv_file", metavar="FILE", help="also write the table of all models as CSV")
@@ -88,7 +90,13 @@ def main() -> None:
 def run(models: tuple[str, ...], **options: Any) -> None:
     """Measure one or several models (`tputfind MODEL` does the same)."""
     with _errors(options["traceback"]):
-        _measure(models, options)
+        from tputfind import job
+
+        folder = None if options["no_save"] else Path(options["output"])
+        places = job.Places(folder, options["csv_file"], options["json_file"], options["md_file"])
+        asked = {name: options[name] for name in _OPTIONS} | {"strict": options["strict"] or None}
+        read = job.read_job(models, asked, places, options["resume"], quiet=options["quiet"])
+        sys.exit(job.do(read, show_traceback=options["traceback"]))
 
 
 @main.command()
@@ -129,116 +137,6 @@ def devices(traceback: bool) -> None:
         _print_columns(("device", "name", "memory", "free"), rows)
 
 
-def _measure(models: tuple[str, ...], options: dict[str, Any]) -> None:
-    from tputfind.spec import read_spec
-
-    asked = {name: options[name] for name in _OPTIONS}
-    specs = [read_spec(model, asked) for model in models]
-    folder = None if options["no_save"] else Path(options["output"])
-    _check_places(folder, options, len(specs))
-    keepers, failures, interrupted = _measure_all(specs, folder, quiet=options["quiet"])
-    saved, problems = _report([keeper for keeper in keepers if keeper.record is not None], options)
-    if saved:
-        click.echo(f"saved {', '.join(saved)}", err=True)
-    failures += problems
-    if interrupted:
-        kept = "what was measured until then is saved" if saved else "nothing was saved"
-        failures.insert(0, Interrupted(f"interrupted; {kept}"))
-    for failure in failures:
-        _say(failure, options["traceback"])
-    if failures:
-        sys.exit(failures[0].exit_code)
-
-
-def _measure_all(
-    specs: Sequence[Spec], folder: Path | None, *, quiet: bool
-) -> tuple[list[Keeper], list[TputfindError], bool]:
-    """Look at every model before measuring any; then measure each, whatever becomes of the others.
-
-    Returns what was kept of each model, what went wrong, and whether the user interrupted it.
-    """
-    import shlex
-
-    from rich.console import Console
-
-    from tputfind import run
-    from tputfind.report.progress import ShownProgress
-
-    command = shlex.join(["tputfind", *sys.argv[1:]])
-    keepers: list[Keeper] = []
-    failures: list[TputfindError] = []
-    with _children() as children, ShownProgress(Console(stderr=True, quiet=quiet)) as progress:
-        try:
-            inspections = []
-            for spec in specs:
-                progress.about(spec.model)
-                progress.doing("looking at the model and the device", None)
-                inspections.append(run.inspect(spec, children))
-            for spec, inspection in zip(specs, inspections, strict=True):
-                progress.about(spec.model)
-                keeper = run.keeper_of(folder, spec, inspection)
-                keepers.append(keeper)
-                try:
-                    run.measure(spec, inspection, children, command=command, keeper=keeper, progress=progress)
-                except TputfindError as failure:
-                    failures.append(failure)
-        except KeyboardInterrupt:
-            return keepers, failures, True
-    return keepers, failures, False
-
-
-def _report(keepers: Sequence[Keeper], options: dict[str, Any]) -> tuple[list[str], list[TputfindError]]:
-    """Print the table, then write every file that was asked for; return what was written and what could not be."""
-    from rich.console import Console
-
-    from tputfind.files import write_whole
-    from tputfind.report import table, terminal
-
-    records = [keeper.record for keeper in keepers if keeper.record is not None]
-    if not records:
-        return [], []
-    if any(record.rows for record in records):
-        terminal.print_report(records, Console())
-    problems = [keeper.problem for keeper in keepers if keeper.problem is not None]
-    stems = [keeper.stem for keeper in keepers if keeper.stem is not None and keeper.problem is None]
-    saved = [f"{stem}.json" for stem in stems]
-    wanted: list[tuple[str | Path, Callable[[], bytes]]] = [
-        (keeper.stem.with_name(f"{keeper.stem.name}.csv"), partial(table.to_csv, [keeper.record]))
-        for keeper in keepers
-        if keeper.stem is not None and keeper.record is not None
-    ]
-    wanted += [
-        (options["csv_file"], partial(table.to_csv, records)),
-        (options["json_file"], records[0].to_json),
-        (options["md_file"], partial(terminal.to_markdown, records)),
-    ]
-    for path, content in wanted:
-        if path:
-            try:
-                write_whole(Path(path), content())
-                saved.append(str(path))
-            except TputfindError as problem:
-                problems.append(problem)
-    return saved, problems
-
-
-def _check_places(folder: Path | None, options: dict[str, Any], count: int) -> None:
-    """Refuse places that cannot be written to before anything is measured for them."""
-    from tputfind import files
-
-    if options["json_file"] and count > 1:
-        raise BadRequest("--json holds one record, and several models were named", "--output keeps one file for each")
-    if folder is not None:
-        files.check_folder(folder)
-    places = [options[name] for name in ("csv_file", "json_file", "md_file") if options[name]]
-    for place in places:
-        if place.endswith("/"):
-            raise BadRequest(f"cannot write {place}: it is a folder")
-        files.check_writable(Path(place))
-    if len({Path(place).resolve() for place in places}) < len(places):
-        raise BadRequest("two of --csv, --json and --md name the same file")
-
-
 @contextmanager
 def _children() -> Iterator[Children]:
     from tputfind.measure.children import Children
@@ -253,22 +151,16 @@ def _errors(show_traceback: bool) -> Iterator[None]:
     try:
         yield
     except TputfindError as error:
-        _say(error, show_traceback)
-        sys.exit(error.exit_code)
+        _leave(error, show_traceback)
     except KeyboardInterrupt:
-        _say(Interrupted("interrupted"), show_traceback)
-        sys.exit(Interrupted.exit_code)
+        _leave(Interrupted("interrupted"), show_traceback)
 
 
-def _say(error: TputfindError, show_traceback: bool) -> None:
-    if show_traceback:
-        import traceback
+def _leave(error: TputfindError, show_traceback: bool) -> NoReturn:
+    from tputfind.job import say
 
-        traceback.print_exception(error)
-    if error.traceback:
-        click.echo(error.traceback.rstrip(), err=True)
-    hint = f" ({error.hint})" if error.hint else ""
-    click.echo(f"tputfind: {error.message}{hint}", err=True)
+    say(error, show_traceback=show_traceback)
+    sys.exit(error.exit_code)
 
 
 def _print_columns(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

@@ -51,6 +51,12 @@ class NoSuchDevice(TputfindError):
     exit_code = 3
 
 
+class DeviceInUse(TputfindError):
+    """Raised when other processes hold memory of the device and the user wants it alone."""
+
+    exit_code = 3
+
+
 class NothingFits(TputfindError):
     """Raised when not even the smallest batch fits."""
 

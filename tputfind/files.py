@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Self
 
 from tputfind.errors import BadRecord, BadRequest, TputfindError
 from tputfind.record import Record, from_json
@@ -51,15 +54,8 @@ def write_whole(path: Path, data: bytes) -> None:
             path.write_bytes(data)
             return
         path = path.resolve()
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+        with _temporary_beside(path, data) as temporary:
             temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise BadRequest(f"cannot write {path}: {error.strerror}") from None
 
@@ -77,38 +73,73 @@ def load_record(path: str | Path) -> Record:
     return from_json(data, str(path))
 
 
-def claim_stem(folder: Path, stem: str) -> Path:
-    """Claim a name in the folder for a new record and its report, and return it without an ending.
+def write_new(folder: Path, stem: str, data: bytes) -> Path:
+    """Write a new record whole, as ``stem``.json in the folder, and return its path.
 
-    The record's file is created empty, so that two runs at once do not take the same name. Where the name is taken the
-    time is added: ``resnet50-fp16-nvidia-h200-20261120T235328``.
+    Where that name, or its CSV's, is taken, the time is added: ``resnet50-fp16-nvidia-h200-20261120T235328.json``. The
+    file appears with its content, and two runs at once do not take the same name.
+
+    Raises:
+        BadRequest: the disk is full or the folder gone.
     """
     now = f"{datetime.now().astimezone():%Y%m%dT%H%M%S}"
-    candidates = [stem, f"{stem}-{now}", *(f"{stem}-{now}-{count}" for count in range(2, 100))]
-    for candidate in candidates:
-        path = folder / candidate
-        if path.with_name(f"{candidate}.csv").exists():
+    for name in (stem, f"{stem}-{now}", *(f"{stem}-{now}-{count}" for count in range(2, 100))):
+        path = folder / f"{name}.json"
+        if path.with_suffix(".csv").exists():
             continue
         try:
-            path.with_name(f"{candidate}.json").open("x").close()
+            with _temporary_beside(path, data) as temporary:
+                _place_new(temporary, path)
         except FileExistsError:
             continue
         except OSError as error:
-            raise BadRequest(f"cannot write in {folder}: {error.strerror}") from None
+            raise BadRequest(f"cannot write {path}: {error.strerror}") from None
         return path
     raise BadRequest(f"cannot find a free name for {stem} in {folder}")
 
 
+def _place_new(temporary: Path, path: Path) -> None:
+    """Give a finished file a name that must not be taken yet."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        with path.open("xb") as file:
+            file.write(temporary.read_bytes())
+
+
+@contextmanager
+def _temporary_beside(path: Path, data: bytes) -> Iterator[Path]:
+    """Write a file beside ``path`` and on to the disk; what is left of it is removed at the end."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 class Keeper:
-    """Keeps a record as it grows: in ``record``, and in a folder if there is one, in ``stem``.json."""
+    """Keeps a record as it grows: in ``record``, and in a file, at ``path``, if there is a folder for it."""
 
     def __init__(self, folder: Path | None, wanted: str) -> None:
         """Take the folder, which may be none, and the name wanted, without an ending."""
         self._folder = folder
         self._wanted = wanted
         self.record: Record | None = None
-        self.stem: Path | None = None
+        self.path: Path | None = None
         self.problem: TputfindError | None = None
+
+    @classmethod
+    def of(cls, record: Record, path: Path | None) -> Self:
+        """Return what goes on keeping a record in the file that it lies in, if that is to be written."""
+        keeper = cls(None, "")
+        keeper.record, keeper.path = record, path
+        return keeper
 
     def save(self, record: Record) -> None:
         """Write the record whole; the first time under a name that was free.
@@ -116,15 +147,19 @@ class Keeper:
         A disk that is full or gone ends no run: the ``problem`` is kept, and the next stage tries again.
         """
         self.record = record
-        if self._folder is None:
-            return
         try:
-            if self.stem is None:
-                self.stem = claim_stem(self._folder, self._wanted)
-            write_whole(self.stem.with_name(f"{self.stem.name}.json"), record.to_json())
+            if self.path is not None:
+                write_whole(self.path, record.to_json())
+            elif self._folder is not None:
+                self.path = write_new(self._folder, self._wanted, record.to_json())
             self.problem = None
         except TputfindError as problem:
             self.problem = problem
+
+    def save_again(self) -> None:
+        """Write the record once more: the last time may have been interrupted."""
+        if self.record is not None:
+            self.save(self.record)
 
 
 def slug(text: str) -> str:

@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
-from tputfind.record import Failure, Notice, Record, Row
+from tputfind.record import TRIAL_STEPS, Failure, FailureKind, Notice, Record, Row
 from tputfind.stats import mean, percentile, samples_for_percentile
 from tputfind.summary import host_bound
+from tputfind.units import format_bytes
+
+_NEGLIGIBLE_BYTES: Final = 2 * 2**20
+
+
+ADVICE: Final[dict[FailureKind, str]] = {
+    "out_of_memory": "take a smaller batch, dtype or input, or a device with more memory",
+    "index_limit": "more memory will not help: split the batch, or try another --layout or --dtype",
+    "unsupported": "try another --dtype (amp-fp16 and amp-bf16 leave such operators in fp32) or --layout nchw",
+    "died": "run the model by itself at that batch to see why; where host memory ran out, free some",
+    "timeout": "if the model is only slow, raise --trial-timeout",
+    "wrong_output": "do not deploy this batch; a smaller one is computed right",
+    "error": "the model's own traceback says where: does it take this batch and this input?",
+}
+"""What to do about each kind of failure, in one line."""
+
+_CAUSES: Final[dict[FailureKind, str]] = {
+    "out_of_memory": "the memory ran out",
+    "index_limit": "a kernel or a library counts in 32 bits there; it is not memory that is lacking",
+    "unsupported": "an operator has no kernel for it, whatever the memory",
+    "died": "the model's code or a kernel ended its process, or the system did for want of host memory",
+    "timeout": "it hangs, or takes far longer than the trials before it",
+    "wrong_output": "a kernel computes something else at this size: such is what an overflowed index does",
+    "error": "the model's code or a kernel fails there, not the device's memory",
+}
 
 
 def of(record: Record) -> tuple[Notice, ...]:
     """Return the notices of a record: of the search, of failures, of the rows; each kind once for all its rows."""
     timed = [row for row in record.rows if row.failure is None]
-    found = [*_of_search(record), *_of_failures(record), *_of_windows(record, timed)]
-    found += [*_of_allocator(timed), *_of_hosts(timed)]
+    found = [*_of_search(record), *_of_others(record), *_of_failures(record), *_of_outputs(timed)]
+    found += [*_of_windows(record, timed), *_of_allocator(timed), *_of_hosts(timed)]
     return tuple(found)
 
 
@@ -28,25 +54,72 @@ def _of_search(record: Record) -> Iterator[Notice]:
         )
 
 
+def _of_others(record: Record) -> Iterator[Notice]:
+    """Notices of other processes on the device, and of what they did meanwhile."""
+    before = record.environment.memory_of_others_bytes
+    held = [trial.memory_of_others_bytes for trial in record.trials]
+    held += [row.memory_of_others_bytes for row in record.rows]
+    known = [count for count in (before, *held) if count is not None]
+    if known and max(known) - min(known) > _NEGLIGIBLE_BYTES:
+        yield Notice(
+            kind="memory_of_others_changed",
+            seen=f"other processes held {format_bytes(min(known))} to {format_bytes(max(known))} of the device's "
+            "memory in the course of the run",
+            cause="the device is shared; the edge was asked again, and holds for what was free at the end",
+            advice="measure on a device of one's own (--strict insists on it)",
+        )
+    elif before is not None and before > _NEGLIGIBLE_BYTES:
+        yield Notice(
+            kind="memory_of_others",
+            seen=f"other processes hold {format_bytes(before)} of the device's memory",
+            cause="the device is shared; the largest batch is one for what is left, and times may suffer",
+            advice="end them (nvidia-smi lists them); --strict refuses to go on beside them",
+        )
+
+
 def _of_failures(record: Record) -> Iterator[Notice]:
     for trial in record.trials:
-        if trial.failure is not None and trial.failure.kind != "out_of_memory":
+        if trial.failure is None:
+            continue
+        if trial.steps > TRIAL_STEPS:
+            how = f"passed its trial and failed within {trial.steps} steps"
+            yield _later("failed_when_soaked", trial.batch_size, how, trial.failure)
+        elif trial.failure.kind != "out_of_memory":
             yield _failed("trial", trial.batch_size, trial.failure)
     tried = {trial.batch_size for trial in record.trials}
     passed = {trial.batch_size for trial in record.trials if trial.failure is None}
     for row in record.rows:
         if row.failure is None:
             continue
-        if row.batch_size in passed:
-            yield Notice(
-                kind="failed_when_timed",
-                seen=f"batch {row.batch_size} passed its trial and failed when timed in full: {row.failure.message}",
-                cause="a trial takes a few steps, and the failure came in a later one",
-                advice="do not deploy this batch; every row with figures ran in full",
-                batch_sizes=(row.batch_size,),
-            )
+        if row.failure.kind == "wrong_output":
+            yield _failed("row", row.batch_size, row.failure)
+        elif row.batch_size in passed:
+            how = "passed its trial and failed when timed in full"
+            yield _later("failed_when_timed", row.batch_size, how, row.failure)
         elif row.failure.kind != "out_of_memory" and row.batch_size not in tried:
             yield _failed("row", row.batch_size, row.failure)
+
+
+def _of_outputs(timed: Sequence[Row]) -> Iterator[Notice]:
+    """Notices of outputs that could not be checked, or that are no numbers in small batches either."""
+    for remark in dict.fromkeys(row.output.remark for row in timed if row.output and row.output.result == "unchecked"):
+        rows = [row for row in timed if row.output and row.output.remark == remark]
+        yield Notice(
+            kind="output_unchecked",
+            seen=f"whether the outputs are right was not checked at {_batches(rows)}",
+            cause=remark,
+            advice="compare them with a small batch's yourself before you deploy a large one",
+            batch_sizes=_sizes(rows),
+        )
+    no_numbers = [row for row in timed if row.output and row.output.result == "not_finite"]
+    if no_numbers:
+        yield Notice(
+            kind="output_not_finite",
+            seen=f"outputs hold NaN or infinity at {_batches(no_numbers)}, and in small batches too",
+            cause="the weights overflow in this dtype; random ones often do",
+            advice="the times stand; check the outputs with trained weights, or take bf16",
+            batch_sizes=_sizes(no_numbers),
+        )
 
 
 def _of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
@@ -105,15 +178,21 @@ def _of_hosts(timed: Sequence[Row]) -> Iterator[Notice]:
 
 
 def _failed(what: str, batch_size: int, failure: Failure) -> Notice:
-    if failure.kind == "died":
-        cause = "the model's code or a kernel ended its process, or the system did for want of host memory"
-    else:
-        cause = "the model's code or a kernel fails there, not the device's memory"
     return Notice(
         kind=f"{what}_{failure.kind}",
         seen=f"the {what} of batch {batch_size} ended with: {failure.message}",
-        cause=cause,
-        advice="the record holds the whole text",
+        cause=_CAUSES[failure.kind],
+        advice=ADVICE[failure.kind],
+        batch_sizes=(batch_size,),
+    )
+
+
+def _later(kind: str, batch_size: int, how: str, failure: Failure) -> Notice:
+    return Notice(
+        kind=kind,
+        seen=f"batch {batch_size} {how}: {failure.message}",
+        cause="a trial takes a few steps, and the failure came in a later one",
+        advice="do not deploy this batch; the answer lies below it",
         batch_sizes=(batch_size,),
     )
 

@@ -7,21 +7,24 @@ from typing import Final, Literal
 import msgspec
 
 from tputfind.errors import BadRecord
-from tputfind.spec import Spec
+from tputfind.spec import Amount, Bytes, Count, CountFromZero, Spec
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """Raised when a field is added or changes its meaning."""
 METHOD: Final = 1
 """Raised when measuring changes, so that numbers taken before and after are not compared unawares."""
 
-Status = Literal["ok", "out_of_memory", "index_limit", "unsupported", "died", "timeout", "wrong_output", "error"]
-LimitedBy = Literal["memory", "index", "latency", "cap", "unsupported", "died", "error"]
+FailureKind = Literal["out_of_memory", "index_limit", "unsupported", "died", "timeout", "wrong_output", "error"]
+Status = Literal["ok"] | FailureKind
+LimitedBy = Literal["memory", "index", "latency", "cap", "unsupported", "died", "timeout", "wrong_output", "error"]
+TRIAL_STEPS: Final = 3
+"""cuDNN may settle on an algorithm, and its workspace, as late as at the second step (pytorch issue 16655)."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a trial or a row did not pass: a kind, one line, and the traceback of the model where it has one."""
 
-    kind: Status
+    kind: FailureKind
     message: str
     traceback: str = ""
 
@@ -30,16 +33,33 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """One fresh process that took a few steps at one batch size.
 
     ``step_ms`` is the fastest step after the first (host clock, synchronised). Peaks are of the device's memory; on the
-    CPU they are resident memory and address space beyond the idle process. ``seconds`` is the whole process, as the
-    parent saw it.
+    CPU they are resident memory and address space beyond the idle process. ``memory_limit_bytes`` is the limit it ran
+    under, None where there was none but the device's; ``memory_of_others_bytes`` is what other processes held of the
+    device when it began. ``seconds`` is the whole process, as the parent saw it.
     """
 
-    batch_size: int
+    batch_size: Count
+    steps: Count = TRIAL_STEPS
+    memory_limit_bytes: Bytes | None = None
+    memory_of_others_bytes: Bytes | None = None
     failure: Failure | None = None
-    step_ms: float | None = None
-    peak_allocated_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    seconds: float = 0.0
+    step_ms: Amount | None = None
+    peak_allocated_bytes: Bytes | None = None
+    peak_reserved_bytes: Bytes | None = None
+    seconds: Amount = 0.0
+
+
+class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of comparing a batch's first and last sample with the same samples in a small batch.
+
+    ``right``: they agree, and every output is finite. ``not_finite``: outputs hold NaN or infinity, in the small batch
+    too. ``unchecked``: there is nothing to compare, as ``remark`` says. ``difference`` is the larger relative distance
+    (L2 norm) of the two samples, None where none was taken.
+    """
+
+    result: Literal["right", "not_finite", "unchecked"]
+    remark: str = ""
+    difference: Amount | None = None
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,18 +68,21 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     ``device_ms`` are the spans between consecutive marks of the throughput window, one a batch: they add up to it.
     ``latency_ms`` and ``enqueue_ms`` are of the latency window, one a batch: from the call to synchronised output, and
     from the call to its return. ``allocator_retries`` is how often, warm-up included, the allocator found no room, gave
-    all unused memory back to the device and asked again. ``seconds`` is what the child spent on the row, 0 if it died.
+    all unused memory back to the device and asked again. ``memory_of_others_bytes`` is what other processes held of
+    the device when its process began. ``seconds`` is what the child spent on the row, 0 if it died.
     """
 
-    batch_size: int
+    batch_size: Count
     failure: Failure | None = None
-    device_ms: tuple[float, ...] = ()
-    latency_ms: tuple[float, ...] = ()
-    enqueue_ms: tuple[float, ...] = ()
-    peak_allocated_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    allocator_retries: int | None = None
-    seconds: float = 0.0
+    device_ms: tuple[Amount, ...] = ()
+    latency_ms: tuple[Amount, ...] = ()
+    enqueue_ms: tuple[Amount, ...] = ()
+    peak_allocated_bytes: Bytes | None = None
+    peak_reserved_bytes: Bytes | None = None
+    allocator_retries: CountFromZero | None = None
+    output: OutputCheck | None = None
+    memory_of_others_bytes: Bytes | None = None
+    seconds: Amount = 0.0
 
     @property
     def status(self) -> Status:
@@ -77,11 +100,15 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of the search: ``largest_batch`` ran in full, ``fails_at`` was tried and did not pass.
 
     ``largest_batch`` is 0 where not even the smallest batch passed. ``fails_at`` is None where a cap ended the search.
+    ``memory_limit_bytes`` is the limit it holds under, None where there was none but the device's. ``soaked_batches``
+    is how many more batches the answer was run for, in a process of its own.
     """
 
-    largest_batch: int
+    largest_batch: CountFromZero
     limited_by: LimitedBy
-    fails_at: int | None = None
+    fails_at: CountFromZero | None = None
+    memory_limit_bytes: Bytes | None = None
+    soaked_batches: CountFromZero = 0
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,17 +121,21 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     seen: str
     cause: str
     advice: str
-    batch_sizes: tuple[int, ...] = ()
+    batch_sizes: tuple[Count, ...] = ()
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the numbers were taken on. Unknown is None."""
+    """What the numbers were taken on. Unknown is None.
+
+    ``memory_of_others_bytes`` is what other processes held of the device before the run.
+    """
 
     device: str
     device_name: str
     device_uuid: str | None = None
-    memory_total_bytes: int | None = None
-    memory_free_bytes: int | None = None
+    memory_total_bytes: Bytes | None = None
+    memory_free_bytes: Bytes | None = None
+    memory_of_others_bytes: Bytes | None = None
     compute_capability: str | None = None
     driver: str | None = None
     cuda: str | None = None
@@ -122,7 +153,9 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The saved result of one run: the request, where it ran, every trial, the edge, the rows, the notices.
 
-    ``finished`` is None while the run goes on, and for ever if it was cut short. Times are ISO 8601, UTC.
+    ``edge`` is the largest batch, ``safe`` the largest with the memory that ``--headroom`` keeps free. ``finished`` is
+    None while the run goes on, and for ever if it was cut short; ``resumed`` says when it was taken up again. Times are
+    ISO 8601, UTC.
     """
 
     schema: int = SCHEMA
@@ -130,14 +163,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     tputfind: str
     command: str
     started: str
+    resumed: tuple[str, ...] = ()
     finished: str | None = None
-    wall_s: float = 0.0
+    wall_s: Amount = 0.0
     spec: Spec
     environment: Environment
     input_shape: str
     parameters: int | None = None
     trials: tuple[Trial, ...] = ()
     edge: Edge | None = None
+    safe: Edge | None = None
     rows: tuple[Row, ...] = ()
     notices: tuple[Notice, ...] = ()
 

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
+from msgspec import Meta
 
 from tputfind import units
 from tputfind.errors import BadRequest
 
-DTYPES: Final = ("fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16")
-LAYOUTS: Final = ("nchw", "nhwc")
-SEARCHES: Final = ("bisect", "linear")
+Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16"]
+Layout = Literal["nchw", "nhwc"]
+Search = Literal["bisect", "linear"]
+DTYPES: Final = get_args(Dtype)
+LAYOUTS: Final = get_args(Layout)
 LARGEST_BATCH: Final = 2**31 - 1
+
+# Bounds for what a record may hold: one that was edited by hand must not lead to nonsense.
+Count = Annotated[int, Meta(ge=1, le=LARGEST_BATCH)]
+CountFromZero = Annotated[int, Meta(ge=0, le=LARGEST_BATCH)]
+Bytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Amount = Annotated[float, Meta(ge=0, le=1e15)]
+Above0 = Annotated[float, Meta(gt=0, le=1e15)]
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,27 +32,38 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     Shapes are those of one sample, without the batch axis. ``None`` means: not asked for.
     """
 
-    model: str
+    model: Annotated[str, Meta(min_length=1)]
     device: str = "auto"
-    dtype: str = "fp32"
-    layout: str = "nchw"
+    dtype: Dtype = "fp32"
+    layout: Layout = "nchw"
     mode: Literal["eager"] = "eager"
     phase: Literal["infer"] = "infer"
-    image_size: int | None = None
-    input_size: tuple[int, ...] | None = None
-    batch_sizes: tuple[int, ...] | None = None
-    max_batch: int | None = None
-    granularity: int = 1
-    memory_limit_bytes: int | None = None
-    max_latency_ms: float | Literal["auto"] | None = "auto"
-    batches: int = 100
-    warmup: int = 10
-    latency_batches: int = 100
-    max_seconds: float = 60.0
-    slo_ms: float | None = None
-    percentile: float = 99.0
-    search: str = "bisect"
-    seed: int = 0
+    image_size: Count | None = None
+    input_size: Annotated[tuple[Count, ...], Meta(min_length=1)] | None = None
+    batch_sizes: Annotated[tuple[Count, ...], Meta(min_length=1)] | None = None
+    max_batch: Count | None = None
+    granularity: Count = 1
+    memory_limit_bytes: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
+    headroom: Annotated[int, Meta(ge=1, le=2**63 - 1)] | Annotated[float, Meta(gt=0, lt=1)] | None = None
+    """A whole number of bytes, or a share below 1 of the memory."""
+    max_latency_ms: Above0 | Literal["auto"] | None = "auto"
+    batches: Count = 100
+    warmup: CountFromZero = 10
+    latency_batches: Count = 100
+    max_seconds: Above0 = 60.0
+    soak: CountFromZero = 0
+    slo_ms: Above0 | None = None
+    percentile: Annotated[float, Meta(gt=0, lt=100)] = 99.0
+    search: Search = "bisect"
+    seed: CountFromZero = 0
+    trial_timeout_s: Above0 | None = None
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what no single field shows; msgspec calls this for a record's spec too."""
+        problems = _conflicts(self)
+        if problems:
+            raise ValueError("; ".join(problems))
 
 
 def read_spec(model: str, options: Mapping[str, object]) -> Spec:
@@ -73,11 +94,11 @@ def read_spec(model: str, options: Mapping[str, object]) -> Spec:
             except (ValueError, TypeError) as error:
                 problems.append(f"--{name.replace('_', '-')}: {error}")
     if not problems:
-        spec = Spec(**fields)  # type: ignore[arg-type]  # each reader returns its field's type
-        problems = _conflicts(spec)
-    if problems:
-        raise BadRequest("; ".join(problems), "see tputfind --help")
-    return spec
+        try:
+            return Spec(**fields)  # type: ignore[arg-type]  # each reader returns its field's type
+        except ValueError as conflict:
+            problems.append(str(conflict))
+    raise BadRequest("; ".join(problems), "see tputfind --help")
 
 
 def _conflicts(spec: Spec) -> list[str]:
@@ -98,6 +119,14 @@ def _conflicts(spec: Spec) -> list[str]:
         (
             spec.layout == "nhwc" and spec.input_size is not None and len(spec.input_size) not in (3, 4),
             "--layout nhwc needs samples of 3 or 4 dimensions (CxHxW or CxDxHxW)",
+        ),
+        (
+            spec.batch_sizes is not None and (spec.headroom is not None or spec.soak > 0),
+            "--batch-sizes searches nothing, so --headroom and --soak have no answer to be about",
+        ),
+        (
+            spec.batch_sizes is not None and list(spec.batch_sizes) != sorted(set(spec.batch_sizes)),
+            "--batch-sizes must rise",
         ),
     ]
     return [text for broken, text in rules if broken]
@@ -134,10 +163,19 @@ def _shape(value: object) -> tuple[int, ...]:
 
 
 def _bytes(value: object) -> int:
-    count = units.parse_bytes(value) if isinstance(value, str) else _whole(value, most=2**63)
+    count = units.parse_bytes(value) if isinstance(value, str) else _whole(value, most=2**63 - 1)
     if count < 1:
         raise ValueError(f"{value!r} is no memory at all")
     return count
+
+
+def _headroom(value: object) -> int | float:
+    if isinstance(value, float) or (isinstance(value, str) and value.strip().endswith("%")):
+        share = value if isinstance(value, float) else _number(value.strip()[:-1]) / 100
+        if not 0 < share < 1:
+            raise ValueError(f"{value!r} is not between 0 and 100 %")
+        return share
+    return _bytes(value)
 
 
 def _positive_ms(value: object) -> float:
@@ -161,6 +199,16 @@ def _number(value: object) -> float:
     if not abs(number) < float("inf"):
         raise ValueError(f"{value!r} is not a finite number")
     return number
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither True nor False")  # noqa: TRY004  # one kind for all wrong values
+    return value
+
+
+def _duration_s(value: object) -> float:
+    return _positive_ms(value) / 1000 if isinstance(value, str) else _seconds(value)
 
 
 def _seconds(value: object) -> float:
@@ -203,13 +251,17 @@ _READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
     "max_batch": ("max_batch", _whole),
     "granularity": ("granularity", _whole),
     "memory_limit": ("memory_limit_bytes", _bytes),
+    "headroom": ("headroom", _headroom),
     "max_latency": ("max_latency_ms", _max_latency_ms),
     "batches": ("batches", _whole),
     "warmup": ("warmup", _count_from_zero),
     "latency_batches": ("latency_batches", _whole),
     "max_seconds": ("max_seconds", _seconds),
+    "soak": ("soak", _count_from_zero),
     "slo": ("slo_ms", _positive_ms),
     "percentile": ("percentile", _percentile),
-    "search": ("search", _one_of(SEARCHES)),
+    "search": ("search", _one_of(get_args(Search))),
     "seed": ("seed", _count_from_zero),
+    "trial_timeout": ("trial_timeout_s", _duration_s),
+    "strict": ("strict", _flag),
 }

@@ -33,3 +33,4 @@ def test_every_dtype_runs_in_both_layouts():
                 spec = read_spec("resnet18", {"device": "cuda", "dtype": dtype, "layout": layout, "batches": 10})
                 (row,) = children.ask(TimeBatches(spec, (8,)), Row)
                 assert row.failure is None, (dtype, layout, row.failure)
+                assert row.output.result == "right", (dtype, layout, row.output)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
 
 import pytest
 from support.command import MODELS, run
+from support.tenants import taking_all_but
 
 from tputfind.measure.children import Children
 from tputfind.measure.messages import TimeBatches, TryBatch
@@ -112,29 +109,3 @@ def test_memory_is_free_again_after_a_child_was_killed():
         (after,) = children.ask(TryBatch(spec, 8), Trial)
 
     assert (before.failure, after.failure) == (None, None)
-
-
-HOLDS_MEMORY = """
-import sys, torch
-held, step = [], 2**30
-while step >= 2**21:
-    if torch.cuda.mem_get_info()[0] - step < int(sys.argv[1]):
-        step //= 2
-    else:
-        held.append(torch.empty(step, dtype=torch.uint8, device="cuda"))
-print(torch.cuda.mem_get_info()[0], flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def taking_all_but(count):
-    """Another process that holds the card's memory but for so many bytes."""
-    program = [sys.executable, "-c", HOLDS_MEMORY, str(count)]
-    plain = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # every tensor its own cudaMalloc, in steps of 2 MiB
-    with subprocess.Popen(program, env=plain, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        free = int(process.stdout.readline())
-        print(f"asked to leave {count} bytes free, {free} are")
-        assert count <= free < count + 2**22
-        yield
-        process.communicate("")

@@ -46,6 +46,7 @@ def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms):
         batches=50,
         latency_batches=20,
         max_seconds=60,
+        announce=lambda seconds: None,
     )
 
     print(f"{known_ms} ms: {[statistics.median(samples) for samples in windows]}")

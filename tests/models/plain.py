@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -211,6 +216,218 @@ def returns_text():
 
 def raises():
     raise KeyError("weights")
+
+
+class Above(nn.Module):
+    """Does something else than doubling its input, above a batch size."""
+
+    def __init__(self, largest: int, instead) -> None:
+        super().__init__()
+        self.largest = largest
+        self.instead = instead
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.instead(x) if len(x) > self.largest else x * 2
+
+
+def hang(x):
+    time.sleep(3600)
+
+
+def kill_oneself(x):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_to_be_killed(x):
+    Path("victim").write_text(str(os.getpid()))
+    time.sleep(3600)
+
+
+def close_every_file_and_hang(x):
+    os.closerange(3, 256)
+    time.sleep(3600)
+
+
+def write_rubbish_everywhere(x):
+    for descriptor in range(3, 256):
+        with suppress(OSError):
+            os.write(descriptor, b"\xff{]\n" * 1000)
+    time.sleep(3600)
+
+
+def say_done_without_an_answer(x):
+    for descriptor in range(3, 256):
+        with suppress(OSError):
+            os.write(descriptor, b'{"done":true}\n')
+    time.sleep(3600)
+
+
+def exit_with_3(x):
+    print("three")
+    sys.stdout.flush()
+    os._exit(3)
+
+
+def ask_for_an_exbibyte(x):
+    return torch.empty(2**60, dtype=torch.uint8)
+
+
+def compute_an_inverse(x):
+    return torch.linalg.inv(torch.ones(3, 3, dtype=x.dtype))
+
+
+def forget_the_last_sample(x):
+    return torch.cat([x[:-1] * 2, torch.zeros_like(x[:1])])
+
+
+def divide_one_by_zero(x):
+    y = x * 2
+    y[len(x) // 2] = torch.inf
+    return y
+
+
+def hangs_above_4():
+    return Above(4, hang), small_inputs
+
+
+def hangs():
+    return Above(0, hang), small_inputs
+
+
+def hangs_when_it_is_made():
+    time.sleep(3600)
+
+
+def kills_itself_above_4():
+    return Above(4, kill_oneself), small_inputs
+
+
+def waits_to_be_killed_above_4():
+    return Above(4, wait_to_be_killed), small_inputs
+
+
+def closes_every_file_above_4():
+    return Above(4, close_every_file_and_hang), small_inputs
+
+
+def writes_rubbish_above_4():
+    return Above(4, write_rubbish_everywhere), small_inputs
+
+
+def says_done_above_4():
+    return Above(4, say_done_without_an_answer), small_inputs
+
+
+def exits_above_4():
+    return Above(4, exit_with_3), small_inputs
+
+
+def asks_for_an_exbibyte_above_4():
+    return Above(4, ask_for_an_exbibyte), small_inputs
+
+
+def has_no_kernel():
+    return Above(0, compute_an_inverse), small_inputs
+
+
+def forgets_the_last_sample_above_4():
+    return Above(4, forget_the_last_sample), small_inputs
+
+
+def overflows_once_above_4():
+    return Above(4, divide_one_by_zero), small_inputs
+
+
+class LeavesAProcess(nn.Module):
+    """Starts a process that would go on for a day, and forgets it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        subprocess.Popen(["sleep", "86398"])
+        return x * 2
+
+
+def leaves_a_process():
+    return LeavesAProcess(), small_inputs
+
+
+class ForksAndWaits(nn.Module):
+    """Ends, above a batch size, while a process that it forked holds all its files."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 4:
+            if os.fork() == 0:
+                time.sleep(86397)
+            os._exit(4)
+        return x * 2
+
+
+def forks_and_waits():
+    return ForksAndWaits(), small_inputs
+
+
+class TakesMoreAtTheFiftieth(nn.Module):
+    """Takes 4 MiB a sample, and 8 from its fiftieth step on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        return Scratch(4 * MIB if self.steps < 50 else 8 * MIB)(x)
+
+
+def takes_more_at_the_fiftieth():
+    return TakesMoreAtTheFiftieth(), small_inputs
+
+
+class Noise(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.randn_like(x)
+
+
+def noise():
+    return Noise(), small_inputs
+
+
+class BesideOthers(nn.Module):
+    """Sets every sample against the mean of its batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(dim=0)
+
+
+def beside_others():
+    return BesideOthers(), small_inputs
+
+
+class Structures(nn.Module):
+    """Takes its batch along the second axis, and returns it so within a dict and a list, with other things."""
+
+    def forward(self, x: torch.Tensor, scale: float) -> dict[str, object]:
+        return {"logits": x * scale, "parts": [x.sum(0), x.argmax(0)], "loss": x.mean(), "name": "structures"}
+
+
+def structures():
+    return Structures(), lambda batch_size: {"x": torch.randn(3, batch_size), "scale": 2.0}
+
+
+class Counts(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.argmax(dim=-1)
+
+
+def counts():
+    return Counts(), small_inputs
+
+
+class NoNumbers(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / 0
+
+
+def no_numbers():
+    return NoNumbers(), small_inputs
 
 
 not_callable = 5

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
+import shlex
 import shutil
 import signal
 import subprocess
+import termios
 import time
 
 import psutil
+import pytest
 from support.command import ENVIRONMENT, MODELS, QUICK, command
+
+import tputfind
 
 
 def started(tmp_path, *arguments) -> subprocess.Popen:
     """A run under way, in its first row."""
-    # A background job of a shell, such as a check that nobody watches, would hand down an ignored Ctrl-C.
+    # A background job of a shell, such as a check that nobody watches, would hand down ignored signals.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     process = subprocess.Popen(
         [*command(), *map(str, arguments)],
         cwd=tmp_path,
@@ -44,16 +53,78 @@ def test_a_folder_that_goes_away_loses_neither_the_run_nor_its_table(tmp_path):
     assert process.returncode == 2
 
 
-def test_ctrl_c_keeps_what_was_measured_and_says_where(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interruption_keeps_what_was_measured_and_says_where_and_how_to_go_on(tmp_path, number):
     process = started(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 4, "--batches", 1000)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=30)
 
     assert process.returncode == 130
     assert "interrupted; what was measured until then is saved" in err
     (path,) = (tmp_path / "results").glob("*.json")
     assert f"results/{path.name}" in err
+    assert f"tputfind --resume results/{path.name}" in err
+    assert path.with_suffix(".csv").read_text().startswith("model,")
     assert "Traceback" not in err
+
+
+def test_a_terminal_that_goes_away_loses_nothing(tmp_path):
+    """A real terminal, whose other end is closed: every word written to it fails from then on."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*command(), f"{MODELS}/plain.py:sleeps", "--max-batch", "4", "--batches", "1000"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  # one thread here
+    )
+    os.close(theirs)
+    seen = b""
+    while b"timing batch" not in seen:
+        seen += os.read(ours, 1000)
+    os.close(ours)
+
+    assert process.wait(timeout=30) == 130
+    (path,) = (tmp_path / "results").glob("*.json")
+    assert tputfind.load_record(path).trials
+    assert path.with_suffix(".csv").exists()
+
+
+def test_a_reader_who_leaves_early_costs_nothing(tmp_path):
+    shell = f"{shlex.join([*command(), f'{MODELS}/plain.py:sleeps', '--batch-sizes', '1', *map(str, QUICK)])} | true"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {shell}"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+    assert len(list((tmp_path / "results").iterdir())) == 2
+
+
+def test_a_signal_that_was_ignored_from_the_start_stays_ignored(tmp_path):
+    process = subprocess.Popen(
+        ["nohup", *command(), f"{MODELS}/plain.py:sleeps", "--batch-sizes", "1", *map(str, QUICK)],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stderr:
+        if "timing batch" in line:
+            process.send_signal(signal.SIGHUP)
+    process.communicate()
+
+    assert process.returncode == 0
 
 
 def test_no_process_outlives_the_parent_even_if_that_is_killed(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tputfind import notices
-from tputfind.record import Edge, Environment, Failure, Record, Row, Trial
+from tputfind.record import Edge, Environment, Failure, OutputCheck, Record, Row, Trial
 from tputfind.spec import Spec
 
 
@@ -18,6 +18,8 @@ def row(batch_size: int, device_ms: float, *, enqueue_ms: float = 1.0, batches: 
         enqueue_ms=(enqueue_ms,) * batches,
         peak_allocated_bytes=batch_size * 2**20,
         peak_reserved_bytes=batch_size * 2**21,
+        output=OutputCheck(result="right", difference=0.0),
+        memory_of_others_bytes=0,
         seconds=1.5,
     )
 
@@ -31,13 +33,14 @@ def example() -> Record:
         started="2026-11-20T12:00:00+00:00",
         finished="2026-11-20T12:01:00+00:00",
         wall_s=60.0,
-        spec=Spec(model="resnet50", dtype="fp16", slo_ms=10.0),
+        spec=Spec(model="resnet50", dtype="fp16", slo_ms=10.0, headroom=0.2, soak=50),
         environment=Environment(
             device="cuda:0",
             device_name="NVIDIA Example",
             device_uuid="GPU-00000000-0000-0000-0000-000000000000",
             memory_total_bytes=24 * 2**30,
             memory_free_bytes=23 * 2**30,
+            memory_of_others_bytes=0,
             compute_capability="9.0",
             driver="580.1",
             cuda="13.0",
@@ -58,7 +61,8 @@ def example() -> Record:
             Trial(batch_size=6, failure=too_large, seconds=1.0),
             Trial(batch_size=5, step_ms=9.0, peak_allocated_bytes=5 * 2**20, seconds=1.0),
         ),
-        edge=Edge(largest_batch=5, limited_by="memory", fails_at=6),
+        edge=Edge(largest_batch=5, limited_by="memory", fails_at=6, soaked_batches=50),
+        safe=Edge(largest_batch=4, limited_by="memory", fails_at=5, memory_limit_bytes=18 * 2**30, soaked_batches=50),
         rows=(
             row(1, 4.0, enqueue_ms=3.9),
             Row(batch_size=2, failure=Failure(kind="died", message="killed by SIGKILL")),

@@ -70,6 +70,29 @@ def test_doubling_and_bisection_take_at_most_two_logarithms_and_two_questions(ed
     assert len(ask.asked) <= 2 * math.ceil(math.log2(steps)) + 2
 
 
+@given(edge=EDGES, first=st.integers(-5, 200_000), granularity=st.integers(1, 64), max_batch=st.integers(64, 200_000))
+def test_a_guess_changes_the_questions_and_never_the_answer(edge, first, granularity, max_batch):
+    options = {"granularity": granularity, "max_batch": max_batch}
+    ask = Oracle(edge)
+
+    guessed = find_edge(ask, Oracle(edge), first=first, **options)
+
+    assert guessed == find_edge(Oracle(edge), Oracle(edge), **options)
+    assert len(ask.asked) == len(set(ask.asked))
+    assert max(ask.asked) <= max_batch
+
+
+@given(edge=st.integers(1_000, 100_000))
+def test_a_good_guess_saves_questions(edge):
+    ask, unguessed = Oracle(edge), Oracle(edge)
+
+    find_edge(ask, Oracle(edge), granularity=1, max_batch=edge, first=edge)
+    find_edge(unguessed, Oracle(edge), granularity=1, max_batch=edge)
+
+    assert ask.asked == [edge]
+    assert len(unguessed.asked) > 5
+
+
 @given(edge=EDGES, max_batch=st.integers(1, 100_000), granularity=st.integers(1, 64))
 def test_a_cap_is_never_passed_and_is_named_where_it_ended_the_search(edge, max_batch, granularity):
     ask = Oracle(edge)

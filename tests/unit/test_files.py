@@ -6,28 +6,38 @@ from pathlib import Path
 import pytest
 
 from tputfind.errors import BadRequest
-from tputfind.files import check_folder, check_writable, claim_stem, slug, write_whole
+from tputfind.files import check_folder, check_writable, slug, write_new, write_whole
 
 
-def test_a_name_is_claimed_once():
+def test_what_a_name_is_made_of_stays_in_the_folder():
     names = {slug("NVIDIA H200"), slug("Intel(R) Xeon(R) Processor"), slug("../..")}
 
     assert names == {"nvidia-h200", "intel-r-xeon-r-processor", "unnamed"}
 
 
 def test_a_second_run_gets_another_name_and_the_first_files_stay(tmp_path):
-    first = claim_stem(tmp_path, "resnet50-fp16-gpu")
-    write_whole(Path(f"{first}.json"), b"first")
-    others = [claim_stem(tmp_path, "resnet50-fp16-gpu") for _ in range(5)]
+    paths = [write_new(tmp_path, "resnet50-fp16-gpu", str(number).encode()) for number in range(6)]
 
-    assert len({first, *others}) == 6
-    assert Path(f"{first}.json").read_bytes() == b"first"
+    assert len(set(paths)) == 6
+    assert [path.read_bytes() for path in paths] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_a_file_system_without_hard_links_will_do(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    paths = [write_new(tmp_path, "resnet50", content) for content in (b"first", b"second")]
+
+    assert [path.read_bytes() for path in paths] == [b"first", b"second"]
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_csv_that_lies_there_alone_is_not_taken_over(tmp_path):
     (tmp_path / "resnet50.csv").write_text("mine")
 
-    assert claim_stem(tmp_path, "resnet50").name != "resnet50"
+    assert write_new(tmp_path, "resnet50", b"") != tmp_path / "resnet50.json"
 
 
 def test_a_file_is_replaced_whole_and_nothing_else_is_left(tmp_path):

@@ -11,9 +11,10 @@ from support.records import example, row
 
 import tputfind
 from tputfind.errors import BadRecord
-from tputfind.record import METHOD, SCHEMA, Environment, Failure, Notice, Record, Row, Trial, from_json
+from tputfind.record import METHOD, SCHEMA, Edge, Environment, Failure, Notice, Record, Row, Trial, from_json
 from tputfind.spec import Spec
 
+GOLDEN = Path(__file__).parents[1] / "golden"
 TEXT = st.text(max_size=10)
 MAYBE_BYTES = st.none() | st.integers(0, 2**50)
 MS = st.lists(st.floats(0, 1e9), max_size=5).map(tuple)
@@ -25,7 +26,7 @@ RECORDS = st.builds(
     started=TEXT,
     spec=st.builds(
         Spec,
-        model=TEXT,
+        model=st.text(min_size=1, max_size=10),
         batch_sizes=st.none() | st.just((1, 2)),
         max_latency_ms=st.none() | st.just("auto") | st.just(5.0),
     ),
@@ -42,11 +43,11 @@ RECORDS = st.builds(
     ),
     input_shape=TEXT,
     trials=st.lists(
-        st.builds(Trial, batch_size=st.integers(1, 2**31), failure=FAILURES, peak_reserved_bytes=MAYBE_BYTES),
+        st.builds(Trial, batch_size=st.integers(1, 2**31 - 1), failure=FAILURES, peak_reserved_bytes=MAYBE_BYTES),
         max_size=3,
     ).map(tuple),
     rows=st.lists(
-        st.builds(Row, batch_size=st.integers(1, 2**31), failure=FAILURES, device_ms=MS, latency_ms=MS), max_size=3
+        st.builds(Row, batch_size=st.integers(1, 2**31 - 1), failure=FAILURES, device_ms=MS, latency_ms=MS), max_size=3
     ).map(tuple),
     notices=st.lists(st.builds(Notice, kind=TEXT, seen=TEXT, cause=TEXT, advice=TEXT), max_size=2).map(tuple),
 )
@@ -64,11 +65,28 @@ def test_a_record_comes_back_from_its_file_as_it_was(tmp_path):
     assert tputfind.load_record(path) == example()
 
 
-def test_a_record_of_schema_1_still_loads(golden):
-    golden("schema-1.json", example().to_json())
-    path = Path(__file__).parents[1] / "golden" / "schema-1.json"
+def test_a_record_of_schema_1_still_loads():
+    record = tputfind.load_record(GOLDEN / "schema-1.json")
 
-    assert tputfind.load_record(path) == example()
+    assert (record.schema, record.edge, record.safe) == (
+        1,
+        Edge(largest_batch=5, limited_by="memory", fails_at=6),
+        None,
+    )
+    assert [(row.batch_size, row.status, row.output) for row in record.rows] == [
+        (1, "ok", None),
+        (2, "died", None),
+        (4, "ok", None),
+        (5, "ok", None),
+    ]
+    assert [row.samples_per_s for row in record.rows] == [row.samples_per_s for row in example().rows]
+    assert {trial.steps for trial in record.trials} == {3}
+
+
+def test_a_record_of_schema_2_still_loads(golden):
+    golden("schema-2.json", example().to_json())
+
+    assert tputfind.load_record(GOLDEN / "schema-2.json") == example()
 
 
 def test_the_record_says_which_schema_and_method_it_has():

@@ -27,6 +27,12 @@ def test_text_and_numbers_ask_for_the_same():
     assert read_spec("m", {"input_size": "16"}).input_size == (16,)
 
 
+def test_headroom_is_a_share_or_bytes_and_a_timeout_is_in_seconds():
+    assert read_spec("m", {"headroom": "5%"}) == read_spec("m", {"headroom": 0.05})
+    assert read_spec("m", {"headroom": "2GiB"}) == read_spec("m", {"headroom": 2**31})
+    assert read_spec("m", {"trial_timeout": "1.5min"}) == read_spec("m", {"trial_timeout": 90})
+
+
 def test_no_latency_limit_can_be_asked_for():
     assert read_spec("m", {"max_latency": "none"}).max_latency_ms is None
     assert read_spec("m", {}).max_latency_ms == "auto"
@@ -62,6 +68,15 @@ def test_no_latency_limit_can_be_asked_for():
         ({"image_size": "64", "input_size": "3x64x64"}, "say the same thing"),
         ({"batch_sizes": "8", "max_batch": "9"}, "--batch-sizes names every batch size"),
         ({"layout": "nhwc", "input_size": "16"}, "--layout nhwc needs samples of 3 or 4"),
+        ({"headroom": "100%"}, "--headroom: '100%' is not between 0 and 100 %"),
+        ({"headroom": "-1%"}, "--headroom: '-1%' is not between"),
+        ({"headroom": "0GiB"}, "--headroom: '0GiB' is no memory"),
+        ({"headroom": "5"}, "--headroom: '5' is not a size"),
+        ({"headroom": "1GiB", "batch_sizes": "8"}, "--headroom and --soak have no answer to be about"),
+        ({"soak": "-1"}, "--soak: -1 is not between 0"),
+        ({"trial_timeout": "0s"}, "--trial-timeout: '0s' is not above zero"),
+        ({"trial_timeout": "5"}, "--trial-timeout: '5' is not a duration"),
+        ({"strict": "yes"}, "--strict: 'yes' is neither True nor False"),
         ({"colour": "red"}, "there is no option 'colour'"),
     ],
 )

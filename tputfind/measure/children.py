@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Generator
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
@@ -17,7 +17,9 @@ from typing import IO, Final, Self, TypeVar
 import msgspec
 
 from tputfind.errors import BY_NAME, BrokenInstall, TputfindError
+from tputfind.measure import failures
 from tputfind.measure.messages import Question, Ready, Reply
+from tputfind.record import Failure
 
 Answer = TypeVar("Answer")
 
@@ -26,12 +28,22 @@ KILL: Final = b"kill"
 _TAIL_BYTES: Final = 4096
 _GRACE_S: Final = 1.0
 """What a child that says no more is given to end by itself, so that its own status is known."""
+_LONGEST_MESSAGE_BYTES: Final = 2**28
+_PATIENCE: Final = 3
+"""A stage may take so many times as long as the child said it would."""
 
 
-class ChildDied(TputfindError):
-    """Raised when a child ends without having said all: killed, aborted, exited, or speaking rubbish."""
+class ChildFailed(TputfindError):
+    """Raised when a child ends without having said all: killed, aborted, exited, silent, or speaking rubbish.
+
+    ``failure`` says which, as a record would: ``died`` or ``timeout``.
+    """
 
     exit_code = BrokenInstall.exit_code
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
 
 
 class Children:
@@ -77,38 +89,58 @@ class Children:
         assert self._ready is not None
         return self._ready
 
-    def ask(self, question: Question, answer_type: type[Answer]) -> Generator[Answer]:
+    def ask(self, question: Question, answer_type: type[Answer], timeout_s: float | None = None) -> Generator[Answer]:
         """Yield the answers of one fresh child as they come, and end when it has ended.
 
-        Leaving early kills the child.
+        Leaving early kills the child. So does a silence of ``timeout_s`` seconds beyond what the child announced.
 
         Raises:
             TputfindError: the child refused the question.
-            ChildDied: the child ended without having said all; the message says how, with its last line of output.
+            ChildFailed: the child ended without having said all, or was silent for too long.
         """
         control = self._connected()
-        answers, theirs = Pipe(duplex=False)
-        with answers, tempfile.TemporaryFile() as output:
-            with theirs:
-                _hand_over(control, question, theirs, output)
-            finished, leaving = False, True
+        answers, theirs = os.pipe()
+        with tempfile.TemporaryFile() as output:
             try:
-                finished = yield from _answers(control, answers, answer_type)
-                leaving = False
+                try:
+                    _hand_over(control, question, theirs, output)
+                finally:
+                    os.close(theirs)
+                yield from self._heard(control, answers, output, answer_type, timeout_s)
             finally:
-                if not finished and not control.poll(0 if leaving else _GRACE_S):
-                    with suppress(OSError):
-                        control.send_bytes(KILL)
-                status = self._exit_status(control)
-            if not finished:
-                raise ChildDied(_cause_of_death(status, output))
+                os.close(answers)
 
-    def ask_one(self, question: Question, answer_type: type[Answer]) -> Answer:
+    def ask_one(self, question: Question, answer_type: type[Answer], timeout_s: float | None = None) -> Answer:
         """Return the one answer of a fresh child; errors as for ``ask``."""
-        answers = list(self.ask(question, answer_type))
+        answers = list(self.ask(question, answer_type, timeout_s))
         if len(answers) != 1:
-            raise ChildDied(f"gave {len(answers)} answers to one question")
+            raise ChildFailed(Failure(kind="died", message=f"gave {len(answers)} answers to one question"))
         return answers[0]
+
+    def _heard(
+        self,
+        control: Connection,
+        answers: int,
+        output: IO[bytes],
+        answer_type: type[Answer],
+        timeout_s: float | None,
+    ) -> Generator[Answer]:
+        """Yield the answers, see the child to its end, and say what became of it if that was not the end of them."""
+        failure: Failure | None = None
+        finished, leaving = False, True
+        try:
+            finished = yield from _answers(control, answers, answer_type, timeout_s)
+            leaving = False
+        except _Silent as silence:
+            failure = failures.of_silence(silence.seconds)
+        finally:
+            if not control.poll(0 if leaving else _GRACE_S):
+                failure = failure or failures.of_misuse()
+                with suppress(OSError):
+                    control.send_bytes(KILL)
+            status = self._exit_status(control)
+        if not finished:
+            raise ChildFailed(failure or failures.of_death(status, _last_line(output)))
 
     def _connected(self) -> Connection:
         if self._control is None:
@@ -155,43 +187,73 @@ class Children:
 REINSTALL: Final = "install the pair that goes together: pip install --upgrade --force-reinstall torch torchvision"
 
 
-def _hand_over(control: Connection, question: Question, answers: Connection, output: IO[bytes]) -> None:
+def _hand_over(control: Connection, question: Question, answers: int, output: IO[bytes]) -> None:
     """Send the server a question, the pipe for its answers and the file for what the child prints."""
     with suppress(OSError):  # a dead server shows as the end of both pipes
         control.send_bytes(msgspec.json.encode(question))
-        for handle in (answers.fileno(), output.fileno()):
+        for handle in (answers, output.fileno()):
             send_handle(control, handle, None)
 
 
-def _answers(control: Connection, answers: Connection, answer_type: type[Answer]) -> Generator[Answer, None, bool]:
+def _answers(
+    control: Connection, answers: int, answer_type: type[Answer], timeout_s: float | None
+) -> Generator[Answer, None, bool]:
     """Yield each answer; return (as the generator's value) whether the child said that it had said all."""
-    while True:
-        ended = answers not in wait([answers, control])
-        if ended and not answers.poll():
-            return False
+    lines = _Lines(answers, control)
+    allowed_s = timeout_s
+    while (line := lines.read(allowed_s)) is not None:
         try:
-            reply = msgspec.json.decode(answers.recv_bytes(), type=Reply)
+            reply = msgspec.json.decode(line, type=Reply)
             answer = msgspec.json.decode(reply.answer, type=answer_type) if bytes(reply.answer) else None
-        except (EOFError, OSError, msgspec.DecodeError):
+        except msgspec.DecodeError:
             return False
         if reply.refusal is not None:
             said = reply.refusal
-            raise BY_NAME[said.error](said.message, said.hint, said.traceback)
+            raise BY_NAME.get(said.error, TputfindError)(said.message, said.hint, said.traceback)
         if reply.done:
             return True
+        allowed_s = None if timeout_s is None else timeout_s + _PATIENCE * (reply.busy_s or 0.0)
         if answer is not None:
             yield answer
+    return False
 
 
-def _cause_of_death(status: int | None, output: IO[bytes]) -> str:
-    if status is None:
-        how = "the measuring process was killed from outside"
-    elif status < 0:
-        how = f"killed by {signal.Signals(-status).name}"
-    else:
-        how = f"exited with status {status} before it had answered"
-    last = _last_line(output)
-    return f"{how}: {last}" if last else how
+class _Silent(Exception):
+    """Raised when a child says nothing for as long as it may."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+class _Lines:
+    """The lines that a child writes, none waited for longer than is allowed, whatever it writes instead."""
+
+    def __init__(self, answers: int, control: Connection) -> None:
+        self._answers = answers
+        self._control = control
+        self._held = bytearray()
+
+    def read(self, allowed_s: float | None) -> bytes | None:
+        """Return the next line, or None where the child has ended or writes what is no line of ours.
+
+        Raises:
+            _Silent: it did neither for so many seconds.
+        """
+        deadline = None if allowed_s is None else time.monotonic() + allowed_s
+        while (end := self._held.find(b"\n")) < 0:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = wait([self._answers, self._control], left)
+            if not ready:
+                raise _Silent(allowed_s or 0.0)
+            # The end of the process may be told before its last words were read.
+            more = os.read(self._answers, 2**16) if self._answers in wait([self._answers], 0) else b""
+            if not more or len(self._held) > _LONGEST_MESSAGE_BYTES:
+                return None
+            self._held += more
+        line = bytes(self._held[:end])
+        del self._held[: end + 1]
+        return line
 
 
 def _last_line(output: IO[bytes] | None) -> str:

@@ -1,47 +1,171 @@
-"""From an exception to the kind of failure it stands for."""
+"""From an exception, an exit status or a silence to the kind of failure it stands for. Pure: it needs no torch."""
 
 from __future__ import annotations
 
+import errno
 import re
+import signal
 import traceback
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-import torch
+from tputfind.record import Failure, FailureKind
+from tputfind.units import GIB, parse_bytes
 
-from tputfind.record import Failure, Status
+
+class Passed(NamedTuple):
+    """A smaller batch that is known to pass, and the most memory that it took from the device, where that is known."""
+
+    batch_size: int
+    peak_reserved_bytes: int | None
+
+
+class Circumstances(NamedTuple):
+    """What stands beside an exception and decides what an ambiguous text means."""
+
+    batch_size: int = 1
+    passed: Passed | None = None
+    """The largest smaller batch known to pass; None where the failing one is the first."""
+    under_a_ceiling: bool = False
+    """Whether the process's own address space is limited."""
+    memory_is_short: bool = False
+    """Whether little of the device's memory, or of the limit on it, was left when the exception was caught."""
+
+
+OUT_OF_MEMORY_TYPES: Final = frozenset({"torch.OutOfMemoryError", "torch_npu.npu.OutOfMemoryError"})
+UNEXPLAINED_FACTOR: Final = 4
+"""A single request for so many times the memory that the batch size explains is an overflowed size. A model whose
+memory grows with the square of the batch asks for up to twice of it when the batch doubles."""
+_NO_HONEST_REQUEST_BYTES: Final = 2**50
 
 _PACKAGE: Final = str(Path(__file__).resolve().parents[1])
-_TEXTS: Final[tuple[tuple[Status, str], ...]] = (
-    ("index_limit", r"canUse32BitIndexMath"),
-    ("index_limit", r"kernel launch blocks must be positive"),
+
+_CERTAIN: Final[tuple[tuple[FailureKind, str], ...]] = (
+    ("index_limit", r"can_?use_?32_?bit_?index|32-bit index math|INT_MAX|numeric_limits<int(32_t)?>::max"),
+    ("index_limit", r"kernel launch blocks must be positive|integer out of range"),
+    ("index_limit", r"converted to type u?int\d*(_t)? without overflow"),
+    ("index_limit", r"(input|output|weight) tensor is too large|tensor too large or too many|output size is too large"),
+    ("index_limit", r"too large for the channels_last CUDA kernel launch|too large to fit into a int"),
     ("out_of_memory", r"\b(CUDA|HIP|XPU|NPU|MPS)( backend| driver)?( error:)? out of memory"),
-    ("out_of_memory", r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"),
-    ("out_of_memory", r"DefaultCPUAllocator: can't allocate memory|std::bad_alloc"),
-    ("died", r"illegal memory access|device-side assert"),
-    ("unsupported", r"not implemented for '|required rank [45] tensor"),
+    ("out_of_memory", r"(CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT)_(STATUS_)?ALLOC_FAILED"),
+    ("out_of_memory", r"DefaultCPUAllocator: (can't allocate|not enough) memory|std::bad_alloc"),
+    ("died", r"illegal memory access|device-side assert|unspecified launch failure|misaligned address"),
+    ("died", r"CUDA error: (an illegal instruction|invalid program counter|hardware stack error|uncorrectable)"),
+    ("unsupported", r"not implemented for '|required rank \d tensor"),
+    ("unsupported", r"low precision dtypes not supported|unsupported dtype (Half|BFloat16)"),
+    ("unsupported", r"mat1 and mat2 must have the same dtype|Input type \((c10::)?\w+\) and (bias|weight) type \("),
+    ("unsupported", r"expected scalar type (Half|Float|BFloat16|Double) but found (Half|Float|BFloat16|Double)"),
 )
-_OVERFLOWED: Final = r"tried to allocate \S+ EiB"
-"""A request in exbibytes is an overflowed size, not a lack of memory: pytorch issues 33143 and 95024."""
-_UNDER_A_CEILING: Final = r"could not create a (primitive|memory)|unable to (mmap|allocate)|Cannot allocate memory"
-"""How oneDNN and the C library say out of memory; elsewhere the same texts mean other things."""
+"""What a text of a RuntimeError means wherever it appears. The first that matches counts."""
 
 
-def classify(error: BaseException, *, under_a_ceiling: bool) -> Failure:
+def of_exception(error: BaseException, circumstances: Circumstances) -> Failure:
     """Return the failure that an exception from the model stands for.
 
     The type is asked before the text, and only the errors that torch and Python raise for want of memory are read at
     all: a model's own ValueError stays an ``error`` whatever it says.
-
-    Args:
-        error: what the model raised.
-        under_a_ceiling: the process's address space was limited, so that oneDNN may say it in its own words.
     """
     text = _text(error)
-    kind = _kind(error, text, under_a_ceiling)
+    kind = _kind(error, text, circumstances)
+    if kind == "error" and error.__cause__ is not None:  # raised from another, which may be torch's
+        kind = _kind(error.__cause__, _text(error.__cause__), circumstances)
     # Where memory ran out says nothing that the batch size does not.
     shown = "" if kind == "out_of_memory" else _model_traceback(error)
     return Failure(kind=kind, message=_first_line(error, text), traceback=shown)
+
+
+def of_death(exit_status: int | None, last_words: str) -> Failure:
+    """Return the failure of a process that ended without having answered.
+
+    Args:
+        exit_status: as ``waitpid`` gives it, negative for a signal; None where the whole server died.
+        last_words: the last line it printed, or nothing.
+    """
+    if exit_status is None:
+        how = "the measuring process was killed from outside"
+    elif exit_status < 0:
+        how = f"killed by {_signal_name(-exit_status)}"
+    else:
+        how = f"exited with status {exit_status} before it had answered"
+    return Failure(kind="died", message=f"{how}: {last_words}" if last_words else how)
+
+
+def of_silence(seconds: float) -> Failure:
+    """Return the failure of a process that gave no sign for so many seconds, and was killed for it."""
+    return Failure(kind="timeout", message=f"no answer within {seconds:.3g} s")
+
+
+def of_misuse() -> Failure:
+    """Return the failure of a process that lives on, and cannot be understood: it was killed for that."""
+    return Failure(kind="died", message="it closed the pipe for its answers, or wrote something else into it")
+
+
+_LAST_WORDS_OF_WANT: Final = re.compile(r"SIGKILL|allocate memory|out of memory|bad_alloc", re.IGNORECASE)
+
+
+def for_want_of_memory(failure: Failure) -> bool:
+    """A process that died may have died of it: by the kernel's SIGKILL, or saying so with its last words."""
+    return failure.kind == "out_of_memory" or (
+        failure.kind == "died" and bool(_LAST_WORDS_OF_WANT.search(failure.message))
+    )
+
+
+def _kind(error: BaseException, text: str, circumstances: Circumstances) -> FailureKind:
+    if isinstance(error, MemoryError):
+        return "out_of_memory"
+    if not isinstance(error, (RuntimeError, OSError)):
+        return "error"
+    if isinstance(error, OSError):
+        return "out_of_memory" if error.errno == errno.ENOMEM else "error"
+    if any(f"{kind.__module__}.{kind.__qualname__}" in OUT_OF_MEMORY_TYPES for kind in type(error).__mro__):
+        return _of_request(text, circumstances)
+    for kind, pattern in _CERTAIN:
+        if re.search(pattern, text, re.IGNORECASE):
+            return _of_request(text, circumstances) if kind == "out_of_memory" else kind
+    return _ambiguous(text, circumstances)
+
+
+def _of_request(text: str, circumstances: Circumstances) -> FailureKind:
+    """Memory, unless the request is one that the batch cannot explain: a size that overflowed.
+
+    Mere size beyond the card is none: an honest batch may ask for that. See pytorch issues 33143 and 95024.
+    """
+    text = text.replace("bytes", "B")
+    requested = re.search(r"tried to allocate (\d+(?:\.\d+)?) ?([KMGTPE]i)?B\b", text, re.IGNORECASE)
+    if requested is None:
+        return "out_of_memory"
+    request_bytes = parse_bytes(f"{requested[1]}{requested[2] or ''}B")
+    if request_bytes >= _NO_HONEST_REQUEST_BYTES:
+        return "index_limit"
+    passed = circumstances.passed
+    if passed is None or passed.peak_reserved_bytes is None or circumstances.batch_size > 2 * passed.batch_size:
+        return "out_of_memory"
+    explained_bytes = passed.peak_reserved_bytes * circumstances.batch_size / passed.batch_size
+    unexplained = request_bytes > max(UNEXPLAINED_FACTOR * explained_bytes, GIB)
+    return "index_limit" if unexplained else "out_of_memory"
+
+
+def _ambiguous(text: str, circumstances: Circumstances) -> FailureKind:
+    """What texts mean that stand for several things: a smaller batch that passed, or memory that ran short, decides."""
+    a_smaller_passes, short = circumstances.passed is not None, circumstances.memory_is_short
+
+    def says(pattern: str) -> bool:
+        return re.search(pattern, text, re.IGNORECASE) is not None
+
+    if says(r"CU(BLAS|DNN)_STATUS_NOT_INITIALIZED"):
+        return "out_of_memory" if short else "died"
+    if says(r"unable to find an engine to execute"):
+        return "out_of_memory" if a_smaller_passes else "unsupported"
+    if says(r"CUDNN_STATUS_EXECUTION_FAILED"):
+        large: FailureKind = "out_of_memory" if short else "index_limit"
+        return large if a_smaller_passes else "unsupported"
+    if says(r"CUDNN_STATUS_NOT_SUPPORTED|invalid configuration argument"):
+        return "index_limit" if a_smaller_passes else "unsupported"
+    if circumstances.under_a_ceiling and says(r"could not create a (primitive|memory)|unable to (mmap|allocate)"):
+        return "out_of_memory" if a_smaller_passes or short else "unsupported"
+    if circumstances.under_a_ceiling and says(r"cannot allocate memory"):
+        return "out_of_memory"
+    return "error"
 
 
 def _model_traceback(error: BaseException) -> str:
@@ -50,24 +174,6 @@ def _model_traceback(error: BaseException) -> str:
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_PACKAGE, "<frozen importlib")):
         trace = trace.tb_next
     return _printable("".join(traceback.format_exception(error.with_traceback(trace or error.__traceback__))))
-
-
-def _kind(error: BaseException, text: str, under_a_ceiling: bool) -> Status:
-    if isinstance(error, MemoryError):
-        return "out_of_memory"
-    if not isinstance(error, (RuntimeError, OSError)):
-        return "error"
-    if re.search(_OVERFLOWED, text, re.IGNORECASE):
-        return "index_limit"
-    if isinstance(error, torch.OutOfMemoryError):
-        return "out_of_memory"
-    if isinstance(error, RuntimeError):
-        for kind, pattern in _TEXTS:
-            if re.search(pattern, text, re.IGNORECASE):
-                return kind
-    if under_a_ceiling and re.search(_UNDER_A_CEILING, text, re.IGNORECASE):
-        return "out_of_memory"
-    return "error"
 
 
 def _text(error: BaseException) -> str:
@@ -86,3 +192,10 @@ def _printable(text: str) -> str:
 def _first_line(error: BaseException, text: str) -> str:
     lines = text.splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have no names
+        return f"signal {number}"

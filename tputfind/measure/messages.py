@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tputfind.record import Environment
+from tputfind.measure.failures import Passed
+from tputfind.record import TRIAL_STEPS, Environment
 from tputfind.spec import Spec
 
 
@@ -15,10 +16,16 @@ class Inspect(msgspec.Struct, frozen=True, tag=True):
 
 
 class TryBatch(msgspec.Struct, frozen=True, tag=True):
-    """Does this batch size fit? Answered by one ``Trial``."""
+    """Does this batch size fit, for so many steps under this memory limit? Answered by one ``Trial``.
+
+    ``passed`` is the largest smaller batch known to pass: it decides what ambiguous failures mean.
+    """
 
     spec: Spec
     batch_size: int
+    steps: int = TRIAL_STEPS
+    memory_limit_bytes: int | None = None
+    passed: Passed | None = None
 
 
 class TimeBatches(msgspec.Struct, frozen=True, tag=True):
@@ -26,6 +33,8 @@ class TimeBatches(msgspec.Struct, frozen=True, tag=True):
 
     spec: Spec
     batch_sizes: tuple[int, ...]
+    memory_limit_bytes: int | None = None
+    passed: Passed | None = None
 
 
 class ListModels(msgspec.Struct, frozen=True, tag=True):
@@ -65,10 +74,13 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message of a child: an answer (its type is the question's), a refusal, or word that all is said."""
+    """One message of a child: an answer (its type is the question's), a refusal, word that all is said, or a sign of
+    life: for about ``busy_s`` seconds it will say nothing.
+    """
 
     answer: msgspec.Raw = msgspec.Raw()
     refusal: Refusal | None = None
+    busy_s: float | None = None
     done: bool = False
 
 

@@ -6,11 +6,13 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle
+from pathlib import Path
 
 import msgspec
 
@@ -23,11 +25,10 @@ def serve(control_fd: int) -> None:
 
     For each question the parent sends its text, the pipe for the answers and the file for the child's output; the
     child's exit status goes back when it has ended. The end of the connection, however the parent ended, or any word
-    from it while a child works, kills that child.
+    from it while a child works, kills that child, and with it whatever the child started.
     """
     control = Connection(control_fd)
     control.send_bytes(msgspec.json.encode(_preload()))
-    fork = get_context("fork")
     while True:
         try:
             question = control.recv_bytes()
@@ -36,15 +37,14 @@ def serve(control_fd: int) -> None:
             answers_fd, output_fd = recv_handle(control), recv_handle(control)
         except (EOFError, OSError):
             return
-        child = fork.Process(target=_child, args=(control, question, answers_fd, output_fd))
-        child.start()
+        pid = os.fork()
+        if pid == 0:
+            _child(control, question, answers_fd, output_fd)
         os.close(answers_fd)
         os.close(output_fd)
-        if control in wait([control, child.sentinel]):
-            child.kill()
-        child.join()
+        status = _outlive(pid, control)
         try:
-            control.send_bytes(str(child.exitcode).encode())
+            control.send_bytes(str(status).encode())
         except OSError:
             return
 
@@ -62,18 +62,48 @@ def _preload() -> Ready:
     return Ready(torch_problem=problems["torch"], torchvision_problem=problems["torchvision"])
 
 
-def _child(control: Connection, question: bytes, answers_fd: int, output_fd: int) -> None:
-    """The whole life of a child: it answers into its own pipe, and what it prints goes to a file."""
-    _die_with_parent()
-    control.close()
-    for stream in (1, 2):
-        os.dup2(output_fd, stream)
-    from tputfind.measure.worker import answer
+def _outlive(pid: int, control: Connection) -> int:
+    """Wait for the child's end, or for a word from the parent that ends it; return its status, negative for a signal.
 
-    answers = Connection(answers_fd, readable=False)
+    The end is waited for in a thread, because every other sign of it can be kept from showing by a process that the
+    child started and that holds the same pipes.
+    """
+    ended, end = os.pipe()
+    waiting = threading.Thread(target=_wait_then_close, args=(pid, end))
+    waiting.start()
+    if control in wait([control, ended]):
+        _kill_group(pid)
+    waiting.join()
+    os.close(ended)
+    _kill_group(pid)  # what it left behind; its number is not given anew before it is waited for
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _wait_then_close(pid: int, end: int) -> None:
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    os.close(end)
+
+
+def _kill_group(pid: int) -> None:
+    for kill in (os.killpg, os.kill):  # the second, for a child that was not yet or is no longer in its own group
+        with suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+
+
+def _child(control: Connection, question: bytes, answers_fd: int, output_fd: int) -> None:
+    """The whole life of a child: it answers into its own pipe, and what it prints goes to a file. It never returns."""
     status = 1
     try:
-        answer(question, answers.send_bytes)
+        with suppress(OSError):
+            os.setpgid(0, 0)
+        _die_with_parent()
+        _be_the_one_to_die()
+        control.close()
+        for stream in (1, 2):
+            os.dup2(output_fd, stream)
+        from tputfind.measure.worker import answer
+
+        answer(question, _sender(answers_fd))
         status = 0
     except BaseException:  # a defect of ours, or a pipe that the model closed
         traceback.print_exc()
@@ -85,6 +115,17 @@ def _child(control: Connection, question: bytes, answers_fd: int, output_fd: int
         os._exit(status)
 
 
+def _sender(answers_fd: int) -> Callable[[bytes], None]:
+    """Return what writes one message as one line; JSON holds no line breaks."""
+
+    def send(message: bytes) -> None:
+        left = memoryview(message + b"\n")
+        while left:
+            left = left[os.write(answers_fd, left) :]
+
+    return send
+
+
 def _die_with_parent() -> None:
     """Have the kernel kill this child when the server dies, even by SIGKILL. Linux only; elsewhere the server's end of
     the pipe is all there is.
@@ -94,3 +135,9 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
         if os.getppid() == 1:  # the server died before the call
             os._exit(1)
+
+
+def _be_the_one_to_die() -> None:
+    """Have the kernel take this child, and not the parent with its record, where the machine's memory runs out."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")

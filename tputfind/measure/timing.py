@@ -11,8 +11,8 @@ from tputfind.measure.devices.protocol import Device, Stopwatch
 
 LEAST_BATCHES: Final = 10
 """No window is cut shorter than this."""
-TRIAL_STEPS: Final = 3
-"""cuDNN may settle on an algorithm, and its workspace, as late as at the second step (pytorch issue 16655)."""
+Announce = Callable[[float], None]
+"""Takes about how many seconds the next stage will take, so that a silence can be told from a hang."""
 
 
 class Windows(NamedTuple):
@@ -23,20 +23,22 @@ class Windows(NamedTuple):
     enqueue_ms: tuple[float, ...]
 
 
-def try_steps(device: Device, step: Callable[[], object]) -> float:
+def try_steps(device: Device, step: Callable[[], object], steps: int, announce: Announce) -> float:
     """Take a trial's steps, each output alive while the next is made; return the fastest after the first, in ms.
 
-    The boundary is the host clock from the call to the synchronised output.
+    The boundary is the host clock from the call to the synchronised output. A single step stands for itself.
     """
-    spans_ms = []
+    spans_ms: list[float] = []
     output: object = None
-    for _ in range(TRIAL_STEPS):
+    for _ in range(steps):
         start_ns = perf_counter_ns()
         output = step()
         device.synchronize()
         spans_ms.append((perf_counter_ns() - start_ns) / 1e6)
+        if len(spans_ms) == 1:
+            announce(steps * spans_ms[0] / 1000)
     del output
-    return min(spans_ms[1:])
+    return min(spans_ms[1:] or spans_ms)
 
 
 def time_windows(
@@ -48,6 +50,7 @@ def time_windows(
     batches: int,
     latency_batches: int,
     max_seconds: float,
+    announce: Announce,
 ) -> Windows:
     """Warm up, then time the throughput window and the latency window.
 
@@ -59,21 +62,26 @@ def time_windows(
         batches: batches of the throughput window.
         latency_batches: batches of the latency window.
         max_seconds: what both windows together may take before they are cut short, but not under LEAST_BATCHES each.
+        announce: told what warm-up and windows will take.
     """
     gc.collect()
     gc.freeze()  # collections during the windows then look at what the steps make, not at all of torch
-    step_ms = _warm_up(device, step, warmup)
-    device_ms = _throughput_window(step, stopwatch, _affordable(batches, step_ms, max_seconds))
+    step_ms = _warm_up(device, step, warmup, announce)
+    affordable = _affordable(batches, step_ms, max_seconds)
+    announce((affordable + _affordable(latency_batches, step_ms, max_seconds)) * step_ms / 1000)
+    device_ms = _throughput_window(step, stopwatch, affordable)
     left_s = max_seconds - sum(device_ms) / 1000
     latency_ms, enqueue_ms = _latency_window(device, step, latency_batches, left_s)
     return Windows(tuple(device_ms), tuple(latency_ms), tuple(enqueue_ms))
 
 
-def _warm_up(device: Device, step: Callable[[], object], steps: int) -> float:
+def _warm_up(device: Device, step: Callable[[], object], steps: int, announce: Announce) -> float:
     """Take untimed steps; return about how many milliseconds one takes when several are under way."""
+    start_ns = perf_counter_ns()
     output = step()  # the first one loads kernels and says nothing about the next
     device.synchronize()
     rest = max(1, steps - 1)
+    announce(rest * (perf_counter_ns() - start_ns) / 1e9)
     start_ns = perf_counter_ns()
     for _ in range(rest):
         output = step()

@@ -12,7 +12,7 @@ import torch
 from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, TputfindError
 from tputfind.measure.devices import all_devices, open_device
 from tputfind.measure.devices.protocol import Device, Stopwatch
-from tputfind.measure.failures import classify
+from tputfind.measure.failures import Circumstances, Passed, of_exception
 from tputfind.measure.messages import (
     Inspect,
     Inspection,
@@ -25,9 +25,10 @@ from tputfind.measure.messages import (
     TryBatch,
 )
 from tputfind.measure.models import find_model, named_models, shape_text
-from tputfind.measure.timing import time_windows, try_steps
-from tputfind.measure.workload import Step, Workload, inference
-from tputfind.record import Row, Trial
+from tputfind.measure.outputs import check_output
+from tputfind.measure.timing import Announce, time_windows, try_steps
+from tputfind.measure.workload import Batch, Workload, inference
+from tputfind.record import Failure, OutputCheck, Row, Trial
 from tputfind.spec import Spec
 from tputfind.units import format_bytes
 
@@ -39,23 +40,30 @@ def answer(question: bytes, send: Callable[[bytes], None]) -> None:
         question: a ``messages.Question`` as JSON.
         send: takes each ``messages.Reply`` as JSON.
     """
+
+    def say(reply: Reply) -> None:
+        send(msgspec.json.encode(reply))
+
+    def announce(seconds: float) -> None:
+        say(Reply(busy_s=seconds))
+
     try:
-        for said in _answers(msgspec.json.decode(question, type=Question)):
-            send(msgspec.json.encode(Reply(answer=msgspec.Raw(msgspec.json.encode(said)))))
-        send(msgspec.json.encode(Reply(done=True)))
+        for said in _answers(msgspec.json.decode(question, type=Question), announce):
+            say(Reply(answer=msgspec.Raw(msgspec.json.encode(said))))
+        say(Reply(done=True))
     except TputfindError as error:
         refusal = Refusal(error=type(error).__name__, message=error.message, hint=error.hint, traceback=error.traceback)
-        send(msgspec.json.encode(Reply(refusal=refusal)))
+        say(Reply(refusal=refusal))
 
 
-def _answers(question: Question) -> Iterator[msgspec.Struct]:
+def _answers(question: Question, announce: Announce) -> Iterator[msgspec.Struct]:
     match question:
         case Inspect(spec):
             yield _inspect(spec)
-        case TryBatch(spec, batch_size):
-            yield _try_batch(spec, batch_size)
-        case TimeBatches(spec, batch_sizes):
-            yield from _time_batches(spec, batch_sizes)
+        case TryBatch():
+            yield _try_batch(question, announce)
+        case TimeBatches():
+            yield from _time_batches(question, announce)
         case ListModels():
             yield from named_models()
         case ListDevices():
@@ -83,65 +91,70 @@ def _inspect(spec: Spec) -> Inspection:
     except TputfindError:
         raise
     except BaseException as error:  # the user's file and factory can raise anything
-        failure = classify(error, under_a_ceiling=False)
+        failure = of_exception(error, Circumstances())
         raise ModelFailed(f"{spec.model} cannot be built: {failure.message}", "", failure.traceback) from None
 
 
-def _try_batch(spec: Spec, batch_size: int) -> Trial:
-    device = open_device(spec.device)
+def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
+    trial = Trial(batch_size=asked.batch_size, steps=asked.steps, memory_limit_bytes=asked.memory_limit_bytes)
+    device = open_device(asked.spec.device)
     try:
-        workload = _resident(spec, device)
+        workload = _resident(asked.spec, device, asked.memory_limit_bytes)
         with inference():
-            loaded = _load(spec, device, workload, batch_size)
-            step_ms = try_steps(device, loaded.step)
+            loaded = _load(asked.spec, device, workload, asked.batch_size)
+            step_ms = try_steps(device, loaded.batch, asked.steps, announce)
         device.check_limit()
     except TputfindError:
         raise
     except BaseException as error:  # a model can raise anything, sys.exit too; the classifier says what
-        device.lift_limit()
-        return Trial(batch_size=batch_size, failure=classify(error, under_a_ceiling=device.under_a_ceiling))
+        return msgspec.structs.replace(trial, failure=_failure(error, device, asked.batch_size, asked.passed))
     used = device.memory_use()
-    return Trial(
-        batch_size=batch_size,
+    return msgspec.structs.replace(
+        trial,
         step_ms=step_ms,
         peak_allocated_bytes=used.peak_allocated_bytes,
         peak_reserved_bytes=used.peak_reserved_bytes,
     )
 
 
-def _time_batches(spec: Spec, batch_sizes: tuple[int, ...]) -> Iterator[Row]:
-    device = open_device(spec.device)
+def _time_batches(asked: TimeBatches, announce: Announce) -> Iterator[Row]:
+    device = open_device(asked.spec.device)
     workload: Workload | None = None
-    for batch_size in batch_sizes:
+    passed = asked.passed
+    for batch_size in asked.batch_sizes:
         start = perf_counter()
         try:
             if workload is None:
-                workload = _resident(spec, device)
-            row = _time_batch(spec, device, workload, batch_size)
+                workload = _resident(asked.spec, device, asked.memory_limit_bytes)
+            row = _time_batch(asked.spec, device, workload, batch_size, announce)
         except TputfindError:
             raise
         except BaseException as error:  # as above
-            device.lift_limit()
-            failure = classify(error, under_a_ceiling=device.under_a_ceiling)
-            yield Row(batch_size=batch_size, failure=failure, seconds=perf_counter() - start)
-            return
+            row = Row(batch_size=batch_size, failure=_failure(error, device, batch_size, passed))
         yield msgspec.structs.replace(row, seconds=perf_counter() - start)
+        if row.failure is not None:
+            return
+        passed = Passed(batch_size, row.peak_reserved_bytes)
 
 
-def _time_batch(spec: Spec, device: Device, workload: Workload, batch_size: int) -> Row:
+def _time_batch(spec: Spec, device: Device, workload: Workload, batch_size: int, announce: Announce) -> Row:
     with inference():
         loaded = _load(spec, device, workload, batch_size)
         windows = time_windows(
             device,
-            loaded.step,
+            loaded.batch,
             loaded.stopwatch,
             warmup=spec.warmup,
             batches=spec.batches,
             latency_batches=spec.latency_batches,
             max_seconds=spec.max_seconds,
+            announce=announce,
         )
-    device.check_limit()
-    used = device.memory_use()
+        device.check_limit()
+        used = device.memory_use()
+        output = _check(spec, device, loaded.batch)
+    if isinstance(output, Failure):
+        return Row(batch_size=batch_size, failure=output)
     return Row(
         batch_size=batch_size,
         device_ms=windows.device_ms,
@@ -151,12 +164,32 @@ def _time_batch(spec: Spec, device: Device, workload: Workload, batch_size: int)
         peak_allocated_bytes=used.peak_allocated_bytes,
         peak_reserved_bytes=used.peak_reserved_bytes,
         allocator_retries=used.allocator_retries,
+        output=output,
     )
+
+
+def _check(spec: Spec, device: Device, batch: Batch) -> OutputCheck | Failure:
+    """Check the outputs, after everything was measured; what keeps the check from running is no failure of the row."""
+    device.lift_limit()
+    try:
+        return check_output(batch, spec.dtype, max(2, spec.granularity))
+    except Exception as error:  # the model in a batch that it may not be made for, or memory that is all in use
+        failure = _failure(error, device, batch.size, None)
+        if failure.kind == "died":  # the device itself: an earlier fault has only now come to light
+            raise
+        return OutputCheck(result="unchecked", remark=f"the check failed: {failure.message}")
+
+
+def _failure(error: BaseException, device: Device, batch_size: int, passed: Passed | None) -> Failure:
+    """Return what an exception stands for; called while it is alive, so that memory is as short as it was."""
+    circumstances = Circumstances(batch_size, passed, device.under_a_ceiling, device.memory_is_short())
+    device.lift_limit()
+    return of_exception(error, circumstances)
 
 
 class _Loaded(NamedTuple):
     stopwatch: Stopwatch
-    step: Step
+    batch: Batch
 
 
 def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _Loaded:
@@ -165,12 +198,12 @@ def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _L
     A trial does the same as a row, since near the edge a few MiB decide.
     """
     device.reset_memory_use()
-    loaded = _Loaded(device.stopwatch(spec.batches + 1), workload.step(batch_size))
-    device.settle_limit(loaded.step)
+    loaded = _Loaded(device.stopwatch(spec.batches + 1), workload.batch(batch_size))
+    device.settle_limit(loaded.batch)
     return loaded
 
 
-def _resident(spec: Spec, device: Device) -> Workload:
-    """Build the workload under the spec's memory limit."""
-    device.limit_memory(spec.memory_limit_bytes)
+def _resident(spec: Spec, device: Device, memory_limit_bytes: int | None) -> Workload:
+    """Build the workload under the memory limit."""
+    device.limit_memory(memory_limit_bytes)
     return Workload(spec, device.torch_device)

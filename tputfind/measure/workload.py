@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -13,16 +13,46 @@ from tputfind.errors import BadRequest
 from tputfind.measure.models import Source, find_model, shape_text
 from tputfind.spec import Spec
 
-Step = Callable[[], object]
-"""Run one batch that lies on the device; returns the model's output."""
-
 _WEIGHTS: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _AUTOCAST: Final = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 _CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
+class Batch:
+    """One batch that lies on the device. Calling it is the step: it runs the model and returns its output."""
+
+    def __init__(
+        self,
+        call: Callable[..., object],
+        size: int,
+        arguments: tuple[object, ...],
+        keywords: dict[str, object],
+        axes: Callable[[], list[int | None] | None],
+    ) -> None:
+        self.size = size
+        self._call = call
+        self._arguments = arguments
+        self._keywords = keywords
+        self._axes = axes
+
+    def __call__(self) -> object:
+        """Run the step."""
+        return self._call(*self._arguments, **self._keywords)
+
+    def picked(self, samples: Sequence[int]) -> Batch | None:
+        """Return a batch of some of the samples, by index; None where the inputs cannot be taken apart so."""
+        values = [*self._arguments, *self._keywords.values()]
+        axes = self._axes()
+        if axes is None or len(axes) != len(values) or all(axis is None for axis in axes):
+            return None
+        few = [_picked(value, axis, samples) for value, axis in zip(values, axes, strict=True)]
+        count = len(self._arguments)
+        keywords = dict(zip(self._keywords, few[count:], strict=True))
+        return Batch(self._call, len(samples), tuple(few[:count]), keywords, self._axes)
+
+
 class Workload:
-    """The model of a spec, built and resident on a device in eval mode; ``step`` gives it a batch."""
+    """The model of a spec, built and resident on a device in eval mode; ``batch`` gives it something to do."""
 
     def __init__(self, spec: Spec, device: torch.device) -> None:
         """Build the model on the CPU, convert it there, and move it: the device then holds nothing but the result.
@@ -46,19 +76,31 @@ class Workload:
         self._module = _arranged(module.eval(), self._dtype, spec.layout).to(device)
         self.parameters = sum(parameter.numel() for parameter in module.parameters())
 
-    def step(self, batch_size: int) -> Step:
-        """Put one batch of random inputs on the device and return the step that runs it."""
+    def batch(self, batch_size: int) -> Batch:
+        """Put one batch of random inputs on the device."""
         arguments, keywords = _as_call(self._inputs(batch_size))
+        return Batch(self._call(), batch_size, arguments, keywords, self._batch_axes)
+
+    def _call(self) -> Callable[..., object]:
         module = self._module
         autocast = _AUTOCAST.get(self._spec.dtype)
         if autocast is None:
-            return lambda: module(*arguments, **keywords)
+            return module
 
-        def step() -> object:
+        def call(*arguments: object, **keywords: object) -> object:
             with torch.autocast(self._device.type, dtype=autocast):
                 return module(*arguments, **keywords)
 
-        return step
+        return call
+
+    def _batch_axes(self) -> list[int | None] | None:
+        """Return the batch axis of every input, None for one that has none; None in all where they cannot be told."""
+        if self._sample_shape is not None:
+            return [0]
+        assert self._make_inputs is not None
+        size = self._spec.granularity
+        once, twice = ([*arguments, *keywords.values()] for arguments, keywords in map(self._made, (size, 2 * size)))
+        return None if len(once) != len(twice) else [_axis(*pair, size) for pair in zip(once, twice, strict=True)]
 
     def input_shape(self, batch_size: int) -> str:
         """Return the shape of one sample: ``3x224x224``, several tensors apart by ``+``.
@@ -70,7 +112,7 @@ class Workload:
         """
         if self._sample_shape is not None:
             return shape_text(self._sample_shape)
-        once, twice = (_tensors(self._inputs(size)) for size in (batch_size, 2 * batch_size))
+        once, twice = (_tensors(self._made(size)) for size in (batch_size, 2 * batch_size))
         shapes, follows = [], False
         for tensor, double in zip(once, twice, strict=False):
             pairs = list(zip(tensor.shape, double.shape, strict=False))
@@ -84,17 +126,23 @@ class Workload:
         return "+".join(map(shape_text, shapes))
 
     def _inputs(self, batch_size: int) -> object:
-        torch.manual_seed(self._spec.seed + batch_size)
         if self._make_inputs is not None:
-            arguments, keywords = _as_call(self._make_inputs(batch_size))
+            arguments, keywords = self._made(batch_size)
             placed = {name: self._placed(value) for name, value in keywords.items()}
             return placed or tuple(self._placed(value) for value in arguments)
+        torch.manual_seed(self._spec.seed + batch_size)
         assert self._sample_shape is not None
         shape = (batch_size, *self._sample_shape)
         # Drawn in place and in its final form: a converted copy would leave a hole in the allocator's memory.
         return torch.empty(
             shape, dtype=self._dtype, device=self._device, memory_format=self._memory_format(len(shape))
         ).normal_()
+
+    def _made(self, batch_size: int) -> tuple[tuple[object, ...], dict[str, object]]:
+        """Return what the user's callable makes for a batch size, the same every time, as it made it."""
+        assert self._make_inputs is not None
+        torch.manual_seed(self._spec.seed + batch_size)
+        return _as_call(self._make_inputs(batch_size))
 
     def _placed(self, value: object) -> object:
         if not isinstance(value, torch.Tensor):
@@ -126,6 +174,16 @@ def _arranged(module: nn.Module, dtype: torch.dtype, layout: str) -> nn.Module:
     return module
 
 
+def _picked(value: object, axis: int | None, samples: Sequence[int]) -> object:
+    if axis is None or not isinstance(value, torch.Tensor):
+        return value
+    few = value.index_select(axis, torch.tensor(samples, device=value.device))
+    for memory_format in (torch.channels_last, torch.channels_last_3d):
+        if _CHANNELS_LAST.get(value.dim()) is memory_format and value.is_contiguous(memory_format=memory_format):
+            return few.contiguous(memory_format=memory_format)
+    return few
+
+
 def _as_call(inputs: object) -> tuple[tuple[object, ...], dict[str, object]]:
     """Return inputs as positional and keyword arguments."""
     if isinstance(inputs, dict):
@@ -135,8 +193,16 @@ def _as_call(inputs: object) -> tuple[tuple[object, ...], dict[str, object]]:
     return (inputs,), {}
 
 
-def _tensors(inputs: object) -> list[torch.Tensor]:
-    arguments, keywords = _as_call(inputs)
+def _axis(once: object, twice: object, size: int) -> int | None:
+    """Return the axis that is as long as the batch, and twice as long for twice the batch."""
+    if not (isinstance(once, torch.Tensor) and isinstance(twice, torch.Tensor)):
+        return None
+    lengths = zip(once.shape, twice.shape, strict=False)
+    return next((axis for axis, pair in enumerate(lengths) if pair == (size, 2 * size)), None)
+
+
+def _tensors(inputs: tuple[tuple[object, ...], dict[str, object]]) -> list[torch.Tensor]:
+    arguments, keywords = inputs
     return [value for value in (*arguments, *keywords.values()) if isinstance(value, torch.Tensor)]
 
 

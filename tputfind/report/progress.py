@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from tputfind.units import format_seconds
+
+_NOBODY_WATCHES: Final = (OSError, SystemExit)
+"""The terminal is gone, or the pipe closed, for which rich leaves by SystemExit. What is measured is worth more."""
 
 
 class ShownProgress:
@@ -25,14 +29,16 @@ class ShownProgress:
 
     def __enter__(self) -> Self:
         if self._live is not None:
-            self._live.start()
+            with suppress(*_NOBODY_WATCHES):
+                self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live is not None:
-            self._live.stop()
+            with suppress(*_NOBODY_WATCHES):
+                self._live.stop()
 
     def about(self, subject: str) -> None:
         """Say which model the next words are about."""
@@ -43,7 +49,8 @@ class ShownProgress:
         left = "" if seconds_left is None else f", about {format_seconds(seconds_left)} left"
         line = f"{self._subject}: {what}{left}"
         if self._live is not None:
-            self._live.update(Text(line), refresh=True)
+            with suppress(*_NOBODY_WATCHES):
+                self._live.update(Text(line), refresh=True)
         else:
             self._print(line)
 
@@ -52,4 +59,5 @@ class ShownProgress:
         self._print(f"{self._subject}: {what}")
 
     def _print(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        with suppress(*_NOBODY_WATCHES):
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tputfind.record import Notice, Record, Row
+from tputfind.record import Edge, Notice, Record, Row
 from tputfind.stats import mean, percentile
 from tputfind.summary import KNEE_SHARE, best_under, fastest, knee
 from tputfind.units import MIB, format_bytes, format_figure
@@ -22,6 +22,8 @@ _STOPPED_BY = {
     "cap": "not tried further: --max-batch",
     "unsupported": "batch {at} has no kernel",
     "died": "the process died at batch {at}",
+    "timeout": "batch {at} gave no answer in time",
+    "wrong_output": "batch {at} computes wrong outputs",
     "error": "the model fails at batch {at}",
 }
 
@@ -57,11 +59,12 @@ def to_markdown(records: Sequence[Record]) -> bytes:
 
 
 def summary(record: Record) -> list[tuple[str, str]]:
-    """Return the answers of a record, as four lines of a label and a text."""
+    """Return the answers of a record, each a label and a text."""
     rows, spec = record.rows, record.spec
     best, bend = fastest(rows), knee(rows)
     return [
         ("Largest batch", _largest(record)),
+        *([("Safe batch", _safe(record, record.safe))] if record.safe else []),
         ("Fastest batch", _row_text(best)),
         ("Knee", f"{_row_text(bend)}, the smallest with {KNEE_SHARE:.0%} of the best" if bend else "nothing was timed"),
         ("Best under SLO", "no --slo was given" if spec.slo_ms is None else _under_slo(record, spec.slo_ms)),
@@ -77,7 +80,18 @@ def _largest(record: Record) -> str:
         return f"not known: the search was cut short; in trials, {fits or 'no batch'} was the largest that fitted"
     if edge.limited_by == "cap" and record.spec.max_batch is None:
         return f"{edge.largest_batch}, no larger one is ever tried: memory and time hardly grow with this model's batch"
-    return f"{edge.largest_batch or 'none'}, {_STOPPED_BY[edge.limited_by].format(at=edge.fails_at)}"
+    return f"{_batch(edge)}, {_STOPPED_BY[edge.limited_by].format(at=edge.fails_at)}"
+
+
+def _batch(edge: Edge) -> str:
+    soaked = f", soaked for {edge.soaked_batches} batches" if edge.soaked_batches else ""
+    return f"{edge.largest_batch or 'none'}{soaked}"
+
+
+def _safe(record: Record, safe: Edge) -> str:
+    headroom = record.spec.headroom
+    kept = format_bytes(headroom) if isinstance(headroom, int) else f"{100 * (headroom or 0):g}%"
+    return f"{_batch(safe)}, with {kept} of the memory kept free"
 
 
 def _row_text(row: Row | None) -> str:
@@ -137,7 +151,10 @@ def _remark(record: Record, row: Row) -> str:
     names = [
         ("fastest", fastest(record.rows)),
         ("knee", knee(record.rows)),
-        ("largest", next((r for r in record.rows if record.edge and r.batch_size == record.edge.largest_batch), None)),
+        *[
+            (name, next((r for r in record.rows if edge and r.batch_size == edge.largest_batch), None))
+            for name, edge in (("largest", record.edge), ("safe", record.safe))
+        ],
     ]
     kinds = [notice.kind.replace("_", " ") for notice in record.notices if row.batch_size in notice.batch_sizes]
     return ", ".join([name for name, named in names if named is row] + kinds)

@@ -10,7 +10,9 @@ Ask = Callable[[int], LimitedBy | None]
 """A question about one batch size: None where it passes, else what stands in its way."""
 
 
-def find_edge(ask: Ask, prove: Ask, *, granularity: int, max_batch: int, linear: bool = False) -> Edge:
+def find_edge(
+    ask: Ask, prove: Ask, *, granularity: int, max_batch: int, linear: bool = False, first: int | None = None
+) -> Edge:
     """Return the largest multiple of ``granularity`` up to ``max_batch`` that passes both questions.
 
     Doubles until a batch does not pass, then bisects; ``linear`` counts up instead. The batch left over is put to
@@ -26,6 +28,7 @@ def find_edge(ask: Ask, prove: Ask, *, granularity: int, max_batch: int, linear:
         granularity: the step of the answer, at least 1.
         max_batch: the cap, at least ``granularity``; no larger batch is tried.
         linear: count up one step at a time.
+        first: a guess at the answer; it is asked first, and saves questions where it is good.
     """
     cap = max_batch // granularity
     passed = [0]
@@ -33,10 +36,12 @@ def find_edge(ask: Ask, prove: Ask, *, granularity: int, max_batch: int, linear:
     limited_by: LimitedBy = "cap"
     proven = 0
     question = ask
+    guess = max(0, min((first or 0) // granularity, cap))
     while True:
         largest = passed[-1]
         if fails_at - largest > 1:
-            unit = _next(largest, fails_at, cap, linear)
+            unit = guess or _next(largest, fails_at, cap, linear)
+            guess = 0
         elif largest == proven:
             tried = None if limited_by == "cap" else fails_at * granularity
             return Edge(largest_batch=largest * granularity, limited_by=limited_by, fails_at=tried)

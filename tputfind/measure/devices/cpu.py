@@ -9,7 +9,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import psutil
 import torch
@@ -18,6 +18,8 @@ from tputfind.errors import BadRequest
 from tputfind.measure.devices.host import software
 from tputfind.measure.devices.protocol import MemoryUse
 from tputfind.record import Environment
+
+_SHORT_BYTES: Final = 64 * 2**20
 
 
 class HostStopwatch:
@@ -46,6 +48,7 @@ class Cpu:
 
     def __init__(self) -> None:
         self.under_a_ceiling = False
+        self._short_from_bytes = 0
         torch.ones(2**20).add_(1)  # starts torch's threads, whose stacks belong to the idle process
         self._idle_resident_bytes = _status_bytes("VmRSS")
         self._idle_address_bytes = _status_bytes("VmSize")
@@ -72,7 +75,9 @@ class Cpu:
             if limit_bytes is not None:
                 raise BadRequest(f"--memory-limit on the CPU needs Linux: {sys.platform} does not enforce RLIMIT_AS")
             return
-        ceiling = (self._idle_address_bytes or 0) + (limit_bytes or _memory()[1])
+        limit_bytes = limit_bytes or _memory()[1]
+        ceiling = (self._idle_address_bytes or 0) + limit_bytes
+        self._short_from_bytes = ceiling - max(_SHORT_BYTES, limit_bytes // 10)
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (ceiling if hard < 0 else min(ceiling, hard), hard))
         self.under_a_ceiling = True
@@ -88,6 +93,11 @@ class Cpu:
         if self.under_a_ceiling:
             hard = resource.getrlimit(resource.RLIMIT_AS)[1]
             resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+
+    def memory_is_short(self) -> bool:
+        """Say whether the address space came near the ceiling. A request that was refused does not count to it."""
+        peak_bytes = _status_bytes("VmPeak")
+        return self.under_a_ceiling and peak_bytes is not None and peak_bytes > self._short_from_bytes
 
     def stopwatch(self, marks: int) -> HostStopwatch:  # noqa: ARG002  # the list grows as it needs
         """Return a stopwatch on the host clock."""

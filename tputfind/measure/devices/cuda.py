@@ -16,6 +16,7 @@ from tputfind.record import Environment
 from tputfind.units import format_bytes
 
 _TF32_CAPABILITY: Final = (8, 0)
+_SHORT_BYTES: Final = 256 * 2**20
 
 
 class EventStopwatch:
@@ -119,6 +120,17 @@ class Cuda:
 
     def lift_limit(self) -> None:
         """The limit binds the device's memory only, which no report needs."""
+
+    def memory_is_short(self) -> bool:
+        """Say whether the device, or the limit, has too little left for a library's handle and its kernels."""
+        try:
+            left = torch.cuda.mem_get_info(self._index)[0]
+            if self._limit_bytes is not None:
+                used = self._outside_bytes() + torch.cuda.memory_reserved(self._index)
+                left = min(left, self._limit_bytes - used)
+        except RuntimeError:  # the context is past use
+            return False
+        return left < _SHORT_BYTES
 
     def stopwatch(self, marks: int) -> EventStopwatch:
         """Return a stopwatch of CUDA events."""

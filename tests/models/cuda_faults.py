@@ -1,0 +1,95 @@
+"""Models that fail on a GPU as real ones do: each a factory for ``cuda_faults.py:NAME``."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+SAMPLE = (64, 256, 256)
+"""2^22 elements: 512 samples reach 2^31."""
+
+
+def small_inputs(batch_size: int) -> torch.Tensor:
+    return torch.randn(batch_size, 64)
+
+
+def large_inputs(batch_size: int) -> torch.Tensor:
+    return torch.empty(batch_size, *SAMPLE, dtype=torch.float16, device="cuda").normal_()
+
+
+class LooksUpWhatIsNotThere(nn.Module):
+    """A device-side assertion of torch's own, above 4 samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.table(torch.arange(len(x), device=x.device))
+
+
+class WritesOutOfBounds(nn.Module):
+    """An illegal memory access, above 4 samples."""
+
+    source = 'extern "C" __global__ void bad(long long address) { *(volatile int*)address = 1; }'
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 4:
+            torch.cuda._compile_kernel(self.source, "bad")((1, 1, 1), (1, 1, 1), (16,))
+        return x * 2
+
+
+class MultipliesOnAFullCard(nn.Module):
+    """The first matrix product of the process, above 4 samples with next to no memory left for cuBLAS."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 4:
+            step = 2**30
+            while step >= 2**21:
+                if torch.cuda.mem_get_info()[0] - step < 32 * 2**20:
+                    step //= 2
+                else:
+                    torch.cuda.caching_allocator_alloc(step)
+        return x @ x.T if len(x) > 4 else x * 2
+
+
+class CountsIn32Bits(nn.Module):
+    """Doubles its input with a kernel whose index is an int: nothing is said where it overflows."""
+
+    source = """
+    extern "C" __global__ void twice(const unsigned short* from, unsigned short* to, long long count) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i >= 0 && i < count) to[i] = from[i];
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kernel is None:
+            self.kernel = torch.cuda._compile_kernel(self.source, "twice")
+        y = torch.zeros_like(x)
+        self.kernel(((x.numel() + 255) // 256, 1, 1), (256, 1, 1), (x, y, x.numel()))
+        return y
+
+
+def looks_up_what_is_not_there():
+    return LooksUpWhatIsNotThere(), small_inputs
+
+
+def writes_out_of_bounds():
+    return WritesOutOfBounds(), small_inputs
+
+
+def multiplies_on_a_full_card():
+    return MultipliesOnAFullCard(), small_inputs
+
+
+def counts_in_32_bits():
+    return CountsIn32Bits(), large_inputs
+
+
+def pools():
+    return nn.AvgPool2d(3, 1, 1), large_inputs

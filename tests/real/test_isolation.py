@@ -1,0 +1,153 @@
+"""A process that aborts, exits, is killed, hangs or talks rubbish costs one trial, not the run; nothing outlives it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+
+import psutil
+import pytest
+from support.command import ENVIRONMENT, MODELS, QUICK, command, run
+
+
+def processes(*words: str) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter() if list(words) == _command_line(process)]
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("factory", "limited_by", "message"),
+    [
+        ("kills_itself_above_4", "died", "killed by SIGKILL"),
+        ("exits_above_4", "died", "exited with status 3 before it had answered: three"),
+        ("closes_every_file_above_4", "died", "it closed the pipe for its answers"),
+        ("writes_rubbish_above_4", "died", "or wrote something else into it"),
+        ("says_done_above_4", "died", "gave 0 answers to one question"),
+        ("hangs_above_4", "timeout", "no answer within 2 s"),
+        ("forks_and_waits", "died", "exited with status 4 before it had answered"),
+        ("asks_for_an_exbibyte_above_4", "index", "you tried to allocate 1152921504606846976 bytes"),
+    ],
+)
+def test_what_becomes_of_a_process_bounds_the_search_and_is_named(tmp_path, factory, limited_by, message):
+    ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--trial-timeout", "2s", *QUICK)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert (record.edge.largest_batch, record.edge.fails_at) == (4, 5)
+    assert record.edge.limited_by == limited_by
+    failures = {trial.batch_size: trial.failure for trial in record.trials}
+    assert message in failures[5].message
+    assert [row.status for row in record.rows] == ["ok", "ok", "ok"]
+    assert {5, 6, 8} <= {size for notice in record.notices for size in notice.batch_sizes}
+    assert not processes("sleep", "86397")
+
+
+def test_a_process_that_is_killed_from_outside_costs_one_trial(tmp_path):
+    """As the kernel does where the machine's memory runs out."""
+    killed = []
+
+    def kill_all_who_wait():
+        while not over.wait(0.02):
+            try:
+                pid = int((tmp_path / "victim").read_text())
+                (tmp_path / "victim").unlink()
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+            except (OSError, ValueError):
+                continue
+
+    over = threading.Event()
+    killer = threading.Thread(target=kill_all_who_wait)
+    killer.start()
+    try:
+        ran = run(tmp_path, f"{MODELS}/plain.py:waits_to_be_killed_above_4", *QUICK)
+    finally:
+        over.set()
+        killer.join()
+
+    assert ran.status == 0, ran.err
+    assert (ran.record().edge.largest_batch, ran.record().edge.limited_by) == (4, "died")
+    assert len(killed) == 3  # of batches 8, 6 and 5
+
+
+@pytest.mark.parametrize("factory", ["hangs", "hangs_when_it_is_made"])
+def test_a_model_that_only_hangs_ends_after_one_trial_and_the_line_says_what_to_do(tmp_path, factory):
+    ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--trial-timeout", "1s", "--quiet")
+
+    assert ran.status == 5
+    assert "no answer within 1 s" in ran.err
+    assert "raise --trial-timeout" in ran.err
+
+
+def test_a_row_may_take_longer_than_a_trial_may(tmp_path):
+    """The time-out is for silence: a child says how long its next stage will take."""
+    ran = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--trial-timeout", "1s", "--batch-sizes", 12, *QUICK)
+
+    (row,) = ran.record().rows
+    assert row.status == "ok"
+    assert row.seconds > 2
+
+
+def test_what_a_model_starts_ends_with_its_trial(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:leaves_a_process", "--max-batch", 2, *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert not processes("sleep", "86398")
+
+
+def test_an_operator_without_a_kernel_is_named_so_after_one_trial(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:has_no_kernel", "--dtype", "fp16", "--quiet")
+
+    assert ran.status == 5
+    assert "Low precision dtypes not supported" in ran.err
+    assert "try another --dtype" in ran.err
+
+
+def test_every_process_is_gone_when_the_parent_is_killed_while_a_model_hangs(tmp_path):
+    process = subprocess.Popen(
+        [*command(), f"{MODELS}/plain.py:hangs"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stderr:
+        if "does batch 1 fit" in line:
+            break
+    deadline = time.monotonic() + 20
+    while len(family := psutil.Process(process.pid).children(recursive=True)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+
+    assert len(family) == 2
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive
+
+
+def test_the_time_of_a_trial_sets_the_next_ones_patience():
+    from tputfind.measure.bench import default_timeout_s
+
+    assert default_timeout_s(None) == 600
+    assert default_timeout_s(0.2) == 60
+    assert default_timeout_s(30) == 300
+
+
+def test_a_process_start_costs_less_than_a_second(tmp_path):
+    """One fork a trial, and no import: the whole of a trial whose model does nothing."""
+    record = run(tmp_path, f"{MODELS}/plain.py:keyword_inputs", "--max-batch", 64, *QUICK).record()
+
+    seconds = sorted(trial.seconds for trial in record.trials)
+    print(f"a trial of a model that does nothing: {[round(s, 3) for s in seconds]} s")
+    assert seconds[len(seconds) // 2] < 1
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", record.tputfind)

@@ -1,0 +1,76 @@
+"""The answer with memory kept free, and the answer that was run for longer."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from support.command import MODELS, QUICK, run
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
+ASKED = (f"{MODELS}/plain.py:four_mebibytes", "--memory-limit", "256MiB", *QUICK)
+
+
+@pytest.mark.parametrize(("headroom", "expected"), [("25%", 48), ("128MiB", 32)])
+def test_headroom_names_a_safe_batch_beside_the_largest(tmp_path, headroom, expected):
+    ran = run(tmp_path, *ASKED, "--headroom", headroom)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert abs(record.edge.largest_batch - 64) <= 1
+    assert abs(record.safe.largest_batch - expected) <= 1
+    assert record.safe.fails_at == record.safe.largest_batch + 1
+    limit_bytes = record.safe.memory_limit_bytes
+    under_it = [trial for trial in record.trials if trial.memory_limit_bytes == limit_bytes]
+    assert {trial.batch_size: trial.failure is None for trial in under_it}[record.safe.fails_at] is False
+    proof = max(under_it, key=lambda trial: trial.steps)
+    row = next(row for row in record.rows if row.batch_size == record.safe.largest_batch)
+    assert (proof.batch_size, proof.failure) == (record.safe.largest_batch, None)
+    assert proof.steps >= len(row.device_ms) + len(row.latency_ms)
+    assert (
+        f"Safe batch     {record.safe.largest_batch}, with {headroom.replace('M', ' M')} of the memory kept" in ran.out
+    )
+    assert row.status == "ok"
+
+
+def test_where_something_else_than_memory_ends_the_search_the_largest_batch_is_safe_too(tmp_path):
+    ran = run(tmp_path, *ASKED, "--max-batch", 8, "--headroom", "25%")
+
+    record = ran.record()
+    assert (record.edge.largest_batch, record.safe.largest_batch) == (8, 8)
+    assert record.safe.limited_by == "cap"
+    assert sum(trial.memory_limit_bytes == record.safe.memory_limit_bytes for trial in record.trials) == 2
+
+
+def test_headroom_that_leaves_nothing_is_refused(tmp_path):
+    ran = run(tmp_path, *ASKED, "--headroom", "1GiB")
+
+    assert ran.status == 2
+    assert "--headroom 1.0 GiB leaves nothing of the 256 MiB" in ran.err
+
+
+@pytest.mark.parametrize(("soak", "expected"), [(0, 64), (60, 32)])
+def test_a_workload_that_takes_more_at_its_fiftieth_step_is_caught_by_a_soak(tmp_path, soak, expected):
+    asked = (f"{MODELS}/plain.py:takes_more_at_the_fiftieth", "--memory-limit", "256MiB", *QUICK)
+    ran = run(tmp_path, *asked, "--soak", soak)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert abs(record.edge.largest_batch - expected) <= 1
+    assert record.edge.soaked_batches == soak
+    soaks = {trial.batch_size: trial.failure for trial in record.trials if trial.steps == 63}
+    if soak:
+        assert f"Largest batch  {record.edge.largest_batch}, soaked for {soak} batches, batch" in ran.out
+        assert soaks[record.edge.largest_batch] is None
+        assert soaks[record.edge.fails_at].kind == "out_of_memory"
+        assert "failed_when_soaked" in {notice.kind for notice in record.notices}
+
+
+def test_the_safe_batch_is_soaked_too(tmp_path):
+    ran = run(tmp_path, *ASKED, "--headroom", "50%", "--soak", 40)
+
+    record = ran.record()
+    assert (record.edge.soaked_batches, record.safe.soaked_batches) == (40, 40)
+    assert any(
+        trial.steps >= 43 and trial.memory_limit_bytes == record.safe.memory_limit_bytes for trial in record.trials
+    )

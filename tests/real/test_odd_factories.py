@@ -1,0 +1,70 @@
+"""Whatever a factory returns: it is measured or refused, never a traceback of ours."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tputfind.errors import TputfindError
+from tputfind.measure.messages import Inspect, Inspection, TimeBatches, TryBatch
+from tputfind.record import Row, Trial
+from tputfind.spec import read_spec
+
+VALUES = st.recursive(
+    st.sampled_from(
+        [
+            "None",
+            "0",
+            "''",
+            "object()",
+            "nn.Identity()",
+            "nn.Linear(2, 2)",
+            "torch.randn(3, 2)",
+            "torch.tensor(1)",
+            "torch.randn(0)",
+            "float('nan')",
+            "torch.randn(2, 2).to_sparse()",
+            "(lambda n: torch.randn(n, 2))",
+            "(lambda n: {'input': torch.randn(n, 2)})",
+            "(lambda n: [torch.randn(n, 2), None])",
+            "(lambda n: {1: torch.randn(n, 2)})",
+            "(lambda n: None)",
+            "(lambda n: torch.randn(2, n).expand(2, n))",
+            "(lambda n: 1 / 0)",
+            "(lambda: 1)",
+            "(lambda n: (_ for _ in ()).throw(SystemExit(3)))",
+            "type('Odd', (nn.Module,), {'forward': lambda self, x: {'y': x, 'z': [x, None]}})()",
+            "type('Odd', (nn.Module,), {'forward': lambda self, x: x.to_sparse()})()",
+            "type('Odd', (nn.Module,), {'forward': lambda self, x: self})()",
+            "type('Odd', (nn.Module,), {'forward': lambda self, x: (torch.zeros(0), x, x.sum(), x[:0])})()",
+        ]
+    ),
+    lambda inner: st.lists(inner, min_size=1, max_size=3).map(lambda parts: f"({', '.join(parts)},)"),
+    max_leaves=3,
+)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(value=VALUES | st.tuples(VALUES, VALUES).map(lambda pair: f"({pair[0]}, {pair[1]})"))
+def test_any_result_of_a_factory_is_measured_or_refused_in_words(tmp_path, children, value):
+    path = tmp_path / "odd.py"
+    path.write_text(f"import torch\nfrom torch import nn\n\n\ndef make():\n    return {value}\n")
+    before = set(tmp_path.iterdir())
+    spec = read_spec(f"{path}:make", {"batches": 10, "latency_batches": 10, "warmup": 0, "device": "cpu"})
+
+    try:
+        children.ask_one(Inspect(spec), Inspection, 30)
+        trial = children.ask_one(TryBatch(spec, 5), Trial, 30)
+        (row,) = children.ask(TimeBatches(spec, (5,)), Row, 30)
+    except TputfindError as refusal:
+        assert refusal.exit_code in (2, 5)
+        assert type(refusal).__name__ != "ChildFailed"
+        assert "tputfind/measure" not in refusal.traceback
+    else:
+        assert (trial.failure is None) == (row.failure is None)
+        assert row.failure is not None or row.output is not None
+    assert set(tmp_path.iterdir()) - before <= {tmp_path / "__pycache__"}

@@ -1,0 +1,82 @@
+"""Rows whose outputs are wrong are never recommended; what cannot be checked is said."""
+
+from __future__ import annotations
+
+import pytest
+from support.command import MODELS, QUICK, run
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        ("forgets_the_last_sample_above_4", "sample 4 of batch 5, set beside the same sample in a batch of 2, differs"),
+        ("overflows_once_above_4", "sample 2 of batch 5, set beside the same sample in a batch of 2, holds NaN"),
+    ],
+)
+def test_rubbish_is_a_wrong_output_and_bounds_the_answer(tmp_path, factory, message):
+    ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--max-batch", 16, *QUICK)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert (record.edge.largest_batch, record.edge.limited_by, record.edge.fails_at) == (4, "wrong_output", 5)
+    rows = {row.batch_size: row for row in record.rows}
+    assert {size for size, row in rows.items() if row.status == "ok"} == {1, 2, 4}
+    assert rows[5].status == "wrong_output"
+    assert message in rows[5].failure.message
+    assert rows[5].samples_per_s is None
+    assert "computes wrong outputs" in ran.out
+    assert ran.out.split("Fastest batch  ")[1].split(",")[0] in ("1", "2", "4")
+
+
+def test_a_batch_size_that_was_named_and_computes_rubbish_is_kept_and_not_recommended(tmp_path):
+    factory = "forgets_the_last_sample_above_4"
+    ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--batch-sizes", "2,64", *QUICK)
+
+    assert [row.status for row in ran.record().rows] == ["ok", "wrong_output"]
+    assert "do not deploy this batch" in " ".join(ran.out.split())
+
+
+@pytest.mark.parametrize(
+    ("factory", "result", "remark"),
+    [
+        ("keyword_inputs", "right", ""),
+        ("structures", "right", ""),
+        ("noise", "unchecked", "differs from run to run"),
+        ("beside_others", "unchecked", "with the other samples of its batch"),
+        ("counts", "unchecked", "no output has floating-point values by sample"),
+        ("no_numbers", "not_finite", ""),
+    ],
+)
+def test_what_was_checked_is_recorded_and_what_was_not_is_said(tmp_path, factory, result, remark):
+    ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--batch-sizes", "16", *QUICK)
+
+    assert ran.status == 0, ran.err
+    (row,) = ran.record().rows
+    assert (row.status, row.output.result) == ("ok", result)
+    assert remark in row.output.remark
+    kinds = [notice.kind for notice in ran.record().notices]
+    assert ("output_unchecked" in kinds) == (result == "unchecked")
+    assert ("output_not_finite" in kinds) == (result == "not_finite")
+
+
+def test_a_model_that_takes_only_multiples_is_checked_in_a_batch_of_that_many(tmp_path):
+    (tmp_path / "by_four.py").write_text(
+        "from torch import nn, randn\n"
+        "class ByFour(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x.view(-1, 4, 3).mul(2).view(-1, 3)\n"
+        "def make():\n"
+        "    return ByFour(), lambda batch_size: randn(batch_size, 3)\n"
+    )
+
+    ran = run(tmp_path, "by_four.py:make", "--granularity", 4, "--max-batch", 12, "--search", "linear", *QUICK)
+
+    rows = {row.batch_size: row for row in ran.record().rows}
+    assert rows[12].output.result == "right"
+
+
+def test_a_real_model_in_bf16_is_right(tmp_path):
+    ran = run(tmp_path, "mobilenet_v3_small", "--dtype", "bf16", "--image-size", 64, "--batch-sizes", 8, *QUICK)
+
+    (row,) = ran.record().rows
+    assert row.output.result == "right"

@@ -1,0 +1,174 @@
+"""A run that was cut short is gone on with, and ends as if it had not been."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import time
+
+import pandas
+import pytest
+from support.command import ENVIRONMENT, MODELS, QUICK, command, run
+
+import tputfind
+from tputfind.record import Record
+from tputfind.report.table import COLUMNS
+
+SEED = 20261121
+KILLS = 20
+ASKED = ("--max-latency", "25ms", "--batches", 10, "--latency-batches", 10, "--warmup", 0)
+MEASURED = [name for name, kind in COLUMNS.items() if kind == "Float64"]
+
+
+def without_figures(path) -> pandas.DataFrame:
+    return pandas.read_csv(path, dtype=COLUMNS).drop(columns=MEASURED)
+
+
+def kill_after(folder, seconds: float, *arguments) -> None:
+    process = subprocess.Popen(
+        [*command(), *map(str, arguments)],
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    time.sleep(seconds)
+    process.kill()
+    process.wait()
+
+
+def test_a_run_killed_at_20_random_moments_resumes_each_time_to_the_same_table(tmp_path):
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    asked = (f"{MODELS}/plain.py:sleeps", *ASKED, "--soak", 2, "--headroom", "50%")
+    start = time.monotonic()
+    assert run(whole, *asked).status == 0
+    whole_s = time.monotonic() - start
+    (table,) = (whole / "results").glob("*.csv")
+    expected = without_figures(table)
+    moments = random.Random(SEED)
+    counts = {"before anything was saved": 0, "resumed": 0, "finished": 0}
+
+    for number in range(KILLS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        # Importing torch takes the first part of it, when there is nothing to lose yet.
+        kill_after(folder, moments.uniform(0.45, 1.0) * whole_s, *asked)
+        kept = list(folder.glob("results/*.json"))
+        if not kept:
+            counts["before anything was saved"] += 1
+            continue
+        before = tputfind.load_record(kept[0])
+        resumed = run(folder, "--resume", kept[0].relative_to(folder), "--quiet")
+
+        assert resumed.status == 0, resumed.err
+        after = tputfind.load_record(kept[0])
+        assert after.trials[: len(before.trials)] == before.trials
+        assert set(before.rows) <= set(after.rows)
+        pandas.testing.assert_frame_equal(without_figures(kept[0].with_suffix(".csv")), expected)
+        counts["finished" if before.finished else "resumed"] += 1
+
+    print(f"killed {KILLS} times in {whole_s:.1f} s: {counts}")
+    assert counts["resumed"] >= KILLS // 2
+
+
+@pytest.fixture(scope="module")
+def cut_short(tmp_path_factory) -> Record:
+    """A finished run, of which only the first trials and no rows are left."""
+    folder = tmp_path_factory.mktemp("whole")
+    ran = run(folder, f"{MODELS}/plain.py:sleeps", *ASKED)
+    assert ran.status == 0, ran.err
+    whole = json.loads(next((folder / "results").glob("*.json")).read_bytes())
+    left = whole | {"trials": whole["trials"][:2], "rows": [], "edge": None, "finished": None}
+    return tputfind.record.from_json(json.dumps(left).encode(), "cut short")
+
+
+def resumed(folder, record: Record, *arguments, **changes):
+    data = json.loads(record.to_json())
+    for name, value in changes.items():
+        where, _, field = name.rpartition("__")
+        (data[where] if where else data)[field] = value
+    (folder / "cut.json").write_text(json.dumps(data))
+    return run(folder, *arguments, "--resume", "cut.json")
+
+
+def test_no_finished_trial_is_repeated_and_the_record_says_that_it_was_resumed(tmp_path, cut_short):
+    ran = resumed(tmp_path, cut_short)
+
+    assert ran.status == 0, ran.err
+    assert "does batch 1 fit" not in ran.err
+    assert "does batch 2 fit" not in ran.err
+    record = tputfind.load_record(tmp_path / "cut.json")
+    assert record.trials[:2] == cut_short.trials
+    assert (record.edge.largest_batch, record.edge.limited_by) == (2, "latency")
+    assert (record.started, len(record.resumed)) == (cut_short.started, 1)
+    assert record.wall_s > cut_short.wall_s
+    assert (tmp_path / "cut.csv").exists()
+    assert not (tmp_path / "results").exists() or not list((tmp_path / "results").iterdir())
+
+
+def test_the_same_command_with_resume_goes_on_and_a_finished_record_is_only_shown(tmp_path, cut_short):
+    same = (f"{MODELS}/plain.py:sleeps", *ASKED)
+    first = resumed(tmp_path, cut_short, *same, "--trial-timeout", "1min")
+    before = (tmp_path / "cut.json").read_bytes()
+    second = run(tmp_path, *same, "--resume", "cut.json")
+
+    assert (first.status, second.status) == (0, 0), first.err + second.err
+    assert "is finished: there is nothing left to measure" in second.err
+    assert "Largest batch  2" in second.out
+    assert (tmp_path / "cut.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "expected"),
+    [
+        ((), {"method": 0}, "was measured by method 0"),
+        ((), {"environment__device_name": "NVIDIA H200"}, "device_name (NVIDIA H200 then"),
+        ((), {"environment__torch": "1.0"}, "torch (1.0 then"),
+        ((), {"input_shape": "2"}, "the model's input and parameters"),
+        ((f"{MODELS}/plain.py:sleeps", *ASKED, "--seed", 1), {}, "seed (0 then, 1 now)"),
+        ((f"{MODELS}/plain.py:mebibytes", *ASKED), {}, "another question: model"),
+        (("resnet18", "resnet34"), {}, "several models were named"),
+        (("--seed", 1), {}, "options without a MODEL ask nothing"),
+        ((), {"schema": 99}, "it was written by a newer tputfind"),
+        ((), {"spec__granularity": 0}, "is not a tputfind record"),
+        ((), {"spec__batch_sizes": [4, 2]}, "--batch-sizes must rise"),
+        ((), {"trials": [{"batch_size": -3}]}, "is not a tputfind record"),
+    ],
+)
+def test_a_record_of_something_else_is_refused_and_left_as_it_was(tmp_path, cut_short, arguments, changes, expected):
+    ran = resumed(tmp_path, cut_short, *arguments, **changes)
+
+    assert ran.status == 2, ran.err
+    assert expected in ran.err
+    assert "Traceback" not in ran.err
+    written = json.loads((tmp_path / "cut.json").read_text())
+    assert written["trials"] == changes.get("trials", json.loads(cut_short.to_json())["trials"])
+    assert written["finished"] is None
+
+
+def test_a_run_of_named_batch_sizes_goes_on_with_the_missing_ones(tmp_path):
+    first = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--batch-sizes", "1,2,3", *QUICK)
+    (path,) = (tmp_path / "results").glob("*.json")
+    data = json.loads(path.read_bytes())
+    data["rows"], data["finished"] = [data["rows"][1]], None
+    path.write_text(json.dumps(data))
+
+    second = run(tmp_path, "--resume", path)
+
+    assert (first.status, second.status) == (0, 0), second.err
+    rows = tputfind.load_record(path).rows
+    assert [row.batch_size for row in rows] == [1, 2, 3]
+    assert json.loads(path.read_bytes())["rows"][1] == data["rows"][0]
+    assert "timing batch 2" not in second.err
+
+
+def test_a_file_that_is_no_record_is_refused(tmp_path):
+    (tmp_path / "cut.json").write_bytes(b'{"schema": 2, "method"')
+
+    ran = run(tmp_path, "--resume", "cut.json")
+
+    assert ran.status == 2
+    assert "cut.json is not a tputfind record" in ran.err
+    assert run(tmp_path, "--resume", "none.json").status == 2

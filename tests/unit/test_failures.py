@@ -1,0 +1,183 @@
+"""Every known face of failure, and what it stands for. Texts are those that torch, CUDA and their libraries print."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tputfind.measure.failures import Circumstances, Passed, for_want_of_memory, of_death, of_exception, of_silence
+from tputfind.notices import ADVICE
+from tputfind.record import FailureKind
+from tputfind.units import GIB
+
+FIRST = Circumstances(batch_size=1)
+LARGER = Circumstances(batch_size=64, passed=Passed(32, GIB))
+SHORT = Circumstances(batch_size=64, passed=Passed(32, GIB), memory_is_short=True)
+UNDER_A_CEILING = Circumstances(batch_size=64, passed=Passed(32, GIB), under_a_ceiling=True)
+FIRST_UNDER_A_CEILING = Circumstances(under_a_ceiling=True)
+FIRST_AND_SHORT = Circumstances(under_a_ceiling=True, memory_is_short=True)
+
+CUDA_OOM = (
+    "CUDA out of memory. Tried to allocate {}. GPU 0 has a total capacity of 139.80 GiB of which 7.12 MiB is free. "
+    "Including non-PyTorch memory, this process has 139.79 GiB memory in use."
+)
+ILLEGAL = "CUDA error: an illegal memory access was encountered\nSearch for `cudaErrorIllegalAddress' in https://docs"
+ASSERTED = "CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert' in https://docs.nvidia.com"
+NO_ENGINE = "GET was unable to find an engine to execute this computation"
+NO_ENGINE_OF_OLD = "FIND was unable to find an engine to execute this computation"
+NOT_SUPPORTED = (
+    "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a non-contiguous input."
+)
+NOT_INITIALIZED = "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
+EXECUTION_FAILED = "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"
+NO_PRIMITIVE = "could not create a primitive"
+CPU_OOM = (
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+    "{} bytes. Error code 12 (Cannot allocate memory)"
+)
+INT32_ASSERT = (
+    "input_.numel() < std::numeric_limits<int32_t>::max() INTERNAL ASSERT FAILED at "
+    '"/pytorch/aten/src/ATen/native/cuda/AdaptiveAveragePooling.cu":532, please report a bug to PyTorch. '
+)
+UPSAMPLE = "upsample_bilinear2d_nhwc only supports input tensors with less than INT_MAX elements, but got [520, 64]"
+
+TABLE = [
+    # Memory, wherever it is said.
+    ("out_of_memory", RuntimeError(CUDA_OOM.format("392.00 MiB")), FIRST),
+    ("out_of_memory", RuntimeError(CUDA_OOM.format("1.53 GiB")), LARGER),
+    ("out_of_memory", RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously"), FIRST),
+    ("out_of_memory", RuntimeError("CUDA driver error: out of memory"), FIRST),
+    ("out_of_memory", RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), FIRST),
+    ("out_of_memory", RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), FIRST),
+    ("out_of_memory", RuntimeError("HIP out of memory. Tried to allocate 2.00 GiB"), FIRST),
+    ("out_of_memory", RuntimeError("XPU out of memory. Tried to allocate 2.00 GiB"), FIRST),
+    ("out_of_memory", RuntimeError("MPS backend out of memory (MPS allocated: 9.06 GiB, max: 9.07 GiB)"), FIRST),
+    ("out_of_memory", RuntimeError("NPU out of memory. Tried to allocate 1024.00 MiB (NPU 0; 29.50 GiB total)"), FIRST),
+    ("out_of_memory", RuntimeError(CPU_OOM.format(4194304)), FIRST),
+    ("out_of_memory", RuntimeError("std::bad_alloc"), FIRST),
+    ("out_of_memory", MemoryError(), FIRST),
+    ("out_of_memory", OSError(12, "Cannot allocate memory"), FIRST),
+    ("out_of_memory", RuntimeError("unable to mmap 8192 bytes: Cannot allocate memory (12)"), UNDER_A_CEILING),
+    ("error", RuntimeError("unable to mmap 8192 bytes: Invalid argument (22)"), FIRST),
+    ("error", OSError(2, "No such file or directory"), UNDER_A_CEILING),
+    # A request that the batch cannot explain is a size that overflowed; mere size is not.
+    ("index_limit", RuntimeError(CUDA_OOM.format("16.00 EiB")), FIRST),
+    ("index_limit", RuntimeError(CUDA_OOM.format("17179869184.00 GiB")), FIRST),
+    ("index_limit", RuntimeError(CPU_OOM.format(2**60)), FIRST),
+    ("index_limit", RuntimeError(CUDA_OOM.format("110.00 GiB")), Circumstances(40, Passed(20, 13 * GIB))),
+    ("out_of_memory", RuntimeError(CUDA_OOM.format("196.00 GiB")), Circumstances(131072, Passed(65536, 120 * GIB))),
+    ("out_of_memory", RuntimeError(CUDA_OOM.format("196.00 GiB")), FIRST),
+    ("out_of_memory", RuntimeError(CUDA_OOM.format("196.00 GiB")), Circumstances(131072, Passed(8, GIB))),
+    # 32-bit limits.
+    ("index_limit", RuntimeError("Expected canUse32BitIndexMath(input) && canUse32BitIndexMath(output)"), FIRST),
+    ("index_limit", RuntimeError("CUDA kernel launch blocks must be positive, but got N=-2147483648"), FIRST),
+    ("index_limit", RuntimeError("integer out of range"), FIRST),
+    ("index_limit", RuntimeError("input tensor must fit into 32-bit index math"), FIRST),
+    ("index_limit", RuntimeError(INT32_ASSERT), FIRST),
+    ("index_limit", RuntimeError(UPSAMPLE), FIRST),
+    ("index_limit", RuntimeError("value cannot be converted to type int32_t without overflow"), FIRST),
+    ("error", RuntimeError("value cannot be converted to type at::Half without overflow"), FIRST),
+    # What a smaller batch that passed, or memory that is short, decides.
+    ("out_of_memory", RuntimeError(NO_ENGINE), LARGER),
+    ("out_of_memory", RuntimeError(NO_ENGINE_OF_OLD), LARGER),
+    ("unsupported", RuntimeError(NO_ENGINE), FIRST),
+    ("index_limit", RuntimeError(NOT_SUPPORTED), LARGER),
+    ("unsupported", RuntimeError(NOT_SUPPORTED), FIRST),
+    ("index_limit", RuntimeError("CUDA error: invalid configuration argument"), LARGER),
+    ("index_limit", RuntimeError(EXECUTION_FAILED), LARGER),
+    ("out_of_memory", RuntimeError(EXECUTION_FAILED), SHORT),
+    ("unsupported", RuntimeError(EXECUTION_FAILED), FIRST),
+    ("out_of_memory", RuntimeError(NOT_INITIALIZED), SHORT),
+    ("died", RuntimeError(NOT_INITIALIZED), LARGER),
+    ("out_of_memory", RuntimeError(NO_PRIMITIVE), UNDER_A_CEILING),
+    ("out_of_memory", RuntimeError(NO_PRIMITIVE), FIRST_AND_SHORT),
+    ("unsupported", RuntimeError(NO_PRIMITIVE), FIRST_UNDER_A_CEILING),
+    ("error", RuntimeError(NO_PRIMITIVE), LARGER),
+    # A context that is past use.
+    ("died", RuntimeError(ILLEGAL), LARGER),
+    ("died", RuntimeError(ASSERTED), LARGER),
+    ("died", RuntimeError("CUDA error: unspecified launch failure"), LARGER),
+    ("died", RuntimeError("CUDA error: misaligned address"), LARGER),
+    # No kernel, at any batch.
+    ("unsupported", RuntimeError("required rank 4 tensor to use channels_last format"), FIRST),
+    ("unsupported", NotImplementedError("\"nms_kernel\" not implemented for 'BFloat16'"), FIRST),
+    ("unsupported", NotImplementedError("\"avg_pool3d_out_frame\" not implemented for 'Half'"), FIRST),
+    ("unsupported", RuntimeError("expected scalar type Half but found Float"), FIRST),
+    ("unsupported", RuntimeError("mat1 and mat2 must have the same dtype, but got Half and Float"), FIRST),
+    ("unsupported", RuntimeError("Input type (c10::Half) and bias type (float) should be the same"), FIRST),
+    ("error", RuntimeError("Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be"), FIRST),
+    # The user's own.
+    ("error", AssertionError("Wrong image height! Expected 224 but got 256!"), FIRST),
+    ("error", RuntimeError("operator torchvision::nms does not exist"), FIRST),
+    ("error", RuntimeError("Couldn't load custom C++ ops. This can happen if your PyTorch and torchvision"), FIRST),
+    ("error", RuntimeError("Two accelerators cannot be used at the same time"), FIRST),
+    ("error", RuntimeError("expected scalar type Long but found Int"), FIRST),
+    ("error", RuntimeError("the queue ran out of memory slots"), FIRST),
+    ("error", RuntimeError("something that nobody has seen yet"), SHORT),
+    ("error", ValueError("CUDA out of memory"), FIRST),
+    ("error", KeyError("CUDA error: out of memory"), SHORT),
+    ("error", SystemExit(0), FIRST),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "error", "circumstances"), TABLE, ids=lambda value: str(value)[:60])
+def test_an_exception_stands_for_its_kind(kind, error, circumstances):
+    assert of_exception(error, circumstances).kind == kind
+
+
+def test_an_exception_raised_from_another_stands_for_what_that_one_does():
+    error = ValueError("the third layer failed")
+    error.__cause__ = RuntimeError(CUDA_OOM.format("20.00 MiB"))
+
+    failure = of_exception(error, FIRST)
+
+    assert (failure.kind, failure.message) == ("out_of_memory", "ValueError: the third layer failed")
+
+
+@pytest.mark.parametrize(
+    ("status", "last_words", "message", "want"),
+    [
+        (-9, "", "killed by SIGKILL", True),
+        (-6, "terminate called after throwing an instance of 'std::bad_alloc'", "killed by SIGABRT: terminate", True),
+        (127, "cannot allocate memory for thread-local data: ABORT", "exited with status 127", True),
+        (-11, "", "killed by SIGSEGV", False),
+        (-40, "", "killed by signal 40", False),
+        (0, "", "exited with status 0 before it had answered", False),
+        (None, "", "the measuring process was killed from outside", False),
+    ],
+)
+def test_a_process_that_ended_without_an_answer_has_died_and_memory_is_suspected_only_with_a_reason(
+    status, last_words, message, want
+):
+    failure = of_death(status, last_words)
+
+    assert failure.kind == "died"
+    assert failure.message.startswith(message)
+    assert for_want_of_memory(failure) is want
+
+
+def test_silence_is_a_timeout_and_says_for_how_long():
+    assert (of_silence(90).kind, of_silence(90).message) == ("timeout", "no answer within 90 s")
+
+
+def test_every_kind_has_a_line_of_advice():
+    assert set(ADVICE) == set(get_args(FailureKind))
+    assert all(advice and "\n" not in advice for advice in ADVICE.values())
+
+
+@given(text=st.text(), batch_size=st.integers(1, 2**31), short=st.booleans(), ceiling=st.booleans())
+def test_any_text_has_a_kind_and_only_a_runtime_error_can_be_memory(text, batch_size, short, ceiling):
+    circumstances = Circumstances(batch_size, None, ceiling, short)
+
+    assert of_exception(RuntimeError(text), circumstances).kind in ADVICE
+    assert of_exception(ValueError(text), circumstances).kind == "error"
+
+
+@given(number=st.decimals(0, 10**30, allow_nan=False), unit=st.sampled_from(["bytes", "MiB", "GiB", "EiB"]))
+def test_no_size_of_a_request_is_misread_as_another_kind_of_failure(number, unit):
+    failure = of_exception(RuntimeError(CUDA_OOM.format(f"{number:f} {unit}")), LARGER)
+
+    assert failure.kind in ("out_of_memory", "index_limit")

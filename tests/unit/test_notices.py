@@ -1,0 +1,95 @@
+"""What a reader must know is said where it is so, and only there."""
+
+from __future__ import annotations
+
+import msgspec
+from support.records import example
+
+from tputfind import notices
+from tputfind.record import Failure, OutputCheck, Row, Trial
+
+GIB = 2**30
+
+
+def kinds(record) -> dict[str, tuple[int, ...]]:
+    return {notice.kind: notice.batch_sizes for notice in notices.of(record)}
+
+
+def with_environment(record, **fields):
+    return msgspec.structs.replace(record, environment=msgspec.structs.replace(record.environment, **fields))
+
+
+def beside(record, *held: int):
+    """The record with these bytes held by others at its trials, in turn, and by nobody known at its rows."""
+    trials = tuple(
+        msgspec.structs.replace(trial, memory_of_others_bytes=held[number % len(held)])
+        for number, trial in enumerate(record.trials)
+    )
+    rows = tuple(msgspec.structs.replace(row, memory_of_others_bytes=None) for row in record.rows)
+    return msgspec.structs.replace(record, trials=trials, rows=rows)
+
+
+def test_memory_that_others_held_throughout_is_told_once():
+    record = with_environment(beside(example(), 30 * GIB), memory_of_others_bytes=30 * GIB)
+
+    (notice,) = [notice for notice in notices.of(record) if notice.kind.startswith("memory_of_others")]
+    assert notice.kind == "memory_of_others"
+    assert "30.0 GiB" in notice.seen
+    assert "--strict" in notice.advice
+
+
+def test_memory_that_others_took_meanwhile_is_told_with_both_ends():
+    record = with_environment(beside(example(), 0, 20 * GIB), memory_of_others_bytes=0)
+
+    (notice,) = [notice for notice in notices.of(record) if notice.kind.startswith("memory_of_others")]
+    assert notice.kind == "memory_of_others_changed"
+    assert "0 MiB to 20.0 GiB" in notice.seen
+
+
+def test_a_device_of_ones_own_or_one_that_cannot_tell_needs_no_notice():
+    alone = with_environment(beside(example(), 0, 2**20), memory_of_others_bytes=0)
+    unknown = with_environment(beside(example(), None), memory_of_others_bytes=None)
+
+    assert not any(kind.startswith("memory_of_others") for kind in {**kinds(alone), **kinds(unknown)})
+
+
+def test_every_kind_of_failure_but_lack_of_memory_is_told_with_its_advice():
+    for kind, advice in notices.ADVICE.items():
+        trial = Trial(batch_size=77, failure=Failure(kind=kind, message="what it said"))
+        record = msgspec.structs.replace(example(), trials=(trial,), rows=())
+
+        told = [notice for notice in notices.of(record) if 77 in notice.batch_sizes]
+        assert [notice.advice for notice in told] == ([] if kind == "out_of_memory" else [advice])
+        assert all("what it said" in notice.seen for notice in told)
+
+
+def test_a_batch_that_failed_when_it_was_soaked_is_told_even_if_it_was_for_memory():
+    soak = Trial(batch_size=5, steps=53, failure=Failure(kind="out_of_memory", message="it is full"))
+    record = msgspec.structs.replace(example(), trials=(*example().trials, soak))
+
+    assert kinds(record)["failed_when_soaked"] == (5,)
+
+
+def test_a_wrong_output_is_told_though_the_trial_passed():
+    wrong = Row(batch_size=5, failure=Failure(kind="wrong_output", message="sample 4 differs"))
+    record = msgspec.structs.replace(example(), rows=(*example().rows[:3], wrong))
+
+    assert kinds(record)["row_wrong_output"] == (5,)
+
+
+def test_outputs_that_were_not_checked_are_told_by_reason():
+    def row(index, **check):
+        return msgspec.structs.replace(example().rows[index], output=OutputCheck(**check))
+
+    rows = (
+        row(0, result="unchecked", remark="one reason"),
+        row(2, result="unchecked", remark="another"),
+        row(3, result="not_finite"),
+    )
+    told = notices.of(msgspec.structs.replace(example(), rows=rows))
+
+    assert [(n.cause, n.batch_sizes) for n in told if n.kind == "output_unchecked"] == [
+        ("one reason", (1,)),
+        ("another", (4,)),
+    ]
+    assert [n.batch_sizes for n in told if n.kind == "output_not_finite"] == [(5,)]

@@ -1,0 +1,246 @@
+"""What one command line asks: several models measured, whatever becomes of each, and everything kept and shown."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+import msgspec
+from rich.console import Console
+
+from tputfind import files, resume, run
+from tputfind.errors import BadRequest, Interrupted, TputfindError
+from tputfind.measure.children import Children
+from tputfind.record import Record
+from tputfind.report.progress import ShownProgress
+from tputfind.spec import Spec, read_spec
+
+
+class Places(NamedTuple):
+    """Where a job writes: a folder for records and their CSV, and single files, each of which may be none."""
+
+    folder: Path | None
+    csv: str | None = None
+    json: str | None = None
+    md: str | None = None
+
+
+class Job(NamedTuple):
+    """What to measure and where to write it; ``resumed`` is a record to go on with, and the file it lies in."""
+
+    specs: Sequence[Spec]
+    places: Places
+    resumed: tuple[Record, Path] | None = None
+    quiet: bool = False
+
+
+def read_job(
+    models: Sequence[str], options: Mapping[str, object], places: Places, resumed: str | None, *, quiet: bool
+) -> Job:
+    """Return the job that a command line describes, checked before anything is measured for it.
+
+    Raises:
+        BadRequest: a model, an option or a place is wrong, or they do not go together.
+        BadRecord: the record to resume cannot be read.
+    """
+    if resumed is None:
+        if not models:
+            raise BadRequest("no MODEL was named", "see tputfind --help")
+        specs = [read_spec(model, options) for model in models]
+        _check_places(places, places.folder, len(specs))
+        return Job(specs, places, quiet=quiet)
+    if len(models) > 1:
+        raise BadRequest("--resume goes on with one record, and several models were named")
+    path = Path(resumed)
+    record = files.load_record(path)
+    patience = {name: options.get(name) for name in ("trial_timeout", "strict")}
+    given = [name for name, value in options.items() if value is not None and name not in patience]
+    if given and not models:
+        raise BadRequest("options without a MODEL ask nothing", "name the model too, or give --resume alone")
+    spec = read_spec(models[0], options) if models else _with(record.spec, read_spec(record.spec.model, patience))
+    _check_places(places, path.resolve().parent if places.folder is not None else None, 1)
+    return Job([spec], places, (record, path), quiet)
+
+
+def _with(spec: Spec, patience: Spec) -> Spec:
+    return msgspec.structs.replace(spec, trial_timeout_s=patience.trial_timeout_s, strict=patience.strict)
+
+
+def do(job: Job, *, show_traceback: bool) -> int:
+    """Measure, save, show, and return the exit code."""
+    keepers: list[files.Keeper] = []
+    problems: list[TputfindError] = []
+    with _signals() as ignore_signals:
+        try:
+            _measure_all(job, keepers, problems)
+        except KeyboardInterrupt:
+            interrupted = True
+        else:
+            interrupted = False
+        ignore_signals()  # what follows takes a second, and must not be lost to a second signal
+        if interrupted:
+            for keeper in keepers:
+                keeper.save_again()
+        kept = [keeper for keeper in keepers if keeper.record is not None]
+        saved, unsaved = _write(kept, job.places)
+        problems += unsaved
+        if interrupted:
+            problems.insert(0, _interruption(kept))
+    with _terminal_that_may_be_gone():
+        _show([keeper.record for keeper in kept if keeper.record is not None])
+        if saved:
+            _tell(f"saved {', '.join(saved)}")
+        for problem in problems:
+            say(problem, show_traceback=show_traceback)
+    return problems[0].exit_code if problems else 0
+
+
+def say(error: TputfindError, *, show_traceback: bool) -> None:
+    """Print an error of ours: one line, after the traceback of the user's own code where there is one."""
+    if show_traceback:
+        import traceback
+
+        traceback.print_exception(error)
+    if error.traceback:
+        _tell(error.traceback.rstrip())
+    hint = f" ({error.hint})" if error.hint else ""
+    _tell(f"tputfind: {error.message}{hint}")
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def _measure_all(job: Job, keepers: list[files.Keeper], failures: list[TputfindError]) -> None:
+    """Look at every model before measuring any; then measure each, and keep what becomes of it in the two lists."""
+    if job.resumed is not None and job.resumed[0].finished is not None:
+        resume.check_spec(job.resumed[0], job.specs[0])
+        keepers.append(files.Keeper.of(*job.resumed))
+        _tell(f"{job.resumed[1]} is finished: there is nothing left to measure")
+        return
+    command = shlex.join(["tputfind", *sys.argv[1:]])
+    with Children() as children, ShownProgress(Console(stderr=True, quiet=job.quiet)) as progress:
+        inspections = []
+        for spec in job.specs:
+            progress.about(spec.model)
+            progress.doing("looking at the model and the device", None)
+            inspections.append(run.inspect(spec, children))
+        for spec, inspection in zip(job.specs, inspections, strict=True):
+            progress.about(spec.model)
+            record = run.new_record(spec, inspection, command)
+            keeper = run.keeper_of(job.places.folder, spec, inspection)
+            if job.resumed is not None:
+                record = run.resumed_record(job.resumed[0], spec, inspection)
+                keeper = files.Keeper.of(record, job.resumed[1] if job.places.folder else None)
+            keepers.append(keeper)
+            try:
+                run.measure(record, children, keeper, progress)
+            except TputfindError as failure:
+                failures.append(failure)
+
+
+def _write(keepers: Sequence[files.Keeper], places: Places) -> tuple[list[str], list[TputfindError]]:
+    """Write every file that was asked for; return what was written and what could not be."""
+    from tputfind.report import table, terminal
+
+    records = [keeper.record for keeper in keepers if keeper.record is not None]
+    if not records:
+        return [], []
+    problems = [keeper.problem for keeper in keepers if keeper.problem is not None]
+    saved = [str(keeper.path) for keeper in keepers if keeper.path is not None and keeper.problem is None]
+    wanted: list[tuple[str | Path | None, Callable[[], bytes]]] = [
+        (keeper.path.with_suffix(".csv"), partial(table.to_csv, [keeper.record]))
+        for keeper in keepers
+        if keeper.path is not None and keeper.record is not None
+    ]
+    wanted += [
+        (places.csv, partial(table.to_csv, records)),
+        (places.json, records[0].to_json),
+        (places.md, partial(terminal.to_markdown, records)),
+    ]
+    for path, content in wanted:
+        if path:
+            try:
+                files.write_whole(Path(path), content())
+                saved.append(str(path))
+            except TputfindError as problem:
+                problems.append(problem)
+    return saved, problems
+
+
+def _show(records: Sequence[Record]) -> None:
+    from tputfind.report import terminal
+
+    if any(record.rows for record in records):
+        terminal.print_report(records, Console())
+
+
+def _interruption(keepers: Sequence[files.Keeper]) -> Interrupted:
+    """Return the error that says what an interruption left, and how to go on."""
+    paths = [keeper.path for keeper in keepers if keeper.path is not None and keeper.problem is None]
+    if not paths:
+        return Interrupted("interrupted; nothing was saved")
+    unfinished = [keeper.path for keeper in keepers if keeper.record is not None and keeper.record.finished is None]
+    hint = f"go on with: {shlex.join(['tputfind', '--resume', str(unfinished[0])])}" if unfinished else ""
+    return Interrupted("interrupted; what was measured until then is saved", hint)
+
+
+def _check_places(places: Places, folder: Path | None, count: int) -> None:
+    """Refuse places that cannot be written to before anything is measured for them; ``folder`` is the records'."""
+    if places.json and count > 1:
+        raise BadRequest("--json holds one record, and several models were named", "--output keeps one file for each")
+    if folder is not None:
+        files.check_folder(folder)
+    named = [place for place in (places.csv, places.json, places.md) if place]
+    for place in named:
+        if place.endswith("/"):
+            raise BadRequest(f"cannot write {place}: it is a folder")
+        files.check_writable(Path(place))
+    if len({Path(place).resolve() for place in named}) < len(named):
+        raise BadRequest("two of --csv, --json and --md name the same file")
+
+
+@contextmanager
+def _signals() -> Iterator[Callable[[], None]]:
+    """Have SIGTERM and a lost terminal interrupt as Ctrl-C does, once; give what has all of them ignored from then on.
+
+    A signal that was ignored from the start, as under nohup, stays ignored.
+    """
+    stopping = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {each: signal.getsignal(each) for each in stopping if signal.getsignal(each) != signal.SIG_IGN}
+
+    def ignore() -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # as the signal module calls it
+        ignore()
+        raise KeyboardInterrupt
+
+    for each in before:
+        signal.signal(each, interrupt)
+    try:
+        yield ignore
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@contextmanager
+def _terminal_that_may_be_gone() -> Iterator[None]:
+    """Let what is printed be lost where nobody reads it any more: everything is in files by then."""
+    try:
+        yield
+        sys.stdout.flush()
+    except (OSError, SystemExit):  # rich leaves by SystemExit where a pipe is closed
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):
+            os.dup2(nowhere, stream)

@@ -1,0 +1,213 @@
+"""The record of a run as it grows: it answers a question from what it holds, or puts it to the bench and keeps that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Final, Protocol
+
+import msgspec
+
+from tputfind import estimate, notices
+from tputfind.errors import ModelFailed, NothingFits, TputfindError
+from tputfind.files import Keeper
+from tputfind.measure.bench import OTHERS_TOLERANCE_BYTES, Bench
+from tputfind.measure.failures import Passed, for_want_of_memory
+from tputfind.record import TRIAL_STEPS, Edge, Failure, FailureKind, LimitedBy, Record, Row, Trial
+
+CPU_MAX_LATENCY_MS: Final = 1000.0
+"""On the CPU nobody waits for a batch larger than this, and going on to the end of memory would take hours."""
+
+_LIMITS: Final[dict[FailureKind, LimitedBy]] = {
+    "out_of_memory": "memory",
+    "index_limit": "index",
+    "unsupported": "unsupported",
+    "died": "died",
+    "timeout": "timeout",
+    "wrong_output": "wrong_output",
+    "error": "error",
+}
+
+
+class Progress(Protocol):
+    """Where a run tells what it is doing."""
+
+    def doing(self, what: str, seconds_left: float | None) -> None:
+        """Something starts; ``seconds_left`` is a guess for the whole stage, or None."""
+
+    def did(self, what: str) -> None:
+        """Something has ended, so."""
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    def doing(self, what: str, seconds_left: float | None) -> None:
+        """Say nothing."""
+
+    def did(self, what: str) -> None:
+        """Say nothing."""
+
+
+class Ledger:
+    """One run under way: its record grows, and is saved whenever it has. Nothing in it is asked twice."""
+
+    def __init__(self, record: Record, bench: Bench, keeper: Keeper, progress: Progress) -> None:
+        """Take a record, which may hold something already, what is asked, who keeps it and who is told."""
+        self.record = record
+        self._start_s = time.perf_counter() - record.wall_s
+        self._spec = record.spec
+        self._bench = bench
+        self._keeper = keeper
+        self._progress = progress
+        self._on_cpu = record.environment.device == "cpu"
+
+    def time(self, batch_sizes: Sequence[int]) -> None:
+        """Time batch sizes that have not been, several in a process where the device allows it.
+
+        A row that fails behind others gets a second try, in a fresh process.
+        """
+        left = [batch_size for batch_size in batch_sizes if self.row(batch_size) is None]
+        while left:
+            together = left[:1] if self._on_cpu else left
+            left = left[self._time_together(together, left[len(together) :]) :]
+
+    def grow(self, **fields: object) -> None:
+        """Add to the record, bring its notices up to date, and save it: it may be the last time."""
+        grown = msgspec.structs.replace(self.record, wall_s=time.perf_counter() - self._start_s, **fields)
+        self.record = msgspec.structs.replace(grown, notices=notices.of(grown))
+        self._keeper.save(self.record)
+
+    def try_batch(
+        self, batch_size: int, *, steps: int = TRIAL_STEPS, memory_limit_bytes: int | None = None
+    ) -> LimitedBy | None:
+        """Return what keeps a batch from fitting for so many steps, from the record or from a fresh process."""
+        limit_bytes = memory_limit_bytes or self._bench.memory_limit_bytes
+        trial = self._trial(batch_size, steps, limit_bytes)
+        if trial is None:
+            self._progress.doing(_question(batch_size, steps), self._seconds_of_search())
+            passed = self._passed_below(batch_size)
+            trial = self._bench.try_batch(batch_size, passed, steps=steps, memory_limit_bytes=limit_bytes)
+            self._stop_if_the_model_fails(batch_size, trial.failure)
+            self.grow(trials=(*self.record.trials, trial))
+            self._progress.did(f"batch {batch_size} {_verdict(trial, self._obstacle(trial))}")
+        return self._obstacle(trial)
+
+    def prove(self, batch_size: int) -> LimitedBy | None:
+        """Time a batch in full in a fresh process, and soak it; it fits only if all of that passes."""
+        row = self.row(batch_size)
+        if row is None or not self._same_company(row):
+            self._time_together([batch_size])
+            row = self.row(batch_size)
+        assert row is not None
+        if row.failure is not None:
+            return _LIMITS[row.failure.kind]
+        return self.try_batch(batch_size, steps=TRIAL_STEPS + self._spec.soak) if self._spec.soak else None
+
+    def _time_together(self, batch_sizes: Sequence[int], later: Sequence[int] = ()) -> int:
+        """Time batch sizes in one fresh process, keep each row as it comes, and return how many were settled.
+
+        A row that fails first in its process has failed; behind others it is left unsettled. ``later`` batch sizes only
+        add to the time left.
+        """
+        settled = 0
+        with closing(self._bench.time_batches(batch_sizes, self._passed_below(batch_sizes[0]))) as rows:
+            while settled < len(batch_sizes):
+                ahead = (*batch_sizes[settled:], *later)
+                self._progress.doing(f"timing batch {ahead[0]}", estimate.seconds_of_rows(self.record, ahead))
+                row = next(rows)
+                self._progress.did(f"batch {row.batch_size}: {_result(row)}")
+                if row.failure is not None and settled:
+                    break
+                self._stop_if_the_model_fails(row.batch_size, row.failure)
+                others = (other for other in self.record.rows if other.batch_size != row.batch_size)
+                self.grow(rows=tuple(sorted((*others, row), key=lambda row: row.batch_size)))
+                settled += 1
+                if row.failure is not None:
+                    break
+        return settled
+
+    def _trial(self, batch_size: int, steps: int, limit_bytes: int | None) -> Trial | None:
+        """Return the trial that answers a question already: it was taken while others held as much as they do now."""
+        asked = (batch_size, steps, limit_bytes)
+        same = (t for t in self.record.trials if (t.batch_size, t.steps, t.memory_limit_bytes) == asked)
+        return next((trial for trial in same if self._same_company(trial)), None)
+
+    def row(self, batch_size: int) -> Row | None:
+        """Return the row of a batch size, if there is one."""
+        return next((row for row in self.record.rows if row.batch_size == batch_size), None)
+
+    def _same_company(self, taken: Trial | Row) -> bool:
+        """Whether others hold as much of the device's memory now as when this was taken."""
+        then, now = taken.memory_of_others_bytes, self._bench.memory_of_others_bytes()
+        return then is None or now is None or abs(then - now) <= OTHERS_TOLERANCE_BYTES
+
+    def stands(self, edge: Edge) -> bool:
+        """Whether both sides of an edge were tried while others held as much of the device's memory as they do now."""
+        largest = [row for row in self.record.rows if row.batch_size == edge.largest_batch]
+        above = [one for one in self._taken() if one.batch_size == edge.fails_at]
+        return all(not taken or any(map(self._same_company, taken)) for taken in (largest, above))
+
+    def _taken(self) -> tuple[Trial | Row, ...]:
+        return (*self.record.trials, *self.record.rows)
+
+    def _passed_below(self, batch_size: int) -> Passed | None:
+        """Return the largest smaller batch that is known to pass."""
+        taken = [one for one in self._taken() if one.failure is None]
+        below = [Passed(one.batch_size, one.peak_reserved_bytes) for one in taken if one.batch_size < batch_size]
+        return max(below, key=lambda passed: passed.batch_size, default=None)
+
+    def _seconds_of_search(self) -> float | None:
+        passed = {trial.batch_size: self._obstacle(trial) is None for trial in self.record.trials}
+        fits = max((batch_size for batch_size, fine in passed.items() if fine), default=0)
+        fails = min((batch_size for batch_size, fine in passed.items() if not fine), default=0)
+        return estimate.seconds_of_search(self.record, fits, fails)
+
+    def _stop_if_the_model_fails(self, batch_size: int, failure: Failure | None) -> None:
+        """End the run where nothing has passed yet and it is not memory that stands in the way."""
+        failures = [one.failure for one in self._taken()]
+        if failure is not None and None not in failures and not for_want_of_memory(failure):
+            raise no_answer(self._spec.model, batch_size, failure)
+
+    def _obstacle(self, trial: Trial) -> LimitedBy | None:
+        if trial.failure is not None:
+            return _LIMITS[trial.failure.kind]
+        limit_ms = self._spec.max_latency_ms
+        if limit_ms == "auto":
+            limit_ms = CPU_MAX_LATENCY_MS if self._on_cpu else None
+        slow = limit_ms is not None and trial.step_ms is not None and trial.step_ms > limit_ms
+        # The smallest batch is let through however slow: a slow answer is better than none.
+        return "latency" if slow and trial.batch_size > self._spec.granularity else None
+
+
+def no_answer(model: str, batch_size: int, failure: Failure) -> TputfindError:
+    """Return the error of a run in which nothing passed."""
+    if for_want_of_memory(failure):
+        advice = "try a smaller dtype or input, or a device with more memory"
+        return NothingFits(f"{model}: not even batch {batch_size} fits ({failure.message})", advice)
+    advice = notices.ADVICE[failure.kind]
+    return ModelFailed(f"{model} fails at batch {batch_size}: {failure.message}", advice, failure.traceback)
+
+
+def _question(batch_size: int, steps: int) -> str:
+    return f"does batch {batch_size} fit?" if steps == TRIAL_STEPS else f"does batch {batch_size} last {steps} steps?"
+
+
+def _verdict(trial: Trial, obstacle: LimitedBy | None) -> str:
+    if trial.failure is not None:
+        return f"does not fit: {_in_short(trial.failure)}"
+    if obstacle == "latency":
+        return f"fits but takes {trial.step_ms:.0f} ms"
+    return "fits" if trial.steps == TRIAL_STEPS else f"lasts {trial.steps} steps"
+
+
+def _result(row: Row) -> str:
+    if row.failure is not None:
+        return _in_short(row.failure)
+    return f"{row.samples_per_s:.1f} samples/s"
+
+
+def _in_short(failure: Failure) -> str:
+    """Say why; torch's own account of memory that ran out is several lines long."""
+    return "out of memory" if failure.kind == "out_of_memory" else failure.message

@@ -1,0 +1,119 @@
+"""Asks fresh processes about one spec on one device. Whatever becomes of them is an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from time import perf_counter
+from typing import Final
+
+import msgspec
+
+from tputfind.errors import BadRequest, DeviceInUse
+from tputfind.measure import health
+from tputfind.measure.children import ChildFailed, Children
+from tputfind.measure.failures import Passed
+from tputfind.measure.messages import TimeBatches, TryBatch
+from tputfind.record import TRIAL_STEPS, Environment, Row, Trial
+from tputfind.spec import Spec
+from tputfind.units import format_bytes
+
+FIRST_TIMEOUT_S: Final = 600.0
+"""The first trial builds the model from a cold disk, and nothing is known of it yet."""
+LEAST_TIMEOUT_S: Final = 60.0
+TIMEOUT_FACTOR: Final = 10
+OTHERS_TOLERANCE_BYTES: Final = 2 * 2**20
+"""What other processes hold is the same as before up to this: one block that the CUDA allocator asks the device for."""
+
+
+class Bench:
+    """Puts one spec's questions to fresh processes."""
+
+    def __init__(self, children: Children, spec: Spec, environment: Environment) -> None:
+        """Take what is measured and where.
+
+        Raises:
+            BadRequest: ``--headroom`` leaves no memory.
+        """
+        self._children = children
+        self._spec = spec
+        self._uuid = environment.device_uuid
+        self._longest_trial_s: float | None = None
+        self.memory_limit_bytes = _limit_bytes(spec, environment)
+        self.lowered_limit_bytes = _lowered_bytes(spec, environment)
+
+    def memory_of_others_bytes(self) -> int | None:
+        """Return what other processes hold of the device now, between two of ours; None where it cannot be told.
+
+        Raises:
+            DeviceInUse: ``--strict``, and others hold some.
+        """
+        others_bytes = health.memory_in_use_bytes(self._uuid)
+        if self._spec.strict and others_bytes is not None and others_bytes > OTHERS_TOLERANCE_BYTES:
+            raise DeviceInUse(
+                f"other processes hold {format_bytes(others_bytes)} of the device's memory, and --strict was given",
+                "end them (nvidia-smi lists them), or go on against what is free without --strict",
+            )
+        return others_bytes
+
+    def try_batch(
+        self, batch_size: int, passed: Passed | None, *, steps: int = TRIAL_STEPS, memory_limit_bytes: int | None
+    ) -> Trial:
+        """Ask whether a batch fits: a process that dies or falls silent is a failed trial."""
+        others_bytes = self.memory_of_others_bytes()
+        start = perf_counter()
+        question = TryBatch(self._spec, batch_size, steps, memory_limit_bytes, passed)
+        try:
+            trial = self._children.ask_one(question, Trial, self._timeout_s())
+            self._longest_trial_s = max(self._longest_trial_s or 0.0, perf_counter() - start)
+        except ChildFailed as death:
+            trial = Trial(
+                batch_size=batch_size, steps=steps, memory_limit_bytes=memory_limit_bytes, failure=death.failure
+            )
+        seconds = perf_counter() - start
+        return msgspec.structs.replace(trial, seconds=seconds, memory_of_others_bytes=others_bytes)
+
+    def time_batches(self, batch_sizes: Sequence[int], passed: Passed | None) -> Generator[Row]:
+        """Time batch sizes in one fresh process, up to the first that fails; its death fails the one under way."""
+        others_bytes = self.memory_of_others_bytes()
+        question = TimeBatches(self._spec, tuple(batch_sizes), self.memory_limit_bytes, passed)
+        timed = 0
+        with closing(self._children.ask(question, Row, self._timeout_s())) as answers:
+            try:
+                for row in answers:
+                    timed += 1
+                    yield msgspec.structs.replace(row, memory_of_others_bytes=others_bytes)
+            except ChildFailed as death:
+                if timed < len(batch_sizes):
+                    yield Row(batch_size=batch_sizes[timed], failure=death.failure, memory_of_others_bytes=others_bytes)
+
+    def _timeout_s(self) -> float:
+        return self._spec.trial_timeout_s or default_timeout_s(self._longest_trial_s)
+
+
+def default_timeout_s(longest_trial_s: float | None) -> float:
+    """Return how long a process may be silent, from the longest trial so far: a trial doubles the batch at most."""
+    if longest_trial_s is None:
+        return FIRST_TIMEOUT_S
+    return max(LEAST_TIMEOUT_S, TIMEOUT_FACTOR * longest_trial_s)
+
+
+def _limit_bytes(spec: Spec, environment: Environment) -> int | None:
+    """Return the limit of trials and rows; on the CPU there always is one, and it must not change within a run."""
+    if spec.memory_limit_bytes is None and environment.device == "cpu":
+        return environment.memory_free_bytes
+    return spec.memory_limit_bytes
+
+
+def _lowered_bytes(spec: Spec, environment: Environment) -> int | None:
+    """Return the limit that keeps ``--headroom`` free, a share being of all the memory that the search may use."""
+    if spec.headroom is None or environment.memory_total_bytes is None:
+        return None
+    free_bytes = environment.memory_total_bytes - (environment.memory_of_others_bytes or 0)
+    usable_bytes = min(free_bytes, _limit_bytes(spec, environment) or free_bytes)
+    headroom_bytes = spec.headroom if isinstance(spec.headroom, int) else int(spec.headroom * usable_bytes)
+    if headroom_bytes >= usable_bytes:
+        raise BadRequest(
+            f"--headroom {format_bytes(headroom_bytes)} leaves nothing of the {format_bytes(usable_bytes)} there is"
+        )
+    return usable_bytes - headroom_bytes

@@ -1,0 +1,61 @@
+"""Going on with a record that was cut short: only where it is the same question, device and method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tputfind.errors import BadRecord
+from tputfind.record import METHOD, Environment, Record
+from tputfind.spec import Spec
+
+_FREE_TO_CHANGE = {"strict", "trial_timeout_s"}
+"""How patient the run is, not what it asks."""
+_MOVES = {"memory_free_bytes", "memory_of_others_bytes"}
+"""What other processes change from one minute to the next."""
+
+
+def check_same(record: Record, spec: Spec, environment: Environment, input_shape: str, parameters: int | None) -> None:
+    """Make sure that what would be measured now continues the record.
+
+    Raises:
+        BadRecord: it does not; the message names all that differs.
+    """
+    if record.method != METHOD:
+        raise BadRecord(
+            f"the record was measured by method {record.method}, and this version measures by method {METHOD}",
+            "measure anew: the figures of the two must not stand side by side",
+        )
+    check_spec(record, spec)
+    model_then, model_now = (record.input_shape, record.parameters), (input_shape, parameters)
+    differing = [
+        *_differing(record.environment, environment, _MOVES),
+        *(
+            [f"the model's input and parameters ({model_then} then, {model_now} now)"]
+            if model_then != model_now
+            else []
+        ),
+    ]
+    if differing:
+        raise BadRecord(
+            f"the record cannot be resumed here, since this differs: {'; '.join(differing)}",
+            "resume it where it was begun, or measure anew without --resume",
+        )
+
+
+def check_spec(record: Record, spec: Spec) -> None:
+    """Make sure that the same is asked as in the record; BadRecord otherwise."""
+    differing = list(_differing(record.spec, spec, _FREE_TO_CHANGE))
+    if differing:
+        raise BadRecord(
+            f"the record answers another question: {'; '.join(differing)}",
+            "give its own model and options, or --resume alone",
+        )
+
+
+def _differing(then: msgspec.Struct, now: msgspec.Struct, free: set[str]) -> Iterator[str]:
+    for name in then.__struct_fields__:
+        before, after = getattr(then, name), getattr(now, name)
+        if name not in free and before != after:
+            yield f"{name} ({before} then, {after} now)"
