@@ -19,7 +19,10 @@ from pathlib import Path
 import psutil
 
 import tputfind
-from tputfind.record import Record
+from tputfind.measure.children import Children
+from tputfind.measure.messages import ListDevices, TryBatch
+from tputfind.record import Environment, Record, Trial
+from tputfind.spec import read_spec
 
 TPUTFIND = shutil.which("tputfind", path=Path(sys.executable).parent)
 COMMAND = [TPUTFIND] if TPUTFIND else [sys.executable, "-m", "tputfind"]
@@ -28,6 +31,7 @@ COMMAND = [TPUTFIND] if TPUTFIND else [sys.executable, "-m", "tputfind"]
 def main() -> None:
     """Print every figure."""
     help_times()
+    process_start()
     gpu = subprocess.run([*COMMAND, "devices"], capture_output=True, text=True, check=True).stdout.count("cuda:") > 0
     if gpu:
         run("resnet50 --dtype fp16 --layout nhwc --max-batch 256")
@@ -43,6 +47,24 @@ def help_times() -> None:
         subprocess.run([*COMMAND, "--help"], stdout=subprocess.DEVNULL, check=True)
         seconds.append(time.perf_counter() - start)
     print(f"tputfind --help: median of {len(seconds)} {statistics.median(seconds):.3f} s, worst {max(seconds):.3f} s")
+
+
+def process_start() -> None:
+    """Print what isolation costs: a whole trial of a model that does nothing, on every device here."""
+    with tempfile.TemporaryDirectory() as folder, Children() as children:
+        path = Path(folder) / "nothing.py"
+        path.write_text("from torch import nn\ndef make():\n    return nn.Identity()\n")
+        start = time.perf_counter()
+        children.ready()
+        print(f"a server that has imported torch and torchvision: {time.perf_counter() - start:.2f} s, once a run")
+        for device in children.ask(ListDevices(), Environment):
+            spec = read_spec(f"{path}:make", {"device": device.device, "input_size": "1"})
+            seconds = []
+            for _ in range(9):
+                start = time.perf_counter()
+                children.ask_one(TryBatch(spec, 1), Trial)
+                seconds.append(time.perf_counter() - start)
+            print(f"a trial of a model that does nothing, {device.device}: median {statistics.median(seconds):.3f} s")
 
 
 def run(arguments: str) -> None:

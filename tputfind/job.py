@@ -65,13 +65,17 @@ def read_job(
     given = [name for name, value in options.items() if value is not None and name not in patience]
     if given and not models:
         raise BadRequest("options without a MODEL ask nothing", "name the model too, or give --resume alone")
-    spec = read_spec(models[0], options) if models else _with(record.spec, read_spec(record.spec.model, patience))
+    spec = read_spec(models[0], options) if models else _with(record.spec, patience)
     _check_places(places, path.resolve().parent if places.folder is not None else None, 1)
     return Job([spec], places, (record, path), quiet)
 
 
-def _with(spec: Spec, patience: Spec) -> Spec:
-    return msgspec.structs.replace(spec, trial_timeout_s=patience.trial_timeout_s, strict=patience.strict)
+def _with(spec: Spec, patience: Mapping[str, object]) -> Spec:
+    """Return a record's spec with what was given anew."""
+    given = read_spec(spec.model, patience)
+    return msgspec.structs.replace(
+        spec, trial_timeout_s=given.trial_timeout_s or spec.trial_timeout_s, strict=given.strict or spec.strict
+    )
 
 
 def do(job: Job, *, show_traceback: bool) -> int:
@@ -93,7 +97,7 @@ def do(job: Job, *, show_traceback: bool) -> int:
         saved, unsaved = _write(kept, job.places)
         problems += unsaved
         if interrupted:
-            problems.insert(0, _interruption(kept))
+            problems.insert(0, _interruption(kept, saved))
     with _terminal_that_may_be_gone():
         _show([keeper.record for keeper in kept if keeper.record is not None])
         if saved:
@@ -125,6 +129,10 @@ def _measure_all(job: Job, keepers: list[files.Keeper], failures: list[TputfindE
         resume.check_spec(job.resumed[0], job.specs[0])
         keepers.append(files.Keeper.of(*job.resumed))
         _tell(f"{job.resumed[1]} is finished: there is nothing left to measure")
+        try:
+            run.check_answered(job.resumed[0])
+        except TputfindError as failure:
+            failures.append(failure)
         return
     command = shlex.join(["tputfind", *sys.argv[1:]])
     with Children() as children, ShownProgress(Console(stderr=True, quiet=job.quiet)) as progress:
@@ -183,12 +191,11 @@ def _show(records: Sequence[Record]) -> None:
         terminal.print_report(records, Console())
 
 
-def _interruption(keepers: Sequence[files.Keeper]) -> Interrupted:
+def _interruption(keepers: Sequence[files.Keeper], saved: Sequence[str]) -> Interrupted:
     """Return the error that says what an interruption left, and how to go on."""
-    paths = [keeper.path for keeper in keepers if keeper.path is not None and keeper.problem is None]
-    if not paths:
+    if not saved:
         return Interrupted("interrupted; nothing was saved")
-    unfinished = [keeper.path for keeper in keepers if keeper.record is not None and keeper.record.finished is None]
+    unfinished = [keeper.path for keeper in keepers if keeper.path and keeper.record and keeper.record.finished is None]
     hint = f"go on with: {shlex.join(['tputfind', '--resume', str(unfinished[0])])}" if unfinished else ""
     return Interrupted("interrupted; what was measured until then is saved", hint)
 

@@ -12,7 +12,7 @@ import msgspec
 from tputfind import estimate, notices
 from tputfind.errors import ModelFailed, NothingFits, TputfindError
 from tputfind.files import Keeper
-from tputfind.measure.bench import OTHERS_TOLERANCE_BYTES, Bench
+from tputfind.measure.bench import Bench, same_company
 from tputfind.measure.failures import Passed, for_want_of_memory
 from tputfind.record import TRIAL_STEPS, Edge, Failure, FailureKind, LimitedBy, Record, Row, Trial
 
@@ -96,14 +96,19 @@ class Ledger:
 
     def prove(self, batch_size: int) -> LimitedBy | None:
         """Time a batch in full in a fresh process, and soak it; it fits only if all of that passes."""
+        obstacle = self.time_alone(batch_size)
+        if obstacle is not None or not self._spec.soak:
+            return obstacle
+        return self.try_batch(batch_size, steps=TRIAL_STEPS + self._spec.soak)
+
+    def time_alone(self, batch_size: int) -> LimitedBy | None:
+        """Return what keeps a batch from passing when timed in full, from the record or from a fresh process."""
         row = self.row(batch_size)
         if row is None or not self._same_company(row):
             self._time_together([batch_size])
             row = self.row(batch_size)
         assert row is not None
-        if row.failure is not None:
-            return _LIMITS[row.failure.kind]
-        return self.try_batch(batch_size, steps=TRIAL_STEPS + self._spec.soak) if self._spec.soak else None
+        return None if row.failure is None else _LIMITS[row.failure.kind]
 
     def _time_together(self, batch_sizes: Sequence[int], later: Sequence[int] = ()) -> int:
         """Time batch sizes in one fresh process, keep each row as it comes, and return how many were settled.
@@ -116,7 +121,9 @@ class Ledger:
             while settled < len(batch_sizes):
                 ahead = (*batch_sizes[settled:], *later)
                 self._progress.doing(f"timing batch {ahead[0]}", estimate.seconds_of_rows(self.record, ahead))
-                row = next(rows)
+                row = next(rows, None)
+                if row is None:
+                    break
                 self._progress.did(f"batch {row.batch_size}: {_result(row)}")
                 if row.failure is not None and settled:
                     break
@@ -140,8 +147,7 @@ class Ledger:
 
     def _same_company(self, taken: Trial | Row) -> bool:
         """Whether others hold as much of the device's memory now as when this was taken."""
-        then, now = taken.memory_of_others_bytes, self._bench.memory_of_others_bytes()
-        return then is None or now is None or abs(then - now) <= OTHERS_TOLERANCE_BYTES
+        return same_company(taken.memory_of_others_bytes, self._bench.memory_of_others_bytes())
 
     def stands(self, edge: Edge) -> bool:
         """Whether both sides of an edge were tried while others held as much of the device's memory as they do now."""

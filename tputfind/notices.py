@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tputfind.record import TRIAL_STEPS, Failure, FailureKind, Notice, Record, Row
+from tputfind.record import TRIAL_STEPS, Failure, FailureKind, Notice, Record, Row, Trial
 from tputfind.stats import mean, percentile, samples_for_percentile
 from tputfind.summary import host_bound
 from tputfind.units import format_bytes
 
-_NEGLIGIBLE_BYTES: Final = 2 * 2**20
+NEGLIGIBLE_BYTES: Final = 16 * 2**20
+"""Less than this, held by others, is what drivers and monitors keep: it changes no answer that is worth a notice."""
 
 
 ADVICE: Final[dict[FailureKind, str]] = {
     "out_of_memory": "take a smaller batch, dtype or input, or a device with more memory",
     "index_limit": "more memory will not help: split the batch, or try another --layout or --dtype",
     "unsupported": "try another --dtype (amp-fp16 and amp-bf16 leave such operators in fp32) or --layout nchw",
-    "died": "run the model by itself at that batch to see why; where host memory ran out, free some",
+    "died": "run the model by itself at that batch to see why",
     "timeout": "if the model is only slow, raise --trial-timeout",
     "wrong_output": "do not deploy this batch; a smaller one is computed right",
     "error": "the model's own traceback says where: does it take this batch and this input?",
@@ -60,15 +61,27 @@ def _of_others(record: Record) -> Iterator[Notice]:
     held = [trial.memory_of_others_bytes for trial in record.trials]
     held += [row.memory_of_others_bytes for row in record.rows]
     known = [count for count in (before, *held) if count is not None]
-    if known and max(known) - min(known) > _NEGLIGIBLE_BYTES:
+    total_bytes, free_bytes = record.environment.memory_total_bytes, record.environment.memory_free_bytes
+    own_limit = record.environment.device == "cpu" and record.spec.memory_limit_bytes is None
+    if own_limit and record.edge is not None and record.edge.limited_by == "memory" and total_bytes and free_bytes:
+        yield Notice(
+            kind="memory_of_others",
+            seen=f"the search went up to {format_bytes(free_bytes)}, what was available of {format_bytes(total_bytes)}",
+            cause="the system and other processes hold the rest",
+            advice="--memory-limit says how much the model may have",
+        )
+    steady = record.edge is None or record.edge.steady
+    if known and (max(known) - min(known) > NEGLIGIBLE_BYTES or not steady):
         yield Notice(
             kind="memory_of_others_changed",
             seen=f"other processes held {format_bytes(min(known))} to {format_bytes(max(known))} of the device's "
             "memory in the course of the run",
-            cause="the device is shared; the edge was asked again, and holds for what was free at the end",
+            cause="the device is shared: times and the edge are those of the moment"
+            if steady
+            else "the device is shared, and both sides of the edge were not tried while others held the same",
             advice="measure on a device of one's own (--strict insists on it)",
         )
-    elif before is not None and before > _NEGLIGIBLE_BYTES:
+    elif before is not None and before > NEGLIGIBLE_BYTES:
         yield Notice(
             kind="memory_of_others",
             seen=f"other processes hold {format_bytes(before)} of the device's memory",
@@ -82,6 +95,9 @@ def _of_failures(record: Record) -> Iterator[Notice]:
         if trial.failure is None:
             continue
         if trial.steps > TRIAL_STEPS:
+            # Under --headroom's lower limit, memory that ran out says nothing against the batch itself.
+            if _lowered(record, trial) and trial.failure.kind == "out_of_memory":
+                continue
             how = f"passed its trial and failed within {trial.steps} steps"
             yield _later("failed_when_soaked", trial.batch_size, how, trial.failure)
         elif trial.failure.kind != "out_of_memory":
@@ -98,6 +114,10 @@ def _of_failures(record: Record) -> Iterator[Notice]:
             yield _later("failed_when_timed", row.batch_size, how, row.failure)
         elif row.failure.kind != "out_of_memory" and row.batch_size not in tried:
             yield _failed("row", row.batch_size, row.failure)
+
+
+def _lowered(record: Record, trial: Trial) -> bool:
+    return record.edge is not None and trial.memory_limit_bytes != record.edge.memory_limit_bytes
 
 
 def _of_outputs(timed: Sequence[Row]) -> Iterator[Notice]:

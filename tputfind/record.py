@@ -50,14 +50,15 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of comparing a batch's first and last sample with the same samples in a small batch.
+    """What became of comparing a batch's first and last sample with the same samples in small batches.
 
-    ``right``: they agree, and every output is finite. ``not_finite``: outputs hold NaN or infinity, in the small batch
-    too. ``unchecked``: there is nothing to compare, as ``remark`` says. ``difference`` is the larger relative distance
-    (L2 norm) of the two samples, None where none was taken.
+    ``right``: they agree, and every output is finite. ``small``: the batch is as small as those it would be compared
+    with, and finite. ``not_finite``: outputs hold NaN or infinity, in small batches too. ``unchecked``: a comparison
+    would say nothing, for the reason in ``remark``. ``difference`` is the largest relative distance (L2 norm) of an
+    output from the small batch's, None where none was taken.
     """
 
-    result: Literal["right", "not_finite", "unchecked"]
+    result: Literal["right", "small", "not_finite", "unchecked"]
     remark: str = ""
     difference: Amount | None = None
 
@@ -101,7 +102,8 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
     ``largest_batch`` is 0 where not even the smallest batch passed. ``fails_at`` is None where a cap ended the search.
     ``memory_limit_bytes`` is the limit it holds under, None where there was none but the device's. ``soaked_batches``
-    is how many more batches the answer was run for, in a process of its own.
+    is how many more batches the answer was run for, in a process of its own. ``steady`` is False where other processes
+    took or freed memory so often that its two sides were not tried while they held the same.
     """
 
     largest_batch: CountFromZero
@@ -109,6 +111,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     fails_at: CountFromZero | None = None
     memory_limit_bytes: Bytes | None = None
     soaked_batches: CountFromZero = 0
+    steady: bool = True
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):

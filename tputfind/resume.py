@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import msgspec
 
 from tputfind.errors import BadRecord
-from tputfind.record import METHOD, Environment, Record
+from tputfind.record import METHOD, SCHEMA, Environment, Failure, Record
 from tputfind.spec import Spec
 
 _FREE_TO_CHANGE = {"strict", "trial_timeout_s"}
 """How patient the run is, not what it asks."""
+_FROM_OUTSIDE = ("killed by SIGTERM", "killed by SIGHUP", "killed by SIGINT", "the measuring process was killed")
 _MOVES = {"memory_free_bytes", "memory_of_others_bytes"}
 """What other processes change from one minute to the next."""
 
@@ -26,6 +27,11 @@ def check_same(record: Record, spec: Spec, environment: Environment, input_shape
         raise BadRecord(
             f"the record was measured by method {record.method}, and this version measures by method {METHOD}",
             "measure anew: the figures of the two must not stand side by side",
+        )
+    if record.schema != SCHEMA:
+        raise BadRecord(
+            f"the record was begun by an older version, with schema {record.schema}; this one writes {SCHEMA}",
+            "measure anew: what the older version did not look at cannot be added",
         )
     check_spec(record, spec)
     model_then, model_now = (record.input_shape, record.parameters), (input_shape, parameters)
@@ -42,6 +48,20 @@ def check_same(record: Record, spec: Spec, environment: Environment, input_shape
             f"the record cannot be resumed here, since this differs: {'; '.join(differing)}",
             "resume it where it was begun, or measure anew without --resume",
         )
+
+
+def without_accidents(record: Record) -> Record:
+    """Return the record without the trials and rows that say more of how it was cut short than of the model.
+
+    A time-out may have been too short, and what ended a process from outside may have ended the run.
+    """
+    trials = tuple(trial for trial in record.trials if not _accident(trial.failure))
+    rows = tuple(row for row in record.rows if not _accident(row.failure))
+    return msgspec.structs.replace(record, trials=trials, rows=rows)
+
+
+def _accident(failure: Failure | None) -> bool:
+    return failure is not None and (failure.kind == "timeout" or failure.message.startswith(_FROM_OUTSIDE))
 
 
 def check_spec(record: Record, spec: Spec) -> None:

@@ -99,7 +99,9 @@ def new_record(spec: Spec, inspection: Inspection, command: str) -> Record:
 def resumed_record(record: Record, spec: Spec, inspection: Inspection) -> Record:
     """Return a record that was cut short, ready to be gone on with; BadRecord where it is not the same question."""
     resume.check_same(record, spec, inspection.environment, inspection.input_shape, inspection.parameters)
-    return msgspec.structs.replace(record, spec=spec, edge=None, safe=None, resumed=(*record.resumed, _now()))
+    return msgspec.structs.replace(
+        resume.without_accidents(record), spec=spec, edge=None, safe=None, resumed=(*record.resumed, _now())
+    )
 
 
 def measure(record: Record, children: Children, keeper: files.Keeper, progress: Progress) -> Record:
@@ -125,10 +127,15 @@ def measure(record: Record, children: Children, keeper: files.Keeper, progress: 
     else:
         ledger.time(spec.batch_sizes)
     ledger.grow(finished=_now())
-    failures = [row.failure for row in ledger.record.rows]
-    if None not in failures and failures[0] is not None:
-        raise no_answer(spec.model, ledger.record.rows[0].batch_size, failures[0])
+    check_answered(ledger.record)
     return ledger.record
+
+
+def check_answered(record: Record) -> None:
+    """Raise what a record is about in which no row passed; errors as for ``measure``."""
+    failures = [row.failure for row in record.rows]
+    if None not in failures and failures and failures[0] is not None:
+        raise no_answer(record.spec.model, record.rows[0].batch_size, failures[0])
 
 
 def _search(ledger: Ledger, bench: Bench, progress: Progress) -> Edge:
@@ -142,20 +149,23 @@ def _search(ledger: Ledger, bench: Bench, progress: Progress) -> Edge:
             max_batch=spec.max_batch or LARGEST_BATCH,
             linear=spec.search == "linear",
         )
-        if ledger.stands(edge):
+        steady = ledger.stands(edge)
+        if steady:
             break
         progress.did("other processes took or freed memory of the device: asking the edge again")
     if edge.largest_batch == 0 and not ledger.record.rows:
         smallest = ledger.record.trials[0]
         ledger.grow(rows=(Row(batch_size=smallest.batch_size, failure=smallest.failure),))
     soaked_batches = spec.soak if edge.largest_batch else 0
-    return msgspec.structs.replace(edge, memory_limit_bytes=bench.memory_limit_bytes, soaked_batches=soaked_batches)
+    return msgspec.structs.replace(
+        edge, memory_limit_bytes=bench.memory_limit_bytes, soaked_batches=soaked_batches, steady=steady
+    )
 
 
 def _search_safe(ledger: Ledger, bench: Bench, edge: Edge) -> Edge | None:
     """Find the largest batch with the headroom kept free; None where that was not asked for, or nothing fits at all.
 
-    It is proven by as many steps, under the lowered limit, as the largest batch was timed and soaked for.
+    It is proven by its row and by as many steps, under the lowered limit, as the largest batch was timed for or soaked.
     """
     spec, limit_bytes, full = ledger.record.spec, bench.lowered_limit_bytes, ledger.row(edge.largest_batch)
     if limit_bytes is None or full is None or edge.largest_batch == 0:
@@ -165,7 +175,9 @@ def _search_safe(ledger: Ledger, bench: Bench, edge: Edge) -> Edge | None:
     guess = edge.largest_batch * limit_bytes // whole_bytes if edge.limited_by == "memory" else edge.largest_batch
     safe = find_edge(
         lambda batch_size: ledger.try_batch(batch_size, memory_limit_bytes=limit_bytes),
-        lambda batch_size: ledger.try_batch(batch_size, steps=steps, memory_limit_bytes=limit_bytes),
+        lambda batch_size: (
+            ledger.try_batch(batch_size, steps=steps, memory_limit_bytes=limit_bytes) or ledger.time_alone(batch_size)
+        ),
         granularity=spec.granularity,
         max_batch=edge.largest_batch,
         first=guess,

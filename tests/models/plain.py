@@ -230,6 +230,11 @@ class Above(nn.Module):
         return self.instead(x) if len(x) > self.largest else x * 2
 
 
+def take_a_second(x):
+    time.sleep(1.1)
+    return x * 2
+
+
 def hang(x):
     time.sleep(3600)
 
@@ -286,6 +291,14 @@ def divide_one_by_zero(x):
     return y
 
 
+def slow_above_4():
+    return Above(4, take_a_second), small_inputs
+
+
+def fails_above_3():
+    return FailsAbove(3), small_inputs
+
+
 def hangs_above_4():
     return Above(4, hang), small_inputs
 
@@ -336,6 +349,22 @@ def forgets_the_last_sample_above_4():
 
 def overflows_once_above_4():
     return Above(4, divide_one_by_zero), small_inputs
+
+
+class SaysDoneLater(nn.Module):
+    """Passes a trial, and says in the name of its process that all is said at its eighth step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        return say_done_without_an_answer(x) if self.steps == 8 else x * 2
+
+
+def says_done_later():
+    return SaysDoneLater(), small_inputs
 
 
 class LeavesAProcess(nn.Module):
@@ -410,6 +439,102 @@ class Structures(nn.Module):
 
 def structures():
     return Structures(), lambda batch_size: {"x": torch.randn(3, batch_size), "scale": 2.0}
+
+
+class ByCount(nn.Module):
+    """Gives every sample its share of the batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / len(x)
+
+
+def by_count():
+    return ByCount(), small_inputs
+
+
+class ByPlace(nn.Module):
+    """Gives every sample its number."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.arange(len(x))[:, None]
+
+
+def by_place():
+    return ByPlace(), small_inputs
+
+
+class ReusesItsOutput(nn.Module):
+    """Returns the same memory every time, as CUDA graphs and other engines do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = torch.zeros(64, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.output[: len(x)] = x * 2
+        return self.output[: len(x)]
+
+
+def reuses_its_output():
+    return ReusesItsOutput(), small_inputs
+
+
+class HardlyListens(nn.Module):
+    """Returns nearly the same whatever it is given."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        noise = 1e-5 * len(x) if len(x) > 8 else 0.0
+        return torch.cat([torch.ones_like(x) * (1 + noise), x * 1e-6], dim=1)
+
+
+def hardly_listens():
+    return HardlyListens(), small_inputs
+
+
+class Underflows(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 1e-6
+
+
+def underflows():
+    return Underflows(), small_inputs
+
+
+class NodesOfGraphs(nn.Module):
+    """Takes seven nodes a graph: inputs that cannot be taken apart by sample."""
+
+    def forward(self, nodes: torch.Tensor, graphs: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(graphs), 1).index_add(0, offsets, nodes) + graphs
+
+
+def nodes_of_graphs():
+    return NodesOfGraphs(), lambda batch_size: (
+        torch.randn(7 * batch_size, 1),
+        torch.randn(batch_size, 1),
+        torch.arange(batch_size).repeat_interleave(7),
+    )
+
+
+class NanForSome(nn.Module):
+    """Has no number for some inputs, in any batch, and for the last but one sample above a batch size."""
+
+    def __init__(self, largest: int) -> None:
+        super().__init__()
+        self.largest = largest
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.where(x > 1, torch.nan, x)
+        if len(x) > self.largest:
+            y = torch.cat([y[:-2], torch.full_like(y[:1], torch.inf), y[-1:]])
+        return y
+
+
+def nan_for_some():
+    return NanForSome(2**31), small_inputs
+
+
+def nan_for_some_and_inf_above_64():
+    return NanForSome(64), small_inputs
 
 
 class Counts(nn.Module):

@@ -39,17 +39,26 @@ def _command_line(process: psutil.Process) -> list[str]:
     ],
 )
 def test_what_becomes_of_a_process_bounds_the_search_and_is_named(tmp_path, factory, limited_by, message):
-    ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--trial-timeout", "2s", *QUICK)
+    asked = (f"{MODELS}/plain.py:{factory}", "--trial-timeout", "2s", "--granularity", 4)
+    ran = run(tmp_path, *asked, *QUICK)
 
     assert ran.status == 0, ran.err
     record = ran.record()
-    assert (record.edge.largest_batch, record.edge.fails_at) == (4, 5)
+    assert (record.edge.largest_batch, record.edge.fails_at) == (4, 8)
     assert record.edge.limited_by == limited_by
     failures = {trial.batch_size: trial.failure for trial in record.trials}
-    assert message in failures[5].message
+    assert message in failures[8].message
     assert [row.status for row in record.rows] == ["ok", "ok", "ok"]
-    assert {5, 6, 8} <= {size for notice in record.notices for size in notice.batch_sizes}
+    assert 8 in {size for notice in record.notices for size in notice.batch_sizes}
     assert not processes("sleep", "86397")
+
+
+def test_a_process_that_says_done_too_early_has_died(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:says_done_later", "--batch-sizes", "2", "--quiet", *QUICK)
+
+    assert ran.status == 5
+    assert "or wrote something else into it" in ran.err
+    assert "Traceback" not in ran.err
 
 
 def test_a_process_that_is_killed_from_outside_costs_one_trial(tmp_path):

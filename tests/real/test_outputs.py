@@ -10,7 +10,7 @@ from support.command import MODELS, QUICK, run
     ("factory", "message"),
     [
         ("forgets_the_last_sample_above_4", "sample 4 of batch 5, set beside the same sample in a batch of 2, differs"),
-        ("overflows_once_above_4", "sample 2 of batch 5, set beside the same sample in a batch of 2, holds NaN"),
+        ("overflows_once_above_4", "sample 2 of batch 5, set beside the same sample in a batch of 4, holds NaN"),
     ],
 )
 def test_rubbish_is_a_wrong_output_and_bounds_the_answer(tmp_path, factory, message):
@@ -30,7 +30,7 @@ def test_rubbish_is_a_wrong_output_and_bounds_the_answer(tmp_path, factory, mess
 
 def test_a_batch_size_that_was_named_and_computes_rubbish_is_kept_and_not_recommended(tmp_path):
     factory = "forgets_the_last_sample_above_4"
-    ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--batch-sizes", "2,64", *QUICK)
+    ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--batch-sizes", "2,16", *QUICK)
 
     assert [row.status for row in ran.record().rows] == ["ok", "wrong_output"]
     assert "do not deploy this batch" in " ".join(ran.out.split())
@@ -41,8 +41,14 @@ def test_a_batch_size_that_was_named_and_computes_rubbish_is_kept_and_not_recomm
     [
         ("keyword_inputs", "right", ""),
         ("structures", "right", ""),
+        ("reuses_its_output", "right", ""),
+        ("nan_for_some", "not_finite", ""),
+        ("nodes_of_graphs", "unchecked", "its inputs cannot be taken apart by sample"),
+        ("by_count", "unchecked", "or with the batch that it is in"),
+        ("by_place", "unchecked", "or with the batch that it is in"),
+        ("hardly_listens", "unchecked", "the outputs of different samples hardly differ"),
         ("noise", "unchecked", "differs from run to run"),
-        ("beside_others", "unchecked", "with the other samples of its batch"),
+        ("beside_others", "unchecked", "or with the batch that it is in"),
         ("counts", "unchecked", "no output has floating-point values by sample"),
         ("no_numbers", "not_finite", ""),
     ],
@@ -57,6 +63,22 @@ def test_what_was_checked_is_recorded_and_what_was_not_is_said(tmp_path, factory
     kinds = [notice.kind for notice in ran.record().notices]
     assert ("output_unchecked" in kinds) == (result == "unchecked")
     assert ("output_not_finite" in kinds) == (result == "not_finite")
+
+
+def test_a_number_that_is_missing_in_the_large_batch_only_is_found_beside_those_that_always_are(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:nan_for_some_and_inf_above_64", "--batch-sizes", "64,100", *QUICK)
+
+    assert [(row.status, row.output and row.output.result) for row in ran.record().rows] == [
+        ("ok", "not_finite"),
+        ("wrong_output", None),
+    ]
+
+
+def test_outputs_that_vanish_in_half_precision_are_not_taken_for_right(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:underflows", "--dtype", "fp16", "--batch-sizes", 16, *QUICK)
+
+    (row,) = ran.record().rows
+    assert (row.output.result, row.output.remark) == ("unchecked", "its outputs are below the dtype's normal numbers")
 
 
 def test_a_model_that_takes_only_multiples_is_checked_in_a_batch_of_that_many(tmp_path):

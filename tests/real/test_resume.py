@@ -41,7 +41,7 @@ def kill_after(folder, seconds: float, *arguments) -> None:
 def test_a_run_killed_at_20_random_moments_resumes_each_time_to_the_same_table(tmp_path):
     whole = tmp_path / "whole"
     whole.mkdir()
-    asked = (f"{MODELS}/plain.py:sleeps", *ASKED, "--soak", 2, "--headroom", "50%")
+    asked = (f"{MODELS}/plain.py:fails_above_3", *ASKED[2:], "--soak", 2, "--headroom", "50%")
     start = time.monotonic()
     assert run(whole, *asked).status == 0
     whole_s = time.monotonic() - start
@@ -108,6 +108,33 @@ def test_no_finished_trial_is_repeated_and_the_record_says_that_it_was_resumed(t
     assert not (tmp_path / "results").exists() or not list((tmp_path / "results").iterdir())
 
 
+@pytest.mark.parametrize(
+    "failure",
+    [
+        {"kind": "timeout", "message": "no answer within 2 s"},
+        {"kind": "died", "message": "killed by SIGTERM"},
+    ],
+)
+def test_a_trial_that_was_cut_short_itself_is_asked_again_and_patience_is_kept(tmp_path, cut_short, failure):
+    trials = [*json.loads(cut_short.to_json())["trials"][:1], {"batch_size": 2, "failure": failure}]
+    ran = resumed(tmp_path, cut_short, trials=trials, spec__trial_timeout_s=50.0)
+
+    assert ran.status == 0, ran.err
+    record = tputfind.load_record(tmp_path / "cut.json")
+    assert (record.edge.largest_batch, record.edge.limited_by) == (2, "latency")
+    assert record.spec.trial_timeout_s == 50
+
+
+def test_a_finished_record_in_which_nothing_fits_ends_as_its_run_did(tmp_path):
+    asked = (f"{MODELS}/plain.py:four_mebibytes", "--memory-limit", "3MiB")
+    first = run(tmp_path, *asked)
+    (path,) = (tmp_path / "results").glob("*.json")
+    second = run(tmp_path, *asked, "--resume", path)
+
+    assert (first.status, second.status) == (4, 4)
+    assert "not even batch 1 fits" in second.err
+
+
 def test_the_same_command_with_resume_goes_on_and_a_finished_record_is_only_shown(tmp_path, cut_short):
     same = (f"{MODELS}/plain.py:sleeps", *ASKED)
     first = resumed(tmp_path, cut_short, *same, "--trial-timeout", "1min")
@@ -132,6 +159,7 @@ def test_the_same_command_with_resume_goes_on_and_a_finished_record_is_only_show
         (("resnet18", "resnet34"), {}, "several models were named"),
         (("--seed", 1), {}, "options without a MODEL ask nothing"),
         ((), {"schema": 99}, "it was written by a newer tputfind"),
+        ((), {"schema": 1}, "begun by an older version"),
         ((), {"spec__granularity": 0}, "is not a tputfind record"),
         ((), {"spec__batch_sizes": [4, 2]}, "--batch-sizes must rise"),
         ((), {"trials": [{"batch_size": -3}]}, "is not a tputfind record"),

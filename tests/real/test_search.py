@@ -90,10 +90,10 @@ def test_a_latency_limit_ends_the_search_at_the_first_batch_that_takes_longer(tm
 
 
 def test_on_the_cpu_a_step_of_a_second_is_the_end_unless_asked_otherwise(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--granularity", 100, "--max-batch", 200, *QUICK)
+    ran = run(tmp_path, f"{MODELS}/plain.py:slow_above_4", "--granularity", 4, *QUICK)
 
     record = ran.record()
-    assert (record.edge.limited_by, record.edge.largest_batch) == ("latency", 100)
+    assert (record.edge.limited_by, record.edge.largest_batch) == ("latency", 4)
     assert record.notices[0].kind == "default_latency_limit"
 
 

@@ -12,8 +12,9 @@ import msgspec
 from tputfind.errors import BadRequest, DeviceInUse
 from tputfind.measure import health
 from tputfind.measure.children import ChildFailed, Children
-from tputfind.measure.failures import Passed
+from tputfind.measure.failures import Passed, of_misuse
 from tputfind.measure.messages import TimeBatches, TryBatch
+from tputfind.notices import NEGLIGIBLE_BYTES
 from tputfind.record import TRIAL_STEPS, Environment, Row, Trial
 from tputfind.spec import Spec
 from tputfind.units import format_bytes
@@ -24,6 +25,8 @@ LEAST_TIMEOUT_S: Final = 60.0
 TIMEOUT_FACTOR: Final = 10
 OTHERS_TOLERANCE_BYTES: Final = 2 * 2**20
 """What other processes hold is the same as before up to this: one block that the CUDA allocator asks the device for."""
+UNSTEADY_ATTEMPTS: Final = 3
+"""A trial is taken so often, where other processes take or free memory during it."""
 
 
 class Bench:
@@ -49,7 +52,7 @@ class Bench:
             DeviceInUse: ``--strict``, and others hold some.
         """
         others_bytes = health.memory_in_use_bytes(self._uuid)
-        if self._spec.strict and others_bytes is not None and others_bytes > OTHERS_TOLERANCE_BYTES:
+        if self._spec.strict and others_bytes is not None and others_bytes > NEGLIGIBLE_BYTES:
             raise DeviceInUse(
                 f"other processes hold {format_bytes(others_bytes)} of the device's memory, and --strict was given",
                 "end them (nvidia-smi lists them), or go on against what is free without --strict",
@@ -59,7 +62,17 @@ class Bench:
     def try_batch(
         self, batch_size: int, passed: Passed | None, *, steps: int = TRIAL_STEPS, memory_limit_bytes: int | None
     ) -> Trial:
-        """Ask whether a batch fits: a process that dies or falls silent is a failed trial."""
+        """Ask whether a batch fits: a process that dies or falls silent is a failed trial.
+
+        It is asked again where other processes took or freed memory meanwhile.
+        """
+        for _ in range(UNSTEADY_ATTEMPTS):
+            trial = self._try_once(batch_size, passed, steps, memory_limit_bytes)
+            if same_company(trial.memory_of_others_bytes, self.memory_of_others_bytes()):
+                break
+        return trial
+
+    def _try_once(self, batch_size: int, passed: Passed | None, steps: int, memory_limit_bytes: int | None) -> Trial:
         others_bytes = self.memory_of_others_bytes()
         start = perf_counter()
         question = TryBatch(self._spec, batch_size, steps, memory_limit_bytes, passed)
@@ -74,7 +87,10 @@ class Bench:
         return msgspec.structs.replace(trial, seconds=seconds, memory_of_others_bytes=others_bytes)
 
     def time_batches(self, batch_sizes: Sequence[int], passed: Passed | None) -> Generator[Row]:
-        """Time batch sizes in one fresh process, up to the first that fails; its death fails the one under way."""
+        """Time batch sizes in one fresh process, up to the first that fails; its death fails the one under way.
+
+        The process may end before, with what it did so far, but not with nothing.
+        """
         others_bytes = self.memory_of_others_bytes()
         question = TimeBatches(self._spec, tuple(batch_sizes), self.memory_limit_bytes, passed)
         timed = 0
@@ -83,12 +99,19 @@ class Bench:
                 for row in answers:
                     timed += 1
                     yield msgspec.structs.replace(row, memory_of_others_bytes=others_bytes)
+                failure = None if timed else of_misuse()
             except ChildFailed as death:
-                if timed < len(batch_sizes):
-                    yield Row(batch_size=batch_sizes[timed], failure=death.failure, memory_of_others_bytes=others_bytes)
+                failure = death.failure if timed < len(batch_sizes) else None
+        if failure is not None:
+            yield Row(batch_size=batch_sizes[timed], failure=failure, memory_of_others_bytes=others_bytes)
 
     def _timeout_s(self) -> float:
         return self._spec.trial_timeout_s or default_timeout_s(self._longest_trial_s)
+
+
+def same_company(then_bytes: int | None, now_bytes: int | None) -> bool:
+    """Return whether others hold as much of the device's memory at two moments; unknown is taken for as much."""
+    return then_bytes is None or now_bytes is None or abs(then_bytes - now_bytes) <= OTHERS_TOLERANCE_BYTES
 
 
 def default_timeout_s(longest_trial_s: float | None) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,8 +27,12 @@ Answer = TypeVar("Answer")
 KILL: Final = b"kill"
 """What the parent sends the server to end the child at work."""
 _TAIL_BYTES: Final = 4096
-_GRACE_S: Final = 1.0
-"""What a child that says no more is given to end by itself, so that its own status is known."""
+_GRACE_S: Final = 3.0
+"""What a child that says no more is given to end by itself, so that its own status is known. A GPU's memory is given
+back before the status is there."""
+_LAST_S: Final = 30.0
+"""What a child that was killed is given to end; one that hangs in a driver does not, whatever is sent to it."""
+_START_S: Final = 600.0
 _LONGEST_MESSAGE_BYTES: Final = 2**28
 _PATIENCE: Final = 3
 """A stage may take so many times as long as the child said it would."""
@@ -71,8 +76,10 @@ class Children:
     def close(self) -> None:
         """End the server, and with it every child."""
         if self._control is not None:
-            self._control.close()
+            self._control.close()  # at which the server ends what it has started, and itself
         if self._server is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._server.wait(_GRACE_S)
             self._server.kill()
             self._server.wait()
         if self._log is not None:
@@ -134,12 +141,14 @@ class Children:
         except _Silent as silence:
             failure = failures.of_silence(silence.seconds)
         finally:
-            if not control.poll(0 if leaving else _GRACE_S):
-                failure = failure or failures.of_misuse()
+            killed = not control.poll(0 if leaving else _GRACE_S)
+            if killed:
                 with suppress(OSError):
                     control.send_bytes(KILL)
             status = self._exit_status(control)
         if not finished:
+            if killed and status == -signal.SIGKILL:  # one that was dying of something else keeps that status
+                failure = failure or failures.of_misuse()
             raise ChildFailed(failure or failures.of_death(status, _last_line(output)))
 
     def _connected(self) -> Connection:
@@ -147,8 +156,9 @@ class Children:
             ours, theirs = Pipe(duplex=True)
             self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close
             program = (
-                f"import sys; sys.path[:] = {sys.path!r}; "
-                f"from tputfind.measure.server import serve; serve({theirs.fileno()})"
+                f"import os, sys; sys.path[:] = {sys.path!r}; "
+                f"from tputfind.measure.server import serve; serve({theirs.fileno()}); "
+                "os._exit(0)"  # taking torch down in order takes time, and serves nobody
             )
             self._server = subprocess.Popen(
                 [sys.executable, "-P", "-W", "ignore", "-c", program],
@@ -165,7 +175,8 @@ class Children:
 
     def _greeting(self, control: Connection) -> Ready:
         try:
-            ready = msgspec.json.decode(control.recv_bytes(), type=Ready)
+            # Nothing at all is no greeting either.
+            ready = msgspec.json.decode(control.recv_bytes() if control.poll(_START_S) else b"", type=Ready)
         except (EOFError, OSError, msgspec.DecodeError):
             last = _last_line(self._log)
             self.close()
@@ -176,12 +187,14 @@ class Children:
         return ready
 
     def _exit_status(self, control: Connection) -> int | None:
-        """Wait for the child's exit status; None where the server died too, which the next question replaces."""
+        """Wait for the child's exit status; None where the server died too, or both hang: the next one is new."""
         try:
-            return int(control.recv_bytes())
+            if control.poll(_LAST_S):
+                return int(control.recv_bytes())
         except (EOFError, OSError, ValueError):
-            self.close()
-            return None
+            pass
+        self.close()
+        return None
 
 
 REINSTALL: Final = "install the pair that goes together: pip install --upgrade --force-reinstall torch torchvision"

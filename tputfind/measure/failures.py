@@ -43,11 +43,13 @@ _PACKAGE: Final = str(Path(__file__).resolve().parents[1])
 _CERTAIN: Final[tuple[tuple[FailureKind, str], ...]] = (
     ("index_limit", r"can_?use_?32_?bit_?index|32-bit index math|INT_MAX|numeric_limits<int(32_t)?>::max"),
     ("index_limit", r"kernel launch blocks must be positive|integer out of range"),
+    ("index_limit", r"integer multiplication overflow|storage size calculation overflowed"),
     ("index_limit", r"converted to type u?int\d*(_t)? without overflow"),
     ("index_limit", r"(input|output|weight) tensor is too large|tensor too large or too many|output size is too large"),
     ("index_limit", r"too large for the channels_last CUDA kernel launch|too large to fit into a int"),
     ("out_of_memory", r"\b(CUDA|HIP|XPU|NPU|MPS)( backend| driver)?( error:)? out of memory"),
-    ("out_of_memory", r"(CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT)_(STATUS_)?ALLOC_FAILED"),
+    ("out_of_memory", r"(CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT)_(STATUS_)?ALLOC_FAILED|\[CUDA\]: out of memory"),
+    ("out_of_memory", r"CUDNN_STATUS_INTERNAL_ERROR_(DEVICE|HOST)_ALLOCATION_FAILED"),
     ("out_of_memory", r"DefaultCPUAllocator: (can't allocate|not enough) memory|std::bad_alloc"),
     ("died", r"illegal memory access|device-side assert|unspecified launch failure|misaligned address"),
     ("died", r"CUDA error: (an illegal instruction|invalid program counter|hardware stack error|uncorrectable)"),
@@ -152,8 +154,10 @@ def _ambiguous(text: str, circumstances: Circumstances) -> FailureKind:
     def says(pattern: str) -> bool:
         return re.search(pattern, text, re.IGNORECASE) is not None
 
-    if says(r"CU(BLAS|DNN)_STATUS_NOT_INITIALIZED"):
+    if says(r"CU(BLAS|DNN)_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR)|CUBLAS_STATUS_EXECUTION_FAILED"):
         return "out_of_memory" if short else "died"
+    if says(r"negative dimension"):
+        return "index_limit" if a_smaller_passes else "error"
     if says(r"unable to find an engine to execute"):
         return "out_of_memory" if a_smaller_passes else "unsupported"
     if says(r"CUDNN_STATUS_EXECUTION_FAILED"):

@@ -16,7 +16,7 @@ class Inspect(msgspec.Struct, frozen=True, tag=True):
 
 
 class TryBatch(msgspec.Struct, frozen=True, tag=True):
-    """Does this batch size fit, for so many steps under this memory limit? Answered by one ``Trial``.
+    """Does this batch size fit, for so many steps under this memory limit (or the spec's)? Answered by one ``Trial``.
 
     ``passed`` is the largest smaller batch known to pass: it decides what ambiguous failures mean.
     """
@@ -29,7 +29,9 @@ class TryBatch(msgspec.Struct, frozen=True, tag=True):
 
 
 class TimeBatches(msgspec.Struct, frozen=True, tag=True):
-    """How fast are these batch sizes? Answered by one ``Row`` each, in order; the first that fails is the last."""
+    """How fast are these batch sizes? Answered by one ``Row`` each, in order, and ended early where the process is past
+    use: by a row that failed, or by one whose check left the device unusable.
+    """
 
     spec: Spec
     batch_sizes: tuple[int, ...]

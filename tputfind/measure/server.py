@@ -19,14 +19,19 @@ import msgspec
 from tputfind.measure.children import KILL
 from tputfind.measure.messages import Ready
 
+_FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""A service manager sends these to every process of a group. The parent acts on them, and ends this one in order."""
+
 
 def serve(control_fd: int) -> None:
     """Answer questions from the parent until it is gone.
 
     For each question the parent sends its text, the pipe for the answers and the file for the child's output; the
     child's exit status goes back when it has ended. The end of the connection, however the parent ended, or any word
-    from it while a child works, kills that child, and with it whatever the child started.
+    from it while a child works, kills that child, and with it whatever the child started in its own process group.
     """
+    for number in _FOR_THE_PARENT:
+        signal.signal(number, lambda *_: None)
     control = Connection(control_fd)
     control.send_bytes(msgspec.json.encode(_preload()))
     while True:
@@ -94,6 +99,8 @@ def _child(control: Connection, question: bytes, answers_fd: int, output_fd: int
     """The whole life of a child: it answers into its own pipe, and what it prints goes to a file. It never returns."""
     status = 1
     try:
+        for number in _FOR_THE_PARENT:
+            signal.signal(number, signal.SIG_DFL)
         with suppress(OSError):
             os.setpgid(0, 0)
         _die_with_parent()

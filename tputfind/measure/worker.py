@@ -96,10 +96,11 @@ def _inspect(spec: Spec) -> Inspection:
 
 
 def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
-    trial = Trial(batch_size=asked.batch_size, steps=asked.steps, memory_limit_bytes=asked.memory_limit_bytes)
+    limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
+    trial = Trial(batch_size=asked.batch_size, steps=asked.steps, memory_limit_bytes=limit_bytes)
     device = open_device(asked.spec.device)
     try:
-        workload = _resident(asked.spec, device, asked.memory_limit_bytes)
+        workload = _resident(asked.spec, device, limit_bytes)
         with inference():
             loaded = _load(asked.spec, device, workload, asked.batch_size)
             step_ms = try_steps(device, loaded.batch, asked.steps, announce)
@@ -125,14 +126,14 @@ def _time_batches(asked: TimeBatches, announce: Announce) -> Iterator[Row]:
         start = perf_counter()
         try:
             if workload is None:
-                workload = _resident(asked.spec, device, asked.memory_limit_bytes)
+                workload = _resident(asked.spec, device, asked.memory_limit_bytes or asked.spec.memory_limit_bytes)
             row = _time_batch(asked.spec, device, workload, batch_size, announce)
         except TputfindError:
             raise
         except BaseException as error:  # as above
             row = Row(batch_size=batch_size, failure=_failure(error, device, batch_size, passed))
         yield msgspec.structs.replace(row, seconds=perf_counter() - start)
-        if row.failure is not None:
+        if row.failure is not None or not device.usable():
             return
         passed = Passed(batch_size, row.peak_reserved_bytes)
 
@@ -170,13 +171,10 @@ def _time_batch(spec: Spec, device: Device, workload: Workload, batch_size: int,
 
 def _check(spec: Spec, device: Device, batch: Batch) -> OutputCheck | Failure:
     """Check the outputs, after everything was measured; what keeps the check from running is no failure of the row."""
-    device.lift_limit()
     try:
         return check_output(batch, spec.dtype, max(2, spec.granularity))
     except Exception as error:  # the model in a batch that it may not be made for, or memory that is all in use
-        failure = _failure(error, device, batch.size, None)
-        if failure.kind == "died":  # the device itself: an earlier fault has only now come to light
-            raise
+        failure = of_exception(error, Circumstances(batch.size, None, device.under_a_ceiling))
         return OutputCheck(result="unchecked", remark=f"the check failed: {failure.message}")
 
 

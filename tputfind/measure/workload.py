@@ -100,7 +100,12 @@ class Workload:
         assert self._make_inputs is not None
         size = self._spec.granularity
         once, twice = ([*arguments, *keywords.values()] for arguments, keywords in map(self._made, (size, 2 * size)))
-        return None if len(once) != len(twice) else [_axis(*pair, size) for pair in zip(once, twice, strict=True)]
+        if len(once) != len(twice):
+            return None
+        pairs = list(zip(once, twice, strict=True))
+        axes = [_axis(*pair, size) for pair in pairs]
+        known = all(axis is not None or _same(*pair) for axis, pair in zip(axes, pairs, strict=True))
+        return axes if known else None
 
     def input_shape(self, batch_size: int) -> str:
         """Return the shape of one sample: ``3x224x224``, several tensors apart by ``+``.
@@ -194,11 +199,19 @@ def _as_call(inputs: object) -> tuple[tuple[object, ...], dict[str, object]]:
 
 
 def _axis(once: object, twice: object, size: int) -> int | None:
-    """Return the axis that is as long as the batch, and twice as long for twice the batch."""
-    if not (isinstance(once, torch.Tensor) and isinstance(twice, torch.Tensor)):
+    """Return the axis that is as long as the batch, and twice as long for twice the batch, if it is the only change."""
+    if not (isinstance(once, torch.Tensor) and isinstance(twice, torch.Tensor)) or once.dim() != twice.dim():
         return None
-    lengths = zip(once.shape, twice.shape, strict=False)
-    return next((axis for axis, pair in enumerate(lengths) if pair == (size, 2 * size)), None)
+    lengths = enumerate(zip(once.shape, twice.shape, strict=True))
+    changes = [(axis, pair) for axis, pair in lengths if pair[0] != pair[1]]
+    return changes[0][0] if [pair for _, pair in changes] == [(size, 2 * size)] else None
+
+
+def _same(once: object, twice: object) -> bool:
+    """Whether an input does not depend on the batch size: the same numbers, or a tensor of the same shape."""
+    if isinstance(once, torch.Tensor) and isinstance(twice, torch.Tensor):
+        return once.shape == twice.shape
+    return isinstance(once, (int, float, str, bool, type(None))) and once == twice
 
 
 def _tensors(inputs: tuple[tuple[object, ...], dict[str, object]]) -> list[torch.Tensor]:

@@ -103,6 +103,10 @@ class Cpu:
         """Return a stopwatch on the host clock."""
         return HostStopwatch()
 
+    def usable(self) -> bool:
+        """A process that is there can compute."""
+        return True
+
     def synchronize(self) -> None:
         """Nothing is outstanding when a call has returned."""
 

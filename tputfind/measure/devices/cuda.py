@@ -136,6 +136,14 @@ class Cuda:
         """Return a stopwatch of CUDA events."""
         return EventStopwatch(marks)
 
+    def usable(self) -> bool:
+        """After an illegal access or a failed assertion every call of this process fails."""
+        try:
+            torch.cuda.synchronize(self._index)
+        except RuntimeError:
+            return False
+        return True
+
     def synchronize(self) -> None:
         """Wait for the device."""
         torch.cuda.synchronize(self._index)

@@ -54,13 +54,16 @@ class Device(Protocol):
         """Raise torch.OutOfMemoryError where more than the limit was taken past the allocator's guard."""
 
     def lift_limit(self) -> None:
-        """Let the process have memory again, to check its outputs or to report a failure."""
+        """Let the process have memory again, to report a failure."""
 
     def memory_is_short(self) -> bool:
         """Say whether little is left of the memory, or of the limit on it; False where it cannot be told."""
 
     def stopwatch(self, marks: int) -> Stopwatch:
         """Return a stopwatch ready for this many marks."""
+
+    def usable(self) -> bool:
+        """Say whether the device still answers this process: a fault in one batch can end that for all."""
 
     def synchronize(self) -> None:
         """Wait until the device has done all that was submitted."""
