@@ -24,40 +24,38 @@ _FARTHEST: Final = 1e9
 
 
 def check_output(batch: Batch, dtype: str, small_size: int) -> OutputCheck | Failure:
-    """Run the first and the last sample in small batches, and the batch once more; say whether its outputs are right.
+    """Run the batch once more, and its first and last sample in small batches; say whether its outputs are right.
 
     Two references, of different sizes and with the samples in other places and company, show whether an output is a
-    matter of its sample alone: only then does a difference mean that the batch is wrong. What a call returns is copied
-    before the next one, which may write into the same memory.
+    matter of its sample alone: only then does a difference mean that the batch is wrong. The whole batch comes first,
+    into memory as its timed steps left it. What a call returns is copied before the next one, which may write into the
+    same memory.
 
     Args:
         batch: what is checked.
         dtype: the spec's, which sets what rounding may do.
         small_size: of the smaller reference, at least 2. A batch of up to twice as many is a small one itself.
     """
-    if batch.size <= 2 * small_size:
-        outputs = _tensors(batch())
-        finite = all(bool(torch.isfinite(output).all()) for output in outputs)
-        return OutputCheck(result="small" if finite else "not_finite") if outputs else _unchecked(_NO_VALUES)
     last = batch.size - 1
+    whole = [_looked_at(output, batch.size, 0, last) for output in _tensors(batch())]
+    if batch.size <= 2 * small_size:
+        finite = all(look.finite for look in whole)
+        return OutputCheck(result="small" if finite else "not_finite") if whole else _unchecked(_NO_VALUES)
     medium_size = small_size * min(_MEDIUM, max(2, batch.size // (4 * small_size)))
-    small = batch.picked([*range(small_size - 1), last])
-    medium = batch.picked([last, *range(1, medium_size - 1), 0])
-    if small is None or medium is None:
+    few = batch.picked([*range(small_size - 1), last])
+    more = batch.picked([last, *range(1, medium_size - 1), 0])
+    if few is None or more is None:
         return _unchecked("its inputs cannot be taken apart by sample")
-    of_small = [output.clone() for output in _tensors(small())]
-    of_medium = _tensors(medium())
-    axes = _batch_axes(of_small, of_medium, small_size, medium_size)
-    reference = _samples(of_small, axes, 0, small_size - 1)
-    other = _samples(of_medium, axes, medium_size - 1, 0)
-    whole = _tensors(batch())
-    if not axes or _batch_axes(of_small, whole, small_size, batch.size) != axes:
+    small = [_looked_at(output, small_size, 0, small_size - 1) for output in _tensors(few())]
+    medium = [_looked_at(output, medium_size, medium_size - 1, 0) for output in _tensors(more())]
+    axes = _batch_axes(small, medium, whole)
+    if not axes:
         return _unchecked(_NO_VALUES)
-    bad = _not_finite(whole, axes)
-    verdict = _compared(reference, other, _samples(whole, axes, 0, last), NOISE[dtype])
+    verdict = _compared(_samples(small, axes), _samples(medium, axes), _samples(whole, axes), NOISE[dtype])
     if isinstance(verdict, _Differs):
         sample = last if verdict.at_the_end else 0
         return _wrong(sample, batch.size, small_size, f"differs by {verdict.distance:.2g} (relative)")
+    bad = sorted({sample for number, axis in axes.items() for sample in whole[number].bad[axis]})
     return _beside_the_not_finite(batch, bad, axes, medium_size) or verdict
 
 
@@ -72,6 +70,17 @@ class _Sample(NamedTuple):
 
     def largest(self) -> float:
         return float(self.values.abs().max())
+
+
+class _Look(NamedTuple):
+    """What is kept of one output: its shape, and by each axis as long as the batch, any of which may be the batch's,
+    the samples asked for and the places where not all is finite.
+    """
+
+    shape: torch.Size
+    samples: dict[int, tuple[_Sample, ...]]
+    bad: dict[int, list[int]]
+    finite: bool
 
 
 class _Differs(NamedTuple):
@@ -121,10 +130,10 @@ def _beside_the_not_finite(
     some = [bad[len(bad) * number // small_size] for number in range(small_size)]
     few = batch.picked(some)
     assert few is not None  # it was before
-    outputs = _tensors(few())
+    alone = [_looked_at(output, small_size, *range(small_size)) for output in _tensors(few())]
     for place, sample in enumerate(some):
-        alone = _samples(outputs, axes, place, place)
-        if all(one.finite() and one.largest() <= one.limits.max / _NEAR_OVERFLOW for one in alone):
+        outputs = [alone[number].samples[axis][place] for number, axis in axes.items()]
+        if all(one.finite() and one.largest() <= one.limits.max / _NEAR_OVERFLOW for one in outputs):
             return _wrong(sample, batch.size, small_size, "holds NaN or infinity, and does not there")
     return OutputCheck(result="not_finite")
 
@@ -150,25 +159,34 @@ def _tensors(output: object) -> list[torch.Tensor]:
     ]
 
 
-def _batch_axes(few: Sequence[torch.Tensor], many: Sequence[torch.Tensor], *sizes: int) -> dict[int, int]:
-    """Return the batch axis of each output, by its number, that has the same shape at two batch sizes but for that."""
+def _looked_at(output: torch.Tensor, size: int, *places: int) -> _Look:
+    """Copy what will be compared of an output, before another call may write over it."""
+    axes = [axis for axis, length in enumerate(output.shape) if length == size and output.numel()]
+    limits = torch.finfo(output.dtype)
+    bad = {axis: list(_bad_along(output, axis)) for axis in axes}
+    return _Look(
+        output.shape,
+        {axis: tuple(_Sample(output.select(axis, p).clone().double(), limits) for p in places) for axis in axes},
+        bad,
+        finite=not any(bad.values()) if axes else bool(torch.isfinite(output).all()),
+    )
+
+
+def _batch_axes(*looks: Sequence[_Look]) -> dict[int, int]:
+    """Return the batch axis of each output, by its number, that has the same shape in all batches but for that."""
     axes = {}
-    for number, (one, other) in enumerate(zip(few, many, strict=False)):
-        if one.dim() == other.dim() and len(few) == len(many):
-            lengths = list(enumerate(zip(one.shape, other.shape, strict=True)))
-            differing = [axis for axis, pair in lengths if pair[0] != pair[1]]
-            if len(differing) == 1 and lengths[differing[0]][1] == sizes and one.numel():
+    for number, same in enumerate(zip(*looks, strict=False)):
+        shapes = [look.shape for look in same]
+        if len({len(look) for look in looks}) == 1 and len({len(shape) for shape in shapes}) == 1:
+            differing = [axis for axis, lengths in enumerate(zip(*shapes, strict=True)) if len(set(lengths)) > 1]
+            if len(differing) == 1 and all(differing[0] in look.samples for look in same):
                 axes[number] = differing[0]
     return axes
 
 
-def _samples(outputs: Sequence[torch.Tensor], axes: dict[int, int], *places: int) -> list[_Sample]:
-    """Return copies of the samples at these places, of every output that has a batch axis."""
-    return [
-        _Sample(outputs[number].select(axis, place).clone().double(), torch.finfo(outputs[number].dtype))
-        for number, axis in axes.items()
-        for place in places
-    ]
+def _samples(looks: Sequence[_Look], axes: dict[int, int]) -> list[_Sample]:
+    """Return the samples that were copied of every output that has a batch axis, one output after the other."""
+    return [sample for number, axis in axes.items() for sample in looks[number].samples[axis]]
 
 
 def _distance(one: _Sample, other: _Sample) -> float:
@@ -177,11 +195,6 @@ def _distance(one: _Sample, other: _Sample) -> float:
         return _FARTHEST
     apart = float((one.values - other.values).norm())
     return 0.0 if apart == 0 else min(_FARTHEST, apart / max(float(other.values.norm()), 1e-300))
-
-
-def _not_finite(outputs: Sequence[torch.Tensor], axes: dict[int, int]) -> list[int]:
-    """Return the samples whose outputs are not all finite, in order."""
-    return sorted({sample for number, axis in axes.items() for sample in _bad_along(outputs[number], axis)})
 
 
 def _bad_along(output: torch.Tensor, axis: int) -> Iterator[int]:

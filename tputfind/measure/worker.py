@@ -175,7 +175,8 @@ def _check(spec: Spec, device: Device, batch: Batch) -> OutputCheck | Failure:
         return check_output(batch, spec.dtype, max(2, spec.granularity))
     except Exception as error:  # the model in a batch that it may not be made for, or memory that is all in use
         failure = of_exception(error, Circumstances(batch.size, None, device.under_a_ceiling))
-        return OutputCheck(result="unchecked", remark=f"the check failed: {failure.message}")
+        why = "no memory was left for it" if failure.kind == "out_of_memory" else f"the check failed: {failure.message}"
+        return OutputCheck(result="unchecked", remark=why)
 
 
 def _failure(error: BaseException, device: Device, batch_size: int, passed: Passed | None) -> Failure:
