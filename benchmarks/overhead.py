@@ -57,7 +57,7 @@ def process_start() -> None:
         start = time.perf_counter()
         children.ready()
         print(f"a server that has imported torch and torchvision: {time.perf_counter() - start:.2f} s, once a run")
-        for device in children.ask(ListDevices(), Environment):
+        for device in list(children.ask(ListDevices(), Environment)):
             spec = read_spec(f"{path}:make", {"device": device.device, "input_size": "1"})
             seconds = []
             for _ in range(9):

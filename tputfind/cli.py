@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -80,7 +81,7 @@ def main() -> None:
 @_measuring_options
 @click.option("--strict", is_flag=True, help="refuse where other processes hold memory of the device")
 @click.option("--resume", metavar="RECORD", help="go on with a record that was cut short, repeating nothing")
-@click.option("--output", metavar="FOLDER", default="results", help="for the record and its CSV  [results]")
+@click.option("--output", metavar="FOLDER", help="for the record and its CSV  [results]")
 @click.option("--no-save", is_flag=True, help="write nothing into that folder")
 @click.option("--csv", "csv_file", metavar="FILE", help="also write the table of all models as CSV")
 @click.option("--json", "json_file", metavar="FILE", help="also write the record (one model)")
@@ -89,10 +90,13 @@ def main() -> None:
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def run(models: tuple[str, ...], **options: Any) -> None:
     """Measure one or several models (`tputfind MODEL` does the same)."""
+    _open_what_is_closed()
     with _errors(options["traceback"]):
         from tputfind import job
 
-        folder = None if options["no_save"] else Path(options["output"])
+        if options["resume"] and options["output"]:
+            raise BadRequest("--resume goes on in the record's own folder, so --output has nothing to say")
+        folder = None if options["no_save"] else Path(options["output"] or "results")
         places = job.Places(folder, options["csv_file"], options["json_file"], options["md_file"])
         asked = {name: options[name] for name in _OPTIONS} | {"strict": options["strict"] or None}
         read = job.read_job(models, asked, places, options["resume"], quiet=options["quiet"])
@@ -135,6 +139,17 @@ def devices(traceback: bool) -> None:
             for found in children.ask(ListDevices(), Environment)
         ]
         _print_columns(("device", "name", "memory", "free"), rows)
+
+
+def _open_what_is_closed() -> None:
+    """Put nothing in the place of a standard stream that was closed, so that no file of ours takes its number."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115  # open to the end
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 @contextmanager

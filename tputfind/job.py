@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import signal
@@ -67,6 +68,9 @@ def read_job(
         raise BadRequest("options without a MODEL ask nothing", "name the model too, or give --resume alone")
     spec = read_spec(models[0], options) if models else _with(record.spec, patience)
     _check_places(places, path.resolve().parent if places.folder is not None else None, 1)
+    named = [path.with_suffix(".csv"), *(Path(place) for place in (places.csv, places.json, places.md) if place)]
+    if path.resolve() in [place.resolve() for place in named]:
+        raise BadRequest(f"{path} is the record to go on with, and would be written over", "name another file")
     return Job([spec], places, (record, path), quiet)
 
 
@@ -97,8 +101,8 @@ def do(job: Job, *, show_traceback: bool) -> int:
         saved, unsaved = _write(kept, job.places)
         problems += unsaved
         if interrupted:
-            problems.insert(0, _interruption(kept, saved))
-    with _terminal_that_may_be_gone():
+            problems.insert(0, _interruption(kept, saved, [spec.model for spec in job.specs[len(keepers) :]]))
+    with _terminal_that_may_be_gone(problems):
         _show([keeper.record for keeper in kept if keeper.record is not None])
         if saved:
             _tell(f"saved {', '.join(saved)}")
@@ -127,7 +131,7 @@ def _measure_all(job: Job, keepers: list[files.Keeper], failures: list[TputfindE
     """Look at every model before measuring any; then measure each, and keep what becomes of it in the two lists."""
     if job.resumed is not None and job.resumed[0].finished is not None:
         resume.check_spec(job.resumed[0], job.specs[0])
-        keepers.append(files.Keeper.of(*job.resumed))
+        keepers.append(files.Keeper.of(job.resumed[0], job.resumed[1] if job.places.folder else None))
         _tell(f"{job.resumed[1]} is finished: there is nothing left to measure")
         try:
             run.check_answered(job.resumed[0])
@@ -191,13 +195,14 @@ def _show(records: Sequence[Record]) -> None:
         terminal.print_report(records, Console())
 
 
-def _interruption(keepers: Sequence[files.Keeper], saved: Sequence[str]) -> Interrupted:
+def _interruption(keepers: Sequence[files.Keeper], saved: Sequence[str], not_begun: Sequence[str]) -> Interrupted:
     """Return the error that says what an interruption left, and how to go on."""
+    rest = f"; not begun: {', '.join(not_begun)}" if not_begun and keepers else ""
     if not saved:
-        return Interrupted("interrupted; nothing was saved")
+        return Interrupted(f"interrupted; nothing was saved{rest}")
     unfinished = [keeper.path for keeper in keepers if keeper.path and keeper.record and keeper.record.finished is None]
     hint = f"go on with: {shlex.join(['tputfind', '--resume', str(unfinished[0])])}" if unfinished else ""
-    return Interrupted("interrupted; what was measured until then is saved", hint)
+    return Interrupted(f"interrupted; what was measured until then is saved{rest}", hint)
 
 
 def _check_places(places: Places, folder: Path | None, count: int) -> None:
@@ -242,12 +247,18 @@ def _signals() -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _terminal_that_may_be_gone() -> Iterator[None]:
-    """Let what is printed be lost where nobody reads it any more: everything is in files by then."""
+def _terminal_that_may_be_gone(problems: list[TputfindError]) -> Iterator[None]:
+    """Let what is printed be lost where nobody reads it any more: everything is in files by then.
+
+    Where it is lost for another reason, such as a full disk, that is one more problem.
+    """
     try:
         yield
         sys.stdout.flush()
-    except (OSError, SystemExit):  # rich leaves by SystemExit where a pipe is closed
+    except (OSError, SystemExit) as error:  # rich leaves by SystemExit where a pipe is closed
+        if isinstance(error, OSError) and error.errno not in (errno.EPIPE, errno.EIO):
+            problems.append(BadRequest(f"cannot print the report: {error.strerror}"))
+            say(problems[-1], show_traceback=False)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in (1, 2):
             os.dup2(nowhere, stream)

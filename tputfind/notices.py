@@ -91,29 +91,50 @@ def _of_others(record: Record) -> Iterator[Notice]:
 
 
 def _of_failures(record: Record) -> Iterator[Notice]:
+    """Notices of failures, those of one kind together, in the words of the smallest batch."""
+    together: dict[tuple[str, str], dict[int, Failure]] = {}
+    for kind, how, batch_size, failure in _failures(record):
+        together.setdefault((kind, how), {})[batch_size] = failure
+    for (kind, how), failures in together.items():
+        sizes = tuple(sorted(failures))
+        smallest = failures[sizes[0]]
+        later = kind.startswith("failed_when")
+        yield Notice(
+            kind=kind,
+            seen=f"batch {', '.join(map(str, sizes))} {how}: {smallest.message}",
+            cause=_LATER if later else _CAUSES[smallest.kind],
+            advice="do not deploy such a batch; the answer lies below it" if later else ADVICE[smallest.kind],
+            batch_sizes=sizes,
+        )
+
+
+_LATER: Final = "a trial takes a few steps, and the failure came in a later one"
+
+
+def _failures(record: Record) -> Iterator[tuple[str, str, int, Failure]]:
+    """Yield what a reader must know of: the kind of notice, how it failed, the batch size, the failure."""
     for trial in record.trials:
         if trial.failure is None:
             continue
         if trial.steps > TRIAL_STEPS:
             # Under --headroom's lower limit, memory that ran out says nothing against the batch itself.
-            if _lowered(record, trial) and trial.failure.kind == "out_of_memory":
-                continue
-            how = f"passed its trial and failed within {trial.steps} steps"
-            yield _later("failed_when_soaked", trial.batch_size, how, trial.failure)
+            if not _lowered(record, trial) or trial.failure.kind != "out_of_memory":
+                how = f"passed its trial and failed within {trial.steps} steps"
+                yield "failed_when_soaked", how, trial.batch_size, trial.failure
         elif trial.failure.kind != "out_of_memory":
-            yield _failed("trial", trial.batch_size, trial.failure)
+            yield f"trial_{trial.failure.kind}", "failed its trial", trial.batch_size, trial.failure
     tried = {trial.batch_size for trial in record.trials}
     passed = {trial.batch_size for trial in record.trials if trial.failure is None}
     for row in record.rows:
         if row.failure is None:
             continue
         if row.failure.kind == "wrong_output":
-            yield _failed("row", row.batch_size, row.failure)
+            yield "row_wrong_output", "computed something else than small batches do", row.batch_size, row.failure
         elif row.batch_size in passed:
             how = "passed its trial and failed when timed in full"
-            yield _later("failed_when_timed", row.batch_size, how, row.failure)
+            yield "failed_when_timed", how, row.batch_size, row.failure
         elif row.failure.kind != "out_of_memory" and row.batch_size not in tried:
-            yield _failed("row", row.batch_size, row.failure)
+            yield f"row_{row.failure.kind}", "failed when timed", row.batch_size, row.failure
 
 
 def _lowered(record: Record, trial: Trial) -> bool:
@@ -195,26 +216,6 @@ def _of_hosts(timed: Sequence[Row]) -> Iterator[Notice]:
             advice="take a larger batch, a CUDA graph or torch.compile",
             batch_sizes=_sizes(bound),
         )
-
-
-def _failed(what: str, batch_size: int, failure: Failure) -> Notice:
-    return Notice(
-        kind=f"{what}_{failure.kind}",
-        seen=f"the {what} of batch {batch_size} ended with: {failure.message}",
-        cause=_CAUSES[failure.kind],
-        advice=ADVICE[failure.kind],
-        batch_sizes=(batch_size,),
-    )
-
-
-def _later(kind: str, batch_size: int, how: str, failure: Failure) -> Notice:
-    return Notice(
-        kind=kind,
-        seen=f"batch {batch_size} {how}: {failure.message}",
-        cause="a trial takes a few steps, and the failure came in a later one",
-        advice="do not deploy this batch; the answer lies below it",
-        batch_sizes=(batch_size,),
-    )
 
 
 def _windows(row: Row) -> tuple[Sequence[float], Sequence[float]]:

@@ -156,9 +156,9 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The saved result of one run: the request, where it ran, every trial, the edge, the rows, the notices.
 
-    ``edge`` is the largest batch, ``safe`` the largest with the memory that ``--headroom`` keeps free. ``finished`` is
-    None while the run goes on, and for ever if it was cut short; ``resumed`` says when it was taken up again. Times are
-    ISO 8601, UTC.
+    ``source_sha256`` is of the file that a user's factory lies in. ``edge`` is the largest batch, ``safe`` the largest
+    with the memory that ``--headroom`` keeps free. ``finished`` is None while the run goes on, and for ever if it was
+    cut short; ``resumed`` says when it was taken up again. Times are ISO 8601, UTC.
     """
 
     schema: int = SCHEMA
@@ -173,6 +173,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     environment: Environment
     input_shape: str
     parameters: int | None = None
+    source_sha256: str | None = None
     trials: tuple[Trial, ...] = ()
     edge: Edge | None = None
     safe: Edge | None = None

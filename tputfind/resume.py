@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import msgspec
 
 from tputfind.errors import BadRecord
-from tputfind.record import METHOD, SCHEMA, Environment, Failure, Record
+from tputfind.measure.messages import Inspection
+from tputfind.record import METHOD, SCHEMA, Failure, Record
 from tputfind.spec import Spec
 
 _FREE_TO_CHANGE = {"strict", "trial_timeout_s"}
@@ -17,7 +18,7 @@ _MOVES = {"memory_free_bytes", "memory_of_others_bytes"}
 """What other processes change from one minute to the next."""
 
 
-def check_same(record: Record, spec: Spec, environment: Environment, input_shape: str, parameters: int | None) -> None:
+def check_same(record: Record, spec: Spec, now: Inspection) -> None:
     """Make sure that what would be measured now continues the record.
 
     Raises:
@@ -34,15 +35,17 @@ def check_same(record: Record, spec: Spec, environment: Environment, input_shape
             "measure anew: what the older version did not look at cannot be added",
         )
     check_spec(record, spec)
-    model_then, model_now = (record.input_shape, record.parameters), (input_shape, parameters)
+    model_then, model_now = (record.input_shape, record.parameters), (now.input_shape, now.parameters)
     differing = [
-        *_differing(record.environment, environment, _MOVES),
+        *_differing(record.environment, now.environment, _MOVES),
         *(
             [f"the model's input and parameters ({model_then} then, {model_now} now)"]
             if model_then != model_now
             else []
         ),
     ]
+    if record.source_sha256 != now.source_sha256:
+        differing.append("the file that the model is made by was changed")
     if differing:
         raise BadRecord(
             f"the record cannot be resumed here, since this differs: {'; '.join(differing)}",

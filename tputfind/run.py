@@ -93,12 +93,13 @@ def new_record(spec: Spec, inspection: Inspection, command: str) -> Record:
         environment=inspection.environment,
         input_shape=inspection.input_shape,
         parameters=inspection.parameters,
+        source_sha256=inspection.source_sha256,
     )
 
 
 def resumed_record(record: Record, spec: Spec, inspection: Inspection) -> Record:
     """Return a record that was cut short, ready to be gone on with; BadRecord where it is not the same question."""
-    resume.check_same(record, spec, inspection.environment, inspection.input_shape, inspection.parameters)
+    resume.check_same(record, spec, inspection)
     return msgspec.structs.replace(
         resume.without_accidents(record), spec=spec, edge=None, safe=None, resumed=(*record.resumed, _now())
     )

@@ -375,6 +375,18 @@ class LeavesAProcess(nn.Module):
         return x * 2
 
 
+class StartsADaemon(nn.Module):
+    """Starts a process in a session of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        subprocess.Popen(["sleep", "86396"], start_new_session=True)
+        return x * 2
+
+
+def starts_a_daemon():
+    return StartsADaemon(), small_inputs
+
+
 def leaves_a_process():
     return LeavesAProcess(), small_inputs
 
@@ -535,6 +547,19 @@ def nan_for_some():
 
 def nan_for_some_and_inf_above_64():
     return NanForSome(64), small_inputs
+
+
+def quantised():
+    layers = nn.Sequential(nn.Linear(16, 10))
+    return torch.ao.quantization.quantize_dynamic(layers, {nn.Linear}, dtype=torch.qint8), lambda b: torch.randn(b, 16)
+
+
+def returns_four_at_most():
+    return Above(4, lambda x: (x * 2)[:4]), small_inputs
+
+
+def says_a_lot():
+    return Raises(ValueError("\x1b[31mA" * 10_000_000)), small_inputs
 
 
 class Counts(nn.Module):

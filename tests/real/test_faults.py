@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 
 import pytest
@@ -80,6 +81,40 @@ def test_a_model_that_fails_in_an_odd_way_is_said_to_fail_and_not_to_be_too_larg
     assert ran.status == 5, ran.err
     assert expected in ran.err
     assert "memory" not in ran.err
+
+
+def test_an_endless_message_is_cut_and_commands_to_the_terminal_are_taken_out(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:says_a_lot", "--quiet")
+
+    assert ran.status == 5
+    assert len(ran.err) < 50_000
+    assert "\x1b" not in ran.err
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_may_be_closed(tmp_path, closed):
+    asked = shlex.join([*command(), f"{MODELS}/plain.py:keyword_inputs", "--batch-sizes", "2", *map(str, QUICK)])
+    done = subprocess.run(["bash", "-c", f"{asked} {closed}"], cwd=tmp_path, env=ENVIRONMENT, check=False)
+
+    assert done.returncode == 0
+    assert len(list((tmp_path / "results").iterdir())) == 2
+
+
+def test_a_report_that_cannot_be_printed_is_said_and_not_taken_for_done(tmp_path):
+    asked = shlex.join([*command(), f"{MODELS}/plain.py:keyword_inputs", "--batch-sizes", "2", *map(str, QUICK)])
+    done = subprocess.run(
+        ["bash", "-c", f"{asked} > /dev/full"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert "cannot print the report: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(list((tmp_path / "results").iterdir())) == 2
 
 
 def test_an_import_that_is_missing_in_the_users_package_is_shown_and_not_called_a_missing_package(tmp_path):

@@ -107,11 +107,12 @@ def test_a_row_may_take_longer_than_a_trial_may(tmp_path):
     assert row.seconds > 2
 
 
-def test_what_a_model_starts_ends_with_its_trial(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:leaves_a_process", "--max-batch", 2, *QUICK)
+@pytest.mark.parametrize(("factory", "sleeps"), [("leaves_a_process", "86398"), ("starts_a_daemon", "86396")])
+def test_what_a_model_starts_ends_with_its_trial(tmp_path, factory, sleeps):
+    ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--max-batch", 2, *QUICK)
 
     assert ran.status == 0, ran.err
-    assert not processes("sleep", "86398")
+    assert not processes("sleep", sleeps)
 
 
 def test_an_operator_without_a_kernel_is_named_so_after_one_trial(tmp_path):

@@ -65,6 +65,20 @@ def test_what_was_checked_is_recorded_and_what_was_not_is_said(tmp_path, factory
     assert ("output_not_finite" in kinds) == (result == "not_finite")
 
 
+def test_a_model_that_scales_by_its_batch_is_not_called_wrong(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:quantised", "--batch-sizes", "5,6,7,8,9,10,12,14,16,20,24,28,32", *QUICK)
+
+    assert {row.status for row in ran.record().rows} == {"ok"}
+
+
+def test_a_batch_that_returns_fewer_samples_than_it_was_given_is_wrong(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:returns_four_at_most", "--batch-sizes", "4,16", *QUICK)
+
+    small, large = ran.record().rows
+    assert (small.status, large.status) == ("ok", "wrong_output")
+    assert "4x1" in large.failure.message
+
+
 def test_a_number_that_is_missing_in_the_large_batch_only_is_found_beside_those_that_always_are(tmp_path):
     ran = run(tmp_path, f"{MODELS}/plain.py:nan_for_some_and_inf_above_64", "--batch-sizes", "64,100", *QUICK)
 

@@ -192,6 +192,35 @@ def test_a_run_of_named_batch_sizes_goes_on_with_the_missing_ones(tmp_path):
     assert "timing batch 2" not in second.err
 
 
+def test_a_model_whose_file_was_changed_is_not_gone_on_with(tmp_path):
+    source = (MODELS / "plain.py").read_text()
+    (tmp_path / "mine.py").write_text(source)
+    first = run(tmp_path, "mine.py:sleeps", "--batch-sizes", "1,2", *QUICK)
+    (path,) = (tmp_path / "results").glob("*.json")
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | {"rows": [], "finished": None}))
+    (tmp_path / "mine.py").write_text(source + "\n# better now\n")
+
+    second = run(tmp_path, "--resume", path)
+
+    assert (first.status, second.status) == (0, 2)
+    assert "the file that the model is made by was changed" in second.err
+
+
+def test_resuming_writes_only_where_it_is_asked_to(tmp_path, cut_short):
+    (tmp_path / "cut.json").write_bytes(cut_short.to_json())
+    before = (tmp_path / "cut.json").read_bytes()
+
+    over = run(tmp_path, "--resume", "cut.json", "--csv", "./cut.json")
+    elsewhere = run(tmp_path, "--resume", "cut.json", "--output", "elsewhere")
+    nowhere = run(tmp_path, "--resume", "cut.json", "--no-save")
+
+    assert (over.status, elsewhere.status, nowhere.status) == (2, 2, 0), nowhere.err
+    assert "would be written over" in over.err
+    assert "--output has nothing to say" in elsewhere.err
+    assert (tmp_path / "cut.json").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["cut.json"]
+
+
 def test_a_file_that_is_no_record_is_refused(tmp_path):
     (tmp_path / "cut.json").write_bytes(b'{"schema": 2, "method"')
 

@@ -34,7 +34,7 @@ RECORDS = (
     "efficientnet_b0-fp16-nvidia-h200",
     "mobilenet_v3_large-fp16-nvidia-h200",
     "resnet50-fp16-nvidia-h200",
-    "resnet50-fp16-nvidia-h200-20261121T011925",
+    "resnet50-fp16-nvidia-h200-20261121T051024",
     "vit_b_16-fp16-nvidia-h200",
 )
 

@@ -38,6 +38,8 @@ UNEXPLAINED_FACTOR: Final = 4
 memory grows with the square of the batch asks for up to twice of it when the batch doubles."""
 _NO_HONEST_REQUEST_BYTES: Final = 2**50
 
+_LONGEST_LINE: Final = 500
+_LONGEST_TRACEBACK: Final = 20_000
 _PACKAGE: Final = str(Path(__file__).resolve().parents[1])
 
 _CERTAIN: Final[tuple[tuple[FailureKind, str], ...]] = (
@@ -89,7 +91,7 @@ def of_death(exit_status: int | None, last_words: str) -> Failure:
         how = f"killed by {_signal_name(-exit_status)}"
     else:
         how = f"exited with status {exit_status} before it had answered"
-    return Failure(kind="died", message=f"{how}: {last_words}" if last_words else how)
+    return Failure(kind="died", message=in_short(f"{how}: {last_words}" if last_words else how))
 
 
 def of_silence(seconds: float) -> Failure:
@@ -177,25 +179,34 @@ def _model_traceback(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_PACKAGE, "<frozen importlib")):
         trace = trace.tb_next
-    return _printable("".join(traceback.format_exception(error.with_traceback(trace or error.__traceback__))))
+    text = _printable("".join(traceback.format_exception(error.with_traceback(trace or error.__traceback__))))
+    middle = _LONGEST_TRACEBACK // 2
+    return text if len(text) <= _LONGEST_TRACEBACK else f"{text[:middle]}\n[...]\n{text[-middle:]}"
 
 
 def _text(error: BaseException) -> str:
-    """Return what the exception says; a model's own may fail even at that."""
+    """Return what the exception says, or the first part of it; a model's own may fail even at that."""
     try:
-        return _printable(str(error)).strip()
+        return _printable(str(error)[:_LONGEST_TRACEBACK]).strip()
     except Exception:  # whatever the model's __str__ raises
         return ""
 
 
 def _printable(text: str) -> str:
-    """Replace what UTF-8 cannot hold."""
-    return text.encode(errors="replace").decode()
+    """Replace what UTF-8 cannot hold, and what a terminal would take for a command."""
+    text = text.encode(errors="replace").decode()
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
 
 
 def _first_line(error: BaseException, text: str) -> str:
     lines = text.splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return in_short(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
+
+
+def in_short(line: str) -> str:
+    """Return a line as it can be printed, cut where it is longer than anybody reads."""
+    line = _printable(line[: _LONGEST_LINE + 1])
+    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} [...]"
 
 
 def _signal_name(number: int) -> str:

@@ -51,11 +51,14 @@ Question = Inspect | TryBatch | TimeBatches | ListModels | ListDevices
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run will measure: the environment, the shape of one sample (``3x224x224``), the number of parameters."""
+    """What a run will measure: the environment, the shape of one sample (``3x224x224``), the number of parameters, and
+    for a user's own factory the SHA-256 of its file.
+    """
 
     environment: Environment
     input_shape: str
     parameters: int | None
+    source_sha256: str | None = None
 
 
 class NamedModel(msgspec.Struct, frozen=True, kw_only=True):

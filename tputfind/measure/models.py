@@ -33,6 +33,8 @@ class Source(NamedTuple):
     build: Callable[[], tuple[nn.Module, MakeInputs | None]]
     sample_shape: tuple[int, ...] | None
     parameters: int | None
+    path: Path | None = None
+    """The file that the user's factory lies in."""
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
@@ -131,7 +133,8 @@ def _from_factory(spec: Spec) -> Source:
     def build() -> tuple[nn.Module, MakeInputs | None]:
         return _check_made(spec, factory(), shape)
 
-    return Source(build, shape, None)
+    file = getattr(module, "__file__", None)
+    return Source(build, shape, None, Path(file) if file else None)
 
 
 def _check_made(spec: Spec, made: object, shape: tuple[int, ...] | None) -> tuple[nn.Module, MakeInputs | None]:

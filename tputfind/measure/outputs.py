@@ -18,6 +18,7 @@ size has other kernels, which add up in another order. Seen on an H200 with torc
 
 _MEDIUM: Final = 16
 """The larger reference is up to so many times the smaller, to meet other kernels, and mostly a quarter of the batch."""
+_COMPANIES: Final = 16
 _NEAR_OVERFLOW: Final = 8
 _CHUNK_ELEMENTS: Final = 2**24
 _FARTHEST: Final = 1e9
@@ -48,10 +49,14 @@ def check_output(batch: Batch, dtype: str, small_size: int) -> OutputCheck | Fai
         return _unchecked("its inputs cannot be taken apart by sample")
     small = [_looked_at(output, small_size, 0, small_size - 1) for output in _tensors(few())]
     medium = [_looked_at(output, medium_size, medium_size - 1, 0) for output in _tensors(more())]
-    axes = _batch_axes(small, medium, whole)
+    axes = _batch_axes(small, medium)
     if not axes:
         return _unchecked(_NO_VALUES)
+    if _batch_axes(small, medium, whole) != axes:
+        return _wrong_shape(batch.size, [look.shape for look in whole])
     verdict = _compared(_samples(small, axes), _samples(medium, axes), _samples(whole, axes), NOISE[dtype])
+    if isinstance(verdict, _Differs) and _company_matters(batch, small, axes, medium_size, NOISE[dtype]):
+        return _unchecked(_COMPANY)
     if isinstance(verdict, _Differs):
         sample = last if verdict.at_the_end else 0
         return _wrong(sample, batch.size, small_size, f"differs by {verdict.distance:.2g} (relative)")
@@ -102,7 +107,7 @@ def _compared(
         elif one.largest() < one.limits.tiny:
             vanishing = True
         elif _distance(another, one) > noise:
-            return _unchecked("a sample's output differs from run to run, or with the batch that it is in")
+            return _unchecked(_COMPANY)
         elif not here.finite() and one.largest() > one.limits.max / _NEAR_OVERFLOW:
             overflowing = True
         else:
@@ -119,6 +124,23 @@ def _compared(
     if not telling:
         return _unchecked("the outputs of different samples hardly differ, so that one would pass for another")
     return OutputCheck(result="right", difference=difference)
+
+
+def _company_matters(batch: Batch, small: Sequence[_Look], axes: dict[int, int], size: int, noise: float) -> bool:
+    """Say whether other samples change the outputs of the first and the last, before these are called wrong.
+
+    A few samples can, by being the largest: dynamic quantisation scales a batch by those.
+    """
+    last, beside = batch.size - 1, size - 2
+    for number in range(_COMPANIES):
+        others = [1 + (number * beside + place) % (last - 1) for place in range(beside)]
+        beside_others = batch.picked([last, *others, 0])
+        assert beside_others is not None  # it was before
+        looks = [_looked_at(output, size, size - 1, 0) for output in _tensors(beside_others())]
+        pairs = zip(_samples(looks, axes), _samples(small, axes), strict=True)
+        if any(_distance(one, other) > noise for one, other in pairs):
+            return True
+    return False
 
 
 def _beside_the_not_finite(
@@ -143,6 +165,13 @@ def _wrong(sample: int, size: int, small_size: int, how: str) -> Failure:
     return Failure(kind="wrong_output", message=message)
 
 
+def _wrong_shape(size: int, shapes: Sequence[torch.Size]) -> Failure:
+    shown = ", ".join("x".join(map(str, shape)) for shape in shapes) or "none"
+    message = f"batch {size} returned outputs of another number of samples, where small batches return all: {shown}"
+    return Failure(kind="wrong_output", message=message)
+
+
+_COMPANY: Final = "a sample's output differs from run to run, or with the batch that it is in"
 _NO_VALUES: Final = "no output has floating-point values by sample"
 
 

@@ -15,6 +15,7 @@ from multiprocessing.reduction import recv_handle
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from tputfind.measure.children import KILL
 from tputfind.measure.messages import Ready
@@ -28,10 +29,11 @@ def serve(control_fd: int) -> None:
 
     For each question the parent sends its text, the pipe for the answers and the file for the child's output; the
     child's exit status goes back when it has ended. The end of the connection, however the parent ended, or any word
-    from it while a child works, kills that child, and with it whatever the child started in its own process group.
+    from it while a child works, kills that child, and with it whatever the child started.
     """
     for number in _FOR_THE_PARENT:
         signal.signal(number, lambda *_: None)
+    _adopt_orphans()
     control = Connection(control_fd)
     control.send_bytes(msgspec.json.encode(_preload()))
     while True:
@@ -81,7 +83,9 @@ def _outlive(pid: int, control: Connection) -> int:
     waiting.join()
     os.close(ended)
     _kill_group(pid)  # what it left behind; its number is not given anew before it is waited for
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    _kill_orphans()
+    return status
 
 
 def _wait_then_close(pid: int, end: int) -> None:
@@ -93,6 +97,16 @@ def _kill_group(pid: int) -> None:
     for kill in (os.killpg, os.kill):  # the second, for a child that was not yet or is no longer in its own group
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
+
+
+def _kill_orphans() -> None:
+    """End what the child started in sessions of their own: it is ours since the child is gone (Linux only)."""
+    for _ in range(3):  # what is killed may just have started another
+        orphans = psutil.Process().children(recursive=True)
+        for orphan in orphans:
+            with suppress(psutil.Error):
+                orphan.kill()
+        psutil.wait_procs(orphans, timeout=1)
 
 
 def _child(control: Connection, question: bytes, answers_fd: int, output_fd: int) -> None:
@@ -131,6 +145,13 @@ def _sender(answers_fd: int) -> Callable[[bytes], None]:
             left = left[os.write(answers_fd, left) :]
 
     return send
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of what a child leaves behind. Linux only."""
+    if sys.platform == "linux":
+        set_child_subreaper = 36  # PR_SET_CHILD_SUBREAPER, linux/prctl.h
+        ctypes.CDLL(None).prctl(set_child_subreaper, 1)
 
 
 def _die_with_parent() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from time import perf_counter
 from typing import NamedTuple
 
@@ -87,7 +88,12 @@ def _inspect(spec: Spec) -> Inspection:
             return Inspection(environment=environment, input_shape=shape, parameters=source.parameters)
         workload = Workload(spec, torch.device("cpu"))
         shape = workload.input_shape(spec.batch_sizes[0] if spec.batch_sizes else spec.granularity)
-        return Inspection(environment=environment, input_shape=shape, parameters=workload.parameters)
+        return Inspection(
+            environment=environment,
+            input_shape=shape,
+            parameters=workload.parameters,
+            source_sha256=None if source.path is None else sha256(source.path.read_bytes()).hexdigest(),
+        )
     except TputfindError:
         raise
     except BaseException as error:  # the user's file and factory can raise anything
