@@ -227,7 +227,8 @@ def _signals() -> Iterator[Callable[[], None]]:
     A signal that was ignored from the start, as under nohup, stays ignored.
     """
     stopping = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {each: signal.getsignal(each) for each in stopping if signal.getsignal(each) != signal.SIG_IGN}
+    before = {each: signal.getsignal(each) for each in stopping}
+    before = {each: handler for each, handler in before.items() if handler not in (signal.SIG_IGN, None)}
 
     def ignore() -> None:
         for each in before:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from time import perf_counter
@@ -122,8 +123,11 @@ def default_timeout_s(longest_trial_s: float | None) -> float:
 
 
 def _limit_bytes(spec: Spec, environment: Environment) -> int | None:
-    """Return the limit of trials and rows; on the CPU there always is one, and it must not change within a run."""
-    if spec.memory_limit_bytes is None and environment.device == "cpu":
+    """Return the limit of trials and rows; on the CPU there always is one, and it must not change within a run.
+
+    Only Linux enforces it; elsewhere the child refuses one, so that none is set unasked.
+    """
+    if spec.memory_limit_bytes is None and environment.device == "cpu" and sys.platform == "linux":
         return environment.memory_free_bytes
     return spec.memory_limit_bytes
 
