@@ -464,6 +464,26 @@ def by_count():
     return ByCount(), small_inputs
 
 
+class WritesIntoItsInput(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(1.1).clone()
+
+
+def writes_into_its_input():
+    return WritesIntoItsInput(), small_inputs
+
+
+class AsLongAsTheLongest(nn.Module):
+    """Returns as many columns as the batch's largest value asks for."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.expand(-1, 1 + int(x.max() * 20 + 100)).clone()
+
+
+def as_long_as_the_longest():
+    return AsLongAsTheLongest(), small_inputs
+
+
 class ByPlace(nn.Module):
     """Gives every sample its number."""
 
