@@ -6,7 +6,6 @@ import ctypes
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -72,25 +71,18 @@ def _preload() -> Ready:
 def _outlive(pid: int, control: Connection) -> int:
     """Wait for the child's end, or for a word from the parent that ends it; return its status, negative for a signal.
 
-    The end is waited for in a thread, because every other sign of it can be kept from showing by a process that the
-    child started and that holds the same pipes.
+    The end is seen through the kernel's handle of the process, because a pipe can be held open by a process that the
+    child started; and not by a thread, whose stack and heap every later child would inherit.
     """
-    ended, end = os.pipe()
-    waiting = threading.Thread(target=_wait_then_close, args=(pid, end))
-    waiting.start()
+    ended = os.pidfd_open(pid)
     if control in wait([control, ended]):
         _kill_group(pid)
-    waiting.join()
+    wait([ended])
     os.close(ended)
     _kill_group(pid)  # what it left behind; its number is not given anew before it is waited for
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     _kill_orphans()
     return status
-
-
-def _wait_then_close(pid: int, end: int) -> None:
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    os.close(end)
 
 
 def _kill_group(pid: int) -> None:
