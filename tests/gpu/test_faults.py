@@ -18,7 +18,7 @@ def in_use_bytes() -> int:
 
     from tputfind.measure.health import memory_in_use_bytes
 
-    count = memory_in_use_bytes(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
+    count = memory_in_use_bytes(f"GPU-{torch.cuda.get_device_properties(0).uuid}", expected_bytes=2**62)
     assert count is not None
     return count
 
