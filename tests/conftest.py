@@ -33,13 +33,21 @@ def children():
         yield children
 
 
+@pytest.fixture
+def torch_here():
+    """Torch, for a test that opens the GPU in this process, which is another tenant to the tool from then on."""
+    import torch
+
+    return torch
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what lies under tests/gpu, and run the fast tests first."""
+    """Mark what lies under tests/gpu, and run the fast tests first, those that open the GPU in this process last."""
     order = {"unit": 0, "real": 1, "gpu": 2}
     for item in items:
         if item.path.parent.name == "gpu":
             item.add_marker(pytest.mark.gpu)
-    items.sort(key=lambda item: order[item.path.parent.name])
+    items.sort(key=lambda item: (order[item.path.parent.name], "torch_here" in getattr(item, "fixturenames", ())))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -70,7 +70,7 @@ def inspect(spec: Spec, children: Children) -> Inspection:
         inspection = children.ask_one(Inspect(spec), Inspection, spec.trial_timeout_s or FIRST_TIMEOUT_S)
     except ChildFailed as death:
         raise ModelFailed(f"{spec.model} cannot be built: {death}", notices.ADVICE[death.failure.kind]) from None
-    others_bytes = memory_in_use_bytes(inspection.environment.device_uuid, notices.NEGLIGIBLE_BYTES)
+    others_bytes = memory_in_use_bytes(inspection.environment.device_uuid)
     environment = msgspec.structs.replace(inspection.environment, memory_of_others_bytes=others_bytes)
     Bench(children, spec, environment).memory_of_others_bytes()  # refuses what --strict and --headroom do not allow
     return msgspec.structs.replace(inspection, environment=environment)

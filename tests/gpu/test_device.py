@@ -10,9 +10,8 @@ from tputfind.record import Row
 from tputfind.spec import DTYPES, LAYOUTS, read_spec
 
 
-def test_the_gpu_is_listed_and_auto_takes_it(tmp_path):
-    import torch
-
+def test_the_gpu_is_listed_and_auto_takes_it(tmp_path, torch_here):
+    torch = torch_here
     name = torch.cuda.get_device_name(0)
     listed = run(tmp_path, "devices")
     ran = run(tmp_path, "shufflenet_v2_x0_5", "--batch-sizes", 1, "--batches", 10)

@@ -14,11 +14,13 @@ GIB = 2**30
 
 
 def in_use_bytes() -> int:
-    import torch
+    import pynvml
 
     from tputfind.measure.health import memory_in_use_bytes
 
-    count = memory_in_use_bytes(f"GPU-{torch.cuda.get_device_properties(0).uuid}", expected_bytes=2**62)
+    pynvml.nvmlInit()
+    uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(0))
+    count = memory_in_use_bytes(uuid)
     assert count is not None
     return count
 
@@ -126,9 +128,6 @@ def test_headroom_finds_the_edge_of_a_smaller_limit(tmp_path):
 
 
 def test_no_memory_of_the_device_outlives_a_killed_parent(tmp_path):
-    import torch
-
-    torch.cuda.get_device_properties(0)
     before = in_use_bytes()
     process = subprocess.Popen(
         [*command(), "resnet18", "--batch-sizes", "2048", "--batches", "100000", "--device", "cuda"],

@@ -42,7 +42,6 @@ class Bench:
         self._children = children
         self._spec = spec
         self._uuid = environment.device_uuid
-        self._others_bytes = environment.memory_of_others_bytes or 0
         self._longest_trial_s: float | None = None
         self.memory_limit_bytes = _limit_bytes(spec, environment)
         self.lowered_limit_bytes = _lowered_bytes(spec, environment)
@@ -53,8 +52,7 @@ class Bench:
         Raises:
             DeviceInUse: ``--strict``, and others hold some.
         """
-        others_bytes = health.memory_in_use_bytes(self._uuid, self._others_bytes + OTHERS_TOLERANCE_BYTES)
-        self._others_bytes = others_bytes or 0
+        others_bytes = health.memory_in_use_bytes(self._uuid)
         if self._spec.strict and others_bytes is not None and others_bytes > NEGLIGIBLE_BYTES:
             raise DeviceInUse(
                 f"other processes hold {format_bytes(others_bytes)} of the device's memory, and --strict was given",
