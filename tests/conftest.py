@@ -33,21 +33,16 @@ def children():
         yield children
 
 
-@pytest.fixture
-def torch_here():
-    """Torch, for a test that opens the GPU in this process, which is another tenant to the tool from then on."""
-    import torch
-
-    return torch
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what lies under tests/gpu, and run the fast tests first, those that open the GPU in this process last."""
+    """Mark what lies under tests/gpu, and run the fast tests first, those that open the GPU in this process last.
+
+    To the tool, this process is from then on another one that holds memory of the device.
+    """
     order = {"unit": 0, "real": 1, "gpu": 2}
     for item in items:
         if item.path.parent.name == "gpu":
             item.add_marker(pytest.mark.gpu)
-    items.sort(key=lambda item: (order[item.path.parent.name], "torch_here" in getattr(item, "fixturenames", ())))
+    items.sort(key=lambda item: (order[item.path.parent.name], item.get_closest_marker("opens_gpu") is not None))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.command import run
 
 from tputfind.measure.children import Children
@@ -10,8 +11,10 @@ from tputfind.record import Row
 from tputfind.spec import DTYPES, LAYOUTS, read_spec
 
 
-def test_the_gpu_is_listed_and_auto_takes_it(tmp_path, torch_here):
-    torch = torch_here
+@pytest.mark.opens_gpu
+def test_the_gpu_is_listed_and_auto_takes_it(tmp_path):
+    import torch
+
     name = torch.cuda.get_device_name(0)
     listed = run(tmp_path, "devices")
     ran = run(tmp_path, "shufflenet_v2_x0_5", "--batch-sizes", 1, "--batches", 10)

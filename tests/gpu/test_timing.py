@@ -16,8 +16,10 @@ from tputfind.spec import read_spec
 GIB = 2**30
 
 
-def spin_kernel(torch):
+def spin_kernel():
     """A kernel that ends so many nanoseconds after it began, by the GPU's own global clock."""
+    import torch
+
     source = """
     extern "C" __global__ void spin(long long nanoseconds) {
         unsigned long long begin, now;
@@ -29,12 +31,13 @@ def spin_kernel(torch):
     return lambda nanoseconds: kernel((1, 1, 1), (1, 1, 1), (nanoseconds,))
 
 
+@pytest.mark.opens_gpu
 @pytest.mark.parametrize("known_ms", [1, 5, 20])
-def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms, torch_here):
+def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms):
     from tputfind.measure.devices.cuda import Cuda
     from tputfind.measure.timing import time_windows
 
-    device, spin = Cuda(0), spin_kernel(torch_here)
+    device, spin = Cuda(0), spin_kernel()
 
     windows = time_windows(
         device,
@@ -55,11 +58,12 @@ def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms, to
     assert statistics.median(windows.enqueue_ms) < 0.5
 
 
-def test_the_host_does_not_wait_within_the_throughput_window(torch_here):
+@pytest.mark.opens_gpu
+def test_the_host_does_not_wait_within_the_throughput_window():
     from tputfind.measure.devices.cuda import Cuda
     from tputfind.measure.timing import _throughput_window
 
-    spin = spin_kernel(torch_here)
+    spin = spin_kernel()
     submitted = []
 
     def step():
@@ -71,8 +75,10 @@ def test_the_host_does_not_wait_within_the_throughput_window(torch_here):
     assert submitted[-1] - submitted[0] < 0.5 * sum(spans_ms) / 1000
 
 
-def test_the_spans_add_up_to_the_window(torch_here):
-    torch = torch_here
+@pytest.mark.opens_gpu
+def test_the_spans_add_up_to_the_window():
+    import torch
+
     from tputfind.measure.devices.cuda import Cuda
 
     watch = Cuda(0).stopwatch(101)
@@ -86,15 +92,15 @@ def test_the_spans_add_up_to_the_window(torch_here):
     assert sum(spans_ms) == pytest.approx(whole_ms, rel=1e-4)
 
 
+@pytest.mark.opens_gpu
 @pytest.mark.parametrize(("model", "batch_size"), [("resnet50", 256), ("mobilenet_v3_large", 512), ("vit_b_16", 128)])
-def test_throughput_agrees_with_a_plain_loop_under_the_host_clock(tmp_path, model, batch_size, torch_here):
+def test_throughput_agrees_with_a_plain_loop_under_the_host_clock(tmp_path, model, batch_size):
     """Both sides in turn, three times, and the medians: a card's clocks wander.
 
     The batches are large enough for the device to be what is timed, and not Python.
     """
+    import torch
     import torchvision
-
-    torch = torch_here
 
     module = torchvision.models.get_model(model, weights=None).eval().half().cuda()
     inputs = torch.randn(batch_size, 3, 224, 224, dtype=torch.float16, device="cuda")
