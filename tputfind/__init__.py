@@ -1,7 +1,7 @@
 """Find the largest batch a PyTorch model can take and how fast every batch size is.
 
-``find`` measures, ``load_record`` reads what a measurement saved. Importing this package imports neither torch nor
-pandas.
+``find`` measures, ``load_record`` reads what a measurement saved, ``StageTimer`` times the stages of a pipeline of
+one's own. Importing this package imports neither torch nor pandas.
 """
 
 from __future__ import annotations
@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tputfind.files import load_record
+    from tputfind.measure.stages import StageTimer
     from tputfind.record import Record
     from tputfind.run import find
 
 __version__ = "0.1.0"
-__all__ = ["Record", "__version__", "find", "load_record"]
+__all__ = ["Record", "StageTimer", "__version__", "find", "load_record"]
 
-_HOMES = {"find": "tputfind.run", "load_record": "tputfind.files", "Record": "tputfind.record"}
+_HOMES = {
+    "find": "tputfind.run",
+    "load_record": "tputfind.files",
+    "Record": "tputfind.record",
+    "StageTimer": "tputfind.measure.stages",
+}
 
 
 def __getattr__(name: str) -> object:

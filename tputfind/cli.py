@@ -28,10 +28,14 @@ _OPTIONS: Final = {
     "granularity": ("N", "step of the answer: 8 finds multiples of 8  [1]"),
     "memory_limit": ("SIZE", "act as if the device had this much memory, such as 24GiB  [the device's]"),
     "headroom": ("SIZE", "also find the largest batch that keeps this much free, such as 5% or 2GiB"),
+    "transfer": ("NAME", "h2d or both: count copies from (and to) pinned host memory, overlapped  [none]"),
     "soak": ("N", "run the answer N more batches, and step down if it fails  [0]"),
     "max_latency": ("TIME", "go no further where a step takes longer, such as 50ms, or none  [none; 1s on the CPU]"),
-    "batches": ("N", "timed batches a row  [100]"),
-    "warmup": ("N", "untimed batches before them  [10]"),
+    "batches": ("N", "time at least so many batches a row, in all its processes  [100]"),
+    "min_seconds": ("S", "and at least so long; warm-up goes on until batch times are steady  [3]"),
+    "processes": ("N", "fresh processes that a row's batches and seconds are spread over  [3]"),
+    "max_noise": ("SHARE", "go on until the throughput is known to within this, such as 1%, or --max-seconds end it"),
+    "warmup": ("N", "untimed batches at the least, in each process  [10]"),
     "latency_batches": ("N", "batches of the latency window  [100]"),
     "max_seconds": ("S", "cut a row's windows short past this, but not under 10 batches  [60]"),
     "slo": ("TIME", "also name the best batch under this latency, such as 20ms"),
@@ -60,10 +64,19 @@ class _ModelFirst(click.Group):
         self.format_commands(ctx, formatter)
 
 
-def _measuring_options(command: Callable[..., None]) -> Callable[..., None]:
-    for name, (metavar, text) in reversed(_OPTIONS.items()):
-        command = click.option(f"--{name.replace('_', '-')}", name, metavar=metavar, help=text)(command)
-    return command
+def _same_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return what gives a command these of the options that measure."""
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        for name in reversed(names):
+            metavar, text = _OPTIONS[name]
+            command = click.option(f"--{name.replace('_', '-')}", name, metavar=metavar, help=text)(command)
+        return command
+
+    return add
+
+
+_measuring_options = _same_options(*_OPTIONS)
 
 
 @click.group(cls=_ModelFirst, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -101,6 +114,31 @@ def run(models: tuple[str, ...], **options: Any) -> None:
         asked = {name: options[name] for name in _OPTIONS} | {"strict": options["strict"] or None}
         read = job.read_job(models, asked, places, options["resume"], quiet=options["quiet"])
         sys.exit(job.do(read, show_traceback=options["traceback"]))
+
+
+@main.command()
+@click.argument("models", metavar="MODEL [MODEL]", nargs=-1)
+@_same_options("dtype", "device", "layout", "image_size", "input_size", "seed", "warmup", "trial_timeout")
+@click.option("--batch-size", metavar="N", help="samples of a batch  [32]")
+@click.option("--repeats", metavar="N", help="timings of each way  [50]")
+@click.option("--drop", metavar="N", help="first timings that do not count  [5]")
+@click.option("--host-work", metavar="TIME", help="CPU work between two models  [10ms]")
+@click.option("--json", "json_file", metavar="FILE", help="also write all samples")
+@click.option("--md", "md_file", metavar="FILE", help="also write the tables as Markdown")
+@click.option("--quiet", is_flag=True, help="show no progress")
+@click.option("--traceback", is_flag=True, help="show the traceback of an error")
+def clocks(
+    models: tuple[str, ...], json_file: str | None, md_file: str | None, quiet: bool, traceback: bool, **options: Any
+) -> None:
+    """Time one batch in every way side by side, and say what each gets wrong; with two models, a pipeline."""
+    _open_what_is_closed()
+    with _errors(traceback):
+        from tputfind import clocks_job
+        from tputfind.job import Places
+
+        places = Places(None, json=json_file, md=md_file)
+        request = clocks_job.read_request(models, options, places, quiet=quiet)
+        sys.exit(clocks_job.do(request, show_traceback=traceback))
 
 
 @main.command()

@@ -26,15 +26,17 @@ def seconds_of_search(record: Record, fits: int, fails: int) -> float | None:
 
 
 def seconds_of_rows(record: Record, batch_sizes: Iterable[int]) -> float | None:
-    """Return about how long timing these batch sizes takes, from the trials' step times; None without any."""
+    """Return about how long it takes to time these batch sizes in a process each; None before any trial."""
     known = [(trial.batch_size, trial.step_ms) for trial in record.trials if trial.step_ms is not None]
     if not known:
         return None
     spec, total_s = record.spec, 0.0
+    least_s, most_s = spec.min_seconds / spec.processes, spec.max_seconds / spec.processes
     for batch_size in batch_sizes:
         near, step_ms = min(known, key=lambda pair: abs(pair[0] - batch_size))
         step_s = step_ms / 1000 * max(1.0, batch_size / near)
-        windows_s = step_s * (spec.batches + spec.latency_batches)
-        total_s += _SECONDS_TO_LOAD + step_s * spec.warmup
-        total_s += min(windows_s, max(spec.max_seconds, _LEAST_BATCHES * step_s))
+        windows_s = max(step_s * spec.batches / spec.processes, least_s)
+        windows_s += step_s * spec.latency_batches / spec.processes
+        total_s += _SECONDS_TO_LOAD + min(max(step_s * spec.warmup, least_s / 2), most_s)
+        total_s += min(windows_s, max(most_s, _LEAST_BATCHES / spec.processes * step_s))
     return total_s

@@ -56,7 +56,7 @@ def read_job(
         if not models:
             raise BadRequest("no MODEL was named", "see tputfind --help")
         specs = [read_spec(model, options) for model in models]
-        _check_places(places, places.folder, len(specs))
+        check_places(places, places.folder, len(specs))
         return Job(specs, places, quiet=quiet)
     if len(models) > 1:
         raise BadRequest("--resume goes on with one record, and several models were named")
@@ -67,7 +67,7 @@ def read_job(
     if given and not models:
         raise BadRequest("options without a MODEL ask nothing", "name the model too, or give --resume alone")
     spec = read_spec(models[0], options) if models else _with(record.spec, patience)
-    _check_places(places, path.resolve().parent if places.folder is not None else None, 1)
+    check_places(places, path.resolve().parent if places.folder is not None else None, 1)
     named = [path.with_suffix(".csv"), *(Path(place) for place in (places.csv, places.json, places.md) if place)]
     if path.resolve() in [place.resolve() for place in named]:
         raise BadRequest(f"{path} is the record to go on with, and would be written over", "name another file")
@@ -86,7 +86,7 @@ def do(job: Job, *, show_traceback: bool) -> int:
     """Measure, save, show, and return the exit code."""
     keepers: list[files.Keeper] = []
     problems: list[TputfindError] = []
-    with _signals() as ignore_signals:
+    with stop_signals() as ignore_signals:
         try:
             _measure_all(job, keepers, problems)
         except KeyboardInterrupt:
@@ -102,7 +102,7 @@ def do(job: Job, *, show_traceback: bool) -> int:
         problems += unsaved
         if interrupted:
             problems.insert(0, _interruption(kept, saved, [spec.model for spec in job.specs[len(keepers) :]]))
-    with _terminal_that_may_be_gone(problems):
+    with terminal_that_may_be_gone(problems):
         _show([keeper.record for keeper in kept if keeper.record is not None])
         if saved:
             _tell(f"saved {', '.join(saved)}")
@@ -205,7 +205,7 @@ def _interruption(keepers: Sequence[files.Keeper], saved: Sequence[str], not_beg
     return Interrupted(f"interrupted; what was measured until then is saved{rest}", hint)
 
 
-def _check_places(places: Places, folder: Path | None, count: int) -> None:
+def check_places(places: Places, folder: Path | None, count: int) -> None:
     """Refuse places that cannot be written to before anything is measured for them; ``folder`` is the records'."""
     if places.json and count > 1:
         raise BadRequest("--json holds one record, and several models were named", "--output keeps one file for each")
@@ -221,7 +221,7 @@ def _check_places(places: Places, folder: Path | None, count: int) -> None:
 
 
 @contextmanager
-def _signals() -> Iterator[Callable[[], None]]:
+def stop_signals() -> Iterator[Callable[[], None]]:
     """Have SIGTERM and a lost terminal interrupt as Ctrl-C does, once; give what has all of them ignored from then on.
 
     A signal that was ignored from the start, as under nohup, stays ignored.
@@ -248,7 +248,7 @@ def _signals() -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _terminal_that_may_be_gone(problems: list[TputfindError]) -> Iterator[None]:
+def terminal_that_may_be_gone(problems: list[TputfindError]) -> Iterator[None]:
     """Let what is printed be lost where nobody reads it any more: everything is in files by then.
 
     Where it is lost for another reason, such as a full disk, that is one more problem.

@@ -14,7 +14,9 @@ from tputfind.errors import ModelFailed, NothingFits, TputfindError
 from tputfind.files import Keeper
 from tputfind.measure.bench import Bench, same_company
 from tputfind.measure.failures import Passed, for_want_of_memory
-from tputfind.record import TRIAL_STEPS, Edge, Failure, FailureKind, LimitedBy, Record, Row, Trial
+from tputfind.record import TRIAL_STEPS, Edge, Failure, FailureKind, LimitedBy, Record, Row, Trial, joined
+from tputfind.spec import MOST_PROCESSES
+from tputfind.summary import throughput_interval
 
 CPU_MAX_LATENCY_MS: Final = 1000.0
 """On the CPU nobody waits for a batch larger than this, and going on to the end of memory would take hours."""
@@ -64,14 +66,40 @@ class Ledger:
         self._on_cpu = record.environment.device == "cpu"
 
     def time(self, batch_sizes: Sequence[int]) -> None:
-        """Time batch sizes that have not been, several in a process where the device allows it.
+        """Time batch sizes, each in as many processes as a row takes, and in more while ``--max-noise`` asks for it.
 
-        A row that fails behind others gets a second try, in a fresh process.
+        All of them take their turn before any is timed again, so that what changes with time falls on all alike.
         """
-        left = [batch_size for batch_size in batch_sizes if self.row(batch_size) is None]
+        processes = self._spec.processes
+        for number in range(processes):
+            left = [batch_size for batch_size in batch_sizes if self._lacks(batch_size, number)]
+            self._time_round(left, number, list(batch_sizes) * (processes - number - 1))
+        number = processes
+        while noisy := [batch_size for batch_size in batch_sizes if self._too_noisy(batch_size)]:
+            self._time_round(noisy, number, [])
+            number += 1
+
+    def _lacks(self, batch_size: int, number: int) -> bool:
+        row = self.row(batch_size)
+        return row is None or (row.failure is None and len(row.timings) <= number)
+
+    def _too_noisy(self, batch_size: int) -> bool:
+        row, most = self.row(batch_size), self._spec.max_noise
+        if most is None or row is None or row.failure is not None or len(row.timings) >= MOST_PROCESSES:
+            return False
+        interval = throughput_interval(row)
+        spent_s = (sum(row.device_ms) + sum(row.latency_ms)) / 1000
+        return interval is not None and interval.half_width > most and spent_s < self._spec.max_seconds
+
+    def _time_round(self, left: Sequence[int], number: int, later: Sequence[int]) -> None:
+        """Time each batch size in one more process, several in one where the device allows it.
+
+        A row that fails behind others gets a second try, in a fresh process. ``later`` is what comes after this round.
+        """
         while left:
             together = left[:1] if self._on_cpu else left
-            left = left[self._time_together(together, left[len(together) :]) :]
+            settled = self._time_together(together, number, (*left[len(together) :], *later))
+            left = left[settled:]
 
     def grow(self, **fields: object) -> None:
         """Add to the record, bring its notices up to date, and save it: it may be the last time."""
@@ -102,38 +130,46 @@ class Ledger:
         return self.try_batch(batch_size, steps=TRIAL_STEPS + self._spec.soak)
 
     def time_alone(self, batch_size: int) -> LimitedBy | None:
-        """Return what keeps a batch from passing when timed in full, from the record or from a fresh process."""
+        """Return what keeps a batch from passing when timed in full, from the record or from fresh processes."""
         row = self.row(batch_size)
-        if row is None or not self._same_company(row):
-            self._time_together([batch_size])
-            row = self.row(batch_size)
+        if row is not None and not self._same_company(row):
+            self.grow(rows=tuple(other for other in self.record.rows if other is not row))
+        self.time([batch_size])
+        row = self.row(batch_size)
         assert row is not None
         return None if row.failure is None else _LIMITS[row.failure.kind]
 
-    def _time_together(self, batch_sizes: Sequence[int], later: Sequence[int] = ()) -> int:
+    def _time_together(self, batch_sizes: Sequence[int], number: int, later: Sequence[int]) -> int:
         """Time batch sizes in one fresh process, keep each row as it comes, and return how many were settled.
 
-        A row that fails first in its process has failed; behind others it is left unsettled. ``later`` batch sizes only
-        add to the time left.
+        A row that fails first in its process has failed; behind others it is left unsettled. ``number`` says which of
+        the rows' processes this is, from 0; ``later`` batch sizes only add to the time left.
         """
         settled = 0
-        with closing(self._bench.time_batches(batch_sizes, self._passed_below(batch_sizes[0]))) as rows:
+        passed = self._passed_below(batch_sizes[0])
+        with closing(self._bench.time_batches(batch_sizes, number, passed)) as rows:
             while settled < len(batch_sizes):
                 ahead = (*batch_sizes[settled:], *later)
                 self._progress.doing(f"timing batch {ahead[0]}", estimate.seconds_of_rows(self.record, ahead))
                 row = next(rows, None)
                 if row is None:
                     break
-                self._progress.did(f"batch {row.batch_size}: {_result(row)}")
+                self._progress.did(f"batch {row.batch_size}: {_result(row, number, self._spec.processes)}")
                 if row.failure is not None and settled:
                     break
                 self._stop_if_the_model_fails(row.batch_size, row.failure)
-                others = (other for other in self.record.rows if other.batch_size != row.batch_size)
-                self.grow(rows=tuple(sorted((*others, row), key=lambda row: row.batch_size)))
+                self._keep(row)
                 settled += 1
                 if row.failure is not None:
                     break
         return settled
+
+    def _keep(self, row: Row) -> None:
+        """Add what one process measured of a batch size to its row."""
+        before = self.row(row.batch_size)
+        others = (other for other in self.record.rows if other is not before)
+        whole = row if before is None else joined(before, row)
+        self.grow(rows=tuple(sorted((*others, whole), key=lambda row: row.batch_size)))
 
     def _trial(self, batch_size: int, steps: int, limit_bytes: int | None) -> Trial | None:
         """Return the trial that answers a question already: it was taken while others held as much as they do now."""
@@ -208,10 +244,11 @@ def _verdict(trial: Trial, obstacle: LimitedBy | None) -> str:
     return "fits" if trial.steps == TRIAL_STEPS else f"lasts {trial.steps} steps"
 
 
-def _result(row: Row) -> str:
+def _result(row: Row, number: int, processes: int) -> str:
     if row.failure is not None:
         return _in_short(row.failure)
-    return f"{row.samples_per_s:.1f} samples/s"
+    which = f", process {number + 1} of {processes}" if number < processes else f", process {number + 1}"
+    return f"{row.samples_per_s:.1f} samples/s{which if processes > 1 else ''}"
 
 
 def _in_short(failure: Failure) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from tputfind.errors import BadRecord
 from tputfind.spec import Amount, Bytes, Count, CountFromZero, Spec
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 """Raised when a field is added or changes its meaning."""
-METHOD: Final = 1
+METHOD: Final = 2
 """Raised when measuring changes, so that numbers taken before and after are not compared unawares."""
 
 FailureKind = Literal["out_of_memory", "index_limit", "unsupported", "died", "timeout", "wrong_output", "error"]
@@ -63,21 +63,56 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     difference: Amount | None = None
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch size, timed.
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """The device during one throughput window, as NVML tells it. Unknown is None.
+
+    ``sm_clock_mhz`` is the mean of the readings, ``temperature_c`` the highest; ``power_w`` the energy counter's rise
+    over the time. ``slowed`` names the reasons for which the clocks were held down, each with its share of the window:
+    by the driver's own counters of time where it has them, else by the share of the readings.
+    """
+
+    readings: CountFromZero
+    sm_clock_mhz: Amount | None = None
+    sm_clock_max_mhz: Amount | None = None
+    power_w: Amount | None = None
+    temperature_c: float | None = None
+    slowed: dict[str, Amount] = {}
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process measured of a row.
 
     ``device_ms`` are the spans between consecutive marks of the throughput window, one a batch: they add up to it.
     ``latency_ms`` and ``enqueue_ms`` are of the latency window, one a batch: from the call to synchronised output, and
-    from the call to its return. ``allocator_retries`` is how often, warm-up included, the allocator found no room, gave
-    all unused memory back to the device and asked again. ``memory_of_others_bytes`` is what other processes held of
-    the device when its process began. ``seconds`` is what the child spent on the row, 0 if it died.
+    from the call to its return. ``first_step_ms`` is the first step of the process at this batch size, loading and
+    choosing of kernels included; ``warmup_steps`` and ``warmup_s`` are the untimed steps, that one among them;
+    ``steady`` says whether batch times had settled by their end, None where there were too few to tell.
+    ``copy_in_ms`` and ``copy_out_ms`` are, under ``--transfer``, one batch's copies by themselves, on an idle device.
+    """
+
+    device_ms: tuple[Amount, ...] = ()
+    latency_ms: tuple[Amount, ...] = ()
+    enqueue_ms: tuple[Amount, ...] = ()
+    first_step_ms: Amount | None = None
+    warmup_steps: CountFromZero = 0
+    warmup_s: Amount | None = None
+    steady: bool | None = None
+    copy_in_ms: Amount | None = None
+    copy_out_ms: Amount | None = None
+    health: Health | None = None
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One batch size, timed in one or several processes, each fresh.
+
+    ``allocator_retries`` is how often, warm-up included, the allocators found no room, gave all unused memory back to
+    the device and asked again. ``memory_of_others_bytes`` is what other processes held of the device when the latest
+    process began. ``seconds`` is what the processes spent on the row, 0 for one that died.
     """
 
     batch_size: Count
     failure: Failure | None = None
-    device_ms: tuple[Amount, ...] = ()
-    latency_ms: tuple[Amount, ...] = ()
-    enqueue_ms: tuple[Amount, ...] = ()
+    timings: tuple[Timing, ...] = ()
     peak_allocated_bytes: Bytes | None = None
     peak_reserved_bytes: Bytes | None = None
     allocator_retries: CountFromZero | None = None
@@ -91,10 +126,49 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return self.failure.kind if self.failure else "ok"
 
     @property
+    def device_ms(self) -> tuple[float, ...]:
+        """The spans of all processes."""
+        return tuple(span for timing in self.timings for span in timing.device_ms)
+
+    @property
+    def latency_ms(self) -> tuple[float, ...]:
+        """The latencies of all processes."""
+        return tuple(span for timing in self.timings for span in timing.latency_ms)
+
+    @property
+    def enqueue_ms(self) -> tuple[float, ...]:
+        """The enqueue times of all processes."""
+        return tuple(span for timing in self.timings for span in timing.enqueue_ms)
+
+    @property
     def samples_per_s(self) -> float | None:
-        """Throughput: batches times batch size over the whole window; None where nothing was timed."""
-        window_ms = sum(self.device_ms)
-        return len(self.device_ms) * self.batch_size * 1000 / window_ms if window_ms > 0 else None
+        """Throughput: batches times batch size over all windows; None where nothing was timed, or the row failed."""
+        device_ms = () if self.failure else self.device_ms
+        window_ms = sum(device_ms)
+        return len(device_ms) * self.batch_size * 1000 / window_ms if window_ms > 0 else None
+
+
+def joined(row: Row, later: Row) -> Row:
+    """Return a row with what a later process measured of the same batch size added; it fails where that failed."""
+    return msgspec.structs.replace(
+        row,
+        failure=row.failure or later.failure,
+        timings=row.timings + later.timings,
+        peak_allocated_bytes=_largest(row.peak_allocated_bytes, later.peak_allocated_bytes),
+        peak_reserved_bytes=_largest(row.peak_reserved_bytes, later.peak_reserved_bytes),
+        allocator_retries=_sum(row.allocator_retries, later.allocator_retries),
+        output=row.output or later.output,
+        memory_of_others_bytes=later.memory_of_others_bytes,
+        seconds=row.seconds + later.seconds,
+    )
+
+
+def _largest(one: int | None, other: int | None) -> int | None:
+    return max((count for count in (one, other) if count is not None), default=None)
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else one + other
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,6 +263,21 @@ class _Header(msgspec.Struct):
     schema: int
 
 
+_TIMINGS_SINCE: Final = 3
+"""Until then a row was timed in one process, and held its samples itself."""
+
+
+def _with_timings(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of an older schema, decoded, with the samples of each row as those of one process."""
+    names = ("device_ms", "latency_ms", "enqueue_ms")
+    rows = [
+        {**row, "timings": [{name: row[name] for name in names if name in row}] if row.get("device_ms") else []}
+        for row in record.get("rows", [])
+    ]
+    spec = {**record["spec"], "processes": 1, "min_seconds": 0.0}
+    return {**record, "spec": spec, "rows": rows}
+
+
 def from_json(data: bytes, name: str) -> Record:
     """Return the record that ``Record.to_json`` wrote; ``name`` says in errors whose bytes they are.
 
@@ -202,6 +291,8 @@ def from_json(data: bytes, name: str) -> Record:
                 f"{name} has schema {header.schema}, and this version reads up to {SCHEMA}",
                 "it was written by a newer tputfind: pip install --upgrade tputfind",
             )
+        if header.schema < _TIMINGS_SINCE:
+            return msgspec.convert(_with_timings(msgspec.json.decode(data)), type=Record)
         return msgspec.json.decode(data, type=Record)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, KeyError, TypeError) as error:
         raise BadRecord(f"{name} is not a tputfind record: {error}") from None

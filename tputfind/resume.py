@@ -56,10 +56,12 @@ def check_same(record: Record, spec: Spec, now: Inspection) -> None:
 def without_accidents(record: Record) -> Record:
     """Return the record without the trials and rows that say more of how it was cut short than of the model.
 
-    A time-out may have been too short, and what ended a process from outside may have ended the run.
+    A time-out may have been too short, and what ended a process from outside may have ended the run. What other
+    processes timed of the same row stands.
     """
     trials = tuple(trial for trial in record.trials if not _accident(trial.failure))
-    rows = tuple(row for row in record.rows if not _accident(row.failure))
+    mended = (msgspec.structs.replace(row, failure=None) if _accident(row.failure) else row for row in record.rows)
+    rows = tuple(row for row in mended if row.failure is not None or row.timings)
     return msgspec.structs.replace(record, trials=trials, rows=rows)
 
 

@@ -14,9 +14,16 @@ from tputfind.errors import BadRequest
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16"]
 Layout = Literal["nchw", "nhwc"]
 Search = Literal["bisect", "linear"]
+Transfer = Literal["none", "h2d", "both"]
 DTYPES: Final = get_args(Dtype)
 LAYOUTS: Final = get_args(Layout)
 LARGEST_BATCH: Final = 2**31 - 1
+MOST_PROCESSES: Final = 100
+"""A row is timed in no more processes than this."""
+REPEATABILITY: Final = 0.002
+"""Figures of one machine are not known better than to this share, however many samples there are: the same loop of ten
+seconds, in processes of its own some minutes apart, differed by 0.2 % (ResNet-50, batch 256, on an H200), while the
+processes of one run lay within 0.03 %."""
 
 # Bounds for what a record may hold: one that was edited by hand must not lead to nonsense.
 Count = Annotated[int, Meta(ge=1, le=LARGEST_BATCH)]
@@ -51,6 +58,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     warmup: CountFromZero = 10
     latency_batches: Count = 100
     max_seconds: Above0 = 60.0
+    min_seconds: Amount = 3.0
+    """Where ``max_seconds`` is less, that holds."""
+    processes: Annotated[int, Meta(ge=1, le=MOST_PROCESSES)] = 3
+    max_noise: Annotated[float, Meta(gt=REPEATABILITY, lt=1)] | None = None
+    """The share of the throughput that its interval may be wide to either side, before timing goes on."""
+    transfer: Transfer = "none"
     soak: CountFromZero = 0
     slo_ms: Above0 | None = None
     percentile: Annotated[float, Meta(gt=0, lt=100)] = 99.0
@@ -121,6 +134,10 @@ def _conflicts(spec: Spec) -> list[str]:
             "--layout nhwc needs samples of 3 or 4 dimensions (CxHxW or CxDxHxW)",
         ),
         (
+            spec.max_noise is not None and spec.processes < 2,
+            "--max-noise needs --processes 2 or more: one process does not show how much processes differ",
+        ),
+        (
             spec.batch_sizes is not None and (spec.headroom is not None or spec.soak > 0),
             "--batch-sizes searches nothing, so --headroom and --soak have no answer to be about",
         ),
@@ -171,11 +188,23 @@ def _bytes(value: object) -> int:
 
 def _headroom(value: object) -> int | float:
     if isinstance(value, float) or (isinstance(value, str) and value.strip().endswith("%")):
-        share = value if isinstance(value, float) else _number(value.strip()[:-1]) / 100
-        if not 0 < share < 1:
-            raise ValueError(f"{value!r} is not between 0 and 100 %")
-        return share
+        return _share(value)
     return _bytes(value)
+
+
+def _noise(value: object) -> float:
+    share = _share(value)
+    if share <= REPEATABILITY:
+        raise ValueError(f"{value!r} is no more than the {REPEATABILITY:.1%} to which any figure here repeats")
+    return share
+
+
+def _share(value: object) -> float:
+    percent = isinstance(value, str) and value.strip().endswith("%")
+    share = _number(str(value).strip()[:-1]) / 100 if percent else _number(value)
+    if not 0 < share < 1:
+        raise ValueError(f"{value!r} is not between 0 and 100 %")
+    return share
 
 
 def _positive_ms(value: object) -> float:
@@ -218,6 +247,17 @@ def _seconds(value: object) -> float:
     return number
 
 
+def _seconds_from_zero(value: object) -> float:
+    number = _number(value)
+    if number < 0:
+        raise ValueError(f"{value!r} is below zero")
+    return number
+
+
+def _processes(value: object) -> int:
+    return _whole(value, most=MOST_PROCESSES)
+
+
 def _percentile(value: object) -> float:
     number = _number(value)
     if not 0 < number < 100:
@@ -257,6 +297,10 @@ _READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
     "warmup": ("warmup", _count_from_zero),
     "latency_batches": ("latency_batches", _whole),
     "max_seconds": ("max_seconds", _seconds),
+    "min_seconds": ("min_seconds", _seconds_from_zero),
+    "processes": ("processes", _processes),
+    "max_noise": ("max_noise", _noise),
+    "transfer": ("transfer", _one_of(get_args(Transfer))),
     "soak": ("soak", _count_from_zero),
     "slo": ("slo_ms", _positive_ms),
     "percentile": ("percentile", _percentile),

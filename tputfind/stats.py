@@ -1,10 +1,38 @@
-"""Raw samples to summaries. Every function is pure, keeps the unit of its samples and ignores their order."""
+"""Raw samples to summaries, intervals and signs of trouble. All of it is pure, and keeps the unit of its samples."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, stdev
+from itertools import pairwise
+from statistics import fmean, median, stdev
+from typing import Final, NamedTuple
+
+CONFIDENCE: Final = 0.95
+"""Of every interval."""
+_GROUPS: Final = 10
+"""Samples of one process are taken together in so many groups. Schmeiser, "Batch Size Effects in the Analysis of
+Simulation Output", Operations Research 30 (1982): more than 30 gain nothing, and 10 leave room for correlation."""
+_FEWEST_IN_A_GROUP: Final = 2
+_NORMAL_IQR: Final = 1.349
+"""The interquartile range of a normal distribution, in standard deviations."""
+_OUTLIER_DEVIATIONS: Final = 10.0
+"""From here on a sample is an outlier: some three times as far as noise of any usual shape reaches."""
+_TREND_RANK_CORRELATION: Final = 0.9
+"""Of ten groups in no order, fewer than one in two thousand sets are as much in order as this."""
+
+
+class Interval(NamedTuple):
+    """A confidence interval, in the unit of its samples."""
+
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        """Half of its width, as a share of its middle."""
+        middle = (self.high + self.low) / 2
+        return (self.high - self.low) / 2 / middle if middle else 0.0
 
 
 def mean(samples: Sequence[float]) -> float | None:
@@ -26,14 +54,144 @@ def percentile(samples: Sequence[float], percent: float) -> float | None:
     """
     if not samples or len(samples) < samples_for_percentile(percent):
         return None
-    ordered = sorted(samples)
-    rank = (len(ordered) - 1) * percent / 100
+    return _quantile(sorted(samples), percent / 100)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    rank = (len(ordered) - 1) * share
     below = math.floor(rank)
     above = min(below + 1, len(ordered) - 1)
-    share = rank - below
-    return ordered[below] if ordered[below] == ordered[above] else ordered[below] * (1 - share) + ordered[above] * share
+    part = rank - below
+    return ordered[below] if ordered[below] == ordered[above] else ordered[below] * (1 - part) + ordered[above] * part
 
 
 def samples_for_percentile(percent: float) -> int:
     """Return how many samples ``percentile`` asks for: 100 for the 99th, 20 for the 95th, 10 for the 90th."""
     return math.ceil(round(100 / (100 - percent), 6))
+
+
+def mean_interval(processes: Sequence[Sequence[float]]) -> Interval | None:
+    """Return the interval of the mean of samples that came from one or several processes, each in order of time.
+
+    Samples of one process are correlated, and processes differ from each other by more than their samples say, so that
+    neither may be treated as independent. With two processes or more, each stands for one observation (Kalibera and
+    Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013), weighted by its samples: the mean is a ratio of
+    totals, with the variance of a ratio estimator (Cochran, "Sampling Techniques", 1977, chapter 6). One process is cut
+    into ten runs of consecutive samples, which do the same (batch means: Schmeiser, see above); the interval then says
+    nothing of how another process would do. Student's t quantile in both cases.
+
+    Returns:
+        None where there are too few samples: one process of fewer than four.
+    """
+    groups = _groups(processes)
+    if len(groups) < 2:
+        return None
+    samples = sum(map(len, groups))
+    centre = sum(map(sum, groups)) / samples
+    residuals = (sum(group) - centre * len(group) for group in groups)
+    variance = sum(residual**2 for residual in residuals) * len(groups) / (len(groups) - 1) / samples**2
+    return _around(centre, math.sqrt(variance), len(groups))
+
+
+def median_interval(processes: Sequence[Sequence[float]]) -> Interval | None:
+    """Return the interval of the median of all samples: as ``mean_interval``, with the medians of the groups."""
+    groups = _groups(processes)
+    if len(groups) < 2:
+        return None
+    error = stdev([median(group) for group in groups]) / math.sqrt(len(groups))
+    return _around(median([sample for process in processes for sample in process]), error, len(groups))
+
+
+def widened(interval: Interval, share: float) -> Interval:
+    """Return an interval with an independent uncertainty added that is this share of its middle.
+
+    The root of the sum of squares: "Guide to the Expression of Uncertainty in Measurement" (JCGM 100:2008), 5.1.2.
+    """
+    middle = (interval.low + interval.high) / 2
+    half = math.hypot(interval.high - middle, share * middle)
+    return Interval(max(0.0, middle - half), middle + half)
+
+
+def _around(centre: float, error: float, groups: int) -> Interval:
+    half = t_quantile(groups - 1) * error
+    return Interval(max(0.0, centre - half), centre + half)
+
+
+def _groups(processes: Sequence[Sequence[float]]) -> list[Sequence[float]]:
+    """Return what counts as one observation each: the processes, or runs of consecutive samples of the only one."""
+    several = [process for process in processes if process]
+    return several if len(several) > 1 else _runs(several[0]) if several else []
+
+
+def _runs(samples: Sequence[float]) -> list[Sequence[float]]:
+    """Cut samples into ten runs as equal as can be, or fewer, of at least two samples each."""
+    count = min(_GROUPS, len(samples) // _FEWEST_IN_A_GROUP)
+    edges = [len(samples) * number // count for number in range(count + 1)] if count else []
+    return [samples[low:high] for low, high in pairwise(edges)]
+
+
+def t_quantile(degrees_of_freedom: int) -> float:
+    """Return what Student's t stays within, on both sides, with the probability ``CONFIDENCE``."""
+    low, high = 0.0, 20.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_within(middle, degrees_of_freedom) < CONFIDENCE else (low, middle)
+    return high
+
+
+def _t_within(t: float, degrees_of_freedom: int) -> float:
+    """Return the probability that Student's t lies between -t and t.
+
+    Abramowitz and Stegun, "Handbook of Mathematical Functions" (1964), 26.7.3 and 26.7.4: a finite sum for every whole
+    number of degrees of freedom.
+    """
+    angle = math.atan(t / math.sqrt(degrees_of_freedom))
+    cosine_squared = math.cos(angle) ** 2
+    odd = degrees_of_freedom % 2
+    term = math.cos(angle) if odd else 1.0
+    total = 0.0
+    for step in range(1, degrees_of_freedom // 2 + 1):
+        total += term
+        term *= cosine_squared * ((2 * step) / (2 * step + 1) if odd else (2 * step - 1) / (2 * step))
+    return 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
+
+
+def spread(samples: Sequence[float]) -> float:
+    """Return how far samples scatter, as a share of their median, in the measure of a standard deviation.
+
+    It is the interquartile range over 1.349 (the standard deviation of normal samples), which a few outliers do not
+    move: those have a measure of their own.
+    """
+    ordered = sorted(samples)
+    middle = median(ordered)
+    return (_quantile(ordered, 0.75) - _quantile(ordered, 0.25)) / _NORMAL_IQR / middle if middle else 0.0
+
+
+def outlier_share(samples: Sequence[float]) -> float:
+    """Return how much larger the mean is with the outliers than without them, as a share.
+
+    An outlier lies ten deviations (as ``spread`` has them) from the median, or a tenth of it where the deviation is
+    less than a hundredth: samples that hardly differ have no outliers worth speaking of below that.
+    """
+    middle = median(samples)
+    reach = _OUTLIER_DEVIATIONS * max(spread(samples), 0.01) * middle
+    ordinary = [sample for sample in samples if abs(sample - middle) <= reach]
+    return abs(fmean(samples) / fmean(ordinary) - 1) if middle else 0.0
+
+
+def trend(samples: Sequence[float]) -> float:
+    """Return by how much samples rise (or fall, below 0) from first to last, as a share; 0 where they do not steadily.
+
+    The medians of ten runs of consecutive samples must lie in order of time but for a little: Spearman's rank
+    correlation of at least 0.9. The change is from the mean of the first two to that of the last two.
+    """
+    runs = _runs(samples)
+    if len(runs) < _GROUPS:
+        return 0.0
+    middles = [median(run) for run in runs]
+    ranks = {value: rank for rank, value in enumerate(sorted(middles))}
+    distance = sum((ranks[value] - number) ** 2 for number, value in enumerate(middles))
+    correlation = 1 - 6 * distance / (_GROUPS * (_GROUPS**2 - 1))
+    if len(ranks) < _GROUPS or abs(correlation) < _TREND_RANK_CORRELATION:  # equal medians are no steady change
+        return 0.0
+    return fmean(middles[-2:]) / fmean(middles[:2]) - 1

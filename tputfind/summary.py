@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from tputfind.record import Row
-from tputfind.stats import mean, percentile
+from tputfind.spec import REPEATABILITY
+from tputfind.stats import Interval, mean, mean_interval, median_interval, percentile, widened
 
 KNEE_SHARE: Final = 0.95
 HOST_BOUND_SHARE: Final = 0.80
 """trtexec warns from the same share of enqueue time on."""
+THROTTLED_SHARE: Final = 0.01
+"""Clocks held down for less of the window than this move no figure that anyone could see."""
+
+
+class RowHealth(NamedTuple):
+    """The device over all windows of a row. Unknown is None; ``slowed`` as in ``Health``, the largest of each."""
+
+    sm_clock_mhz: float | None
+    sm_clock_max_mhz: float | None
+    power_w: float | None
+    energy_mj_per_sample: float | None
+    temperature_c: float | None
+    slowed: dict[str, float]
+
+    @property
+    def throttled(self) -> bool:
+        """Whether something held the clocks down for more than a moment."""
+        return any(share >= THROTTLED_SHARE for share in self.slowed.values())
 
 
 def fastest(rows: Sequence[Row]) -> Row | None:
@@ -47,3 +66,52 @@ def host_bound(row: Row) -> bool | None:
     if enqueue_ms is None or device_ms is None:
         return None
     return enqueue_ms >= HOST_BOUND_SHARE * device_ms
+
+
+def throughput_interval(row: Row) -> Interval | None:
+    """Return the confidence interval of the throughput, in samples/s; None where the samples do not tell one.
+
+    What the samples cannot show is added: ``REPEATABILITY``.
+    """
+    interval_ms = mean_interval([timing.device_ms for timing in row.timings])
+    if interval_ms is None or row.failure is not None:
+        return None
+    interval_ms = widened(interval_ms, REPEATABILITY)
+    if interval_ms.low <= 0:
+        return None
+    return Interval(row.batch_size * 1000 / interval_ms.high, row.batch_size * 1000 / interval_ms.low)
+
+
+def latency_interval_ms(row: Row) -> Interval | None:
+    """Return the confidence interval of the median latency, with ``REPEATABILITY``; None where there is none."""
+    interval_ms = median_interval([timing.latency_ms for timing in row.timings])
+    return None if interval_ms is None or row.failure else widened(interval_ms, REPEATABILITY)
+
+
+def health(row: Row) -> RowHealth | None:
+    """Return how the device was while the row was timed, each process by the length of its window; None if unknown."""
+    known = [(timing.health, sum(timing.device_ms) / 1000) for timing in row.timings if timing.health is not None]
+    if not known:
+        return None
+    metered = [(seen.power_w * seconds, seconds) for seen, seconds in known if seen.power_w is not None]
+    samples = sum(len(t.device_ms) for t in row.timings if t.health and t.health.power_w is not None) * row.batch_size
+    energy_j, metered_s = sum(energy for energy, _ in metered), sum(seconds for _, seconds in metered)
+    reasons = {name for seen, _ in known for name in seen.slowed}
+    return RowHealth(
+        sm_clock_mhz=_weighted([(seen.sm_clock_mhz, seconds) for seen, seconds in known]),
+        sm_clock_max_mhz=_largest(seen.sm_clock_max_mhz for seen, _ in known),
+        power_w=energy_j / metered_s if metered_s else None,
+        energy_mj_per_sample=energy_j * 1000 / samples if samples else None,
+        temperature_c=_largest(seen.temperature_c for seen, _ in known),
+        slowed={name: max(seen.slowed.get(name, 0.0) for seen, _ in known) for name in sorted(reasons)},
+    )
+
+
+def _weighted(values: Sequence[tuple[float | None, float]]) -> float | None:
+    told = [(value, weight) for value, weight in values if value is not None]
+    whole = sum(weight for _, weight in told)
+    return sum(value * weight for value, weight in told) / whole if whole else None
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)

@@ -55,3 +55,22 @@ def format_figure(value: float) -> str:
         return "0"
     digits = 4 - len(str(int(abs(value)))) if abs(value) >= 1 else 4
     return f"{value:.{max(0, digits)}f}"
+
+
+def format_share(share: float) -> str:
+    """Print a share that is not below 0 as a percentage with two digits: ``41 %``, ``4.6 %``, ``0.52 %``."""
+    percent = 100 * share
+    if percent < 0.01:
+        return "less than 0.01 %"
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+
+
+def format_share_up(share: float) -> str:
+    """Print a share rounded up, as a bound that it keeps: ``0.4 %``, ``30 %``."""
+    percent = 100 * share
+    return f"{math.ceil(percent)} %" if percent > 9.9 else f"{max(1, math.ceil(10 * percent)) / 10} %"
+
+
+def format_ratio(ratio: float) -> str:
+    """Print how many times as much: ``180 times``, ``14.2 times``, ``1.46 times``."""
+    return f"{ratio:.0f} times" if ratio >= 100 else f"{ratio:.3g} times"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 from support.command import run
+from support.rows import time_rows
 
 from tputfind.measure.children import Children
-from tputfind.measure.messages import TimeBatches
-from tputfind.record import Row
 from tputfind.spec import DTYPES, LAYOUTS, read_spec
 
 
@@ -33,6 +32,6 @@ def test_every_dtype_runs_in_both_layouts():
         for dtype in DTYPES:
             for layout in LAYOUTS:
                 spec = read_spec("resnet18", {"device": "cuda", "dtype": dtype, "layout": layout, "batches": 10})
-                (row,) = children.ask(TimeBatches(spec, (8,)), Row)
+                (row,) = time_rows(children, spec, 8)
                 assert row.failure is None, (dtype, layout, row.failure)
                 assert row.output.result == "right", (dtype, layout, row.output)

@@ -9,8 +9,8 @@ from support.command import MODELS, run
 from support.tenants import taking_all_but
 
 from tputfind.measure.children import Children
-from tputfind.measure.messages import TimeBatches, TryBatch
-from tputfind.record import Row, Trial
+from tputfind.measure.messages import TimeBatches, Timed, TryBatch
+from tputfind.record import Trial
 
 QUICK = ("--batches", 10, "--latency-batches", 10, "--warmup", 1, "--device", "cuda")
 GIB = 2**30
@@ -103,7 +103,7 @@ def test_memory_is_free_again_after_a_child_was_killed():
     spec = read_spec("resnet18", {"device": "cuda", "batches": "100000", "max_seconds": "60"})
     with Children() as children:
         (before,) = children.ask(TryBatch(spec, 8), Trial)
-        rows = children.ask(TimeBatches(spec, (1, 256)), Row)
+        rows = children.ask(TimeBatches(spec, (1, 256)), Timed)
         time.sleep(3)
         rows.close()
         (after,) = children.ask(TryBatch(spec, 8), Trial)

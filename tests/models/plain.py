@@ -104,6 +104,10 @@ def aborts_above_5():
     return Aborts(5), small_inputs
 
 
+def returns_its_input():
+    return nn.Identity()
+
+
 def sleeps():
     return Sleeps(), small_inputs
 

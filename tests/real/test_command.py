@@ -168,7 +168,7 @@ def test_a_latency_window_that_was_cut_short_is_said_to_be(tmp_path):
     asked = ("--batch-sizes", 4, "--batches", 10, "--latency-batches", 50, "--max-seconds", 1, "--warmup", 1)
     record = run(tmp_path, f"{MODELS}/plain.py:sleeps", *asked).record()
 
-    assert [notice.kind for notice in record.notices] == ["cut_short"]
+    assert "cut_short" in [notice.kind for notice in record.notices]
 
 
 def test_both_ways_to_start_it_are_the_same():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.rows import time_rows
 
 from tputfind.errors import TputfindError
-from tputfind.measure.messages import Inspect, Inspection, TimeBatches, TryBatch
-from tputfind.record import Row, Trial
+from tputfind.measure.messages import Inspect, Inspection, TryBatch
+from tputfind.record import Trial
 from tputfind.spec import read_spec
 
 VALUES = st.recursive(
@@ -54,12 +55,14 @@ def test_any_result_of_a_factory_is_measured_or_refused_in_words(tmp_path, child
     path = tmp_path / "odd.py"
     path.write_text(f"import torch\nfrom torch import nn\n\n\ndef make():\n    return {value}\n")
     before = set(tmp_path.iterdir())
-    spec = read_spec(f"{path}:make", {"batches": 10, "latency_batches": 10, "warmup": 0, "device": "cpu"})
+    spec = read_spec(
+        f"{path}:make", {"batches": 10, "latency_batches": 10, "warmup": 0, "min_seconds": 0, "device": "cpu"}
+    )
 
     try:
         children.ask_one(Inspect(spec), Inspection, 30)
         trial = children.ask_one(TryBatch(spec, 5), Trial, 30)
-        (row,) = children.ask(TimeBatches(spec, (5,)), Row, 30)
+        (row,) = time_rows(children, spec, 5, timeout_s=30)
     except TputfindError as refusal:
         assert refusal.exit_code in (2, 5)
         assert type(refusal).__name__ != "ChildFailed"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import tputfind
 from tputfind.record import Record
 
-QUICK = ("--batches", 10, "--latency-batches", 10, "--warmup", 1)
+QUICK = ("--batches", 10, "--latency-batches", 10, "--warmup", 1, "--processes", 1, "--min-seconds", 0)
 TINY = ("--image-size", 64, "--batch-sizes", 1, *QUICK)
 MODELS = Path(__file__).parents[1] / "models"
 

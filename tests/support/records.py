@@ -5,17 +5,28 @@ from __future__ import annotations
 import msgspec
 
 from tputfind import notices
-from tputfind.record import Edge, Environment, Failure, OutputCheck, Record, Row, Trial
+from tputfind.record import Edge, Environment, Failure, Health, OutputCheck, Record, Row, Timing, Trial
 from tputfind.spec import Spec
+
+HEALTH = Health(readings=5, sm_clock_mhz=1700.0, sm_clock_max_mhz=1980.0, power_w=400.0, temperature_c=50.0)
 
 
 def row(batch_size: int, device_ms: float, *, enqueue_ms: float = 1.0, batches: int = 100) -> Row:
     """A row whose every batch takes the same time, but for latencies that count up by 0.01 ms."""
     return Row(
         batch_size=batch_size,
-        device_ms=(device_ms,) * batches,
-        latency_ms=tuple(device_ms + 0.01 * count for count in range(batches)),
-        enqueue_ms=(enqueue_ms,) * batches,
+        timings=(
+            Timing(
+                device_ms=(device_ms,) * batches,
+                latency_ms=tuple(device_ms + 0.01 * count for count in range(batches)),
+                enqueue_ms=(enqueue_ms,) * batches,
+                first_step_ms=500.0,
+                warmup_steps=40,
+                warmup_s=0.75,
+                steady=True,
+                health=HEALTH,
+            ),
+        ),
         peak_allocated_bytes=batch_size * 2**20,
         peak_reserved_bytes=batch_size * 2**21,
         output=OutputCheck(result="right", difference=0.0),
@@ -33,7 +44,7 @@ def example() -> Record:
         started="2026-11-20T12:00:00+00:00",
         finished="2026-11-20T12:01:00+00:00",
         wall_s=60.0,
-        spec=Spec(model="resnet50", dtype="fp16", slo_ms=10.0, headroom=0.2, soak=50),
+        spec=Spec(model="resnet50", dtype="fp16", slo_ms=10.0, headroom=0.2, soak=50, processes=1),
         environment=Environment(
             device="cuda:0",
             device_name="NVIDIA Example",

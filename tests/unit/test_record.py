@@ -11,7 +11,21 @@ from support.records import example, row
 
 import tputfind
 from tputfind.errors import BadRecord
-from tputfind.record import METHOD, SCHEMA, Edge, Environment, Failure, Notice, Record, Row, Trial, from_json
+from tputfind.record import (
+    METHOD,
+    SCHEMA,
+    Edge,
+    Environment,
+    Failure,
+    Health,
+    Notice,
+    Record,
+    Row,
+    Timing,
+    Trial,
+    from_json,
+    joined,
+)
 from tputfind.spec import Spec
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -19,6 +33,10 @@ TEXT = st.text(max_size=10)
 MAYBE_BYTES = st.none() | st.integers(0, 2**50)
 MS = st.lists(st.floats(0, 1e9), max_size=5).map(tuple)
 FAILURES = st.none() | st.builds(Failure, kind=st.sampled_from(["died", "error"]), message=TEXT, traceback=TEXT)
+SHARES = st.dictionaries(st.sampled_from(["power_cap", "software_thermal"]), st.floats(0, 1))
+HEALTHS = st.none() | st.builds(
+    Health, readings=st.integers(0, 9), power_w=st.none() | st.floats(0, 900), slowed=SHARES
+)
 RECORDS = st.builds(
     Record,
     tputfind=TEXT,
@@ -47,7 +65,13 @@ RECORDS = st.builds(
         max_size=3,
     ).map(tuple),
     rows=st.lists(
-        st.builds(Row, batch_size=st.integers(1, 2**31 - 1), failure=FAILURES, device_ms=MS, latency_ms=MS), max_size=3
+        st.builds(
+            Row,
+            batch_size=st.integers(1, 2**31 - 1),
+            failure=FAILURES,
+            timings=st.lists(st.builds(Timing, device_ms=MS, latency_ms=MS, health=HEALTHS), max_size=2).map(tuple),
+        ),
+        max_size=3,
     ).map(tuple),
     notices=st.lists(st.builds(Notice, kind=TEXT, seen=TEXT, cause=TEXT, advice=TEXT), max_size=2).map(tuple),
 )
@@ -83,10 +107,46 @@ def test_a_record_of_schema_1_still_loads():
     assert {trial.steps for trial in record.trials} == {3}
 
 
-def test_a_record_of_schema_2_still_loads(golden):
-    golden("schema-2.json", example().to_json())
+def test_a_record_of_schema_2_still_loads_with_its_samples_as_those_of_one_process():
+    record = tputfind.load_record(GOLDEN / "schema-2.json")
 
-    assert tputfind.load_record(GOLDEN / "schema-2.json") == example()
+    assert (record.schema, record.method, record.spec.processes) == (2, 1, 1)
+    assert [len(row.timings) for row in record.rows] == [1, 0, 1, 1]
+    for then, now in zip(record.rows, example().rows, strict=True):
+        assert (then.device_ms, then.latency_ms, then.enqueue_ms) == (now.device_ms, now.latency_ms, now.enqueue_ms)
+        assert (then.status, then.output, then.peak_reserved_bytes) == (now.status, now.output, now.peak_reserved_bytes)
+
+
+def test_a_record_of_schema_3_still_loads(golden):
+    golden("schema-3.json", example().to_json())
+
+    assert tputfind.load_record(GOLDEN / "schema-3.json") == example()
+
+
+@pytest.mark.parametrize("rows", [None, 7, [3], ["row"], [{"device_ms": 5}]])
+def test_an_old_record_whose_rows_were_edited_out_of_shape_is_refused(rows):
+    edited = json.loads((GOLDEN / "schema-2.json").read_bytes()) | {"rows": rows}
+
+    with pytest.raises(BadRecord, match="is not a tputfind record"):
+        from_json(json.dumps(edited).encode(), "edited.json")
+
+
+def test_a_row_joined_with_what_a_later_process_measured_holds_both():
+    first = row(4, 5.0)
+    later = msgspec.structs.replace(row(4, 6.0, batches=50), peak_reserved_bytes=2**30, memory_of_others_bytes=7)
+    both = joined(first, later)
+
+    assert both.timings == (*first.timings, *later.timings)
+    assert both.samples_per_s == pytest.approx(4 * 150 / (100 * 5.0 + 50 * 6.0) * 1000)
+    assert (both.peak_reserved_bytes, both.memory_of_others_bytes, both.seconds) == (2**30, 7, 3.0)
+    assert both.output == first.output
+
+
+def test_a_row_whose_later_process_failed_has_failed_and_has_no_throughput():
+    failure = Failure(kind="died", message="killed by SIGKILL")
+    both = joined(row(4, 5.0), Row(batch_size=4, failure=failure))
+
+    assert (both.status, both.samples_per_s, len(both.timings)) == ("died", None, 1)
 
 
 def test_the_record_says_which_schema_and_method_it_has():

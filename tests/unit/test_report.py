@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from support.records import example, row
 
-from tputfind.record import Edge
+from tputfind.record import Edge, Timing
 from tputfind.report import table, terminal
 from tputfind.summary import best_under, fastest, host_bound, knee
 
@@ -18,7 +18,9 @@ COLUMNS = (
     "model,phase,device,device_name,dtype,layout,mode,input_shape,batch_size,status,batches,samples_per_s,"
     "samples_per_s_ci_low,samples_per_s_ci_high,latency_batches,latency_ms_mean,latency_ms_std,latency_ms_p50,"
     "latency_ms_p90,latency_ms_p95,latency_ms_p99,device_ms_mean,enqueue_ms_mean,host_bound,peak_allocated_mib,"
-    "peak_reserved_mib,sm_clock_mhz,power_w,energy_mj_per_sample,throttled,notices"
+    "peak_reserved_mib,sm_clock_mhz,power_w,energy_mj_per_sample,throttled,notices,processes,latency_ms_p50_ci_low,"
+    "latency_ms_p50_ci_high,warmup_steps,warmup_s,first_step_ms,temperature_c,throttle_reasons,transfer,copy_in_ms,"
+    "copy_out_ms"
 )
 
 
@@ -92,7 +94,7 @@ def test_nothing_timed_has_no_answers():
 def test_a_row_is_host_bound_from_80_percent_on():
     assert host_bound(row(1, 10.0, enqueue_ms=8.0)) is True
     assert host_bound(row(1, 10.0, enqueue_ms=7.9)) is False
-    assert host_bound(msgspec.structs.replace(row(1, 10.0), enqueue_ms=())) is None
+    assert host_bound(msgspec.structs.replace(row(1, 10.0), timings=(Timing(device_ms=(10.0,)),))) is None
 
 
 @pytest.mark.parametrize("limit", ["memory", "index", "latency", "cap", "unsupported", "died", "error"])

@@ -1,12 +1,28 @@
 from __future__ import annotations
 
+import random
+import statistics
+
 import numpy
 import pytest
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tputfind.stats import mean, percentile, samples_for_percentile, standard_deviation
+from tputfind.stats import (
+    Interval,
+    mean,
+    mean_interval,
+    median_interval,
+    outlier_share,
+    percentile,
+    samples_for_percentile,
+    spread,
+    standard_deviation,
+    t_quantile,
+    trend,
+    widened,
+)
 
 SAMPLES = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=200)
 
@@ -62,3 +78,109 @@ def test_the_99th_percentile_needs_100_samples():
     assert percentile([1.0] * 100, 99) == 1.0
     assert samples_for_percentile(99.9) == 1000
     assert samples_for_percentile(50) == 2
+
+
+@pytest.mark.parametrize("degrees_of_freedom", [1, 2, 3, 4, 9, 10, 19, 57, 99])
+def test_the_t_quantile_is_scipys(degrees_of_freedom):
+    assert t_quantile(degrees_of_freedom) == pytest.approx(scipy.stats.t.ppf(0.975, degrees_of_freedom), rel=1e-9)
+
+
+@given(st.lists(st.lists(st.floats(0.5, 2.0), min_size=7, max_size=7), min_size=2, max_size=6))
+def test_the_interval_of_processes_of_equal_length_is_scipys_of_their_means(processes):
+    means = [statistics.fmean(process) for process in processes]
+    found = mean_interval(processes)
+
+    if len({round(each, 9) for each in means}) > 1:
+        low, high = scipy.stats.t.interval(0.95, len(means) - 1, loc=numpy.mean(means), scale=scipy.stats.sem(means))
+        assert found.low == pytest.approx(max(0.0, low), abs=1e-9)
+        assert found.high == pytest.approx(high, abs=1e-9)
+
+
+@given(SAMPLES.filter(lambda samples: len(samples) >= 4), st.integers(1, 4))
+def test_intervals_hold_what_they_are_about_and_scale_with_it(samples, processes):
+    parts = [samples[number::processes] for number in range(processes)]
+    for interval, centre in ((mean_interval, mean(samples)), (median_interval, statistics.median(samples))):
+        found = interval(parts)
+        larger = interval([[2 * sample for sample in part] for part in parts])
+        if found is not None:
+            assert found.low * (1 - 1e-9) <= centre <= found.high * (1 + 1e-9)
+            assert found.low >= 0
+            assert (larger.low, larger.high) == pytest.approx((2 * found.low, 2 * found.high))
+
+
+@given(st.floats(1, 100), st.floats(0, 0.5), st.floats(0, 0.5))
+def test_widening_adds_uncertainties_as_squares_about_the_same_middle(middle, share, more):
+    found = widened(Interval(middle * (1 - share), middle * (1 + share)), more)
+
+    assert (found.low + found.high) / 2 == pytest.approx(middle)
+    assert found.half_width == pytest.approx((share**2 + more**2) ** 0.5, abs=1e-9)
+
+
+def test_too_few_samples_have_no_interval():
+    assert mean_interval([]) is None
+    assert mean_interval([[1.0, 2.0, 3.0]]) is None
+    assert median_interval([[1.0], []]) is None
+
+
+def correlated(rng, count, correlation, offset):
+    """Samples around 100 of which neighbours are alike: a first-order autoregression."""
+    state, samples = rng.gauss(0, 1 / (1 - correlation**2) ** 0.5), []
+    for _ in range(count):
+        samples.append(100 + offset + state)
+        state = correlation * state + rng.gauss(0, 1)
+    return samples
+
+
+@pytest.mark.parametrize(
+    ("processes", "count", "correlation", "between", "least"),
+    [
+        (1, 100, 0.0, 0, 0.93),
+        (1, 100, 0.5, 0, 0.91),
+        (1, 100, 0.9, 0, 0.72),  # what one process can show: three are the default
+        (3, 34, 0.0, 0, 0.93),
+        (3, 34, 0.9, 0, 0.92),
+        (3, 34, 0.5, 5, 0.93),
+        (5, 20, 0.9, 3, 0.92),
+    ],
+)
+def test_intervals_cover_the_truth_in_about_95_percent_of_simulations(processes, count, correlation, between, least):
+    rng = random.Random(20261121)
+    runs, means, medians = 1000, 0, 0
+    for _ in range(runs):
+        parts = [correlated(rng, count, correlation, rng.gauss(0, between)) for _ in range(processes)]
+        for_mean, for_median = mean_interval(parts), median_interval(parts)
+        means += for_mean.low <= 100 <= for_mean.high
+        medians += for_median.low <= 100 <= for_median.high
+
+    print(f"{processes} x {count}, correlation {correlation}, between {between}: {means / runs}, {medians / runs}")
+    assert least <= means / runs <= 0.975
+    assert least <= medians / runs <= 0.975
+
+
+@given(SAMPLES)
+def test_the_spread_is_scipys_interquartile_range_over_that_of_a_standard_normal(samples):
+    expected = scipy.stats.iqr(samples) / (2 * scipy.stats.norm.ppf(0.75)) / numpy.median(samples)
+
+    assert spread(samples) == pytest.approx(expected, rel=1e-4, abs=1e-9)
+
+
+@given(st.lists(st.floats(0.99, 1.01), min_size=10, max_size=200), st.floats(2, 100))
+def test_one_far_sample_is_an_outlier_and_ordinary_ones_are_none(samples, far):
+    whole = [*samples, far]
+
+    assert outlier_share(samples) == 0
+    assert outlier_share(whole) == pytest.approx(statistics.fmean(whole) / statistics.fmean(samples) - 1)
+
+
+@given(st.integers(40, 300), st.floats(-0.5, 2.0).filter(lambda change: abs(change) > 0.01))
+def test_a_steady_change_is_a_trend_in_its_own_direction(count, change):
+    found = trend([1 + change * number / count for number in range(count)])
+
+    assert found * change > 0
+    assert abs(found) <= abs(change) / min(1, 1 + change)
+
+
+def test_noise_is_a_trend_less_often_than_once_in_500_windows():
+    rng = random.Random(1)
+
+    assert sum(trend([rng.gauss(1, 0.1) for _ in range(34)]) != 0 for _ in range(5000)) < 10

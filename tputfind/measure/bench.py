@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from time import perf_counter
 from typing import Final
@@ -14,9 +14,9 @@ from tputfind.errors import BadRequest, DeviceInUse
 from tputfind.measure import health
 from tputfind.measure.children import ChildFailed, Children
 from tputfind.measure.failures import Passed, of_misuse
-from tputfind.measure.messages import TimeBatches, TryBatch
+from tputfind.measure.messages import TimeBatches, Timed, TryBatch
 from tputfind.notices import NEGLIGIBLE_BYTES
-from tputfind.record import TRIAL_STEPS, Environment, Row, Trial
+from tputfind.record import TRIAL_STEPS, Environment, Health, Row, Trial
 from tputfind.spec import Spec
 from tputfind.units import format_bytes
 
@@ -87,17 +87,19 @@ class Bench:
         seconds = perf_counter() - start
         return msgspec.structs.replace(trial, seconds=seconds, memory_of_others_bytes=others_bytes)
 
-    def time_batches(self, batch_sizes: Sequence[int], passed: Passed | None) -> Generator[Row]:
+    def time_batches(self, batch_sizes: Sequence[int], number: int, passed: Passed | None) -> Generator[Row]:
         """Time batch sizes in one fresh process, up to the first that fails; its death fails the one under way.
 
-        The process may end before, with what it did so far, but not with nothing.
+        The process may end before, with what it did so far, but not with nothing. ``number`` says which of a row's
+        processes it is, from 0. Each row holds the one timing, with the device's health during it.
         """
         others_bytes = self.memory_of_others_bytes()
-        question = TimeBatches(self._spec, tuple(batch_sizes), self.memory_limit_bytes, passed)
+        question = TimeBatches(self._spec, tuple(batch_sizes), number, self.memory_limit_bytes, passed)
         timed = 0
-        with closing(self._children.ask(question, Row, self._timeout_s())) as answers:
+        answers = self._children.ask(question, Timed, self._timeout_s())
+        with health.Watch(self._uuid) as watch, closing(answers):
             try:
-                for row in answers:
+                for row in _with_health(answers, watch):
                     timed += 1
                     yield msgspec.structs.replace(row, memory_of_others_bytes=others_bytes)
                 failure = None if timed else of_misuse()
@@ -108,6 +110,20 @@ class Bench:
 
     def _timeout_s(self) -> float:
         return self._spec.trial_timeout_s or default_timeout_s(self._longest_trial_s)
+
+
+def _with_health(answers: Iterable[Timed], watch: health.Watch) -> Iterator[Row]:
+    """Yield the rows, each timing with what was seen of the device during its throughput window."""
+    seen: Health | None = None
+    for answer in answers:
+        if answer.window == "begins":
+            watch.begin()
+        elif answer.window == "ended":
+            seen = watch.end()
+        elif answer.row is not None:
+            timings = tuple(msgspec.structs.replace(timing, health=seen) for timing in answer.row.timings)
+            seen = None
+            yield msgspec.structs.replace(answer.row, timings=timings)
 
 
 def same_company(then_bytes: int | None, now_bytes: int | None) -> bool:

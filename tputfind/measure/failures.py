@@ -175,11 +175,16 @@ def _ambiguous(text: str, circumstances: Circumstances) -> FailureKind:
 
 
 def _model_traceback(error: BaseException) -> str:
-    """Return the traceback from where the user's code begins: without this package's and the import system's frames."""
+    """Return the traceback from where the user's code begins: without this package's and the import system's frames.
+
+    It is empty where nothing is left: a callable of the user's that cannot even be called as it must be.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_PACKAGE, "<frozen importlib")):
         trace = trace.tb_next
-    text = _printable("".join(traceback.format_exception(error.with_traceback(trace or error.__traceback__))))
+    if trace is None:
+        return ""
+    text = _printable("".join(traceback.format_exception(error.with_traceback(trace))))
     middle = _LONGEST_TRACEBACK // 2
     return text if len(text) <= _LONGEST_TRACEBACK else f"{text[:middle]}\n[...]\n{text[-middle:]}"
 

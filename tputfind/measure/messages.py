@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
+from tputfind.clocks import Way
 from tputfind.measure.failures import Passed
-from tputfind.record import TRIAL_STEPS, Environment
+from tputfind.record import TRIAL_STEPS, Environment, Row
 from tputfind.spec import Spec
 
 
@@ -29,14 +32,46 @@ class TryBatch(msgspec.Struct, frozen=True, tag=True):
 
 
 class TimeBatches(msgspec.Struct, frozen=True, tag=True):
-    """How fast are these batch sizes? Answered by one ``Row`` each, in order, and ended early where the process is past
-    use: by a row that failed, or by one whose check left the device unusable.
+    """How fast are these batch sizes? Answered by one ``Timed`` with a row each, in order, and ended early where the
+    process is past use: by a row that failed, or by one whose check left the device unusable. ``number`` says which of
+    a row's processes this is, from 0; the first one checks the outputs.
     """
 
     spec: Spec
     batch_sizes: tuple[int, ...]
+    number: int = 0
     memory_limit_bytes: int | None = None
     passed: Passed | None = None
+
+
+class TimeMethods(msgspec.Struct, frozen=True, tag=True):
+    """How long does a batch take, by every way of timing it? Answered by one ``clocks.Cell`` each.
+
+    ``drop`` of the ``repeats`` timings do not count. ``cold`` names the ways that one loop answers together, to be
+    timed without warm-up and with nothing dropped; without it everything warm is asked for. ``expected_s`` is about
+    what the cold loop takes.
+    """
+
+    spec: Spec
+    batch_size: int
+    repeats: int
+    drop: int
+    cold: tuple[Way, ...] = ()
+    expected_s: float = 0.0
+
+
+class TimePipeline(msgspec.Struct, frozen=True, tag=True):
+    """How long do the stages and the whole of a pipeline take: a model, work of the host, another model? Answered by
+    one ``clocks.PipelineTimes``. Each loop is of so many ``repeats``, of which ``drop`` do not count, in each of the
+    ``rounds``.
+    """
+
+    specs: tuple[Spec, Spec]
+    batch_size: int
+    repeats: int
+    drop: int
+    rounds: int
+    host_work_ms: float
 
 
 class ListModels(msgspec.Struct, frozen=True, tag=True):
@@ -47,7 +82,7 @@ class ListDevices(msgspec.Struct, frozen=True, tag=True):
     """Which devices are here? Answered by one ``Environment`` each."""
 
 
-Question = Inspect | TryBatch | TimeBatches | ListModels | ListDevices
+Question = Inspect | TryBatch | TimeBatches | TimeMethods | TimePipeline | ListModels | ListDevices
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +102,13 @@ class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     input_shape: str
     parameters: int
+
+
+class Timed(msgspec.Struct, frozen=True, kw_only=True):
+    """Word of a process that times: a row is done, or the throughput window of the next one ``begins`` or has ended."""
+
+    row: Row | None = None
+    window: Literal["begins", "ended"] | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):

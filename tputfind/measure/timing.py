@@ -1,26 +1,98 @@
-"""Warm-up and the two windows of a row. What is timed is one step on a batch that already lies on the device."""
+"""Warm-up to a steady state, and the two windows of a row, in one process."""
 
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable
+from statistics import median
 from time import perf_counter_ns
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from tputfind.measure.devices.protocol import Device, Stopwatch
+from tputfind.spec import Spec
+from tputfind.stats import spread
 
 LEAST_BATCHES: Final = 10
-"""No window is cut shorter than this."""
+"""No row is cut shorter than this, in all its processes."""
+MOST_MARKED: Final = 2000
+"""Batches that a window may hold beyond those asked for: each takes an event, and a place in the record."""
+_CHUNK_MS: Final = 30.0
+"""Warm-up waits for the device this often, and no more: an idle device would cool down and clock up."""
+_WARMUP_OF_WINDOW: Final = 0.5, 4.0
+"""The least and the most that warm-up takes beyond its steps, in shares of the least time of a window."""
+_STEADY: Final = 0.002
+"""Batch times have settled where they change by less than this share, or by less than they scatter."""
 Announce = Callable[[float], None]
 """Takes about how many seconds the next stage will take, so that a silence can be told from a hang."""
 
 
-class Windows(NamedTuple):
-    """The samples of one row, in milliseconds a batch."""
+class Listener(Protocol):
+    """Who follows the timing of a row from outside."""
 
-    device_ms: tuple[float, ...]
-    latency_ms: tuple[float, ...]
-    enqueue_ms: tuple[float, ...]
+    def busy(self, seconds: float) -> None:
+        """The next stage takes about so many seconds."""
+
+    def window(self, *, begins: bool) -> None:
+        """The throughput window begins, or has ended."""
+
+
+class Work(NamedTuple):
+    """What is timed: one batch of many in a row, and one batch by itself."""
+
+    step: Callable[[], object]
+    single: Callable[[], object]
+
+
+class Plan(NamedTuple):
+    """What one process is to time of a row: at least so many batches and so long, but no longer than it may."""
+
+    warmup: int
+    batches: int
+    latency_batches: int
+    least_batches: int
+    min_seconds: float
+    max_seconds: float
+
+
+class WarmUp(NamedTuple):
+    """The untimed steps: how many, how long, the first of them, what a step took in the end, and whether it settled."""
+
+    steps: int
+    seconds: float
+    first_step_ms: float
+    step_ms: float
+    steady: bool | None
+
+
+class Windows(NamedTuple):
+    """The samples of a row, in milliseconds a batch."""
+
+    warm_up: WarmUp
+    device_ms: list[float]
+    latency_ms: list[float]
+    enqueue_ms: list[float]
+
+
+def plan_of(spec: Spec, number: int) -> Plan:
+    """Return what the process with this number (from 0) does: the processes of a row share its batches and seconds."""
+    return Plan(
+        warmup=spec.warmup,
+        batches=_share(spec.batches, spec.processes, number),
+        latency_batches=_share(spec.latency_batches, spec.processes, number),
+        least_batches=math.ceil(LEAST_BATCHES / spec.processes),
+        min_seconds=spec.min_seconds / spec.processes,
+        max_seconds=spec.max_seconds / spec.processes,
+    )
+
+
+def _share(whole: int, processes: int, number: int) -> int:
+    return max(1, whole // processes + (number % processes < whole % processes))
+
+
+def most_marks(spec: Spec) -> int:
+    """Return how many marks the window of a process may need."""
+    return max(_share(spec.batches, spec.processes, 0), MOST_MARKED if spec.min_seconds else 0) + 1
 
 
 def try_steps(device: Device, step: Callable[[], object], steps: int, announce: Announce) -> float:
@@ -41,57 +113,82 @@ def try_steps(device: Device, step: Callable[[], object], steps: int, announce: 
     return min(spans_ms[1:] or spans_ms)
 
 
-def time_windows(
-    device: Device,
-    step: Callable[[], object],
-    stopwatch: Stopwatch,
-    *,
-    warmup: int,
-    batches: int,
-    latency_batches: int,
-    max_seconds: float,
-    announce: Announce,
-) -> Windows:
+def time_windows(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan, listener: Listener) -> Windows:
     """Warm up, then time the throughput window and the latency window.
 
     Args:
-        device: where the step runs.
-        step: one batch.
-        stopwatch: good for one mark more than ``batches``.
-        warmup: untimed steps before the windows.
-        batches: batches of the throughput window.
-        latency_batches: batches of the latency window.
-        max_seconds: what both windows together may take before they are cut short, but not under LEAST_BATCHES each.
-        announce: told what warm-up and windows will take.
+        device: where the work is done.
+        work: what is timed.
+        stopwatch: good for ``most_marks``.
+        plan: how much of everything.
+        listener: told what warm-up and windows will take, and when the throughput window begins and has ended.
     """
     gc.collect()
     gc.freeze()  # collections during the windows then look at what the steps make, not at all of torch
-    step_ms = _warm_up(device, step, warmup, announce)
-    affordable = _affordable(batches, step_ms, max_seconds)
-    announce((affordable + _affordable(latency_batches, step_ms, max_seconds)) * step_ms / 1000)
-    device_ms = _throughput_window(step, stopwatch, affordable)
-    left_s = max_seconds - sum(device_ms) / 1000
-    latency_ms, enqueue_ms = _latency_window(device, step, latency_batches, left_s)
-    return Windows(tuple(device_ms), tuple(latency_ms), tuple(enqueue_ms))
+    warm_up = _warm_up(device, work.step, plan, listener.busy)
+    batches = _batches_of(plan, warm_up.step_ms)
+    listener.window(begins=True)
+    listener.busy(batches * warm_up.step_ms / 1000)
+    device_ms = _throughput_window(work.step, stopwatch, batches)
+    listener.window(begins=False)
+    listener.busy(min(plan.latency_batches, batches) * warm_up.step_ms / 1000)
+    left_s = plan.max_seconds - sum(device_ms) / 1000
+    latency_ms, enqueue_ms = _latency_window(device, work.single, plan, left_s)
+    return Windows(warm_up, device_ms, latency_ms, enqueue_ms)
 
 
-def _warm_up(device: Device, step: Callable[[], object], steps: int, announce: Announce) -> float:
-    """Take untimed steps; return about how many milliseconds one takes when several are under way."""
+def _batches_of(plan: Plan, step_ms: float) -> int:
+    """Return how many batches of this duration the throughput window takes."""
+    wanted = max(plan.batches, min(MOST_MARKED, math.ceil(plan.min_seconds * 1000 / max(step_ms, 1e-6))))
+    return min(wanted, max(plan.least_batches, int(plan.max_seconds * 1000 / max(step_ms, 1e-6))))
+
+
+def _warm_up(device: Device, step: Callable[[], object], plan: Plan, announce: Announce) -> WarmUp:
+    """Take untimed steps until batch times have settled: at least the plan's steps, within its bounds of time.
+
+    The bounds are for what follows the first step, which loads and chooses kernels. Steps that by themselves take
+    longer than the row may are cut short too, but not under two: the second is the first that says how long one takes.
+    """
+    least_s, most_s = (min(share * plan.min_seconds, plan.max_seconds) for share in _WARMUP_OF_WINDOW)
+    first_ms = _steps_ms(device, step, 1)
+    announce(max(most_s, min(plan.max_seconds, plan.warmup * first_ms / 1000)))
+    begin_ns = perf_counter_ns()
+    taken, chunk, spans_ms = 1, 1, list[float]()
+    while True:
+        spans_ms.append(_steps_ms(device, step, chunk))
+        taken += chunk
+        seconds = (perf_counter_ns() - begin_ns) / 1e9
+        steady = _settled(spans_ms)
+        enough = (taken >= plan.warmup and seconds >= least_s) or seconds >= plan.max_seconds
+        if enough and (steady or seconds >= most_s):
+            return WarmUp(taken, first_ms / 1000 + seconds, first_ms, median(spans_ms[-3:]), steady)
+        chunk = max(1, min(int(_CHUNK_MS / spans_ms[-1]), 2 * chunk))
+        if taken < plan.warmup and seconds >= least_s:  # it is only steps that are lacking
+            chunk = min(chunk, plan.warmup - taken)
+
+
+def _steps_ms(device: Device, step: Callable[[], object], count: int) -> float:
+    """Take steps back to back; return what one took."""
     start_ns = perf_counter_ns()
-    output = step()  # the first one loads kernels and says nothing about the next
-    device.synchronize()
-    rest = max(1, steps - 1)
-    announce(rest * (perf_counter_ns() - start_ns) / 1e9)
-    start_ns = perf_counter_ns()
-    for _ in range(rest):
+    output: object = None
+    for _ in range(count):
         output = step()
     device.synchronize()
     del output
-    return (perf_counter_ns() - start_ns) / 1e6 / rest
+    return max((perf_counter_ns() - start_ns) / 1e6 / count, 1e-6)
 
 
-def _affordable(batches: int, step_ms: float, max_seconds: float) -> int:
-    return min(batches, max(LEAST_BATCHES, int(max_seconds * 1000 / max(step_ms, 1e-6))))
+def _settled(spans_ms: list[float]) -> bool | None:
+    """Return whether the last third of the warm-up was as fast as the third before; None where they are too short.
+
+    As fast: to within 0.2 %, or to within twice what medians of so many spans that scatter so differ by.
+    """
+    third = len(spans_ms) // 3
+    if third < 3:
+        return None
+    before, after = spans_ms[-2 * third : -third], spans_ms[-third:]
+    scatter = max(spread(before), spread(after)) * 2 * math.sqrt(2 / third) * math.sqrt(math.pi / 2)
+    return abs(median(after) / median(before) - 1) <= max(_STEADY, scatter)
 
 
 def _throughput_window(step: Callable[[], object], stopwatch: Stopwatch, batches: int) -> list[float]:
@@ -111,7 +208,7 @@ def _throughput_window(step: Callable[[], object], stopwatch: Stopwatch, batches
 
 
 def _latency_window(
-    device: Device, step: Callable[[], object], batches: int, max_seconds: float
+    device: Device, single: Callable[[], object], plan: Plan, max_seconds: float
 ) -> tuple[list[float], list[float]]:
     """Send single batches to the idle device; return the time to synchronised output and to the call's return.
 
@@ -122,11 +219,11 @@ def _latency_window(
     enqueue_ms: list[float] = []
     deadline_ns = perf_counter_ns() + max_seconds * 1e9
     output: object = None
-    for count in range(batches):
-        if count >= LEAST_BATCHES and perf_counter_ns() > deadline_ns:
+    for count in range(plan.latency_batches):
+        if count >= plan.least_batches and perf_counter_ns() > deadline_ns:
             break
         start_ns = perf_counter_ns()
-        output = step()
+        output = single()
         submitted_ns = perf_counter_ns()
         device.synchronize()
         latency_ms.append((perf_counter_ns() - start_ns) / 1e6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from time import perf_counter
 from typing import NamedTuple
@@ -23,13 +23,19 @@ from tputfind.measure.messages import (
     Refusal,
     Reply,
     TimeBatches,
+    Timed,
+    TimeMethods,
+    TimePipeline,
     TryBatch,
 )
+from tputfind.measure.methods import time_methods
 from tputfind.measure.models import find_model, named_models, shape_text
 from tputfind.measure.outputs import check_output
-from tputfind.measure.timing import Announce, time_windows, try_steps
+from tputfind.measure.pipeline import time_pipeline
+from tputfind.measure.timing import Announce, Listener, Windows, Work, most_marks, plan_of, time_windows, try_steps
+from tputfind.measure.transfer import Transfer
 from tputfind.measure.workload import Batch, Workload, inference
-from tputfind.record import Failure, OutputCheck, Row, Trial
+from tputfind.record import Failure, OutputCheck, Row, Timing, Trial
 from tputfind.spec import Spec
 from tputfind.units import format_bytes
 
@@ -45,26 +51,45 @@ def answer(question: bytes, send: Callable[[bytes], None]) -> None:
     def say(reply: Reply) -> None:
         send(msgspec.json.encode(reply))
 
-    def announce(seconds: float) -> None:
-        say(Reply(busy_s=seconds))
-
+    listener = _Told(say)
     try:
-        for said in _answers(msgspec.json.decode(question, type=Question), announce):
-            say(Reply(answer=msgspec.Raw(msgspec.json.encode(said))))
+        for said in _answers(msgspec.json.decode(question, type=Question), listener):
+            say(_answer(said))
         say(Reply(done=True))
     except TputfindError as error:
         refusal = Refusal(error=type(error).__name__, message=error.message, hint=error.hint, traceback=error.traceback)
         say(Reply(refusal=refusal))
 
 
-def _answers(question: Question, announce: Announce) -> Iterator[msgspec.Struct]:
+def _answer(said: msgspec.Struct) -> Reply:
+    return Reply(answer=msgspec.Raw(msgspec.json.encode(said)))
+
+
+class _Told:
+    """Tells the parent what happens between answers."""
+
+    def __init__(self, say: Callable[[Reply], None]) -> None:
+        self._say = say
+
+    def busy(self, seconds: float) -> None:
+        self._say(Reply(busy_s=seconds))
+
+    def window(self, *, begins: bool) -> None:
+        self._say(_answer(Timed(window="begins" if begins else "ended")))
+
+
+def _answers(question: Question, listener: Listener) -> Iterator[msgspec.Struct]:
     match question:
         case Inspect(spec):
             yield _inspect(spec)
         case TryBatch():
-            yield _try_batch(question, announce)
+            yield _try_batch(question, listener.busy)
         case TimeBatches():
-            yield from _time_batches(question, announce)
+            yield from _time_batches(question, listener)
+        case TimeMethods():
+            yield from time_methods(question, listener.busy)
+        case TimePipeline():
+            yield time_pipeline(question, listener.busy)
         case ListModels():
             yield from named_models()
         case ListDevices():
@@ -77,6 +102,10 @@ def _inspect(spec: Spec) -> Inspection:
     refusal = device.refusal(spec.dtype)
     if refusal is not None:
         raise NoSuchDevice(f"{device.torch_device} cannot do --dtype {spec.dtype}: {refusal}")
+    if spec.transfer != "none" and device.torch_device.type != "cuda":
+        raise BadRequest(
+            f"--transfer {spec.transfer}: on {device.torch_device} nothing is copied between host and device"
+        )
     environment = device.environment()
     total = environment.memory_total_bytes
     if spec.memory_limit_bytes is not None and total is not None and spec.memory_limit_bytes > total:
@@ -109,7 +138,7 @@ def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
         workload = _resident(asked.spec, device, limit_bytes)
         with inference():
             loaded = _load(asked.spec, device, workload, asked.batch_size)
-            step_ms = try_steps(device, loaded.batch, asked.steps, announce)
+            step_ms = try_steps(device, loaded.work.step, asked.steps, announce)
         device.check_limit()
     except TputfindError:
         raise
@@ -124,7 +153,7 @@ def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
     )
 
 
-def _time_batches(asked: TimeBatches, announce: Announce) -> Iterator[Row]:
+def _time_batches(asked: TimeBatches, listener: Listener) -> Iterator[Timed]:
     device = open_device(asked.spec.device)
     workload: Workload | None = None
     passed = asked.passed
@@ -133,46 +162,59 @@ def _time_batches(asked: TimeBatches, announce: Announce) -> Iterator[Row]:
         try:
             if workload is None:
                 workload = _resident(asked.spec, device, asked.memory_limit_bytes or asked.spec.memory_limit_bytes)
-            row = _time_batch(asked.spec, device, workload, batch_size, announce)
+            row = _time_batch(asked, device, workload, batch_size, listener)
         except TputfindError:
             raise
         except BaseException as error:  # as above
             row = Row(batch_size=batch_size, failure=_failure(error, device, batch_size, passed))
-        yield msgspec.structs.replace(row, seconds=perf_counter() - start)
+        yield Timed(row=msgspec.structs.replace(row, seconds=perf_counter() - start))
         if row.failure is not None or not device.usable():
             return
         passed = Passed(batch_size, row.peak_reserved_bytes)
 
 
-def _time_batch(spec: Spec, device: Device, workload: Workload, batch_size: int, announce: Announce) -> Row:
+def _time_batch(asked: TimeBatches, device: Device, workload: Workload, batch_size: int, listener: Listener) -> Row:
+    spec = asked.spec
     with inference():
         loaded = _load(spec, device, workload, batch_size)
-        windows = time_windows(
-            device,
-            loaded.batch,
-            loaded.stopwatch,
-            warmup=spec.warmup,
-            batches=spec.batches,
-            latency_batches=spec.latency_batches,
-            max_seconds=spec.max_seconds,
-            announce=announce,
-        )
+        plan = plan_of(spec, asked.number)
+        windows = time_windows(device, loaded.work, loaded.stopwatch, plan, listener)
         device.check_limit()
         used = device.memory_use()
-        output = _check(spec, device, loaded.batch)
+        copies_ms = (None, None) if loaded.transfer is None else loaded.transfer.copies_ms(device)
+        output = _check(spec, device, loaded.batch) if asked.number == 0 else None
     if isinstance(output, Failure):
         return Row(batch_size=batch_size, failure=output)
     return Row(
         batch_size=batch_size,
-        device_ms=windows.device_ms,
-        latency_ms=windows.latency_ms,
-        # On the CPU the call is the work: there is no submitting it apart.
-        enqueue_ms=() if device.torch_device.type == "cpu" else windows.enqueue_ms,
+        timings=(_timing(device, windows, copies_ms),),
         peak_allocated_bytes=used.peak_allocated_bytes,
         peak_reserved_bytes=used.peak_reserved_bytes,
         allocator_retries=used.allocator_retries,
         output=output,
     )
+
+
+def _timing(device: Device, windows: Windows, copies_ms: tuple[float | None, float | None]) -> Timing:
+    warm_up = windows.warm_up
+    # On the CPU the call is the work: there is no submitting it apart.
+    enqueue_ms = [] if device.torch_device.type == "cpu" else windows.enqueue_ms
+    return Timing(
+        device_ms=_to_nanoseconds(windows.device_ms),
+        latency_ms=_to_nanoseconds(windows.latency_ms),
+        enqueue_ms=_to_nanoseconds(enqueue_ms),
+        first_step_ms=warm_up.first_step_ms,
+        warmup_steps=warm_up.steps,
+        warmup_s=warm_up.seconds,
+        steady=warm_up.steady,
+        copy_in_ms=copies_ms[0],
+        copy_out_ms=copies_ms[1],
+    )
+
+
+def _to_nanoseconds(spans_ms: Sequence[float]) -> tuple[float, ...]:
+    """Round milliseconds to what the clocks resolve; more digits would only make records longer."""
+    return tuple(round(span, 6) for span in spans_ms)
 
 
 def _check(spec: Spec, device: Device, batch: Batch) -> OutputCheck | Failure:
@@ -195,6 +237,8 @@ def _failure(error: BaseException, device: Device, batch_size: int, passed: Pass
 class _Loaded(NamedTuple):
     stopwatch: Stopwatch
     batch: Batch
+    work: Work
+    transfer: Transfer | None
 
 
 def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _Loaded:
@@ -203,8 +247,14 @@ def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _L
     A trial does the same as a row, since near the edge a few MiB decide.
     """
     device.reset_memory_use()
-    loaded = _Loaded(device.stopwatch(spec.batches + 1), workload.batch(batch_size))
-    device.settle_limit(loaded.batch)
+    stopwatch = device.stopwatch(most_marks(spec))
+    if spec.transfer == "none":
+        batch = workload.batch(batch_size)
+        loaded = _Loaded(stopwatch, batch, Work(batch, batch), None)
+    else:
+        transfer = Transfer(lambda: workload.batch(batch_size), back=spec.transfer == "both")
+        loaded = _Loaded(stopwatch, transfer.batch, Work(transfer.step, transfer.single), transfer)
+    device.settle_limit(loaded.work.step)
     return loaded
 
 

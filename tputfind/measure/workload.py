@@ -39,6 +39,20 @@ class Batch:
         """Run the step."""
         return self._call(*self._arguments, **self._keywords)
 
+    def feed_from_host(self, *, pinned: bool) -> Callable[[], None]:
+        """Return what copies the inputs anew from host memory into the resident ones, as a caller with new data would.
+
+        From pinned memory the host does not wait for the copy, which takes its place in the device's order of work.
+        """
+        resident = [value for value in (*self._arguments, *self._keywords.values()) if isinstance(value, torch.Tensor)]
+        pairs = [(value, torch.empty_like(value, device="cpu", pin_memory=pinned).copy_(value)) for value in resident]
+
+        def feed() -> None:
+            for value, host in pairs:
+                value.copy_(host, non_blocking=pinned)
+
+        return feed
+
     def picked(self, samples: Sequence[int]) -> Batch | None:
         """Return a batch of some of the samples, by index; None where the inputs cannot be taken apart so."""
         values = [*self._arguments, *self._keywords.values()]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pandas as pd
 
 from tputfind.record import Record, Row
 from tputfind.stats import mean, percentile, standard_deviation
-from tputfind.summary import host_bound
+from tputfind.summary import THROTTLED_SHARE, health, host_bound, latency_interval_ms, throughput_interval
 from tputfind.units import MIB
 
 COLUMNS: Final[dict[str, str]] = {
@@ -44,6 +44,17 @@ COLUMNS: Final[dict[str, str]] = {
     "energy_mj_per_sample": "Float64",
     "throttled": "boolean",
     "notices": "string",
+    "processes": "Int64",
+    "latency_ms_p50_ci_low": "Float64",
+    "latency_ms_p50_ci_high": "Float64",
+    "warmup_steps": "Int64",
+    "warmup_s": "Float64",
+    "first_step_ms": "Float64",
+    "temperature_c": "Float64",
+    "throttle_reasons": "string",
+    "transfer": "string",
+    "copy_in_ms": "Float64",
+    "copy_out_ms": "Float64",
 }
 """The columns in order, each with its pandas type. All of them take empty cells: unknown is empty, never 0."""
 
@@ -75,24 +86,66 @@ def _cells(record: Record, row: Row) -> dict[str, object]:
         "input_shape": record.input_shape,
         "batch_size": row.batch_size,
         "status": row.status,
+        "transfer": spec.transfer,
         "notices": ";".join(notice.kind for notice in record.notices if row.batch_size in notice.batch_sizes) or None,
     }
     if row.failure is not None:
         return known
-    latency_ms = row.latency_ms
-    return known | {
-        "batches": len(row.device_ms),
-        "samples_per_s": row.samples_per_s,
-        "latency_batches": len(latency_ms),
-        "latency_ms_mean": mean(latency_ms),
-        "latency_ms_std": standard_deviation(latency_ms),
-        **{f"latency_ms_p{percent}": percentile(latency_ms, percent) for percent in (50, 90, 95, 99)},
-        "device_ms_mean": mean(row.device_ms),
-        "enqueue_ms_mean": mean(row.enqueue_ms),
-        "host_bound": host_bound(row),
-        "peak_allocated_mib": _mib(row.peak_allocated_bytes),
-        "peak_reserved_mib": _mib(row.peak_reserved_bytes),
+    latency_ms, timings = row.latency_ms, row.timings
+    return (
+        known
+        | _intervals(row)
+        | _health(row)
+        | {
+            "batches": len(row.device_ms),
+            "samples_per_s": row.samples_per_s,
+            "latency_batches": len(latency_ms),
+            "latency_ms_mean": mean(latency_ms),
+            "latency_ms_std": standard_deviation(latency_ms),
+            **{f"latency_ms_p{percent}": percentile(latency_ms, percent) for percent in (50, 90, 95, 99)},
+            "device_ms_mean": mean(row.device_ms),
+            "enqueue_ms_mean": mean(row.enqueue_ms),
+            "host_bound": host_bound(row),
+            "peak_allocated_mib": _mib(row.peak_allocated_bytes),
+            "peak_reserved_mib": _mib(row.peak_reserved_bytes),
+            "processes": len(timings),
+            "warmup_steps": sum(timing.warmup_steps for timing in timings) or None,
+            "warmup_s": _added(timing.warmup_s for timing in timings),
+            "first_step_ms": _middle(timing.first_step_ms for timing in timings),
+            "copy_in_ms": _middle(timing.copy_in_ms for timing in timings),
+            "copy_out_ms": _middle(timing.copy_out_ms for timing in timings),
+        }
+    )
+
+
+def _intervals(row: Row) -> dict[str, object]:
+    found = {"samples_per_s": throughput_interval(row), "latency_ms_p50": latency_interval_ms(row)}
+    known = {name: interval for name, interval in found.items() if interval is not None}
+    lows = {f"{name}_ci_low": interval.low for name, interval in known.items()}
+    return {**lows, **{f"{name}_ci_high": interval.high for name, interval in known.items()}}
+
+
+def _health(row: Row) -> dict[str, object]:
+    found = health(row)
+    if found is None:
+        return {}
+    return {
+        "sm_clock_mhz": found.sm_clock_mhz,
+        "power_w": found.power_w,
+        "energy_mj_per_sample": found.energy_mj_per_sample,
+        "temperature_c": found.temperature_c,
+        "throttled": found.throttled,
+        "throttle_reasons": ";".join(name for name, share in found.slowed.items() if share >= THROTTLED_SHARE) or None,
     }
+
+
+def _added(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _middle(values: Iterable[float | None]) -> float | None:
+    return percentile([value for value in values if value is not None], 50)
 
 
 def _mib(count: int | None) -> float | None:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tputfind.record import Edge, Notice, Record, Row
 from tputfind.stats import mean, percentile
-from tputfind.summary import KNEE_SHARE, best_under, fastest, knee
+from tputfind.summary import KNEE_SHARE, best_under, fastest, knee, throughput_interval
 from tputfind.units import MIB, format_bytes, format_figure
 
 _STOPPED_BY = {
@@ -113,7 +113,7 @@ def _table(records: Sequence[Record], style: box.Box, barrier: str = "|") -> Tab
     table = Table(box=style)
     if len(records) > 1:
         table.add_column("model", overflow="fold")
-    for name in ("batch", "samples/s", "device ms", "p50 ms", "p99 ms", "peak MiB"):
+    for name in ("batch", "samples/s", "± %", "device ms", "p50 ms", "p99 ms", "peak MiB"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     for record in records:
@@ -130,7 +130,8 @@ def _title(record: Record) -> str:
     spec, environment = record.spec, record.environment
     memory = environment.memory_total_bytes if spec.memory_limit_bytes is None else spec.memory_limit_bytes
     size = "" if memory is None else f", {format_bytes(memory)}"
-    return f"{spec.model} {spec.dtype} {spec.layout} {record.input_shape} on {environment.device_name}{size}"
+    copies = {"none": "", "h2d": ", inputs copied in", "both": ", inputs copied in and outputs out"}[spec.transfer]
+    return f"{spec.model} {spec.dtype} {spec.layout} {record.input_shape} on {environment.device_name}{size}{copies}"
 
 
 def _figures(row: Row, peak_bytes: int | None) -> Iterable[str]:
@@ -139,6 +140,8 @@ def _figures(row: Row, peak_bytes: int | None) -> Iterable[str]:
 
     yield str(row.batch_size)
     yield figure(row.samples_per_s)
+    interval = throughput_interval(row)
+    yield "" if interval is None else f"{100 * interval.half_width:.1f}"
     yield figure(mean(row.device_ms))
     yield figure(percentile(row.latency_ms, 50))
     yield figure(percentile(row.latency_ms, 99))

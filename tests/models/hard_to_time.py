@@ -1,0 +1,54 @@
+"""Models that some ways of timing cannot deal with, or that take a known time: each a factory."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+SPIN_MS = 5
+
+
+def small_inputs(batch_size: int) -> torch.Tensor:
+    return torch.randn(batch_size, 16)
+
+
+class LooksAtItsInput(nn.Module):
+    """Waits for the device in the middle of the step: it cannot be captured."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.sum().item() > 0 else x * 3
+
+
+class Spins(nn.Module):
+    """Keeps the GPU busy for so many milliseconds, by the GPU's own global clock."""
+
+    source = """
+    extern "C" __global__ void spin(long long nanoseconds) {
+        unsigned long long begin, now;
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+        do { asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); } while (now - begin < nanoseconds);
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kernel is None:
+            self.kernel = torch.cuda._compile_kernel(self.source, "spin")
+        self.kernel((1, 1, 1), (1, 1, 1), (SPIN_MS * 1_000_000,))
+        return x
+
+
+def looks_at_its_input():
+    return LooksAtItsInput(), small_inputs
+
+
+def spins():
+    return Spins(), small_inputs
+
+
+def one_sample_many_times():
+    """Inputs that cannot be written to: all samples are the same memory."""
+    return nn.Linear(16, 4), lambda batch_size: torch.randn(1, 16).expand(batch_size, 16)

@@ -1,0 +1,109 @@
+"""`tputfind clocks` on the CPU, where the host clock is all there is."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+
+import msgspec
+import pytest
+from support.command import ENVIRONMENT, MODELS, command, run
+
+from tputfind.clocks import Methods, Pipeline, figures_of, stage_figures
+
+FEW = ("--device", "cpu", "--batch-size", 2, "--repeats", 6, "--drop", 1, "--warmup", 1)
+SMALL = (*FEW, "--image-size", 64)
+
+
+def test_one_model_gets_its_tables_its_sentences_and_its_files(tmp_path):
+    ran = run(tmp_path, "clocks", "resnet18", *SMALL, "--json", "all.json", "--md", "all.md")
+
+    assert ran.status == 0, ran.err
+    found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Methods)
+    assert {(cell.way, cell.condition) for cell in found.cells if cell.condition != "pageable"} == {
+        (way, condition)
+        for way in ("host_clock", "host_clock_synchronised", "submission_and_device")
+        for condition in ("warm", "cold")
+    }
+    warm, cold = (figures_of(found.cells, "host_clock", condition) for condition in ("warm", "cold"))
+    assert (len(warm.samples_ms), len(cold.samples_ms)) == (5, 6)
+    assert (found.batch_size, found.repeats, found.drop, found.spec.warmup) == (2, 6, 1, 1)
+    assert found.command.startswith("tputfind clocks resnet18 --device cpu")
+    assert "host clock, synchronised" in ran.out
+    assert "events, CUDA graphs and pinned copies do not apply" in ran.out.replace("\n", " ")
+    assert "the first call alone takes" in ran.out.replace("\n", " ") or "; the first call takes" in ran.out
+    assert "host clock alone, no warm-up" not in ran.out
+    assert "resnet18: host clock alone" in ran.err
+    assert (tmp_path / "all.md").read_text().count("| host clock alone ") == 1
+    assert all(sentence in (tmp_path / "all.md").read_text() for sentence in found.sentences)
+
+
+def test_two_models_make_a_pipeline(tmp_path):
+    asked = (f"{MODELS}/plain.py:sleeps", f"{MODELS}/plain.py:mebibytes", *FEW, "--host-work", "20ms")
+    ran = run(tmp_path, "clocks", *asked, "--json", "all.json", "--quiet")
+
+    assert ran.status == 0, ran.err
+    assert ran.err == "saved all.json\n"
+    found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Pipeline)
+    stages = [stage_figures(found.cells, stage, "synchronised") for stage in ("first", "work", "second")]
+    assert [len(figures.samples_ms) for figures in stages] == [15, 15, 15]
+    assert 20 <= stages[0].median_ms < 200  # it sleeps for 20 ms
+    assert 5 < min(stages[1].samples_ms) < 60  # others may share this machine
+    for way in ("synchronised", "untimed"):
+        whole = stage_figures(found.cells, "whole", way)
+        assert len(whole.samples_ms) == 3
+        assert whole.mean_ms > 25
+    assert stage_figures(found.cells, "whole", "events") is None
+    assert "synchronising costs nothing there" in ran.out.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "expected"),
+    [
+        (["resnet5O"], 2, "did you mean resnet50"),
+        (["resnet18", "--repeats", 1], 2, "--repeats: '1' is not a whole number from 2"),
+        (["resnet18", "--json", "new/"], 2, "it is a folder"),
+        (["resnet18", "--device", "cuda:99"], 3, "there is no cuda:99 here"),
+        ([f"{MODELS}/plain.py:mebibytes", *FEW, "--batch-size", 4_000_000], 4, "batch 4000000 does not fit"),
+        ([f"{MODELS}/plain.py:fails", *FEW], 5, "fails at batch 2: ValueError: this model was made for 0 samples"),
+        ([f"{MODELS}/plain.py:says_done_above_4", *FEW, "--batch-size", 6], 5, "it closed the pipe for its answers"),
+        ([f"{MODELS}/plain.py:hangs", *FEW, "--trial-timeout", "3s"], 5, "no answer within 3 s"),
+        (
+            [f"{MODELS}/plain.py:mebibytes", f"{MODELS}/plain.py:aborts_above_5", *FEW, "--batch-size", 6],
+            5,
+            "mebibytes with ",
+        ),
+    ],
+)
+def test_what_cannot_be_timed_gives_one_clear_line_and_its_exit_code(tmp_path, arguments, status, expected):
+    ran = run(tmp_path, "clocks", *arguments, "--quiet")
+
+    assert ran.status == status, ran.err
+    assert expected in ran.err.splitlines()[-1]
+    assert ran.out == ""
+
+
+def test_inputs_that_cannot_be_copied_cost_their_cells_only(tmp_path):
+    ran = run(tmp_path, "clocks", f"{MODELS}/hard_to_time.py:one_sample_many_times", *FEW)
+
+    assert ran.status == 0, ran.err
+    assert "failed" in ran.out
+    assert "from pageable memory fails (RuntimeError: " in ran.out.replace("\n", " ")
+
+
+def test_an_interruption_ends_it_with_130(tmp_path):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(
+        [*command(), "clocks", f"{MODELS}/plain.py:sleeps", "--device", "cpu", "--repeats", "1000"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stderr:
+        if "host clock" in line:
+            process.send_signal(signal.SIGINT)
+            break
+    _, err = process.communicate(timeout=30)
+
+    assert (process.returncode, err) == (130, "tputfind: interrupted\n")

@@ -1,0 +1,17 @@
+"""Asks a child to time batch sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tputfind.measure.children import Children
+from tputfind.measure.messages import TimeBatches, Timed
+from tputfind.record import Row
+from tputfind.spec import Spec
+
+
+def time_rows(children: Children, spec: Spec, *batch_sizes: int, timeout_s: float | None = None) -> Iterator[Row]:
+    """The rows as one process times them, the first of each row's."""
+    for answer in children.ask(TimeBatches(spec, batch_sizes), Timed, timeout_s):
+        if answer.row is not None:
+            yield answer.row

@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from support.records import example
+
+from tputfind import clocks_job, mistakes
+from tputfind.clocks import Cell, Figures, Methods, Pipeline, StageCell, figures_of, loops
+from tputfind.errors import BadRequest
+from tputfind.job import Places
+from tputfind.record import Failure
+from tputfind.report.clocks import print_clocks, to_markdown
+from tputfind.spec import Spec
+
+MEANS = {
+    "host_clock": 0.2,
+    "host_clock_synchronised": 4.12,
+    "events_waited": 4.1,
+    "events_at_end": 4.0,
+    "graph": 1.0,
+    "submission": 3.9,
+    "submission_and_device": 4.13,
+    "device_span": 4.1,
+}
+COPIES = {"warm": 0.0, "pageable": 1.6, "pinned": 0.8}
+BROKEN = Failure(kind="error", message="RuntimeError: operation not permitted when stream is capturing")
+
+
+def steady(mean_ms: float, count: int = 45) -> Figures:
+    """Figures that scatter by a thousandth."""
+    return Figures.of([mean_ms * (1 + (-1) ** number / 1000) for number in range(count)])
+
+
+def cold(mean_ms: float) -> Figures:
+    return Figures.of([180 * mean_ms, *[mean_ms] * 49])
+
+
+def methods(**means: float | None) -> Methods:
+    """The ways of timing on a GPU, with other means or, for None, with a failure, where they are given."""
+    cells = []
+    for ways, condition in [*loops("cuda:0", cold=False), *loops("cuda:0", cold=True)]:
+        for way in ways:
+            mean_ms = means.get(f"{way}_{condition}", (MEANS | means)[way])
+            if mean_ms is None:
+                cells.append(Cell(way=way, condition=condition, failure=BROKEN))
+            else:
+                figures = cold(mean_ms) if condition == "cold" else steady(mean_ms + COPIES[condition])
+                cells.append(Cell(way=way, condition=condition, figures=figures))
+    return made(cells)
+
+
+def made(cells) -> Methods:
+    found = Methods(
+        tputfind="0.1.0",
+        command="tputfind clocks resnet50 --dtype fp16",
+        started="2026-11-20T12:00:00+00:00",
+        spec=Spec(model="resnet50", dtype="fp16", batch_sizes=(32,)),
+        environment=example().environment,
+        input_shape="3x224x224",
+        batch_size=32,
+        repeats=50,
+        drop=5,
+        cells=tuple(cells),
+    )
+    return msgspec.structs.replace(found, sentences=mistakes.of_methods(found))
+
+
+def pipeline(wholes=(57.1, 48.2, 48.0), first=(27.0, 26.9)) -> Pipeline:
+    times = {
+        "synchronised": (first[0], 10.0, 20.0, wholes[0]),
+        "events": (first[1], 10.1, 20.1, wholes[1]),
+        "untimed": (None, None, None, wholes[2]),
+    }
+    found = Pipeline(
+        tputfind="0.1.0",
+        command="tputfind clocks resnet50 'a|b.py:make'",
+        started="2026-11-20T12:00:00+00:00",
+        specs=(Spec(model="resnet50"), Spec(model="a|b.py:make")),
+        environment=example().environment,
+        input_shapes=("3x224x224", "16"),
+        batch_size=32,
+        repeats=50,
+        drop=5,
+        rounds=3,
+        host_work_ms=10.0,
+        cells=tuple(
+            StageCell(stage=stage, way=way, figures=steady(mean_ms, 4))
+            for way, means in times.items()
+            for stage, mean_ms in zip(("first", "work", "second", "whole"), means, strict=True)
+            if mean_ms is not None
+        ),
+    )
+    return msgspec.structs.replace(found, sentences=mistakes.of_pipeline(found))
+
+
+def about(found, words: str) -> str:
+    (sentence,) = (sentence for sentence in found.sentences if words in sentence)
+    return sentence
+
+
+def test_every_mistake_is_said_with_its_size():
+    found = methods()
+
+    assert about(found, "host clock alone") == "The host clock alone sees 4.9 % of the time (0.2000 ms of 4.120 ms)."
+    assert about(found, "No warm-up") == (
+        "No warm-up: the mean of 50 is 4.58 times what it is warm, and the first call alone takes 180 times as long "
+        "(741.6 ms)."
+    )
+    assert "0.1 % less" not in about(found, "A single sample would do here")
+    assert about(found, "Waiting after each batch") == (
+        "Waiting after each batch makes it seem 2.5 % slower than back to back (4.100 ms against 4.000 ms)."
+    )
+    assert "agree within 1 %" in about(found, "event pair")
+    assert about(found, "Copying the input").endswith("from pageable memory adds 39 %, from pinned memory adds 19 %.")
+    assert about(found, "CUDA graph") == (
+        "Python holds the device up: as a CUDA graph the batch takes 1.000 ms instead of 4.000 ms."
+    )
+
+
+@pytest.mark.parametrize(
+    ("means", "words", "expected"),
+    [
+        ({"host_clock": 4.1, "submission": 0.2}, "host clock alone", "only because the launch queue is full: 45 of 45"),
+        ({"host_clock": 4.1}, "host clock alone", "takes nearly as long to be submitted"),
+        ({"host_clock": 2.0, "submission": 0.2}, "host clock alone", "sees 49 % of the time"),
+        ({"host_clock": 2.0, "submission": 0.2}, "host clock alone", "45 of 45 calls waited"),
+        ({"host_clock": 9.0, "submission": 9.0}, "host clock alone", "218 % of the time"),
+        ({"host_clock": 4.1, "submission": 3.0}, "host clock alone", "does not wait for the device"),
+        ({"host_clock_synchronised_cold": 0.8}, "No warm-up", "the mean of 50 is no longer for it"),
+        ({"events_waited": 4.01}, "Waiting after", "does not matter here"),
+        ({"events_waited": 3.0}, "Waiting after", "25 % faster than back to back"),
+        ({"events_waited": 3.0}, "event pair", "reads 37 % more"),
+        ({"events_waited": 6.0}, "event pair", "reads 31 % less"),
+        ({"host_clock_synchronised_pinned": None}, "Copying", "from pinned memory fails (RuntimeError: operation"),
+        ({"submission": 0.2}, "CUDA graph", "Launched as a whole, as a CUDA graph, the batch takes 75 % less"),
+        ({"graph": 4.01}, "CUDA graph", "gains less than 1 % here"),
+        ({"graph": 5.0}, "CUDA graph", "gains nothing here: the batch takes 25 % more"),
+        ({"graph": None}, "CUDA graph", "cannot be captured (RuntimeError: operation not permitted"),
+    ],
+)
+def test_a_sentence_is_by_case(means, words, expected):
+    assert expected in about(methods(**means), words)
+
+
+def test_a_difference_within_the_noise_is_not_told_as_one():
+    found = methods()
+    noisy = Figures.of([4.1 * (1 + 0.5 * (-1) ** (number // 7)) for number in range(45)])
+    cells = [
+        msgspec.structs.replace(cell, figures=noisy)
+        if (cell.way, cell.condition) == ("events_waited", "warm")
+        else cell
+        for cell in found.cells
+    ]
+
+    assert "no difference that stands out from the noise" in about(made(cells), "Waiting after")
+
+
+def test_on_the_cpu_one_sentence_says_what_does_not_apply():
+    on_cpu = msgspec.structs.replace(example().environment, device="cpu")
+    cells = [
+        Cell(way=way, condition=condition, figures=cold(4.0) if condition == "cold" else steady(4.0))
+        for ways, condition in [*loops("cpu", cold=False), *loops("cpu", cold=True)]
+        for way in ways
+    ]
+    found = msgspec.structs.replace(made(cells), environment=on_cpu)
+
+    sentences = mistakes.of_methods(found)
+
+    assert "events, CUDA graphs and pinned copies do not apply" in sentences[0]
+    assert not any("pinned" in sentence or "CUDA graph" in sentence for sentence in sentences[1:])
+
+
+@pytest.mark.parametrize(
+    ("wholes", "words", "expected"),
+    [
+        ((57.1, 48.2, 48.0), "Synchronising", "makes the whole take 19 % longer (57.10 ms against 48.00 ms not timed)"),
+        ((57.1, 48.2, 48.0), "Reading events", "changes the whole by less than 1 %"),
+        ((48.1, 48.2, 48.0), "Synchronising", "changes the whole by less than 1 %"),
+        ((40.0, 48.2, 48.0), "Synchronising", "costs the whole nothing here"),
+        ((57.1, 48.2, 48.0), "stage times", "agree within 0.5 %"),
+    ],
+)
+def test_what_timing_costs_a_pipeline_is_by_case(wholes, words, expected):
+    assert expected in about(pipeline(wholes), words)
+
+
+def test_stage_times_that_differ_are_said_to():
+    assert "differ by up to 30 %" in about(pipeline(first=(35.0, 27.0)), "stage times")
+
+
+TIMES = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
+FIGURES = st.builds(
+    lambda first_ms, others_ms, count: Figures.of([first_ms, *[others_ms] * count]), TIMES, TIMES, st.integers(0, 9)
+)
+
+
+@st.composite
+def cells_of(draw, device: str):
+    planned = [*loops(device, cold=False), *loops(device, cold=True)]
+    return [
+        Cell(way=way, condition=condition, figures=draw(FIGURES))
+        if draw(st.integers(0, 9))
+        else Cell(way=way, condition=condition, failure=BROKEN)
+        for ways, condition in planned
+        for way in ways
+        if draw(st.integers(0, 19))
+    ]
+
+
+def check_sense(sentences) -> None:
+    for sentence in sentences:
+        assert sentence[0].isupper()
+        assert sentence.endswith(".")
+        assert not re.search(r"-\d|\bnan\b|\binf\b|None|e\+\d|\(\)|  ", sentence), sentence
+        for amount in re.findall(r"([\d.]+) % (?:slower|faster|more|less|longer)", sentence):
+            assert float(amount) >= 0
+        for amount in re.findall(r"(?:adds|take|takes|seem|reads) ([\d.]+) %", sentence):
+            assert float(amount) >= 1, sentence
+        for ratio in re.findall(r"([\d.]+) times", sentence):
+            assert float(ratio) > 1, sentence
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from(["cuda:0", "cpu"]).flatmap(lambda device: st.tuples(st.just(device), cells_of(device))))
+def test_whatever_the_figures_are_the_sentences_make_sense(drawn):
+    device, cells = drawn
+    environment = msgspec.structs.replace(example().environment, device=device)
+
+    sentences = mistakes.of_methods(msgspec.structs.replace(made([]), cells=tuple(cells), environment=environment))
+
+    check_sense(sentences)
+    alone, whole = figures_of(cells, "host_clock"), figures_of(cells, "host_clock_synchronised")
+    if device == "cuda:0" and alone and whole and whole.mean_ms > 0 and alone.mean_ms < 0.5 * whole.mean_ms:
+        assert any(sentence.startswith("The host clock alone sees") for sentence in sentences)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from(["cuda:0", "cpu"]), st.data())
+def test_whatever_a_pipeline_takes_the_sentences_make_sense(device, data):
+    environment = msgspec.structs.replace(example().environment, device=device)
+    cells = tuple(msgspec.structs.replace(cell, figures=data.draw(FIGURES)) for cell in pipeline().cells)
+
+    check_sense(mistakes.of_pipeline(msgspec.structs.replace(pipeline(), cells=cells, environment=environment)))
+
+
+def shown(found) -> str:
+    paper = io.StringIO()
+    print_clocks(found, Console(file=paper, width=100))
+    return "\n".join(line.rstrip() for line in paper.getvalue().splitlines()) + "\n"
+
+
+def test_the_tables_are_as_they_were(golden):
+    golden("clocks.txt", (shown(methods(graph=None)) + shown(pipeline())).encode())
+
+
+def test_the_markdown_is_as_it_was(golden):
+    golden("clocks.md", to_markdown(methods()) + b"\n" + to_markdown(pipeline()))
+
+
+def test_the_tables_fit_80_columns():
+    paper = io.StringIO()
+    print_clocks(methods(), Console(file=paper, width=80))
+
+    assert "host clock, synchronised" in paper.getvalue()
+    assert max(map(len, paper.getvalue().splitlines())) <= 80
+
+
+@pytest.mark.parametrize("found", [methods(graph=None), pipeline()])
+def test_the_json_holds_every_sample_and_reads_back(found):
+    again = msgspec.json.decode(found.to_json(), type=Methods | Pipeline)
+
+    assert again == found
+    figures = next(cell.figures for cell in again.cells)
+    assert figures.mean_ms == pytest.approx(sum(figures.samples_ms) / len(figures.samples_ms))
+    assert figures.std_ms > 0
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "expected"),
+    [
+        ([], {}, "name one MODEL, or two"),
+        (["a", "b", "c"], {}, "name one MODEL, or two"),
+        (["a"], {"repeats": "1"}, "--repeats: '1' is not a whole number from 2 to 10000"),
+        (["a"], {"repeats": "5"}, "--drop 5 leaves nothing of --repeats 5"),
+        (["a"], {"repeats": "9" * 5000}, "is not a whole number from 2"),
+        (["a"], {"drop": "-1"}, "--drop: '-1'"),
+        (["a"], {"batch_size": "1,2"}, "--batch-size: '1,2' is not a whole number"),
+        (["a"], {"batch_size": "0", "dtype": "fp99"}, "--batch-size: '0'"),
+        (["a"], {"batch_size": "0", "dtype": "fp99"}, "'fp99' is none of"),
+        (["a"], {"warmup": "0"}, "--warmup 0"),
+        (["a"], {"host_work": "10ms"}, "--host-work is what the CPU does between two models"),
+        (["a", "b"], {"host_work": "10"}, "'10' is not a duration"),
+        (["a", "b"], {"host_work": "0ms"}, "'0ms' is not above 0"),
+        (["a", "b"], {"host_work": "1h"}, "up to 1min"),
+    ],
+)
+def test_a_request_that_cannot_be_carried_out_is_refused_in_one_line(models, options, expected):
+    with pytest.raises(BadRequest, match=re.escape(expected)) as refused:
+        clocks_job.read_request(models, options, Places(None))
+
+    assert "\n" not in refused.value.message
+
+
+def test_the_defaults_are_those_of_the_help():
+    asked = clocks_job.read_request(["a", "b"], {"repeats": None}, Places(None)).asked
+
+    assert (asked.batch_size, asked.repeats, asked.drop, asked.host_work_ms) == (32, 50, 5, 10.0)
+    assert [spec.batch_sizes for spec in asked.specs] == [(32,), (32,)]
+
+
+def test_its_help_and_its_parent_leave_torch_alone():
+    program = (
+        "import sys, tputfind.cli\n"
+        "try: tputfind.cli.main(['clocks', '--help'])\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "assert not {'torch', 'pandas', 'numpy', 'rich', 'msgspec'} & set(sys.modules)\n"
+        "import tputfind.clocks_job, tputfind.report.clocks\n"
+        "assert not {'torch', 'pandas', 'numpy'} & set(sys.modules)\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,90 @@
+"""Readings as NVML gave them on an H200, while vit_b_16 ran into its power limit and mobilenet_v3_large did not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tputfind.measure.health import Ends, Reading, Watch, memory_in_use_bytes, summarise
+from tputfind.record import Health
+
+RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "nvml-h200.json").read_bytes())
+
+
+def recorded(model: str) -> tuple[Ends, list[Reading]]:
+    begin, end, within = (
+        msgspec.convert(RECORDED[model][part], list[Reading] if part == "within" else Reading)
+        for part in ("begin", "end", "within")
+    )
+    return Ends(begin, end), within
+
+
+def test_a_card_at_its_power_limit_is_seen_at_lower_clocks_for_that_reason():
+    health = summarise(*recorded("vit_b_16"), 1980)
+
+    assert health.slowed == {"power_cap": pytest.approx(1.0)}
+    assert 1500 < health.sm_clock_mhz < 1800
+    assert 600 < health.power_w < 710
+    assert 45 < health.temperature_c < 60
+
+
+def test_a_card_below_its_power_limit_is_seen_at_its_highest_clock():
+    health = summarise(*recorded("mobilenet_v3_large"), 1980)
+
+    assert health.slowed == {}
+    assert health.sm_clock_mhz == health.sm_clock_max_mhz == 1980
+    assert 400 < health.power_w < 520
+
+
+def test_power_is_the_rise_of_the_energy_counter_over_the_time():
+    ends, within = recorded("mobilenet_v3_large")
+    joules = (ends.end.energy_mj - ends.begin.energy_mj) / 1000
+
+    assert summarise(ends, within, 1980).power_w == pytest.approx(joules / (ends.end.at_s - ends.begin.at_s))
+
+
+def test_a_slowdown_that_falls_between_the_readings_is_seen_in_the_counters():
+    ends, within = recorded("mobilenet_v3_large")
+    later = ends.end.slowed_ns | {"software_thermal": ends.begin.slowed_ns["software_thermal"] + 300_000_000}
+    seconds = ends.end.at_s - ends.begin.at_s
+
+    health = summarise(Ends(ends.begin, msgspec.structs.replace(ends.end, slowed_ns=later)), within, 1980)
+
+    assert health.slowed == {"software_thermal": pytest.approx(0.3 / seconds)}
+
+
+def test_a_card_that_has_no_counters_is_judged_by_the_readings():
+    ends, within = recorded("vit_b_16")
+    bare = Ends(*(msgspec.structs.replace(end, slowed_ns={}, energy_mj=None) for end in ends))
+
+    health = summarise(bare, within, None)
+
+    assert health.slowed == {"power_cap": 1.0}
+    assert (health.power_w, health.sm_clock_max_mhz) == (None, None)
+
+
+def test_a_card_that_tells_nothing_has_nothing_known():
+    assert summarise(Ends(Reading(at_s=1.0), Reading(at_s=2.0)), [], None) == Health(readings=1)
+
+
+def test_a_window_too_short_for_the_energy_counter_has_no_power():
+    ends, _ = recorded("vit_b_16")
+    soon = msgspec.structs.replace(ends.end, at_s=ends.begin.at_s + 0.01)
+
+    assert summarise(Ends(ends.begin, soon), [], 1980).power_w is None
+
+
+@pytest.mark.parametrize("uuid", [None, "GPU-00000000-0000-0000-0000-000000000000"])
+def test_a_device_that_nvml_does_not_know_is_watched_to_no_effect(uuid):
+    with Watch(uuid) as watch:
+        watch.begin()
+        assert watch.end() is None
+    assert memory_in_use_bytes(uuid) is None
+
+
+def test_an_end_without_a_beginning_tells_nothing():
+    with Watch(None) as watch:
+        assert watch.end() is None

@@ -1,0 +1,145 @@
+"""Faults put into otherwise quiet samples each raise the notice that is about them, and only that."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+from support.records import HEALTH, example, row
+
+from tputfind import notices
+from tputfind.record import Timing
+from tputfind.report.table import frame
+from tputfind.summary import health, throughput_interval
+
+OF_NOISE = {"outliers", "trend", "spread", "wide_interval", "cut_short", "max_noise_not_reached"}
+
+
+def quiet(rng, count=100):
+    return [10 * rng.gauss(1, 0.002) for _ in range(count)]
+
+
+def one_batch_ten_times_slower(rng):
+    samples = quiet(rng)
+    samples[rng.randrange(100)] *= 10
+    return samples
+
+
+def drifting_by_10_percent(rng):
+    return [sample * (1 + 0.1 * number / 100) for number, sample in enumerate(quiet(rng))]
+
+
+def of_two_modes(rng):
+    return [sample * rng.choice((1, 1.2)) for sample in quiet(rng)]
+
+
+def kinds(*windows, **changes):
+    """The kinds of notices about noise that a record with a row of these windows has, one process each."""
+    timings = tuple(Timing(device_ms=tuple(w), latency_ms=(1.0,) * 100, health=HEALTH) for w in windows)
+    spec = msgspec.structs.replace(example().spec, processes=len(windows), **changes)
+    only = msgspec.structs.replace(row(4, 5.0), timings=timings)
+    found = notices.of(msgspec.structs.replace(example(), spec=spec, rows=(only,)))
+    return [notice.kind for notice in found if notice.kind in OF_NOISE]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        (quiet, []),
+        (one_batch_ten_times_slower, ["outliers"]),
+        (drifting_by_10_percent, ["trend"]),
+        (of_two_modes, ["spread"]),
+    ],
+)
+def test_a_fault_raises_its_notice_and_only_that(samples, expected, seed):
+    rng = random.Random(seed)
+
+    assert kinds(samples(rng)) == expected
+    assert kinds(quiet(rng), quiet(rng), quiet(rng)) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_same_faults_are_seen_in_one_of_three_processes_or_in_all(seed):
+    rng = random.Random(seed)
+
+    assert kinds(quiet(rng), one_batch_ten_times_slower(rng), quiet(rng)) == ["outliers"]
+    assert kinds(drifting_by_10_percent(rng), quiet(rng), quiet(rng)) == ["trend"]
+    assert kinds(of_two_modes(rng), of_two_modes(rng), of_two_modes(rng)) == ["spread"]
+
+
+def test_processes_that_disagree_though_each_is_steady_widen_the_interval():
+    rng = random.Random(1)
+    slower = [sample * 1.1 for sample in quiet(rng)]
+
+    assert kinds(quiet(rng), slower, quiet(rng)) == ["wide_interval"]
+
+
+def test_a_window_that_was_cut_short_says_so_and_a_row_that_is_not_done_yet_does_not():
+    rng = random.Random(1)
+
+    assert kinds(quiet(rng, 20)) == ["cut_short"]
+    assert kinds(quiet(rng, 34), quiet(rng, 33), quiet(rng, 33)) == []
+
+
+def test_noise_above_what_was_asked_for_is_told():
+    rng = random.Random(1)
+    slower = [sample * 1.02 for sample in quiet(rng)]
+
+    assert kinds(quiet(rng), slower, quiet(rng), max_noise=0.01) == ["max_noise_not_reached"]
+    assert kinds(quiet(rng), quiet(rng), quiet(rng), max_noise=0.01) == []
+
+
+def slowed(**reasons):
+    timings = tuple(
+        msgspec.structs.replace(timing, health=msgspec.structs.replace(HEALTH, slowed=reasons))
+        for timing in row(4, 5.0).timings
+    )
+    return msgspec.structs.replace(example(), rows=(msgspec.structs.replace(row(4, 5.0), timings=timings),))
+
+
+def test_a_throttled_row_is_kept_flagged_and_says_why():
+    record = slowed(power_cap=0.4)
+    (notice,) = [notice for notice in notices.of(record) if notice.kind == "throttled"]
+    (cells,) = frame([record]).to_dict("records")
+
+    assert "for 40% of the time, SM clock 1700 MHz at the least, of 1980" in notice.seen
+    assert notice.cause == "the power limit"
+    assert (cells["throttled"], cells["throttle_reasons"]) == (True, "power_cap")
+    assert cells["samples_per_s"] > 0
+
+
+def test_a_moment_at_a_limit_is_no_throttling():
+    record = slowed(power_cap=0.004)
+
+    assert not [notice for notice in notices.of(record) if notice.kind == "throttled"]
+    assert health(record.rows[0]).throttled is False
+
+
+def test_a_gpu_whose_health_is_unknown_has_empty_columns_and_one_notice():
+    bare = tuple(msgspec.structs.replace(timing, health=None) for timing in row(4, 5.0).timings)
+    rows = tuple(msgspec.structs.replace(row(size, 5.0), timings=bare) for size in (4, 8))
+    record = msgspec.structs.replace(example(), rows=rows)
+    (notice,) = [notice for notice in notices.of(record) if notice.kind == "health_unknown"]
+
+    assert notice.batch_sizes == (4, 8)
+    columns = ["sm_clock_mhz", "power_w", "energy_mj_per_sample", "throttled"]
+    assert frame([record])[columns].isna().all(axis=None)
+
+
+def test_energy_per_sample_is_power_times_time_over_samples():
+    one = health(row(4, 5.0))
+
+    assert one.power_w == pytest.approx(400)
+    assert one.energy_mj_per_sample == pytest.approx(400 * 0.5 / (100 * 4) * 1000)
+
+
+def test_the_interval_of_the_throughput_holds_it():
+    rng = random.Random(1)
+    timings = tuple(Timing(device_ms=tuple(quiet(rng))) for _ in range(3))
+    one = msgspec.structs.replace(row(4, 5.0), timings=timings)
+    interval = throughput_interval(one)
+
+    assert interval.low < one.samples_per_s < interval.high
+    assert interval.half_width < 0.01

@@ -1,0 +1,136 @@
+"""What one `tputfind clocks` asks: read and checked, measured, written and shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rich.console import Console
+
+from tputfind import clocks_run, files, units
+from tputfind.clocks import Asked, Methods, Pipeline
+from tputfind.errors import BadRequest, TputfindError
+from tputfind.job import Places, check_places, say, stop_signals, terminal_that_may_be_gone
+from tputfind.measure.children import Children
+from tputfind.report.progress import ShownProgress
+from tputfind.spec import LARGEST_BATCH, Spec, read_spec
+
+MOST_REPEATS: Final = 10_000
+_DEFAULTS: Final = {"batch_size": "32", "repeats": "50", "drop": "5"}
+_DEFAULT_HOST_WORK_MS: Final = 10.0
+_LONGEST_HOST_WORK_MS: Final = 60_000.0
+
+
+class Request(NamedTuple):
+    """What to time, and where to write it."""
+
+    asked: Asked
+    places: Places
+    quiet: bool = False
+
+
+def read_request(
+    models: Sequence[str], options: Mapping[str, object], places: Places, *, quiet: bool = False
+) -> Request:
+    """Return the request that a command line describes, checked before anything is measured for it.
+
+    Args:
+        models: one or two.
+        options: as ``spec.read_spec`` takes them, and ``batch_size``, ``repeats``, ``drop`` and ``host_work``, as text.
+            None means: not given.
+        places: where to write.
+        quiet: whether to show no progress.
+
+    Raises:
+        BadRequest: what is wrong, all of it in one line.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    problems: list[str] = []
+    if not 1 <= len(models) <= 2:
+        problems.append("name one MODEL, or two for a pipeline")
+    batch_size = _count("batch_size", given, problems, 1, LARGEST_BATCH)
+    repeats = _count("repeats", given, problems, 2, MOST_REPEATS)
+    drop = _count("drop", given, problems, 0, MOST_REPEATS)
+    if not problems and drop >= repeats:
+        problems.append(f"--drop {drop} leaves nothing of --repeats {repeats}")
+    host_work_ms = _host_work_ms(given.pop("host_work", None), len(models), problems)
+    specs: list[Spec] = []
+    for model in models:
+        try:
+            specs.append(read_spec(model, given | {"batch_sizes": [batch_size]}))
+        except BadRequest as problem:
+            problems.append(problem.message)
+    if any(spec.warmup == 0 for spec in specs):
+        problems.append("--warmup 0: what is timed warm needs at least one step of it")
+    if problems:
+        raise BadRequest("; ".join(dict.fromkeys(problems)), "see tputfind clocks --help")
+    check_places(places, None, 1)
+    return Request(Asked(tuple(specs), batch_size, repeats, drop, host_work_ms), places, quiet)
+
+
+def do(request: Request, *, show_traceback: bool) -> int:
+    """Measure, write, show, and return the exit code.
+
+    Raises:
+        TputfindError: the device or a model does not allow it.
+    """
+    problems: list[TputfindError] = []
+    with stop_signals() as ignore_signals:
+        with Children() as children, ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
+            found = clocks_run.measure(request.asked, children, progress)
+        ignore_signals()  # what follows takes a moment, and must not be lost to a signal
+        saved = _write(found, request.places, problems)
+    with terminal_that_may_be_gone(problems):
+        from tputfind.report.clocks import print_clocks
+
+        print_clocks(found, Console())
+        if saved:
+            sys.stderr.write(f"saved {', '.join(saved)}\n")
+        for problem in problems:
+            say(problem, show_traceback=show_traceback)
+    return problems[0].exit_code if problems else 0
+
+
+def _write(found: Methods | Pipeline, places: Places, problems: list[TputfindError]) -> list[str]:
+    """Write the files that were asked for; return those that were written."""
+    from tputfind.report.clocks import to_markdown
+
+    saved: list[str] = []
+    contents: list[tuple[str | None, Callable[[], bytes]]] = [
+        (places.json, found.to_json),
+        (places.md, lambda: to_markdown(found)),
+    ]
+    for path, content in contents:
+        if path:
+            try:
+                files.write_whole(Path(path), content())
+                saved.append(path)
+            except TputfindError as problem:
+                problems.append(problem)
+    return saved
+
+
+def _count(name: str, given: dict[str, object], problems: list[str], least: int, most: int) -> int:
+    """Take an option that is a whole number out of those given, and return it; what is wrong goes to the problems."""
+    text = str(given.pop(name, _DEFAULTS[name])).strip()
+    if text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most:
+        return int(text)
+    problems.append(f"--{name.replace('_', '-')}: {text!r} is not a whole number from {least} to {most}")
+    return least
+
+
+def _host_work_ms(text: object, models: int, problems: list[str]) -> float:
+    if text is None:
+        return _DEFAULT_HOST_WORK_MS
+    if models == 1:
+        problems.append("--host-work is what the CPU does between two models, and one was named")
+    try:
+        span_ms = units.parse_ms(str(text))
+    except ValueError as error:
+        problems.append(f"--host-work: {error}")
+        return _DEFAULT_HOST_WORK_MS
+    if not 0 < span_ms <= _LONGEST_HOST_WORK_MS:
+        problems.append(f"--host-work: {text!r} is not above 0 and up to 1min")
+    return span_ms

@@ -1,0 +1,206 @@
+"""One batch timed in every way there is, the wrong ones too: so that each can be held against the others."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from time import perf_counter_ns
+from typing import Final
+
+from tputfind.clocks import Cell, Condition, Figures, Way, loops
+from tputfind.errors import TputfindError
+from tputfind.measure.devices import open_device
+from tputfind.measure.devices.protocol import Device
+from tputfind.measure.failures import Circumstances, of_exception
+from tputfind.measure.graph import captured
+from tputfind.measure.messages import TimeMethods
+from tputfind.measure.workload import Batch, Workload, inference
+from tputfind.record import Failure
+
+LEAST_WARM_UP_S: Final = 0.3
+"""Warm-up takes at least this long, so that the clocks of an idle device are up before the first loop."""
+Step = Callable[[], object]
+Samples = Sequence[Sequence[float]]
+"""Milliseconds a batch, for each of the ways that one loop answers."""
+
+
+def time_methods(asked: TimeMethods, announce: Callable[[float], None]) -> Iterator[Cell]:
+    """Yield the cells of all that is warm, or those of the one loop that is to be timed cold.
+
+    A failure without copies or graph is the last cell; another one is just that cell's, where the process can go on.
+    """
+    device = open_device(asked.spec.device)
+    bench = _Bench(asked, device, announce)
+    planned = loops(device.torch_device.type, cold=bool(asked.cold))
+    for ways, condition in planned:
+        if asked.cold and ways != asked.cold:
+            continue
+        try:
+            samples = bench.timed(ways, condition)
+        except TputfindError:
+            raise
+        except BaseException as error:  # a model can raise anything, sys.exit too
+            failure = failure_of(error, device, asked.batch_size)
+            yield from (Cell(way=way, condition=condition, failure=failure) for way in ways)
+            if condition in ("warm", "cold") or not device.usable():
+                return
+        else:
+            for way, of_way in zip(ways, samples, strict=True):
+                counted = of_way if condition == "cold" else of_way[asked.drop :]
+                yield Cell(way=way, condition=condition, figures=Figures.of(counted))
+
+
+def failure_of(error: BaseException, device: Device, batch_size: int) -> Failure:
+    """Return what an exception stands for; called while it is alive, so that memory is as short as it was."""
+    circumstances = Circumstances(batch_size, None, device.under_a_ceiling, device.memory_is_short())
+    device.lift_limit()
+    return of_exception(error, circumstances)
+
+
+def warm_up(device: Device, step: Step, steps: int, announce: Callable[[float], None]) -> float:
+    """Take untimed steps, so many and for so long as it takes; return about how many seconds one takes."""
+    taken_s: list[float] = []
+    while len(taken_s) < steps or sum(taken_s) < LEAST_WARM_UP_S:
+        start_ns = perf_counter_ns()
+        step()
+        device.synchronize()
+        taken_s.append((perf_counter_ns() - start_ns) / 1e9)
+        if len(taken_s) == 1:
+            announce(steps * taken_s[0])
+    return min(taken_s)
+
+
+class _Bench:
+    """The batch of one question on its device. What it takes is made when it is first needed."""
+
+    def __init__(self, asked: TimeMethods, device: Device, announce: Callable[[float], None]) -> None:
+        self._asked = asked
+        self._device = device
+        self._announce = announce
+        self._warm: dict[tuple[bool, Condition], tuple[Step, float]] = {}
+
+    def timed(self, ways: Sequence[Way], condition: Condition) -> Samples:
+        """Run one loop, after warm-up unless the condition is that there is none."""
+        loop = _LOOPS[ways[0]]
+        batch = self._batch  # made outside of inference mode, as a user would
+        with inference():
+            if condition == "cold":
+                self._announce(self._asked.expected_s)
+                samples = loop(self._device, batch, self._asked.repeats)
+            else:
+                step, seconds = self._warm_step(condition, graph=ways[0] == "graph")
+                self._announce(self._asked.repeats * seconds)
+                samples = loop(self._device, step, self._asked.repeats)
+            self._device.synchronize()
+        return samples if len(samples) == len(ways) else [samples[0]] * len(ways)
+
+    @cached_property
+    def _batch(self) -> Batch:
+        self._device.limit_memory(self._asked.spec.memory_limit_bytes)
+        workload = Workload(self._asked.spec, self._device.torch_device)
+        with inference():
+            batch = workload.batch(self._asked.batch_size)
+        gc.collect()
+        gc.freeze()  # collections while a loop runs then look at what the steps make, not at all of torch
+        return batch
+
+    @cached_property
+    def _replay(self) -> Step:
+        return captured(self._batch)
+
+    def _warm_step(self, condition: Condition, *, graph: bool) -> tuple[Step, float]:
+        """Return a step of this condition that has been warmed up, and about how many seconds it takes."""
+        if (graph, condition) not in self._warm:
+            step: Step = self._replay if graph else self._batch
+            if condition != "warm":
+                step = _after(self._batch.feed_from_host(pinned=condition == "pinned"), step)
+            seconds = warm_up(self._device, step, self._asked.spec.warmup, self._announce)
+            self._warm[graph, condition] = step, seconds
+        return self._warm[graph, condition]
+
+
+def _after(feed: Callable[[], None], step: Step) -> Step:
+    def fed() -> object:
+        feed()
+        return step()
+
+    return fed
+
+
+def _host_clock(device: Device, step: Step, repeats: int) -> Samples:
+    """The host clock around the call: submission, or waiting behind what was submitted before."""
+    spans_ms: list[float] = []
+    for _ in range(repeats):
+        start_ns = perf_counter_ns()
+        output = step()
+        spans_ms.append((perf_counter_ns() - start_ns) / 1e6)
+    device.synchronize()
+    del output
+    return [spans_ms]
+
+
+def _host_clock_synchronised(device: Device, step: Step, repeats: int) -> Samples:
+    """The host clock from the call to the synchronised output."""
+    spans_ms: list[float] = []
+    for _ in range(repeats):
+        start_ns = perf_counter_ns()
+        output = step()
+        device.synchronize()
+        spans_ms.append((perf_counter_ns() - start_ns) / 1e6)
+    del output
+    return [spans_ms]
+
+
+def _events_waited(device: Device, step: Step, repeats: int) -> Samples:
+    """A pair of events around the call; the host waits for the second before it goes on."""
+    spans_ms: list[float] = []
+    for watch in [device.stopwatch(2) for _ in range(repeats)]:
+        watch.mark()
+        output = step()
+        watch.mark()
+        spans_ms += watch.spans_ms()
+    del output
+    return [spans_ms]
+
+
+def _events_at_end(device: Device, step: Step, repeats: int) -> Samples:
+    """Marks between batches that are submitted back to back; the host never waits in between."""
+    watch = device.stopwatch(repeats + 1)
+    watch.mark()
+    for _ in range(repeats):
+        output = step()
+        watch.mark()
+    spans_ms = watch.spans_ms()
+    del output
+    return [spans_ms]
+
+
+def _boundaries(device: Device, step: Step, repeats: int) -> Samples:
+    """Three boundaries of the same batches, each sent to an idle device: submission, synchronised output, device."""
+    submission_ms: list[float] = []
+    synchronised_ms: list[float] = []
+    device_ms: list[float] = []
+    for watch in [device.stopwatch(2) for _ in range(repeats)]:
+        watch.mark()
+        start_ns = perf_counter_ns()
+        output = step()
+        submitted_ns = perf_counter_ns()
+        watch.mark()
+        device.synchronize()
+        synchronised_ms.append((perf_counter_ns() - start_ns) / 1e6)
+        submission_ms.append((submitted_ns - start_ns) / 1e6)
+        device_ms += watch.spans_ms()
+    del output
+    return submission_ms, synchronised_ms, device_ms
+
+
+_LOOPS: Final[Mapping[Way, Callable[[Device, Step, int], Samples]]] = {
+    "host_clock": _host_clock,
+    "host_clock_synchronised": _host_clock_synchronised,
+    "events_waited": _events_waited,
+    "events_at_end": _events_at_end,
+    "graph": _events_at_end,
+    "submission": _boundaries,
+}
+"""By the first of the ways that a loop answers; each step may be a batch, or the replay of one."""

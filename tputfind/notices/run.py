@@ -1,0 +1,58 @@
+"""Notices of the search, and of others on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tputfind.record import Notice, Record
+from tputfind.units import format_bytes
+
+NEGLIGIBLE_BYTES: Final = 16 * 2**20
+"""Less than this, held by others, is what drivers and monitors keep: it changes no answer that is worth a notice."""
+
+
+def of_search(record: Record) -> Iterator[Notice]:
+    edge = record.edge
+    if edge is not None and edge.limited_by == "latency" and record.spec.max_latency_ms == "auto":
+        yield Notice(
+            kind="default_latency_limit",
+            seen=f"the search stopped where a step takes more than 1 s, before memory ran out (batch {edge.fails_at})",
+            cause="that is the default on the CPU",
+            advice="--max-latency none searches up to the end of memory",
+        )
+
+
+def of_others(record: Record) -> Iterator[Notice]:
+    """Notices of other processes on the device, and of what they did meanwhile."""
+    before = record.environment.memory_of_others_bytes
+    held = [trial.memory_of_others_bytes for trial in record.trials]
+    held += [row.memory_of_others_bytes for row in record.rows]
+    known = [count for count in (before, *held) if count is not None]
+    total_bytes, free_bytes = record.environment.memory_total_bytes, record.environment.memory_free_bytes
+    own_limit = record.environment.device == "cpu" and record.spec.memory_limit_bytes is None
+    if own_limit and record.edge is not None and record.edge.limited_by == "memory" and total_bytes and free_bytes:
+        yield Notice(
+            kind="memory_of_others",
+            seen=f"the search went up to {format_bytes(free_bytes)}, what was available of {format_bytes(total_bytes)}",
+            cause="the system and other processes hold the rest",
+            advice="--memory-limit says how much the model may have",
+        )
+    steady = record.edge is None or record.edge.steady
+    if known and (max(known) - min(known) > NEGLIGIBLE_BYTES or not steady):
+        yield Notice(
+            kind="memory_of_others_changed",
+            seen=f"other processes held {format_bytes(min(known))} to {format_bytes(max(known))} of the device's "
+            "memory in the course of the run",
+            cause="the device is shared: times and the edge are those of the moment"
+            if steady
+            else "the device is shared, and both sides of the edge were not tried while others held the same",
+            advice="measure on a device of one's own (--strict insists on it)",
+        )
+    elif before is not None and before > NEGLIGIBLE_BYTES:
+        yield Notice(
+            kind="memory_of_others",
+            seen=f"other processes hold {format_bytes(before)} of the device's memory",
+            cause="the device is shared; the largest batch is one for what is left, and times may suffer",
+            advice="end them (nvidia-smi lists them); --strict refuses to go on beside them",
+        )

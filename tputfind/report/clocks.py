@@ -1,0 +1,130 @@
+"""The ways of timing side by side, as tables for a terminal and as Markdown, each with its sentences."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tputfind.clocks import (
+    BOUNDARIES,
+    CONDITIONS,
+    METHODS,
+    STAGE_WAYS,
+    Cell,
+    Figures,
+    Methods,
+    Pipeline,
+    Stage,
+    Way,
+    cell_of,
+    figures_of,
+    stage_figures,
+)
+from tputfind.spec import Spec
+from tputfind.units import format_figure
+
+
+def print_clocks(found: Methods | Pipeline, console: Console) -> None:
+    """Print the tables, then one sentence for every mistake."""
+    console.print(Text(_title(found), style="italic"))
+    console.print(Text(_explained(found)))
+    for table in _tables(found, box.SIMPLE_HEAD):
+        console.print(table)
+    for sentence in found.sentences:
+        console.print(f"- {sentence}", highlight=False, markup=False)
+
+
+def to_markdown(found: Methods | Pipeline) -> bytes:
+    """Return title, tables and sentences as Markdown."""
+    lines = [f"**{_title(found)}**", "", _explained(found), ""]
+    for table in _tables(found, box.MARKDOWN, barrier="\\|"):
+        paper = io.StringIO()
+        Console(file=paper, width=10_000, color_system=None).print(table)
+        lines += [*(line.strip() for line in paper.getvalue().splitlines() if line.strip()), ""]
+    lines += [f"- {sentence}" for sentence in found.sentences]
+    return ("\n".join(lines).strip() + "\n").encode()
+
+
+def _title(found: Methods | Pipeline) -> str:
+    device = found.environment.device_name
+    if isinstance(found, Methods):
+        return f"{_model(found.spec, found.input_shape)}, batch {found.batch_size}, on {device}"
+    first, second = (_model(spec, shape) for spec, shape in zip(found.specs, found.input_shapes, strict=True))
+    return f"{first}, then CPU work, then {second}, batch {found.batch_size}, on {device}"
+
+
+def _model(spec: Spec, input_shape: str) -> str:
+    return f"{spec.model} {spec.dtype} {spec.layout} {input_shape}"
+
+
+def _explained(found: Methods | Pipeline) -> str:
+    kept = found.repeats - found.drop
+    if isinstance(found, Methods):
+        return (
+            f"ms a batch: mean of {kept} after {found.drop} dropped, but without warm-up of all {found.repeats} in a "
+            "fresh process, the first call included. Empty: does not apply."
+        )
+    return (
+        f"ms an iteration: mean of {kept} after {found.drop} dropped, in each of {found.rounds} rounds. "
+        "Empty: not timed, or does not apply."
+    )
+
+
+def _tables(found: Methods | Pipeline, style: box.Box, barrier: str = "|") -> list[Table]:
+    if isinstance(found, Methods):
+        return [_methods(found.cells, style), _boundaries(found.cells, style)]
+    return [_stages(found, style, barrier)]
+
+
+def _table(style: box.Box, names: Sequence[str]) -> Table:
+    table = Table(box=style)
+    table.add_column(names[0], overflow="fold")
+    for name in names[1:]:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _methods(cells: Sequence[Cell], style: box.Box) -> Table:
+    table = _table(style, ["method", *CONDITIONS.values()])
+    table.columns[0].no_wrap = True
+    for way, name in METHODS.items():
+        table.add_row(name, *(_shown(cell_of(cells, way, condition)) for condition in CONDITIONS))
+    return table
+
+
+def _boundaries(cells: Sequence[Cell], style: box.Box) -> Table:
+    table = _table(style, ["boundary", CONDITIONS["warm"], CONDITIONS["cold"], "first call alone"])
+    for way, name in BOUNDARIES.items():
+        first_ms = _first_ms(cells, way)
+        warm, cold = (_figure(figures_of(cells, way, condition)) for condition in ("warm", "cold"))
+        table.add_row(name, warm, cold, "" if first_ms is None else format_figure(first_ms))
+    return table
+
+
+def _stages(found: Pipeline, style: box.Box, barrier: str) -> Table:
+    first, second = (spec.model.replace("|", barrier) for spec in found.specs)
+    table = _table(style, ["stage", *STAGE_WAYS.values()])
+    stages: dict[Stage, str] = {"first": first, "work": "CPU work", "second": second, "whole": "the whole"}
+    for stage, name in stages.items():
+        table.add_row(Text(name), *(_figure(stage_figures(found.cells, stage, way)) for way in STAGE_WAYS))
+    return table
+
+
+def _first_ms(cells: Sequence[Cell], way: Way) -> float | None:
+    cold = figures_of(cells, way, "cold")
+    return None if cold is None else cold.samples_ms[0]
+
+
+def _shown(cell: Cell | None) -> str:
+    if cell is None or cell.failure is None:
+        return _figure(None if cell is None else cell.figures)
+    return "not captured" if cell.way == "graph" else "failed"
+
+
+def _figure(figures: Figures | None) -> str:
+    return "" if figures is None else format_figure(figures.mean_ms)
