@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+NO_DEVICE = "no CUDA device here"
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -50,10 +51,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         import torch
 
         if not torch.cuda.is_available():
-            pytest.skip("no CUDA device here")
+            pytest.skip(NO_DEVICE)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    skipped = sum("gpu" in report.keywords for report in terminalreporter.stats.get("skipped", []))
+    reports = terminalreporter.stats.get("skipped", [])
+    skipped = sum("gpu" in report.keywords and NO_DEVICE in str(report.longrepr) for report in reports)
     if skipped:
         terminalreporter.write_line(f"{skipped} gpu tests were skipped: there is no CUDA device here", yellow=True)

@@ -36,8 +36,8 @@ from tputfind.record import Failure
 from tputfind.report.progress import ShownProgress
 from tputfind.spec import Spec
 
-ROUNDS: Final = 3
-"""The loops of a pipeline are run so often, in turn, so that clocks that change favour none."""
+ROUNDS: Final = 7
+"""The loops of a pipeline are run so often, in turn, so that what changes with time favours none."""
 
 
 def measure(asked: Asked, children: Children, progress: ShownProgress) -> Methods | Pipeline:

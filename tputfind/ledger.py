@@ -88,8 +88,7 @@ class Ledger:
         if most is None or row is None or row.failure is not None or len(row.timings) >= MOST_PROCESSES:
             return False
         interval = throughput_interval(row)
-        spent_s = (sum(row.device_ms) + sum(row.latency_ms)) / 1000
-        return interval is not None and interval.half_width > most and spent_s < self._spec.max_seconds
+        return interval is not None and interval.half_width > most and row.seconds < self._spec.max_seconds
 
     def _time_round(self, left: Sequence[int], number: int, later: Sequence[int]) -> None:
         """Time each batch size in one more process, several in one where the device allows it.

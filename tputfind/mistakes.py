@@ -7,6 +7,7 @@ of two means overlap it is not told from noise.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import Final, Literal, NamedTuple
 
 from tputfind.clocks import (
@@ -74,21 +75,28 @@ class _Change(NamedTuple):
         return format_share(abs(self.share))
 
 
-def _change(base: Figures, other: Figures, *, rounds: bool = False) -> _Change | None:
-    """Compare two means; None where the base is too short to be compared with.
-
-    Args:
-        base: what is compared with.
-        other: what is compared.
-        rounds: whether each sample is the mean of a loop of its own.
-    """
+def _change(base: Figures, other: Figures) -> _Change | None:
+    """Compare two means; None where the base is too short to be compared with."""
     if base.mean_ms <= 0:
         return None
     share = other.mean_ms / base.mean_ms - 1
     if abs(share) < NO_MATTER:
         return _Change(share, "same")
-    one, two = (mean_interval([[ms] for ms in f.samples_ms] if rounds else [f.samples_ms]) for f in (base, other))
+    one, two = (mean_interval([figures.samples_ms]) for figures in (base, other))
     if one is not None and two is not None and one.low <= two.high and two.low <= one.high:
+        return _Change(share, "unclear")
+    return _Change(share, "more" if share > 0 else "less")
+
+
+def _change_by_rounds(base: Figures, other: Figures) -> _Change | None:
+    """Compare two wholes round by round: what the machine does in a round, it does to both."""
+    if min(base.samples_ms) <= 0 or len(base.samples_ms) != len(other.samples_ms):
+        return None
+    ratios = [[two / one] for one, two in zip(base.samples_ms, other.samples_ms, strict=True)]
+    share, interval = fmean(ratio for (ratio,) in ratios) - 1, mean_interval(ratios)
+    if abs(share) < NO_MATTER:
+        return _Change(share, "same")
+    if interval is not None and interval.low <= 1 <= interval.high:
         return _Change(share, "unclear")
     return _Change(share, "more" if share > 0 else "less")
 
@@ -242,7 +250,7 @@ def _cost_to_the_whole(cells: Sequence[StageCell]) -> Iterator[str]:
     }
     for way, doing in doings.items():
         timed = stage_figures(cells, "whole", way)
-        change = _change(untimed, timed, rounds=True) if untimed and timed else None
+        change = _change_by_rounds(untimed, timed) if untimed and timed else None
         if change is None or timed is None or untimed is None:
             continue
         sizes = f"{_against(timed, untimed)} not timed"
@@ -258,7 +266,7 @@ def _cost_to_the_whole(cells: Sequence[StageCell]) -> Iterator[str]:
 
 def _difference_on_the_cpu(cells: Sequence[StageCell]) -> str:
     untimed, timed = (stage_figures(cells, "whole", way) for way in ("untimed", "synchronised"))
-    change = _change(untimed, timed, rounds=True) if untimed and timed else None
+    change = _change_by_rounds(untimed, timed) if untimed and timed else None
     if change is None or change.kind == "same":
         return ""
     return f"; the {change.shown} that the wholes differ by is the unrest of the machine"
@@ -277,7 +285,9 @@ def _agreement(cells: Sequence[StageCell], names: tuple[str, str]) -> Iterator[s
     apart = max(abs(host.mean_ms / events.mean_ms - 1) for _, host, events in known)
     sizes = ", ".join(f"{name} {_ms(host)} and {_ms(events)}" for name, host, events in known)
     how = "agree within" if apart <= _AGREEING else "differ by up to"
-    yield f"The stage times {how} {format_share_up(apart)}, synchronised and by events: {sizes}."
+    slower = apart > _AGREEING and all(host.mean_ms > events.mean_ms for _, host, events in known)
+    why = "; a stage that begins behind nothing waits for its own submission too" if slower else ""
+    yield f"The stage times {how} {format_share_up(apart)}, synchronised and by events: {sizes}{why}."
 
 
 def _others(environment: Environment) -> Iterator[str]:

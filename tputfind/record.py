@@ -85,9 +85,10 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     ``device_ms`` are the spans between consecutive marks of the throughput window, one a batch: they add up to it.
     ``latency_ms`` and ``enqueue_ms`` are of the latency window, one a batch: from the call to synchronised output, and
     from the call to its return. ``first_step_ms`` is the first step of the process at this batch size, loading and
-    choosing of kernels included; ``warmup_steps`` and ``warmup_s`` are the untimed steps, that one among them;
-    ``steady`` says whether batch times had settled by their end, None where there were too few to tell.
-    ``copy_in_ms`` and ``copy_out_ms`` are, under ``--transfer``, one batch's copies by themselves, on an idle device.
+    choosing of kernels included, None where a memory limit takes it before; ``warmup_steps`` and ``warmup_s`` are the
+    untimed steps, that one among them; ``steady`` says whether batch times had settled by their end, None where there
+    were too few to tell. ``copy_in_ms`` and ``copy_out_ms`` are, under ``--transfer``, one batch's copies by
+    themselves, on an idle device.
     """
 
     device_ms: tuple[Amount, ...] = ()
@@ -268,10 +269,13 @@ _TIMINGS_SINCE: Final = 3
 
 
 def _with_timings(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of an older schema, decoded, with the samples of each row as those of one process."""
+    """Return a record of an older schema, decoded, with the samples of each row as those of one process.
+
+    One that was written again by this version has its timings already.
+    """
     names = ("device_ms", "latency_ms", "enqueue_ms")
     rows = [
-        {**row, "timings": [{name: row[name] for name in names if name in row}] if row.get("device_ms") else []}
+        {"timings": [{name: row[name] for name in names if name in row}] if row.get("device_ms") else [], **row}
         for row in record.get("rows", [])
     ]
     spec = {**record["spec"], "processes": 1, "min_seconds": 0.0}

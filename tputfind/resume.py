@@ -13,6 +13,8 @@ from tputfind.spec import Spec
 
 _FREE_TO_CHANGE = {"strict", "trial_timeout_s"}
 """How patient the run is, not what it asks."""
+_NEWER = {"processes", "min_seconds"}
+"""Options that records of an older schema know nothing of: those cannot be gone on with, but shown."""
 _FROM_OUTSIDE = ("killed by SIGTERM", "killed by SIGHUP", "killed by SIGINT", "the measuring process was killed")
 _MOVES = {"memory_free_bytes", "memory_of_others_bytes"}
 """What other processes change from one minute to the next."""
@@ -71,7 +73,8 @@ def _accident(failure: Failure | None) -> bool:
 
 def check_spec(record: Record, spec: Spec) -> None:
     """Make sure that the same is asked as in the record; BadRecord otherwise."""
-    differing = list(_differing(record.spec, spec, _FREE_TO_CHANGE))
+    unknown_then = _NEWER if record.schema < SCHEMA else set()
+    differing = list(_differing(record.spec, spec, _FREE_TO_CHANGE | unknown_then))
     if differing:
         raise BadRecord(
             f"the record answers another question: {'; '.join(differing)}",

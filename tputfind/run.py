@@ -34,8 +34,8 @@ def find(
         output: a folder for the record; None saves nothing.
         progress: told what is being done.
         options: the command line's, with underscores: ``dtype="fp16"``, ``memory_limit="8GiB"``. Numbers are bytes,
-            milliseconds (``max_latency``, ``slo``), seconds (``max_seconds``, ``trial_timeout``) or, for ``headroom``
-            below 1, a share.
+            milliseconds (``max_latency``, ``slo``), seconds (``max_seconds``, ``min_seconds``, ``trial_timeout``) or,
+            for ``max_noise`` and for ``headroom`` below 1, a share.
 
     Raises:
         TputfindError: the request, the device or the model does not allow it; ``NothingFits`` after saving the record.
@@ -171,7 +171,8 @@ def _search_safe(ledger: Ledger, bench: Bench, edge: Edge) -> Edge | None:
     spec, limit_bytes, full = ledger.record.spec, bench.lowered_limit_bytes, ledger.row(edge.largest_batch)
     if limit_bytes is None or full is None or edge.largest_batch == 0:
         return None
-    steps = TRIAL_STEPS + max(spec.soak, spec.warmup + len(full.device_ms) + len(full.latency_ms))
+    timed = len(full.device_ms) + len(full.latency_ms) + sum(timing.warmup_steps for timing in full.timings)
+    steps = TRIAL_STEPS + max(spec.soak, timed)
     whole_bytes = bench.memory_limit_bytes or ledger.record.environment.memory_total_bytes or limit_bytes
     guess = edge.largest_batch * limit_bytes // whole_bytes if edge.limited_by == "memory" else edge.largest_batch
     safe = find_edge(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from statistics import fmean, median, stdev
+from statistics import correlation, fmean, median, stdev
 from typing import Final, NamedTuple
 
 CONFIDENCE: Final = 0.95
@@ -19,7 +19,9 @@ _NORMAL_IQR: Final = 1.349
 _OUTLIER_DEVIATIONS: Final = 10.0
 """From here on a sample is an outlier: some three times as far as noise of any usual shape reaches."""
 _TREND_RANK_CORRELATION: Final = 0.9
-"""Of ten groups in no order, fewer than one in two thousand sets are as much in order as this."""
+"""Of ten groups in no order, fewer than one in a thousand sets are as much in order as this, up or down."""
+_RARE: Final = 0.05
+"""Of more samples than this share, none is an outlier."""
 
 
 class Interval(NamedTuple):
@@ -109,12 +111,12 @@ def widened(interval: Interval, share: float) -> Interval:
     """
     middle = (interval.low + interval.high) / 2
     half = math.hypot(interval.high - middle, share * middle)
-    return Interval(max(0.0, middle - half), middle + half)
+    return Interval(middle - half, middle + half)
 
 
 def _around(centre: float, error: float, groups: int) -> Interval:
     half = t_quantile(groups - 1) * error
-    return Interval(max(0.0, centre - half), centre + half)
+    return Interval(centre - half, centre + half)
 
 
 def _groups(processes: Sequence[Sequence[float]]) -> list[Sequence[float]]:
@@ -160,23 +162,39 @@ def spread(samples: Sequence[float]) -> float:
     """Return how far samples scatter, as a share of their median, in the measure of a standard deviation.
 
     It is the interquartile range over 1.349 (the standard deviation of normal samples), which a few outliers do not
-    move: those have a measure of their own.
+    move: those have a measure of their own. Where too many for that lie far out, it is the standard deviation.
     """
+    if ordinary(samples) is samples and len(_near(samples)) < len(samples):
+        return stdev(samples) / median(samples)
+    return _quartile_spread(samples)
+
+
+def _quartile_spread(samples: Sequence[float]) -> float:
     ordered = sorted(samples)
-    middle = median(ordered)
+    middle = _quantile(ordered, 0.5)
     return (_quantile(ordered, 0.75) - _quantile(ordered, 0.25)) / _NORMAL_IQR / middle if middle else 0.0
 
 
-def outlier_share(samples: Sequence[float]) -> float:
-    """Return how much larger the mean is with the outliers than without them, as a share.
+def ordinary(samples: Sequence[float]) -> Sequence[float]:
+    """Return the samples without the outliers, or all of them where those that lie so far are more than 5 %.
 
-    An outlier lies ten deviations (as ``spread`` has them) from the median, or a tenth of it where the deviation is
-    less than a hundredth: samples that hardly differ have no outliers worth speaking of below that.
+    An outlier lies ten deviations from the median; the deviation is the interquartile range over 1.349, or a hundredth
+    of the median where that is more: samples that hardly differ have no outliers worth speaking of below that.
     """
+    near = _near(samples)
+    return near if len(samples) - len(near) <= max(1, _RARE * len(samples)) else samples
+
+
+def _near(samples: Sequence[float]) -> list[float]:
     middle = median(samples)
-    reach = _OUTLIER_DEVIATIONS * max(spread(samples), 0.01) * middle
-    ordinary = [sample for sample in samples if abs(sample - middle) <= reach]
-    return abs(fmean(samples) / fmean(ordinary) - 1) if middle else 0.0
+    reach = _OUTLIER_DEVIATIONS * max(_quartile_spread(samples), 0.01) * middle
+    return [sample for sample in samples if abs(sample - middle) <= reach]
+
+
+def outlier_share(samples: Sequence[float]) -> float:
+    """Return by which share the outliers move the mean, up or down."""
+    without = fmean(ordinary(samples))
+    return abs(fmean(samples) / without - 1) if without else 0.0
 
 
 def trend(samples: Sequence[float]) -> float:
@@ -189,9 +207,9 @@ def trend(samples: Sequence[float]) -> float:
     if len(runs) < _GROUPS:
         return 0.0
     middles = [median(run) for run in runs]
-    ranks = {value: rank for rank, value in enumerate(sorted(middles))}
-    distance = sum((ranks[value] - number) ** 2 for number, value in enumerate(middles))
-    correlation = 1 - 6 * distance / (_GROUPS * (_GROUPS**2 - 1))
-    if len(ranks) < _GROUPS or abs(correlation) < _TREND_RANK_CORRELATION:  # equal medians are no steady change
+    ranks = [
+        sum(other < value for other in middles) + sum(other == value for other in middles) / 2 for value in middles
+    ]
+    if len(set(ranks)) == 1 or abs(correlation(ranks, range(_GROUPS))) < _TREND_RANK_CORRELATION:
         return 0.0
     return fmean(middles[-2:]) / fmean(middles[:2]) - 1

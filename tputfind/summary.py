@@ -17,7 +17,7 @@ THROTTLED_SHARE: Final = 0.01
 
 
 class RowHealth(NamedTuple):
-    """The device over all windows of a row. Unknown is None; ``slowed`` as in ``Health``, the largest of each."""
+    """The device over all windows of a row. Unknown is None; ``slowed`` as in ``Health``, of all windows together."""
 
     sm_clock_mhz: float | None
     sm_clock_max_mhz: float | None
@@ -74,18 +74,20 @@ def throughput_interval(row: Row) -> Interval | None:
     What the samples cannot show is added: ``REPEATABILITY``.
     """
     interval_ms = mean_interval([timing.device_ms for timing in row.timings])
-    if interval_ms is None or row.failure is not None:
+    if interval_ms is None or row.samples_per_s is None:
         return None
-    interval_ms = widened(interval_ms, REPEATABILITY)
-    if interval_ms.low <= 0:
-        return None
-    return Interval(row.batch_size * 1000 / interval_ms.high, row.batch_size * 1000 / interval_ms.low)
+    # As wide, as a share, as that of the time a batch takes: 1 / x has no interval of its own where x may be 0.
+    half = widened(interval_ms, REPEATABILITY).half_width
+    return Interval(row.samples_per_s * max(0.0, 1 - half), row.samples_per_s * (1 + half))
 
 
 def latency_interval_ms(row: Row) -> Interval | None:
     """Return the confidence interval of the median latency, with ``REPEATABILITY``; None where there is none."""
     interval_ms = median_interval([timing.latency_ms for timing in row.timings])
-    return None if interval_ms is None or row.failure else widened(interval_ms, REPEATABILITY)
+    if interval_ms is None or row.failure is not None:
+        return None
+    low, high = widened(interval_ms, REPEATABILITY)
+    return Interval(max(0.0, low), high)
 
 
 def health(row: Row) -> RowHealth | None:
@@ -103,7 +105,10 @@ def health(row: Row) -> RowHealth | None:
         power_w=energy_j / metered_s if metered_s else None,
         energy_mj_per_sample=energy_j * 1000 / samples if samples else None,
         temperature_c=_largest(seen.temperature_c for seen, _ in known),
-        slowed={name: max(seen.slowed.get(name, 0.0) for seen, _ in known) for name in sorted(reasons)},
+        slowed={
+            name: _weighted([(seen.slowed.get(name, 0.0), seconds) for seen, seconds in known]) or 0.0
+            for name in sorted(reasons)
+        },
     )
 
 

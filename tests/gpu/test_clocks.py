@@ -23,13 +23,17 @@ def mean_ms(found: Methods, way: str, condition: str = "warm") -> float:
     return figures_of(found.cells, way, condition).mean_ms
 
 
+def median_ms(found: Methods, way: str) -> float:
+    return figures_of(found.cells, way, "warm").median_ms
+
+
 def test_a_kernel_of_known_duration_is_timed_right_by_every_way_but_the_first(tmp_path):
     found, _ = clocks(tmp_path, f"{MODELS}/hard_to_time.py:spins", "--batch-size", 4)
 
-    for way in ("host_clock_synchronised", "events_waited", "events_at_end", "graph"):
-        assert mean_ms(found, way) == pytest.approx(SPIN_MS, rel=0.04), way
-    for way in ("submission_and_device", "device_span"):
-        assert mean_ms(found, way) == pytest.approx(SPIN_MS, rel=0.04), way
+    for way in ("events_waited", "events_at_end", "graph", "device_span"):
+        assert median_ms(found, way) == pytest.approx(SPIN_MS, rel=0.04), way
+    for way in ("host_clock_synchronised", "submission_and_device"):  # the host's own part wanders with the host
+        assert SPIN_MS <= median_ms(found, way) < 1.2 * SPIN_MS, way
     assert mean_ms(found, "submission") < 0.2 * SPIN_MS
     assert mean_ms(found, "host_clock") < 0.2 * SPIN_MS
 
@@ -37,7 +41,7 @@ def test_a_kernel_of_known_duration_is_timed_right_by_every_way_but_the_first(tm
 def test_the_host_clock_alone_sees_the_submission_and_the_others_agree(tmp_path):
     """Few repeats: the launch queue must not fill up, or calls would wait."""
     found, out = clocks(
-        tmp_path, "resnet50", "--dtype", "fp16", "--batch-size", 256, "--repeats", 5, "--drop", 1, "--warmup", 20
+        tmp_path, "resnet50", "--dtype", "fp16", "--batch-size", 1024, "--repeats", 5, "--drop", 1, "--warmup", 20
     )
 
     whole = mean_ms(found, "host_clock_synchronised")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -102,6 +103,33 @@ def fails_above_12():
 
 def aborts_above_5():
     return Aborts(5), small_inputs
+
+
+class ChangesItsPace(nn.Module):
+    """Takes 300 ms at first, and from then on as many milliseconds as its pace says of the number of the step."""
+
+    def __init__(self, pace) -> None:
+        super().__init__()
+        self.pace = pace
+        self.steps = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        time.sleep(0.3 if self.steps == 1 else self.pace(self.steps) / 1000)
+        return x * 2
+
+
+def settles_in_200_steps():
+    return ChangesItsPace(lambda steps: 5 * (1 + math.exp(-steps / 50))), small_inputs
+
+
+def slows_down_for_ever():
+    return ChangesItsPace(lambda steps: 5 * 1.01**steps), small_inputs
+
+
+def paced_by_its_process():
+    pace_ms = 4 + os.getpid() % 7
+    return ChangesItsPace(lambda steps: pace_ms), small_inputs
 
 
 def returns_its_input():

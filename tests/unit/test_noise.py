@@ -13,7 +13,10 @@ from tputfind.record import Timing
 from tputfind.report.table import frame
 from tputfind.summary import health, throughput_interval
 
-OF_NOISE = {"outliers", "trend", "spread", "wide_interval", "cut_short", "max_noise_not_reached"}
+OF_NOISE = {
+    *("outliers", "trend", "spread", "wide_interval", "not_settled"),
+    *("cut_short", "max_noise_not_reached", "unfinished"),
+}
 
 
 def quiet(rng, count=100):
@@ -34,10 +37,12 @@ def of_two_modes(rng):
     return [sample * rng.choice((1, 1.2)) for sample in quiet(rng)]
 
 
-def kinds(*windows, **changes):
+def kinds(*windows, steady=True, missing=0, **changes):
     """The kinds of notices about noise that a record with a row of these windows has, one process each."""
-    timings = tuple(Timing(device_ms=tuple(w), latency_ms=(1.0,) * 100, health=HEALTH) for w in windows)
-    spec = msgspec.structs.replace(example().spec, processes=len(windows), **changes)
+    timings = tuple(
+        Timing(device_ms=tuple(window), latency_ms=(1.0,) * 100, health=HEALTH, steady=steady) for window in windows
+    )
+    spec = msgspec.structs.replace(example().spec, processes=len(windows) + missing, **changes)
     only = msgspec.structs.replace(row(4, 5.0), timings=timings)
     found = notices.of(msgspec.structs.replace(example(), spec=spec, rows=(only,)))
     return [notice.kind for notice in found if notice.kind in OF_NOISE]
@@ -76,6 +81,43 @@ def test_processes_that_disagree_though_each_is_steady_widen_the_interval():
     assert kinds(quiet(rng), slower, quiet(rng)) == ["wide_interval"]
 
 
+def test_outliers_do_not_hide_processes_that_disagree():
+    rng = random.Random(1)
+    slower = [sample * 1.4 for sample in one_batch_ten_times_slower(rng)]
+
+    assert kinds(quiet(rng), slower, quiet(rng)) == ["outliers", "wide_interval"]
+    assert kinds(quiet(rng), [10 * sample for sample in quiet(rng)], quiet(rng)) == ["wide_interval"]
+
+
+def test_many_slow_batches_are_no_outliers_but_scatter():
+    rng = random.Random(1)
+    samples = [sample * (5 if number % 4 == 0 else 1) for number, sample in enumerate(quiet(rng))]
+
+    assert kinds(samples) == ["spread"]
+
+
+def test_a_process_that_did_not_settle_is_told_unless_its_trend_is():
+    rng = random.Random(1)
+
+    assert kinds(quiet(rng), steady=False) == ["not_settled"]
+    assert kinds(drifting_by_10_percent(rng), steady=False) == ["trend"]
+
+
+def test_a_row_of_fewer_processes_than_it_will_have_is_told():
+    rng = random.Random(1)
+
+    assert kinds(quiet(rng), quiet(rng), missing=1) == ["unfinished"]
+
+
+def test_one_process_that_is_not_steady_is_not_told_of_others():
+    record = example()
+    windows = [10.0] * 8 + [12.0] * 4
+    one = msgspec.structs.replace(row(4, 5.0), timings=(Timing(device_ms=tuple(windows)),))
+    found = notices.of(msgspec.structs.replace(record, rows=(one,)))
+
+    assert not [notice for notice in found if notice.kind == "wide_interval" and "processes differ" in notice.cause]
+
+
 def test_a_window_that_was_cut_short_says_so_and_a_row_that_is_not_done_yet_does_not():
     rng = random.Random(1)
 
@@ -88,6 +130,9 @@ def test_noise_above_what_was_asked_for_is_told():
     slower = [sample * 1.02 for sample in quiet(rng)]
 
     assert kinds(quiet(rng), slower, quiet(rng), max_noise=0.01) == ["max_noise_not_reached"]
+    assert kinds(*([sample * pace for sample in quiet(rng)] for pace in (1, 20, 0.9)), max_noise=0.01) == [
+        "max_noise_not_reached"
+    ]
     assert kinds(quiet(rng), quiet(rng), quiet(rng), max_noise=0.01) == []
 
 

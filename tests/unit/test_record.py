@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.records import example, row
 
 import tputfind
+from tputfind import resume
 from tputfind.errors import BadRecord
 from tputfind.record import (
     METHOD,
@@ -123,6 +124,13 @@ def test_a_record_of_schema_3_still_loads(golden):
     assert tputfind.load_record(GOLDEN / "schema-3.json") == example()
 
 
+@pytest.mark.parametrize("name", ["schema-1.json", "schema-2.json"])
+def test_an_old_record_that_is_written_again_keeps_its_samples(name):
+    record = tputfind.load_record(GOLDEN / name)
+
+    assert from_json(record.to_json(), "again") == record
+
+
 @pytest.mark.parametrize("rows", [None, 7, [3], ["row"], [{"device_ms": 5}]])
 def test_an_old_record_whose_rows_were_edited_out_of_shape_is_refused(rows):
     edited = json.loads((GOLDEN / "schema-2.json").read_bytes()) | {"rows": rows}
@@ -189,3 +197,12 @@ def test_a_missing_file_is_refused(tmp_path):
 def test_throughput_is_batches_times_batch_size_over_the_window():
     assert row(32, 8.0).samples_per_s == pytest.approx(4000.0)
     assert Row(batch_size=4).samples_per_s is None
+
+
+def test_a_finished_record_of_an_older_schema_can_be_asked_for_again_by_its_own_options():
+    record = tputfind.load_record(GOLDEN / "schema-2.json")
+    asked = msgspec.structs.replace(record.spec, processes=3, min_seconds=3.0)
+
+    resume.check_spec(record, asked)
+    with pytest.raises(BadRecord, match="seed"):
+        resume.check_spec(record, msgspec.structs.replace(asked, seed=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from time import perf_counter_ns
 from typing import Final, NamedTuple, Protocol
@@ -16,13 +16,14 @@ from tputfind.stats import spread
 LEAST_BATCHES: Final = 10
 """No row is cut shorter than this, in all its processes."""
 MOST_MARKED: Final = 2000
-"""Batches that a window may hold beyond those asked for: each takes an event, and a place in the record."""
-_CHUNK_MS: Final = 30.0
+"""Batches that ``min_seconds`` may bring into a window: each takes an event, and a place in the record."""
+_CHUNK_MS: Final = 20.0
 """Warm-up waits for the device this often, and no more: an idle device would cool down and clock up."""
 _WARMUP_OF_WINDOW: Final = 0.5, 4.0
 """The least and the most that warm-up takes beyond its steps, in shares of the least time of a window."""
-_STEADY: Final = 0.002
-"""Batch times have settled where they change by less than this share, or by less than they scatter."""
+_STEADY: Final = 0.01
+_MOST_SCATTER: Final = 0.02
+_LEAST_CHUNKS: Final = 12
 Announce = Callable[[float], None]
 """Takes about how many seconds the next stage will take, so that a silence can be told from a hang."""
 
@@ -38,10 +39,11 @@ class Listener(Protocol):
 
 
 class Work(NamedTuple):
-    """What is timed: one batch of many in a row, and one batch by itself."""
+    """What is timed: one batch of many in a row, after so many that lead in, and one batch by itself."""
 
     step: Callable[[], object]
     single: Callable[[], object]
+    lead_in: int = 1
 
 
 class Plan(NamedTuple):
@@ -129,18 +131,23 @@ def time_windows(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan, l
     batches = _batches_of(plan, warm_up.step_ms)
     listener.window(begins=True)
     listener.busy(batches * warm_up.step_ms / 1000)
-    device_ms = _throughput_window(work.step, stopwatch, batches)
+    device_ms = _throughput_window(work, stopwatch, batches)
     listener.window(begins=False)
-    listener.busy(min(plan.latency_batches, batches) * warm_up.step_ms / 1000)
     left_s = plan.max_seconds - sum(device_ms) / 1000
+    step_s = warm_up.step_ms / 1000
+    listener.busy(min(plan.latency_batches * step_s, max(left_s, plan.least_batches * step_s)))
     latency_ms, enqueue_ms = _latency_window(device, work.single, plan, left_s)
     return Windows(warm_up, device_ms, latency_ms, enqueue_ms)
 
 
 def _batches_of(plan: Plan, step_ms: float) -> int:
-    """Return how many batches of this duration the throughput window takes."""
-    wanted = max(plan.batches, min(MOST_MARKED, math.ceil(plan.min_seconds * 1000 / max(step_ms, 1e-6))))
-    return min(wanted, max(plan.least_batches, int(plan.max_seconds * 1000 / max(step_ms, 1e-6))))
+    """Return how many batches of this duration the throughput window takes: it is not for length's sake that the
+    latency window goes short.
+    """
+    step_s = max(step_ms, 1e-6) / 1000
+    long_s = min(plan.min_seconds, plan.max_seconds - plan.latency_batches * step_s)
+    wanted = max(plan.batches, min(MOST_MARKED, math.ceil(long_s / step_s)))
+    return min(wanted, max(plan.least_batches, int(plan.max_seconds / step_s)))
 
 
 def _warm_up(device: Device, step: Callable[[], object], plan: Plan, announce: Announce) -> WarmUp:
@@ -158,7 +165,7 @@ def _warm_up(device: Device, step: Callable[[], object], plan: Plan, announce: A
         spans_ms.append(_steps_ms(device, step, chunk))
         taken += chunk
         seconds = (perf_counter_ns() - begin_ns) / 1e9
-        steady = _settled(spans_ms)
+        steady = _settled(spans_ms, seconds, plan.min_seconds)
         enough = (taken >= plan.warmup and seconds >= least_s) or seconds >= plan.max_seconds
         if enough and (steady or seconds >= most_s):
             return WarmUp(taken, first_ms / 1000 + seconds, first_ms, median(spans_ms[-3:]), steady)
@@ -178,29 +185,36 @@ def _steps_ms(device: Device, step: Callable[[], object], count: int) -> float:
     return max((perf_counter_ns() - start_ns) / 1e6 / count, 1e-6)
 
 
-def _settled(spans_ms: list[float]) -> bool | None:
-    """Return whether the last third of the warm-up was as fast as the third before; None where they are too short.
+def _settled(spans_ms: Sequence[float], seconds: float, window_s: float) -> bool | None:
+    """Return whether a warm-up of these spans has become steady; None where they are too few to tell.
 
-    As fast: to within 0.2 %, or to within twice what medians of so many spans that scatter so differ by.
+    The last third of it is held against the third before. Going on like that for the length of the window, they would
+    have to change by less than 1 %. Where the spans scatter too much to show so little, a warm-up as long as the window
+    will do, if its thirds agree but for the scatter (twice the standard error of a difference of two medians).
     """
-    third = len(spans_ms) // 3
-    if third < 3:
+    if len(spans_ms) < _LEAST_CHUNKS:
         return None
+    third = len(spans_ms) // 3
     before, after = spans_ms[-2 * third : -third], spans_ms[-third:]
+    change = abs(median(after) / median(before) - 1)
+    if change * window_s / (seconds / 3) <= _STEADY:
+        return True
     scatter = max(spread(before), spread(after)) * 2 * math.sqrt(2 / third) * math.sqrt(math.pi / 2)
-    return abs(median(after) / median(before) - 1) <= max(_STEADY, scatter)
+    return seconds >= window_s and change <= min(scatter, _MOST_SCATTER)
 
 
-def _throughput_window(step: Callable[[], object], stopwatch: Stopwatch, batches: int) -> list[float]:
+def _throughput_window(work: Work, stopwatch: Stopwatch, batches: int) -> list[float]:
     """Submit batches back to back and return the span of each between marks in the device's own order of work.
 
-    The host never waits in between. One step leads in, so that the first mark falls into steady running and not onto
-    an idle device that waits for its first kernel.
+    The host never waits in between. Steps lead in, so that the first mark falls into steady running and not onto an
+    idle device that waits for its first kernel.
     """
-    output = step()
+    output: object = None
+    for _ in range(work.lead_in):
+        output = work.step()
     stopwatch.mark()
     for _ in range(batches):
-        output = step()
+        output = work.step()
         stopwatch.mark()
     spans_ms = stopwatch.spans_ms()
     del output

@@ -14,6 +14,8 @@ from tputfind.measure.devices.protocol import Device
 from tputfind.measure.workload import Batch
 
 _SLOTS: Final = 2
+LEAD_IN: Final = _SLOTS + 1
+"""So many steps in, a step waits for all that it will wait for from then on."""
 """While one batch is computed, the next one comes and the one before goes."""
 _REPEATS: Final = 10
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from time import perf_counter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import torch
@@ -33,11 +33,14 @@ from tputfind.measure.models import find_model, named_models, shape_text
 from tputfind.measure.outputs import check_output
 from tputfind.measure.pipeline import time_pipeline
 from tputfind.measure.timing import Announce, Listener, Windows, Work, most_marks, plan_of, time_windows, try_steps
-from tputfind.measure.transfer import Transfer
+from tputfind.measure.transfer import LEAD_IN, Transfer
 from tputfind.measure.workload import Batch, Workload, inference
 from tputfind.record import Failure, OutputCheck, Row, Timing, Trial
 from tputfind.spec import Spec
 from tputfind.units import format_bytes
+
+_CHECK_STEPS: Final = 10
+"""Checking the outputs takes less time than this many steps."""
 
 
 def answer(question: bytes, send: Callable[[bytes], None]) -> None:
@@ -181,13 +184,14 @@ def _time_batch(asked: TimeBatches, device: Device, workload: Workload, batch_si
         windows = time_windows(device, loaded.work, loaded.stopwatch, plan, listener)
         device.check_limit()
         used = device.memory_use()
-        copies_ms = (None, None) if loaded.transfer is None else loaded.transfer.copies_ms(device)
+        timing = _timing(device, windows, loaded)
+        listener.busy(_CHECK_STEPS * max(windows.latency_ms) / 1000)
         output = _check(spec, device, loaded.batch) if asked.number == 0 else None
     if isinstance(output, Failure):
         return Row(batch_size=batch_size, failure=output)
     return Row(
         batch_size=batch_size,
-        timings=(_timing(device, windows, copies_ms),),
+        timings=(timing,),
         peak_allocated_bytes=used.peak_allocated_bytes,
         peak_reserved_bytes=used.peak_reserved_bytes,
         allocator_retries=used.allocator_retries,
@@ -195,15 +199,17 @@ def _time_batch(asked: TimeBatches, device: Device, workload: Workload, batch_si
     )
 
 
-def _timing(device: Device, windows: Windows, copies_ms: tuple[float | None, float | None]) -> Timing:
+def _timing(device: Device, windows: Windows, loaded: _Loaded) -> Timing:
+    """Return what was timed, with the copies by themselves, which are timed here."""
     warm_up = windows.warm_up
+    copies_ms = (None, None) if loaded.transfer is None else loaded.transfer.copies_ms(device)
     # On the CPU the call is the work: there is no submitting it apart.
     enqueue_ms = [] if device.torch_device.type == "cpu" else windows.enqueue_ms
     return Timing(
         device_ms=_to_nanoseconds(windows.device_ms),
         latency_ms=_to_nanoseconds(windows.latency_ms),
         enqueue_ms=_to_nanoseconds(enqueue_ms),
-        first_step_ms=warm_up.first_step_ms,
+        first_step_ms=None if loaded.begun else warm_up.first_step_ms,
         warmup_steps=warm_up.steps,
         warmup_s=warm_up.seconds,
         steady=warm_up.steady,
@@ -239,6 +245,8 @@ class _Loaded(NamedTuple):
     batch: Batch
     work: Work
     transfer: Transfer | None
+    begun: bool
+    """Whether the first step has been taken already."""
 
 
 def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _Loaded:
@@ -249,13 +257,13 @@ def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _L
     device.reset_memory_use()
     stopwatch = device.stopwatch(most_marks(spec))
     if spec.transfer == "none":
+        transfer = None
         batch = workload.batch(batch_size)
-        loaded = _Loaded(stopwatch, batch, Work(batch, batch), None)
+        work = Work(batch, batch)
     else:
         transfer = Transfer(lambda: workload.batch(batch_size), back=spec.transfer == "both")
-        loaded = _Loaded(stopwatch, transfer.batch, Work(transfer.step, transfer.single), transfer)
-    device.settle_limit(loaded.work.step)
-    return loaded
+        batch, work = transfer.batch, Work(transfer.step, transfer.single, LEAD_IN)
+    return _Loaded(stopwatch, batch, work, transfer, begun=device.settle_limit(work.step))
 
 
 def _resident(spec: Spec, device: Device, memory_limit_bytes: int | None) -> Workload:

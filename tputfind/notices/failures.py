@@ -43,12 +43,12 @@ def of_failures(record: Record) -> Iterator[Notice]:
             kind=kind,
             seen=f"batch {', '.join(map(str, sizes))} {how}: {smallest.message}",
             cause=_LATER if later else _CAUSES[smallest.kind],
-            advice="do not deploy such a batch; the answer lies below it" if later else ADVICE[smallest.kind],
+            advice="do not deploy such a batch" if later else ADVICE[smallest.kind],
             batch_sizes=sizes,
         )
 
 
-_LATER: Final = "a trial takes a few steps, and the failure came in a later one"
+_LATER: Final = "a trial takes a few steps in one process, and the failure came later, or in another"
 
 
 def _failures(record: Record) -> Iterator[tuple[str, str, int, Failure]]:

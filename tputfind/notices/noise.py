@@ -8,7 +8,8 @@ from typing import Final, Literal, NamedTuple
 
 from tputfind.notices.words import batches, sizes, span
 from tputfind.record import Notice, Record, Row
-from tputfind.stats import outlier_share, spread, trend
+from tputfind.spec import MOST_PROCESSES
+from tputfind.stats import mean_interval, ordinary, outlier_share, spread, trend
 from tputfind.summary import throughput_interval
 
 LARGE_OUTLIERS: Final = 0.01
@@ -17,6 +18,8 @@ LARGE_SPREAD: Final = 0.05
 WIDE_INTERVAL: Final = 0.03
 """To either side. Figures of three processes that are known to no better than this differ by more than 1 % (the
 interquartile range) from one run to the next."""
+
+GROSS_INTERVAL: Final = 0.10
 
 Kind = Literal["outliers", "trend", "spread", "wide_interval"]
 
@@ -36,49 +39,87 @@ _ADVICE: Final[dict[Kind, str]] = {
 
 
 class Finding(NamedTuple):
-    """What stands out most in the samples of a row, and its size as a share."""
+    """What stands out in the samples of a row, and its size as a share."""
 
     kind: Kind
     share: float
 
 
-def finding(row: Row) -> Finding | None:
-    """Return what a reader must know of a row's samples, the most particular cause first; None where it is nothing.
+def findings(row: Row) -> list[Finding]:
+    """Return what a reader must know of a row's samples.
 
-    One cause often looks like another too: an outlier widens the interval, a trend scatters the samples.
+    One cause often looks like others too, so that of outliers, a trend and scatter only the first is told. That
+    processes differ is told beside it where outliers do not explain it, and beside a trend or scatter where it is
+    gross.
     """
     windows = [timing.device_ms for timing in row.timings if timing.device_ms]
     if not windows:
-        return None
-    batches = len(row.device_ms)
-    carried = sum(outlier_share(window) * len(window) / batches for window in windows)
+        return []
+    count = len(row.device_ms)
+    kept = [ordinary(window) for window in windows]
+    carried = sum(outlier_share(window) * len(window) / count for window in windows)
     steepest = max((trend(window) for window in windows), key=abs)
-    scatter = median(spread(window) for window in windows)
-    interval = throughput_interval(row)
-    findings: list[tuple[Kind, float, float]] = [
+    told: list[tuple[Kind, float, float]] = [
         ("outliers", carried, LARGE_OUTLIERS),
         ("trend", steepest, LARGE_TREND),
-        ("spread", scatter, LARGE_SPREAD),
-        ("wide_interval", interval.half_width if interval else 0.0, WIDE_INTERVAL),
+        ("spread", median(spread(window) for window in windows), LARGE_SPREAD),
     ]
-    return next((Finding(kind, share) for kind, share, least in findings if abs(share) >= least), None)
+    found = [Finding(kind, share) for kind, share, least in told if abs(share) >= least][:1]
+    interval = mean_interval(kept)
+    width = 0.0 if interval is None else interval.half_width
+    explained = bool(found) and found[0].kind != "outliers"
+    if width >= (GROSS_INTERVAL if explained else WIDE_INTERVAL):
+        found.append(Finding("wide_interval", width))
+    return found
 
 
 def of_noise(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
-    """Notices of what the samples show, and of noise that time did not suffice to bring down."""
-    found = [(row, seen) for row in timed if (seen := finding(row)) is not None]
+    """Notices of what the samples show, of rows that are not done, and of noise that time did not bring down."""
+    found = [(row, seen) for row in timed for seen in findings(row)]
+    limited = record.spec.max_noise is not None and record.finished is not None
     for kind in _CAUSES:
         those = [(row, seen.share) for row, seen in found if seen.kind == kind]
-        if those:
+        if those and not (kind == "wide_interval" and limited):  # of_limit has more to say of it
             rows = [row for row, _ in those]
+            alone = kind == "wide_interval" and all(len(row.timings) == 1 for row in rows)
             yield Notice(
                 kind=kind,
                 seen=_seen(kind, rows, [share for _, share in those]),
-                cause=_CAUSES[kind],
-                advice=_ADVICE[kind],
+                cause="its one process is not steady" if alone else _CAUSES[kind],
+                advice="measure longer, and in more --processes" if alone else _ADVICE[kind],
                 batch_sizes=sizes(rows),
             )
+    unsettled = [row for row in timed if any(timing.steady is False for timing in row.timings)]
+    trending = [row for row, seen in found if seen.kind == "trend"]
+    yield from _of_warm_up([row for row in unsettled if row not in trending])
+    yield from _of_unfinished(record, timed)
     yield from _of_limit(record, timed)
+
+
+def _of_warm_up(unsettled: Sequence[Row]) -> Iterator[Notice]:
+    if unsettled:
+        longest_s = max(timing.warmup_s or 0.0 for row in unsettled for timing in row.timings)
+        yield Notice(
+            kind="not_settled",
+            seen=f"batch times had not settled after up to {longest_s:.1f} s of warm-up at {batches(unsettled)}",
+            cause="they were still changing, or scatter too much to tell",
+            advice="raise --min-seconds, which warm-up grows with",
+            batch_sizes=sizes(unsettled),
+        )
+
+
+def _of_unfinished(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    processes = record.spec.processes
+    short = [row for row in timed if len(row.timings) < processes]
+    if short:
+        fewest = min(len(row.timings) for row in short)
+        yield Notice(
+            kind="unfinished",
+            seen=f"{batches(short)} was timed in {fewest} of {processes} processes so far",
+            cause="the run was cut short, or goes on",
+            advice="finish it with --resume: the interval of one process does not know how processes differ",
+            batch_sizes=sizes(short),
+        )
 
 
 def _seen(kind: Kind, rows: Sequence[Row], shares: Sequence[float]) -> str:
@@ -102,7 +143,7 @@ def _of_limit(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         yield Notice(
             kind="max_noise_not_reached",
             seen=f"--max-noise {spec.max_noise:.2%} was not reached at {batches(wide)}: up to {widest:.2%} are left",
-            cause=f"--max-seconds {spec.max_seconds:g} ended it",
+            cause=f"--max-seconds {spec.max_seconds:g} a row, or {MOST_PROCESSES} processes, ended it",
             advice="raise --max-seconds, or take the interval as it is",
             batch_sizes=sizes(wide),
         )

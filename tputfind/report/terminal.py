@@ -139,6 +139,9 @@ def _figures(row: Row, peak_bytes: int | None) -> Iterable[str]:
         return "" if value is None else format_figure(value)
 
     yield str(row.batch_size)
+    if row.failure is not None:
+        yield from ("",) * 6
+        return
     yield figure(row.samples_per_s)
     interval = throughput_interval(row)
     yield "" if interval is None else f"{100 * interval.half_width:.1f}"

@@ -82,8 +82,9 @@ class Cpu:
         resource.setrlimit(resource.RLIMIT_AS, (ceiling if hard < 0 else min(ceiling, hard), hard))
         self.under_a_ceiling = True
 
-    def settle_limit(self, step: Callable[[], object]) -> None:
+    def settle_limit(self, step: Callable[[], object]) -> bool:  # noqa: ARG002  # none is needed
         """The ceiling is exact as it is."""
+        return False
 
     def check_limit(self) -> None:
         """The kernel lets nothing past the ceiling."""

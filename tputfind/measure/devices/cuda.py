@@ -92,14 +92,14 @@ class Cuda:
         if limit_bytes is not None:
             self._give_allocator_the_rest()
 
-    def settle_limit(self, step: Callable[[], object]) -> None:
+    def settle_limit(self, step: Callable[[], object]) -> bool:
         """Take the first step, and before and after every module of it take what was loaded from the allocator's share.
 
         Kernels and library handles load as they are first used, outside the allocator, and on a card of that size they
         would find it full: there is no trying again for them.
         """
         if self._limit_bytes is None:
-            return
+            return False
 
         def adjust(*_: object) -> None:
             self._give_allocator_the_rest()
@@ -112,6 +112,7 @@ class Cuda:
             for hook in hooks:
                 hook.remove()
         self._give_allocator_the_rest()
+        return True
 
     def check_limit(self) -> None:
         """Raise where context, libraries and the allocator together passed the limit in later steps."""

@@ -47,8 +47,11 @@ class Device(Protocol):
     def limit_memory(self, limit_bytes: int | None) -> None:
         """Act from now on as if the device had this much memory in all. Call it once, before anything is built."""
 
-    def settle_limit(self, step: Callable[[], object]) -> None:
-        """Take the first step of a batch size where, under a limit, that step loads libraries that count against it."""
+    def settle_limit(self, step: Callable[[], object]) -> bool:
+        """Take the first step of a batch size where, under a limit, that step loads libraries that count against it.
+
+        Return whether it was taken.
+        """
 
     def check_limit(self) -> None:
         """Raise torch.OutOfMemoryError where more than the limit was taken past the allocator's guard."""
