@@ -21,6 +21,10 @@ from tputfind.summary import throughput_interval
 CPU_MAX_LATENCY_MS: Final = 1000.0
 """On the CPU nobody waits for a batch larger than this, and going on to the end of memory would take hours."""
 
+_FEWEST_FOR_NOISE: Final = 5
+"""Of fewer processes an interval may be narrow by luck. Stopping at the first that is as narrow as asked for covers the
+truth in 90 to 92 % of simulations from three on, and in 92 to 94 % from five on."""
+
 _LIMITS: Final[dict[FailureKind, LimitedBy]] = {
     "out_of_memory": "memory",
     "index_limit": "index",
@@ -88,7 +92,8 @@ class Ledger:
         if most is None or row is None or row.failure is not None or len(row.timings) >= MOST_PROCESSES:
             return False
         interval = throughput_interval(row)
-        return interval is not None and interval.half_width > most and row.seconds < self._spec.max_seconds
+        narrow = interval is None or (interval.half_width <= most and len(row.timings) >= _FEWEST_FOR_NOISE)
+        return not narrow and row.seconds < self._spec.max_seconds
 
     def _time_round(self, left: Sequence[int], number: int, later: Sequence[int]) -> None:
         """Time each batch size in one more process, several in one where the device allows it.
