@@ -27,13 +27,12 @@ _CAUSES: Final[dict[Kind, str]] = {
     "outliers": "something else took the device or the host for a moment",
     "trend": "clocks, heat or the host's load were still changing",
     "spread": "the host, the clocks or something else on the device changes from one batch to the next",
-    "wide_interval": "processes differ, each steady in itself: by where their memory lies, by the host's mood, or by "
-    "clocks at a limit",
+    "wide_interval": "processes differ: by where their memory lies, by the host's mood, or by clocks at a limit",
 }
 _ADVICE: Final[dict[Kind, str]] = {
     "outliers": "measure on a quiet machine; the median of device_ms in the record is free of them",
     "trend": "raise --warmup or --min-seconds, or let the device cool down",
-    "spread": "measure on a quiet machine, and longer (--min-seconds); see the clocks in the CSV",
+    "spread": "measure on a quiet machine, and longer (--min-seconds); on a GPU, see the clocks in the CSV",
     "wide_interval": "use the interval, not the figure; --max-noise 1% goes on until it is narrow",
 }
 
