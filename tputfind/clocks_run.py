@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
 
@@ -52,7 +51,7 @@ def measure(asked: Asked, children: Children, progress: ShownProgress) -> Method
 def _time_methods(asked: Asked, children: Children, progress: ShownProgress) -> Methods:
     """Time one model in every way: all that is warm in one process, each loop without warm-up in a fresh one."""
     (spec,) = asked.specs
-    started = _now()
+    started = run.now()
     progress.about(spec.model)
     progress.doing("looking at the model and the device", None)
     inspection = run.inspect(spec, children)
@@ -133,7 +132,7 @@ def _check(asked: Asked, cells: Iterable[Cell]) -> None:
 
 def _time_pipeline(asked: Asked, children: Children, progress: ShownProgress) -> Pipeline:
     first, second = asked.specs
-    started = _now()
+    started = run.now()
     inspections = []
     for spec in (first, second):
         progress.about(spec.model)
@@ -184,7 +183,3 @@ def _named(ways: Sequence[Way]) -> str:
 
 def _timeout_s(spec: Spec) -> float:
     return spec.trial_timeout_s or FIRST_TIMEOUT_S
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

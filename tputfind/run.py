@@ -88,7 +88,7 @@ def new_record(spec: Spec, inspection: Inspection, command: str) -> Record:
     return Record(
         tputfind=__version__,
         command=command,
-        started=_now(),
+        started=now(),
         spec=spec,
         environment=inspection.environment,
         input_shape=inspection.input_shape,
@@ -101,7 +101,7 @@ def resumed_record(record: Record, spec: Spec, inspection: Inspection) -> Record
     """Return a record that was cut short, ready to be gone on with; BadRecord where it is not the same question."""
     resume.check_same(record, spec, inspection)
     return msgspec.structs.replace(
-        resume.without_accidents(record), spec=spec, edge=None, safe=None, resumed=(*record.resumed, _now())
+        resume.without_accidents(record), spec=spec, edge=None, safe=None, resumed=(*record.resumed, now())
     )
 
 
@@ -127,7 +127,7 @@ def measure(record: Record, children: Children, keeper: files.Keeper, progress: 
         ledger.time(sorted({*_powers_of_two(edge.largest_batch), safe_batch} - {0}))
     else:
         ledger.time(spec.batch_sizes)
-    ledger.grow(finished=_now())
+    ledger.grow(finished=now())
     check_answered(ledger.record)
     return ledger.record
 
@@ -194,5 +194,6 @@ def _powers_of_two(largest: int) -> list[int]:
     return [2**exponent for exponent in range(largest.bit_length())]
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the time of day as records have it: ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")

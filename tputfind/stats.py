@@ -164,8 +164,9 @@ def spread(samples: Sequence[float]) -> float:
     It is the interquartile range over 1.349 (the standard deviation of normal samples), which a few outliers do not
     move: those have a measure of their own. Where too many for that lie far out, it is the standard deviation.
     """
-    if ordinary(samples) is samples and len(_near(samples)) < len(samples):
-        return stdev(samples) / median(samples)
+    middle = median(samples)
+    if middle and _too_many_far(samples, _near(samples)):
+        return stdev(samples) / middle
     return _quartile_spread(samples)
 
 
@@ -182,13 +183,17 @@ def ordinary(samples: Sequence[float]) -> Sequence[float]:
     of the median where that is more: samples that hardly differ have no outliers worth speaking of below that.
     """
     near = _near(samples)
-    return near if len(samples) - len(near) <= max(1, _RARE * len(samples)) else samples
+    return samples if _too_many_far(samples, near) else near
 
 
 def _near(samples: Sequence[float]) -> list[float]:
     middle = median(samples)
     reach = _OUTLIER_DEVIATIONS * max(_quartile_spread(samples), 0.01) * middle
     return [sample for sample in samples if abs(sample - middle) <= reach]
+
+
+def _too_many_far(samples: Sequence[float], near: Sequence[float]) -> bool:
+    return len(samples) - len(near) > max(1, _RARE * len(samples))
 
 
 def outlier_share(samples: Sequence[float]) -> float:
@@ -212,4 +217,5 @@ def trend(samples: Sequence[float]) -> float:
     ]
     if len(set(ranks)) == 1 or abs(correlation(ranks, range(_GROUPS))) < _TREND_RANK_CORRELATION:
         return 0.0
-    return fmean(middles[-2:]) / fmean(middles[:2]) - 1
+    first = fmean(middles[:2])
+    return fmean(middles[-2:]) / first - 1 if first else 0.0

@@ -71,7 +71,7 @@ def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms):
 @pytest.mark.opens_gpu
 def test_the_host_does_not_wait_within_the_throughput_window():
     from tputfind.measure.devices.cuda import Cuda
-    from tputfind.measure.timing import _throughput_window
+    from tputfind.measure.timing import Work, _throughput_window
 
     spin = spin_kernel()
     submitted = []
@@ -80,7 +80,7 @@ def test_the_host_does_not_wait_within_the_throughput_window():
         submitted.append(time.perf_counter())
         spin(20_000_000)
 
-    spans_ms = _throughput_window(step, Cuda(0).stopwatch(51), 50)
+    spans_ms = _throughput_window(Work(step, step), Cuda(0).stopwatch(51), 50)
 
     assert submitted[-1] - submitted[0] < 0.5 * sum(spans_ms) / 1000
 

@@ -163,6 +163,12 @@ def test_the_spread_is_scipys_interquartile_range_over_that_of_a_standard_normal
     assert spread(samples) == pytest.approx(expected, rel=1e-4, abs=1e-9)
 
 
+@given(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=60))
+def test_samples_of_no_duration_have_measures_too(samples):
+    for measure in (spread, outlier_share, trend):
+        assert abs(measure(samples)) < float("inf")
+
+
 def test_many_far_samples_are_no_outliers_but_spread():
     samples = [1.0] * 76 + [5.0] * 24
 

@@ -12,7 +12,7 @@ from tputfind.clocks import Cell, Condition, Figures, Way, loops
 from tputfind.errors import TputfindError
 from tputfind.measure.devices import open_device
 from tputfind.measure.devices.protocol import Device
-from tputfind.measure.failures import Circumstances, of_exception
+from tputfind.measure.failures import Circumstances, Passed, of_exception
 from tputfind.measure.graph import captured
 from tputfind.measure.messages import TimeMethods
 from tputfind.measure.workload import Batch, Workload, inference
@@ -51,9 +51,9 @@ def time_methods(asked: TimeMethods, announce: Callable[[float], None]) -> Itera
                 yield Cell(way=way, condition=condition, figures=Figures.of(counted))
 
 
-def failure_of(error: BaseException, device: Device, batch_size: int) -> Failure:
+def failure_of(error: BaseException, device: Device, batch_size: int, passed: Passed | None = None) -> Failure:
     """Return what an exception stands for; called while it is alive, so that memory is as short as it was."""
-    circumstances = Circumstances(batch_size, None, device.under_a_ceiling, device.memory_is_short())
+    circumstances = Circumstances(batch_size, passed, device.under_a_ceiling, device.memory_is_short())
     device.lift_limit()
     return of_exception(error, circumstances)
 

@@ -28,7 +28,7 @@ from tputfind.measure.messages import (
     TimePipeline,
     TryBatch,
 )
-from tputfind.measure.methods import time_methods
+from tputfind.measure.methods import failure_of, time_methods
 from tputfind.measure.models import find_model, named_models, shape_text
 from tputfind.measure.outputs import check_output
 from tputfind.measure.pipeline import time_pipeline
@@ -146,7 +146,7 @@ def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
     except TputfindError:
         raise
     except BaseException as error:  # a model can raise anything, sys.exit too; the classifier says what
-        return msgspec.structs.replace(trial, failure=_failure(error, device, asked.batch_size, asked.passed))
+        return msgspec.structs.replace(trial, failure=failure_of(error, device, asked.batch_size, asked.passed))
     used = device.memory_use()
     return msgspec.structs.replace(
         trial,
@@ -169,7 +169,7 @@ def _time_batches(asked: TimeBatches, listener: Listener) -> Iterator[Timed]:
         except TputfindError:
             raise
         except BaseException as error:  # as above
-            row = Row(batch_size=batch_size, failure=_failure(error, device, batch_size, passed))
+            row = Row(batch_size=batch_size, failure=failure_of(error, device, batch_size, passed))
         yield Timed(row=msgspec.structs.replace(row, seconds=perf_counter() - start))
         if row.failure is not None or not device.usable():
             return
@@ -231,13 +231,6 @@ def _check(spec: Spec, device: Device, batch: Batch) -> OutputCheck | Failure:
         failure = of_exception(error, Circumstances(batch.size, None, device.under_a_ceiling))
         why = "no memory was left for it" if failure.kind == "out_of_memory" else f"the check failed: {failure.message}"
         return OutputCheck(result="unchecked", remark=why)
-
-
-def _failure(error: BaseException, device: Device, batch_size: int, passed: Passed | None) -> Failure:
-    """Return what an exception stands for; called while it is alive, so that memory is as short as it was."""
-    circumstances = Circumstances(batch_size, passed, device.under_a_ceiling, device.memory_is_short())
-    device.lift_limit()
-    return of_exception(error, circumstances)
 
 
 class _Loaded(NamedTuple):
