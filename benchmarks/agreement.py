@@ -3,8 +3,9 @@
     python benchmarks/agreement.py --runs 10 --csv results/agreement-nvidia-h200.csv
 
 The loop is as plain as can be: a process of its own, warm-up, batches submitted for ten seconds, the host clock, one
-synchronisation at the end. Each run is the main job with its defaults, in fresh processes, and the loops stand before
-and after all of them. Needs a CUDA device.
+synchronisation at the end. Each run is the main job with its defaults, in fresh processes. The loops stand before the
+runs, after them and evenly between; their mean is taken for the truth. The table is written after every run, and each
+run's own figures are printed. Needs a CUDA device.
 """
 
 from __future__ import annotations
@@ -46,39 +47,48 @@ print(json.dumps(rates))
 """
 
 
+Run = dict[int, tuple[float, float, float, str]]
+"""What a run reports, by batch size: throughput, both ends of its interval, kinds of notices."""
+
+
 def main() -> None:
-    """Measure, print a line a batch size, write the table."""
+    """Measure, print the figures of every loop and run, write the table."""
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--models", default="resnet50,mobilenet_v3_large,vit_b_16")
     asked.add_argument("--batch-sizes", default="1,32,256")
     asked.add_argument("--runs", type=int, default=10)
+    asked.add_argument("--loops", type=int, default=3)
     asked.add_argument("--loop-seconds", type=float, default=10)
     asked.add_argument("--csv")
     options = asked.parse_args()
     sizes = [int(size) for size in options.batch_sizes.split(",")]
-    table = []
+    done: list[dict[str, object]] = []
     with Children() as children:
         for model in options.models.split(","):
-            loops = [loop(model, sizes, options.loop_seconds)]
-            runs = [rows(children, model, sizes) for _ in range(options.runs)]
-            loops.append(loop(model, sizes, options.loop_seconds))
-            for size in sizes:
-                table.append(compared(model, size, [each[size] for each in loops], [each[size] for each in runs]))
-                print(table[-1], flush=True)
-            if options.csv:
-                pd.DataFrame(table).to_csv(options.csv, index=False, float_format="%.6g")
-    print(pd.DataFrame(table).to_string(float_format="%.4g"))
+            loops, runs = [loop(model, sizes, options.loop_seconds)], list[Run]()
+            print(model, "loop", loops[-1], flush=True)
+            for number in range(1, options.runs + 1):
+                runs.append(rows(children, model, sizes))
+                print(model, runs[-1], flush=True)
+                while len(loops) - 1 < number * (options.loops - 1) // options.runs:
+                    loops.append(loop(model, sizes, options.loop_seconds))
+                    print(model, "loop", loops[-1], flush=True)
+                lines = [compared(model, size, [at[size] for at in loops], [at[size] for at in runs]) for size in sizes]
+                if options.csv:
+                    pd.DataFrame(done + lines).to_csv(options.csv, index=False, float_format="%.6g")
+            done += lines
+    print(pd.DataFrame(done).to_string(float_format="%.4g"))
 
 
 def loop(model: str, sizes: list[int], seconds: float) -> dict[int, float]:
     """Return the samples per second of the plain loop, by batch size."""
     command = [sys.executable, "-c", LOOP, model, json.dumps(sizes), str(seconds)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return {int(size): rate for size, rate in json.loads(said.splitlines()[-1]).items()}
 
 
-def rows(children: Children, model: str, sizes: list[int]) -> dict[int, tuple[float, float, float, str]]:
-    """Return what one run reports, by batch size: throughput, both ends of its interval, kinds of notices."""
+def rows(children: Children, model: str, sizes: list[int]) -> Run:
+    """Return what one run reports."""
     spec = read_spec(model, {"dtype": "fp16", "device": "cuda", "batch_sizes": sizes})
     inspection = inspect(spec, children)
     record = measure(new_record(spec, inspection, "benchmarks/agreement.py"), children, Keeper(None, ""), Silent())
@@ -103,6 +113,7 @@ def compared(
         "model": model,
         "batch_size": size,
         "loop_per_s": truth,
+        "loops": len(loops),
         "loops_differ_percent": 100 * (max(loops) / min(loops) - 1),
         "runs": len(runs),
         "run_per_s_median": median(rates),
