@@ -9,29 +9,9 @@ import threading
 import time
 
 import pytest
+from support.gpu import spin_kernel
 
 MS = 1_000_000
-
-
-def spin_kernel():
-    """A kernel that ends so many nanoseconds after it began, by the GPU's own global clock."""
-    import torch
-
-    source = """
-    extern "C" __global__ void spin(long long nanoseconds) {
-        unsigned long long begin, now;
-        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
-        do { asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); } while (now - begin < nanoseconds);
-    }
-    """
-    kernel = torch.cuda._compile_kernel(source, "spin")
-
-    def spin(nanoseconds: int) -> None:
-        kernel((1, 1, 1), (1, 1, 1), (nanoseconds,))
-
-    spin(1000)
-    torch.cuda.synchronize()
-    return spin
 
 
 def by_name(timer):

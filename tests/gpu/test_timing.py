@@ -7,6 +7,7 @@ import time
 
 import pytest
 from support.command import run
+from support.gpu import loop_per_s, spin_kernel
 from support.rows import time_rows
 
 from tputfind.measure.children import Children
@@ -14,21 +15,6 @@ from tputfind.spec import read_spec
 from tputfind.summary import throughput_interval
 
 GIB = 2**30
-
-
-def spin_kernel():
-    """A kernel that ends so many nanoseconds after it began, by the GPU's own global clock."""
-    import torch
-
-    source = """
-    extern "C" __global__ void spin(long long nanoseconds) {
-        unsigned long long begin, now;
-        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
-        do { asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); } while (now - begin < nanoseconds);
-    }
-    """
-    kernel = torch.cuda._compile_kernel(source, "spin")
-    return lambda nanoseconds: kernel((1, 1, 1), (1, 1, 1), (nanoseconds,))
 
 
 class Unheard:
@@ -115,27 +101,44 @@ def test_throughput_agrees_with_a_plain_loop_under_the_host_clock(tmp_path, mode
     module = torchvision.models.get_model(model, weights=None).eval().half().cuda()
     inputs = torch.randn(batch_size, 3, 224, 224, dtype=torch.float16, device="cuda")
 
-    def plain_loop(seconds: float) -> float:
+    def plain_loop() -> float:
         with torch.inference_mode():
-            for _ in range(10):
-                module(inputs)
-            torch.cuda.synchronize()
-            start, batches = time.perf_counter(), 0
-            while time.perf_counter() - start < seconds:
-                for _ in range(10):
-                    module(inputs)
-                batches += 10
-            torch.cuda.synchronize()
-            return batches * batch_size / (time.perf_counter() - start)
+            return loop_per_s(lambda: module(inputs), 5) * batch_size
 
-    before = plain_loop(5)
+    before = plain_loop()
     ran = run(tmp_path, model, "--dtype", "fp16", "--batch-sizes", batch_size)
-    after = plain_loop(5)
+    after = plain_loop()
 
     assert ran.status == 0, ran.err
     (row,) = ran.record().rows
     print(f"{model} batch {batch_size}: {row.samples_per_s} {throughput_interval(row)}, loop {before} and {after}")
     assert row.samples_per_s == pytest.approx((before + after) / 2, rel=0.01)
+
+
+@pytest.mark.opens_gpu
+def test_the_marks_do_not_slow_down_a_host_that_is_the_limit():
+    """The window and a plain loop in turn, in one process: between processes such a row differs by far more."""
+    import torch
+    import torchvision
+
+    from tputfind.measure.devices.cuda import Cuda
+    from tputfind.measure.timing import Work, _throughput_window
+
+    module = torchvision.models.get_model("mobilenet_v3_large", weights=None).eval().half().cuda()
+    inputs = torch.randn(1, 3, 224, 224, dtype=torch.float16, device="cuda")
+
+    def step() -> object:
+        return module(inputs)
+
+    ratios = []
+    with torch.inference_mode():
+        loop_per_s(step, 2)
+        for _ in range(20):
+            spans_ms = _throughput_window(Work(step, step), Cuda(0).stopwatch(151), 150)
+            ratios.append(len(spans_ms) / (sum(spans_ms) / 1000) / loop_per_s(step, 0.5))
+
+    print(f"window against loop: {statistics.median(ratios):.4f} of {sorted(ratios)}")
+    assert statistics.median(ratios) == pytest.approx(1, abs=0.03)
 
 
 def test_fp32_is_ieee_and_tf32_is_faster():
@@ -158,4 +161,5 @@ def test_small_batches_are_host_bound_and_large_ones_are_not(tmp_path):
     small, large = ran.record().rows
     assert host_bound(small) is True
     assert host_bound(large) is False
-    assert "host bound" in ran.out
+    told = {notice.kind: notice.batch_sizes for notice in ran.record().notices}
+    assert told["host_bound"] == (1,)
