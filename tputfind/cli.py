@@ -120,7 +120,7 @@ def run(models: tuple[str, ...], **options: Any) -> None:
 @click.argument("models", metavar="MODEL [MODEL]", nargs=-1)
 @_same_options("dtype", "device", "layout", "image_size", "input_size", "seed", "warmup", "trial_timeout")
 @click.option("--batch-size", metavar="N", help="samples of a batch  [32]")
-@click.option("--repeats", metavar="N", help="timings of each way  [50]")
+@click.option("--repeats", metavar="N", help="timings of each way  [50; 200 of two models]")
 @click.option("--drop", metavar="N", help="first timings that do not count  [5]")
 @click.option("--host-work", metavar="TIME", help="CPU work between two models  [10ms]")
 @click.option("--json", "json_file", metavar="FILE", help="also write all samples")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from statistics import fmean, median
 from typing import Final, Literal, NamedTuple, Self
 
@@ -53,6 +54,14 @@ STAGE_WAYS: Final[dict[StageWay, str]] = {
 }
 
 
+Loop = tuple[tuple[Way, ...], Condition]
+"""What one loop answers: the ways that it times together, and the condition."""
+HOST_CLOCK: Final[tuple[Way, ...]] = ("host_clock",)
+GRAPH: Final[tuple[Way, ...]] = ("graph",)
+_TURN: Final = 5
+_FEWEST_TURNS: Final = 9
+
+
 class Asked(NamedTuple):
     """What to time: a batch of one model, or a pipeline of two with CPU work of ``host_work_ms`` between them."""
 
@@ -64,7 +73,7 @@ class Asked(NamedTuple):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What one loop found, in milliseconds a batch: the samples that count, in order of time, and their summary.
+    """What one way found, in milliseconds a batch: the samples that count, in order of time, and their summary.
 
     ``std_ms`` is None of a single sample.
     """
@@ -118,7 +127,7 @@ class Methods(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class StageCell(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of a pipeline, or the whole of it, timed in one way. The whole has one sample a round."""
+    """One stage of a pipeline, or the whole of it, timed in one way. The whole has one sample a turn."""
 
     stage: Stage
     way: StageWay
@@ -126,7 +135,7 @@ class StageCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PipelineTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process found of a pipeline, or the failure that ended it, and which model's that was."""
+    """What a process found of a pipeline in one turn, or the failure that ended it, and which model's that was."""
 
     cells: tuple[StageCell, ...] = ()
     failure: Failure | None = None
@@ -148,7 +157,6 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=
     batch_size: int
     repeats: int
     drop: int
-    rounds: int
     host_work_ms: float
     cells: tuple[StageCell, ...]
     sentences: tuple[str, ...] = ()
@@ -158,8 +166,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=
         return _indented(self)
 
 
-def loops(device: str, *, cold: bool) -> list[tuple[tuple[Way, ...], Condition]]:
-    """Return what is to be timed on a device, in order: the ways that one loop answers together, and the condition.
+def loops(device: str, *, cold: bool) -> list[Loop]:
+    """Return what is to be timed on a device, in order.
 
     On the CPU a call returns when its work is done, so that one loop under the host clock answers all that there is.
     """
@@ -172,9 +180,47 @@ def loops(device: str, *, cold: bool) -> list[tuple[tuple[Way, ...], Condition]]
     conditions: tuple[Condition, ...] = ("warm", "pageable") if on_cpu else ("warm", "pageable", "pinned")
     planned = [(ways, condition) for condition in conditions for ways in together]
     planned = [(ways, condition) for ways, condition in planned if condition == "warm" or ways != tuple(BOUNDARIES)]
-    if device.startswith("cuda"):  # the last, since a capture that fails may leave the process unable to go on
-        planned += [(("graph",), condition) for condition in conditions]
+    if device.startswith("cuda"):
+        planned += [(GRAPH, condition) for condition in conditions]
     return planned
+
+
+def is_plain(loop: Loop) -> bool:
+    """Return whether a loop is of the model as it is: neither of a graph, nor with copies."""
+    ways, condition = loop
+    return ways != GRAPH and condition in ("warm", "cold")
+
+
+def turn_counts(timings: int) -> list[int]:
+    """Return how many timings a way takes in each of its turns.
+
+    What is compared is timed in turn, a few batches at a time, so that a host or clocks that change within seconds
+    favour none: five a turn, but nine turns at the least where there are so many timings.
+    """
+    turns = max(min(timings, _FEWEST_TURNS), timings // _TURN)
+    return [timings * (number + 1) // turns - timings * number // turns for number in range(turns)]
+
+
+def by_turn(samples_ms: Sequence[float]) -> list[Sequence[float]]:
+    """Return the samples of each turn, of samples that were taken as ``turn_counts`` says."""
+    counts = turn_counts(len(samples_ms))
+    return [samples_ms[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
+
+
+def schedule(planned: Sequence[Loop], repeats: int, drop: int) -> list[list[tuple[Loop, int]]]:
+    """Return what is to be run in each turn, and for how many timings.
+
+    Before the turns every loop takes the timings that will not count. The host clock alone takes all of its own there:
+    how far the launch queue fills is part of what it shows. So does what is cold, which is warm after it. Each turn of
+    the others begins with another loop.
+    """
+    in_turn = [(ways, condition) for ways, condition in planned if ways != HOST_CLOCK and condition != "cold"]
+    first = [(loop, drop if loop in in_turn else repeats) for loop in planned]
+    turns = [[(loop, count) for loop, count in first if count]]
+    for number, count in enumerate(turn_counts(repeats - drop) if in_turn else []):
+        begin = number % len(in_turn)
+        turns.append([(loop, count) for loop in in_turn[begin:] + in_turn[:begin]])
+    return turns
 
 
 def cell_of(cells: Iterable[Cell], way: Way, condition: Condition) -> Cell | None:

@@ -19,6 +19,10 @@ from tputfind.spec import LARGEST_BATCH, Spec, read_spec
 
 MOST_REPEATS: Final = 10_000
 _DEFAULTS: Final = {"batch_size": "32", "repeats": "50", "drop": "5"}
+_FEWEST_TIMINGS: Final = 3
+"""Fewer cannot be compared with others."""
+_OF_A_PIPELINE: Final = {"repeats": "200"}
+"""The host's work varies more than the device's."""
 _DEFAULT_HOST_WORK_MS: Final = 10.0
 _LONGEST_HOST_WORK_MS: Final = 60_000.0
 
@@ -46,15 +50,16 @@ def read_request(
     Raises:
         BadRequest: what is wrong, all of it in one line.
     """
-    given = {name: value for name, value in options.items() if value is not None}
+    defaults = _DEFAULTS if len(models) == 1 else _DEFAULTS | _OF_A_PIPELINE
+    given = defaults | {name: value for name, value in options.items() if value is not None}
     problems: list[str] = []
     if not 1 <= len(models) <= 2:
         problems.append("name one MODEL, or two for a pipeline")
     batch_size = _count("batch_size", given, problems, 1, LARGEST_BATCH)
     repeats = _count("repeats", given, problems, 2, MOST_REPEATS)
     drop = _count("drop", given, problems, 0, MOST_REPEATS)
-    if not problems and drop >= repeats:
-        problems.append(f"--drop {drop} leaves nothing of --repeats {repeats}")
+    if not problems and repeats - drop < _FEWEST_TIMINGS:
+        problems.append(f"--drop {drop} leaves fewer than {_FEWEST_TIMINGS} of --repeats {repeats}")
     host_work_ms = _host_work_ms(given.pop("host_work", None), len(models), problems)
     specs: list[Spec] = []
     for model in models:
@@ -114,7 +119,7 @@ def _write(found: Methods | Pipeline, places: Places, problems: list[TputfindErr
 
 def _count(name: str, given: dict[str, object], problems: list[str], least: int, most: int) -> int:
     """Take an option that is a whole number out of those given, and return it; what is wrong goes to the problems."""
-    text = str(given.pop(name, _DEFAULTS[name])).strip()
+    text = str(given.pop(name)).strip()
     if text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most:
         return int(text)
     problems.append(f"--{name.replace('_', '-')}: {text!r} is not a whole number from {least} to {most}")

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from itertools import islice
-from typing import Final
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from time import perf_counter
 
 import msgspec
 
 from tputfind import __version__, mistakes, notices, run
 from tputfind.clocks import (
     BOUNDARIES,
-    CONDITIONS,
+    GRAPH,
     METHODS,
     Asked,
     Cell,
     Condition,
+    Figures,
+    Loop,
     Methods,
     Pipeline,
     PipelineTimes,
+    Stage,
+    StageCell,
+    StageWay,
     Way,
     figures_of,
+    is_plain,
     loops,
+    schedule,
+    turn_counts,
 )
 from tputfind.errors import ModelFailed, NothingFits, TputfindError
 from tputfind.measure.bench import FIRST_TIMEOUT_S
@@ -34,9 +41,6 @@ from tputfind.measure.messages import TimeMethods, TimePipeline
 from tputfind.record import Failure
 from tputfind.report.progress import ShownProgress
 from tputfind.spec import Spec
-
-ROUNDS: Final = 7
-"""The loops of a pipeline are run so often, in turn, so that what changes with time favours none."""
 
 
 def measure(asked: Asked, children: Children, progress: ShownProgress) -> Methods | Pipeline:
@@ -59,9 +63,11 @@ def _time_methods(asked: Asked, children: Children, progress: ShownProgress) -> 
     cells = _warm_cells(asked, device, children, progress)
     known = figures_of(cells, "host_clock_synchronised")
     expected_s = asked.repeats * known.mean_ms / 1000 if known else 0.0
-    for ways, _ in loops(device, cold=True):
+    for ways, condition in loops(device, cold=True):
         progress.doing(f"{_named(ways)}, without warm-up", expected_s or None)
-        cells += _cold_cells(asked, ways, expected_s, children)
+        cold, _ = _asked_of_one(asked, [(ways, condition)], children, None, expected_s)
+        _check(asked, cold)
+        cells += cold
     found = Methods(
         tputfind=__version__,
         command=shlex.join(["tputfind", *sys.argv[1:]]),
@@ -78,56 +84,112 @@ def _time_methods(asked: Asked, children: Children, progress: ShownProgress) -> 
 
 
 def _warm_cells(asked: Asked, device: str, children: Children, progress: ShownProgress) -> list[Cell]:
-    """Ask one process for all that is warm. What it cannot do any more after a failure has failed of the same."""
+    """Time in one process, in turn, all that is warm.
+
+    Whether the model can be captured is tried in a process of its own: a capture that fails may leave its process with
+    an allocator that is slower, and all that is compared is to come from one process in one state. Where that process
+    ends before its time, another one does without copies and graph, and nothing of the first is kept.
+    """
+    planned = loops(device, cold=False)
+    graphs = [loop for loop in planned if loop[0] == GRAPH]
+    uncaptured: list[Cell] = []
+    if graphs:
+        progress.doing("trying to capture it", None)
+        once = asked._replace(repeats=1, drop=0)
+        tried, _ = _asked_of_one(once, graphs[:1], children)
+        if (failure := tried[0].failure) is not None:
+            planned = [loop for loop in planned if loop not in graphs]
+            uncaptured = [Cell(way="graph", condition=condition, failure=failure) for _, condition in graphs]
+    cells, may_be_the_others = _asked_of_one(asked, planned, children, progress)
+    plain = [loop for loop in planned if is_plain(loop)]
+    failure = _failure(cells)
+    if failure is not None and may_be_the_others:
+        again, _ = _asked_of_one(asked, plain, children, progress)
+        ended = msgspec.structs.replace(failure, message=f"their process ended: {failure.message}")
+        others = (cell for cell in cells if not is_plain(((cell.way,), cell.condition)))
+        cells = [*again, *(Cell(way=cell.way, condition=cell.condition, failure=ended) for cell in others)]
+    _check(asked, cells)
+    return cells + uncaptured
+
+
+def _asked_of_one(
+    asked: Asked,
+    planned: Sequence[Loop],
+    children: Children,
+    progress: ShownProgress | None = None,
+    expected_s: float = 0.0,
+) -> tuple[list[Cell], bool]:
+    """Return one cell of each way and condition that one process times, and whether, if the process has ended before
+    its time, that may be the doing of copies or of a graph.
+
+    What it could not do any more after a failure has failed of the same.
+    """
     (spec,) = asked.specs
-    question = TimeMethods(spec, asked.batch_size, asked.repeats, asked.drop)
-    cells: list[Cell] = []
+    question = TimeMethods(spec, asked.batch_size, asked.repeats, asked.drop, tuple(planned), expected_s)
+    turns = schedule(planned, asked.repeats, asked.drop)
+    share = _Share(progress, "every way in turn", sum(len(ways) for turn in turns for (ways, _), _ in turn))
+    told: dict[tuple[Way, Condition], list[Cell]] = {}
     failure: Failure | None = None
-    with _ended(children.ask(question, Cell, _timeout_s(spec))) as answers:
-        for ways, condition in loops(device, cold=False):
-            progress.doing(f"{_named(ways)}, {CONDITIONS[condition]}", None)
-            told = _told(answers, ways, condition, failure)
-            failure = told[0].failure or failure
-            cells += told
-    _check(asked, cells)
-    return cells
-
-
-def _cold_cells(asked: Asked, ways: tuple[Way, ...], expected_s: float, children: Children) -> list[Cell]:
-    (spec,) = asked.specs
-    question = TimeMethods(spec, asked.batch_size, asked.repeats, asked.drop, ways, expected_s)
-    with _ended(children.ask(question, Cell, _timeout_s(spec))) as answers:
-        cells = _told(answers, ways, "cold", None)
-    _check(asked, cells)
-    return cells
-
-
-@contextmanager
-def _ended(answers: Generator[Cell]) -> Iterator[Iterator[Cell]]:
-    """Give the answers of a process, and then see it to its end, which is not to be killed for having said all."""
-    with closing(answers):
-        yield answers
-        with suppress(ChildFailed):
-            next(answers, None)
-
-
-def _told(answers: Iterator[Cell], ways: Sequence[Way], condition: Condition, before: Failure | None) -> list[Cell]:
-    """Return the cells of one loop; those of a process that has ended have failed, of what ``before`` says if any."""
-    failure = before or of_misuse()
+    own = False
     try:
-        told = list(islice(answers, len(ways)))
+        with closing(children.ask(question, Cell, _timeout_s(spec))) as answers:
+            for cell in answers:
+                told.setdefault((cell.way, cell.condition), []).append(cell)
+                share.add(1)
+                if cell.failure is not None:
+                    failure = cell.failure
+                    own = is_plain(((cell.way,), cell.condition)) and failure.kind != "out_of_memory"
     except ChildFailed as death:
-        told, failure = [], death.failure
-    whole = [(cell.way, cell.condition) for cell in told] == [(way, condition) for way in ways]
-    return told if whole else [Cell(way=way, condition=condition, failure=failure) for way in ways]
+        failure, own = death.failure, death.failure.kind == "timeout"
+    cells = [
+        _joined(asked, way, condition, told.get((way, condition), []), failure or of_misuse())
+        for ways, condition in planned
+        for way in ways
+    ]
+    worked = any(turns[0].failure is None for loop, turns in told.items() if is_plain(((loop[0],), loop[1])))
+    return cells, worked and not own and not all(map(is_plain, planned))
+
+
+def _joined(asked: Asked, way: Way, condition: Condition, turns: Sequence[Cell], otherwise: Failure) -> Cell:
+    """Return the turns of a way as one cell, without what does not count; one that was cut short has failed."""
+    failure = next((cell.failure for cell in turns if cell.failure is not None), None)
+    samples_ms = [ms for cell in turns if cell.figures is not None for ms in cell.figures.samples_ms]
+    if failure is not None or len(samples_ms) < asked.repeats:
+        return Cell(way=way, condition=condition, failure=failure or otherwise)
+    counted = samples_ms if condition == "cold" else samples_ms[asked.drop :]
+    return Cell(way=way, condition=condition, figures=Figures.of(counted))
+
+
+class _Share:
+    """Shows how much of something is done, in tenths, and about how long the rest will take."""
+
+    def __init__(self, progress: ShownProgress | None, what: str, whole: int) -> None:
+        self._progress = progress
+        self._what = what
+        self._whole = whole
+        self._done = 0
+        self._begin = perf_counter()
+        if progress is not None:
+            progress.doing(what, None)
+
+    def add(self, count: int) -> None:
+        before, self._done = 10 * self._done // self._whole, self._done + count
+        tenths = 10 * self._done // self._whole
+        if self._progress is not None and before < tenths < 10:
+            left_s = (perf_counter() - self._begin) * (self._whole / self._done - 1)
+            self._progress.doing(f"{self._what}, {10 * tenths} % done", left_s)
 
 
 def _check(asked: Asked, cells: Iterable[Cell]) -> None:
-    """Raise the first failure of a plain batch; one with copies, or of the graph, is that cell's own."""
-    plain = (cell for cell in cells if cell.condition in ("warm", "cold") and cell.way != "graph")
-    failure = next((cell.failure for cell in plain if cell.failure is not None), None)
+    failure = _failure(cells)
     if failure is not None:
         raise _no_answer(asked.specs[0].model, asked.batch_size, failure)
+
+
+def _failure(cells: Iterable[Cell]) -> Failure | None:
+    """Return the first failure of the model as it is; one with copies, or of the graph, is that cell's own."""
+    plain = (cell for cell in cells if is_plain(((cell.way,), cell.condition)))
+    return next((cell.failure for cell in plain if cell.failure is not None), None)
 
 
 def _time_pipeline(asked: Asked, children: Children, progress: ShownProgress) -> Pipeline:
@@ -139,8 +201,7 @@ def _time_pipeline(asked: Asked, children: Children, progress: ShownProgress) ->
         progress.doing("looking at the model and the device", None)
         inspections.append(run.inspect(spec, children))
     progress.about(f"{first.model}, CPU work, {second.model}")
-    progress.doing(f"timing the pipeline, {ROUNDS} rounds", None)
-    times = _pipeline_times(asked, children)
+    times = _pipeline_times(asked, children, progress)
     if times.failure is not None:
         raise _no_answer(times.failed_model, asked.batch_size, times.failure)
     found = Pipeline(
@@ -153,20 +214,39 @@ def _time_pipeline(asked: Asked, children: Children, progress: ShownProgress) ->
         batch_size=asked.batch_size,
         repeats=asked.repeats,
         drop=asked.drop,
-        rounds=ROUNDS,
         host_work_ms=asked.host_work_ms,
         cells=times.cells,
     )
     return msgspec.structs.replace(found, sentences=mistakes.of_pipeline(found))
 
 
-def _pipeline_times(asked: Asked, children: Children) -> PipelineTimes:
+def _pipeline_times(asked: Asked, children: Children, progress: ShownProgress) -> PipelineTimes:
+    """Return what all turns found, or the failure that ended them."""
     first, second = asked.specs
-    question = TimePipeline((first, second), asked.batch_size, asked.repeats, asked.drop, ROUNDS, asked.host_work_ms)
+    question = TimePipeline((first, second), asked.batch_size, asked.repeats, asked.drop, asked.host_work_ms)
+    turns = len(turn_counts(asked.repeats - asked.drop))
+    share = _Share(progress, "timing the pipeline, every way in turn", turns)
+    found: dict[tuple[Stage, StageWay], list[float]] = {}
+    failure, done = of_misuse(), 0
     try:
-        return children.ask_one(question, PipelineTimes, _timeout_s(first))
+        with closing(children.ask(question, PipelineTimes, _timeout_s(first))) as answers:
+            for turn in answers:
+                if turn.failure is not None:
+                    return turn
+                for cell in turn.cells:
+                    found.setdefault((cell.stage, cell.way), []).extend(cell.figures.samples_ms)
+                done += 1
+                share.add(1)
     except ChildFailed as death:
-        return PipelineTimes(failure=death.failure, failed_model=f"{first.model} with {second.model}")
+        failure = death.failure
+    if done < turns:
+        return PipelineTimes(failure=failure, failed_model=f"{first.model} with {second.model}")
+    return PipelineTimes(
+        cells=tuple(
+            StageCell(stage=stage, way=way, figures=Figures.of(samples_ms))
+            for (stage, way), samples_ms in found.items()
+        )
+    )
 
 
 def _no_answer(model: str, batch_size: int, failure: Failure) -> TputfindError:

@@ -1,13 +1,13 @@
 """What each way of timing gets wrong, in one sentence with its size: pure functions of the figures.
 
-A sentence says no more than the figures do: where a difference is under 1 % it does not matter, and where the intervals
-of two means overlap it is not told from noise.
+A sentence that compares two ways says no more than the figures do: a difference of which the interval holds nothing at
+all may be noise, and one that is known to be under 1 % does not matter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from statistics import fmean
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 from tputfind.clocks import (
@@ -18,6 +18,7 @@ from tputfind.clocks import (
     Stage,
     StageCell,
     StageWay,
+    by_turn,
     cell_of,
     figures_of,
     stage_figures,
@@ -30,6 +31,8 @@ from tputfind.units import format_bytes, format_figure, format_ratio, format_sha
 
 NO_MATTER: Final = 0.01
 """A difference below this share does not matter."""
+_CONFIDENCE: Final = 0.99
+"""Of the intervals of differences: a table makes up to five comparisons."""
 _NEARLY_ALL: Final = 0.9
 _QUEUED: Final = 2.0
 """Calls that take so many times as long as a single one on an idle device wait behind earlier ones."""
@@ -76,29 +79,31 @@ class _Change(NamedTuple):
 
 
 def _change(base: Figures, other: Figures) -> _Change | None:
-    """Compare two means; None where the base is too short to be compared with."""
+    """Compare two means turn by turn: what the machine does in a turn, it does to both. None of a base of nothing."""
+    return _change_by(by_turn, base, other)
+
+
+def _change_of_wholes(base: Figures, other: Figures) -> _Change | None:
+    """Compare the wholes of a pipeline, of which each turn has one."""
+    return _change_by(lambda samples_ms: [[ms] for ms in samples_ms], base, other)
+
+
+def _change_by(
+    turns_of: Callable[[Sequence[float]], Sequence[Sequence[float]]], base: Figures, other: Figures
+) -> _Change | None:
     if base.mean_ms <= 0:
         return None
     share = other.mean_ms / base.mean_ms - 1
-    if abs(share) < NO_MATTER:
-        return _Change(share, "same")
-    one, two = (mean_interval([figures.samples_ms]) for figures in (base, other))
-    if one is not None and two is not None and one.low <= two.high and two.low <= one.high:
+    if len(base.samples_ms) != len(other.samples_ms):
         return _Change(share, "unclear")
-    return _Change(share, "more" if share > 0 else "less")
-
-
-def _change_by_rounds(base: Figures, other: Figures) -> _Change | None:
-    """Compare two wholes round by round: what the machine does in a round, it does to both."""
-    if min(base.samples_ms) <= 0 or len(base.samples_ms) != len(other.samples_ms):
-        return None
-    ratios = [[two / one] for one, two in zip(base.samples_ms, other.samples_ms, strict=True)]
-    share, interval = fmean(ratio for (ratio,) in ratios) - 1, mean_interval(ratios)
-    if abs(share) < NO_MATTER:
+    differences = [(two - one) / base.mean_ms for one, two in zip(base.samples_ms, other.samples_ms, strict=True)]
+    interval = mean_interval(turns_of(differences), _CONFIDENCE)
+    half = math.inf if interval is None else (interval.high - interval.low) / 2
+    if abs(share) + half <= NO_MATTER:
         return _Change(share, "same")
-    if interval is not None and interval.low <= 1 <= interval.high:
+    if half >= abs(share):
         return _Change(share, "unclear")
-    return _Change(share, "more" if share > 0 else "less")
+    return _Change(share, "same" if abs(share) < NO_MATTER else "more" if share > 0 else "less")
 
 
 def _host_clock_alone(cells: Sequence[Cell]) -> Iterator[str]:
@@ -193,7 +198,7 @@ def _host_against_events(cells: Sequence[Cell]) -> Iterator[str]:
     if change.kind == "same":
         yield f"The synchronised host clock and an event pair agree within 1 % ({sizes})."
     elif change.kind == "unclear":
-        yield f"The synchronised host clock and an event pair agree but for noise ({sizes})."
+        yield f"The synchronised host clock and an event pair do not differ by more than the noise ({sizes})."
     else:
         way = "more" if change.kind == "more" else "less"
         yield f"The synchronised host clock reads {change.shown} {way} than an event pair around the call ({sizes})."
@@ -216,15 +221,16 @@ def _copies(cells: Sequence[Cell]) -> Iterator[str]:
 def _added(change: _Change) -> str:
     if change.kind == "more":
         return f"adds {change.shown}"
-    return {"same": "adds less than 1 %", "less": "adds nothing"}.get(
-        change.kind, "adds nothing that stands out from the noise"
-    )
+    if change.kind == "unclear":
+        more = "adds" if change.share > 0 else "takes off"
+        return f"{more} {change.shown}, which does not stand out from the noise"
+    return {"same": "adds less than 1 %", "less": "adds nothing"}[change.kind]
 
 
 def _graph(cells: Sequence[Cell]) -> Iterator[str]:
     cell, eager = cell_of(cells, "graph", "warm"), figures_of(cells, "events_at_end")
     if cell is not None and cell.failure is not None:
-        yield f"There is no CUDA graph to compare with: this model cannot be captured ({cell.failure.message})."
+        yield f"There is no CUDA graph to compare with: it could not be captured and replayed ({cell.failure.message})."
     change = _change(eager, cell.figures) if cell and cell.figures and eager else None
     if change is None or cell is None or cell.figures is None or eager is None:
         return
@@ -250,7 +256,7 @@ def _cost_to_the_whole(cells: Sequence[StageCell]) -> Iterator[str]:
     }
     for way, doing in doings.items():
         timed = stage_figures(cells, "whole", way)
-        change = _change_by_rounds(untimed, timed) if untimed and timed else None
+        change = _change_of_wholes(untimed, timed) if untimed and timed else None
         if change is None or timed is None or untimed is None:
             continue
         sizes = f"{_against(timed, untimed)} not timed"
@@ -266,7 +272,7 @@ def _cost_to_the_whole(cells: Sequence[StageCell]) -> Iterator[str]:
 
 def _difference_on_the_cpu(cells: Sequence[StageCell]) -> str:
     untimed, timed = (stage_figures(cells, "whole", way) for way in ("untimed", "synchronised"))
-    change = _change_by_rounds(untimed, timed) if untimed and timed else None
+    change = _change_of_wholes(untimed, timed) if untimed and timed else None
     if change is None or change.kind == "same":
         return ""
     return f"; the {change.shown} that the wholes differ by is the unrest of the machine"

@@ -9,7 +9,7 @@ from statistics import correlation, fmean, median, stdev
 from typing import Final, NamedTuple
 
 CONFIDENCE: Final = 0.95
-"""Of every interval."""
+"""Of every interval that is reported."""
 _GROUPS: Final = 10
 """Samples of one process are taken together in so many groups. Schmeiser, "Batch Size Effects in the Analysis of
 Simulation Output", Operations Research 30 (1982): more than 30 gain nothing, and 10 leave room for correlation."""
@@ -72,7 +72,7 @@ def samples_for_percentile(percent: float) -> int:
     return math.ceil(round(100 / (100 - percent), 6))
 
 
-def mean_interval(processes: Sequence[Sequence[float]]) -> Interval | None:
+def mean_interval(processes: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Interval | None:
     """Return the interval of the mean of samples that came from one or several processes, each in order of time.
 
     Samples of one process are correlated, and processes differ from each other by more than their samples say, so that
@@ -92,7 +92,7 @@ def mean_interval(processes: Sequence[Sequence[float]]) -> Interval | None:
     centre = sum(map(sum, groups)) / samples
     residuals = (sum(group) - centre * len(group) for group in groups)
     variance = sum(residual**2 for residual in residuals) * len(groups) / (len(groups) - 1) / samples**2
-    return _around(centre, math.sqrt(variance), len(groups))
+    return _around(centre, math.sqrt(variance), len(groups), confidence)
 
 
 def median_interval(processes: Sequence[Sequence[float]]) -> Interval | None:
@@ -114,8 +114,8 @@ def widened(interval: Interval, share: float) -> Interval:
     return Interval(middle - half, middle + half)
 
 
-def _around(centre: float, error: float, groups: int) -> Interval:
-    half = t_quantile(groups - 1) * error
+def _around(centre: float, error: float, groups: int, confidence: float = CONFIDENCE) -> Interval:
+    half = t_quantile(groups - 1, confidence) * error
     return Interval(centre - half, centre + half)
 
 
@@ -132,12 +132,12 @@ def _runs(samples: Sequence[float]) -> list[Sequence[float]]:
     return [samples[low:high] for low, high in pairwise(edges)]
 
 
-def t_quantile(degrees_of_freedom: int) -> float:
-    """Return what Student's t stays within, on both sides, with the probability ``CONFIDENCE``."""
-    low, high = 0.0, 20.0
+def t_quantile(degrees_of_freedom: int, confidence: float = CONFIDENCE) -> float:
+    """Return what Student's t stays within, on both sides, with this probability: up to 0.99."""
+    low, high = 0.0, 64.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _t_within(middle, degrees_of_freedom) < CONFIDENCE else (low, middle)
+        low, high = (middle, high) if _t_within(middle, degrees_of_freedom) < confidence else (low, middle)
     return high
 
 

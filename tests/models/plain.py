@@ -119,6 +119,45 @@ class ChangesItsPace(nn.Module):
         return x * 2
 
 
+class DiesOfNewInputs(nn.Module):
+    """Counts its calls in its inputs, and kills its process where the count is old, because they were copied anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.calls and x[0, 0] != self.calls:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.calls += 1
+        x[0, 0] = self.calls
+        time.sleep(0.05)
+        return x * 2
+
+
+def dies_of_new_inputs():
+    return DiesOfNewInputs(), small_inputs
+
+
+class FailsLate(nn.Module):
+    """Takes 50 ms, and raises from its 20th call on: after the first turns, whatever was copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls >= 20:
+            raise ValueError("the cache has 20 places")
+        time.sleep(0.05)
+        return x * 2
+
+
+def fails_from_its_20th_call_on():
+    return FailsLate(), small_inputs
+
+
 def settles_in_200_steps():
     return ChangesItsPace(lambda steps: 5 * (1 + math.exp(-steps / 50))), small_inputs
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from support.command import ENVIRONMENT, MODELS, command, run
 
-from tputfind.clocks import Methods, Pipeline, figures_of, stage_figures
+from tputfind.clocks import Methods, Pipeline, cell_of, figures_of, stage_figures, turn_counts
 
 FEW = ("--device", "cpu", "--batch-size", 2, "--repeats", 6, "--drop", 1, "--warmup", 1)
 SMALL = (*FEW, "--image-size", 64)
@@ -46,12 +46,12 @@ def test_two_models_make_a_pipeline(tmp_path):
     assert ran.err == "saved all.json\n"
     found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Pipeline)
     stages = [stage_figures(found.cells, stage, "synchronised") for stage in ("first", "work", "second")]
-    assert [len(figures.samples_ms) for figures in stages] == [5 * found.rounds] * 3
+    assert [len(figures.samples_ms) for figures in stages] == [found.repeats - found.drop] * 3
     assert 20 <= stages[0].median_ms < 200  # it sleeps for 20 ms
     assert 5 < min(stages[1].samples_ms) < 60  # others may share this machine
     for way in ("synchronised", "untimed"):
         whole = stage_figures(found.cells, "whole", way)
-        assert len(whole.samples_ms) == found.rounds
+        assert len(whole.samples_ms) == len(turn_counts(found.repeats - found.drop))
         assert whole.mean_ms > 25
     assert stage_figures(found.cells, "whole", "events") is None
     assert "synchronising costs nothing there" in ran.out.replace("\n", " ")
@@ -66,6 +66,11 @@ def test_two_models_make_a_pipeline(tmp_path):
         (["resnet18", "--device", "cuda:99"], 3, "there is no cuda:99 here"),
         ([f"{MODELS}/plain.py:mebibytes", *FEW, "--batch-size", 4_000_000], 4, "batch 4000000 does not fit"),
         ([f"{MODELS}/plain.py:fails", *FEW], 5, "fails at batch 2: ValueError: this model was made for 0 samples"),
+        (
+            [f"{MODELS}/plain.py:fails_from_its_20th_call_on", *FEW],
+            5,
+            "fails at batch 2: ValueError: the cache has 20 places",
+        ),
         ([f"{MODELS}/plain.py:says_done_above_4", *FEW, "--batch-size", 6], 5, "it closed the pipe for its answers"),
         ([f"{MODELS}/plain.py:hangs", *FEW, "--trial-timeout", "3s"], 5, "no answer within 3 s"),
         (
@@ -91,6 +96,27 @@ def test_inputs_that_cannot_be_copied_cost_their_cells_only(tmp_path):
     assert "from pageable memory fails (RuntimeError: " in ran.out.replace("\n", " ")
 
 
+def test_where_copies_end_the_process_they_cost_their_cells_only(tmp_path):
+    ran = run(tmp_path, "clocks", f"{MODELS}/plain.py:dies_of_new_inputs", *FEW, "--json", "all.json")
+
+    assert ran.status == 0, ran.err
+    found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Methods)
+    assert len(figures_of(found.cells, "host_clock_synchronised").samples_ms) == 5
+    assert len(figures_of(found.cells, "host_clock_synchronised", "cold").samples_ms) == 6
+    assert cell_of(found.cells, "host_clock_synchronised", "pageable").failure.kind == "died"
+    assert "from pageable memory fails (their process ended: killed by SIGKILL" in " ".join(ran.out.split())
+
+
+def test_progress_is_shown_in_tenths_with_the_time_that_is_left(tmp_path):
+    ran = run(tmp_path, "clocks", f"{MODELS}/plain.py:mebibytes", "--device", "cpu", "--repeats", 100)
+
+    assert ran.status == 0, ran.err
+    shown = [line for line in ran.err.splitlines() if "every way in turn, " in line]
+    assert 5 <= len(shown) <= 9
+    assert shown[-1].endswith("left")
+    assert "90 % done" in shown[-1]
+
+
 def test_an_interruption_ends_it_with_130(tmp_path):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
@@ -101,7 +127,7 @@ def test_an_interruption_ends_it_with_130(tmp_path):
         text=True,
     )
     for line in process.stderr:
-        if "host clock" in line:
+        if "every way in turn" in line:
             process.send_signal(signal.SIGINT)
             break
     _, err = process.communicate(timeout=30)

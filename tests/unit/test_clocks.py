@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import io
+import random
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -13,7 +15,18 @@ from rich.console import Console
 from support.records import example
 
 from tputfind import clocks_job, mistakes
-from tputfind.clocks import Cell, Figures, Methods, Pipeline, StageCell, figures_of, loops
+from tputfind.clocks import (
+    Cell,
+    Figures,
+    Methods,
+    Pipeline,
+    StageCell,
+    by_turn,
+    figures_of,
+    loops,
+    schedule,
+    turn_counts,
+)
 from tputfind.errors import BadRequest
 from tputfind.job import Places
 from tputfind.record import Failure
@@ -87,12 +100,11 @@ def pipeline(wholes=(57.1, 48.2, 48.0), first=(27.0, 26.9)) -> Pipeline:
         environment=example().environment,
         input_shapes=("3x224x224", "16"),
         batch_size=32,
-        repeats=50,
+        repeats=200,
         drop=5,
-        rounds=3,
         host_work_ms=10.0,
         cells=tuple(
-            StageCell(stage=stage, way=way, figures=steady(mean_ms, 4))
+            StageCell(stage=stage, way=way, figures=steady(mean_ms, 39 if stage == "whole" else 195))
             for way, means in times.items()
             for stage, mean_ms in zip(("first", "work", "second", "whole"), means, strict=True)
             if mean_ms is not None
@@ -143,7 +155,7 @@ def test_every_mistake_is_said_with_its_size():
         ({"submission": 0.2}, "CUDA graph", "Launched as a whole, as a CUDA graph, the batch takes 75 % less"),
         ({"graph": 4.01}, "CUDA graph", "gains less than 1 % here"),
         ({"graph": 5.0}, "CUDA graph", "gains nothing here: the batch takes 25 % more"),
-        ({"graph": None}, "CUDA graph", "cannot be captured (RuntimeError: operation not permitted"),
+        ({"graph": None}, "CUDA graph", "could not be captured and replayed (RuntimeError: operation not permitted"),
     ],
 )
 def test_a_sentence_is_by_case(means, words, expected):
@@ -161,6 +173,115 @@ def test_a_difference_within_the_noise_is_not_told_as_one():
     ]
 
     assert "no difference that stands out from the noise" in about(made(cells), "Waiting after")
+
+
+def compared(base_ms: Sequence[float], other_ms: Sequence[float]) -> str:
+    """What is said of waiting after each batch, of samples of so many milliseconds."""
+    ways = {"events_at_end": base_ms, "events_waited": other_ms}
+    cells = [Cell(way=way, condition="warm", figures=Figures.of(samples_ms)) for way, samples_ms in ways.items()]
+    return about(made(cells), "Waiting after")
+
+
+def test_what_a_host_does_in_a_turn_to_both_does_not_hide_a_difference():
+    moods = [mood for mood in (1, 1.8, 1.1, 1.3, 1, 1.7, 1.2, 1, 1.5) for _ in range(5)]
+
+    assert "5 % slower" in compared([4 * mood for mood in moods], [4.2 * mood for mood in moods])
+    assert "does not matter" in compared([4 * mood for mood in moods], [4.01 * mood for mood in moods])
+    assert "stands out from the noise" in compared([4 * mood for mood in moods], [4.2 * mood for mood in moods[::-1]])
+
+
+def test_a_difference_of_nothing_that_is_not_known_well_is_not_said_not_to_matter():
+    moods = [1 + 0.2 * (-1) ** number for number in range(45)]
+
+    assert "stands out from the noise" in compared([4 * mood for mood in moods], [4 * 2 - 4 * mood for mood in moods])
+
+
+@pytest.mark.parametrize("batches_in_a_mood", [2, 20, 200])
+def test_ways_that_do_not_differ_are_hardly_ever_said_to_on_a_host_whose_mood_changes(batches_in_a_mood):
+    """A host that slows down by up to 80 %, and a graph's turn between the turns of the two."""
+    chance, mood = random.Random(20261121), 1.0
+
+    def batch_ms() -> float:
+        nonlocal mood
+        if chance.random() < 1 / batches_in_a_mood:
+            mood = chance.uniform(1, 1.8)
+        return 4 * mood * chance.uniform(0.98, 1.02)
+
+    wrong = 0
+    for _ in range(300):
+        taken: list[list[float]] = [[], [], []]
+        for number, count in enumerate(turn_counts(45)):
+            for way in range(3):
+                taken[(way + number) % 3] += [batch_ms() for _ in range(count)]
+        wrong += "seem" in compared(*taken[:2])
+
+    print(f"{wrong} of 300 are said to differ")
+    assert wrong <= 9
+
+
+@given(st.integers(1, 10_000))
+def test_turns_share_the_timings_evenly(timings):
+    counts = turn_counts(timings)
+
+    assert sum(counts) == timings
+    assert len(counts) >= min(timings, 9)
+    assert 1 <= min(counts) <= max(counts) <= min(counts) + 1 <= 10
+
+
+@given(st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=100))
+def test_the_samples_by_turn_are_all_of_them_in_order(samples_ms):
+    turns = by_turn(samples_ms)
+
+    assert [ms for turn in turns for ms in turn] == samples_ms
+    assert [len(turn) for turn in turns] == turn_counts(len(samples_ms))
+
+
+@given(st.integers(3, 300), st.integers(0, 20), st.sampled_from(["cpu", "cuda:0"]))
+def test_every_loop_takes_its_timings_a_few_in_each_turn_and_the_host_clock_alone_at_a_stretch(kept, drop, device):
+    planned = loops(device, cold=False)
+    turns = schedule(planned, kept + drop, drop)
+
+    for loop in planned:
+        counts = [count for turn in turns for taken, count in turn if taken == loop]
+        assert sum(counts) == kept + drop
+        alone = loop[0] == ("host_clock",)
+        assert counts == ([kept + drop] if alone else [drop][: drop > 0] + turn_counts(kept))
+    in_turn = [turn for turn in turns[1:] if turn]
+    assert len({turn[0][0] for turn in in_turn}) == min(len(in_turn), len(in_turn[0]))  # another one begins
+    assert all({loop for loop, _ in turn} == {loop for loop, _ in in_turn[0]} for turn in in_turn)
+
+
+@given(st.integers(3, 300), st.integers(0, 20))
+def test_without_warm_up_there_is_one_stretch(repeats, drop):
+    for loop in loops("cuda:0", cold=True):
+        assert [turn for turn in schedule([loop], repeats + drop, drop) if turn] == [[(loop, repeats + drop)]]
+
+
+def test_a_difference_is_that_of_the_means_beside_it_where_turns_are_uneven():
+    """Ten samples are eight turns of one and one of two."""
+    assert "seem 11 % slower" in compared([4.0] * 10, [4.4] * 8 + [4.4 + 0.2, 4.4 + 0.2])
+
+
+def test_three_samples_are_compared_and_noise_is_said_to_be_that():
+    assert "stands out from the noise" in compared([4.0, 9.0, 5.0], [6.0, 5.0, 9.0])
+    assert "50 % slower" in compared([4.0, 4.01, 3.99], [6.0, 6.01, 6.0])
+
+
+def test_copies_that_may_cost_something_are_said_to_be_within_the_noise():
+    noise = [1 + 0.3 * (-1) ** (number // 5) for number in range(45)]
+    cells = [
+        Cell(way="host_clock_synchronised", condition=condition, figures=Figures.of(samples_ms))
+        for condition, samples_ms in {
+            "warm": [4.0] * 45,
+            "pageable": [4.2 * one for one in noise],
+            "pinned": [3.5 * one for one in noise],
+        }.items()
+    ]
+
+    said = about(made(cells), "Copying")
+
+    assert "from pageable memory adds 8.5 %, which does not stand out from the noise" in said
+    assert "from pinned memory takes off 9.6 %, which does not stand out from the noise" in said
 
 
 def test_on_the_cpu_one_sentence_says_what_does_not_apply():
@@ -291,7 +412,7 @@ def test_the_json_holds_every_sample_and_reads_back(found):
         ([], {}, "name one MODEL, or two"),
         (["a", "b", "c"], {}, "name one MODEL, or two"),
         (["a"], {"repeats": "1"}, "--repeats: '1' is not a whole number from 2 to 10000"),
-        (["a"], {"repeats": "5"}, "--drop 5 leaves nothing of --repeats 5"),
+        (["a"], {"repeats": "7"}, "--drop 5 leaves fewer than 3 of --repeats 7"),
         (["a"], {"repeats": "9" * 5000}, "is not a whole number from 2"),
         (["a"], {"drop": "-1"}, "--drop: '-1'"),
         (["a"], {"batch_size": "1,2"}, "--batch-size: '1,2' is not a whole number"),
@@ -314,8 +435,9 @@ def test_a_request_that_cannot_be_carried_out_is_refused_in_one_line(models, opt
 def test_the_defaults_are_those_of_the_help():
     asked = clocks_job.read_request(["a", "b"], {"repeats": None}, Places(None)).asked
 
-    assert (asked.batch_size, asked.repeats, asked.drop, asked.host_work_ms) == (32, 50, 5, 10.0)
+    assert (asked.batch_size, asked.repeats, asked.drop, asked.host_work_ms) == (32, 200, 5, 10.0)
     assert [spec.batch_sizes for spec in asked.specs] == [(32,), (32,)]
+    assert clocks_job.read_request(["a"], {}, Places(None)).asked.repeats == 50
 
 
 def test_its_help_and_its_parent_leave_torch_alone():

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from tputfind.clocks import Way
+from tputfind.clocks import Loop
 from tputfind.measure.failures import Passed
 from tputfind.record import TRIAL_STEPS, Environment, Row
 from tputfind.spec import Spec
@@ -45,32 +45,31 @@ class TimeBatches(msgspec.Struct, frozen=True, tag=True):
 
 
 class TimeMethods(msgspec.Struct, frozen=True, tag=True):
-    """How long does a batch take, by every way of timing it? Answered by one ``clocks.Cell`` each.
+    """How long does a batch take, by these ways of timing it? Answered by ``clocks.Cell``s, several for most ways: they
+    are timed in turn, and a turn's cells hold its samples. After a cell that failed there is none for its way.
 
-    ``drop`` of the ``repeats`` timings do not count. ``cold`` names the ways that one loop answers together, to be
-    timed without warm-up and with nothing dropped; without it everything warm is asked for. ``expected_s`` is about
-    what the cold loop takes.
+    There are ``repeats`` timings of each way, of which the first ``drop`` will not count and stand before the turns.
+    ``loops`` are warm, or a single one that is to be timed without warm-up; that takes about ``expected_s``.
     """
 
     spec: Spec
     batch_size: int
     repeats: int
     drop: int
-    cold: tuple[Way, ...] = ()
+    loops: tuple[Loop, ...]
     expected_s: float = 0.0
 
 
 class TimePipeline(msgspec.Struct, frozen=True, tag=True):
     """How long do the stages and the whole of a pipeline take: a model, work of the host, another model? Answered by
-    one ``clocks.PipelineTimes``. Each loop is of so many ``repeats``, of which ``drop`` do not count, in each of the
-    ``rounds``.
+    ``clocks.PipelineTimes``, one a turn. Each way is timed for so many ``repeats``, of which the first ``drop`` do not
+    count.
     """
 
     specs: tuple[Spec, Spec]
     batch_size: int
     repeats: int
     drop: int
-    rounds: int
     host_work_ms: float
 
 

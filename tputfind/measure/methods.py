@@ -8,7 +8,7 @@ from functools import cached_property
 from time import perf_counter_ns
 from typing import Final
 
-from tputfind.clocks import Cell, Condition, Figures, Way, loops
+from tputfind.clocks import GRAPH, Cell, Condition, Figures, Loop, Way, is_plain, schedule
 from tputfind.errors import TputfindError
 from tputfind.measure.devices import open_device
 from tputfind.measure.devices.protocol import Device
@@ -20,35 +20,39 @@ from tputfind.record import Failure
 
 LEAST_WARM_UP_S: Final = 0.3
 """Warm-up takes at least this long, so that the clocks of an idle device are up before the first loop."""
+_LEAD_IN: Final = 1
+"""Batches before each turn that are not timed."""
 Step = Callable[[], object]
 Samples = Sequence[Sequence[float]]
 """Milliseconds a batch, for each of the ways that one loop answers."""
 
 
 def time_methods(asked: TimeMethods, announce: Callable[[float], None]) -> Iterator[Cell]:
-    """Yield the cells of all that is warm, or those of the one loop that is to be timed cold.
+    """Yield the cells, turn by turn.
 
-    A failure without copies or graph is the last cell; another one is just that cell's, where the process can go on.
+    A failure of copies is just that loop's, where the process can go on; any other is the last cell.
     """
     device = open_device(asked.spec.device)
     bench = _Bench(asked, device, announce)
-    planned = loops(device.torch_device.type, cold=bool(asked.cold))
-    for ways, condition in planned:
-        if asked.cold and ways != asked.cold:
-            continue
-        try:
-            samples = bench.timed(ways, condition)
-        except TputfindError:
-            raise
-        except BaseException as error:  # a model can raise anything, sys.exit too
-            failure = failure_of(error, device, asked.batch_size)
-            yield from (Cell(way=way, condition=condition, failure=failure) for way in ways)
-            if condition in ("warm", "cold") or not device.usable():
-                return
-        else:
-            for way, of_way in zip(ways, samples, strict=True):
-                counted = of_way if condition == "cold" else of_way[asked.drop :]
-                yield Cell(way=way, condition=condition, figures=Figures.of(counted))
+    failed: set[Loop] = set()
+    for turn in schedule(asked.loops, asked.repeats, asked.drop):
+        for loop, count in turn:
+            if loop in failed:
+                continue
+            ways, condition = loop
+            try:
+                samples = bench.timed(ways, condition, count)
+            except TputfindError:
+                raise
+            except BaseException as error:  # a model can raise anything, sys.exit too
+                failure = failure_of(error, device, asked.batch_size)
+                yield from (Cell(way=way, condition=condition, failure=failure) for way in ways)
+                if is_plain(loop) or ways == GRAPH or not device.usable():
+                    return
+                failed.add(loop)
+            else:
+                for way, of_way in zip(ways, samples, strict=True):
+                    yield Cell(way=way, condition=condition, figures=Figures.of(of_way))
 
 
 def failure_of(error: BaseException, device: Device, batch_size: int, passed: Passed | None = None) -> Failure:
@@ -80,18 +84,18 @@ class _Bench:
         self._announce = announce
         self._warm: dict[tuple[bool, Condition], tuple[Step, float]] = {}
 
-    def timed(self, ways: Sequence[Way], condition: Condition) -> Samples:
-        """Run one loop, after warm-up unless the condition is that there is none."""
+    def timed(self, ways: Sequence[Way], condition: Condition, count: int) -> Samples:
+        """Run one loop of so many timings. Warm-up and a batch lead in, unless the condition is that there is none."""
         loop = _LOOPS[ways[0]]
         batch = self._batch  # made outside of inference mode, as a user would
         with inference():
             if condition == "cold":
                 self._announce(self._asked.expected_s)
-                samples = loop(self._device, batch, self._asked.repeats)
+                samples = loop(self._device, batch, count, 0)
             else:
-                step, seconds = self._warm_step(condition, graph=ways[0] == "graph")
-                self._announce(self._asked.repeats * seconds)
-                samples = loop(self._device, step, self._asked.repeats)
+                step, seconds = self._warm_step(condition, graph=ways == GRAPH)
+                self._announce((count + _LEAD_IN) * seconds)
+                samples = loop(self._device, step, count, _LEAD_IN)
             self._device.synchronize()
         return samples if len(samples) == len(ways) else [samples[0]] * len(ways)
 
@@ -128,8 +132,15 @@ def _after(feed: Callable[[], None], step: Step) -> Step:
     return fed
 
 
-def _host_clock(device: Device, step: Step, repeats: int) -> Samples:
+def _lead_in(device: Device, step: Step, batches: int) -> None:
+    for _ in range(batches):
+        step()
+    device.synchronize()
+
+
+def _host_clock(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
     """The host clock around the call: submission, or waiting behind what was submitted before."""
+    _lead_in(device, step, lead_in)
     spans_ms: list[float] = []
     for _ in range(repeats):
         start_ns = perf_counter_ns()
@@ -140,8 +151,9 @@ def _host_clock(device: Device, step: Step, repeats: int) -> Samples:
     return [spans_ms]
 
 
-def _host_clock_synchronised(device: Device, step: Step, repeats: int) -> Samples:
+def _host_clock_synchronised(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
     """The host clock from the call to the synchronised output."""
+    _lead_in(device, step, lead_in)
     spans_ms: list[float] = []
     for _ in range(repeats):
         start_ns = perf_counter_ns()
@@ -152,10 +164,12 @@ def _host_clock_synchronised(device: Device, step: Step, repeats: int) -> Sample
     return [spans_ms]
 
 
-def _events_waited(device: Device, step: Step, repeats: int) -> Samples:
+def _events_waited(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
     """A pair of events around the call; the host waits for the second before it goes on."""
+    watches = [device.stopwatch(2) for _ in range(repeats)]
+    _lead_in(device, step, lead_in)
     spans_ms: list[float] = []
-    for watch in [device.stopwatch(2) for _ in range(repeats)]:
+    for watch in watches:
         watch.mark()
         output = step()
         watch.mark()
@@ -164,9 +178,13 @@ def _events_waited(device: Device, step: Step, repeats: int) -> Samples:
     return [spans_ms]
 
 
-def _events_at_end(device: Device, step: Step, repeats: int) -> Samples:
-    """Marks between batches that are submitted back to back; the host never waits in between."""
+def _events_at_end(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
+    """Marks between batches that are submitted back to back; the host never waits in between, nor after what leads in:
+    the first mark is not to fall onto an idle device.
+    """
     watch = device.stopwatch(repeats + 1)
+    for _ in range(lead_in):
+        output = step()
     watch.mark()
     for _ in range(repeats):
         output = step()
@@ -176,12 +194,14 @@ def _events_at_end(device: Device, step: Step, repeats: int) -> Samples:
     return [spans_ms]
 
 
-def _boundaries(device: Device, step: Step, repeats: int) -> Samples:
+def _boundaries(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
     """Three boundaries of the same batches, each sent to an idle device: submission, synchronised output, device."""
+    watches = [device.stopwatch(2) for _ in range(repeats)]
+    _lead_in(device, step, lead_in)
     submission_ms: list[float] = []
     synchronised_ms: list[float] = []
     device_ms: list[float] = []
-    for watch in [device.stopwatch(2) for _ in range(repeats)]:
+    for watch in watches:
         watch.mark()
         start_ns = perf_counter_ns()
         output = step()
@@ -195,7 +215,7 @@ def _boundaries(device: Device, step: Step, repeats: int) -> Samples:
     return submission_ms, synchronised_ms, device_ms
 
 
-_LOOPS: Final[Mapping[Way, Callable[[Device, Step, int], Samples]]] = {
+_LOOPS: Final[Mapping[Way, Callable[[Device, Step, int, int], Samples]]] = {
     "host_clock": _host_clock,
     "host_clock_synchronised": _host_clock_synchronised,
     "events_waited": _events_waited,
@@ -203,4 +223,5 @@ _LOOPS: Final[Mapping[Way, Callable[[Device, Step, int], Samples]]] = {
     "graph": _events_at_end,
     "submission": _boundaries,
 }
-"""By the first of the ways that a loop answers; each step may be a batch, or the replay of one."""
+"""By the first of the ways that a loop answers; each step may be a batch, or the replay of one. A loop takes how many
+timings, and how many batches lead in."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 from typing import Final, NamedTuple
 
-from tputfind.clocks import Figures, PipelineTimes, Stage, StageCell, StageWay
+from tputfind.clocks import Figures, PipelineTimes, Stage, StageCell, StageWay, turn_counts
 from tputfind.errors import TputfindError
 from tputfind.measure.devices import open_device
 from tputfind.measure.devices.protocol import Device
@@ -28,14 +28,17 @@ class _Pipeline(NamedTuple):
 
 
 class _Loop(NamedTuple):
-    """What one loop found: the samples of every stage that was timed, and one of the whole, in ms an iteration."""
+    """So many iterations in one way, and what reads the samples of every stage that it timed, in ms, after them."""
 
-    stages_ms: dict[Stage, list[float]]
-    whole_ms: float
+    run: Callable[[], None]
+    samples_ms: Callable[[], dict[Stage, list[float]]]
 
 
-def time_pipeline(asked: TimePipeline, announce: Callable[[float], None]) -> PipelineTimes:
-    """Build both models, calibrate the host's work, and time the pipeline in every way that the device has."""
+def time_pipeline(asked: TimePipeline, announce: Callable[[float], None]) -> Iterator[PipelineTimes]:
+    """Build both models, calibrate the host's work, and time the pipeline in every way that the device has.
+
+    Yields what each turn found, or last of all a failure.
+    """
     device = open_device(asked.specs[0].device)
     at_work = asked.specs[0].model
     try:
@@ -49,11 +52,14 @@ def time_pipeline(asked: TimePipeline, announce: Callable[[float], None]) -> Pip
         gc.collect()
         gc.freeze()  # as for a single model
         with inference():
-            return PipelineTimes(cells=_in_turn(pipeline, asked, seconds, announce))
+            for cells in _in_turn(pipeline, asked, seconds, announce):
+                yield PipelineTimes(cells=cells)
     except TputfindError:
         raise
+    except GeneratorExit:
+        raise
     except BaseException as error:  # a model can raise anything, sys.exit too
-        return PipelineTimes(failure=failure_of(error, device, asked.batch_size), failed_model=at_work)
+        yield PipelineTimes(failure=failure_of(error, device, asked.batch_size), failed_model=at_work)
 
 
 def host_work(milliseconds: float) -> Callable[[], None]:
@@ -85,8 +91,8 @@ def _resident(spec: Spec, device: Device, batch_size: int, announce: Callable[[f
 
 def _in_turn(
     pipeline: _Pipeline, asked: TimePipeline, seconds: float, announce: Callable[[float], None]
-) -> tuple[StageCell, ...]:
-    """Run every loop in every round, each round in another order, so that clocks that change favour none.
+) -> Iterator[tuple[StageCell, ...]]:
+    """Time every way in every turn, each turn in another order, so that what changes with time favours none.
 
     Args:
         pipeline: what is run.
@@ -96,47 +102,60 @@ def _in_turn(
     """
     on_cpu = pipeline.device.torch_device.type == "cpu"  # which has no events
     ways = [way for way in _LOOPS if way != "events" or not on_cpu]
-    found: dict[StageWay, list[_Loop]] = {way: [] for way in ways}
-    for number in range(asked.rounds):
-        turn = number % len(ways)
-        for way in ways[turn:] + ways[:turn]:
-            announce(asked.repeats * seconds)
-            if asked.drop:
-                _LOOPS[way](pipeline, asked.drop)
-            found[way].append(_LOOPS[way](pipeline, asked.repeats - asked.drop))
-    return tuple(cell for way, rounds in found.items() for cell in _cells(way, rounds))
+    if asked.drop:
+        for way in ways:
+            announce((asked.drop + 1) * seconds)
+            _timed(pipeline, way, asked.drop)
+    for number, count in enumerate(turn_counts(asked.repeats - asked.drop)):
+        begin = number % len(ways)
+        cells: list[StageCell] = []
+        for way in ways[begin:] + ways[:begin]:
+            announce((count + 1) * seconds)
+            cells += [
+                StageCell(stage=stage, way=way, figures=Figures.of(samples_ms))
+                for stage, samples_ms in _timed(pipeline, way, count).items()
+            ]
+        yield tuple(cells)
 
 
-def _cells(way: StageWay, rounds: list[_Loop]) -> list[StageCell]:
-    samples: dict[Stage, list[float]] = {
-        stage: [sample for one in rounds for sample in one.stages_ms[stage]] for stage in rounds[0].stages_ms
-    }
-    samples["whole"] = [one.whole_ms for one in rounds]
-    return [StageCell(stage=stage, way=way, figures=Figures.of(of_stage)) for stage, of_stage in samples.items()]
+def _timed(pipeline: _Pipeline, way: StageWay, iterations: int) -> dict[Stage, list[float]]:
+    """Run a loop, and return the samples of its stages and one of the whole, in ms an iteration.
+
+    The whole lies between two marks in the device's own order of work, of which the first stands behind an iteration
+    that leads in: with what the host is ahead of the device at both ends, that is as long as many iterations in a row.
+    """
+    lead_in, loop = _LOOPS[way](pipeline, 1), _LOOPS[way](pipeline, iterations)
+    watch = pipeline.device.stopwatch(2)
+    lead_in.run()
+    watch.mark()
+    loop.run()
+    watch.mark()
+    (whole_ms,) = watch.spans_ms()
+    return {**loop.samples_ms(), "whole": [whole_ms / iterations]}
 
 
 def _synchronised(pipeline: _Pipeline, iterations: int) -> _Loop:
     """Stop the host after every stage, and look at its clock."""
     device, first, work, second = pipeline
     stages_ms: dict[Stage, list[float]] = {"first": [], "work": [], "second": []}
-    begin_ns = perf_counter_ns()
-    for _ in range(iterations):
-        start_ns = perf_counter_ns()
-        one = first()
-        device.synchronize()
-        first_ns = perf_counter_ns()
-        work()
-        work_ns = perf_counter_ns()
-        two = second()
-        device.synchronize()
-        second_ns = perf_counter_ns()
-        for stage, span_ns in zip(
-            stages_ms, (first_ns - start_ns, work_ns - first_ns, second_ns - work_ns), strict=True
-        ):
-            stages_ms[stage].append(span_ns / 1e6)
-    whole_ms = _ended(device, begin_ns, iterations)
-    del one, two
-    return _Loop(stages_ms, whole_ms)
+
+    def run() -> None:
+        for _ in range(iterations):
+            start_ns = perf_counter_ns()
+            one = first()
+            device.synchronize()
+            first_ns = perf_counter_ns()
+            work()
+            work_ns = perf_counter_ns()
+            two = second()
+            device.synchronize()
+            second_ns = perf_counter_ns()
+            spans_ns = (first_ns - start_ns, work_ns - first_ns, second_ns - work_ns)
+            for stage, span_ns in zip(stages_ms, spans_ns, strict=True):
+                stages_ms[stage].append(span_ns / 1e6)
+        del one, two
+
+    return _Loop(run, lambda: stages_ms)
 
 
 def _with_events(pipeline: _Pipeline, iterations: int) -> _Loop:
@@ -144,41 +163,39 @@ def _with_events(pipeline: _Pipeline, iterations: int) -> _Loop:
     device, first, work, second = pipeline
     watch = device.stopwatch(4 * iterations)
     work_ms: list[float] = []
-    device.synchronize()
-    begin_ns = perf_counter_ns()
-    for _ in range(iterations):
-        watch.mark()
-        one = first()
-        watch.mark()
-        start_ns = perf_counter_ns()
-        work()
-        work_ms.append((perf_counter_ns() - start_ns) / 1e6)
-        watch.mark()
-        two = second()
-        watch.mark()
-    whole_ms = _ended(device, begin_ns, iterations)
-    del one, two
-    spans_ms = watch.spans_ms()
-    return _Loop({"first": spans_ms[::4], "work": work_ms, "second": spans_ms[2::4]}, whole_ms)
+
+    def run() -> None:
+        for _ in range(iterations):
+            watch.mark()
+            one = first()
+            watch.mark()
+            start_ns = perf_counter_ns()
+            work()
+            work_ms.append((perf_counter_ns() - start_ns) / 1e6)
+            watch.mark()
+            two = second()
+            watch.mark()
+        del one, two
+
+    def samples_ms() -> dict[Stage, list[float]]:
+        spans_ms = watch.spans_ms()
+        return {"first": spans_ms[::4], "work": work_ms, "second": spans_ms[2::4]}
+
+    return _Loop(run, samples_ms)
 
 
 def _untimed(pipeline: _Pipeline, iterations: int) -> _Loop:
     """Run the pipeline as its user would, and time nothing but the whole."""
-    device, first, work, second = pipeline
-    begin_ns = perf_counter_ns()
-    for _ in range(iterations):
-        one = first()
-        work()
-        two = second()
-    whole_ms = _ended(device, begin_ns, iterations)
-    del one, two
-    return _Loop({}, whole_ms)
+    _, first, work, second = pipeline
 
+    def run() -> None:
+        for _ in range(iterations):
+            one = first()
+            work()
+            two = second()
+        del one, two
 
-def _ended(device: Device, begin_ns: int, iterations: int) -> float:
-    """Wait for the device; return the milliseconds an iteration since the loop began."""
-    device.synchronize()
-    return (perf_counter_ns() - begin_ns) / 1e6 / iterations
+    return _Loop(run, dict)
 
 
 _LOOPS: Final[dict[StageWay, Callable[[_Pipeline, int], _Loop]]] = {

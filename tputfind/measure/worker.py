@@ -92,7 +92,7 @@ def _answers(question: Question, listener: Listener) -> Iterator[msgspec.Struct]
         case TimeMethods():
             yield from time_methods(question, listener.busy)
         case TimePipeline():
-            yield time_pipeline(question, listener.busy)
+            yield from time_pipeline(question, listener.busy)
         case ListModels():
             yield from named_models()
         case ListDevices():

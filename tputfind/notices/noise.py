@@ -32,7 +32,7 @@ _CAUSES: Final[dict[Kind, str]] = {
 _ADVICE: Final[dict[Kind, str]] = {
     "outliers": "measure on a quiet machine; the median of device_ms in the record is free of them",
     "trend": "raise --warmup or --min-seconds, or let the device cool down",
-    "spread": "measure on a quiet machine, and longer (--min-seconds); on a GPU, see the clocks in the CSV",
+    "spread": "measure on a quiet machine, and longer (--min-seconds); a GPU's clocks stand in the CSV",
     "wide_interval": "use the interval, not the figure; --max-noise 1% goes on until it is narrow",
 }
 

@@ -24,6 +24,7 @@ from tputfind.clocks import (
     cell_of,
     figures_of,
     stage_figures,
+    turn_counts,
 )
 from tputfind.spec import Spec
 from tputfind.units import format_figure
@@ -64,15 +65,14 @@ def _model(spec: Spec, input_shape: str) -> str:
 
 def _explained(found: Methods | Pipeline) -> str:
     kept = found.repeats - found.drop
+    counted = f"mean of {kept} in {len(turn_counts(kept))} turns, after {found.drop} dropped"
     if isinstance(found, Methods):
+        alone = "" if found.environment.device == "cpu" else " (the host clock alone: at a stretch)"
         return (
-            f"ms a batch: mean of {kept} after {found.drop} dropped, but without warm-up of all {found.repeats} in a "
+            f"ms a batch: {counted}{alone}; without warm-up of all {found.repeats} in a "
             "fresh process, the first call included. Empty: does not apply."
         )
-    return (
-        f"ms an iteration: mean of {kept} after {found.drop} dropped, in each of {found.rounds} rounds. "
-        "Empty: not timed, or does not apply."
-    )
+    return f"ms an iteration: {counted}. Empty: not timed, or does not apply."
 
 
 def _tables(found: Methods | Pipeline, style: box.Box, barrier: str = "|") -> list[Table]:
