@@ -50,8 +50,9 @@ def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms):
     assert len(windows.device_ms) == 50
     assert statistics.median(windows.device_ms) == pytest.approx(known_ms, rel=0.02)
     assert sum(windows.device_ms) == pytest.approx(50 * known_ms, rel=0.02)
-    assert statistics.median(windows.latency_ms) == pytest.approx(known_ms, rel=0.1, abs=0.1)
-    assert statistics.median(windows.enqueue_ms) < 0.5
+    enqueue_ms = statistics.median(windows.enqueue_ms)  # the host's part of the latency, which differs by host
+    assert known_ms <= statistics.median(windows.latency_ms) <= 1.02 * known_ms + enqueue_ms + 0.1
+    assert enqueue_ms < 0.5
 
 
 @pytest.mark.opens_gpu
