@@ -55,7 +55,7 @@ def process_start() -> None:
         path = Path(folder) / "nothing.py"
         path.write_text("from torch import nn\ndef make():\n    return nn.Identity()\n")
         start = time.perf_counter()
-        children.ready()
+        children.preload("torchvision")
         print(f"a server that has imported torch and torchvision: {time.perf_counter() - start:.2f} s, once a run")
         for device in list(children.ask(ListDevices(), Environment)):
             spec = read_spec(f"{path}:make", {"device": device.device, "input_size": "1"})

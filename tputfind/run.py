@@ -57,7 +57,7 @@ def find(
 
 def check_torchvision(children: Children) -> None:
     """Raise BrokenInstall where torchvision does not work with the torch that is there."""
-    problem = children.ready().torchvision_problem
+    problem = children.preload("torchvision")
     if problem:
         raise BrokenInstall(f"torchvision does not work with this torch: {problem}", REINSTALL)
 
@@ -70,6 +70,8 @@ def inspect(spec: Spec, children: Children) -> Inspection:
         inspection = children.ask_one(Inspect(spec), Inspection, spec.trial_timeout_s or FIRST_TIMEOUT_S)
     except ChildFailed as death:
         raise ModelFailed(f"{spec.model} cannot be built: {death}", notices.ADVICE[death.failure.kind]) from None
+    for package in inspection.imports:
+        children.preload(package)
     others_bytes = memory_in_use_bytes(inspection.environment.device_uuid)
     environment = msgspec.structs.replace(inspection.environment, memory_of_others_bytes=others_bytes)
     Bench(children, spec, environment).memory_of_others_bytes()  # refuses what --strict and --headroom do not allow

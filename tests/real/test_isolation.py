@@ -153,6 +153,24 @@ def test_the_time_of_a_trial_sets_the_next_ones_patience():
     assert default_timeout_s(30) == 300
 
 
+def test_what_a_model_imports_slowly_is_imported_once_and_not_in_every_process(tmp_path):
+    (tmp_path / "model.py").write_text(
+        "import sys\n"
+        "with open('imported.txt', 'a') as file: file.write(f\"{'torchvision' in sys.modules} \")\n"
+        "import torchvision\n"
+        "from torch import nn\n"
+        "def make(): return nn.Identity()\n"
+    )
+
+    ran = run(tmp_path, "model.py:make", "--input-size", 4, "--max-batch", 4, "--device", "cpu", *QUICK)
+
+    assert ran.status == 0, ran.err
+    first, *others = (tmp_path / "imported.txt").read_text().split()
+    assert first == "False"
+    assert len(others) > 3
+    assert set(others) == {"True"}
+
+
 def test_a_process_start_costs_less_than_a_second(tmp_path):
     """One fork a trial, and no import: the whole of a trial whose model does nothing."""
     record = run(tmp_path, f"{MODELS}/plain.py:keyword_inputs", "--max-batch", 64, *QUICK).record()

@@ -19,13 +19,15 @@ import msgspec
 
 from tputfind.errors import BY_NAME, BrokenInstall, TputfindError
 from tputfind.measure import failures
-from tputfind.measure.messages import Question, Ready, Reply
+from tputfind.measure.messages import Question, Reply
 from tputfind.record import Failure
 
 Answer = TypeVar("Answer")
 
 KILL: Final = b"kill"
 """What the parent sends the server to end the child at work."""
+IMPORT: Final = b"import "
+"""What the parent sends the server, and a name, to have it import what the children to come need."""
 _TAIL_BYTES: Final = 4096
 _GRACE_S: Final = 3.0
 """What a child that says no more is given to end by itself, so that its own status is known. A GPU's memory is given
@@ -54,16 +56,17 @@ class ChildFailed(TputfindError):
 class Children:
     """Asks questions of fresh child processes; use it as a context manager.
 
-    One server process per run imports torch and torchvision once and forks a child for every question, so that a trial
-    costs a fork and not an import, and starts from the same memory as every other. It is not multiprocessing's
-    forkserver because that imports the caller's ``__main__`` again in every child and keeps import errors to itself.
+    One server process per run imports torch once, and what else is needed, and forks a child for every question, so
+    that a trial costs a fork and not an import, and starts from the same memory as every other. It is not
+    multiprocessing's forkserver because that imports the caller's ``__main__`` again in every child and keeps import
+    errors to itself.
     """
 
     def __init__(self) -> None:
         self._server: subprocess.Popen[bytes] | None = None
         self._control: Connection | None = None
         self._log: IO[bytes] | None = None
-        self._ready: Ready | None = None
+        self._imports: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -86,15 +89,16 @@ class Children:
             self._log.close()
         self._server = self._control = self._log = None
 
-    def ready(self) -> Ready:
-        """Start the server if there is none, and return what it could import.
+    def preload(self, package: str) -> str:
+        """Have the server import a package, so that every child finds it there; return nothing, or why it cannot be.
 
         Raises:
             BrokenInstall: the server does not start, or torch does not import.
         """
-        self._connected()
-        assert self._ready is not None
-        return self._ready
+        control = self._connected()
+        if package not in self._imports:
+            self._imports[package] = self._imported(control, package)
+        return self._imports[package]
 
     def ask(self, question: Question, answer_type: type[Answer], timeout_s: float | None = None) -> Generator[Answer]:
         """Yield the answers of one fresh child as they come, and end when it has ended.
@@ -170,21 +174,29 @@ class Children:
             )
             theirs.close()
             self._control = ours
-            self._ready = self._greeting(ours)
+            problem = self._word(ours)
+            if problem:
+                self.close()
+                raise BrokenInstall(f"torch does not import: {problem}", REINSTALL)
+            for package in self._imports:  # of the server before, which died
+                self._imported(ours, package)
         return self._control
 
-    def _greeting(self, control: Connection) -> Ready:
+    def _imported(self, control: Connection, package: str) -> str:
+        with suppress(OSError):  # a dead server shows as it is listened to
+            control.send_bytes(IMPORT + package.encode())
+        return self._word(control)
+
+    def _word(self, control: Connection) -> str:
+        """Return what the server says of an import: nothing, or why it failed."""
         try:
-            # Nothing at all is no greeting either.
-            ready = msgspec.json.decode(control.recv_bytes() if control.poll(_START_S) else b"", type=Ready)
-        except (EOFError, OSError, msgspec.DecodeError):
-            last = _last_line(self._log)
-            self.close()
-            raise BrokenInstall(f"the measuring process does not start: {last}", REINSTALL) from None
-        if ready.torch_problem:
-            self.close()
-            raise BrokenInstall(f"torch does not import: {ready.torch_problem}", REINSTALL)
-        return ready
+            if control.poll(_START_S):
+                return control.recv_bytes().decode()
+        except (EOFError, OSError):
+            pass
+        last = _last_line(self._log)
+        self.close()
+        raise BrokenInstall(f"the measuring process does not start: {last}", REINSTALL)
 
     def _exit_status(self, control: Connection) -> int | None:
         """Wait for the child's exit status; None where the server died too, or both hang: the next one is new."""

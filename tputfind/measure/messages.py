@@ -86,13 +86,14 @@ Question = Inspect | TryBatch | TimeBatches | TimeMethods | TimePipeline | ListM
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """What a run will measure: the environment, the shape of one sample (``3x224x224``), the number of parameters, and
-    for a user's own factory the SHA-256 of its file.
+    for a user's own factory the SHA-256 of its file, and which packages that are slow to import it needs.
     """
 
     environment: Environment
     input_shape: str
     parameters: int | None
     source_sha256: str | None = None
+    imports: tuple[str, ...] = ()
 
 
 class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,10 +129,3 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     refusal: Refusal | None = None
     busy_s: float | None = None
     done: bool = False
-
-
-class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's first message: whether torch and torchvision import, each the empty text or the reason why not."""
-
-    torch_problem: str
-    torchvision_problem: str

@@ -1,4 +1,4 @@
-"""The process that imports torch once and forks a fresh child for every question. It never opens a device itself."""
+"""The process that imports torch once, and forks a fresh child for every question. It opens no device itself."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
 
-import msgspec
 import psutil
 
-from tputfind.measure.children import KILL
-from tputfind.measure.messages import Ready
+from tputfind.measure.children import IMPORT, KILL
 
 _FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """A service manager sends these to every process of a group. The parent acts on them, and ends this one in order."""
@@ -26,19 +24,23 @@ _FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def serve(control_fd: int) -> None:
     """Answer questions from the parent until it is gone.
 
-    For each question the parent sends its text, the pipe for the answers and the file for the child's output; the
-    child's exit status goes back when it has ended. The end of the connection, however the parent ended, or any word
-    from it while a child works, kills that child, and with it whatever the child started.
+    The first word that goes back is empty, or says why torch does not import; so does the answer to the name of a
+    package to be imported. For each question the parent sends its text, the pipe for the answers and the file for the
+    child's output; the child's exit status goes back when it has ended. The end of the connection, however the parent
+    ended, or any word from it while a child works, kills that child, and with it whatever the child started.
     """
     for number in _FOR_THE_PARENT:
         signal.signal(number, lambda *_: None)
     _adopt_orphans()
     control = Connection(control_fd)
-    control.send_bytes(msgspec.json.encode(_preload()))
+    control.send_bytes(_import("torch") or _import("tputfind.measure.worker"))
     while True:
         try:
             question = control.recv_bytes()
             if question == KILL:  # it crossed the end of the child that it was meant for
+                continue
+            if question.startswith(IMPORT):
+                control.send_bytes(_import(question.removeprefix(IMPORT).decode()))
                 continue
             answers_fd, output_fd = recv_handle(control), recv_handle(control)
         except (EOFError, OSError):
@@ -55,17 +57,13 @@ def serve(control_fd: int) -> None:
             return
 
 
-def _preload() -> Ready:
-    """Import what every child needs; a failure is an answer, since user models may do without torchvision."""
-    problems = {"torch": "", "torchvision": "", "tputfind.measure.worker": ""}
-    for name in problems:
-        try:
-            __import__(name)
-        except Exception as error:  # an import can raise anything: ImportError, OSError, RuntimeError
-            problems[name] = f"{error}".strip().split("\n")[0] or type(error).__name__
-            if name == "torch":
-                break
-    return Ready(torch_problem=problems["torch"], torchvision_problem=problems["torchvision"])
+def _import(name: str) -> bytes:
+    """Import what children need, so that each finds it done; return nothing, or in a line why it cannot be."""
+    try:
+        __import__(name)
+    except Exception as error:  # an import can raise anything: ImportError, OSError, RuntimeError
+        return (f"{error}".strip().split("\n")[0] or type(error).__name__).encode()
+    return b""
 
 
 def _outlive(pid: int, control: Connection) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from time import perf_counter
@@ -39,6 +40,7 @@ from tputfind.record import Failure, OutputCheck, Row, Timing, Trial
 from tputfind.spec import Spec
 from tputfind.units import format_bytes
 
+_SLOW_IMPORTS: Final = "torchvision", "timm", "transformers"
 _CHECK_STEPS: Final = 10
 """Checking the outputs takes less time than this many steps."""
 
@@ -125,6 +127,7 @@ def _inspect(spec: Spec) -> Inspection:
             input_shape=shape,
             parameters=workload.parameters,
             source_sha256=None if source.path is None else sha256(source.path.read_bytes()).hexdigest(),
+            imports=tuple(name for name in _SLOW_IMPORTS if name in sys.modules),
         )
     except TputfindError:
         raise
