@@ -171,6 +171,17 @@ def test_what_a_model_imports_slowly_is_imported_once_and_not_in_every_process(t
     assert set(others) == {"True"}
 
 
+def test_a_package_beside_the_model_is_not_taken_for_the_installed_one_of_that_name(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "torchvision.py").write_text("from torch import nn\nMINE = nn.Identity\n")
+    (tmp_path / "mine" / "model.py").write_text("import torchvision\ndef make(): return torchvision.MINE()\n")
+
+    ran = run(tmp_path, "mine/model.py:make", "--input-size", 4, "--max-batch", 2, "--device", "cpu", *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert [row.status for row in ran.record().rows] == ["ok", "ok"]
+
+
 def test_a_process_start_costs_less_than_a_second(tmp_path):
     """One fork a trial, and no import: the whole of a trial whose model does nothing."""
     record = run(tmp_path, f"{MODELS}/plain.py:keyword_inputs", "--max-batch", 64, *QUICK).record()

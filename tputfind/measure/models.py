@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -23,6 +24,11 @@ MakeInputs = Callable[[int], object]
 
 _SIZE_ARGUMENT: Final = {"vit_": "image_size", "maxvit_": "input_size"}
 """torchvision builders that are fixed to one image size, and the argument that says which, by the start of the name."""
+
+
+_SLOW_IMPORTS: Final = "torchvision", "timm", "transformers"
+_PATH: Final = list(sys.path)
+"""As of the server, which imports this module before it forks."""
 
 
 class Source(NamedTuple):
@@ -51,6 +57,19 @@ def find_model(spec: Spec) -> Source:
         Exception: whatever the user's file or package raises while it is imported.
     """
     return _from_factory(spec) if ":" in spec.model else _from_torchvision(spec)
+
+
+def slow_imports() -> tuple[str, ...]:
+    """Return the packages that a model has imported and the server had better import once, for every process to come.
+
+    Beside the model's file may lie another of that name (a clone of its source, say): that one is the model's own.
+    """
+
+    def the_servers(name: str) -> bool:
+        about = PathFinder.find_spec(name, _PATH)
+        return about is not None and about.origin == getattr(sys.modules.get(name), "__file__", None)
+
+    return tuple(name for name in _SLOW_IMPORTS if name in sys.modules and the_servers(name))
 
 
 def named_models() -> Iterator[NamedModel]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from time import perf_counter
@@ -30,7 +29,7 @@ from tputfind.measure.messages import (
     TryBatch,
 )
 from tputfind.measure.methods import failure_of, time_methods
-from tputfind.measure.models import find_model, named_models, shape_text
+from tputfind.measure.models import find_model, named_models, shape_text, slow_imports
 from tputfind.measure.outputs import check_output
 from tputfind.measure.pipeline import time_pipeline
 from tputfind.measure.timing import Announce, Listener, Windows, Work, most_marks, plan_of, time_windows, try_steps
@@ -40,7 +39,6 @@ from tputfind.record import Failure, OutputCheck, Row, Timing, Trial
 from tputfind.spec import Spec
 from tputfind.units import format_bytes
 
-_SLOW_IMPORTS: Final = "torchvision", "timm", "transformers"
 _CHECK_STEPS: Final = 10
 """Checking the outputs takes less time than this many steps."""
 
@@ -127,7 +125,7 @@ def _inspect(spec: Spec) -> Inspection:
             input_shape=shape,
             parameters=workload.parameters,
             source_sha256=None if source.path is None else sha256(source.path.read_bytes()).hexdigest(),
-            imports=tuple(name for name in _SLOW_IMPORTS if name in sys.modules),
+            imports=slow_imports(),
         )
     except TputfindError:
         raise
