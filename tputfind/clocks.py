@@ -185,10 +185,9 @@ def loops(device: str, *, cold: bool) -> list[Loop]:
     return planned
 
 
-def is_plain(loop: Loop) -> bool:
-    """Return whether a loop is of the model as it is: neither of a graph, nor with copies."""
-    ways, condition = loop
-    return ways != GRAPH and condition in ("warm", "cold")
+def is_plain(way: Way, condition: Condition) -> bool:
+    """Return whether it is the model as it is that is timed: neither a graph, nor with copies."""
+    return way != "graph" and condition in ("warm", "cold")
 
 
 def turn_counts(timings: int) -> list[int]:

@@ -101,12 +101,12 @@ def _warm_cells(asked: Asked, device: str, children: Children, progress: ShownPr
             planned = [loop for loop in planned if loop not in graphs]
             uncaptured = [Cell(way="graph", condition=condition, failure=failure) for _, condition in graphs]
     cells, may_be_the_others = _asked_of_one(asked, planned, children, progress)
-    plain = [loop for loop in planned if is_plain(loop)]
     failure = _failure(cells)
     if failure is not None and may_be_the_others:
+        plain = [(ways, condition) for ways, condition in planned if is_plain(ways[0], condition)]
         again, _ = _asked_of_one(asked, plain, children, progress)
         ended = msgspec.structs.replace(failure, message=f"their process ended: {failure.message}")
-        others = (cell for cell in cells if not is_plain(((cell.way,), cell.condition)))
+        others = (cell for cell in cells if not is_plain(cell.way, cell.condition))
         cells = [*again, *(Cell(way=cell.way, condition=cell.condition, failure=ended) for cell in others)]
     _check(asked, cells)
     return cells + uncaptured
@@ -135,10 +135,10 @@ def _asked_of_one(
         with closing(children.ask(question, Cell, _timeout_s(spec))) as answers:
             for cell in answers:
                 told.setdefault((cell.way, cell.condition), []).append(cell)
-                share.add(1)
+                share.add_one()
                 if cell.failure is not None:
                     failure = cell.failure
-                    own = is_plain(((cell.way,), cell.condition)) and failure.kind != "out_of_memory"
+                    own = is_plain(cell.way, cell.condition) and failure.kind != "out_of_memory"
     except ChildFailed as death:
         failure, own = death.failure, death.failure.kind == "timeout"
     cells = [
@@ -146,8 +146,9 @@ def _asked_of_one(
         for ways, condition in planned
         for way in ways
     ]
-    worked = any(turns[0].failure is None for loop, turns in told.items() if is_plain(((loop[0],), loop[1])))
-    return cells, worked and not own and not all(map(is_plain, planned))
+    worked = any(of_way[0].failure is None for key, of_way in told.items() if is_plain(*key))
+    others = any(not is_plain(ways[0], condition) for ways, condition in planned)
+    return cells, worked and others and not own
 
 
 def _joined(asked: Asked, way: Way, condition: Condition, turns: Sequence[Cell], otherwise: Failure) -> Cell:
@@ -172,8 +173,8 @@ class _Share:
         if progress is not None:
             progress.doing(what, None)
 
-    def add(self, count: int) -> None:
-        before, self._done = 10 * self._done // self._whole, self._done + count
+    def add_one(self) -> None:
+        before, self._done = 10 * self._done // self._whole, self._done + 1
         tenths = 10 * self._done // self._whole
         if self._progress is not None and before < tenths < 10:
             left_s = (perf_counter() - self._begin) * (self._whole / self._done - 1)
@@ -188,7 +189,7 @@ def _check(asked: Asked, cells: Iterable[Cell]) -> None:
 
 def _failure(cells: Iterable[Cell]) -> Failure | None:
     """Return the first failure of the model as it is; one with copies, or of the graph, is that cell's own."""
-    plain = (cell for cell in cells if is_plain(((cell.way,), cell.condition)))
+    plain = (cell for cell in cells if is_plain(cell.way, cell.condition))
     return next((cell.failure for cell in plain if cell.failure is not None), None)
 
 
@@ -236,7 +237,7 @@ def _pipeline_times(asked: Asked, children: Children, progress: ShownProgress) -
                 for cell in turn.cells:
                     found.setdefault((cell.stage, cell.way), []).extend(cell.figures.samples_ms)
                 done += 1
-                share.add(1)
+                share.add_one()
     except ChildFailed as death:
         failure = death.failure
     if done < turns:

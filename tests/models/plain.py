@@ -139,23 +139,15 @@ def dies_of_new_inputs():
     return DiesOfNewInputs(), small_inputs
 
 
-class FailsLate(nn.Module):
-    """Takes 50 ms, and raises from its 20th call on: after the first turns, whatever was copied."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        if self.calls >= 20:
-            raise ValueError("the cache has 20 places")
-        time.sleep(0.05)
-        return x * 2
+def full_from_the_20th(steps: int) -> float:
+    """After the first turns, whatever was copied."""
+    if steps >= 20:
+        raise ValueError("the cache has 20 places")
+    return 50
 
 
 def fails_from_its_20th_call_on():
-    return FailsLate(), small_inputs
+    return ChangesItsPace(full_from_the_20th), small_inputs
 
 
 def settles_in_200_steps():

@@ -47,7 +47,7 @@ def time_methods(asked: TimeMethods, announce: Callable[[float], None]) -> Itera
             except BaseException as error:  # a model can raise anything, sys.exit too
                 failure = failure_of(error, device, asked.batch_size)
                 yield from (Cell(way=way, condition=condition, failure=failure) for way in ways)
-                if is_plain(loop) or ways == GRAPH or not device.usable():
+                if is_plain(ways[0], condition) or ways == GRAPH or not device.usable():
                     return
                 failed.add(loop)
             else:
