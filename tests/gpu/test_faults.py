@@ -9,17 +9,16 @@ import pytest
 from support.command import ENVIRONMENT, MODELS, command, run
 from support.tenants import taking_all_but
 
+from tputfind.measure.children import Children
+from tputfind.measure.health import memory_in_use_bytes
+from tputfind.measure.messages import ListDevices
+from tputfind.record import Environment
+
 QUICK = ("--batches", 10, "--latency-batches", 10, "--warmup", 1, "--device", "cuda")
 GIB = 2**30
 
 
-def in_use_bytes() -> int:
-    import pynvml
-
-    from tputfind.measure.health import memory_in_use_bytes
-
-    pynvml.nvmlInit()
-    uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(0))
+def in_use_bytes(uuid: str) -> int:
     count = memory_in_use_bytes(uuid)
     assert count is not None
     return count
@@ -128,7 +127,9 @@ def test_headroom_finds_the_edge_of_a_smaller_limit(tmp_path):
 
 
 def test_no_memory_of_the_device_outlives_a_killed_parent(tmp_path):
-    before = in_use_bytes()
+    with Children() as children:
+        uuid = next(iter(children.ask(ListDevices(), Environment))).device_uuid
+    before = in_use_bytes(uuid)
     process = subprocess.Popen(
         [*command(), "resnet18", "--batch-sizes", "2048", "--batches", "100000", "--device", "cuda"],
         cwd=tmp_path,
@@ -137,14 +138,14 @@ def test_no_memory_of_the_device_outlives_a_killed_parent(tmp_path):
         stdout=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 60
-    while (held := in_use_bytes()) < before + 2 * GIB and time.monotonic() < deadline:
+    while (held := in_use_bytes(uuid)) < before + 2 * GIB and time.monotonic() < deadline:
         time.sleep(0.1)
     process.kill()
     process.wait()
     killed = time.monotonic()
-    while in_use_bytes() > before + 2**24 and time.monotonic() < killed + 10:
+    while in_use_bytes(uuid) > before + 2**24 and time.monotonic() < killed + 10:
         time.sleep(0.02)
 
     print(f"held {held - before} bytes, free {time.monotonic() - killed:.2f} s after the parent was killed")
     assert held >= before + 2 * GIB
-    assert in_use_bytes() <= before + 2**24
+    assert in_use_bytes(uuid) <= before + 2**24
