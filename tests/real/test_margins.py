@@ -1,4 +1,7 @@
-"""The answer with memory kept free, and the answer that was run for longer."""
+"""The answer with memory kept free, and the answer that was run for longer.
+
+Limits stand between two multiples of the sample, as in ``test_search``.
+"""
 
 from __future__ import annotations
 

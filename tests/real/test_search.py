@@ -1,4 +1,7 @@
-"""The whole tool on the CPU, against memory that really runs out."""
+"""The whole tool on the CPU, against memory that really runs out.
+
+Limits stand between two multiples of the sample: at a multiple, the kilobytes left over in a process's heap decide.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enfo
     ("limit", "factory", "edge"), [("258MiB", "four_mebibytes", 64), ("1026MiB", "four_mebibytes", 256)]
 )
 def test_the_edge_is_the_one_that_arithmetic_gives(tmp_path, limit, factory, edge):
-    """Two MiB beside a multiple of the sample: at the multiple, the kilobytes left over in a run's heap decide."""
     ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--memory-limit", limit, "--max-latency", "none", *QUICK)
 
     assert ran.status == 0, ran.err
