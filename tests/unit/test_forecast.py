@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tputfind.search.edge import find_edge
+from tputfind.search.forecast import Forecast, Memory, Program, Replay, readable, right_about
+from tputfind.trace import MOST_EVENTS, Event, Trace, packed
+
+MIB = 2**20
+GIB = 2**30
+PLENTY = 2**50
+
+
+class Recording(msgspec.Struct, kw_only=True):
+    """A trial on an H200 with torch 2.11, and its peaks as torch told them."""
+
+    model: str
+    dtype: str
+    peak_reserved_bytes: int
+    peak_allocated_bytes: int
+    trace: Trace
+
+    def __str__(self) -> str:
+        memory = f"{self.trace.memory_bytes // GIB}GiB" if self.trace.capped else "device"
+        segments = "expandable" if self.trace.expandable else "native"
+        return f"{self.model}-{self.trace.batch_size}-{memory}-{segments}{'' if self.trace.complete else '-failed'}"
+
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "allocator-traces.json"
+RECORDINGS = msgspec.json.decode(GOLDEN.read_bytes(), type=list[Recording])
+PASSED = [recording for recording in RECORDINGS if recording.trace.complete]
+FAILED = [recording for recording in RECORDINGS if not recording.trace.complete]
+
+
+def trace(*events: tuple[str, int], batch_size: int = 10, fixed: int = 0, complete: bool = True) -> Trace:
+    """Return a trace in an expandable segment, where what is allocated is what was asked for."""
+    return Trace(
+        batch_size=batch_size,
+        fixed=fixed,
+        memory_bytes=PLENTY,
+        capped=False,
+        expandable=True,
+        complete=complete,
+        packed=packed([Event(*event) for event in events]),
+    )
+
+
+def replay(trace: Trace, batch_size: int | None = None, *, memory_bytes: int, other: Trace | None = None) -> Replay:
+    memory = Memory(memory_bytes, expandable=trace.expandable, capped=trace.capped)
+    return Program(trace, other).replay(batch_size or trace.batch_size, memory)
+
+
+def allocated(trace: Trace, batch_size: int, other: Trace | None = None) -> int:
+    return replay(trace, batch_size, memory_bytes=PLENTY, other=other).peak_allocated_bytes
+
+
+@pytest.mark.parametrize("recording", RECORDINGS, ids=str)
+def test_a_recorded_trial_takes_in_the_model_what_it_took_of_the_device(recording):
+    replayed = replay(recording.trace, memory_bytes=recording.trace.memory_bytes)
+
+    assert abs(replayed.peak_reserved_bytes - recording.peak_reserved_bytes) <= 2 * MIB
+    assert abs(replayed.peak_allocated_bytes - recording.peak_allocated_bytes) <= 2 * MIB
+
+
+@pytest.mark.parametrize("recording", RECORDINGS, ids=str)
+def test_a_recorded_trial_that_passed_fits_and_one_that_was_refused_memory_does_not(recording):
+    *_, last = recording.trace.events()
+
+    assert (last.kind == "refused") == (not recording.trace.complete)
+    assert replay(recording.trace, memory_bytes=recording.trace.memory_bytes).fits == recording.trace.complete
+
+
+def test_the_recordings_are_of_every_kind():
+    assert {(recording.trace.capped, recording.trace.expandable) for recording in PASSED} == {
+        (capped, expandable) for capped in (True, False) for expandable in (True, False)
+    }
+    assert {recording.model for recording in FAILED} == {"resnet50", "efficientnet_b0", "swin_t"}
+    assert any(event.kind == "refused" for recording in PASSED for event in recording.trace.events())
+    assert all(len(recording.trace.packed) < 1000 for recording in RECORDINGS)
+
+
+@pytest.mark.parametrize("recording", PASSED, ids=str)
+def test_the_model_is_right_about_a_recorded_trial_and_not_where_it_took_more_than_2_mib_more(recording):
+    assert right_about(recording.trace, recording.peak_reserved_bytes)
+    assert not right_about(recording.trace, recording.peak_reserved_bytes + 2 * MIB + 1)
+    assert not right_about(recording.trace, recording.peak_reserved_bytes - 2 * MIB - 1)
+
+
+@pytest.mark.parametrize("recording", FAILED, ids=str)
+def test_the_model_is_not_right_about_a_trial_that_did_not_fit(recording):
+    assert not right_about(recording.trace, recording.peak_reserved_bytes)
+
+
+@pytest.mark.parametrize(
+    ("model", "limit_gib", "edge"),
+    [("resnet50", 8, 984), ("efficientnet_b0", 8, 940), ("efficientnet_b0", 24, 3002)],
+)
+def test_the_edge_is_forecast_to_1_percent_from_one_small_batch(model, limit_gib, edge):
+    recorded = next(each.trace for each in PASSED if each.model == model and each.trace.batch_size == 61)
+    forecast = Forecast([recorded], Memory(limit_gib * GIB, capped=True))
+
+    def ask(batch_size):
+        return None if forecast.fits(batch_size) else "memory"
+
+    found = find_edge(ask, ask, granularity=1, max_batch=2**31 - 1)
+
+    assert not recorded.capped
+    assert found.largest_batch == pytest.approx(edge, rel=0.01)
+
+
+@given(per_sample=st.integers(1, 50), batch_size=st.integers(1, 500), forecast=st.integers(1, 5_000))
+def test_what_the_batch_size_divides_follows_it(per_sample, batch_size, forecast):
+    one = trace(("allocate", batch_size * per_sample * MIB), batch_size=batch_size)
+
+    assert allocated(one, forecast) == forecast * per_sample * MIB
+
+
+@given(per_sample=st.integers(1, 50), batch_size=st.integers(1, 500), forecast=st.integers(1, 5_000))
+def test_what_was_there_before_the_batch_does_not_follow_it(per_sample, batch_size, forecast):
+    weights, activations = 3 * batch_size * MIB, batch_size * per_sample * MIB
+    one = trace(("allocate", weights), ("allocate", activations), batch_size=batch_size, fixed=1)
+
+    assert allocated(one, forecast) == weights + forecast * per_sample * MIB
+
+
+def test_what_the_batch_size_does_not_divide_stays_as_it_is_unless_it_is_a_workspace():
+    odd = 7 * MIB
+
+    assert allocated(trace(("allocate", odd)), 100) == odd
+    assert allocated(trace(("allocate", odd), ("allocate", MIB), ("release", 0)), 100) == odd + MIB
+    assert allocated(trace(("allocate", odd), ("release", 0)), 100) == 10 * odd
+
+
+def test_what_was_the_same_at_another_batch_size_stays_as_it_is():
+    one, other = (trace(("allocate", 100 * MIB), batch_size=batch_size) for batch_size in (10, 20))
+
+    assert allocated(one, 30) == 300 * MIB
+    assert allocated(one, 30, other) == 100 * MIB
+
+
+def test_between_batch_sizes_near_each_other_the_rest_follows_a_line():
+    one, other = (trace(("allocate", (15 + each) * MIB), batch_size=each) for each in (100, 83))
+
+    assert allocated(one, 120) == 115 * MIB
+    assert allocated(one, 120, other) == 135 * MIB
+    assert allocated(other, 40, one) == 55 * MIB
+
+
+def test_between_batch_sizes_far_apart_the_rest_follows_the_batch_size_if_it_did_so_between_them():
+    one = trace(("allocate", 101 * MIB), batch_size=100)
+    follows, does_not = (trace(("allocate", size * MIB), batch_size=10) for size in (10, 50))
+
+    assert allocated(one, 200, follows) == 202 * MIB
+    assert allocated(one, 200, does_not) == 101 * MIB
+
+
+def test_a_workspace_there_is_no_memory_for_is_done_without():
+    work = [("allocate", 20 * MIB), ("allocate", 80 * MIB), ("release", 1), ("allocate", 20 * MIB)]
+    held = [("allocate", 20 * MIB), ("allocate", 80 * MIB), ("allocate", 20 * MIB), ("release", 1)]
+
+    assert replay(trace(*work), memory_bytes=100 * MIB) == Replay(True, 100 * MIB, 100 * MIB)
+    assert replay(trace(*work), memory_bytes=99 * MIB) == Replay(True, 40 * MIB, 40 * MIB)
+    assert replay(trace(*work), memory_bytes=39 * MIB).fits is False
+    assert replay(trace(*held), memory_bytes=119 * MIB).fits is False
+
+
+def test_what_was_refused_in_a_trial_that_went_on_may_be_refused_again():
+    events = [("allocate", 20 * MIB), ("refused", 80 * MIB), ("allocate", 20 * MIB)]
+
+    assert replay(trace(*events), memory_bytes=40 * MIB).fits
+    assert replay(trace(*events[:2]), memory_bytes=40 * MIB).fits
+    assert not replay(trace(*events[:2], complete=False), memory_bytes=40 * MIB).fits
+    assert replay(trace(*events[:2], complete=False), memory_bytes=100 * MIB).fits
+    assert replay(trace(*events[:2], complete=False), 5, memory_bytes=60 * MIB).fits
+    assert replay(trace(*events, ("refused", 40 * MIB), complete=False), memory_bytes=80 * MIB).fits
+
+
+def test_what_is_held_outside_the_allocator_is_not_there_for_it():
+    before = trace(("outside", 100 * MIB), ("allocate", 20 * MIB))
+    after = trace(("allocate", 20 * MIB), ("outside", 100 * MIB))
+    between = trace(("allocate", 20 * MIB), ("release", 0), ("outside", 100 * MIB), ("outside", 50 * MIB))
+
+    for one in (before, after, between):
+        assert replay(one, memory_bytes=120 * MIB).fits
+        assert not replay(one, memory_bytes=120 * MIB - 1).fits
+
+
+def test_memory_that_is_given_back_outside_is_there_again():
+    events = [("outside", 100 * MIB), ("outside", 60 * MIB), ("allocate", 60 * MIB)]
+
+    assert replay(trace(*events), memory_bytes=120 * MIB).fits
+
+
+def test_a_trial_nearer_by_that_failed_can_make_a_forecast_say_no_and_never_yes():
+    passed = trace(("allocate", 10 * 20 * MIB), batch_size=10)
+    failed = trace(("allocate", 100 * 20 * MIB), ("refused", 4_000 * MIB), batch_size=100, complete=False)
+    memory = Memory(5_000 * MIB, expandable=True)
+
+    alone, both = Forecast([passed], memory), Forecast([failed, passed], memory)
+
+    assert [alone.fits(batch_size) for batch_size in (10, 31, 80, 90, 100, 250, 251)] == [True] * 6 + [False]
+    assert [both.fits(batch_size) for batch_size in (10, 31, 80, 90, 100, 250, 251)] == [True] * 3 + [False] * 4
+
+
+def test_a_trial_nearer_by_that_failed_does_not_stand_in_for_one_that_passed():
+    passed = trace(("allocate", 10 * 20 * MIB), batch_size=10)
+    failed = trace(("refused", 1_000 * MIB), batch_size=100, complete=False)
+    forecast = Forecast([passed, failed], Memory(1_500 * MIB, expandable=True))
+
+    assert forecast.fits(75)
+    assert not forecast.fits(76)
+
+
+@pytest.mark.parametrize("large_first", [True, False])
+def test_of_trials_that_passed_the_nearest_by_ratio_counts(large_first):
+    small = trace(("allocate", 10 * 20 * MIB), batch_size=10)
+    large = trace(("allocate", 100 * 20 * MIB), ("allocate", 100 * 20 * MIB), batch_size=100)
+    forecast = Forecast([large, small] if large_first else [small, large], Memory(1_000 * MIB, expandable=True))
+
+    assert [forecast.fits(batch_size) for batch_size in (25, 26, 31, 32, 50)] == [True] * 3 + [False] * 2
+
+
+@st.composite
+def events(draw):
+    """Draw events of which every release is of an allocation before it."""
+    drawn, made = [], 0
+    for kind in draw(st.lists(st.sampled_from(["allocate", "release", "refused", "outside"]))):
+        if kind != "release" or made:
+            drawn.append(Event(kind, draw(st.integers(0, made - 1 if kind == "release" else 2**50))))
+        made += kind == "allocate"
+    return drawn
+
+
+@given(events())
+def test_events_are_read_as_they_were_packed(events):
+    assert list(trace(*events).events()) == events
+
+
+@given(events())
+def test_a_trace_is_the_same_after_it_was_written(events):
+    written = msgspec.json.encode(trace(*events))
+
+    assert msgspec.json.decode(written, type=Trace) == trace(*events)
+
+
+@given(st.binary())
+@example(b"")
+@example(zlib.compress(b"no number"))
+@example(packed([Event("allocate", 512)])[:-1])
+def test_bytes_that_are_no_events_are_no_trace(garbage):
+    damaged = msgspec.structs.replace(trace(("allocate", 512)), packed=garbage)
+
+    with pytest.raises(ValueError, match="a trace cannot be read"):
+        list(damaged.events())
+    with pytest.raises(ValueError, match="a trace cannot be read"):
+        Program(damaged)
+    assert not right_about(damaged, 0)
+
+
+def test_the_same_steps_again_and_again_take_few_bytes():
+    steps = []
+    for number in range(5_000):
+        steps += [Event("allocate", 512 * (number % 100)), Event("release", number)]
+
+    assert list(trace(*steps).events()) == steps
+    assert len(packed(steps)) < len(steps) / 10
+    assert len(packed(steps)) < 4 * len(packed(steps[:200]))
+
+
+def test_a_trace_that_is_longer_than_any_that_is_kept_is_not_unpacked():
+    bomb = zlib.compress(bytes(8 * (MOST_EVENTS + 1)))
+
+    with pytest.raises(ValueError, match="longer"):
+        list(msgspec.structs.replace(trace(("allocate", 512)), packed=bomb).events())
+
+
+@pytest.mark.parametrize(
+    "packed_bytes", [b"", b"rubbish", zlib.compress(b"12345"), zlib.compress(bytes([1] + 7 * [0]))]
+)
+def test_a_trial_whose_trace_was_edited_out_of_shape_is_not_forecast_from(packed_bytes):
+    edited = msgspec.structs.replace(trace(("allocate", 512)), packed=packed_bytes, complete=False)
+
+    assert not readable(edited)
+    assert not right_about(msgspec.structs.replace(edited, complete=True), 2**21)
