@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from tputfind.record import Record
 
 _SECONDS_TO_LOAD = 1.0
+_TRIALS_BY_FORECAST = 2
+"""So many are left at the median, of a search that is led by the allocator's traces, once one has failed."""
 _LEAST_BATCHES = 20
 """Ten of each window, however long they take."""
 
@@ -22,7 +24,10 @@ def seconds_of_search(record: Record, fits: int, fails: int) -> float | None:
     steps = (fails - fits) // record.spec.granularity
     if fails <= fits or record.spec.search == "linear":
         return None
-    return max(1, steps - 1).bit_length() * record.trials[-1].seconds
+    left = max(1, steps - 1).bit_length()
+    if record.trials[-1].trace is not None and record.spec.search == "forecast":
+        left = min(left, _TRIALS_BY_FORECAST)
+    return left * record.trials[-1].seconds
 
 
 def seconds_of_rows(record: Record, batch_sizes: Iterable[int]) -> float | None:

@@ -15,7 +15,8 @@ from tputfind.files import Keeper
 from tputfind.measure.bench import Bench, same_company
 from tputfind.measure.failures import Passed, for_want_of_memory
 from tputfind.record import TRIAL_STEPS, Edge, Failure, FailureKind, LimitedBy, Record, Row, Trial, joined
-from tputfind.spec import MOST_PROCESSES
+from tputfind.search.expect import FIRST_BATCH, Known, expected_batch
+from tputfind.spec import LARGEST_BATCH, MOST_PROCESSES
 from tputfind.summary import throughput_interval
 
 CPU_MAX_LATENCY_MS: Final = 1000.0
@@ -126,6 +127,41 @@ class Ledger:
             self._progress.did(f"batch {batch_size} {_verdict(trial, self._obstacle(trial))}")
         return self._obstacle(trial)
 
+    def expected(self, passes: int, fails: int | None, *, memory_limit_bytes: int | None = None) -> int | None:
+        """Return the batch size that the trials so far let expect as the edge, as ``search.edge`` asks for it."""
+        found = expected_batch(self._known(memory_limit_bytes or self._bench.memory_limit_bytes), passes, fails)
+        return None if self._no_end(found) else found
+
+    def forecast(self, memory_limit_bytes: int | None) -> int | None:
+        """Return the edge that the trials let expect under a limit, None for the device's own.
+
+        It is the largest batch size there can be where no end is in sight, and None where nothing can be said.
+        """
+        return expected_batch(self._known(memory_limit_bytes), 0, None)
+
+    def expected_if_expandable(self) -> int | None:
+        """Return the edge that the trials let expect with expandable segments; None where they had those already."""
+        traces = [trial.trace for trial in self.record.trials if trial.trace is not None]
+        if not traces or traces[-1].expandable:
+            return None
+        known = self._known(self._bench.memory_limit_bytes)
+        found = expected_batch(known._replace(passes={}, expandable=True), 0, None)
+        return None if self._no_end(found) else found
+
+    def _no_end(self, expected: int | None) -> bool:
+        return expected is not None and self._spec.max_batch is None and 2 * expected > LARGEST_BATCH
+
+    def _known(self, limit_bytes: int | None) -> Known:
+        trials = [trial for trial in self.record.trials if self._same_company(trial)]
+        answers = {t.batch_size: self._obstacle(t) is None for t in trials if t.memory_limit_bytes == limit_bytes}
+        most = self._spec.max_batch or LARGEST_BATCH
+        return Known(trials, answers, self._spec.granularity, most, limit_bytes, self._most_ms())
+
+    @property
+    def first_batch(self) -> int | None:
+        """The batch size to try first, where the first trial's trace lets forecast the others."""
+        return None if self._on_cpu or self._spec.search != "forecast" else FIRST_BATCH
+
     def prove(self, batch_size: int) -> LimitedBy | None:
         """Time a batch in full in a fresh process, and soak it; it fits only if all of that passes."""
         obstacle = self.time_alone(batch_size)
@@ -213,18 +249,23 @@ class Ledger:
     def _stop_if_the_model_fails(self, batch_size: int, failure: Failure | None) -> None:
         """End the run where nothing has passed yet and it is not memory that stands in the way."""
         failures = [one.failure for one in self._taken()]
-        if failure is not None and None not in failures and not for_want_of_memory(failure):
+        smallest = batch_size == (self._spec.batch_sizes or (self._spec.granularity,))[0]
+        if smallest and failure is not None and None not in failures and not for_want_of_memory(failure):
             raise no_answer(self._spec.model, batch_size, failure)
 
     def _obstacle(self, trial: Trial) -> LimitedBy | None:
         if trial.failure is not None:
             return _LIMITS[trial.failure.kind]
-        limit_ms = self._spec.max_latency_ms
-        if limit_ms == "auto":
-            limit_ms = CPU_MAX_LATENCY_MS if self._on_cpu else None
+        limit_ms = self._most_ms()
         slow = limit_ms is not None and trial.step_ms is not None and trial.step_ms > limit_ms
         # The smallest batch is let through however slow: a slow answer is better than none.
         return "latency" if slow and trial.batch_size > self._spec.granularity else None
+
+    def _most_ms(self) -> float | None:
+        limit_ms = self._spec.max_latency_ms
+        if limit_ms == "auto":
+            return CPU_MAX_LATENCY_MS if self._on_cpu else None
+        return limit_ms
 
 
 def no_answer(model: str, batch_size: int, failure: Failure) -> TputfindError:

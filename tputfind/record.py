@@ -8,8 +8,9 @@ import msgspec
 
 from tputfind.errors import BadRecord
 from tputfind.spec import Amount, Bytes, Count, CountFromZero, Spec
+from tputfind.trace import Trace
 
-SCHEMA: Final = 3
+SCHEMA: Final = 4
 """Raised when a field is added or changes its meaning."""
 METHOD: Final = 2
 """Raised when measuring changes, so that numbers taken before and after are not compared unawares."""
@@ -35,7 +36,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     ``step_ms`` is the fastest step after the first (host clock, synchronised). Peaks are of the device's memory; on the
     CPU they are resident memory and address space beyond the idle process. ``memory_limit_bytes`` is the limit it ran
     under, None where there was none but the device's; ``memory_of_others_bytes`` is what other processes held of the
-    device when it began. ``seconds`` is the whole process, as the parent saw it.
+    device when it began. ``seconds`` is the whole process, as the parent saw it. ``trace`` is what was asked of the
+    memory allocator, None where the device cannot tell.
     """
 
     batch_size: Count
@@ -47,6 +49,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     peak_allocated_bytes: Bytes | None = None
     peak_reserved_bytes: Bytes | None = None
     seconds: Amount = 0.0
+    trace: Trace | None = None
 
 
 class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,7 +181,8 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     ``largest_batch`` is 0 where not even the smallest batch passed. ``fails_at`` is None where a cap ended the search.
     ``memory_limit_bytes`` is the limit it holds under, None where there was none but the device's. ``soaked_batches``
     is how many more batches the answer was run for, in a process of its own. ``steady`` is False where other processes
-    took or freed memory so often that its two sides were not tried while they held the same.
+    took or freed memory so often that its two sides were not tried while they held the same. ``expandable_forecast`` is
+    the largest batch that is forecast for an allocator with expandable segments, where it was found with native ones.
     """
 
     largest_batch: CountFromZero
@@ -187,6 +191,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit_bytes: Bytes | None = None
     soaked_batches: CountFromZero = 0
     steady: bool = True
+    expandable_forecast: CountFromZero | None = None
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -151,6 +152,8 @@ def _search(ledger: Ledger, bench: Bench, progress: Progress) -> Edge:
             granularity=spec.granularity,
             max_batch=spec.max_batch or LARGEST_BATCH,
             linear=spec.search == "linear",
+            first=ledger.first_batch,
+            forecast=ledger.expected if spec.search == "forecast" else None,
         )
         steady = ledger.stands(edge)
         if steady:
@@ -161,7 +164,11 @@ def _search(ledger: Ledger, bench: Bench, progress: Progress) -> Edge:
         ledger.grow(rows=(Row(batch_size=smallest.batch_size, failure=smallest.failure),))
     soaked_batches = spec.soak if edge.largest_batch else 0
     return msgspec.structs.replace(
-        edge, memory_limit_bytes=bench.memory_limit_bytes, soaked_batches=soaked_batches, steady=steady
+        edge,
+        memory_limit_bytes=bench.memory_limit_bytes,
+        soaked_batches=soaked_batches,
+        steady=steady,
+        expandable_forecast=ledger.expected_if_expandable() if edge.limited_by == "memory" else None,
     )
 
 
@@ -177,6 +184,7 @@ def _search_safe(ledger: Ledger, bench: Bench, edge: Edge) -> Edge | None:
     steps = TRIAL_STEPS + max(spec.soak, timed)
     whole_bytes = bench.memory_limit_bytes or ledger.record.environment.memory_total_bytes or limit_bytes
     guess = edge.largest_batch * limit_bytes // whole_bytes if edge.limited_by == "memory" else edge.largest_batch
+    forecasting = spec.search == "forecast"
     safe = find_edge(
         lambda batch_size: ledger.try_batch(batch_size, memory_limit_bytes=limit_bytes),
         lambda batch_size: (
@@ -184,7 +192,8 @@ def _search_safe(ledger: Ledger, bench: Bench, edge: Edge) -> Edge | None:
         ),
         granularity=spec.granularity,
         max_batch=edge.largest_batch,
-        first=guess,
+        first=None if forecasting else guess,
+        forecast=partial(ledger.expected, memory_limit_bytes=limit_bytes) if forecasting else None,
     )
     if safe.limited_by == "cap":  # the largest batch itself leaves as much
         safe = edge

@@ -13,7 +13,8 @@ from tputfind.errors import BadRequest
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16"]
 Layout = Literal["nchw", "nhwc"]
-Search = Literal["bisect", "linear"]
+Search = Literal["forecast", "bisect", "linear"]
+Allocator = Literal["native", "expandable"]
 Transfer = Literal["none", "h2d", "both"]
 DTYPES: Final = get_args(Dtype)
 LAYOUTS: Final = get_args(Layout)
@@ -67,7 +68,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     soak: CountFromZero = 0
     slo_ms: Above0 | None = None
     percentile: Annotated[float, Meta(gt=0, lt=100)] = 99.0
-    search: Search = "bisect"
+    search: Search = "forecast"
+    allocator: Allocator | None = None
+    """None leaves it as the environment has it."""
     seed: CountFromZero = 0
     trial_timeout_s: Above0 | None = None
     strict: bool = False
@@ -305,6 +308,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
     "slo": ("slo_ms", _positive_ms),
     "percentile": ("percentile", _percentile),
     "search": ("search", _one_of(get_args(Search))),
+    "allocator": ("allocator", _one_of(get_args(Allocator))),
     "seed": ("seed", _count_from_zero),
     "trial_timeout": ("trial_timeout_s", _duration_s),
     "strict": ("strict", _flag),

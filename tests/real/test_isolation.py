@@ -151,6 +151,7 @@ def test_the_time_of_a_trial_sets_the_next_ones_patience():
     assert default_timeout_s(None) == 600
     assert default_timeout_s(0.2) == 60
     assert default_timeout_s(30) == 300
+    assert default_timeout_s(30, growth=20) == 3000  # a forecast may lead to a batch twenty times as large
 
 
 def test_what_a_model_imports_slowly_is_imported_once_and_not_in_every_process(tmp_path):

@@ -44,6 +44,19 @@ def test_counting_up_finds_the_same_edge_as_bisection(tmp_path):
 
 
 @linux_only
+def test_a_line_through_measured_peaks_leads_to_the_edge_of_bisection_in_fewer_trials(tmp_path):
+    asked = (f"{MODELS}/plain.py:four_mebibytes", "--memory-limit", "1026MiB", "--max-latency", "none", *QUICK)
+    forecast = run(tmp_path, *asked).record()
+    bisected = run(tmp_path, *asked, "--search", "bisect", "--output", "bisected/results")
+    bisected = bisected._replace(folder=tmp_path / "bisected").record()
+
+    assert forecast.spec.search == "forecast"
+    assert forecast.edge == bisected.edge
+    assert len(forecast.trials) < len(bisected.trials)
+    assert all(trial.trace is None for trial in forecast.trials)
+
+
+@linux_only
 def test_granularity_is_the_step_of_the_answer(tmp_path):
     ran = run(tmp_path, f"{MODELS}/plain.py:four_mebibytes", "--memory-limit", "100MiB", "--granularity", 8, *QUICK)
 
@@ -80,7 +93,7 @@ def test_a_cap_ends_the_search_and_is_not_passed(tmp_path):
 
     record = ran.record()
     assert (record.edge.largest_batch, record.edge.limited_by) == (5, "cap")
-    assert [trial.batch_size for trial in record.trials] == [1, 2, 4, 5]
+    assert record.trials[-1].batch_size == max(trial.batch_size for trial in record.trials) == 5
     assert [row.batch_size for row in record.rows] == [1, 2, 4, 5]
 
 

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+
 import msgspec
 
 from tputfind import notices
 from tputfind.record import Edge, Environment, Failure, Health, OutputCheck, Record, Row, Timing, Trial
 from tputfind.spec import Spec
+from tputfind.trace import Trace
 
 HEALTH = Health(readings=5, sm_clock_mhz=1700.0, sm_clock_max_mhz=1980.0, power_w=400.0, temperature_c=50.0)
+
+PACKED = "eNpjZmCoZQCCCYwMUOAAJjWgPFYoDQAs+AF/"
+TRACE = Trace(
+    batch_size=5,
+    fixed=1,
+    memory_bytes=24 * 2**30,
+    capped=False,
+    expandable=False,
+    complete=True,
+    packed=base64.b64decode(PACKED),
+)
+"""Of weights of 100 bytes, an input of 1 MiB and an output of 10 bytes, the latter given back."""
 
 
 def row(batch_size: int, device_ms: float, *, enqueue_ms: float = 1.0, batches: int = 100) -> Row:
@@ -70,7 +85,7 @@ def example() -> Record:
             *(Trial(batch_size=b, step_ms=b * 1.5, peak_allocated_bytes=b * 2**20, seconds=1.0) for b in (1, 2, 4)),
             Trial(batch_size=8, failure=too_large, seconds=1.0),
             Trial(batch_size=6, failure=too_large, seconds=1.0),
-            Trial(batch_size=5, step_ms=9.0, peak_allocated_bytes=5 * 2**20, seconds=1.0),
+            Trial(batch_size=5, step_ms=9.0, peak_allocated_bytes=5 * 2**20, seconds=1.0, trace=TRACE),
         ),
         edge=Edge(largest_batch=5, limited_by="memory", fails_at=6, soaked_batches=50),
         safe=Edge(largest_batch=4, limited_by="memory", fails_at=5, memory_limit_bytes=18 * 2**30, soaked_batches=50),

@@ -93,3 +93,16 @@ def test_outputs_that_were_not_checked_are_told_by_reason():
         ("another", (4,)),
     ]
     assert [n.batch_sizes for n in told if n.kind == "output_not_finite"] == [(5,)]
+
+
+def test_memory_in_pieces_is_told_where_other_segments_are_forecast_to_fit_much_more():
+    def record(forecast):
+        return msgspec.structs.replace(
+            example(), edge=msgspec.structs.replace(example().edge, expandable_forecast=forecast)
+        )
+
+    (notice,) = [notice for notice in notices.of(record(6)) if notice.kind == "fragmentation"]
+    assert "5 MiB of 24.0 GiB" in notice.seen
+    assert "--allocator expandable" in notice.advice
+    assert "forecast to fit 6 instead" in notice.advice
+    assert not any("fragmentation" in kinds(record(forecast)) for forecast in (None, 0, 5))

@@ -118,13 +118,33 @@ def test_a_record_of_schema_2_still_loads_with_its_samples_as_those_of_one_proce
         assert (then.status, then.output, then.peak_reserved_bytes) == (now.status, now.output, now.peak_reserved_bytes)
 
 
-def test_a_record_of_schema_3_still_loads(golden):
-    golden("schema-3.json", example().to_json())
+def test_a_record_of_schema_3_still_loads_and_its_trials_have_no_traces():
+    record = tputfind.load_record(GOLDEN / "schema-3.json")
 
-    assert tputfind.load_record(GOLDEN / "schema-3.json") == example()
+    assert (record.schema, record.spec.search, record.spec.allocator) == (3, "bisect", None)
+    assert record.rows == example().rows
+    assert [trial.trace for trial in record.trials] == [None] * 6
 
 
-@pytest.mark.parametrize("name", ["schema-1.json", "schema-2.json"])
+def test_a_record_of_schema_4_still_loads(golden):
+    golden("schema-4.json", example().to_json())
+
+    assert tputfind.load_record(GOLDEN / "schema-4.json") == example()
+
+
+def test_the_trace_of_a_trial_comes_back_as_its_events():
+    record = tputfind.load_record(GOLDEN / "schema-4.json")
+
+    assert [*record.trials[-1].trace.events()] == [
+        ("outside", 500 * 2**20),
+        ("allocate", 100),
+        ("allocate", 2**20),
+        ("allocate", 10),
+        ("release", 2),
+    ]
+
+
+@pytest.mark.parametrize("name", ["schema-1.json", "schema-2.json", "schema-3.json"])
 def test_an_old_record_that_is_written_again_keeps_its_samples(name):
     record = tputfind.load_record(GOLDEN / name)
 

@@ -43,6 +43,7 @@ class Bench:
         self._spec = spec
         self._uuid = environment.device_uuid
         self._longest_trial_s: float | None = None
+        self._largest_batch = 0
         self.memory_limit_bytes = _limit_bytes(spec, environment)
         self.lowered_limit_bytes = _lowered_bytes(spec, environment)
 
@@ -78,8 +79,10 @@ class Bench:
         start = perf_counter()
         question = TryBatch(self._spec, batch_size, steps, memory_limit_bytes, passed)
         try:
-            trial = self._children.ask_one(question, Trial, self._timeout_s())
+            trial = self._children.ask_one(question, Trial, self._timeout_s(batch_size))
             self._longest_trial_s = max(self._longest_trial_s or 0.0, perf_counter() - start)
+            if trial.failure is None:
+                self._largest_batch = max(self._largest_batch, batch_size)
         except ChildFailed as death:
             trial = Trial(
                 batch_size=batch_size, steps=steps, memory_limit_bytes=memory_limit_bytes, failure=death.failure
@@ -96,7 +99,7 @@ class Bench:
         others_bytes = self.memory_of_others_bytes()
         question = TimeBatches(self._spec, tuple(batch_sizes), number, self.memory_limit_bytes, passed)
         timed = 0
-        answers = self._children.ask(question, Timed, self._timeout_s())
+        answers = self._children.ask(question, Timed, self._timeout_s(max(batch_sizes)))
         with health.Watch(self._uuid) as watch, closing(answers):
             try:
                 for row in _with_health(answers, watch):
@@ -108,8 +111,9 @@ class Bench:
         if failure is not None:
             yield Row(batch_size=batch_sizes[timed], failure=failure, memory_of_others_bytes=others_bytes)
 
-    def _timeout_s(self) -> float:
-        return self._spec.trial_timeout_s or default_timeout_s(self._longest_trial_s)
+    def _timeout_s(self, batch_size: int) -> float:
+        growth = batch_size / self._largest_batch if self._largest_batch else 1.0
+        return self._spec.trial_timeout_s or default_timeout_s(self._longest_trial_s, growth)
 
 
 def _with_health(answers: Iterable[Timed], watch: health.Watch) -> Iterator[Row]:
@@ -131,11 +135,11 @@ def same_company(then_bytes: int | None, now_bytes: int | None) -> bool:
     return then_bytes is None or now_bytes is None or abs(then_bytes - now_bytes) <= OTHERS_TOLERANCE_BYTES
 
 
-def default_timeout_s(longest_trial_s: float | None) -> float:
-    """Return how long a process may be silent, from the longest trial so far: a trial doubles the batch at most."""
+def default_timeout_s(longest_trial_s: float | None, growth: float = 1.0) -> float:
+    """Return how long a process may be silent, from the longest trial so far and how much larger the batch is now."""
     if longest_trial_s is None:
         return FIRST_TIMEOUT_S
-    return max(LEAST_TIMEOUT_S, TIMEOUT_FACTOR * longest_trial_s)
+    return max(LEAST_TIMEOUT_S, TIMEOUT_FACTOR * longest_trial_s * max(1.0, growth / 2))
 
 
 def _limit_bytes(spec: Spec, environment: Environment) -> int | None:

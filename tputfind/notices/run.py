@@ -11,6 +11,9 @@ from tputfind.units import format_bytes
 NEGLIGIBLE_BYTES: Final = 16 * 2**20
 """Less than this, held by others, is what drivers and monitors keep: it changes no answer that is worth a notice."""
 
+_MUCH_MORE: Final = 1.05
+"""So many times the batch is worth another setting."""
+
 
 def of_search(record: Record) -> Iterator[Notice]:
     edge = record.edge
@@ -20,6 +23,25 @@ def of_search(record: Record) -> Iterator[Notice]:
             seen=f"the search stopped where a step takes more than 1 s, before memory ran out (batch {edge.fails_at})",
             cause="that is the default on the CPU",
             advice="--max-latency none searches up to the end of memory",
+        )
+    yield from _of_fragmentation(record)
+
+
+def _of_fragmentation(record: Record) -> Iterator[Notice]:
+    """Notice of memory that the allocator holds and cannot use, where other settings are forecast to fit much more."""
+    edge = record.edge
+    row = None if edge is None else next((r for r in record.rows if r.batch_size == edge.largest_batch), None)
+    if edge is None or row is None or row.peak_allocated_bytes is None or edge.expandable_forecast is None:
+        return
+    if edge.expandable_forecast >= _MUCH_MORE * edge.largest_batch:
+        whole_bytes = edge.memory_limit_bytes or record.environment.memory_total_bytes or 0
+        yield Notice(
+            kind="fragmentation",
+            seen=f"at batch {edge.largest_batch} the model uses {format_bytes(row.peak_allocated_bytes)} of "
+            f"{format_bytes(whole_bytes)}",
+            cause="most of the rest is fragmentation: the allocator holds it in pieces too small to serve a request",
+            advice="--allocator expandable (PYTORCH_ALLOC_CONF=expandable_segments:True) is forecast to fit "
+            f"{edge.expandable_forecast} instead",
         )
 
 

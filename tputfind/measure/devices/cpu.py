@@ -77,6 +77,11 @@ class Cpu:
             **cast("Any", fields),
         )
 
+    def choose_allocator(self, name: str | None) -> None:
+        """There is nothing to choose."""
+        if name is not None:
+            raise BadRequest(f"--allocator {name}: only CUDA's memory has segments to choose")
+
     def refusal(self, dtype: str) -> str | None:
         """Only TF32 is a GPU's own format."""
         return "TF32 is a format of NVIDIA GPUs" if dtype == "tf32" else None
@@ -93,6 +98,12 @@ class Cpu:
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         resource.setrlimit(resource.RLIMIT_AS, (ceiling if hard < 0 else min(ceiling, hard), hard))
         self.under_a_ceiling = True
+
+    def record_allocations(self) -> None:
+        """The C library does not tell what is asked of it."""
+
+    def trace(self, batch_size: int, *, complete: bool) -> None:
+        """Nothing is known."""
 
     def settle_limit(self, step: Callable[[], object]) -> bool:  # noqa: ARG002  # none is needed
         """The ceiling is exact as it is."""

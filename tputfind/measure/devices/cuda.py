@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final, cast
@@ -10,9 +9,19 @@ from typing import Any, Final, cast
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from tputfind.errors import BadRequest
+from tputfind.measure.allocations import (
+    Recorder,
+    allocator_conf,
+    apply_conf,
+    is_expandable,
+    once_before_every_module,
+    with_segments,
+)
 from tputfind.measure.devices.host import software
 from tputfind.measure.devices.protocol import MemoryUse
 from tputfind.record import Environment
+from tputfind.trace import Trace
 from tputfind.units import format_bytes
 
 _TF32_CAPABILITY: Final = (8, 0)
@@ -52,7 +61,9 @@ class Cuda:
     def __init__(self, index: int) -> None:
         self._index = index
         self._limit_bytes: int | None = None
-        self._outside_before_bytes = 0
+        self._outside_before_bytes: int | None = None
+        self._conf = allocator_conf()
+        self._recorder: Recorder | None = None
         self.torch_device = torch.device("cuda", index)
 
     def environment(self) -> Environment:
@@ -71,9 +82,15 @@ class Cuda:
             driver=_driver_version(),
             cuda=torch.version.cuda or torch.version.hip,
             cudnn=None if cudnn is None else str(cudnn),
-            allocator_conf=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
+            allocator_conf=self._conf,
             **cast("Any", fields),
         )
+
+    def choose_allocator(self, name: str | None) -> None:
+        """Work with native or expandable segments, whatever the environment says of them."""
+        if name is not None:
+            self._conf = with_segments(self._conf, expandable=name == "expandable")
+            apply_conf(self._conf)
 
     def refusal(self, dtype: str) -> str | None:
         """TF32 and bfloat16 arithmetic came with compute capability 8.0."""
@@ -85,12 +102,35 @@ class Cuda:
     def limit_memory(self, limit_bytes: int | None) -> None:
         """Make the device current, note what others hold, give the allocator what the context leaves of the limit."""
         self._limit_bytes = limit_bytes
-        if limit_bytes is not None:
-            self._outside_before_bytes = torch.cuda.device_memory_used(self._index)
+        self._outside_before_bytes = self._used_bytes()
+        if limit_bytes is not None and self._outside_before_bytes is None:
+            raise BadRequest("--memory-limit: NVML does not answer, so what the context takes of it is not known")
         torch.cuda.set_device(self._index)
         torch.cuda.synchronize(self._index)
         if limit_bytes is not None:
             self._give_allocator_the_rest()
+
+    def record_allocations(self) -> None:
+        """Keep the allocator's history, and what the first step loads beside it."""
+        expandable = is_expandable(self._conf)
+        if self._outside_before_bytes is None or expandable is None:
+            return
+        self._recorder = recorder = Recorder(self._index, expandable=expandable)
+        recorder.outside(self._outside_bytes())
+        if self._limit_bytes is None:
+            once_before_every_module(lambda: recorder.outside(self._outside_bytes()))
+
+    def trace(self, batch_size: int, *, complete: bool) -> Trace | None:
+        """Return what was asked of the allocator, and what the process held beside it."""
+        if self._recorder is None or not self.usable():
+            return None
+        outside_bytes = self._outside_bytes()
+        if complete:
+            self._recorder.outside(outside_bytes)
+        left_bytes = torch.cuda.mem_get_info(self._index)[0] + torch.cuda.memory_reserved(self._index)
+        memory_bytes = self._limit_bytes or left_bytes + outside_bytes
+        capped = self._limit_bytes is not None
+        return self._recorder.trace(batch_size, memory_bytes, capped=capped, complete=complete)
 
     def settle_limit(self, step: Callable[[], object]) -> bool:
         """Take the first step, and before and after every module of it take what was loaded from the allocator's share.
@@ -102,7 +142,8 @@ class Cuda:
             return False
 
         def adjust(*_: object) -> None:
-            self._give_allocator_the_rest()
+            if not torch.compiler.is_compiling():
+                self._give_allocator_the_rest()
 
         hooks = [register_module_forward_pre_hook(adjust), register_module_forward_hook(adjust)]
         try:
@@ -153,6 +194,8 @@ class Cuda:
         """Return cached memory to the device and start the allocator's counters anew."""
         torch.cuda.synchronize(self._index)
         torch.cuda.empty_cache()
+        if self._recorder is not None:
+            self._recorder.reset()
         torch.cuda.reset_peak_memory_stats(self._index)
         torch.cuda.reset_accumulated_memory_stats(self._index)
 
@@ -164,14 +207,27 @@ class Cuda:
             allocator_retries=torch.cuda.memory_stats(self._index).get("num_alloc_retries", 0),
         )
 
+    def _used_bytes(self) -> int | None:
+        """Return what is used of the device; NVML tells that without a context, or not at all."""
+        try:
+            return torch.cuda.device_memory_used(self._index)
+        except Exception:  # ImportError, or whatever NVML raises where the driver's library is missing
+            return None
+
     def _outside_bytes(self) -> int:
         """Return what this process holds of the device beside the allocator: context, kernels, library handles."""
-        used = torch.cuda.device_memory_used(self._index) - self._outside_before_bytes
-        return max(0, used - torch.cuda.memory_reserved(self._index))
+        used = self._used_bytes()
+        if used is None or self._outside_before_bytes is None:
+            if self._limit_bytes is not None:
+                raise RuntimeError("NVML does not answer any more, so what counts against --memory-limit is not known")
+            return 0
+        return max(0, used - self._outside_before_bytes - torch.cuda.memory_reserved(self._index))
 
     def _give_allocator_the_rest(self) -> None:
         assert self._limit_bytes is not None
         outside, reserved = self._outside_bytes(), torch.cuda.memory_reserved(self._index)
+        if self._recorder is not None:
+            self._recorder.outside(outside)
         if outside + reserved > self._limit_bytes:
             raise torch.OutOfMemoryError(
                 f"out of memory: context and libraries take {format_bytes(outside)} beside {format_bytes(reserved)} "

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from tputfind.record import Environment
+from tputfind.trace import Trace
 
 
 class MemoryUse(NamedTuple):
@@ -41,11 +42,24 @@ class Device(Protocol):
     def environment(self) -> Environment:
         """Describe the device and the software it runs under."""
 
+    def choose_allocator(self, name: str | None) -> None:
+        """Work with native or expandable segments; None changes nothing. Call it before anything else.
+
+        Raises:
+            BadRequest: there is no such choice on this device.
+        """
+
     def refusal(self, dtype: str) -> str | None:
         """Say why it cannot compute in ``dtype``, or None where it can."""
 
     def limit_memory(self, limit_bytes: int | None) -> None:
         """Act from now on as if the device had this much memory in all. Call it once, before anything is built."""
+
+    def record_allocations(self) -> None:
+        """Keep what is asked of the memory allocator from now on, where that can be told. Call it after the limit."""
+
+    def trace(self, batch_size: int, *, complete: bool) -> Trace | None:
+        """Return what was asked of the memory allocator since ``record_allocations``; None where that is not known."""
 
     def settle_limit(self, step: Callable[[], object]) -> bool:
         """Take the first step of a batch size where, under a limit, that step loads libraries that count against it.

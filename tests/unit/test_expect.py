@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tputfind.record import Failure, Trial
+from tputfind.search.edge import find_edge
+from tputfind.search.expect import Known, edge_where, expected_batch
+
+NO_CAP = 2**31 - 1
+EDGES = st.integers(0, 100_000)
+
+
+class Oracle:
+    """Answers by arithmetic, and counts what it was asked."""
+
+    def __init__(self, edge: int) -> None:
+        self.edge = edge
+        self.asked: list[int] = []
+
+    def __call__(self, batch_size: int):
+        self.asked.append(batch_size)
+        return None if batch_size <= self.edge else "memory"
+
+
+def most(edge: int) -> int:
+    """Twice what doubling and bisection may take for an edge, and two."""
+    return 2 * (2 * math.ceil(math.log2(max(1, edge))) + 2) + 2
+
+
+def right(edge):
+    return lambda passes, fails: edge
+
+
+def useless(edge):
+    return lambda passes, fails: None
+
+
+def creeping(edge):
+    return lambda passes, fails: passes
+
+
+def overshooting(edge):
+    return lambda passes, fails: (fails or NO_CAP) - 1
+
+
+def shrinking_from_far_above(edge):
+    return lambda passes, fails: (fails or NO_CAP) // 2
+
+
+def stubborn(edge):
+    return lambda passes, fails: 7777
+
+
+FORECASTS = [right, useless, creeping, overshooting, shrinking_from_far_above, stubborn]
+
+
+@pytest.mark.parametrize("kind", FORECASTS)
+@given(edge=EDGES, first=st.sampled_from([None, 1, 61, 5000]))
+def test_whatever_is_forecast_the_answer_is_the_edge_at_no_more_than_twice_the_trials_and_two(kind, edge, first):
+    oracle = Oracle(edge)
+
+    found = find_edge(oracle, Oracle(edge), granularity=1, max_batch=NO_CAP, first=first, forecast=kind(edge))
+
+    assert found.largest_batch == edge
+    assert found.fails_at == edge + 1
+    assert edge + 1 in oracle.asked
+    assert len(oracle.asked) == len(set(oracle.asked))
+    assert len(oracle.asked) <= most(edge)
+
+
+@given(edge=EDGES, seed=st.integers(0, 2**32), first=st.one_of(st.none(), st.integers(1, NO_CAP)))
+def test_a_forecast_at_random_costs_no_more_than_twice_the_trials_and_two(edge, seed, first):
+    chance = random.Random(seed)
+    oracle = Oracle(edge)
+
+    def forecast(passes, fails):
+        low, high = max(1, passes), fails or NO_CAP
+        return chance.choice([None, passes, high - 1, int(math.sqrt(low * high)), chance.randint(passes, high)])
+
+    found = find_edge(oracle, Oracle(edge), granularity=1, max_batch=NO_CAP, first=first, forecast=forecast)
+
+    assert found.largest_batch == edge
+    assert len(oracle.asked) <= most(edge)
+
+
+@given(edge=st.integers(1, 100_000))
+def test_a_forecast_that_is_right_takes_the_two_trials_that_prove_it(edge):
+    oracle = Oracle(edge)
+
+    find_edge(oracle, Oracle(edge), granularity=1, max_batch=NO_CAP, forecast=right(edge))
+
+    assert oracle.asked == [edge, edge + 1]
+
+
+@given(fitting=st.sets(st.integers(1, 300)), guesses=st.lists(st.integers(0, 400), min_size=1), step=st.integers(1, 5))
+def test_answers_that_are_not_monotone_still_give_an_edge_tried_on_both_sides(fitting, guesses, step):
+    asked: list[int] = []
+    turns = iter(guesses * 1000)
+
+    def ask(batch_size):
+        asked.append(batch_size)
+        return None if batch_size in fitting else "memory"
+
+    found = find_edge(ask, ask, granularity=step, max_batch=NO_CAP, forecast=lambda passes, fails: next(turns))
+
+    assert found.largest_batch in {0, *fitting}
+    assert found.fails_at == found.largest_batch + step
+    assert found.fails_at in asked
+
+
+@given(edge=EDGES, cap=st.integers(1, 100_000), step=st.integers(1, 64), guess=st.integers(0, 10**12))
+def test_no_forecast_leads_beyond_the_cap_or_off_the_granularity(edge, cap, step, guess):
+    oracle, cap = Oracle(edge), max(cap, step)
+
+    found = find_edge(
+        oracle, Oracle(edge), granularity=step, max_batch=cap, forecast=lambda passes, fails: guess, first=61
+    )
+
+    assert max(oracle.asked) <= cap
+    assert all(batch_size % step == 0 for batch_size in oracle.asked)
+    assert found.largest_batch == min(edge, cap) // step * step
+
+
+def fitted(batch_size, peak_mib, step_ms=1.0):
+    return Trial(batch_size=batch_size, step_ms=step_ms, peak_reserved_bytes=peak_mib * 2**20)
+
+
+def known(*trials, **fields):
+    answers = {trial.batch_size: trial.failure is None for trial in trials}
+    return Known(trials, answers, granularity=1, max_batch=NO_CAP, **fields)
+
+
+def test_without_trials_nothing_is_expected():
+    assert expected_batch(known(limit_bytes=2**30), 0, None) is None
+
+
+def test_a_line_through_two_peaks_says_where_memory_ends():
+    trials = fitted(10, 120), fitted(20, 140)
+
+    assert expected_batch(known(*trials, limit_bytes=200 * 2**20), 20, None) == 50
+
+
+def test_a_line_is_not_followed_further_than_to_eight_times_what_was_tried():
+    trials = fitted(1, 101), fitted(2, 102)
+
+    assert expected_batch(known(*trials, limit_bytes=2**40), 2, None) == 16
+
+
+def test_a_step_that_takes_too_long_ends_what_is_expected():
+    trials = fitted(10, 120, step_ms=10.0), fitted(20, 140, step_ms=20.0)
+
+    assert expected_batch(known(*trials, limit_bytes=2**30, most_ms=55.0), 20, None) == 55
+
+
+def test_from_one_trial_a_step_is_taken_to_grow_with_the_batch():
+    assert expected_batch(known(fitted(10, 120, step_ms=10.0), most_ms=30.0), 10, None) == 30
+
+
+def test_peaks_that_do_not_rise_let_expect_nothing():
+    assert expected_batch(known(fitted(10, 120), fitted(20, 120), limit_bytes=2**30), 20, None) is None
+
+
+def test_a_forecast_that_is_wrong_about_what_is_known_is_not_followed():
+    failed = Trial(batch_size=30, failure=Failure(kind="out_of_memory", message=""))
+
+    assert expected_batch(known(fitted(10, 120), fitted(20, 140), failed, limit_bytes=200 * 2**20), 20, 30) is None
+
+
+@given(fitting=st.sets(st.integers(1, 500)))
+def test_the_edge_of_a_forecast_is_the_one_that_bisection_comes_to(fitting):
+    def ask(batch_size):
+        return None if batch_size in fitting else "memory"
+
+    plain = find_edge(ask, ask, granularity=1, max_batch=NO_CAP)
+
+    assert edge_where(fitting.__contains__, granularity=1, max_batch=NO_CAP) == plain.largest_batch
+
+
+def test_where_larger_batches_fit_again_a_forecast_that_knows_leads_to_the_larger_edge():
+    """As measured of swin_t under 8 GiB on an H200: 816 fits, 817 does not, and 896 to 929 do."""
+    asked = Oracle(0)
+
+    def ask(batch_size):
+        asked(batch_size)
+        return None if batch_size <= 816 or 896 <= batch_size <= 929 else "memory"
+
+    def forecast(passes, fails):
+        return 816 if not asked.asked or fails is not None else 929
+
+    found = find_edge(ask, ask, granularity=1, max_batch=NO_CAP, forecast=forecast)
+
+    assert (found.largest_batch, found.fails_at) == (929, 930)
+    assert {929, 930} <= set(asked.asked)
+
+
+@given(edge=st.integers(1, 100_000), beyond=st.integers(1, 200_000))
+def test_a_look_beyond_the_edge_that_finds_nothing_costs_one_trial(edge, beyond):
+    oracle = Oracle(edge)
+
+    def forecast(passes, fails):
+        return edge if len(oracle.asked) < 2 else edge + beyond
+
+    found = find_edge(oracle, Oracle(edge), granularity=1, max_batch=NO_CAP, forecast=forecast)
+
+    assert found.largest_batch == edge
+    assert len(oracle.asked) <= 3

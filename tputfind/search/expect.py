@@ -1,0 +1,118 @@
+"""What a search may expect, from the trials taken so far: the largest batch that their traces and times allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from tputfind.record import LimitedBy, Trial
+from tputfind.search.edge import find_edge
+from tputfind.search.forecast import Forecast, Memory, readable, right_about
+
+FIRST_BATCH: Final = 61
+"""Where traces can be had, the first trial is of about this batch size: small enough to cost little, large enough for
+the kernels of larger ones, and a prime number, so that what it divides is what follows the batch size."""
+_MOST_GROWTH: Final = 8
+"""A line through measured points is not followed further than to so many times the largest of them."""
+
+Fits = Callable[[int], bool]
+
+
+class Known(NamedTuple):
+    """What is known, and what is asked.
+
+    ``trials`` are those that a forecast may learn from, under whatever limit, ``passes`` the answers under the limit
+    that is asked about. ``limit_bytes`` is that limit, None where there is none but the device's; ``most_ms`` what a
+    step may take at the most. ``expandable`` asks about segments of that kind or the other, None about the trials' own.
+    """
+
+    trials: Sequence[Trial]
+    passes: Mapping[int, bool]
+    granularity: int
+    max_batch: int
+    limit_bytes: int | None = None
+    most_ms: float | None = None
+    expandable: bool | None = None
+
+
+def expected_batch(known: Known, passes: int, fails: int | None) -> int | None:
+    """Return the batch size that is expected to be the edge; None where nothing can be said.
+
+    It is the largest that may be tried where no end is in sight.
+
+    It is the one that doubling and bisection would come to if all were as forecast: where larger batches fit again
+    beyond one that does not, the answer is then the same as without a forecast.
+
+    Args:
+        known: what is known.
+        passes: the largest batch size that passes, or 0.
+        fails: the smallest that does not, or None where there is none yet.
+    """
+    by_memory, by_time = _by_memory(known), _by_time(known)
+    if by_memory is None and by_time is None:
+        return None
+
+    def expected(batch_size: int) -> bool:
+        return (by_memory is None or by_memory(batch_size)) and (by_time is None or by_time(batch_size))
+
+    if fails is not None and expected(fails):
+        return None  # it is wrong about what is known
+
+    def fits(batch_size: int) -> bool:
+        known_to = known.passes.get(batch_size)
+        return expected(batch_size) if known_to is None else known_to
+
+    steps = {"granularity": known.granularity, "max_batch": known.max_batch}
+    found = edge_where(fits, **steps)
+    if found < passes or (fails is not None and found >= fails):
+        found = edge_where(lambda size: size <= passes or ((fails is None or size < fails) and fits(size)), **steps)
+    return found
+
+
+def edge_where(fits: Fits, *, granularity: int, max_batch: int) -> int:
+    """Return the edge that doubling and bisection come to, or 0."""
+
+    def ask(batch_size: int) -> LimitedBy | None:
+        return None if fits(batch_size) else "memory"
+
+    return find_edge(ask, ask, granularity=granularity, max_batch=max_batch).largest_batch
+
+
+def _by_memory(known: Known) -> Fits | None:
+    """Forecast by traces, where the model of the allocator is right about what their trials took; else by a line."""
+    traces = [trial.trace for trial in known.trials if trial.trace is not None and _trusted(trial)]
+    if traces:
+        by_size = {trace.batch_size: trace for trace in sorted(traces, key=lambda trace: trace.complete)}
+        latest = traces[-1]
+        expandable = latest.expandable if known.expandable is None else known.expandable
+        memory = Memory(known.limit_bytes or latest.memory_bytes, expandable, capped=known.limit_bytes is not None)
+        complete = any(trace.complete for trace in traces)
+        return Forecast(by_size.values(), memory).fits if complete else None
+    if known.limit_bytes is None:
+        return None
+    peaks = {trial.batch_size: trial.peak_reserved_bytes for trial in known.trials}
+    return _below({size: peak for size, peak in peaks.items() if peak is not None}, known.limit_bytes)
+
+
+def _trusted(trial: Trial) -> bool:
+    trace, peak_bytes = trial.trace, trial.peak_reserved_bytes
+    if trace is None or not trace.complete:
+        return trace is not None and readable(trace)
+    return peak_bytes is not None and right_about(trace, peak_bytes)
+
+
+def _by_time(known: Known) -> Fits | None:
+    if known.most_ms is None:
+        return None
+    times = {trial.batch_size: trial.step_ms for trial in known.trials if trial.step_ms is not None}
+    # From one batch size alone, a step is taken to grow as the batch does, which is more than it will.
+    return _below(times if len(times) != 1 else {0: 0.0, **times}, known.most_ms)
+
+
+def _below(points: Mapping[int, float], limit: float) -> Fits | None:
+    """Follow the line through the two largest of the points; None where there are not two, or it does not rise."""
+    if len(points) < 2:
+        return None
+    (small, low), (large, high) = sorted(points.items())[-2:]
+    slope = (high - low) / (large - small)
+    return (lambda size: size <= _MOST_GROWTH * large and high + slope * (size - large) <= limit) if slope > 0 else None
