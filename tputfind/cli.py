@@ -40,7 +40,8 @@ _OPTIONS: Final = {
     "max_seconds": ("S", "cut a row's windows short past this, but not under 10 batches  [60]"),
     "slo": ("TIME", "also name the best batch under this latency, such as 20ms"),
     "percentile": ("P", "which percentile of the latency the SLO is about  [99]"),
-    "search": ("NAME", "bisect, or linear: count up one at a time  [bisect]"),
+    "search": ("NAME", "forecast, bisect, or linear: count up one at a time; all find the same  [forecast]"),
+    "allocator": ("NAME", "native or expandable segments, of PyTorch's CUDA memory  [as the environment says]"),
     "trial_timeout": ("TIME", "end a process that is silent for longer  [10min, then 10 times the longest trial]"),
     "seed": ("N", "of weights and inputs  [0]"),
 }
@@ -139,6 +140,24 @@ def clocks(
         places = Places(None, json=json_file, md=md_file)
         request = clocks_job.read_request(models, options, places, quiet=quiet)
         sys.exit(clocks_job.do(request, show_traceback=traceback))
+
+
+@main.command()
+@click.argument("model")
+@click.option("--memory", metavar="LIST", help="of the devices to forecast for, such as 16GiB,24GiB,80GiB")
+@click.option("--on-fake", is_flag=True, help="do without a device: coarser, from fake tensors")
+@_same_options("dtype", "device", "layout", "image_size", "input_size", "allocator", "seed", "trial_timeout")
+@click.option("--csv", "csv_file", metavar="FILE", help="also write the forecasts as CSV")
+@click.option("--quiet", is_flag=True, help="show no progress")
+@click.option("--traceback", is_flag=True, help="show the traceback of an error")
+def forecast(model: str, memory: str | None, csv_file: str | None, **options: Any) -> None:
+    """Forecast the largest batch on devices with other memory, from a few trials on the one that is here."""
+    _open_what_is_closed()
+    how = {name: options.pop(name) for name in ("on_fake", "quiet")}
+    with _errors(options.pop("traceback")):
+        from tputfind import forecast_job
+
+        sys.exit(forecast_job.do(forecast_job.read_request(model, options, memory, csv_file, **how)))
 
 
 @main.command()

@@ -73,6 +73,13 @@ class TimePipeline(msgspec.Struct, frozen=True, tag=True):
     host_work_ms: float
 
 
+class TraceOnFake(msgspec.Struct, frozen=True, tag=True):
+    """What would this batch size ask of a CUDA device's memory allocator? Answered by one ``Trace``, on no device."""
+
+    spec: Spec
+    batch_size: int
+
+
 class ListModels(msgspec.Struct, frozen=True, tag=True):
     """Which models can be named? Answered by one ``NamedModel`` each."""
 
@@ -81,7 +88,7 @@ class ListDevices(msgspec.Struct, frozen=True, tag=True):
     """Which devices are here? Answered by one ``Environment`` each."""
 
 
-Question = Inspect | TryBatch | TimeBatches | TimeMethods | TimePipeline | ListModels | ListDevices
+Question = Inspect | TryBatch | TimeBatches | TimeMethods | TimePipeline | TraceOnFake | ListModels | ListDevices
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):

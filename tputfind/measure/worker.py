@@ -26,6 +26,7 @@ from tputfind.measure.messages import (
     Timed,
     TimeMethods,
     TimePipeline,
+    TraceOnFake,
     TryBatch,
 )
 from tputfind.measure.methods import failure_of, time_methods
@@ -37,6 +38,7 @@ from tputfind.measure.transfer import LEAD_IN, Transfer
 from tputfind.measure.workload import Batch, Workload, inference
 from tputfind.record import Failure, OutputCheck, Row, Timing, Trial
 from tputfind.spec import Spec
+from tputfind.trace import Trace
 from tputfind.units import format_bytes
 
 _CHECK_STEPS: Final = 10
@@ -93,6 +95,10 @@ def _answers(question: Question, listener: Listener) -> Iterator[msgspec.Struct]
             yield from time_methods(question, listener.busy)
         case TimePipeline():
             yield from time_pipeline(question, listener.busy)
+        case TraceOnFake(spec, batch_size):
+            from tputfind.measure.fake import fake_trace  # slow to import, and seldom asked for
+
+            yield fake_trace(spec, batch_size)
         case ListModels():
             yield from named_models()
         case ListDevices():
@@ -101,7 +107,7 @@ def _answers(question: Question, listener: Listener) -> Iterator[msgspec.Struct]
 
 def _inspect(spec: Spec) -> Inspection:
     """Find out whether the spec can be measured here, before anything is; a factory is called, a known model is not."""
-    device = open_device(spec.device)
+    device = _opened(spec)
     refusal = device.refusal(spec.dtype)
     if refusal is not None:
         raise NoSuchDevice(f"{device.torch_device} cannot do --dtype {spec.dtype}: {refusal}")
@@ -137,9 +143,11 @@ def _inspect(spec: Spec) -> Inspection:
 def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
     limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
     trial = Trial(batch_size=asked.batch_size, steps=asked.steps, memory_limit_bytes=limit_bytes)
-    device = open_device(asked.spec.device)
+    device = _opened(asked.spec)
     try:
-        workload = _resident(asked.spec, device, limit_bytes)
+        device.limit_memory(limit_bytes)
+        device.record_allocations()
+        workload = Workload(asked.spec, device.torch_device)
         with inference():
             loaded = _load(asked.spec, device, workload, asked.batch_size)
             step_ms = try_steps(device, loaded.work.step, asked.steps, announce)
@@ -147,25 +155,36 @@ def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
     except TputfindError:
         raise
     except BaseException as error:  # a model can raise anything, sys.exit too; the classifier says what
-        return msgspec.structs.replace(trial, failure=failure_of(error, device, asked.batch_size, asked.passed))
+        failure = failure_of(error, device, asked.batch_size, asked.passed)
+        return msgspec.structs.replace(trial, failure=failure, trace=_trace(device, asked.batch_size, complete=False))
     used = device.memory_use()
     return msgspec.structs.replace(
         trial,
         step_ms=step_ms,
         peak_allocated_bytes=used.peak_allocated_bytes,
         peak_reserved_bytes=used.peak_reserved_bytes,
+        trace=_trace(device, asked.batch_size, complete=True),
     )
 
 
+def _trace(device: Device, batch_size: int, *, complete: bool) -> Trace | None:
+    """Return what was asked of the allocator; a trial is not lost where that cannot be had."""
+    try:
+        return device.trace(batch_size, complete=complete)
+    except Exception:  # whatever torch raises of its private history, or a device that is past use
+        return None
+
+
 def _time_batches(asked: TimeBatches, listener: Listener) -> Iterator[Timed]:
-    device = open_device(asked.spec.device)
+    device = _opened(asked.spec)
     workload: Workload | None = None
     passed = asked.passed
     for batch_size in asked.batch_sizes:
         start = perf_counter()
         try:
             if workload is None:
-                workload = _resident(asked.spec, device, asked.memory_limit_bytes or asked.spec.memory_limit_bytes)
+                device.limit_memory(asked.memory_limit_bytes or asked.spec.memory_limit_bytes)
+                workload = Workload(asked.spec, device.torch_device)
             row = _time_batch(asked, device, workload, batch_size, listener)
         except TputfindError:
             raise
@@ -260,7 +279,7 @@ def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _L
     return _Loaded(stopwatch, batch, work, transfer, begun=device.settle_limit(work.step))
 
 
-def _resident(spec: Spec, device: Device, memory_limit_bytes: int | None) -> Workload:
-    """Build the workload under the memory limit."""
-    device.limit_memory(memory_limit_bytes)
-    return Workload(spec, device.torch_device)
+def _opened(spec: Spec) -> Device:
+    device = open_device(spec.device)
+    device.choose_allocator(spec.allocator)
+    return device

@@ -1,0 +1,135 @@
+"""The search by forecast beside plain bisection: the same edge, how many trials, how long. Prints and writes.
+
+    python benchmarks/search.py --limits 8GiB,24GiB,80GiB,all --csv results/search-nvidia-h200.csv
+
+Both searches ask fresh processes, and none times any rows. A search takes as long as its trials do, in all. What could
+not be saved is one trial on either side of the edge: ``proving_s``. Beside them stands what `tputfind forecast` says
+of a device of that memory. The table is written after every line. Needs a CUDA device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from pathlib import Path
+from time import perf_counter
+
+import msgspec
+import pandas as pd
+
+from tputfind import forecast_run
+from tputfind.files import Keeper
+from tputfind.ledger import Ledger, Silent
+from tputfind.measure.bench import Bench
+from tputfind.measure.children import Children
+from tputfind.record import Edge, Record
+from tputfind.run import inspect, new_record
+from tputfind.search.edge import find_edge
+from tputfind.spec import LARGEST_BATCH, Spec, read_spec
+from tputfind.units import GIB
+
+MODELS = "resnet50,efficientnet_b0,vit_b_16,swin_t,densenet121,mobilenet_v3_large"
+
+
+def main() -> None:
+    """Measure, print every search, write the table."""
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--models", default=MODELS)
+    asked.add_argument("--dtypes", default="fp16,fp32")
+    asked.add_argument("--layouts", default="nchw")
+    asked.add_argument("--limits", default="8GiB,24GiB,80GiB,all")
+    asked.add_argument("--allocator", choices=["native", "expandable"])
+    asked.add_argument("--searches", default="forecast,bisect")
+    asked.add_argument("--csv", help="lines are added to what it holds")
+    asked.add_argument("--keep", help="folder for the records, with all trials")
+    options = asked.parse_args()
+    limits, searches = options.limits.split(","), options.searches.split(",")
+    held = options.csv and Path(options.csv).exists()
+    lines: list[dict[str, object]] = pd.read_csv(options.csv).to_dict("records") if held else []
+    with Children() as children:
+        for named in itertools.product(
+            *(value.split(",") for value in (options.models, options.dtypes, options.layouts))
+        ):
+            model, dtype, layout = named
+            given = {"dtype": dtype, "layout": layout, "device": "cuda", "allocator": options.allocator}
+            edges: dict[int, int] = {}
+            for limit, search in itertools.product(limits, searches):
+                limited = {} if limit == "all" else {"memory_limit": limit}
+                edge, record = searched(children, model, given | limited | {"search": search})
+                if search == searches[0]:
+                    lines.append({"model": model, "dtype": dtype, "layout": layout, "memory": limit})
+                lines[-1] |= compared(search, edge, record)
+                if edge.memory_limit_bytes is not None:
+                    edges[edge.memory_limit_bytes] = edge.largest_batch
+                print(*named, limit, search, told(edge, record), flush=True)
+                if options.keep:
+                    name = f"{model}-{dtype}-{layout}-{limit}-{search}.json"
+                    (Path(options.keep) / name).write_bytes(record.to_json())
+                write(lines, options.csv)
+            of_model = [line for line in lines if (line["model"], line["dtype"], line["layout"]) == named]
+            add_forecasts(children, read_spec(model, given), edges, of_model)
+            write(lines, options.csv)
+    print(pd.DataFrame(lines).to_string(float_format="%.6g"))
+
+
+def write(lines: list[dict[str, object]], path: str | None) -> None:
+    """Write the table, if a file was named."""
+    if path:
+        pd.DataFrame(lines).to_csv(path, index=False, float_format="%.6g")
+
+
+def add_forecasts(children: Children, spec: Spec, edges: dict[int, int], lines: list[dict[str, object]]) -> None:
+    """Add what `tputfind forecast` says of these memories to the lines that know the edges."""
+    if not edges:
+        return
+    start = perf_counter()
+    found = forecast_run.measure(spec, sorted(edges), children, Silent())
+    print(spec.model, spec.dtype, spec.layout, found.cards, found.tried, f"{perf_counter() - start:.1f} s", flush=True)
+    for card in found.cards:
+        for line in lines:
+            if line["memory"] == f"{card.memory_bytes // GIB}GiB":
+                off = card.largest_batch / edges[card.memory_bytes] - 1
+                line |= {"command_forecast": card.largest_batch, "command_off_percent": 100 * off}
+                line |= {"command_stated_percent": 100 * card.error, "command_trials": len(found.tried)}
+
+
+def searched(children: Children, model: str, given: dict[str, str | None]) -> tuple[Edge, Record]:
+    """Return the edge, and the record that holds the trials."""
+    spec = read_spec(model, given)
+    inspection = inspect(spec, children)
+    record = new_record(spec, inspection, "benchmarks/search.py")
+    ledger = Ledger(record, Bench(children, spec, inspection.environment), Keeper(None, ""), Silent())
+    edge = find_edge(
+        ledger.try_batch,
+        lambda _: None,
+        granularity=1,
+        max_batch=LARGEST_BATCH,
+        first=ledger.first_batch,
+        forecast=ledger.expected if spec.search == "forecast" else None,
+    )
+    return msgspec.structs.replace(edge, memory_limit_bytes=spec.memory_limit_bytes), ledger.record
+
+
+def compared(search: str, edge: Edge, record: Record) -> dict[str, object]:
+    """Return what a line of the table says of one search."""
+    seconds = {trial.batch_size: trial.seconds for trial in record.trials}
+    found = {
+        f"{search}_edge": edge.largest_batch,
+        f"{search}_trials": len(record.trials),
+        f"{search}_s": sum(seconds.values()),
+    }
+    proving_s = seconds[edge.largest_batch] + seconds.get(edge.fails_at or 0, 0.0)
+    return found | {f"{search}_proving_s": proving_s}
+
+
+def told(edge: Edge, record: Record) -> str:
+    """Say how a search went, trial by trial."""
+    limit = record.spec.memory_limit_bytes
+    steps = " ".join(
+        f"{trial.batch_size}{'' if trial.failure is None else '!'}({trial.seconds:.1f})" for trial in record.trials
+    )
+    return f"{edge.largest_batch} by {edge.limited_by}, {len(record.trials)} trials, limit {limit}: {steps}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Forecasts on a real GPU: what they lead to is what bisection finds, and the model of the allocator is right."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+from support.command import run
+
+from tputfind.search.forecast import right_about
+from tputfind.trace import Event
+
+ASKED = ("resnet50", "--dtype", "fp16", "--memory-limit", "8GiB")
+QUICK = ("--batches", 10, "--latency-batches", 10, "--warmup", 1, "--min-seconds", 0, "--processes", 1)
+
+
+def record_of(folder, *arguments):
+    ran = run(folder, *ASKED, *arguments, *QUICK, "--device", "cuda")
+    assert ran.status == 0, ran.err
+    return ran.record()
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory):
+    return record_of(tmp_path_factory.mktemp("native"))
+
+
+@pytest.fixture(scope="module")
+def expandable(tmp_path_factory):
+    return record_of(tmp_path_factory.mktemp("expandable"), "--allocator", "expandable")
+
+
+def test_the_search_by_forecast_finds_what_bisection_finds_in_a_handful_of_trials(native, tmp_path):
+    bisected = record_of(tmp_path, "--search", "bisect")
+
+    print(f"{native.edge.largest_batch} in {len(native.trials)} trials, by bisection in {len(bisected.trials)}")
+    assert native.edge.largest_batch == bisected.edge.largest_batch
+    assert native.edge.fails_at == bisected.edge.fails_at
+    assert len(native.trials) <= 8 < len(bisected.trials)
+
+
+@pytest.mark.parametrize("segments", ["native", "expandable"])
+def test_the_model_of_the_allocator_is_right_about_every_trial_that_passed(segments, request):
+    record = request.getfixturevalue(segments)
+    passed = [trial for trial in record.trials if trial.failure is None]
+
+    assert len(passed) >= 2
+    for trial in passed:
+        assert trial.trace.expandable == (segments == "expandable")
+        assert right_about(trial.trace, trial.peak_reserved_bytes), trial.batch_size
+
+
+def test_a_trial_that_failed_brings_the_request_that_there_was_no_memory_for(native):
+    failed = next(trial for trial in native.trials if trial.batch_size == native.edge.fails_at)
+    last = [*failed.trace.events()][-1]
+
+    assert not failed.trace.complete
+    assert isinstance(last, Event)
+    assert last.kind in ("refused", "outside")
+
+
+def test_expandable_segments_are_set_in_the_processes_and_fit_what_the_notice_had_forecast(native, expandable):
+    (notice,) = (notice for notice in native.notices if notice.kind == "fragmentation")
+    found, forecast = expandable.edge.largest_batch, native.edge.expandable_forecast
+
+    print(f"native {native.edge.largest_batch}, expandable {found}, forecast {forecast}: {notice.seen}")
+    assert expandable.environment.allocator_conf == "expandable_segments:True"
+    assert found > 1.2 * native.edge.largest_batch
+    assert forecast == pytest.approx(found, rel=0.05)
+    assert str(forecast) in notice.advice
+    assert expandable.edge.expandable_forecast is None
+
+
+@pytest.mark.parametrize("how", [(), ("--on-fake",)])
+def test_a_forecast_for_another_memory_is_as_near_as_it_says(how, native, tmp_path):
+    asked = ("forecast", "resnet50", "--dtype", "fp16", "--memory", "8GiB,24GiB", "--csv", "forecast.csv")
+    ran = run(tmp_path, *asked, *how, "--allocator", "native")
+    assert ran.status == 0, ran.err
+    small, large = csv.DictReader((tmp_path / "forecast.csv").open())
+
+    print(ran.out)
+    assert "forecast, not measured" in ran.out
+    off = int(small["largest_batch_forecast"]) / native.edge.largest_batch - 1
+    assert abs(off) <= float(small["error_percent"]) / 100
+    assert int(large["largest_batch_forecast"]) > 3 * int(small["largest_batch_forecast"])

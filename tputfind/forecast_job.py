@@ -1,0 +1,82 @@
+"""What one `tputfind forecast` asks: read and checked, measured, written and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rich.console import Console
+
+from tputfind import files, forecast_run, units
+from tputfind.errors import BadRequest, TputfindError
+from tputfind.job import Places, check_places, stop_signals, terminal_that_may_be_gone
+from tputfind.measure.children import Children
+from tputfind.report import forecast
+from tputfind.report.progress import ShownProgress
+from tputfind.spec import Spec, read_spec
+
+_MOST_BYTES: Final = 2**60
+
+
+class Request(NamedTuple):
+    """What to forecast, from what, and where to write it."""
+
+    spec: Spec
+    memories_bytes: tuple[int, ...]
+    on_fake: bool
+    csv: str | None
+    quiet: bool
+
+
+def read_request(
+    model: str, options: Mapping[str, object], memory: str | None, csv: str | None, *, on_fake: bool, quiet: bool
+) -> Request:
+    """Return the request that a command line describes, checked before anything is measured for it.
+
+    Args:
+        model: as ``spec.read_spec`` takes it.
+        options: likewise.
+        memory: sizes, apart by commas.
+        csv: a file to write, or None.
+        on_fake: whether to do without a device.
+        quiet: whether to show no progress.
+
+    Raises:
+        BadRequest: what is wrong, all of it in one line.
+    """
+    problems: list[str] = []
+    sizes: list[int] = []
+    for text in (memory or "").split(","):
+        try:
+            sizes.append(units.parse_bytes(text))
+            if not 1 <= sizes[-1] <= _MOST_BYTES:
+                problems.append(f"--memory: {text!r} is no memory that a device has")
+        except ValueError as problem:
+            problems.append(f"--memory: {problem}" if memory else "--memory says for which: --memory 16GiB,24GiB,80GiB")
+    try:
+        spec = read_spec(model, options)
+    except BadRequest as problem:
+        problems.append(problem.message)
+    if problems:
+        raise BadRequest("; ".join(problems), "see tputfind forecast --help")
+    check_places(Places(None, csv=csv), None, 1)
+    return Request(spec, tuple(sorted(set(sizes))), on_fake, csv, quiet)
+
+
+def do(request: Request) -> int:
+    """Forecast, write, show, and return the exit code.
+
+    Raises:
+        TputfindError: the device or the model does not allow it.
+    """
+    ask = forecast_run.on_fake if request.on_fake else forecast_run.measure
+    with stop_signals(), Children() as children, ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
+        progress.about(request.spec.model)
+        found = ask(request.spec, request.memories_bytes, children, progress)
+    if request.csv:
+        files.write_whole(Path(request.csv), forecast.to_csv(found))
+    problems: list[TputfindError] = []
+    with terminal_that_may_be_gone(problems):
+        forecast.print_forecasts(found, Console())
+    return problems[0].exit_code if problems else 0

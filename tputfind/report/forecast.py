@@ -1,0 +1,62 @@
+"""Forecasts as a table for a terminal, and as CSV; both say of every figure that it is a forecast."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tputfind.forecasts import Forecasts
+from tputfind.spec import LARGEST_BATCH
+from tputfind.units import GIB, format_bytes, format_share
+
+_COLUMNS = (
+    "model",
+    "dtype",
+    "layout",
+    "memory_gib",
+    "largest_batch_forecast",
+    "error_percent",
+    "forecast_from",
+    "batches_tried",
+)
+_FROM_TRIALS = "nine in ten are that near on a device of this kind; on another, libraries may use other kernels"
+_ON_FAKE = "nine in ten are that near to an H200's; what libraries take for themselves is not in it"
+
+
+def print_forecasts(found: Forecasts, console: Console) -> None:
+    """Print the table, and what it rests on."""
+    spec = found.spec
+    table = Table(box=box.SIMPLE_HEAD, title=Text(f"{spec.model} {spec.dtype} {spec.layout}: forecast, not measured"))
+    for name in ("memory", "largest batch, forecast", "give or take"):
+        table.add_column(name, justify="right")
+    for card in found.cards:
+        error = format_share(card.error) if 0 < card.largest_batch < LARGEST_BATCH else ""
+        words = {0: "none fits", LARGEST_BATCH: "no end in sight"}
+        table.add_row(format_bytes(card.memory_bytes), words.get(card.largest_batch, str(card.largest_batch)), error)
+    console.print(table)
+    tried = ", ".join(map(str, found.tried))
+    console.print(f"from {_source(found)}, batch {tried}", highlight=False, markup=False)
+    console.print(_ON_FAKE if found.device_name is None else _FROM_TRIALS, highlight=False, markup=False)
+
+
+def to_csv(found: Forecasts) -> bytes:
+    """Return one line for each size of memory."""
+    paper = io.StringIO()
+    writer = csv.writer(paper, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    spec, tried = found.spec, " ".join(map(str, found.tried))
+    for card in found.cards:
+        size, batch, error = f"{card.memory_bytes / GIB:g}", str(card.largest_batch), f"{100 * card.error:g}"
+        if card.largest_batch == LARGEST_BATCH:
+            batch = error = ""
+        writer.writerow((spec.model, spec.dtype, spec.layout, size, batch, error, _source(found), tried))
+    return paper.getvalue().encode()
+
+
+def _source(found: Forecasts) -> str:
+    return "fake tensors" if found.device_name is None else f"trials on {found.device_name}"
