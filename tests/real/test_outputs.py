@@ -20,12 +20,12 @@ def test_rubbish_is_a_wrong_output_and_bounds_the_answer(tmp_path, factory, mess
     record = ran.record()
     assert (record.edge.largest_batch, record.edge.limited_by, record.edge.fails_at) == (4, "wrong_output", 5)
     rows = {row.batch_size: row for row in record.rows}
-    assert {size for size, row in rows.items() if row.status == "ok"} == {1, 2, 4}
+    assert {1, 2, 4} <= {size for size, row in rows.items() if row.status == "ok"} <= {1, 2, 3, 4}
     assert rows[5].status == "wrong_output"
     assert message in rows[5].failure.message
     assert rows[5].samples_per_s is None
     assert "computes wrong outputs" in ran.out
-    assert ran.out.split("Fastest batch  ")[1].split(",")[0] in ("1", "2", "4")
+    assert ran.out.split("Fastest batch  ")[1].split(",")[0] in ("1", "2", "3", "4")
 
 
 def test_a_batch_size_that_was_named_and_computes_rubbish_is_kept_and_not_recommended(tmp_path):

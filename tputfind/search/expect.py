@@ -38,10 +38,9 @@ class Known(NamedTuple):
 def expected_batch(known: Known, passes: int, fails: int | None) -> int | None:
     """Return the batch size that is expected to be the edge; None where nothing can be said.
 
-    It is the largest that may be tried where no end is in sight.
-
     It is the one that doubling and bisection would come to if all were as forecast: where larger batches fit again
-    beyond one that does not, the answer is then the same as without a forecast.
+    beyond one that does not, the answer is then the same as without a forecast. Where no end is in sight it is the
+    largest that may be tried.
 
     Args:
         known: what is known.
