@@ -1,4 +1,4 @@
-"""Forecast which batch sizes fit, from what trials asked of the allocator, or from their measured peaks.
+"""Forecast which batch sizes fit, from what trials asked of the memory allocator.
 
 A trace of one batch size, its requests scaled to another and put to a model of the allocator, tells whether that one
 would fit. The idea of replaying a trace through the allocator's rules is xMem's (arXiv 2510.21048).
@@ -15,9 +15,8 @@ from typing import Final, NamedTuple
 from tputfind.search.allocator import Block, CachingAllocator
 from tputfind.trace import Event, Trace
 
-_LEAST_TOLERANCE_BYTES: Final = 2 * 2**20
+_TOLERANCE_BYTES: Final = 2 * 2**20
 """The model may be wrong by this about what a trial took, and is not used for its like where it is wrong by more."""
-
 _NEAR: Final = 2.0
 """Batch sizes within this factor of each other."""
 _FOLLOWS: Final = 0.05
@@ -128,7 +127,7 @@ def right_about(trace: Trace, peak_reserved_bytes: int) -> bool:
         replayed = Program(trace).replay(trace.batch_size, memory)
     except ValueError:
         return False
-    return replayed.fits and abs(replayed.peak_reserved_bytes - peak_reserved_bytes) <= _LEAST_TOLERANCE_BYTES
+    return replayed.fits and abs(replayed.peak_reserved_bytes - peak_reserved_bytes) <= _TOLERANCE_BYTES
 
 
 @lru_cache(maxsize=256)
