@@ -152,7 +152,8 @@ class Ledger:
         return expected is not None and self._spec.max_batch is None and 2 * expected > LARGEST_BATCH
 
     def _known(self, limit_bytes: int | None) -> Known:
-        trials = [trial for trial in self.record.trials if self._same_company(trial)]
+        others_bytes = self._bench.memory_of_others_bytes()
+        trials = [t for t in self.record.trials if same_company(t.memory_of_others_bytes, others_bytes)]
         answers = {t.batch_size: self._obstacle(t) is None for t in trials if t.memory_limit_bytes == limit_bytes}
         most = self._spec.max_batch or LARGEST_BATCH
         return Known(trials, answers, self._spec.granularity, most, limit_bytes, self._most_ms())

@@ -1,10 +1,11 @@
 """A model of PyTorch's caching allocator: which requests it grants from a given amount of memory, and what it takes.
 
-The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` (the same in torch 2.9 to 2.15) for one stream and default
-settings. Requests are rounded; small ones are served from segments of their own; the smallest free block that suffices
-is taken and what is left of it split off; free neighbours are merged. Where no block suffices the device is asked for a
-segment, and where it has no memory left, every segment that is free as a whole is given back first. With expandable
-segments there is one segment for small and one for large requests, and memory is put behind its addresses by pages.
+The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` for one stream and default settings, compared with what
+torch 2.11 did. Requests are rounded; small ones are served from segments of their own; the smallest free block that
+suffices is taken and what is left of it split off; free neighbours are merged. Where no block suffices the device is
+asked for a segment, and where it has no memory left, every segment that is free as a whole is given back first. With
+expandable segments there is one segment for small and one for large requests, and memory is put behind its addresses by
+pages.
 """
 
 from __future__ import annotations
