@@ -85,8 +85,10 @@ def test_a_process_that_is_killed_from_outside_costs_one_trial(tmp_path):
         killer.join()
 
     assert ran.status == 0, ran.err
-    assert (ran.record().edge.largest_batch, ran.record().edge.limited_by) == (4, "died")
-    assert len(killed) == 3  # of batches 8, 6 and 5
+    record = ran.record()
+    assert (record.edge.largest_batch, record.edge.limited_by) == (4, "died")
+    died = [trial.batch_size for trial in record.trials if trial.failure is not None]
+    assert len(killed) == len(died) == len(set(died)) >= 1
 
 
 @pytest.mark.parametrize("factory", ["hangs", "hangs_when_it_is_made"])

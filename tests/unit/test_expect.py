@@ -171,6 +171,12 @@ def test_a_forecast_that_is_wrong_about_what_is_known_is_not_followed():
     assert expected_batch(known(fitted(10, 120), fitted(20, 140), failed, limit_bytes=200 * 2**20), 20, 30) is None
 
 
+def test_beyond_an_edge_that_was_not_foreseen_nothing_is_expected():
+    failed = [Trial(batch_size=size, failure=Failure(kind="died", message="")) for size in (21, 40)]
+
+    assert expected_batch(known(fitted(10, 120), fitted(20, 140), *failed, limit_bytes=200 * 2**20), 20, None) is None
+
+
 @given(fitting=st.sets(st.integers(1, 500)))
 def test_the_edge_of_a_forecast_is_the_one_that_bisection_comes_to(fitting):
     def ask(batch_size):

@@ -45,7 +45,8 @@ def expected_batch(known: Known, passes: int, fails: int | None) -> int | None:
     Args:
         known: what is known.
         passes: the largest batch size that passes, or 0.
-        fails: the smallest that does not, or None where there is none yet.
+        fails: the smallest beyond it that does not. None where there is none yet, and where it is asked whether larger
+            ones pass again: of a forecast that is wrong about any that is known not to, nothing is expected then.
     """
     by_memory, by_time = _by_memory(known), _by_time(known)
     if by_memory is None and by_time is None:
@@ -54,7 +55,8 @@ def expected_batch(known: Known, passes: int, fails: int | None) -> int | None:
     def expected(batch_size: int) -> bool:
         return (by_memory is None or by_memory(batch_size)) and (by_time is None or by_time(batch_size))
 
-    if fails is not None and expected(fails):
+    beyond = [size for size, passed in known.passes.items() if size > passes > 0 and not passed]
+    if any(expected(size) for size in (beyond if fails is None else [fails])):
         return None  # it is wrong about what is known
 
     def fits(batch_size: int) -> bool:
