@@ -160,7 +160,7 @@ def _search(ledger: Ledger, bench: Bench, progress: Progress) -> Edge:
             break
         progress.did("other processes took or freed memory of the device: asking the edge again")
     if edge.largest_batch == 0 and not ledger.record.rows:
-        smallest = ledger.record.trials[0]
+        smallest = min(ledger.record.trials, key=lambda trial: trial.batch_size)
         ledger.grow(rows=(Row(batch_size=smallest.batch_size, failure=smallest.failure),))
     soaked_batches = spec.soak if edge.largest_batch else 0
     return msgspec.structs.replace(

@@ -146,6 +146,20 @@ def test_a_finished_record_in_which_nothing_fits_ends_as_its_run_did(tmp_path):
     assert "not even batch 1 fits" in second.err
 
 
+def test_the_row_of_a_run_in_which_nothing_fits_is_of_the_smallest_batch_tried_and_not_of_the_first(tmp_path):
+    """On CUDA the first to be tried is a larger one."""
+    ran = run(tmp_path, f"{MODELS}/plain.py:four_mebibytes", "--memory-limit", "3MiB")
+    (path,) = (tmp_path / "results").glob("*.json")
+    (smallest,) = json.loads(path.read_bytes())["trials"]
+    whole = tputfind.load_record(path)
+    trials = [smallest | {"batch_size": 61}, smallest]
+    again = resumed(tmp_path, whole, trials=trials, rows=[], edge=None, finished=None)
+
+    assert (ran.status, again.status) == (4, 4)
+    assert "not even batch 1 fits" in again.err
+    assert [row.batch_size for row in tputfind.load_record(tmp_path / "cut.json").rows] == [1]
+
+
 def test_the_same_command_with_resume_goes_on_and_a_finished_record_is_only_shown(tmp_path, cut_short):
     same = (f"{MODELS}/plain.py:sleeps", *ASKED)
     first = resumed(tmp_path, cut_short, *same, "--trial-timeout", "1min")
