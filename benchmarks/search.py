@@ -105,7 +105,7 @@ def searched(children: Children, model: str, given: dict[str, str | None]) -> tu
         granularity=1,
         max_batch=LARGEST_BATCH,
         first=ledger.first_batch,
-        forecast=ledger.expected if spec.search == "forecast" else None,
+        forecast=ledger.expected,
     )
     return msgspec.structs.replace(edge, memory_limit_bytes=spec.memory_limit_bytes), ledger.record
 

@@ -16,7 +16,7 @@ from tputfind.measure.children import Children
 from tputfind.measure.messages import TraceOnFake
 from tputfind.record import Trial
 from tputfind.search.expect import FIRST_BATCH, edge_where
-from tputfind.search.forecast import Forecast, Memory
+from tputfind.search.forecast import Forecast, Memory, ratio
 from tputfind.spec import LARGEST_BATCH, Spec
 from tputfind.trace import Trace
 
@@ -107,5 +107,4 @@ def _distance(trials: Sequence[Trial], batch_size: int) -> float:
     """Return the factor between a batch size and the nearest that passed; 1 for none at all, which needs no trial."""
     if batch_size == 0:
         return 1.0
-    passed = [trial.batch_size for trial in trials if trial.failure is None]
-    return min(max(size / batch_size, batch_size / size) for size in passed)
+    return min(ratio(trial.batch_size, batch_size) for trial in trials if trial.failure is None)

@@ -128,9 +128,13 @@ class Ledger:
         return self._obstacle(trial)
 
     def expected(self, passes: int, fails: int | None, *, memory_limit_bytes: int | None = None) -> int | None:
-        """Return the batch size that the trials so far let expect as the edge, as ``search.edge`` asks for it."""
-        found = expected_batch(self._known(memory_limit_bytes or self._bench.memory_limit_bytes), passes, fails)
-        return None if self._no_end(found) else found
+        """Return the batch size that the trials so far let expect as the edge, as ``search.edge`` asks for it.
+
+        None where the search is to do without, where nothing can be said, and where no end is in sight.
+        """
+        if self._spec.search != "forecast":
+            return None
+        return self._in_sight(self._known(memory_limit_bytes or self._bench.memory_limit_bytes), passes, fails)
 
     def forecast(self, memory_limit_bytes: int | None) -> int | None:
         """Return the edge that the trials let expect under a limit, None for the device's own.
@@ -145,11 +149,12 @@ class Ledger:
         if not traces or traces[-1].expandable:
             return None
         known = self._known(self._bench.memory_limit_bytes)
-        found = expected_batch(known._replace(passes={}, expandable=True), 0, None)
-        return None if self._no_end(found) else found
+        return self._in_sight(known._replace(passes={}, expandable=True), 0, None)
 
-    def _no_end(self, expected: int | None) -> bool:
-        return expected is not None and self._spec.max_batch is None and 2 * expected > LARGEST_BATCH
+    def _in_sight(self, known: Known, passes: int, fails: int | None) -> int | None:
+        found = expected_batch(known, passes, fails)
+        endless = found is not None and self._spec.max_batch is None and 2 * found > LARGEST_BATCH
+        return None if endless else found
 
     def _known(self, limit_bytes: int | None) -> Known:
         others_bytes = self._bench.memory_of_others_bytes()

@@ -153,7 +153,7 @@ def _search(ledger: Ledger, bench: Bench, progress: Progress) -> Edge:
             max_batch=spec.max_batch or LARGEST_BATCH,
             linear=spec.search == "linear",
             first=ledger.first_batch,
-            forecast=ledger.expected if spec.search == "forecast" else None,
+            forecast=ledger.expected,
         )
         steady = ledger.stands(edge)
         if steady:
@@ -184,7 +184,6 @@ def _search_safe(ledger: Ledger, bench: Bench, edge: Edge) -> Edge | None:
     steps = TRIAL_STEPS + max(spec.soak, timed)
     whole_bytes = bench.memory_limit_bytes or ledger.record.environment.memory_total_bytes or limit_bytes
     guess = edge.largest_batch * limit_bytes // whole_bytes if edge.limited_by == "memory" else edge.largest_batch
-    forecasting = spec.search == "forecast"
     safe = find_edge(
         lambda batch_size: ledger.try_batch(batch_size, memory_limit_bytes=limit_bytes),
         lambda batch_size: (
@@ -192,8 +191,8 @@ def _search_safe(ledger: Ledger, bench: Bench, edge: Edge) -> Edge | None:
         ),
         granularity=spec.granularity,
         max_batch=edge.largest_batch,
-        first=None if forecasting else guess,
-        forecast=partial(ledger.expected, memory_limit_bytes=limit_bytes) if forecasting else None,
+        first=None if spec.search == "forecast" else guess,
+        forecast=partial(ledger.expected, memory_limit_bytes=limit_bytes),
     )
     if safe.limited_by == "cap":  # the largest batch itself leaves as much
         safe = edge

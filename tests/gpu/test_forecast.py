@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 
 import pytest
-from support.command import run
+from support.command import QUICK, run
 
 from tputfind.search.forecast import right_about
 from tputfind.trace import Event
 
 ASKED = ("resnet50", "--dtype", "fp16", "--memory-limit", "8GiB")
-QUICK = ("--batches", 10, "--latency-batches", 10, "--warmup", 1, "--min-seconds", 0, "--processes", 1)
 
 
 def record_of(folder, *arguments):

@@ -23,8 +23,12 @@ def allocator_conf() -> str | None:
 
 def with_segments(conf: str | None, *, expandable: bool) -> str:
     """Return settings of the allocator with expandable segments switched on or off."""
-    others = [part for part in (conf or "").split(",") if part.strip() and not part.strip().startswith(_EXPANDABLE)]
+    others = [part for part in _settings(conf) if not part.startswith(_EXPANDABLE)]
     return ",".join([*others, f"{_EXPANDABLE}:{expandable}"])
+
+
+def _settings(conf: str | None) -> list[str]:
+    return [part.strip() for part in (conf or "").split(",") if part.strip()]
 
 
 def apply_conf(conf: str) -> None:
@@ -102,7 +106,7 @@ def is_expandable(conf: str | None) -> bool | None:
     """Return whether segments are expandable; None where settings are at work that change more than that."""
     if torch.cuda.get_allocator_backend() != "native":
         return None
-    settings = dict(part.strip().partition(":")[::2] for part in (conf or "").split(",") if part.strip())
+    settings = dict(part.partition(":")[::2] for part in _settings(conf))
     expandable = settings.pop(_EXPANDABLE, "False")
     return None if settings else expandable.strip().lower() == "true"
 

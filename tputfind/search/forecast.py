@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from math import log
 from typing import Final, NamedTuple
 
 from tputfind.search.allocator import Block, CachingAllocator
@@ -110,7 +109,7 @@ class Program:
                 yield 0.0, size / batch_size
             elif away is None or other is None:
                 yield (0.0, size / batch_size) if number in self._transient else (size, 0.0)
-            elif _distance(batch_size, other.batch_size) < log(_NEAR):
+            elif ratio(batch_size, other.batch_size) < _NEAR:
                 slope = (size - away) / (batch_size - other.batch_size)
                 base = size - slope * batch_size
                 yield (base, slope) if slope > 0 and base >= 0 else (size, 0.0)
@@ -154,7 +153,7 @@ class Forecast:
         The nearest trial that passed is replayed whole. One that failed nearer by may show, up to where it did, that
         the requests are others there.
         """
-        by_distance = sorted(self._traces, key=lambda trace: _distance(trace.batch_size, batch_size))
+        by_distance = sorted(self._traces, key=lambda trace: ratio(trace.batch_size, batch_size))
         whole = next(trace for trace in by_distance if trace.complete)
         used = dict.fromkeys(trace.batch_size for trace in (by_distance[0], whole))
         return all(self._program(near).replay(batch_size, self._memory).fits for near in used)
@@ -163,7 +162,7 @@ class Forecast:
         if batch_size not in self._programs:
             trace = next(trace for trace in self._traces if trace.batch_size == batch_size)
             others = (other for other in self._traces if other is not trace)
-            nearest = min(others, key=lambda other: _distance(other.batch_size, batch_size), default=None)
+            nearest = min(others, key=lambda other: ratio(other.batch_size, batch_size), default=None)
             self._programs[batch_size] = Program(trace, nearest)
         return self._programs[batch_size]
 
@@ -201,5 +200,6 @@ def _aligned(trace: Trace) -> Iterator[tuple[tuple[int, int], int]]:
     return _placed(events, _transient(events))
 
 
-def _distance(one: int, other: int) -> float:
-    return abs(log(one / other))
+def ratio(one: int, other: int) -> float:
+    """Return how many times the one batch size is the other, or the other the one: at least 1."""
+    return max(one / other, other / one)
