@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from support.records import example
 
 from tputfind import notices
@@ -106,3 +107,29 @@ def test_memory_in_pieces_is_told_where_other_segments_are_forecast_to_fit_much_
     assert "--allocator expandable" in notice.advice
     assert "forecast to fit 6 instead" in notice.advice
     assert not any("fragmentation" in kinds(record(forecast)) for forecast in (None, 0, 5))
+
+
+@pytest.mark.parametrize(
+    ("size", "kind", "others", "limit_bytes", "told"),
+    [
+        (3, "out_of_memory", 0, None, True),
+        (6, "out_of_memory", 0, None, False),  # beyond the largest
+        (3, "unsupported", 0, None, False),  # told as what it is
+        (3, "out_of_memory", GIB, None, False),  # others had taken memory
+        (3, "out_of_memory", 0, GIB, False),  # under --headroom's limit
+    ],
+)
+def test_smaller_batches_that_ran_out_of_memory_are_told(size, kind, others, limit_bytes, told):
+    failure = Failure(kind=kind, message="it is full")
+    trial = Trial(batch_size=size, failure=failure, memory_of_others_bytes=others, memory_limit_bytes=limit_bytes)
+    record = msgspec.structs.replace(example(), trials=(*example().trials, trial))
+
+    assert kinds(record).get("smaller_batches_fail") == ((3,) if told else None)
+
+
+def test_a_smaller_row_that_ran_out_of_memory_is_told():
+    row = Row(batch_size=3, failure=Failure(kind="out_of_memory", message="it is full"))
+    record = msgspec.structs.replace(example(), rows=(*example().rows, row))
+
+    (notice,) = [notice for notice in notices.of(record) if notice.kind == "smaller_batches_fail"]
+    assert notice.seen == "batch 3 ran out of memory, though 5 fits"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tputfind.record import Notice, Record
+from tputfind.record import Notice, Record, Row, Trial
 from tputfind.units import format_bytes
 
 NEGLIGIBLE_BYTES: Final = 16 * 2**20
@@ -24,7 +24,31 @@ def of_search(record: Record) -> Iterator[Notice]:
             cause="that is the default on the CPU",
             advice="--max-latency none searches up to the end of memory",
         )
+    yield from _of_gaps(record)
     yield from _of_fragmentation(record)
+
+
+def _of_gaps(record: Record) -> Iterator[Notice]:
+    """Notice of smaller batches that did not fit: whoever reads the largest as a bound would deploy one of them."""
+    edge = record.edge
+    if edge is None:
+        return
+    taken = [trial for trial in record.trials if trial.memory_limit_bytes == edge.memory_limit_bytes]
+    beside = max((t.memory_of_others_bytes or 0 for t in taken if t.batch_size == edge.largest_batch), default=0)
+    tried: tuple[Trial | Row, ...] = (*taken, *record.rows)
+    smaller = (one for one in tried if one.batch_size < edge.largest_batch)
+    alike = (one for one in smaller if (one.memory_of_others_bytes or 0) <= beside + NEGLIGIBLE_BYTES)
+    failed = sorted({one.batch_size for one in alike if one.failure and one.failure.kind == "out_of_memory"})
+    if failed:
+        native = edge.expandable_forecast is not None
+        yield Notice(
+            kind="smaller_batches_fail",
+            seen=f"batch {', '.join(map(str, failed))} ran out of memory, though {edge.largest_batch} fits",
+            cause="what the allocator holds in pieces differs from one batch size to the next",
+            advice="deploy only batch sizes that were tried"
+            + ("; --allocator expandable leaves fewer pieces" if native else ""),
+            batch_sizes=tuple(failed),
+        )
 
 
 def _of_fragmentation(record: Record) -> Iterator[Notice]:
