@@ -5,19 +5,18 @@ from __future__ import annotations
 import time
 
 import pytest
-from support.command import MODELS, run
+from support.command import MODELS, QUICK, run
 from support.tenants import taking_all_but
 
 from tputfind.measure.children import Children
 from tputfind.measure.messages import TimeBatches, Timed, TryBatch
 from tputfind.record import Trial
 
-QUICK = ("--batches", 10, "--latency-batches", 10, "--warmup", 1, "--device", "cuda")
 GIB = 2**30
 
 
 def edge_of(folder, *arguments):
-    ran = run(folder, *arguments, *QUICK)
+    ran = run(folder, *arguments, *QUICK, "--device", "cuda")
     assert ran.status == 0, ran.err
     return ran.record()
 
@@ -77,7 +76,7 @@ def test_a_larger_limit_finds_a_larger_edge_and_a_known_size_the_computed_one(tm
 
 
 def test_a_limit_below_the_context_fits_nothing(tmp_path):
-    ran = run(tmp_path, "resnet18", "--memory-limit", "300MiB", *QUICK)
+    ran = run(tmp_path, "resnet18", "--memory-limit", "300MiB", *QUICK, "--device", "cuda")
 
     assert ran.status == 4
     assert "context and libraries take" in ran.err
