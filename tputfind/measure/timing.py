@@ -58,12 +58,16 @@ class Plan(NamedTuple):
 
 
 class WarmUp(NamedTuple):
-    """The untimed steps: how many, how long, the first of them, what a step took in the end, and whether it settled."""
+    """The untimed steps: how many, how long, the first of them, what a step took in the end, and whether it settled.
+
+    ``fastest_ms`` is what a step took in the end when nothing disturbed it.
+    """
 
     steps: int
     seconds: float
     first_step_ms: float
     step_ms: float
+    fastest_ms: float
     steady: bool | None
 
 
@@ -128,7 +132,7 @@ def time_windows(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan, l
     gc.collect()
     gc.freeze()  # collections during the windows then look at what the steps make, not at all of torch
     warm_up = _warm_up(device, work.step, plan, listener.busy)
-    batches = _batches_of(plan, warm_up.step_ms)
+    batches = _batches_of(plan, warm_up)
     listener.window(begins=True)
     listener.busy(batches * warm_up.step_ms / 1000)
     device_ms = _throughput_window(work, stopwatch, batches)
@@ -140,13 +144,13 @@ def time_windows(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan, l
     return Windows(warm_up, device_ms, latency_ms, enqueue_ms)
 
 
-def _batches_of(plan: Plan, step_ms: float) -> int:
-    """Return how many batches of this duration the throughput window takes: it is not for length's sake that the
-    latency window goes short.
+def _batches_of(plan: Plan, warm_up: WarmUp) -> int:
+    """Return how many batches the throughput window takes: it is not for length's sake that the latency window goes
+    short. It is to be long enough even if nothing disturbs it.
     """
-    step_s = max(step_ms, 1e-6) / 1000
+    step_s = warm_up.step_ms / 1000
     long_s = min(plan.min_seconds, plan.max_seconds - plan.latency_batches * step_s)
-    wanted = max(plan.batches, min(MOST_MARKED, math.ceil(long_s / step_s)))
+    wanted = max(plan.batches, min(MOST_MARKED, math.ceil(long_s / (warm_up.fastest_ms / 1000))))
     return min(wanted, max(plan.least_batches, int(plan.max_seconds / step_s)))
 
 
@@ -168,7 +172,8 @@ def _warm_up(device: Device, step: Callable[[], object], plan: Plan, announce: A
         steady = _settled(spans_ms, seconds, plan.min_seconds)
         enough = (taken >= plan.warmup and seconds >= least_s) or seconds >= plan.max_seconds
         if enough and (steady or seconds >= most_s):
-            return WarmUp(taken, first_ms / 1000 + seconds, first_ms, median(spans_ms[-3:]), steady)
+            fastest_ms = min(spans_ms[-max(1, len(spans_ms) // 3) :])
+            return WarmUp(taken, first_ms / 1000 + seconds, first_ms, median(spans_ms[-3:]), fastest_ms, steady)
         chunk = max(1, min(int(_CHUNK_MS / spans_ms[-1]), 2 * chunk))
         if taken < plan.warmup and seconds >= least_s:  # it is only steps that are lacking
             chunk = min(chunk, plan.warmup - taken)
