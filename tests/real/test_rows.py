@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from statistics import median
 
@@ -17,10 +18,19 @@ def kinds(record) -> list[str]:
     return [notice.kind for notice in record.notices]
 
 
+def skip_if_disturbed(timing, pace_ms) -> None:
+    """Skip where the steps of a model that only sleeps took far longer than it asked for: the machine is too busy."""
+    asked_ms = 300 + sum(pace_ms(number) for number in range(2, timing.warmup_steps + len(timing.device_ms) + 1))
+    took_ms = 1000 * timing.warmup_s + sum(timing.device_ms)
+    if took_ms > 1.2 * asked_ms:
+        pytest.skip(f"this machine is too busy: steps of {asked_ms:.0f} ms in all took {took_ms:.0f} ms")
+
+
 def test_warm_up_goes_on_until_the_steps_are_as_fast_as_they_stay(tmp_path):
     asked = (f"{MODELS}/plain.py:settles_in_200_steps", *ONE, "--processes", 1, "--min-seconds", 1, "--warmup", 5)
     record = run(tmp_path, *asked).record()
     (timing,) = record.rows[0].timings
+    skip_if_disturbed(timing, lambda number: 5 * (1 + math.exp(-number / 50)))
 
     # Whether it was found steady, or came to its bound, is up to the unrest of this machine.
     assert 300 < timing.first_step_ms < 400
@@ -52,6 +62,7 @@ def test_steps_that_never_settle_end_the_warm_up_at_its_bound_and_are_told(tmp_p
     asked = (f"{MODELS}/plain.py:slows_down_for_ever", *ONE, "--processes", 1, "--min-seconds", 0.5, "--batches", 40)
     record = run(tmp_path, *asked).record()
     (timing,) = record.rows[0].timings
+    skip_if_disturbed(timing, lambda number: 5 * 1.01**number)
 
     assert timing.steady is False
     assert 2 < timing.warmup_s < 4
