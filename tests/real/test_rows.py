@@ -58,6 +58,18 @@ def test_spans_are_steady_when_they_neither_change_nor_scatter_enough_to_hide_it
     assert _settled(falling, 0.5, 1.0) is False
 
 
+@pytest.mark.parametrize(("fastest_ms", "batches"), [(2.0, 500), (4.0, 250), (20.0, 100)])
+def test_a_window_is_as_long_as_asked_even_if_steps_are_as_fast_as_the_fastest_of_a_warm_up(fastest_ms, batches):
+    from tputfind.measure.timing import Plan, WarmUp, _batches_of
+
+    plan = Plan(warmup=3, batches=100, latency_batches=10, least_batches=10, min_seconds=1, max_seconds=10)
+    disturbed = WarmUp(
+        steps=50, seconds=1, first_step_ms=30, step_ms=2 * fastest_ms, fastest_ms=fastest_ms, steady=True
+    )
+
+    assert _batches_of(plan, disturbed) == batches
+
+
 def test_steps_that_never_settle_end_the_warm_up_at_its_bound_and_are_told(tmp_path):
     asked = (f"{MODELS}/plain.py:slows_down_for_ever", *ONE, "--processes", 1, "--min-seconds", 0.5, "--batches", 40)
     record = run(tmp_path, *asked).record()
