@@ -12,7 +12,7 @@ from tputfind.trace import Trace
 
 SCHEMA: Final = 4
 """Raised when a field is added or changes its meaning."""
-METHOD: Final = 2
+METHOD: Final = 3
 """Raised when measuring changes, so that numbers taken before and after are not compared unawares."""
 
 FailureKind = Literal["out_of_memory", "index_limit", "unsupported", "died", "timeout", "wrong_output", "error"]
@@ -88,7 +88,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     ``device_ms`` are the spans between consecutive marks of the throughput window, one a batch: they add up to it.
     ``latency_ms`` and ``enqueue_ms`` are of the latency window, one a batch: from the call to synchronised output, and
     from the call to its return. ``first_step_ms`` is the first step of the process at this batch size, loading and
-    choosing of kernels included, None where a memory limit takes it before; ``warmup_steps`` and ``warmup_s`` are the
+    choosing of kernels included, None where it is watched for a memory limit; ``warmup_steps`` and ``warmup_s`` are the
     untimed steps, that one among them; ``steady`` says whether batch times had settled by their end, None where there
     were too few to tell. ``copy_in_ms`` and ``copy_out_ms`` are, under ``--transfer``, one batch's copies by
     themselves, on an idle device.

@@ -89,7 +89,7 @@ def test_a_row_that_runs_out_of_memory_among_others_is_kept_and_the_others_stand
 
 
 def test_the_row_after_a_trial_takes_the_memory_that_the_trial_took(tmp_path):
-    record = edge_of(tmp_path, "resnet18", "--dtype", "fp16", "--max-batch", "256")
+    record = edge_of(tmp_path, "resnet18", "--dtype", "fp16", "--max-batch", "256", "--search", "bisect")
 
     trials = {trial.batch_size: trial.peak_allocated_bytes for trial in record.trials}
     for row in record.rows:

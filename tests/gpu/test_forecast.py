@@ -7,9 +7,13 @@ import csv
 import pytest
 from support.command import QUICK, run
 
+from tputfind.measure.messages import TryBatch
+from tputfind.record import Trial
 from tputfind.search.forecast import right_about
+from tputfind.spec import read_spec
 from tputfind.trace import Event
 
+GIB = 2**30
 ASKED = ("resnet50", "--dtype", "fp16", "--memory-limit", "8GiB")
 
 
@@ -47,6 +51,15 @@ def test_the_model_of_the_allocator_is_right_about_every_trial_that_passed(segme
     for trial in passed:
         assert trial.trace.expandable == (segments == "expandable")
         assert right_about(trial.trace, trial.peak_reserved_bytes), trial.batch_size
+
+
+def test_a_trial_within_a_limit_asks_for_what_one_on_the_whole_card_asks_for(children):
+    spec = read_spec("resnet50", {"device": "cuda", "dtype": "fp16"})
+    trials = [children.ask_one(TryBatch(spec, 61, memory_limit_bytes=limit), Trial, 60) for limit in (None, 8 * GIB)]
+    asked = [[event for event in trial.trace.events() if event.kind != "outside"] for trial in trials]
+
+    assert [trial.trace.capped for trial in trials] == [False, True]
+    assert asked[0] == asked[1]
 
 
 def test_a_trial_that_failed_brings_the_request_that_there_was_no_memory_for(native):

@@ -245,11 +245,13 @@ def test_a_block_that_can_grow_counts_as_large_as_it_may_become():
     assert process.take(30 * MIB).address == 0
 
 
-def test_a_segment_takes_the_highest_addresses_given_back_that_are_enough_by_32_mib():
-    process = Process(150 * MIB).run([34 * MIB, 34 * MIB, 34 * MIB, 34 * MIB])
-    first = process.live[0][1].address
+def test_a_segment_lies_below_older_ones_except_where_one_above_them_was_given_back():
+    process = Process().run([200 * MIB, 60 * MIB, 60 * MIB])
+    above, older, newer = (block.address for _, block in process.live)
+    process.run([-3, 0])
+    last = process.take(60 * MIB).address
 
-    assert process.run([-4, -2]).take(60 * MIB).address == first
+    assert newer < older < last < above + 200 * MIB
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=NAMES)

@@ -108,9 +108,9 @@ def try_steps(device: Device, step: Callable[[], object], steps: int, announce: 
     """
     spans_ms: list[float] = []
     output: object = None
-    for _ in range(steps):
+    for number in range(steps):
         start_ns = perf_counter_ns()
-        output = step()
+        output = step() if number else device.first_step(step)
         device.synchronize()
         spans_ms.append((perf_counter_ns() - start_ns) / 1e6)
         if len(spans_ms) == 1:
@@ -161,7 +161,7 @@ def _warm_up(device: Device, step: Callable[[], object], plan: Plan, announce: A
     longer than the row may are cut short too, but not under two: the second is the first that says how long one takes.
     """
     least_s, most_s = (min(share * plan.min_seconds, plan.max_seconds) for share in _WARMUP_OF_WINDOW)
-    first_ms = _steps_ms(device, step, 1)
+    first_ms = _steps_ms(device, lambda: device.first_step(step), 1)
     announce(max(most_s, min(plan.max_seconds, plan.warmup * first_ms / 1000)))
     begin_ns = perf_counter_ns()
     taken, chunk, spans_ms = 1, 1, list[float]()

@@ -229,7 +229,7 @@ def _timing(device: Device, windows: Windows, loaded: _Loaded) -> Timing:
         device_ms=_to_nanoseconds(windows.device_ms),
         latency_ms=_to_nanoseconds(windows.latency_ms),
         enqueue_ms=_to_nanoseconds(enqueue_ms),
-        first_step_ms=None if loaded.begun else warm_up.first_step_ms,
+        first_step_ms=None if device.slows_first_step else warm_up.first_step_ms,
         warmup_steps=warm_up.steps,
         warmup_s=warm_up.seconds,
         steady=warm_up.steady,
@@ -258,8 +258,6 @@ class _Loaded(NamedTuple):
     batch: Batch
     work: Work
     transfer: Transfer | None
-    begun: bool
-    """Whether the first step has been taken already."""
 
 
 def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _Loaded:
@@ -276,7 +274,7 @@ def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _L
     else:
         transfer = Transfer(lambda: workload.batch(batch_size), back=spec.transfer == "both")
         batch, work = transfer.batch, Work(transfer.step, transfer.single, LEAD_IN)
-    return _Loaded(stopwatch, batch, work, transfer, begun=device.settle_limit(work.step))
+    return _Loaded(stopwatch, batch, work, transfer)
 
 
 def _opened(spec: Spec) -> Device:

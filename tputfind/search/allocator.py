@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from tputfind.search.addresses import ADDRESSES, Addresses
+
 _MIB: Final = 2**20
 ROUND_BYTES: Final = 512
 SMALL_BYTES: Final = 1 * _MIB
@@ -24,10 +26,6 @@ LARGE_SEGMENT_BYTES: Final = 20 * _MIB
 """For requests that are not small but below ``OWN_SEGMENT_BYTES``; also the page of an expandable segment of theirs."""
 OWN_SEGMENT_BYTES: Final = 10 * _MIB
 OWN_SEGMENT_ROUND_BYTES: Final = 2 * _MIB
-_CHUNK_BYTES: Final = 32 * _MIB
-"""The driver hands out addresses by these. What is smaller goes side by side into one."""
-_ADDRESSES: Final = 2**60
-"""More than there is memory."""
 
 
 class Block:
@@ -89,34 +87,6 @@ class _Pool:
             yield self._blocks[self._keys[index][1]]
 
 
-class _Addresses:
-    """Where the driver puts segments, which decides between free blocks of the same size: the lowest is taken.
-
-    As seen on an H200 (driver 580, CUDA 13): large segments go downwards from the top, each into the first gap that an
-    earlier one left and that is long enough, at its upper end; gaps that touch stay apart. Small ones go upwards.
-    """
-
-    def __init__(self) -> None:
-        self._up, self._down = 0, _ADDRESSES
-        self._gaps: list[tuple[int, int]] = []
-
-    def take(self, size: int) -> int:
-        if size < _CHUNK_BYTES:
-            self._up += size
-            return self._up - size
-        size = _up(size, _CHUNK_BYTES)
-        for index, (start, end) in enumerate(self._gaps):
-            if end - start >= size:
-                self._gaps[index : index + 1] = [(start, end - size)] if end - start > size else []
-                return end - size
-        self._down -= size
-        return self._down
-
-    def give_back(self, start: int, size: int) -> None:
-        if size >= _CHUNK_BYTES:
-            insort(self._gaps, (start, start + _up(size, _CHUNK_BYTES)), key=lambda gap: -gap[0])
-
-
 class CachingAllocator:
     """The allocator of one device; ``limit_bytes`` is the memory that there is for it, and may change as it goes.
 
@@ -132,11 +102,11 @@ class CachingAllocator:
         self.peak_reserved_bytes = 0
         self._expandable = expandable
         self._capped = capped
-        self._addresses = _Addresses()
+        self._addresses = Addresses()
         self._free = {small: _Pool() for small in (True, False)}
         self._unmapped: dict[bool, dict[int, Block]] = {True: {}, False: {}}
-        for small, base in ((True, _ADDRESSES), (False, 0)):
-            self._unmapped[small][base] = Block(base, _ADDRESSES, small=small, mapped=False)
+        for small, base in ((True, ADDRESSES), (False, 0)):
+            self._unmapped[small][base] = Block(base, ADDRESSES, small=small, mapped=False)
 
     def allocate(self, size_bytes: int) -> Block | None:
         """Return the block that serves a request, or None where there is no memory for it."""

@@ -49,6 +49,7 @@ class Program:
         self.trace = trace
         self._events = list(trace.events())
         self._transient = _transient(self._events)
+        self._last = max((index for index, event in enumerate(self._events) if event.kind != "outside"), default=None)
         self._sizes = list(self._lines(other))
 
     def replay(self, batch_size: int, memory: Memory) -> Replay:
@@ -63,7 +64,6 @@ class Program:
 
     def _run(self, allocator: CachingAllocator, batch_size: int, memory_bytes: int) -> bool:
         held: list[Block | None] = []
-        last = len(self._events) - 1
         for index, (kind, value) in enumerate(self._events):
             if kind == "allocate":
                 number = len(held)
@@ -83,7 +83,7 @@ class Program:
                 block = allocator.allocate(round(value * batch_size / self.trace.batch_size))
                 if block is not None:
                     allocator.release(block)
-                elif index == last and not self.trace.complete:
+                elif index == self._last and not self.trace.complete:
                     return False
         return True
 

@@ -99,6 +99,11 @@ class Cuda:
             return f"it needs compute capability 8.0, and this device has {capability[0]}.{capability[1]}"
         return None
 
+    @property
+    def slows_first_step(self) -> bool:
+        """Under a limit it is watched."""
+        return self._limit_bytes is not None
+
     def limit_memory(self, limit_bytes: int | None) -> None:
         """Make the device current, note what others hold, give the allocator what the context leaves of the limit."""
         self._limit_bytes = limit_bytes
@@ -132,14 +137,14 @@ class Cuda:
         capped = self._limit_bytes is not None
         return self._recorder.trace(batch_size, memory_bytes, capped=capped, complete=complete)
 
-    def settle_limit(self, step: Callable[[], object]) -> bool:
-        """Take the first step, and before and after every module of it take what was loaded from the allocator's share.
+    def first_step(self, step: Callable[[], object]) -> object:
+        """Before and after every module of it, take what was loaded from the allocator's share of a limit.
 
         Kernels and library handles load as they are first used, outside the allocator, and on a card of that size they
         would find it full: there is no trying again for them.
         """
         if self._limit_bytes is None:
-            return False
+            return step()
 
         def adjust(*_: object) -> None:
             if not torch.compiler.is_compiling():
@@ -147,13 +152,13 @@ class Cuda:
 
         hooks = [register_module_forward_pre_hook(adjust), register_module_forward_hook(adjust)]
         try:
-            step()
+            output = step()
             self.synchronize()
         finally:
             for hook in hooks:
                 hook.remove()
         self._give_allocator_the_rest()
-        return True
+        return output
 
     def check_limit(self) -> None:
         """Raise where context, libraries and the allocator together passed the limit in later steps."""

@@ -39,6 +39,10 @@ class Device(Protocol):
     under_a_ceiling: bool
     """Whether the process's own address space is limited."""
 
+    @property
+    def slows_first_step(self) -> bool:
+        """Whether ``first_step`` does more than the step, so that its time says nothing."""
+
     def environment(self) -> Environment:
         """Describe the device and the software it runs under."""
 
@@ -61,10 +65,10 @@ class Device(Protocol):
     def trace(self, batch_size: int, *, complete: bool) -> Trace | None:
         """Return what was asked of the memory allocator since ``record_allocations``; None where that is not known."""
 
-    def settle_limit(self, step: Callable[[], object]) -> bool:
-        """Take the first step of a batch size where, under a limit, that step loads libraries that count against it.
+    def first_step(self, step: Callable[[], object]) -> object:
+        """Take the first step of a batch size and return its output.
 
-        Return whether it was taken.
+        What the step loads of libraries counts against a limit, and may have to be watched: see ``slows_first_step``.
         """
 
     def check_limit(self) -> None:

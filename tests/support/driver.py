@@ -1,0 +1,65 @@
+"""Where the driver puts what a process asks of it: reads MiB to take and, negative, what to give back; prints where.
+
+    echo '[100, 40, -1, 64]' | python tests/support/driver.py
+
+The numbers from 1 on stand for what was taken, in that order. Nothing stands between this and the driver, and the
+process holds nothing beside a context.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from collections.abc import Callable, Iterable
+
+MIB = 2**20
+CHUNK_MIB = 32
+
+
+def main() -> None:
+    """Fill what chunks the context left room in, then take and give back, and print every address in MiB."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    context = ctypes.c_void_p()
+    for status in (cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)):
+        assert status == 0
+    assert cuda.cuCtxSetCurrent(context) == 0
+
+    def take(size: int) -> int:
+        address = ctypes.c_uint64()
+        assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0
+        return address.value
+
+    def give_back(address: int, _: int) -> None:
+        assert cuda.cuMemFree_v2(ctypes.c_uint64(address)) == 0
+
+    fill(take)
+    print(json.dumps(addresses_mib(json.load(sys.stdin), take, give_back)))
+
+
+def addresses_mib(
+    steps: Iterable[int], take: Callable[[int], int], give_back: Callable[[int, int], object]
+) -> list[int]:
+    """Return where everything was put that these steps take; they are in MiB, ``take`` and ``give_back`` in bytes."""
+    taken: list[tuple[int, int]] = []
+    for step in steps:
+        if step > 0:
+            taken.append((take(step * MIB), step * MIB))
+        else:
+            give_back(*taken[-step - 1])
+    return [address // MIB for address, _ in taken]
+
+
+def fill(take: Callable[[int], int]) -> None:
+    """Take the smallest amounts until a chunk that was new is full."""
+    taken: dict[int, int] = {}
+    for count in range(1000):
+        chunk = take(2 * MIB) // (CHUNK_MIB * MIB)
+        taken[chunk] = taken.get(chunk, 0) + 2
+        if count >= 100 and taken[chunk] == CHUNK_MIB:
+            return
+    raise AssertionError("no chunk was ever full")
+
+
+if __name__ == "__main__":
+    main()
