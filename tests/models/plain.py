@@ -15,6 +15,9 @@ import torch
 from torch import nn
 
 MIB = 2**20
+ALONE_MIB = 32
+"""From this size on glibc maps a block by itself (M_MMAP_THRESHOLD in mallopt(3)). Smaller ones lie in a heap, which
+keeps gaps: how much of a limit a batch then takes is a matter of luck."""
 
 
 class Scratch(nn.Module):
@@ -31,7 +34,7 @@ class Scratch(nn.Module):
 
 
 class TakesMoreLater(nn.Module):
-    """Takes 1 MiB a sample at first and 2 MiB from its sixth step on."""
+    """Takes 32 MiB a sample at first and 64 MiB from its sixth step on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +42,7 @@ class TakesMoreLater(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.steps += 1
-        return Scratch(MIB if self.steps <= 5 else 2 * MIB)(x)
+        return Scratch((1 if self.steps <= 5 else 2) * ALONE_MIB * MIB)(x)
 
 
 class FailsAbove(nn.Module):
@@ -87,6 +90,10 @@ def mebibytes():
 
 def four_mebibytes():
     return Scratch(4 * MIB), small_inputs
+
+
+def blocks_of_their_own():
+    return Scratch(ALONE_MIB * MIB), small_inputs
 
 
 def takes_more_later():
@@ -470,7 +477,7 @@ def forks_and_waits():
 
 
 class TakesMoreAtTheFiftieth(nn.Module):
-    """Takes 4 MiB a sample, and 8 from its fiftieth step on."""
+    """Takes 32 MiB a sample, and 64 from its fiftieth step on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -478,7 +485,7 @@ class TakesMoreAtTheFiftieth(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.steps += 1
-        return Scratch(4 * MIB if self.steps < 50 else 8 * MIB)(x)
+        return Scratch((1 if self.steps < 50 else 2) * ALONE_MIB * MIB)(x)
 
 
 def takes_more_at_the_fiftieth():

@@ -11,16 +11,16 @@ import pytest
 from support.command import MODELS, QUICK, run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
-ASKED = (f"{MODELS}/plain.py:four_mebibytes", "--memory-limit", "258MiB", *QUICK)
+ASKED = (f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "258MiB", *QUICK)
 
 
-@pytest.mark.parametrize(("headroom", "expected"), [("25%", 48), ("128MiB", 32)])
+@pytest.mark.parametrize(("headroom", "expected"), [("25%", 6), ("128MiB", 4)])
 def test_headroom_names_a_safe_batch_beside_the_largest(tmp_path, headroom, expected):
     ran = run(tmp_path, *ASKED, "--headroom", headroom)
 
     assert ran.status == 0, ran.err
     record = ran.record()
-    assert record.edge.largest_batch == 64
+    assert record.edge.largest_batch == 8
     assert record.safe.largest_batch == expected
     assert record.safe.fails_at == record.safe.largest_batch + 1
     limit_bytes = record.safe.memory_limit_bytes
@@ -37,10 +37,10 @@ def test_headroom_names_a_safe_batch_beside_the_largest(tmp_path, headroom, expe
 
 
 def test_where_something_else_than_memory_ends_the_search_the_largest_batch_is_safe_too(tmp_path):
-    ran = run(tmp_path, *ASKED, "--max-batch", 8, "--headroom", "25%")
+    ran = run(tmp_path, *ASKED, "--max-batch", 5, "--headroom", "25%")
 
     record = ran.record()
-    assert (record.edge.largest_batch, record.safe.largest_batch) == (8, 8)
+    assert (record.edge.largest_batch, record.safe.largest_batch) == (5, 5)
     assert record.safe.limited_by == "cap"
     assert sum(trial.memory_limit_bytes == record.safe.memory_limit_bytes for trial in record.trials) == 2
 
@@ -52,7 +52,7 @@ def test_headroom_that_leaves_nothing_is_refused(tmp_path):
     assert "--headroom 1.0 GiB leaves nothing of the 258 MiB" in ran.err
 
 
-@pytest.mark.parametrize(("soak", "expected"), [(0, 64), (60, 32)])
+@pytest.mark.parametrize(("soak", "expected"), [(0, 8), (60, 4)])
 def test_a_workload_that_takes_more_at_its_fiftieth_step_is_caught_by_a_soak(tmp_path, soak, expected):
     asked = (f"{MODELS}/plain.py:takes_more_at_the_fiftieth", "--memory-limit", "258MiB", *QUICK)
     ran = run(tmp_path, *asked, "--soak", soak)

@@ -65,6 +65,7 @@ class Cpu:
         self._room = _room_for_objects()
         self._idle_resident_bytes = _status_bytes("VmRSS")
         self._idle_address_bytes = _status_bytes("VmSize")
+        self._starting_peak_bytes = _status_bytes("VmPeak") or 0
 
     def environment(self) -> Environment:
         """Describe the processor."""
@@ -141,10 +142,16 @@ class Cpu:
             Path("/proc/self/clear_refs").write_text("5")
 
     def memory_use(self) -> MemoryUse:
-        """Return the peaks of resident memory and of address space, both beyond the idle process."""
+        """Return the peaks of resident memory and of address space, both beyond the idle process.
+
+        glibc maps more for the first block of a thread than it keeps, and Linux forgets no peak of address space: one
+        below what starting the threads took for a moment is not known.
+        """
+        address_bytes = _status_bytes("VmPeak") or 0
+        known = address_bytes > self._starting_peak_bytes
         return MemoryUse(
             peak_allocated_bytes=_beyond(_status_bytes("VmHWM"), self._idle_resident_bytes),
-            peak_reserved_bytes=_beyond(_status_bytes("VmPeak"), self._idle_address_bytes),
+            peak_reserved_bytes=_beyond(address_bytes, self._idle_address_bytes) if known else None,
             allocator_retries=None,
         )
 
