@@ -73,10 +73,14 @@ class Aborts(nn.Module):
 
 
 class Sleeps(nn.Module):
-    """Takes 10 ms a sample, and little memory."""
+    """Takes so many milliseconds a sample, and little memory."""
+
+    def __init__(self, sample_ms: int) -> None:
+        super().__init__()
+        self.sample_ms = sample_ms
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.01 * len(x))
+        time.sleep(self.sample_ms / 1000 * len(x))
         return x * 2
 
 
@@ -175,7 +179,11 @@ def returns_its_input():
 
 
 def sleeps():
-    return Sleeps(), small_inputs
+    return Sleeps(10), small_inputs
+
+
+def sleeps_longer():
+    return Sleeps(50), small_inputs
 
 
 def module_alone():

@@ -20,7 +20,7 @@ from tputfind.report.table import COLUMNS
 SEED = 20261121
 KILLS = 20
 SHORT = ("--batches", 10, "--latency-batches", 10, "--warmup", 0, "--min-seconds", 0, "--processes", 2)
-ASKED = ("--max-latency", "25ms", *SHORT)
+ASKED = ("--max-latency", "125ms", *SHORT)
 MEASURED = [name for name, kind in COLUMNS.items() if kind == "Float64"]
 OF_NOISE = ("outliers", "trend", "spread", "wide_interval", "not_settled")
 
@@ -88,7 +88,7 @@ def test_a_run_killed_at_20_random_moments_resumes_each_time_to_the_same_table(t
 def cut_short(tmp_path_factory) -> Record:
     """A finished run, of which only the first trials and no rows are left."""
     folder = tmp_path_factory.mktemp("whole")
-    ran = run(folder, f"{MODELS}/plain.py:sleeps", *ASKED)
+    ran = run(folder, f"{MODELS}/plain.py:sleeps_longer", *ASKED)
     assert ran.status == 0, ran.err
     whole = json.loads(next((folder / "results").glob("*.json")).read_bytes())
     left = whole | {"trials": whole["trials"][:2], "rows": [], "edge": None, "finished": None}
@@ -161,7 +161,7 @@ def test_the_row_of_a_run_in_which_nothing_fits_is_of_the_smallest_batch_tried_a
 
 
 def test_the_same_command_with_resume_goes_on_and_a_finished_record_is_only_shown(tmp_path, cut_short):
-    same = (f"{MODELS}/plain.py:sleeps", *ASKED)
+    same = (f"{MODELS}/plain.py:sleeps_longer", *ASKED)
     first = resumed(tmp_path, cut_short, *same, "--trial-timeout", "1min")
     before = (tmp_path / "cut.json").read_bytes()
     second = run(tmp_path, *same, "--resume", "cut.json")
@@ -179,7 +179,7 @@ def test_the_same_command_with_resume_goes_on_and_a_finished_record_is_only_show
         ((), {"environment__device_name": "NVIDIA H200"}, "device_name (NVIDIA H200 then"),
         ((), {"environment__torch": "1.0"}, "torch (1.0 then"),
         ((), {"input_shape": "2"}, "the model's input and parameters"),
-        ((f"{MODELS}/plain.py:sleeps", *ASKED, "--seed", 1), {}, "seed (0 then, 1 now)"),
+        ((f"{MODELS}/plain.py:sleeps_longer", *ASKED, "--seed", 1), {}, "seed (0 then, 1 now)"),
         ((f"{MODELS}/plain.py:mebibytes", *ASKED), {}, "another question: model"),
         (("resnet18", "resnet34"), {}, "several models were named"),
         (("--seed", 1), {}, "options without a MODEL ask nothing"),

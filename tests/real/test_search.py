@@ -100,10 +100,10 @@ def test_a_cap_ends_the_search_and_is_not_passed(tmp_path):
 
 
 def test_a_latency_limit_ends_the_search_at_the_first_batch_that_takes_longer(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-latency", "55ms", *QUICK)
+    ran = run(tmp_path, f"{MODELS}/plain.py:sleeps_longer", "--max-latency", "175ms", *QUICK)
 
     edge = ran.record().edge
-    assert (edge.largest_batch, edge.limited_by, edge.fails_at) == (5, "latency", 6)
+    assert (edge.largest_batch, edge.limited_by, edge.fails_at) == (3, "latency", 4)
 
 
 def test_on_the_cpu_a_step_of_a_second_is_the_end_unless_asked_otherwise(tmp_path):
