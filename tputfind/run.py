@@ -191,7 +191,7 @@ def _search_safe(ledger: Ledger, bench: Bench, edge: Edge) -> Edge | None:
         ),
         granularity=spec.granularity,
         max_batch=edge.largest_batch,
-        first=ledger.expected(0, None, memory_limit_bytes=limit_bytes) or guess,
+        first=guess,
         forecast=partial(ledger.expected, memory_limit_bytes=limit_bytes),
     )
     if safe.limited_by == "cap":  # the largest batch itself leaves as much

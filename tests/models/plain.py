@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 MIB = 2**20
-ALONE_MIB = 32
+ALONE_BYTES = 32 * MIB
 """From this size on glibc maps a block by itself (M_MMAP_THRESHOLD in mallopt(3)). Smaller ones lie in a heap, which
 keeps gaps: how much of a limit a batch then takes is a matter of luck."""
 
@@ -42,7 +42,7 @@ class TakesMoreLater(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.steps += 1
-        return Scratch((1 if self.steps <= 5 else 2) * ALONE_MIB * MIB)(x)
+        return Scratch((1 if self.steps <= 5 else 2) * ALONE_BYTES)(x)
 
 
 class FailsAbove(nn.Module):
@@ -97,7 +97,7 @@ def four_mebibytes():
 
 
 def blocks_of_their_own():
-    return Scratch(ALONE_MIB * MIB), small_inputs
+    return Scratch(ALONE_BYTES), small_inputs
 
 
 def takes_more_later():
@@ -493,7 +493,7 @@ class TakesMoreAtTheFiftieth(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.steps += 1
-        return Scratch((1 if self.steps < 50 else 2) * ALONE_MIB * MIB)(x)
+        return Scratch((1 if self.steps < 50 else 2) * ALONE_BYTES)(x)
 
 
 def takes_more_at_the_fiftieth():

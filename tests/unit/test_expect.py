@@ -97,6 +97,16 @@ def test_a_forecast_that_is_right_takes_the_two_trials_that_prove_it(edge):
     assert oracle.asked == [edge, edge + 1]
 
 
+@pytest.mark.parametrize(("forecast", "asked_first"), [(right(70), 70), (right(0), 1), (useless(70), 61)])
+def test_a_guess_is_asked_where_nothing_is_forecast_and_only_there(forecast, asked_first):
+    oracle = Oracle(70)
+
+    found = find_edge(oracle, Oracle(70), granularity=1, max_batch=NO_CAP, first=61, forecast=forecast)
+
+    assert oracle.asked[0] == asked_first
+    assert found.largest_batch == 70
+
+
 @given(fitting=st.sets(st.integers(1, 300)), guesses=st.lists(st.integers(0, 400), min_size=1), step=st.integers(1, 5))
 def test_answers_that_are_not_monotone_still_give_an_edge_tried_on_both_sides(fitting, guesses, step):
     asked: list[int] = []

@@ -50,13 +50,10 @@ def find_edge(
         granularity: the step of the answer, at least 1.
         max_batch: the cap, at least ``granularity``; no larger batch is tried.
         linear: count up one step at a time.
-        first: a guess at the answer; it is asked first, and saves questions where it is good.
+        first: a guess at the answer; where nothing is forecast it is asked first, and saves questions if it is good.
         forecast: what to expect from what is known.
     """
-    search = _Search(max_batch // granularity, granularity, forecast)
-    guess = min((first or 0) // granularity, max_batch // granularity)
-    if guess > 0:
-        search.learn(guess, ask(guess * granularity))
+    search = _Search(max_batch // granularity, granularity, forecast, (first or 0) // granularity)
     while (unit := search.next(linear=linear)) is not None:
         search.learn(unit, ask(unit * granularity))
     proven = 0
@@ -73,15 +70,16 @@ def find_edge(
 class _Search:
     """What is known of batch sizes, in steps of the granularity, and what to ask next."""
 
-    def __init__(self, cap: int, granularity: int, forecast: Expect | None) -> None:
+    def __init__(self, cap: int, granularity: int, forecast: Expect | None, guess: int) -> None:
         self.cap = cap
         self.failed: dict[int, LimitedBy] = {cap + 1: "cap"}
         self._passed = [0]
         self._granularity = granularity
         self._forecast = forecast
+        self._guess = min(max(0, guess), cap) or None
         self._credit = _CREDIT
-        self._expected = True
-        """Whether a forecast, or a guess as the first question is, chose what was asked last."""
+        self._expected = False
+        """Whether a forecast, or the guess, chose what was asked last."""
 
     @property
     def passes(self) -> int:
@@ -113,7 +111,8 @@ class _Search:
 
     def next(self, *, linear: bool) -> int | None:
         """Return what to ask; None where both sides of the edge are known, and nothing is expected beyond."""
-        expected = self._next_expected() if self._credit > (0 if self.open else _CREDIT) else None
+        guess, self._guess = self._guess, None
+        expected = (self._next_expected() if self._credit > (0 if self.open else _CREDIT) else None) or guess
         self._expected = expected is not None
         return expected or (self.plain(linear=linear) if self.open else None)
 
