@@ -15,7 +15,7 @@ from tputfind.measure.bench import FIRST_TIMEOUT_S, Bench
 from tputfind.measure.children import Children
 from tputfind.measure.messages import TraceOnFake
 from tputfind.record import Trial
-from tputfind.search.expect import FIRST_BATCH, edge_where
+from tputfind.search.expect import FIRST_BATCH, Alternation, alternation_where, edge_where
 from tputfind.search.forecast import Forecast, Memory, ratio
 from tputfind.spec import LARGEST_BATCH, Spec
 from tputfind.trace import Trace
@@ -65,12 +65,14 @@ def on_fake(spec: Spec, memories: Sequence[int], children: Children, progress: P
     progress.doing("running it on fake tensors", None)
     trace = children.ask_one(TraceOnFake(spec, FIRST_BATCH), Trace, FIRST_TIMEOUT_S)
 
-    def edge(memory_bytes: int) -> int:
+    def card(memory_bytes: int) -> CardForecast:
         memory = Memory(memory_bytes, expandable=spec.allocator == "expandable", capped=True)
-        return edge_where(Forecast([trace], memory).fits, granularity=1, max_batch=LARGEST_BATCH)
+        fits = Forecast([trace], memory).fits
+        found = edge_where(fits, granularity=1, max_batch=LARGEST_BATCH)
+        around = alternation_where(fits, found, granularity=1, max_batch=LARGEST_BATCH)
+        return CardForecast(memory_bytes, found, max(_ERROR_ON_FAKE, _spread(found, around)))
 
-    cards = tuple(CardForecast(memory_bytes, edge(memory_bytes), _ERROR_ON_FAKE) for memory_bytes in memories)
-    return Forecasts(spec, None, (FIRST_BATCH,), cards)
+    return Forecasts(spec, None, (FIRST_BATCH,), tuple(map(card, memories)))
 
 
 def _take_first_trial(ledger: Ledger) -> None:
@@ -100,7 +102,14 @@ def _forecast(ledger: Ledger, memory_bytes: int) -> CardForecast:
         ledger.try_batch(batch_size)
     found = edge()
     distance = _distance(ledger.record.trials, found)
-    return CardForecast(memory_bytes, found, next(error for factor, error in _ERRORS if distance <= factor))
+    error = next(error for factor, error in _ERRORS if distance <= factor)
+    return CardForecast(memory_bytes, found, max(error, _spread(found, ledger.alternation(memory_bytes, found))))
+
+
+def _spread(found: int, around: Alternation) -> float:
+    """Return how far from a forecast fits and fails are expected to alternate, as a share of it in whole percents."""
+    distances = [abs(size - found) for size in around if size is not None]
+    return math.ceil(100 * max(distances) / found) / 100 if distances else 0.0
 
 
 def _distance(trials: Sequence[Trial], batch_size: int) -> float:

@@ -15,12 +15,15 @@ from tputfind.files import Keeper
 from tputfind.measure.bench import Bench, same_company
 from tputfind.measure.failures import Passed, for_want_of_memory
 from tputfind.record import TRIAL_STEPS, Edge, Failure, FailureKind, LimitedBy, Record, Row, Trial, joined
-from tputfind.search.expect import FIRST_BATCH, Known, expected_batch
+from tputfind.search.expect import FIRST_BATCH, Alternation, Known, expected_alternation, expected_batch
 from tputfind.spec import LARGEST_BATCH, MOST_PROCESSES
 from tputfind.summary import throughput_interval
 
 CPU_MAX_LATENCY_MS: Final = 1000.0
 """On the CPU nobody waits for a batch larger than this, and going on to the end of memory would take hours."""
+
+_LONGER_STEPS: Final = 20
+"""What fits for the three steps of a trial may not for a fourth, whose blocks can lie elsewhere."""
 
 _FEWEST_FOR_NOISE: Final = 5
 """Of fewer processes an interval may be narrow by luck. Stopping at the first that is as narrow as asked for covers the
@@ -142,6 +145,31 @@ class Ledger:
         It is the largest batch size there can be where no end is in sight, and None where nothing can be said.
         """
         return expected_batch(self._known(memory_limit_bytes), 0, None)
+
+    def alternation(self, memory_limit_bytes: int | None, edge: int, fails_at: int | None = None) -> Alternation:
+        """Return which batch sizes around an edge under a limit the trials let expect not to follow it."""
+        known = self._known(memory_limit_bytes)
+        sides = {edge: True} if fails_at is None else {edge: True, fails_at: False}
+        return expected_alternation(known._replace(passes={**known.passes, **sides}), edge)
+
+    def look_around(self, edge: Edge) -> None:
+        """Try, on either side of an edge that memory sets, a batch that is expected not to follow it, if there is one.
+
+        A larger one that passes its trial is run for longer: no row stands for it. It is left at that where it would
+        take longer than a row may.
+        """
+        spec, limit_bytes = self._spec, self._bench.memory_limit_bytes
+        if spec.search != "forecast" or edge.limited_by != "memory":
+            return
+        around = self.alternation(limit_bytes, edge.largest_batch, edge.fails_at)
+        if around.fails is not None and self.try_batch(around.fails) != "memory":
+            return  # the forecast is wrong
+        if around.fits is None or self.try_batch(around.fits) is not None:
+            return
+        trial = self._trial(around.fits, TRIAL_STEPS, limit_bytes)
+        steps = max(_LONGER_STEPS, TRIAL_STEPS + spec.soak)
+        if trial is not None and steps * (trial.step_ms or 0.0) <= 1000 * spec.max_seconds:
+            self.try_batch(around.fits, steps=steps)
 
     def expected_if_expandable(self) -> int | None:
         """Return the edge that the trials let expect with expandable segments; None where they had those already."""

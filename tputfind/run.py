@@ -128,6 +128,7 @@ def measure(record: Record, children: Children, keeper: files.Keeper, progress: 
         ledger.grow(safe=safe)
         safe_batch = safe.largest_batch if safe else 0
         ledger.time(sorted({*_powers_of_two(edge.largest_batch), safe_batch} - {0}))
+        ledger.look_around(edge)
     else:
         ledger.time(spec.batch_sizes)
     ledger.grow(finished=now())

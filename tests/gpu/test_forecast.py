@@ -71,6 +71,24 @@ def test_a_trial_that_failed_brings_the_request_that_there_was_no_memory_for(nat
     assert last.kind in ("refused", "outside")
 
 
+def test_batches_on_either_side_of_the_edge_that_do_not_follow_it_are_tried_and_told(tmp_path):
+    asked = ("densenet121", "--dtype", "fp32", "--memory-limit", "24GiB", *QUICK, "--device", "cuda")
+    record = run(tmp_path, *asked).record()
+    told = {notice.kind: notice.batch_sizes for notice in record.notices}
+    (smaller,), (larger,) = told["smaller_batches_fail"], told["larger_batches_fit"]
+    print(f"{record.edge.largest_batch} is the edge, {smaller} fails, {larger} fits")
+
+    def failure(size):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        (row,) = run(folder, *asked, "--batch-sizes", size).record().rows
+        return row.failure
+
+    assert smaller < record.edge.largest_batch < larger
+    assert failure(smaller).kind == "out_of_memory"
+    assert failure(larger) is None
+
+
 def test_expandable_segments_are_set_in_the_processes_and_fit_what_the_notice_had_forecast(native, expandable):
     (notice,) = (notice for notice in native.notices if notice.kind == "fragmentation")
     found, forecast = expandable.edge.largest_batch, native.edge.expandable_forecast

@@ -6,10 +6,19 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.searches import SEARCHES
 
 from tputfind.record import Failure, Trial
 from tputfind.search.edge import find_edge
-from tputfind.search.expect import Known, edge_where, expected_batch
+from tputfind.search.expect import (
+    Alternation,
+    Known,
+    alternation_where,
+    edge_where,
+    expected_alternation,
+    expected_batch,
+)
+from tputfind.search.forecast import Forecast, Memory
 
 NO_CAP = 2**31 - 1
 EDGES = st.integers(0, 100_000)
@@ -225,3 +234,68 @@ def test_a_look_beyond_the_edge_that_finds_nothing_costs_one_trial(edge, beyond)
 
     assert found.largest_batch == edge
     assert len(oracle.asked) <= 3
+
+
+@given(
+    fitting=st.lists(st.tuples(st.integers(1, 3000), st.integers(1, 500)), max_size=6),
+    edge=st.integers(1, 2000),
+    step=st.integers(1, 4),
+    most=st.integers(1, 4000),
+)
+def test_what_is_seen_around_an_edge_is_on_its_side_and_does_not_follow_it(fitting, edge, step, most):
+    edge, most = edge * step, max(edge, most) * step
+
+    def fits(size):
+        return any(start <= size // step < start + width for start, width in fitting)
+
+    around = alternation_where(fits, edge, granularity=step, max_batch=most)
+
+    assert around.fails is None or (edge / 2 < around.fails < edge and not fits(around.fails))
+    assert around.fits is None or (edge < around.fits <= min(1.5 * edge, most) and fits(around.fits))
+    assert all(size is None or size % step == 0 for size in around)
+
+
+@given(edge=st.integers(2, 100_000), places=st.data())
+def test_a_gap_and_a_second_edge_of_a_hundredth_of_the_batch_are_seen(edge, places):
+    wide = edge // 100 + 1
+    gap = places.draw(st.integers(edge // 2 + wide, max(edge // 2 + wide, edge - 2 * wide)))
+    again = places.draw(st.integers(edge + 1, edge + edge // 2))
+
+    around = alternation_where(
+        lambda size: (size <= edge and not gap <= size < gap + wide) or again <= size < again + wide,
+        edge,
+        granularity=1,
+        max_batch=NO_CAP,
+    )
+
+    assert gap + wide > edge or gap <= around.fails < gap + wide
+    assert again + wide > edge + edge // 2 or again <= around.fits < again + wide
+
+
+@pytest.mark.parametrize("searched", SEARCHES.values(), ids=SEARCHES)
+def test_where_fits_and_fails_alternate_the_forecast_is_right_about_every_answer(searched):
+    traces = [tried.trace for tried in searched.trials]
+    forecast = Forecast(traces, Memory(searched.limit_bytes, capped=True))
+
+    assert {size for size in (*searched.fits, *searched.fails) if forecast.fits(size)} == set(searched.fits)
+
+
+def test_a_smaller_batch_that_fails_is_expected_where_it_was_found():
+    """Of swin_t under 8 GiB 816 fits, 817 does not, and 929 does."""
+    searched = SEARCHES["swin_t fp16 8GiB"]
+
+    assert expected_alternation(known(*searched.taken(), limit_bytes=searched.limit_bytes), 929).fails == 817
+
+
+def test_a_forecast_that_is_wrong_about_any_answer_expects_no_alternation():
+    searched = SEARCHES["swin_t fp16 8GiB"]
+    right_about_all = known(*searched.taken(), limit_bytes=searched.limit_bytes)
+    wrong = right_about_all._replace(passes={**right_about_all.passes, 400: False})
+
+    assert expected_alternation(wrong, 929) == Alternation(None, None)
+
+
+def test_a_line_through_peaks_expects_no_alternation():
+    trials = fitted(10, 120), fitted(20, 140)
+
+    assert expected_alternation(known(*trials, limit_bytes=200 * 2**20), 50) == Alternation(None, None)

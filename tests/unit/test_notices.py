@@ -127,6 +127,42 @@ def test_smaller_batches_that_ran_out_of_memory_are_told(size, kind, others, lim
     assert kinds(record).get("smaller_batches_fail") == ((3,) if told else None)
 
 
+@pytest.mark.parametrize(
+    ("size", "steps", "others", "limit_bytes", "told"),
+    [
+        (9, 20, 0, None, True),
+        (9, 3, 0, None, False),  # no more than a trial
+        (9, 20, 0, GIB, False),  # under another limit
+        (4, 20, 0, None, False),  # smaller than the largest
+    ],
+)
+def test_a_larger_batch_that_fits_again_for_longer_than_a_trial_is_told(size, steps, others, limit_bytes, told):
+    trial = Trial(batch_size=size, steps=steps, memory_of_others_bytes=others, memory_limit_bytes=limit_bytes)
+    record = msgspec.structs.replace(example(), trials=(*example().trials, trial))
+
+    assert kinds(record).get("larger_batches_fit") == ((size,) if told else None)
+
+
+def lasted(**edge):
+    """Return a record of which batch 9 lasted 20 steps, and the edge was this."""
+    trial = Trial(batch_size=9, steps=20, memory_of_others_bytes=0)
+    edge = msgspec.structs.replace(example().edge, **edge)
+    return msgspec.structs.replace(example(), trials=(*example().trials, trial), edge=edge)
+
+
+def test_a_larger_batch_is_said_to_fit_only_where_memory_set_a_steady_edge():
+    assert "larger_batches_fit" in kinds(lasted())
+    assert "larger_batches_fit" not in kinds(lasted(limited_by="latency"))
+    assert "larger_batches_fit" not in kinds(lasted(steady=False))
+
+
+def test_a_larger_batch_that_others_had_left_room_for_is_not_said_to_fit():
+    record = lasted()
+    rows = [msgspec.structs.replace(row, memory_of_others_bytes=2**20) for row in record.rows]
+
+    assert "larger_batches_fit" not in kinds(msgspec.structs.replace(record, rows=tuple(rows)))
+
+
 def test_a_smaller_row_that_ran_out_of_memory_is_told():
     row = Row(batch_size=3, failure=Failure(kind="out_of_memory", message="it is full"))
     record = msgspec.structs.replace(example(), rows=(*example().rows, row))

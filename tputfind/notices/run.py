@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tputfind.record import Notice, Record, Row, Trial
+from tputfind.record import TRIAL_STEPS, Notice, Record, Row, Trial
 from tputfind.units import format_bytes
 
 NEGLIGIBLE_BYTES: Final = 16 * 2**20
@@ -24,31 +24,50 @@ def of_search(record: Record) -> Iterator[Notice]:
             cause="that is the default on the CPU",
             advice="--max-latency none searches up to the end of memory",
         )
-    yield from _of_gaps(record)
+    yield from _of_alternation(record)
     yield from _of_fragmentation(record)
 
 
-def _of_gaps(record: Record) -> Iterator[Notice]:
-    """Notice of smaller batches that did not fit: whoever reads the largest as a bound would deploy one of them."""
+def _of_alternation(record: Record) -> Iterator[Notice]:
+    """Notices of smaller batches that did not fit, and of larger ones that did.
+
+    Whoever reads the largest as a bound would deploy one of the smaller; whoever knows that a larger one works would
+    not believe it.
+    """
     edge = record.edge
     if edge is None:
         return
     taken = [trial for trial in record.trials if trial.memory_limit_bytes == edge.memory_limit_bytes]
-    beside = max((t.memory_of_others_bytes or 0 for t in taken if t.batch_size == edge.largest_batch), default=0)
     tried: tuple[Trial | Row, ...] = (*taken, *record.rows)
-    smaller = (one for one in tried if one.batch_size < edge.largest_batch)
-    alike = (one for one in smaller if (one.memory_of_others_bytes or 0) <= beside + NEGLIGIBLE_BYTES)
-    failed = sorted({one.batch_size for one in alike if one.failure and one.failure.kind == "out_of_memory"})
+    beside = max((_others_bytes(one) for one in tried if one.batch_size == edge.largest_batch), default=0)
+    full = (one for one in tried if one.failure and one.failure.kind == "out_of_memory")
+    alike = (one for one in full if _others_bytes(one) <= beside + NEGLIGIBLE_BYTES)
+    failed = sorted({one.batch_size for one in alike if one.batch_size < edge.largest_batch})
+    cause = "what the allocator holds in pieces differs from one batch size to the next"
+    fewer = "; --allocator expandable leaves fewer pieces" if edge.expandable_forecast is not None else ""
     if failed:
-        native = edge.expandable_forecast is not None
         yield Notice(
             kind="smaller_batches_fail",
             seen=f"batch {', '.join(map(str, failed))} ran out of memory, though {edge.largest_batch} fits",
-            cause="what the allocator holds in pieces differs from one batch size to the next",
-            advice="deploy only batch sizes that were tried"
-            + ("; --allocator expandable leaves fewer pieces" if native else ""),
+            cause=cause,
+            advice=f"deploy only batch sizes that were tried{fewer}",
             batch_sizes=tuple(failed),
         )
+    longer = [t for t in taken if t.steps > TRIAL_STEPS and t.batch_size > edge.largest_batch]
+    lasted = [trial for trial in longer if trial.failure is None and _others_bytes(trial) >= beside]
+    if lasted and edge.limited_by == "memory" and edge.steady:
+        larger = max(lasted, key=lambda trial: trial.batch_size)
+        yield Notice(
+            kind="larger_batches_fit",
+            seen=f"batch {larger.batch_size} lasted {larger.steps} steps, though {edge.fails_at} ran out of memory",
+            cause=cause,
+            advice=f"--batch-sizes {larger.batch_size} times it{fewer}",
+            batch_sizes=(larger.batch_size,),
+        )
+
+
+def _others_bytes(taken: Trial | Row) -> int:
+    return taken.memory_of_others_bytes or 0
 
 
 def _of_fragmentation(record: Record) -> Iterator[Notice]:

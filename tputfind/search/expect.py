@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -14,6 +15,9 @@ FIRST_BATCH: Final = 61
 the kernels of larger ones, and a prime number, so that what it divides is what follows the batch size."""
 _MOST_GROWTH: Final = 8
 """A line through measured points is not followed further than to so many times the largest of them."""
+
+_SAMPLES: Final = 256
+"""So many batch sizes on either side of an edge are asked about, to see whether fits and fails alternate there."""
 
 Fits = Callable[[int], bool]
 
@@ -48,13 +52,9 @@ def expected_batch(known: Known, passes: int, fails: int | None) -> int | None:
         fails: the smallest beyond it that does not. None where there is none yet, and where it is asked whether larger
             ones pass again: of a forecast that is wrong about any that is known not to, nothing is expected then.
     """
-    by_memory, by_time = _by_memory(known), _by_time(known)
-    if by_memory is None and by_time is None:
+    expected = _expectation(known)
+    if expected is None:
         return None
-
-    def expected(batch_size: int) -> bool:
-        return (by_memory is None or by_memory(batch_size)) and (by_time is None or by_time(batch_size))
-
     beyond = [size for size, passed in known.passes.items() if size > passes > 0 and not passed]
     if any(expected(size) for size in (beyond if fails is None else [fails])):
         return None  # it is wrong about what is known
@@ -70,6 +70,39 @@ def expected_batch(known: Known, passes: int, fails: int | None) -> int | None:
     return found
 
 
+class Alternation(NamedTuple):
+    """One batch size on either side of an edge that does not follow it; None where there is none.
+
+    ``fails`` is the smallest seen above half the edge that does not fit, ``fits`` the largest seen that does, up to one
+    and a half times the edge.
+    """
+
+    fails: int | None
+    fits: int | None
+
+
+def expected_alternation(known: Known, edge: int) -> Alternation:
+    """Return what is expected around an edge; nothing where the forecast is wrong about any answer that is known.
+
+    What the allocator holds in pieces makes smaller batches fail, and larger ones fit again. No search could afford to
+    try all of them, and bisection takes no notice.
+    """
+    expected = _expectation(known) if edge else None
+    if expected is None or any(expected(size) != passed for size, passed in known.passes.items() if size):
+        return Alternation(None, None)
+    return alternation_where(expected, edge, granularity=known.granularity, max_batch=known.max_batch)
+
+
+def alternation_where(fits: Fits, edge: int, *, granularity: int, max_batch: int) -> Alternation:
+    """Return what a few hundred batch sizes on either side of an edge, evenly apart, tell."""
+    step = granularity * max(1, math.ceil(edge / 2 / granularity / _SAMPLES))
+    below = range(edge - step, edge // 2, -step)
+    above = range(edge + step, min(edge + edge // 2, max_batch) + 1, step)
+    fails = next((size for size in reversed(below) if not fits(size)), None)
+    again = next((size for size in reversed(above) if fits(size)), None)
+    return Alternation(fails, again)
+
+
 def edge_where(fits: Fits, *, granularity: int, max_batch: int) -> int:
     """Return the edge that doubling and bisection come to, or 0."""
 
@@ -77,6 +110,14 @@ def edge_where(fits: Fits, *, granularity: int, max_batch: int) -> int:
         return None if fits(batch_size) else "memory"
 
     return find_edge(ask, ask, granularity=granularity, max_batch=max_batch).largest_batch
+
+
+def _expectation(known: Known) -> Fits | None:
+    """Return what is expected of a batch size, by memory and by time; None where nothing can be said."""
+    by_memory, by_time = _by_memory(known), _by_time(known)
+    if by_memory is None and by_time is None:
+        return None
+    return lambda size: (by_memory is None or by_memory(size)) and (by_time is None or by_time(size))
 
 
 def _by_memory(known: Known) -> Fits | None:

@@ -1,0 +1,56 @@
+"""Searches by forecast on an H200 with torch 2.11, of models where fits and fails alternate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tputfind.record import Failure, Trial
+from tputfind.trace import Trace
+
+_GOLDEN = Path(__file__).parents[1] / "golden" / "alternating-searches.json"
+OUT_OF_MEMORY = Failure(kind="out_of_memory", message="it is full")
+
+
+class Tried(msgspec.Struct, kw_only=True):
+    """One trial of the search."""
+
+    batch_size: int
+    peak_reserved_bytes: int | None
+    trace: Trace
+
+
+class Searched(msgspec.Struct, kw_only=True):
+    """A search by forecast, and every answer that it or bisection got there."""
+
+    search: str
+    fits: list[int]
+    fails: list[int]
+    trials: list[Tried]
+
+    @property
+    def limit_bytes(self) -> int:
+        """The memory limit."""
+        return self.trials[0].trace.memory_bytes
+
+    @property
+    def edge(self) -> int:
+        """Where the search by forecast ended."""
+        return max(tried.batch_size for tried in self.trials if tried.trace.complete)
+
+    def taken(self) -> tuple[Trial, ...]:
+        """Return the trials as a record holds them."""
+        return tuple(
+            Trial(
+                batch_size=tried.batch_size,
+                memory_limit_bytes=self.limit_bytes,
+                peak_reserved_bytes=tried.peak_reserved_bytes,
+                trace=tried.trace,
+                failure=None if tried.trace.complete else OUT_OF_MEMORY,
+            )
+            for tried in self.trials
+        )
+
+
+SEARCHES = {searched.search: searched for searched in msgspec.json.decode(_GOLDEN.read_bytes(), type=list[Searched])}
