@@ -4,7 +4,9 @@
 
 Both searches ask fresh processes, and none times any rows. A search takes as long as its trials do, in all. What could
 not be saved is one trial on either side of the edge: ``proving_s``. Beside them stands what `tputfind forecast` says
-of a device of that memory. The table is written after every line. Needs a CUDA device.
+of a device of that memory, against the larger of the two edges where they differ, and whether batches do fail and fit
+around the edge as they are forecast to (``gap``, ``again``). The table is written after every line, and summed up by
+``search_summary.py``. Needs a CUDA device.
 """
 
 from __future__ import annotations
@@ -55,16 +57,19 @@ def main() -> None:
             edges: dict[int, int] = {}
             for limit, search in itertools.product(limits, searches):
                 limited = {} if limit == "all" else {"memory_limit": limit}
-                edge, record = searched(children, model, given | limited | {"search": search})
+                edge, ledger = searched(children, model, given | limited | {"search": search})
+                record, limit_bytes = ledger.record, edge.memory_limit_bytes
                 if search == searches[0]:
                     lines.append({"model": model, "dtype": dtype, "layout": layout, "memory": limit})
                 lines[-1] |= compared(search, edge, record)
-                if edge.memory_limit_bytes is not None:
-                    edges[edge.memory_limit_bytes] = edge.largest_batch
+                if search == "forecast":
+                    lines[-1] |= around(ledger, edge)
+                if limit_bytes is not None:
+                    edges[limit_bytes] = max(edge.largest_batch, edges.get(limit_bytes, 0))
                 print(*named, limit, search, told(edge, record), flush=True)
                 if options.keep:
                     name = f"{model}-{dtype}-{layout}-{limit}-{search}.json"
-                    (Path(options.keep) / name).write_bytes(record.to_json())
+                    (Path(options.keep) / name).write_bytes(ledger.record.to_json())
                 write(lines, options.csv)
             of_model = [line for line in lines if (line["model"], line["dtype"], line["layout"]) == named]
             add_forecasts(children, read_spec(model, given), edges, of_model)
@@ -93,8 +98,8 @@ def add_forecasts(children: Children, spec: Spec, edges: dict[int, int], lines: 
                 line |= {"command_stated_percent": 100 * card.error, "command_trials": len(found.tried)}
 
 
-def searched(children: Children, model: str, given: dict[str, str | None]) -> tuple[Edge, Record]:
-    """Return the edge, and the record that holds the trials."""
+def searched(children: Children, model: str, given: dict[str, str | None]) -> tuple[Edge, Ledger]:
+    """Return the edge, and what knows the trials."""
     spec = read_spec(model, given)
     inspection = inspect(spec, children)
     record = new_record(spec, inspection, "benchmarks/search.py")
@@ -107,7 +112,7 @@ def searched(children: Children, model: str, given: dict[str, str | None]) -> tu
         first=ledger.first_batch,
         forecast=ledger.expected,
     )
-    return msgspec.structs.replace(edge, memory_limit_bytes=spec.memory_limit_bytes), ledger.record
+    return msgspec.structs.replace(edge, memory_limit_bytes=spec.memory_limit_bytes), ledger
 
 
 def compared(search: str, edge: Edge, record: Record) -> dict[str, object]:
@@ -120,6 +125,21 @@ def compared(search: str, edge: Edge, record: Record) -> dict[str, object]:
     }
     proving_s = seconds[edge.largest_batch] + seconds.get(edge.fails_at or 0, 0.0)
     return found | {f"{search}_proving_s": proving_s}
+
+
+def around(ledger: Ledger, edge: Edge) -> dict[str, object]:
+    """Return which smaller batch is forecast to fail, and which larger one to fit, and whether they do."""
+    gap, again = ledger.alternation(edge.memory_limit_bytes, edge.largest_batch, edge.fails_at)
+    ledger.look_around(edge)
+    fails = {trial.batch_size: trial.failure is not None for trial in ledger.record.trials}
+    found = {
+        "gap_forecast": gap,
+        "gap_fails": fails.get(gap or 0),
+        "again_forecast": again,
+        "again_fails": fails.get(again or 0),
+    }
+    print(found, flush=True)
+    return found
 
 
 def told(edge: Edge, record: Record) -> str:
