@@ -88,7 +88,7 @@ def expected_alternation(known: Known, edge: int) -> Alternation:
     try all of them, and bisection takes no notice.
     """
     expected = _expectation(known) if edge else None
-    if expected is None or any(expected(size) != passed for size, passed in known.passes.items() if size):
+    if expected is None or any(expected(size) != passed for size, passed in known.passes.items()):
         return Alternation(None, None)
     return alternation_where(expected, edge, granularity=known.granularity, max_batch=known.max_batch)
 
