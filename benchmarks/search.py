@@ -129,8 +129,7 @@ def compared(search: str, edge: Edge, record: Record) -> dict[str, object]:
 
 def around(ledger: Ledger, edge: Edge) -> dict[str, object]:
     """Return which smaller batch is forecast to fail, and which larger one to fit, and whether they do."""
-    gap, again = ledger.alternation(edge.memory_limit_bytes, edge.largest_batch, edge.fails_at)
-    ledger.look_around(edge)
+    gap, again = ledger.look_around(edge)
     fails = {trial.batch_size: trial.failure is not None for trial in ledger.record.trials}
     found = {
         "gap_forecast": gap,

@@ -146,30 +146,31 @@ class Ledger:
         """
         return expected_batch(self._known(memory_limit_bytes), 0, None)
 
-    def alternation(self, memory_limit_bytes: int | None, edge: int, fails_at: int | None = None) -> Alternation:
-        """Return which batch sizes around an edge under a limit the trials let expect not to follow it."""
-        known = self._known(memory_limit_bytes)
-        sides = {edge: True} if fails_at is None else {edge: True, fails_at: False}
-        return expected_alternation(known._replace(passes={**known.passes, **sides}), edge)
+    def alternation(self, memory_limit_bytes: int | None, edge: int) -> Alternation:
+        """Return which batch sizes around a forecast edge under a limit the trials let expect not to follow it."""
+        return expected_alternation(self._known(memory_limit_bytes), edge)
 
-    def look_around(self, edge: Edge) -> None:
+    def look_around(self, edge: Edge) -> Alternation:
         """Try, on either side of an edge that memory sets, a batch that is expected not to follow it, if there is one.
 
         A larger one that passes its trial is run for longer: no row stands for it. It is left at that where it would
-        take longer than a row may.
+        take longer than a row may. Returns what was expected.
         """
-        spec, limit_bytes = self._spec, self._bench.memory_limit_bytes
-        if spec.search != "forecast" or edge.limited_by != "memory":
-            return
-        around = self.alternation(limit_bytes, edge.largest_batch, edge.fails_at)
+        spec, limit_bytes, largest = self._spec, self._bench.memory_limit_bytes, edge.largest_batch
+        if spec.search != "forecast" or edge.limited_by != "memory" or edge.fails_at is None:
+            return Alternation(None, None)
+        known = self._known(limit_bytes)
+        both_sides = {**known.passes, largest: True, edge.fails_at: False}
+        around = expected_alternation(known._replace(passes=both_sides), largest)
         if around.fails is not None and self.try_batch(around.fails) != "memory":
-            return  # the forecast is wrong
+            return around  # the forecast is wrong
         if around.fits is None or self.try_batch(around.fits) is not None:
-            return
+            return around
         trial = self._trial(around.fits, TRIAL_STEPS, limit_bytes)
         steps = max(_LONGER_STEPS, TRIAL_STEPS + spec.soak)
         if trial is not None and steps * (trial.step_ms or 0.0) <= 1000 * spec.max_seconds:
             self.try_batch(around.fits, steps=steps)
+        return around
 
     def expected_if_expandable(self) -> int | None:
         """Return the edge that the trials let expect with expandable segments; None where they had those already."""
