@@ -221,6 +221,8 @@ def _copies(cells: Sequence[Cell]) -> Iterator[str]:
 def _added(change: _Change) -> str:
     if change.kind == "more":
         return f"adds {change.shown}"
+    if change.kind == "unclear" and abs(change.share) < NO_MATTER:
+        return "adds nothing that stands out from the noise"
     if change.kind == "unclear":
         more = "adds" if change.share > 0 else "takes off"
         return f"{more} {change.shown}, which does not stand out from the noise"
