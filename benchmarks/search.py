@@ -24,7 +24,7 @@ from tputfind.files import Keeper
 from tputfind.ledger import Ledger, Silent
 from tputfind.measure.bench import Bench
 from tputfind.measure.children import Children
-from tputfind.record import Edge, Record
+from tputfind.record import METHOD, Edge, Record
 from tputfind.run import inspect, new_record
 from tputfind.search.edge import find_edge
 from tputfind.spec import LARGEST_BATCH, Spec, read_spec
@@ -60,7 +60,7 @@ def main() -> None:
                 edge, ledger = searched(children, model, given | limited | {"search": search})
                 record, limit_bytes = ledger.record, edge.memory_limit_bytes
                 if search == searches[0]:
-                    lines.append({"model": model, "dtype": dtype, "layout": layout, "memory": limit})
+                    lines.append({"method": METHOD, "model": model, "dtype": dtype, "layout": layout, "memory": limit})
                 lines[-1] |= compared(search, edge, record)
                 if search == "forecast":
                     lines[-1] |= around(ledger, edge)
