@@ -42,7 +42,7 @@ _OPTIONS: Final = {
     "percentile": ("P", "which percentile of the latency the SLO is about  [99]"),
     "search": ("NAME", "forecast, bisect, or linear: count up one at a time; all find the same  [forecast]"),
     "allocator": ("NAME", "native or expandable segments, of PyTorch's CUDA memory  [as the environment says]"),
-    "trial_timeout": ("TIME", "end a process that is silent for longer  [10min, then 10 times the longest trial]"),
+    "trial_timeout": ("TIME", "end a process that is silent for longer  [10min, then 10 times what is to be expected]"),
     "seed": ("N", "of weights and inputs  [0]"),
 }
 

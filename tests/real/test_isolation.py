@@ -13,6 +13,11 @@ import psutil
 import pytest
 from support.command import ENVIRONMENT, MODELS, QUICK, command, run
 
+from tputfind.measure import bench
+from tputfind.measure.children import Children
+from tputfind.run import inspect
+from tputfind.spec import read_spec
+
 
 def processes(*words: str) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if list(words) == _command_line(process)]
@@ -148,12 +153,33 @@ def test_every_process_is_gone_when_the_parent_is_killed_while_a_model_hangs(tmp
 
 
 def test_the_time_of_a_trial_sets_the_next_ones_patience():
-    from tputfind.measure.bench import default_timeout_s
+    assert bench.default_timeout_s(None) == 600
+    assert bench.default_timeout_s(0.2) == 60
+    assert bench.default_timeout_s(30) == 300
+    assert bench.default_timeout_s(5, steps_s=35) == 400  # a forecast may lead to a batch hundreds of times as large
 
-    assert default_timeout_s(None) == 600
-    assert default_timeout_s(0.2) == 60
-    assert default_timeout_s(30) == 300
-    assert default_timeout_s(30, growth=20) == 3000  # a forecast may lead to a batch twenty times as large
+
+def test_a_much_larger_batch_is_waited_for_as_its_steps_let_expect_and_not_as_the_start_does(tmp_path, monkeypatch):
+    (tmp_path / "model.py").write_text(
+        "import time, torch\n"
+        "class Sleeps(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        time.sleep(600 if len(x) > 1000 else 0)\n"
+        "        return x\n"
+        "def make():\n"
+        "    time.sleep(0.5)\n"
+        "    return Sleeps(), lambda n: torch.randn(n, 2)\n"
+    )
+    monkeypatch.setattr(bench, "LEAST_TIMEOUT_S", 1.0)
+    spec = read_spec(f"{tmp_path / 'model.py'}:make", {"device": "cpu"})
+    with Children() as children:
+        asked = bench.Bench(children, spec, inspect(spec, children).environment)
+        small = asked.try_batch(61, None, memory_limit_bytes=None)
+        large = asked.try_batch(3050, None, memory_limit_bytes=None)
+
+    assert small.failure is None
+    assert large.failure.kind == "timeout"
+    assert large.seconds < 20 * small.seconds  # for 50 times the samples, of which each takes hardly any time
 
 
 def test_what_a_model_imports_slowly_is_imported_once_and_not_in_every_process(tmp_path):

@@ -43,7 +43,7 @@ class Bench:
         self._spec = spec
         self._uuid = environment.device_uuid
         self._longest_trial_s: float | None = None
-        self._largest_batch = 0
+        self._largest_passed: Trial | None = None
         self.memory_limit_bytes = _limit_bytes(spec, environment)
         self.lowered_limit_bytes = _lowered_bytes(spec, environment)
 
@@ -81,8 +81,9 @@ class Bench:
         try:
             trial = self._children.ask_one(question, Trial, self._timeout_s(batch_size))
             self._longest_trial_s = max(self._longest_trial_s or 0.0, perf_counter() - start)
-            if trial.failure is None:
-                self._largest_batch = max(self._largest_batch, batch_size)
+            known = self._largest_passed
+            if trial.failure is None and (known is None or known.batch_size < batch_size):
+                self._largest_passed = trial
         except ChildFailed as death:
             trial = Trial(
                 batch_size=batch_size, steps=steps, memory_limit_bytes=memory_limit_bytes, failure=death.failure
@@ -112,8 +113,10 @@ class Bench:
             yield Row(batch_size=batch_sizes[timed], failure=failure, memory_of_others_bytes=others_bytes)
 
     def _timeout_s(self, batch_size: int) -> float:
-        growth = batch_size / self._largest_batch if self._largest_batch else 1.0
-        return self._spec.trial_timeout_s or default_timeout_s(self._longest_trial_s, growth)
+        known, steps_s = self._largest_passed, 0.0
+        if known is not None and known.step_ms is not None and known.batch_size < batch_size:
+            steps_s = TRIAL_STEPS * known.step_ms / 1000 * batch_size / known.batch_size
+        return self._spec.trial_timeout_s or default_timeout_s(self._longest_trial_s, steps_s)
 
 
 def _with_health(answers: Iterable[Timed], watch: health.Watch) -> Iterator[Row]:
@@ -135,11 +138,15 @@ def same_company(then_bytes: int | None, now_bytes: int | None) -> bool:
     return then_bytes is None or now_bytes is None or abs(then_bytes - now_bytes) <= OTHERS_TOLERANCE_BYTES
 
 
-def default_timeout_s(longest_trial_s: float | None, growth: float = 1.0) -> float:
-    """Return how long a process may be silent, from the longest trial so far and how much larger the batch is now."""
+def default_timeout_s(longest_trial_s: float | None, steps_s: float = 0.0) -> float:
+    """Return how long a process may be silent.
+
+    ``longest_trial_s`` is what the longest trial so far took, None before the first; most of it can be the start of
+    the process. ``steps_s`` is what the steps of a larger batch will take, if they grow with it.
+    """
     if longest_trial_s is None:
         return FIRST_TIMEOUT_S
-    return max(LEAST_TIMEOUT_S, TIMEOUT_FACTOR * longest_trial_s * max(1.0, growth / 2))
+    return max(LEAST_TIMEOUT_S, TIMEOUT_FACTOR * (longest_trial_s + steps_s))
 
 
 def _limit_bytes(spec: Spec, environment: Environment) -> int | None:
