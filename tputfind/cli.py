@@ -21,6 +21,7 @@ _OPTIONS: Final = {
     "device": ("NAME", "auto, cpu, cuda or cuda:1; auto takes the accelerator if there is one  [auto]"),
     "dtype": ("NAME", "fp32, tf32, fp16, bf16, amp-fp16 or amp-bf16  [fp32]"),
     "layout": ("NAME", "nchw or nhwc (channels last)  [nchw]"),
+    "weights": ("NAME", "DEFAULT or another name of published weights, or a file of them  [random]"),
     "image_size": ("PIXELS", "height and width of the input  [the model's own]"),
     "input_size": ("SHAPE", "shape of one sample, such as 3x640x480 or 16  [the model's own]"),
     "batch_sizes": ("LIST", "time just these batch sizes, such as 1,8,32, and search nothing"),
@@ -119,7 +120,7 @@ def run(models: tuple[str, ...], **options: Any) -> None:
 
 @main.command()
 @click.argument("models", metavar="MODEL [MODEL]", nargs=-1)
-@_same_options("dtype", "device", "layout", "image_size", "input_size", "seed", "warmup", "trial_timeout")
+@_same_options("dtype", "device", "layout", "weights", "image_size", "input_size", "seed", "warmup", "trial_timeout")
 @click.option("--batch-size", metavar="N", help="samples of a batch  [32]")
 @click.option("--repeats", metavar="N", help="timings of each way  [50; 200 of two models]")
 @click.option("--drop", metavar="N", help="first timings that do not count  [5]")
@@ -146,7 +147,7 @@ def clocks(
 @click.argument("model")
 @click.option("--memory", metavar="LIST", help="of the devices to forecast for, such as 16GiB,24GiB,80GiB")
 @click.option("--on-fake", is_flag=True, help="do without a device: coarser, from fake tensors")
-@_same_options("dtype", "device", "layout", "image_size", "input_size", "allocator", "seed", "trial_timeout")
+@_same_options("dtype", "device", "layout", "weights", "image_size", "input_size", "allocator", "seed", "trial_timeout")
 @click.option("--csv", "csv_file", metavar="FILE", help="also write the forecasts as CSV")
 @click.option("--quiet", is_flag=True, help="show no progress")
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
@@ -164,19 +165,21 @@ def forecast(model: str, memory: str | None, csv_file: str | None, **options: An
 @click.argument("pattern", default="*")
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def models(pattern: str, traceback: bool) -> None:
-    """List the models that can be named, with input and parameters; PATTERN is a glob such as 'resnet*'."""
+    """List the models that can be named, with input and parameters; PATTERN is a glob ('resnet*') or a family."""
     from fnmatch import fnmatchcase
 
-    from tputfind.measure.messages import ListModels, NamedModel
-    from tputfind.run import check_torchvision
+    from tputfind.measure import catalogue
 
-    with _errors(traceback), _children() as children:
-        check_torchvision(children)
-        matching = [model for model in children.ask(ListModels(), NamedModel) if fnmatchcase(model.name, pattern)]
+    with _errors(traceback):
+        listed = catalogue.at_hand()
+        if listed is None:
+            with _children() as children:
+                listed = catalogue.asked(children)
+        matching = [model for model in listed if fnmatchcase(model.name, pattern) or model.family == pattern]
         if not matching:
             raise BadRequest(f"no model's name matches {pattern!r}", "tputfind models lists all of them")
-        rows = [(model.name, model.input_shape, f"{model.parameters / 1e6:.1f} M") for model in matching]
-        _print_columns(("model", "input", "parameters"), rows)
+        rows = [(model.name, model.input_shape, f"{model.parameters / 1e6:.1f} M", model.family) for model in matching]
+        _print_columns(("model", "input", "parameters", "family"), rows)
 
 
 @main.command()

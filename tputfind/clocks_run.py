@@ -10,7 +10,7 @@ from time import perf_counter
 
 import msgspec
 
-from tputfind import __version__, mistakes, notices, run
+from tputfind import __version__, mistakes, run
 from tputfind.clocks import (
     BOUNDARIES,
     GRAPH,
@@ -33,10 +33,10 @@ from tputfind.clocks import (
     schedule,
     turn_counts,
 )
-from tputfind.errors import ModelFailed, NothingFits, TputfindError
+from tputfind.ledger import no_answer
 from tputfind.measure.bench import FIRST_TIMEOUT_S
 from tputfind.measure.children import ChildFailed, Children
-from tputfind.measure.failures import for_want_of_memory, of_misuse
+from tputfind.measure.failures import of_misuse
 from tputfind.measure.messages import TimeMethods, TimePipeline
 from tputfind.record import Failure
 from tputfind.report.progress import ShownProgress
@@ -184,7 +184,7 @@ class _Share:
 def _check(asked: Asked, cells: Iterable[Cell]) -> None:
     failure = _failure(cells)
     if failure is not None:
-        raise _no_answer(asked.specs[0].model, asked.batch_size, failure)
+        raise no_answer(asked.specs[0], asked.batch_size, failure, smallest=False)
 
 
 def _failure(cells: Iterable[Cell]) -> Failure | None:
@@ -204,7 +204,8 @@ def _time_pipeline(asked: Asked, children: Children, progress: ShownProgress) ->
     progress.about(f"{first.model}, CPU work, {second.model}")
     times = _pipeline_times(asked, children, progress)
     if times.failure is not None:
-        raise _no_answer(times.failed_model, asked.batch_size, times.failure)
+        failed = msgspec.structs.replace(first, model=times.failed_model)
+        raise no_answer(failed, asked.batch_size, times.failure, smallest=False)
     found = Pipeline(
         tputfind=__version__,
         command=shlex.join(["tputfind", *sys.argv[1:]]),
@@ -248,14 +249,6 @@ def _pipeline_times(asked: Asked, children: Children, progress: ShownProgress) -
             for (stage, way), samples_ms in found.items()
         )
     )
-
-
-def _no_answer(model: str, batch_size: int, failure: Failure) -> TputfindError:
-    if for_want_of_memory(failure):
-        advice = "try a smaller --batch-size, dtype or input, or a device with more memory"
-        return NothingFits(f"{model}: batch {batch_size} does not fit ({failure.message})", advice)
-    advice = notices.ADVICE[failure.kind]
-    return ModelFailed(f"{model} fails at batch {batch_size}: {failure.message}", advice, failure.traceback)
 
 
 def _named(ways: Sequence[Way]) -> str:

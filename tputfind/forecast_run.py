@@ -12,6 +12,7 @@ from tputfind.files import Keeper
 from tputfind.forecasts import CardForecast, Forecasts
 from tputfind.ledger import Ledger, Progress, no_answer
 from tputfind.measure.bench import FIRST_TIMEOUT_S, Bench
+from tputfind.measure.catalogue import check_torchvision
 from tputfind.measure.children import Children
 from tputfind.measure.messages import TraceOnFake
 from tputfind.record import Trial
@@ -61,7 +62,7 @@ def on_fake(spec: Spec, memories: Sequence[int], children: Children, progress: P
         TputfindError: the model does not run on fake tensors.
     """
     if ":" not in spec.model:
-        run.check_torchvision(children)
+        check_torchvision(children)
     progress.doing("running it on fake tensors", None)
     trace = children.ask_one(TraceOnFake(spec, FIRST_BATCH), Trace, FIRST_TIMEOUT_S)
 
@@ -82,7 +83,7 @@ def _take_first_trial(ledger: Ledger) -> None:
             break
     latest = ledger.record.trials[-1]
     if latest.failure is not None:
-        raise no_answer(ledger.record.spec.model, latest.batch_size, latest.failure)
+        raise no_answer(ledger.record.spec, latest.batch_size, latest.failure)
     if ledger.forecast(None) is None:
         raise BadRequest(
             f"what {ledger.record.spec.model} asks of the memory allocator cannot be replayed here",

@@ -10,13 +10,13 @@ from typing import Final, Protocol
 import msgspec
 
 from tputfind import estimate, notices
-from tputfind.errors import ModelFailed, NothingFits, TputfindError
+from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, NothingFits, TputfindError
 from tputfind.files import Keeper
 from tputfind.measure.bench import Bench, same_company
 from tputfind.measure.failures import Passed, for_want_of_memory
 from tputfind.record import TRIAL_STEPS, Edge, Failure, FailureKind, LimitedBy, Record, Row, Trial, joined
 from tputfind.search.expect import FIRST_BATCH, Alternation, Known, expected_alternation, expected_batch
-from tputfind.spec import LARGEST_BATCH, MOST_PROCESSES
+from tputfind.spec import LARGEST_BATCH, MOST_PROCESSES, Spec
 from tputfind.summary import throughput_interval
 
 CPU_MAX_LATENCY_MS: Final = 1000.0
@@ -286,7 +286,7 @@ class Ledger:
         failures = [one.failure for one in self._taken()]
         smallest = batch_size == (self._spec.batch_sizes or (self._spec.granularity,))[0]
         if smallest and failure is not None and None not in failures and not for_want_of_memory(failure):
-            raise no_answer(self._spec.model, batch_size, failure)
+            raise no_answer(self._spec, batch_size, failure)
 
     def _obstacle(self, trial: Trial) -> LimitedBy | None:
         if trial.failure is not None:
@@ -303,13 +303,22 @@ class Ledger:
         return limit_ms
 
 
-def no_answer(model: str, batch_size: int, failure: Failure) -> TputfindError:
-    """Return the error of a run in which nothing passed."""
+def no_answer(spec: Spec, batch_size: int, failure: Failure, *, smallest: bool = True) -> TputfindError:
+    """Return the error of a run in which nothing passed: that of the smallest batch, or of the only one asked for."""
     if for_want_of_memory(failure):
-        advice = "try a smaller dtype or input, or a device with more memory"
-        return NothingFits(f"{model}: not even batch {batch_size} fits ({failure.message})", advice)
+        advice = "try a smaller batch, dtype or input, or a device with more memory"
+        how = f"not even batch {batch_size} fits" if smallest else f"batch {batch_size} does not fit"
+        return NothingFits(f"{spec.model}: {how} ({failure.message})", advice)
     advice = notices.ADVICE[failure.kind]
-    return ModelFailed(f"{model} fails at batch {batch_size}: {failure.message}", advice, failure.traceback)
+    # The traceback is of use to whoever wrote the model.
+    shown = failure.traceback if ":" in spec.model else ""
+    if failure.kind == "unsupported":
+        asked = f"--dtype {spec.dtype} --layout {spec.layout}"
+        return NoSuchDevice(f"{spec.model} cannot do {asked} on {spec.device}: {failure.message}", advice, shown)
+    shape = spec.input_size or spec.image_size
+    if failure.kind == "error" and shape is not None and ":" not in spec.model:
+        return BadRequest(f"{spec.model} does not take an input of that size: {failure.message}", "leave the size out")
+    return ModelFailed(f"{spec.model} fails at batch {batch_size}: {failure.message}", advice, failure.traceback)
 
 
 def _question(batch_size: int, steps: int) -> str:

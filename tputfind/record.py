@@ -10,7 +10,7 @@ from tputfind.errors import BadRecord
 from tputfind.spec import Amount, Bytes, Count, CountFromZero, Spec
 from tputfind.trace import Trace
 
-SCHEMA: Final = 4
+SCHEMA: Final = 5
 """Raised when a field is added or changes its meaning."""
 METHOD: Final = 3
 """Raised when measuring changes, so that numbers taken before and after are not compared unawares."""
@@ -236,7 +236,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The saved result of one run: the request, where it ran, every trial, the edge, the rows, the notices.
 
-    ``source_sha256`` is of the file that a user's factory lies in. ``edge`` is the largest batch, ``safe`` the largest
+    ``source_sha256`` is of the file that a user's factory lies in, or of the file of weights. ``caveats`` are what must
+    be known of the model, whatever is measured of it. ``edge`` is the largest batch, ``safe`` the largest
     with the memory that ``--headroom`` keeps free. ``finished`` is None while the run goes on, and for ever if it was
     cut short; ``resumed`` says when it was taken up again. Times are ISO 8601, UTC.
     """
@@ -254,6 +255,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     input_shape: str
     parameters: int | None = None
     source_sha256: str | None = None
+    caveats: tuple[Notice, ...] = ()
     trials: tuple[Trial, ...] = ()
     edge: Edge | None = None
     safe: Edge | None = None

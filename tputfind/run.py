@@ -11,10 +11,11 @@ from typing import Final
 import msgspec
 
 from tputfind import __version__, files, notices, resume
-from tputfind.errors import BrokenInstall, ModelFailed
+from tputfind.errors import ModelFailed
 from tputfind.ledger import Ledger, Progress, Silent, no_answer
 from tputfind.measure.bench import FIRST_TIMEOUT_S, Bench
-from tputfind.measure.children import REINSTALL, ChildFailed, Children
+from tputfind.measure.catalogue import check_torchvision
+from tputfind.measure.children import ChildFailed, Children
 from tputfind.measure.health import memory_in_use_bytes
 from tputfind.measure.messages import Inspect, Inspection
 from tputfind.record import TRIAL_STEPS, Edge, Record, Row
@@ -56,13 +57,6 @@ def find(
         return record
 
 
-def check_torchvision(children: Children) -> None:
-    """Raise BrokenInstall where torchvision does not work with the torch that is there."""
-    problem = children.preload("torchvision")
-    if problem:
-        raise BrokenInstall(f"torchvision does not work with this torch: {problem}", REINSTALL)
-
-
 def inspect(spec: Spec, children: Children) -> Inspection:
     """Return what the spec will be measured on; refuse what cannot be, before anything is measured."""
     if ":" not in spec.model:
@@ -97,6 +91,7 @@ def new_record(spec: Spec, inspection: Inspection, command: str) -> Record:
         input_shape=inspection.input_shape,
         parameters=inspection.parameters,
         source_sha256=inspection.source_sha256,
+        caveats=inspection.caveats,
     )
 
 
@@ -140,7 +135,7 @@ def check_answered(record: Record) -> None:
     """Raise what a record is about in which no row passed; errors as for ``measure``."""
     failures = [row.failure for row in record.rows]
     if None not in failures and failures and failures[0] is not None:
-        raise no_answer(record.spec.model, record.rows[0].batch_size, failures[0])
+        raise no_answer(record.spec, record.rows[0].batch_size, failures[0])
 
 
 def _search(ledger: Ledger, bench: Bench, progress: Progress) -> Edge:

@@ -46,6 +46,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     layout: Layout = "nchw"
     mode: Literal["eager"] = "eager"
     phase: Literal["infer"] = "infer"
+    weights: Annotated[str, Meta(min_length=1)] | None = None
+    """The name of published ones, or a file; None are random."""
     image_size: Count | None = None
     input_size: Annotated[tuple[Count, ...], Meta(min_length=1)] | None = None
     batch_sizes: Annotated[tuple[Count, ...], Meta(min_length=1)] | None = None
@@ -150,6 +152,12 @@ def _conflicts(spec: Spec) -> list[str]:
         ),
     ]
     return [text for broken, text in rules if broken]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.isprintable() or not value:
+        raise ValueError(f"{value!r} is no name or file")
+    return value
 
 
 def _whole(value: object, least: int = 1, most: int = LARGEST_BATCH) -> int:
@@ -288,6 +296,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
     "device": ("device", _device),
     "dtype": ("dtype", _one_of(DTYPES)),
     "layout": ("layout", _one_of(LAYOUTS)),
+    "weights": ("weights", _text),
     "image_size": ("image_size", _whole),
     "input_size": ("input_size", _shape),
     "batch_sizes": ("batch_sizes", _batch_sizes),

@@ -118,13 +118,15 @@ def test_a_package_in_the_current_folder_can_be_named_and_what_the_model_prints_
     assert "a word of the model" not in ran.out
 
 
-def test_all_80_classification_models_are_listed_with_their_own_input(tmp_path):
+def test_all_121_models_are_listed_by_family_with_their_own_input(tmp_path):
     ran = run(tmp_path, "models")
 
     lines = dict(line.split()[:2] for line in ran.out.splitlines()[1:])
-    assert len(lines) == 80
+    assert len(lines) == 121
     assert (lines["resnet50"], lines["vit_h_14"], lines["inception_v3"]) == ("3x224x224", "3x518x518", "3x299x299")
-    assert run(tmp_path, "models", "resnet1*").out.split()[3::4] == ["resnet101", "resnet152", "resnet18"]
+    assert (lines["r3d_18"], lines["raft_large"]) == ("3x16x112x112", "3x520x960+3x520x960")
+    assert run(tmp_path, "models", "resnet1*").out.split()[4::5] == ["resnet101", "resnet152", "resnet18"]
+    assert len(run(tmp_path, "models", "detection").out.splitlines()) == 13
     assert run(tmp_path, "models", "nothing*").status == 2
 
 

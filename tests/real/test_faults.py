@@ -14,7 +14,7 @@ from support.command import ENVIRONMENT, MODELS, QUICK, command, run
     ("arguments", "status", "expected"),
     [
         (["resnet5O"], 2, "did you mean resnet50"),
-        (["fcn_resnet50"], 2, "not a classification model"),
+        (["fcn_resnet5O"], 2, "did you mean fcn_resnet50"),
         (["none.py:make"], 2, "there is no file none.py"),
         (["no_such_package:make"], 2, "there is no package or module 'no_such_package'"),
         ([f"{MODELS}/plain.py"], 2, "does not say which factory"),

@@ -126,10 +126,17 @@ def test_a_record_of_schema_3_still_loads_and_its_trials_have_no_traces():
     assert [trial.trace for trial in record.trials] == [None] * 6
 
 
-def test_a_record_of_schema_4_still_loads(golden):
-    golden("schema-4.json", example().to_json())
+def test_a_record_of_schema_4_still_loads_and_is_of_random_weights():
+    record = tputfind.load_record(GOLDEN / "schema-4.json")
 
-    assert tputfind.load_record(GOLDEN / "schema-4.json") == example()
+    assert (record.schema, record.spec.weights, record.caveats) == (4, None, ())
+    assert (record.rows, record.trials) == (example().rows, example().trials)
+
+
+def test_a_record_of_schema_5_still_loads(golden):
+    golden("schema-5.json", example().to_json())
+
+    assert tputfind.load_record(GOLDEN / "schema-5.json") == example()
 
 
 def test_the_trace_of_a_trial_comes_back_as_its_events():
@@ -144,7 +151,7 @@ def test_the_trace_of_a_trial_comes_back_as_its_events():
     ]
 
 
-@pytest.mark.parametrize("name", ["schema-1.json", "schema-2.json", "schema-3.json"])
+@pytest.mark.parametrize("name", ["schema-1.json", "schema-2.json", "schema-3.json", "schema-4.json"])
 def test_an_old_record_that_is_written_again_keeps_its_samples(name):
     record = tputfind.load_record(GOLDEN / name)
 

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.measure.failures import Circumstances, of_exception
+from tputfind.measure.replaced import replaced
 from tputfind.measure.workload import Workload
 from tputfind.record import TRIAL_STEPS
 from tputfind.spec import Spec
@@ -152,21 +153,11 @@ def _like_a_gpu() -> Iterator[None]:
         return _attended(query, value)
 
     with (
-        _replaced(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
-        _replaced(torch.cuda, "is_bf16_supported", lambda *_: True),
-        _replaced(functional, "scaled_dot_product_attention", attend),
+        replaced(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
+        replaced(torch.cuda, "is_bf16_supported", lambda *_: True),
+        replaced(functional, "scaled_dot_product_attention", attend),
     ):
         yield
-
-
-@contextmanager
-def _replaced(module: Any, name: str, function: Callable[..., object]) -> Iterator[None]:
-    before = getattr(module, name)
-    setattr(module, name, function)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
 
 
 def _attended(query: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

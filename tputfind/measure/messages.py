@@ -8,7 +8,7 @@ import msgspec
 
 from tputfind.clocks import Loop
 from tputfind.measure.failures import Passed
-from tputfind.record import TRIAL_STEPS, Environment, Row
+from tputfind.record import TRIAL_STEPS, Environment, Notice, Row
 from tputfind.spec import Spec
 
 
@@ -93,7 +93,8 @@ Question = Inspect | TryBatch | TimeBatches | TimeMethods | TimePipeline | Trace
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """What a run will measure: the environment, the shape of one sample (``3x224x224``), the number of parameters, and
-    for a user's own factory the SHA-256 of its file, and which packages that are slow to import it needs.
+    the SHA-256 of a user's own file (the factory's, or that of the weights), which packages that are slow to import it
+    needs, and what must be known of the model to use any number of it.
     """
 
     environment: Environment
@@ -101,12 +102,14 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int | None
     source_sha256: str | None = None
     imports: tuple[str, ...] = ()
+    caveats: tuple[Notice, ...] = ()
 
 
 class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model that can be asked for by name, with the shape of one sample."""
 
     name: str
+    family: str
     input_shape: str
     parameters: int
 

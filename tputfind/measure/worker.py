@@ -14,6 +14,7 @@ from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, TputfindError
 from tputfind.measure.devices import all_devices, open_device
 from tputfind.measure.devices.protocol import Device, Stopwatch
 from tputfind.measure.failures import Circumstances, Passed, of_exception
+from tputfind.measure.inputs import shape_text
 from tputfind.measure.messages import (
     Inspect,
     Inspection,
@@ -30,13 +31,14 @@ from tputfind.measure.messages import (
     TryBatch,
 )
 from tputfind.measure.methods import failure_of, time_methods
-from tputfind.measure.models import find_model, named_models, shape_text, slow_imports
+from tputfind.measure.models import find_model, slow_imports
+from tputfind.measure.models.zoo import named_models
 from tputfind.measure.outputs import check_output
 from tputfind.measure.pipeline import time_pipeline
 from tputfind.measure.timing import Announce, Listener, Windows, Work, most_marks, plan_of, time_windows, try_steps
 from tputfind.measure.transfer import LEAD_IN, Transfer
 from tputfind.measure.workload import Batch, Workload, inference
-from tputfind.record import Failure, OutputCheck, Row, Timing, Trial
+from tputfind.record import Environment, Failure, OutputCheck, Row, Timing, Trial
 from tputfind.spec import Spec
 from tputfind.trace import Trace
 from tputfind.units import format_bytes
@@ -120,24 +122,35 @@ def _inspect(spec: Spec) -> Inspection:
     if spec.memory_limit_bytes is not None and total is not None and spec.memory_limit_bytes > total:
         raise BadRequest(f"--memory-limit is more than the {format_bytes(total)} that {environment.device} has")
     try:
-        source = find_model(spec)
-        if source.parameters is not None and source.sample_shape is not None:
-            shape = shape_text(source.sample_shape)
-            return Inspection(environment=environment, input_shape=shape, parameters=source.parameters)
-        workload = Workload(spec, torch.device("cpu"))
-        shape = workload.input_shape(spec.batch_sizes[0] if spec.batch_sizes else spec.granularity)
-        return Inspection(
-            environment=environment,
-            input_shape=shape,
-            parameters=workload.parameters,
-            source_sha256=None if source.path is None else sha256(source.path.read_bytes()).hexdigest(),
-            imports=slow_imports(),
-        )
+        return _looked_at(spec, environment, device.torch_device.type)
     except TputfindError:
         raise
     except BaseException as error:  # the user's file and factory can raise anything
         failure = of_exception(error, Circumstances())
         raise ModelFailed(f"{spec.model} cannot be built: {failure.message}", "", failure.traceback) from None
+
+
+def _looked_at(spec: Spec, environment: Environment, device_type: str) -> Inspection:
+    """Return what is known of a model beforehand, or find out by building it on the CPU."""
+    source = find_model(spec)
+    unfit = source.unfit(device_type)
+    if unfit:
+        raise NoSuchDevice(f"{spec.model}: {unfit}")
+    parameters, drawn = source.parameters, source.drawn
+    if parameters is None or drawn is None or spec.weights is not None:
+        workload = Workload(spec, torch.device("cpu"))
+        parameters = workload.parameters
+        shape = workload.input_shape(spec.batch_sizes[0] if spec.batch_sizes else spec.granularity)
+    else:
+        shape = shape_text([each.sample_shape for each in drawn])
+    return Inspection(
+        environment=environment,
+        input_shape=shape,
+        parameters=parameters,
+        source_sha256=None if source.path is None else sha256(source.path.read_bytes()).hexdigest(),
+        imports=slow_imports(),
+        caveats=source.caveats,
+    )
 
 
 def _try_batch(asked: TryBatch, announce: Announce) -> Trial:

@@ -13,9 +13,9 @@ __all__ = ["ADVICE", "NEGLIGIBLE_BYTES", "of"]
 
 
 def of(record: Record) -> tuple[Notice, ...]:
-    """Return the notices of a record: of the search, of failures, of the rows; each kind once for all its rows."""
+    """Return the notices of a record: of the model, the search, failures, the rows; each kind once for all its rows."""
     timed = [row for row in record.rows if row.failure is None and row.timings]
-    found = [*of_search(record), *of_others(record), *of_failures(record), *of_outputs(timed)]
+    found = [*record.caveats, *of_search(record), *of_others(record), *of_failures(record), *of_outputs(timed)]
     found += [*of_windows(record, timed), *of_noise(record, timed), *of_health(record, timed)]
     found += [*of_allocator(timed), *of_copies(timed), *of_hosts(timed)]
     return tuple(found)

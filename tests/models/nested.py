@@ -1,0 +1,34 @@
+"""Models whose inputs are lists, dicts and tuples of each other: each a factory for ``nested.py:NAME``."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class OfList(nn.Module):
+    def forward(self, images: list) -> torch.Tensor:
+        tensors = [image["image"] if isinstance(image, dict) else image for image in images]
+        return torch.stack([tensor.flatten().cumsum(0) for tensor in tensors])
+
+
+class OfAll(nn.Module):
+    def forward(self, pair: tuple, options: dict) -> dict:
+        left, right = pair
+        return {"sum": (left.sum(dim=1) + options["bias"]) * options["scale"], "right": [right * 2]}
+
+
+def list_of_images():
+    return OfList(), lambda batch_size: [torch.randn(3, 8, 8) for _ in range(batch_size)]
+
+
+def list_of_dicts():
+    return OfList(), lambda batch_size: ([{"image": torch.randn(3, 8, 8), "id": 1} for _ in range(batch_size)],)
+
+
+def nested():
+    def inputs(batch_size: int) -> tuple:
+        pair = (torch.randn(batch_size, 4, 3), torch.randn(batch_size, 5))
+        return pair, {"bias": torch.ones(3), "scale": 2.0}
+
+    return OfAll(), inputs

@@ -1,0 +1,137 @@
+"""torchvision's models, of every family, by name alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import torchvision
+from support.command import QUICK, run
+from torch.utils._pytree import tree_leaves
+
+from tputfind.errors import BadRequest
+from tputfind.measure.catalogue import at_hand
+from tputfind.measure.models.zoo import find, named_models
+from tputfind.measure.workload import Workload, inference
+from tputfind.spec import read_spec
+
+SMALLEST = {"inception_v3": 75, "maxvit_t": 224, "mvit_v1_b": 224, "mvit_v2_s": 224, "s3d": 224, "vit_h_14": 56}
+"""Image sizes below which a model does not go; RAFT's are 128."""
+NAMED = list(named_models())
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "shape"),
+    [
+        ("mobilenet_v3_small", 32, "3x32x32"),
+        ("quantized_shufflenet_v2_x0_5", 64, "3x64x64"),
+        ("ssdlite320_mobilenet_v3_large", 320, "3x320x320"),
+        ("lraspp_mobilenet_v3_large", 32, "3x32x32"),
+        ("mc3_18", 16, "3x16x16x16"),
+        ("raft_small", 128, "3x128x128+3x128x128"),
+    ],
+)
+def test_a_model_of_each_family_is_timed_with_the_input_that_it_takes(tmp_path, name, size, shape):
+    ran = run(tmp_path, name, "--device", "cpu", "--image-size", size, "--batch-sizes", "1,2", *QUICK)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert record.input_shape == shape
+    assert [row.status for row in record.rows] == ["ok", "ok"]
+    assert all(row.samples_per_s > 0 for row in record.rows)
+
+
+@pytest.mark.zoo
+@pytest.mark.parametrize("named", NAMED, ids=[model.name for model in NAMED])
+def test_every_model_builds_takes_its_input_and_is_what_its_published_weights_are_for(named):
+    size = SMALLEST.get(named.name.removeprefix("quantized_"), 128 if named.family == "optical flow" else 64)
+    small = {} if named.family == "detection" or "swin" in named.name else {"image_size": size}
+    workload = Workload(read_spec(named.name, small), torch.device("cpu"))
+
+    with inference():
+        output = workload.batch(1)()
+
+    assert tree_leaves(output)
+    built, _ = find(read_spec(named.name, {})).build()
+    own = sum(parameter.numel() for parameter in built.parameters())
+    assert own == (0 if named.family == "quantized" else named.parameters)  # those of int8 are no parameters
+
+
+def test_a_detector_leaves_an_image_of_its_own_size_as_it_is():
+    for named in NAMED:
+        if named.family == "detection":
+            workload = Workload(read_spec(named.name, {}), torch.device("cpu"))
+            (images,) = workload.batch(1)._arguments
+
+            (inside,) = workload._module.transform(images)[0].image_sizes
+
+            assert inside == images[0].shape[1:], named.name
+
+
+def test_a_detector_is_named_with_what_its_numbers_depend_on(tmp_path):
+    name = "ssdlite320_mobilenet_v3_large"
+    ran = run(tmp_path, name, "--device", "cpu", "--image-size", 64, "--batch-sizes", "1", *QUICK)
+
+    told = {notice.kind: notice for notice in ran.record().notices}
+    assert "random weights" in told["random_weights"].seen
+    assert "resizes samples of 3x64x64 to 3x320x320 inside" in told["resized"].seen
+    assert "--weights DEFAULT" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "expected"),
+    [
+        (["quantized_resnet18", "--dtype", "bf16"], 3, "it computes in int8, whatever its inputs are"),
+        (["raft_small", "--dtype", "bf16", "--image-size", "128"], 3, "raft_small cannot do --dtype bf16"),
+        (["s3d", "--dtype", "fp16", "--batch-sizes", "1"], 3, "s3d cannot do --dtype fp16"),
+        (["vgg11", "--image-size", "16"], 2, "vgg11 does not take an input of that size"),
+        (["vgg11", "--input-size", "3x64"], 2, "vgg11 takes samples such as 3x224x224, not 3x64"),
+        (["vgg11", "--input-size", "1x64x64"], 2, "vgg11 takes samples such as 3x224x224, not 1x64x64"),
+        (["r3d_18", "--input-size", "3x64x64"], 2, "r3d_18 takes samples such as 3x16x112x112, not 3x64x64"),
+        (["resnet18", "--weights", "BEST"], 2, "no weights of resnet18: it has IMAGENET1K_V1, DEFAULT"),
+        (["vit_b_16", "--weights", "DEFAULT", "--image-size", "64"], 2, "are for samples of 3x224x224 alone"),
+    ],
+)
+def test_what_a_model_cannot_do_is_said_in_one_line(tmp_path, arguments, status, expected):
+    ran = run(tmp_path, *arguments, "--device", "cpu", "--quiet", "--no-save")
+
+    assert ran.status == status, ran.err
+    assert expected in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_weights_from_a_file_are_used_and_the_record_says_which(tmp_path):
+    trained = torchvision.models.mobilenet_v3_small(weights=None).state_dict()
+    torch.save({"state_dict": trained}, tmp_path / "mine.pth")
+    asked = {"weights": str(tmp_path / "mine.pth"), "image_size": 32}
+
+    built, _ = find(read_spec("mobilenet_v3_small", asked)).build()
+    ran = run(tmp_path, "mobilenet_v3_small", "--weights", "mine.pth", "--image-size", 32, "--batch-sizes", 1, *QUICK)
+
+    assert all(torch.equal(tensor, trained[name]) for name, tensor in built.state_dict().items())
+    assert ran.status == 0, ran.err
+    assert ran.record().spec.weights == "mine.pth"
+    assert ran.record().source_sha256 is not None
+
+
+@pytest.mark.parametrize("holding", [b"", b"no weights", json.dumps({}).encode()])
+def test_a_file_that_holds_no_weights_is_refused(tmp_path, holding):
+    (tmp_path / "broken.pth").write_bytes(holding)
+
+    with pytest.raises(BadRequest, match="holds no weights of resnet18"):
+        find(read_spec("resnet18", {"weights": str(tmp_path / "broken.pth")})).build()
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    torch.save(torchvision.models.resnet18(weights=None).state_dict(), tmp_path / "other.pth")
+
+    ran = run(tmp_path, "alexnet", "--weights", "other.pth", "--quiet")
+
+    assert ran.status == 2
+    assert "other.pth holds no weights of alexnet: Error(s) in loading state_dict" in ran.err
+
+
+def test_the_list_at_hand_is_torchvisions_own():
+    assert at_hand() in (None, tuple(NAMED))
+    assert len(NAMED) == len(torchvision.models.list_models())

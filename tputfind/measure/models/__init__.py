@@ -1,0 +1,39 @@
+"""From the name a user writes to a module and the inputs it takes."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import PathFinder
+from typing import Final
+
+from tputfind.measure.models import factory, zoo
+from tputfind.measure.models.source import Source
+from tputfind.spec import Spec
+
+_SLOW_IMPORTS: Final = "torchvision", "timm", "transformers"
+_PATH: Final = list(sys.path)
+"""As of the server, which imports this package before it forks."""
+
+
+def find_model(spec: Spec) -> Source:
+    """Return the source of the model that the spec names.
+
+    Raises:
+        UnknownModel: there is no such model, file, package or factory.
+        BadRequest: the input's shape is neither known nor given, or is none for the model.
+        Exception: whatever the user's file or package raises while it is imported.
+    """
+    return factory.find(spec) if ":" in spec.model else zoo.find(spec)
+
+
+def slow_imports() -> tuple[str, ...]:
+    """Return the packages that a model has imported and the server had better import once, for every process to come.
+
+    Beside the model's file may lie another of that name (a clone of its source, say): that one is the model's own.
+    """
+
+    def the_servers(name: str) -> bool:
+        about = PathFinder.find_spec(name, _PATH)
+        return about is not None and about.origin == getattr(sys.modules.get(name), "__file__", None)
+
+    return tuple(name for name in _SLOW_IMPORTS if name in sys.modules and the_servers(name))
