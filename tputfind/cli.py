@@ -24,6 +24,7 @@ _OPTIONS: Final = {
     "weights": ("NAME", "DEFAULT or another name of published weights, or a file of them  [random]"),
     "image_size": ("PIXELS", "height and width of the input  [the model's own]"),
     "input_size": ("SHAPE", "shape of one sample, such as 3x640x480 or 16  [the model's own]"),
+    "input": ("NAME:DTYPE:SHAPE", "an input of a model that does not say what it takes, such as ids:int64:Bx128"),
     "batch_sizes": ("LIST", "time just these batch sizes, such as 1,8,32, and search nothing"),
     "max_batch": ("N", "try no batch above this"),
     "granularity": ("N", "step of the answer: 8 finds multiples of 8  [1]"),
@@ -66,18 +67,25 @@ class _ModelFirst(click.Group):
         self.format_commands(ctx, formatter)
 
 
+def _none_for_nothing(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> object:
+    """Return None for an option that may be given several times and was not: not given, as for any other."""
+    return value or None
+
+
 def _same_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return what gives a command these of the options that measure."""
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
         for name in reversed(names):
             metavar, text = _OPTIONS[name]
-            command = click.option(f"--{name.replace('_', '-')}", name, metavar=metavar, help=text)(command)
+            more: dict[str, Any] = {"multiple": True, "callback": _none_for_nothing} if name == "input" else {}
+            command = click.option(f"--{name.replace('_', '-')}", name, metavar=metavar, help=text, **more)(command)
         return command
 
     return add
 
 
+_OF_MODELS: Final = "dtype", "device", "layout", "weights", "image_size", "input_size", "input", "seed"
 _measuring_options = _same_options(*_OPTIONS)
 
 
@@ -120,7 +128,9 @@ def run(models: tuple[str, ...], **options: Any) -> None:
 
 @main.command()
 @click.argument("models", metavar="MODEL [MODEL]", nargs=-1)
-@_same_options("dtype", "device", "layout", "weights", "image_size", "input_size", "seed", "warmup", "trial_timeout")
+@_same_options(
+    "dtype", "device", "layout", "weights", "image_size", "input_size", "input", "seed", "warmup", "trial_timeout"
+)
 @click.option("--batch-size", metavar="N", help="samples of a batch  [32]")
 @click.option("--repeats", metavar="N", help="timings of each way  [50; 200 of two models]")
 @click.option("--drop", metavar="N", help="first timings that do not count  [5]")
@@ -147,7 +157,9 @@ def clocks(
 @click.argument("model")
 @click.option("--memory", metavar="LIST", help="of the devices to forecast for, such as 16GiB,24GiB,80GiB")
 @click.option("--on-fake", is_flag=True, help="do without a device: coarser, from fake tensors")
-@_same_options("dtype", "device", "layout", "weights", "image_size", "input_size", "allocator", "seed", "trial_timeout")
+@_same_options(
+    "dtype", "device", "layout", "weights", "image_size", "input_size", "input", "allocator", "seed", "trial_timeout"
+)
 @click.option("--csv", "csv_file", metavar="FILE", help="also write the forecasts as CSV")
 @click.option("--quiet", is_flag=True, help="show no progress")
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")

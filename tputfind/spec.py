@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -34,6 +34,18 @@ Amount = Annotated[float, Meta(ge=0, le=1e15)]
 Above0 = Annotated[float, Meta(gt=0, le=1e15)]
 
 
+class Input(msgspec.Struct, frozen=True, kw_only=True):
+    """One input of a model: a keyword argument where it has a name; ``B`` stands in its shape for the batch.
+
+    The dtype ``float`` is the spec's. Whole numbers are drawn between 0 and ``below``, which is not among them.
+    """
+
+    name: str = ""
+    dtype: Literal["float", "fp32", "int64", "int32", "uint8", "bool"] = "float"
+    shape: tuple[Count | Literal["B"], ...]
+    below: Count = 2
+
+
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """One model in one configuration, and how to measure it. Build it with ``read_spec``, which checks it.
 
@@ -50,6 +62,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """The name of published ones, or a file; None are random."""
     image_size: Count | None = None
     input_size: Annotated[tuple[Count, ...], Meta(min_length=1)] | None = None
+    inputs: Annotated[tuple[Input, ...], Meta(min_length=1)] | None = None
     batch_sizes: Annotated[tuple[Count, ...], Meta(min_length=1)] | None = None
     max_batch: Count | None = None
     granularity: Count = 1
@@ -131,6 +144,14 @@ def _conflicts(spec: Spec) -> list[str]:
             "--image-size and --input-size say the same thing: give one",
         ),
         (
+            spec.inputs is not None and (spec.image_size or spec.input_size) is not None,
+            "--input describes all inputs, so --image-size and --input-size have nothing to add",
+        ),
+        (
+            spec.inputs is not None and not any("B" in each.shape for each in spec.inputs),
+            "--input: no shape has a B, which stands for the batch, such as input_ids:int64:Bx128",
+        ),
+        (
             spec.batch_sizes is not None and spec.max_batch is not None,
             "--batch-sizes names every batch size to time, so --max-batch has nothing to limit: give one",
         ),
@@ -188,6 +209,38 @@ def _batch_sizes(value: object) -> tuple[int, ...]:
 
 def _shape(value: object) -> tuple[int, ...]:
     return _wholes(value, "x")
+
+
+def _inputs(value: object) -> tuple[Input, ...] | None:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, (list, tuple)):
+        raise ValueError(f"{value!r} is no list of inputs")  # noqa: TRY004  # one kind for all wrong values
+    inputs = tuple(map(_input, texts))
+    names = [each.name for each in inputs if each.name]
+    if len(set(names)) < len(names):
+        raise ValueError("two inputs have the same name")
+    return inputs or None
+
+
+def _input(value: object) -> Input:
+    """Read ``NAME:DTYPE:SHAPE`` or ``NAME:DTYPE:SHAPE:BELOW``; inputs without a name are given in their order."""
+    parts = str(value).split(":")
+    dtypes = get_args(get_type_hints(Input)["dtype"])
+    if len(parts) not in (3, 4):
+        raise ValueError(f"{value!r} is not NAME:DTYPE:SHAPE, such as input_ids:int64:Bx128")
+    name, dtype, shape = parts[:3]
+    if name and not name.isidentifier():
+        raise ValueError(f"{name!r} cannot be the name of an argument")
+    if dtype not in dtypes:
+        raise ValueError(f"{dtype!r} is none of {', '.join(dtypes)}")
+    lengths = [length if length == "B" else _whole(length) for length in shape.split("x") if shape]
+    if lengths.count("B") > 1:
+        raise ValueError(f"{shape} has more than one B")
+    whole = dtype not in ("float", "fp32", "bool")
+    if len(parts) == 4 and not whole:
+        raise ValueError(f"{dtype} takes no bound: {value!r}")
+    below = _whole(parts[3]) if len(parts) == 4 else 2
+    return Input(name=name, dtype=dtype, shape=tuple(lengths), below=below)  # type: ignore[arg-type]  # both are checked
 
 
 def _bytes(value: object) -> int:
@@ -299,6 +352,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
     "weights": ("weights", _text),
     "image_size": ("image_size", _whole),
     "input_size": ("input_size", _shape),
+    "input": ("inputs", _inputs),
     "batch_sizes": ("batch_sizes", _batch_sizes),
     "max_batch": ("max_batch", _whole),
     "granularity": ("granularity", _whole),

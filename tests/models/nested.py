@@ -32,3 +32,16 @@ def nested():
         return pair, {"bias": torch.ones(3), "scale": 2.0}
 
     return OfAll(), inputs
+
+
+class Tokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.linear = nn.Embedding(50, 8), nn.Linear(8, 3)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.embedding(ids) * mask[..., None])
+
+
+def tokens():
+    return Tokens()

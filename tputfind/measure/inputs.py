@@ -15,22 +15,27 @@ CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 @dataclass(frozen=True)
 class Drawn:
-    """An input to be drawn at random: one tensor with the batch in front, or a list of one tensor a sample.
+    """A tensor to be drawn at random, its batch along an ``axis``, or a list of one tensor a sample.
 
-    ``sample_shape`` leaves the batch out. The numbers are normal, or those of an image: uniform between 0 and 1.
+    ``sample_shape`` leaves the batch out; without an axis the tensor is the same for every batch size. Where ``dtype``
+    is None it is the workload's, and the numbers are normal, or those of an image: uniform between 0 and 1. Whole
+    numbers lie between 0 and ``below``, which is not among them.
     """
 
     sample_shape: tuple[int, ...]
+    axis: int | None = 0
+    dtype: torch.dtype | None = None
+    below: int = 2
     image: bool = False
     listed: bool = False
 
 
-MakeInputs = Callable[[int], object]
-"""From a batch size to the inputs of one step: a tuple of arguments, a dict of keyword arguments, or a single one."""
-Inputs = tuple[Drawn, ...] | MakeInputs
-"""The arguments of a step, as they are to be drawn, or what makes them."""
 Call = tuple[tuple[object, ...], dict[str, object]]
 """Positional and keyword arguments."""
+MakeInputs = Callable[[int], object]
+"""From a batch size to the inputs of one step: a tuple of arguments, a dict of keyword arguments, or a single one."""
+Inputs = Call | MakeInputs
+"""The arguments of a step, in which what is to be drawn stands as ``Drawn``, or what makes them."""
 
 Split = int | Literal["listed", "whole", "unknown"] | list["Split"] | dict[str, "Split"]
 """Where the samples lie in a value: along an axis of a tensor, as the items of a list, not at all, or in the items of a
@@ -80,9 +85,18 @@ def split_of(once: object, twice: object, size: int) -> Split:
     return "whole" if plain and type(once) is type(twice) and once == twice else "unknown"
 
 
-def split_of_drawn(inputs: Sequence[Drawn]) -> Split:
-    """Return the split of the positional and keyword arguments that are drawn."""
-    return [["listed" if drawn.listed else 0 for drawn in inputs], {}]
+def split_of_drawn(value: object) -> Split:
+    """Return where the samples lie in what is drawn as the value says."""
+    if isinstance(value, Drawn):
+        return "listed" if value.listed else "whole" if value.axis is None else value.axis
+    if isinstance(value, (list, tuple)):
+        return [split_of_drawn(item) for item in value]
+    return {name: split_of_drawn(item) for name, item in value.items()} if isinstance(value, Mapping) else "whole"
+
+
+def drawn_of(inputs: object) -> list[Drawn]:
+    """Return what is to be drawn in a value of any structure, in order."""
+    return [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Drawn)]
 
 
 def divides(split: Split) -> bool:

@@ -14,7 +14,7 @@ from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, TputfindError
 from tputfind.measure.devices import all_devices, open_device
 from tputfind.measure.devices.protocol import Device, Stopwatch
 from tputfind.measure.failures import Circumstances, Passed, of_exception
-from tputfind.measure.inputs import shape_text
+from tputfind.measure.inputs import drawn_of, shape_text
 from tputfind.measure.messages import (
     Inspect,
     Inspection,
@@ -136,13 +136,13 @@ def _looked_at(spec: Spec, environment: Environment, device_type: str) -> Inspec
     unfit = source.unfit(device_type)
     if unfit:
         raise NoSuchDevice(f"{spec.model}: {unfit}")
-    parameters, drawn = source.parameters, source.drawn
-    if parameters is None or drawn is None or spec.weights is not None:
+    parameters, inputs = source.parameters, source.inputs
+    if parameters is None or inputs is None or spec.weights is not None:
         workload = Workload(spec, torch.device("cpu"))
         parameters = workload.parameters
         shape = workload.input_shape(spec.batch_sizes[0] if spec.batch_sizes else spec.granularity)
     else:
-        shape = shape_text([each.sample_shape for each in drawn])
+        shape = shape_text([drawn.sample_shape for drawn in drawn_of(inputs)])
     return Inspection(
         environment=environment,
         input_shape=shape,

@@ -19,6 +19,7 @@ from tputfind.measure.inputs import (
     Split,
     as_call,
     divides,
+    drawn_of,
     picked,
     sample_shapes,
     shape_text,
@@ -118,7 +119,7 @@ class Workload:
             BadRequest: there is no such axis, so that the batch size would not be what it is said to be.
         """
         if not callable(self._wanted):
-            return shape_text([drawn.sample_shape for drawn in self._wanted])
+            return shape_text([drawn.sample_shape for drawn in drawn_of(self._wanted)])
         shapes = list(sample_shapes(self._made(batch_size), self._made(2 * batch_size), batch_size))
         if not any(follows for _, follows in shapes):
             raise BadRequest(
@@ -136,10 +137,11 @@ class Workload:
 
     def _inputs(self, batch_size: int) -> Call:
         if callable(self._wanted):
-            placed: Call = tree_map(self._placed, self._made(batch_size))
-            return placed
-        torch.manual_seed(self._spec.seed + batch_size)
-        return tuple(self._drawn(drawn, batch_size) for drawn in self._wanted), {}
+            inputs: Call = tree_map(self._placed, self._made(batch_size))
+        else:
+            torch.manual_seed(self._spec.seed + batch_size)
+            inputs = tree_map(lambda value: self._drawn(value, batch_size), self._wanted)
+        return inputs
 
     def _made(self, batch_size: int) -> Call:
         """Return what the user's callable makes for a batch size, the same every time, as it made it."""
@@ -147,16 +149,21 @@ class Workload:
         torch.manual_seed(self._spec.seed + batch_size)
         return as_call(self._wanted(batch_size))
 
-    def _drawn(self, drawn: Drawn, batch_size: int) -> object:
+    def _drawn(self, drawn: object, batch_size: int) -> object:
+        if not isinstance(drawn, Drawn):
+            return drawn
         if drawn.listed:
-            return [self._numbers(drawn.sample_shape, image=drawn.image) for _ in range(batch_size)]
-        return self._numbers((batch_size, *drawn.sample_shape), image=drawn.image)
+            return [self._numbers(drawn.sample_shape, drawn) for _ in range(batch_size)]
+        shape, axis = drawn.sample_shape, drawn.axis
+        return self._numbers(shape if axis is None else (*shape[:axis], batch_size, *shape[axis:]), drawn)
 
-    def _numbers(self, shape: tuple[int, ...], *, image: bool) -> torch.Tensor:
+    def _numbers(self, shape: tuple[int, ...], drawn: Drawn) -> torch.Tensor:
         # Drawn in place and in its final form: a converted copy would leave a hole in the allocator's memory.
-        memory_format = self._memory_format(len(shape))
-        empty = torch.empty(shape, dtype=self._dtype, device=self._device, memory_format=memory_format)
-        return empty.uniform_() if image else empty.normal_()
+        dtype, memory_format = drawn.dtype or self._dtype, self._memory_format(len(shape))
+        empty = torch.empty(shape, dtype=dtype, device=self._device, memory_format=memory_format)
+        if not dtype.is_floating_point:
+            return empty.random_(0, drawn.below)
+        return empty.uniform_() if drawn.image else empty.normal_()
 
     def _placed(self, value: Any) -> object:
         """Return a tensor, or what else knows how to move, on the device; anything else as it is."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Final
 
-from tputfind.measure.models import factory, zoo
+from tputfind.measure.models import factory, saved, zoo
 from tputfind.measure.models.source import Source
 from tputfind.spec import Spec
 
@@ -23,6 +24,8 @@ def find_model(spec: Spec) -> Source:
         BadRequest: the input's shape is neither known nor given, or is none for the model.
         Exception: whatever the user's file or package raises while it is imported.
     """
+    if Path(spec.model).suffix in saved.SUFFIXES:
+        return saved.find(spec)
     return factory.find(spec) if ":" in spec.model else zoo.find(spec)
 
 

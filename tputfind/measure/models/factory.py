@@ -12,7 +12,8 @@ from types import ModuleType
 from torch import nn
 
 from tputfind.errors import BadRequest, UnknownModel
-from tputfind.measure.inputs import Drawn, Inputs
+from tputfind.measure.inputs import Call, Inputs
+from tputfind.measure.models.given import given_inputs
 from tputfind.measure.models.source import Source
 from tputfind.spec import Spec
 
@@ -29,28 +30,27 @@ def find(spec: Spec) -> Source:
         callables = [name for name, value in vars(module).items() if callable(value)]
         near = get_close_matches(attribute, callables, n=3)
         raise UnknownModel(f"{home} {what} {attribute!r}", f"did you mean {' or '.join(near)}?" if near else "")
-    shape = spec.input_size or ((3, spec.image_size, spec.image_size) if spec.image_size else None)
-    drawn = None if shape is None else (Drawn(shape),)
+    inputs = given_inputs(spec)
 
     def build() -> tuple[nn.Module, Inputs]:
-        return _check_made(spec, factory(), drawn)
+        return _check_made(spec, factory(), inputs)
 
     file = getattr(module, "__file__", None)
-    return Source(build, drawn, path=Path(file) if file else None)
+    return Source(build, inputs, path=Path(file) if file else None)
 
 
-def _check_made(spec: Spec, made: object, drawn: tuple[Drawn, ...] | None) -> tuple[nn.Module, Inputs]:
+def _check_made(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module, Inputs]:
     """Return what a factory made as a module and its inputs, or refuse it."""
     if isinstance(made, nn.Module):
-        if drawn is None:
+        if inputs is None:
             raise BadRequest(
                 f"{spec.model} returns a module and does not say what it takes",
-                "give the shape of one sample (--input-size 3x224x224), or return (module, batch -> inputs)",
+                "give the shape of one sample (--input-size 3x224x224) or --input, or return (module, batch -> inputs)",
             )
-        return made, drawn
+        return made, inputs
     if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module) and callable(made[1]):
-        if drawn is not None:
-            raise BadRequest(f"{spec.model} makes its own inputs, so --input-size and --image-size say nothing to it")
+        if inputs is not None:
+            raise BadRequest(f"{spec.model} makes its own inputs: leave --input-size, --image-size and --input out")
         return made
     raise UnknownModel(
         f"{spec.model} returned {type(made).__name__}, which is no module",

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from tputfind.errors import BadRequest, UnknownModel
-from tputfind.measure.inputs import Drawn, Inputs, shape_text
+from tputfind.measure.inputs import Call, Drawn, Inputs, shape_text
 from tputfind.measure.messages import NamedModel
 from tputfind.measure.models.source import Source
 from tputfind.measure.replaced import replaced
@@ -72,7 +72,7 @@ def find(spec: Spec) -> Source:
     resized = _size_argument(spec.model, shape) if shape != own_shape else {}
     if weights and resized:
         raise BadRequest(f"--weights {spec.weights} of {spec.model} are for samples of {shape_text([own_shape])} alone")
-    drawn = (Drawn(shape, image=family.detects, listed=family.detects),) * family.arguments
+    inputs: Call = (Drawn(shape, image=family.detects, listed=family.detects),) * family.arguments, {}
 
     def build() -> tuple[nn.Module, Inputs]:
         arguments = {"weights": published} | resized | ({"quantize": True} if family.quantized else {})
@@ -81,11 +81,11 @@ def find(spec: Spec) -> Source:
             module = _built(spec, arguments)
         if file is not None:
             _load(module, file, spec)
-        return module, drawn
+        return module, inputs
 
     return Source(
         build,
-        drawn,
+        inputs,
         published.meta["num_params"],
         path=file,
         unfit=lambda device: _unfit_for_int8(spec, device) if family.quantized else "",
@@ -126,6 +126,8 @@ def _own_shape(name: str, family: str, weights: Any) -> tuple[int, ...]:
 
 
 def _asked_shape(spec: Spec, own: tuple[int, ...]) -> tuple[int, ...]:
+    if spec.inputs is not None:
+        raise BadRequest(f"--input: {spec.model} knows what it takes; --input-size gives a sample another size")
     if spec.image_size is not None:
         return *own[:-2], spec.image_size, spec.image_size
     if spec.input_size is None:

@@ -1,0 +1,121 @@
+"""Models in files, and inputs that the user describes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.command import MODELS, QUICK, run
+from torch import nn
+from torch.export import Dim
+
+
+class Tokens(nn.Module):
+    """Takes token ids and a mask, and makes a tensor on its way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.linear = nn.Embedding(50, 8), nn.Linear(8, 3)
+
+    def forward(self, ids: torch.Tensor, *, mask: torch.Tensor, scale: float = 2.0) -> torch.Tensor:
+        places = torch.arange(ids.shape[1], device=ids.device)
+        return self.linear(self.embedding(ids) * mask[..., None] + places[None, :, None]) * scale
+
+
+def exported(path, axes):
+    """Export the model to a file, with these axes of its inputs free."""
+    inputs = (torch.randint(0, 50, (4, 7)),), {"mask": torch.ones(4, 7)}
+    program = torch.export.export(Tokens().eval(), *inputs, dynamic_shapes={"ids": axes, "mask": axes})
+    torch.export.save(program, path)
+
+
+def scripted(path):
+    torch.jit.save(torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()).eval()), path)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_an_exported_program_is_measured_with_the_inputs_that_it_was_exported_with(tmp_path, dtype):
+    exported(tmp_path / "tokens.pt2", {0: Dim.DYNAMIC})
+
+    ran = run(tmp_path, "tokens.pt2", "--device", "cpu", "--batch-sizes", "1,2,16", "--dtype", dtype, *QUICK)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert (record.input_shape, record.parameters) == ("7+7", 50 * 8 + 8 * 3 + 3)
+    assert [row.output.result for row in record.rows] == ["small", "small", "right"]
+
+
+def test_a_torchscript_file_is_measured_with_the_input_that_it_is_given(tmp_path):
+    scripted(tmp_path / "small.pt")
+
+    ran = run(tmp_path, "small.pt", "--device", "cpu", "--input-size", "3x8x8", "--batch-sizes", "1,16", *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert ran.record().parameters == 4 * 3 * 9 + 4
+    assert ran.record().rows[1].output.result == "right"
+
+
+def test_a_file_that_was_changed_since_is_not_resumed_from(tmp_path):
+    asked = ("small.pt", "--device", "cpu", "--input-size", "3x8x8", "--batch-sizes", "1,4", *QUICK)
+    scripted(tmp_path / "small.pt")
+    first = run(tmp_path, *asked, "--json", "first.json", "--no-save")
+    shortened = (tmp_path / "first.json").read_text().replace('"finished": "', '"finished": null, "x": "')
+    (tmp_path / "cut.json").write_text(shortened)
+    scripted(tmp_path / "small.pt")
+
+    again = run(tmp_path, "--resume", "cut.json")
+
+    assert first.status == 0, first.err
+    assert again.status == 2
+    assert "the file that the model is made by was changed" in again.err
+
+
+@pytest.mark.parametrize(
+    ("asked", "shape"),
+    [
+        (["ids:int64:Bx7:50", "mask:float:Bx7"], "7+7"),
+        (["ids:int32:Bx7:50", "mask:bool:Bx7"], "7+7"),
+        ([":int64:Bx7:50", "mask:fp32:7"], "7+7"),
+    ],
+)
+def test_inputs_that_were_described_are_what_the_model_gets(tmp_path, asked, shape):
+    described = [word for each in asked for word in ("--input", each)]
+
+    ran = run(tmp_path, f"{MODELS}/nested.py:tokens", *described, "--batch-sizes", "1,16", *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert ran.record().input_shape == shape
+    assert ran.record().rows[1].output.result == "right"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["none.pt2"], "there is no file none.pt2"),
+        (["empty.pt2"], "empty.pt2 holds no exported program"),
+        (["fixed.pt2"], "fixed.pt2 takes no batch but the one that it was exported with (4x7, 4x7)"),
+        (["free.pt2", "--input-size", "7"], "free.pt2 says itself what it takes"),
+        (["free.pt2", "--weights", "mine.pth"], "--weights: free.pt2 holds its own"),
+        (["small.pt"], "small.pt does not say what it takes"),
+        (["weights.pth", "--input-size", "3"], "weights are given beside the name of their model"),
+        (["resnet18", "--input", "x:float:Bx3x64x64"], "--input: resnet18 knows what it takes"),
+        ([f"{MODELS}/nested.py:tokens", "--input", "ids:int64:8x7"], "no shape has a B"),
+        ([f"{MODELS}/nested.py:tokens", "--input", "ids:int64"], "is not NAME:DTYPE:SHAPE"),
+        ([f"{MODELS}/nested.py:tokens", "--input", "ids:int:Bx7"], "'int' is none of float, fp32, int64"),
+        ([f"{MODELS}/nested.py:tokens", "--input", "i d:int64:B"], "'i d' cannot be the name of an argument"),
+        ([f"{MODELS}/nested.py:tokens", "--input", "a:int64:B", "--input", "a:int64:B"], "the same name"),
+        ([f"{MODELS}/nested.py:tokens", "--input", "a:int64:B", "--input-size", "3"], "have nothing to add"),
+        ([f"{MODELS}/nested.py:nested", "--input", "a:int64:B"], "makes its own inputs"),
+    ],
+)
+def test_what_cannot_be_measured_so_is_one_line(tmp_path, arguments, expected):
+    exported(tmp_path / "fixed.pt2", {})
+    exported(tmp_path / "free.pt2", {0: Dim.DYNAMIC})
+    scripted(tmp_path / "small.pt")
+    (tmp_path / "empty.pt2").touch()
+    torch.save({"weight": torch.ones(3)}, tmp_path / "weights.pth")
+
+    ran = run(tmp_path, *arguments, "--device", "cpu", "--quiet")
+
+    assert ran.status == 2, ran.err
+    assert expected in ran.err
+    assert len(ran.err.splitlines()) == 1

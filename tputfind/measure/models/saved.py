@@ -1,0 +1,122 @@
+"""Models in files: TorchScript (``.pt``, ``.pth``, ``.ts``) and programs of ``torch.export`` (``.pt2``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from tputfind.errors import BadRequest, UnknownModel
+from tputfind.measure.inputs import Call, Drawn, Inputs
+from tputfind.measure.models.given import given_inputs
+from tputfind.measure.models.source import Source
+from tputfind.spec import Spec
+
+_EXPORTED: Final = ".pt2"
+SUFFIXES: Final = {".pt", ".pth", ".ts", _EXPORTED}
+
+
+def find(spec: Spec) -> Source:
+    """Return the source of a model in a file; errors as for ``find_model``."""
+    path = Path(spec.model)
+    if not path.is_file():
+        raise UnknownModel(f"there is no file {path}")
+    if spec.weights is not None:
+        raise BadRequest(f"--weights: {path} holds its own")
+    return _exported(spec, path) if path.suffix == _EXPORTED else _scripted(spec, path)
+
+
+def _scripted(spec: Spec, path: Path) -> Source:
+    inputs = given_inputs(spec)
+    if inputs is None:
+        raise BadRequest(f"{path} does not say what it takes", "give --input-size 3x224x224, or --input for each input")
+
+    def build() -> tuple[nn.Module, Inputs]:
+        try:
+            return torch.jit.load(path, map_location="cpu"), inputs  # type: ignore[no-untyped-call]
+        except (RuntimeError, ValueError) as error:
+            hint = f"weights are given beside the name of their model: --weights {path}"
+            raise UnknownModel(f"{path} is no TorchScript: {_first_line(error)}", hint) from None
+
+    return Source(build, inputs, path=path)
+
+
+def _exported(spec: Spec, path: Path) -> Source:
+    if given_inputs(spec) is not None:
+        raise BadRequest(f"{path} says itself what it takes: leave --input-size, --image-size and --input out")
+    try:
+        program = torch.export.load(path)
+    except Exception as error:  # torch raises whatever reading an archive brings about
+        raise UnknownModel(f"{path} holds no exported program: {_first_line(error)}") from None
+    inputs = _inputs_of(program, path)
+    return Source(lambda: (_Exported(program), inputs), inputs, path=path)
+
+
+def _first_line(error: Exception) -> str:
+    return (f"{error}".strip().splitlines() or [type(error).__name__])[0]
+
+
+class _Exported(nn.Module):
+    """The module of an exported program, which cannot be switched to eval mode: it is in the one it was exported in."""
+
+    def __init__(self, program: Any) -> None:
+        super().__init__()
+        self.program = program.module()
+
+    def forward(self, *arguments: object, **keywords: object) -> object:
+        return self.program(*arguments, **keywords)
+
+    def train(self, mode: bool = True) -> _Exported:  # noqa: ARG002
+        return self
+
+    def to(self, *arguments: Any, **keywords: Any) -> _Exported:
+        """Convert and move as any module, and have tensors that the program makes on its way made there too."""
+        super().to(*arguments, **keywords)
+        for device in (value for value in arguments if isinstance(value, torch.device)):
+            for module in self.program.modules():
+                if isinstance(module, torch.fx.GraphModule):
+                    for node in module.graph.nodes:
+                        if "device" in node.kwargs:
+                            node.update_kwarg("device", device)
+                        elif node.target is torch.ops.aten.to.device:
+                            node.update_arg(1, device)
+                    module.recompile()
+        return self
+
+
+def _inputs_of(program: Any, path: Path) -> Call:
+    """Return the inputs that a program was exported with, the batch along the first axis that may have any length."""
+    placeholders = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    wanted = [placeholders.get(name) for name in program.graph_signature.user_inputs]
+    examples, structure = tree_flatten(program.example_inputs)
+    free = [length for value in wanted for length in _lengths(value) if not isinstance(length, int)]
+    if not free:
+        sizes = ", ".join("x".join(map(str, e.shape)) for e in examples if isinstance(e, torch.Tensor))
+        raise BadRequest(
+            f"{path} takes no batch but the one that it was exported with ({sizes})",
+            "export it with a free batch axis: dynamic_shapes={...: {0: torch.export.Dim.DYNAMIC}}",
+        )
+    drawn = [_drawn(value, example, free[0]) for value, example in zip(wanted, examples, strict=True)]
+    inputs: Call = tree_unflatten(drawn, structure)
+    return inputs
+
+
+def _lengths(value: object) -> list[Any]:
+    """Return the shape of a tensor, in which a length that is free is an expression, and no whole number."""
+    shape: Any = value.shape if isinstance(value, torch.Tensor) else ()
+    return [length.node.expr if isinstance(length, torch.SymInt) else int(length) for length in shape]
+
+
+def _drawn(value: object, example: object, batch: object) -> object:
+    """Return an input as it is drawn: numbers like the example's, of its shape but for the batch."""
+    if not isinstance(value, torch.Tensor) or not isinstance(example, torch.Tensor):
+        return example
+    axis = next((axis for axis, length in enumerate(_lengths(value)) if length == batch), None)
+    shape = tuple(length for place, length in enumerate(example.shape) if place != axis)
+    if example.is_floating_point():
+        return Drawn(shape, axis)
+    most = int(example.max()) if example.numel() else 1
+    return Drawn(shape, axis, example.dtype, below=max(2, most + 1))
