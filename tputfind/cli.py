@@ -16,6 +16,7 @@ from tputfind.errors import BadRequest, Interrupted, TputfindError
 
 if TYPE_CHECKING:
     from tputfind.measure.children import Children
+    from tputfind.measure.messages import NamedModel
 
 _OPTIONS: Final = {
     "device": ("NAME", "auto, cpu, cuda or cuda:1; auto takes the accelerator if there is one  [auto]"),
@@ -25,6 +26,7 @@ _OPTIONS: Final = {
     "image_size": ("PIXELS", "height and width of the input  [the model's own]"),
     "input_size": ("SHAPE", "shape of one sample, such as 3x640x480 or 16  [the model's own]"),
     "input": ("NAME:DTYPE:SHAPE", "an input of a model that does not say what it takes, such as ids:int64:Bx128"),
+    "sequence_length": ("N", "tokens of a sample, of hf: models  [512, or the most that the model takes]"),
     "batch_sizes": ("LIST", "time just these batch sizes, such as 1,8,32, and search nothing"),
     "max_batch": ("N", "try no batch above this"),
     "granularity": ("N", "step of the answer: 8 finds multiples of 8  [1]"),
@@ -85,7 +87,17 @@ def _same_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
     return add
 
 
-_OF_MODELS: Final = "dtype", "device", "layout", "weights", "image_size", "input_size", "input", "seed"
+_OF_MODELS: Final = (
+    "dtype",
+    "device",
+    "layout",
+    "weights",
+    "image_size",
+    "input_size",
+    "input",
+    "sequence_length",
+    "seed",
+)
 _measuring_options = _same_options(*_OPTIONS)
 
 
@@ -129,7 +141,17 @@ def run(models: tuple[str, ...], **options: Any) -> None:
 @main.command()
 @click.argument("models", metavar="MODEL [MODEL]", nargs=-1)
 @_same_options(
-    "dtype", "device", "layout", "weights", "image_size", "input_size", "input", "seed", "warmup", "trial_timeout"
+    "dtype",
+    "device",
+    "layout",
+    "weights",
+    "image_size",
+    "input_size",
+    "input",
+    "sequence_length",
+    "seed",
+    "warmup",
+    "trial_timeout",
 )
 @click.option("--batch-size", metavar="N", help="samples of a batch  [32]")
 @click.option("--repeats", metavar="N", help="timings of each way  [50; 200 of two models]")
@@ -177,21 +199,24 @@ def forecast(model: str, memory: str | None, csv_file: str | None, **options: An
 @click.argument("pattern", default="*")
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def models(pattern: str, traceback: bool) -> None:
-    """List the models that can be named, with input and parameters; PATTERN is a glob ('resnet*') or a family."""
-    from fnmatch import fnmatchcase
-
+    """List what can be named, with input and parameters; PATTERN is a glob ('resnet*', 'timm:vit*') or a family."""
     from tputfind.measure import catalogue
 
     with _errors(traceback):
-        listed = catalogue.at_hand()
+        listed = catalogue.at_hand(pattern)
         if listed is None:
             with _children() as children:
-                listed = catalogue.asked(children)
-        matching = [model for model in listed if fnmatchcase(model.name, pattern) or model.family == pattern]
-        if not matching:
+                listed = catalogue.asked(pattern, children)
+        if not listed:
             raise BadRequest(f"no model's name matches {pattern!r}", "tputfind models lists all of them")
-        rows = [(model.name, model.input_shape, f"{model.parameters / 1e6:.1f} M", model.family) for model in matching]
-        _print_columns(("model", "input", "parameters", "family"), rows)
+        _print_columns(("model", "input", "parameters", "family"), [_cells(model) for model in listed])
+        for line in catalogue.elsewhere() if pattern == "*" else ():
+            click.echo(line)
+
+
+def _cells(model: NamedModel) -> tuple[str, ...]:
+    parameters = "" if model.parameters is None else f"{model.parameters / 1e6:.1f} M"
+    return model.name, model.input_shape, parameters, model.family
 
 
 @main.command()

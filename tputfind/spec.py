@@ -62,6 +62,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """The name of published ones, or a file; None are random."""
     image_size: Count | None = None
     input_size: Annotated[tuple[Count, ...], Meta(min_length=1)] | None = None
+    sequence_length: Count | None = None
     inputs: Annotated[tuple[Input, ...], Meta(min_length=1)] | None = None
     batch_sizes: Annotated[tuple[Count, ...], Meta(min_length=1)] | None = None
     max_batch: Count | None = None
@@ -353,6 +354,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
     "image_size": ("image_size", _whole),
     "input_size": ("input_size", _shape),
     "input": ("inputs", _inputs),
+    "sequence_length": ("sequence_length", _whole),
     "batch_sizes": ("batch_sizes", _batch_sizes),
     "max_batch": ("max_batch", _whole),
     "granularity": ("granularity", _whole),

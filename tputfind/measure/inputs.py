@@ -19,13 +19,14 @@ class Drawn:
 
     ``sample_shape`` leaves the batch out; without an axis the tensor is the same for every batch size. Where ``dtype``
     is None it is the workload's, and the numbers are normal, or those of an image: uniform between 0 and 1. Whole
-    numbers lie between 0 and ``below``, which is not among them.
+    numbers lie between 0 and ``below``, which is not among them, or are all 1, as those of a mask are.
     """
 
     sample_shape: tuple[int, ...]
     axis: int | None = 0
     dtype: torch.dtype | None = None
     below: int = 2
+    ones: bool = False
     image: bool = False
     listed: bool = False
 

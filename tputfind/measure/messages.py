@@ -11,6 +11,8 @@ from tputfind.measure.failures import Passed
 from tputfind.record import TRIAL_STEPS, Environment, Notice, Row
 from tputfind.spec import Spec
 
+Zoo = Literal["torchvision", "timm", "hf"]
+
 
 class Inspect(msgspec.Struct, frozen=True, tag=True):
     """Can this be measured, on what, and with which input? Answered by one ``Inspection``."""
@@ -81,7 +83,9 @@ class TraceOnFake(msgspec.Struct, frozen=True, tag=True):
 
 
 class ListModels(msgspec.Struct, frozen=True, tag=True):
-    """Which models can be named? Answered by one ``NamedModel`` each."""
+    """Which models of a zoo can be named? Answered by one ``NamedModel`` each."""
+
+    zoo: Zoo = "torchvision"
 
 
 class ListDevices(msgspec.Struct, frozen=True, tag=True):
@@ -106,12 +110,12 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that can be asked for by name, with the shape of one sample."""
+    """A model that can be asked for by name, with the shape of one sample; ``parameters`` may be unknown."""
 
     name: str
     family: str
     input_shape: str
-    parameters: int
+    parameters: int | None = None
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,8 +31,7 @@ from tputfind.measure.messages import (
     TryBatch,
 )
 from tputfind.measure.methods import failure_of, time_methods
-from tputfind.measure.models import find_model, slow_imports
-from tputfind.measure.models.zoo import named_models
+from tputfind.measure.models import find_model, named_models, slow_imports
 from tputfind.measure.outputs import check_output
 from tputfind.measure.pipeline import time_pipeline
 from tputfind.measure.timing import Announce, Listener, Windows, Work, most_marks, plan_of, time_windows, try_steps
@@ -101,8 +100,8 @@ def _answers(question: Question, listener: Listener) -> Iterator[msgspec.Struct]
             from tputfind.measure.fake import fake_trace  # slow to import, and seldom asked for
 
             yield fake_trace(spec, batch_size)
-        case ListModels():
-            yield from named_models()
+        case ListModels(zoo):
+            yield from named_models(zoo)
         case ListDevices():
             yield from (device.environment() for device in all_devices())
 

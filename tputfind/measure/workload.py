@@ -161,6 +161,8 @@ class Workload:
         # Drawn in place and in its final form: a converted copy would leave a hole in the allocator's memory.
         dtype, memory_format = drawn.dtype or self._dtype, self._memory_format(len(shape))
         empty = torch.empty(shape, dtype=dtype, device=self._device, memory_format=memory_format)
+        if drawn.ones:
+            return empty.fill_(1)
         if not dtype.is_floating_point:
             return empty.random_(0, drawn.below)
         return empty.uniform_() if drawn.image else empty.normal_()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Final
 
-from tputfind.measure.models import factory, saved, zoo
+from tputfind.errors import BadRequest
+from tputfind.measure.messages import NamedModel, Zoo
+from tputfind.measure.models import factory, huggingface, saved, timm_models, zoo
 from tputfind.measure.models.source import Source
 from tputfind.spec import Spec
 
@@ -24,9 +27,25 @@ def find_model(spec: Spec) -> Source:
         BadRequest: the input's shape is neither known nor given, or is none for the model.
         Exception: whatever the user's file or package raises while it is imported.
     """
+    if spec.sequence_length is not None and not spec.model.startswith(huggingface.PREFIX):
+        raise BadRequest(f"--sequence-length is for hf: models; {spec.model} is given the shape of a sample")
+    if spec.model.startswith(huggingface.PREFIX):
+        return huggingface.find(spec)
+    if spec.model.startswith(timm_models.PREFIX):
+        return timm_models.find(spec)
     if Path(spec.model).suffix in saved.SUFFIXES:
         return saved.find(spec)
     return factory.find(spec) if ":" in spec.model else zoo.find(spec)
+
+
+def named_models(of: Zoo) -> Iterator[NamedModel]:
+    """Yield the models of a zoo that can be named.
+
+    Raises:
+        UnknownModel: it is not installed.
+    """
+    lists = {"torchvision": zoo.named_models, "timm": timm_models.named_models, "hf": huggingface.named_models}
+    return lists[of]()
 
 
 def slow_imports() -> tuple[str, ...]:
@@ -39,4 +58,6 @@ def slow_imports() -> tuple[str, ...]:
         about = PathFinder.find_spec(name, _PATH)
         return about is not None and about.origin == getattr(sys.modules.get(name), "__file__", None)
 
-    return tuple(name for name in _SLOW_IMPORTS if name in sys.modules and the_servers(name))
+    own = [name for name in sys.modules if name.startswith("transformers.models.") and ".modeling_" in name]
+    slow = [name for name in (*_SLOW_IMPORTS, *own) if name in sys.modules]
+    return tuple(name for name in slow if the_servers(name.partition(".")[0]))

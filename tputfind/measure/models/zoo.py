@@ -7,16 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, Final, NamedTuple
 
-import torch
 from torch import nn
 
 from tputfind.errors import BadRequest, UnknownModel
 from tputfind.measure.inputs import Call, Drawn, Inputs, shape_text
 from tputfind.measure.messages import NamedModel
 from tputfind.measure.models.source import Source
+from tputfind.measure.models.weights import file_of, load
 from tputfind.measure.replaced import replaced
 from tputfind.record import Notice
 from tputfind.spec import Spec
@@ -65,7 +64,7 @@ def find(spec: Spec) -> Source:
     if spec.model not in names:
         raise _unknown_name(spec.model, list(names))
     family = FAMILIES[names[spec.model]]
-    file, weights = _file(spec), _chosen_weights(spec)
+    file, weights = file_of(spec), _chosen_weights(spec)
     published = weights or models.get_model_weights(spec.model).DEFAULT
     own_shape = _own_shape(spec.model, names[spec.model], published)
     shape = _asked_shape(spec, own_shape)
@@ -80,7 +79,7 @@ def find(spec: Spec) -> Source:
             warnings.simplefilter("ignore")  # some builders announce changes to their initial weights
             module = _built(spec, arguments)
         if file is not None:
-            _load(module, file, spec)
+            load(module, file, spec.model)
         return module, inputs
 
     return Source(
@@ -147,15 +146,10 @@ def _chosen_weights(spec: Spec) -> Any:
     known = models.get_model_weights(spec.model).__members__
     if spec.weights is None or spec.weights in known:
         return None if spec.weights is None else known[spec.weights]
-    if _file(spec) is None:
+    if file_of(spec) is None:
         names = ", ".join(known)
         raise BadRequest(f"--weights: {spec.weights!r} is no file, and no weights of {spec.model}: it has {names}")
     return None
-
-
-def _file(spec: Spec) -> Path | None:
-    path = Path(spec.weights or "")
-    return path if path.is_file() else None
 
 
 def _size_argument(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -174,17 +168,6 @@ def _built(spec: Spec, arguments: dict[str, Any]) -> nn.Module:
     except OSError as error:  # of urllib: published weights are fetched once, and kept
         raise BadRequest(f"--weights {spec.weights}: they cannot be fetched: {error}") from None
     return module
-
-
-def _load(module: nn.Module, file: Path, spec: Spec) -> None:
-    """Load a state dict, or a checkpoint that holds one, into a module."""
-    try:
-        held = torch.load(file, map_location="cpu", weights_only=True)
-        module.load_state_dict(held.get("state_dict", held.get("model", held)))
-    except (RuntimeError, AttributeError, TypeError, ValueError, OSError, EOFError, UnpicklingError) as error:
-        lines = f"{error}".strip().splitlines() or [type(error).__name__]
-        reason = " ".join(line.strip() for line in lines[:2])
-        raise BadRequest(f"--weights: {file} holds no weights of {spec.model}: {reason}") from None
 
 
 @contextmanager

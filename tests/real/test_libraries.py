@@ -1,0 +1,135 @@
+"""Models of timm and of transformers, by name or from their configuration; nothing is downloaded."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+import timm
+import torch
+import transformers
+from support.command import ENVIRONMENT, QUICK, command, run
+
+from tputfind.measure.models import find_model
+from tputfind.spec import read_spec
+
+ENCODER = transformers.BertConfig(
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=64,
+    vocab_size=99,
+    max_position_embeddings=40,
+)
+DECODER = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=99, n_positions=64)
+VISION = transformers.ViTConfig(
+    hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32, patch_size=16
+)
+
+
+def test_a_model_of_timm_is_timed_at_its_own_size(tmp_path):
+    ran = run(tmp_path, "timm:test_resnet", "--device", "cpu", "--batch-sizes", "1,16", *QUICK)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    own = timm.get_pretrained_cfg("test_resnet").input_size
+    assert record.input_shape == "x".join(map(str, own))
+    assert record.parameters == sum(p.numel() for p in timm.create_model("test_resnet").parameters())
+    assert [row.output.result for row in record.rows] == ["small", "right"]
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_vit"])
+def test_a_model_of_timm_takes_another_size_and_number_of_channels(name):
+    spec = read_spec(f"timm:{name}", {"input_size": "1x64x96"})
+    module, (inputs, _) = find_model(spec).build()
+
+    assert inputs[0].sample_shape == (1, 64, 96)
+    assert module.eval()(torch.randn(2, 1, 64, 96)).shape == (2, module.num_classes)
+
+
+@pytest.mark.parametrize(
+    ("config", "asked", "shape", "results"),
+    [
+        (ENCODER, (), "40+40", ["small", "right"]),
+        (ENCODER, ("--sequence-length", 16), "16+16", ["small", "right"]),
+        (DECODER, ("--sequence-length", 16), "16+16", ["small", "right"]),
+        (VISION, (), "3x32x32", ["small", "right"]),
+        (VISION, ("--image-size", 64), "3x64x64", ["small", "right"]),
+    ],
+)
+def test_a_model_of_transformers_is_timed_from_its_configuration(tmp_path, config, asked, shape, results):
+    config.save_pretrained(tmp_path / "tiny")
+
+    ran = run(tmp_path, "hf:tiny", "--device", "cpu", "--batch-sizes", "1,16", *asked, *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert ran.record().input_shape == shape
+    assert [row.output.result for row in ran.record().rows] == results
+
+
+def test_the_step_of_a_decoder_is_the_prefill(tmp_path):
+    DECODER.save_pretrained(tmp_path / "tiny")
+    module, (_, keywords) = find_model(read_spec(f"hf:{tmp_path}/tiny", {"sequence_length": 8})).build()
+    tokens = torch.ones(2, 8, dtype=torch.int64)
+
+    output = module.eval()(**keywords | {"input_ids": tokens, "attention_mask": tokens})
+
+    assert type(module).__name__ == "GPT2LMHeadModel"
+    assert output.logits.shape == (2, 1, 99)
+    assert output.past_key_values.get_seq_length() == 8
+
+
+def test_weights_beside_the_configuration_are_those_that_are_used(tmp_path):
+    saved = transformers.BertModel(ENCODER)
+    saved.save_pretrained(tmp_path / "mine")
+
+    module, _ = find_model(read_spec(f"hf:{tmp_path}/mine", {"weights": "DEFAULT"})).build()
+    again, _ = find_model(
+        read_spec(f"hf:{tmp_path}/mine", {"weights": str(tmp_path / "mine" / "model.safetensors")})
+    ).build()
+
+    for built in (module, again):
+        assert all(torch.equal(tensor, saved.state_dict()[name]) for name, tensor in built.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["timm:test_resnetx"], "did you mean timm:test_resnet"),
+        (["timm:test_resnet", "--weights", "none.pth"], "there is no file 'none.pth'"),
+        (["timm:test_resnet", "--input-size", "64"], "takes samples such as 3x160x160"),
+        (["timm:test_resnet", "--sequence-length", "64"], "--sequence-length is for hf: models"),
+        (["hf:bertt"], "did you mean hf:bert"),
+        (["hf:nobody/nothing"], "only --weights DEFAULT fetches"),
+        (["hf:tiny", "--image-size", "64"], "takes tokens: --sequence-length says how many"),
+        (["hf:t5"], "does not take tokens alone, or pixels alone (give each --input that it needs, of input_ids"),
+    ],
+)
+def test_what_cannot_be_measured_so_is_one_line(tmp_path, arguments, expected):
+    ENCODER.save_pretrained(tmp_path / "tiny")
+
+    ran = run(tmp_path, *arguments, "--device", "cpu", "--quiet")
+
+    assert ran.status == 2, ran.err
+    assert expected in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("model", "package"), [("timm:resnet18", "timm"), ("hf:bert", "transformers")])
+def test_a_package_that_is_not_installed_is_named_with_what_installs_it(tmp_path, model, package):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {package!r}:\n"
+        f"            raise ModuleNotFoundError(f'No module named {package!r}', name={package!r})\n"
+        "sys.meta_path.insert(0, Missing())\n"
+    )
+    environment = ENVIRONMENT | {"PYTHONPATH": f"{tmp_path}:{ENVIRONMENT['PYTHONPATH']}"}
+
+    ran = subprocess.run(
+        [*command(), model, "--quiet"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert ran.returncode == 2
+    assert f"{package} is not installed (pip install 'tputfind[{model.partition(':')[0]}]')" in ran.stderr

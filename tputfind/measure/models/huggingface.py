@@ -1,0 +1,143 @@
+"""``hf:NAME``: models of transformers, from their configuration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from tputfind.errors import BadRequest, UnknownModel
+from tputfind.measure.inputs import Call, Drawn, Inputs
+from tputfind.measure.messages import NamedModel
+from tputfind.measure.models.extras import imported
+from tputfind.measure.models.given import given_inputs
+from tputfind.measure.models.source import Source
+from tputfind.measure.models.weights import file_of, load
+from tputfind.spec import Spec
+
+PREFIX: Final = "hf:"
+_SEQUENCE_LENGTH: Final = 512
+"""Of tokens, unless the model takes fewer or the user says otherwise."""
+_NOTHING_FETCHED: Final = "only --weights DEFAULT fetches; hf:bert, hf:FOLDER and hf:config.json do without"
+
+
+def find(spec: Spec) -> Source:
+    """Return the source of a model of transformers'; errors as for ``find_model``."""
+    transformers = imported("transformers", "hf")
+    transformers.utils.logging.set_verbosity_error()
+    file, name = file_of(spec), spec.model.removeprefix(PREFIX)
+    if spec.weights not in (None, "DEFAULT") and file is None:
+        raise BadRequest(f"--weights: there is no file {spec.weights!r}; DEFAULT are those that lie beside the config")
+    config = _sized(spec, _config(transformers, name, fetch=spec.weights == "DEFAULT"))
+
+    def build() -> tuple[nn.Module, Inputs]:
+        module = _made(transformers, spec, name, config)
+        if file is not None:
+            load(module, file, spec.model)
+        described = given_inputs(spec) if spec.inputs is not None else None
+        return module, described or _inputs(spec, module, config)
+
+    return Source(build, path=file)
+
+
+def named_models() -> Iterator[NamedModel]:
+    """Yield the types of models whose own configuration can be asked for by name."""
+    transformers = imported("transformers", "hf")
+    for name in sorted(transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES):
+        yield NamedModel(name=f"{PREFIX}{name}", family="hf", input_shape="")
+
+
+def _config(transformers: Any, name: str, *, fetch: bool) -> Any:
+    """Return the configuration of a type of model (``bert``), in a folder or file, or of a name on the hub.
+
+    That of the last is taken from the local cache, and fetched only together with weights.
+    """
+    types = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
+    try:
+        if name in types and not Path(name).exists():
+            return transformers.AutoConfig.for_model(name)
+        return transformers.AutoConfig.from_pretrained(name, local_files_only=not fetch)
+    except (OSError, ValueError) as error:
+        near = get_close_matches(name.lower(), types, n=3)
+        hint = f"did you mean {' or '.join(PREFIX + one for one in near)}?" if near else _NOTHING_FETCHED
+        reason = f"{error}".strip().splitlines()[0]
+        raise UnknownModel(f"there is no configuration {name!r} here: {reason}", hint) from None
+
+
+def _class_of(transformers: Any, config: Any) -> Any:
+    """Return the class that the configuration was saved from, else the one that its type is mostly used for.
+
+    That is the head of a decoder or of an image classifier, and of encoders the model without one.
+    """
+    saved_from = getattr(transformers, (config.architectures or [""])[0], None)
+    if saved_from is not None:
+        return saved_from
+    auto = transformers.models.auto.modeling_auto
+    kind = config.model_type
+    if kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        return transformers.AutoModelForCausalLM
+    if kind in auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES:
+        return transformers.AutoModelForImageClassification
+    return transformers.AutoModel
+
+
+def _made(transformers: Any, spec: Spec, name: str, config: Any) -> nn.Module:
+    kind = _class_of(transformers, config)
+    if spec.weights == "DEFAULT":
+        try:
+            fetched: nn.Module = kind.from_pretrained(name, config=config, dtype=torch.float32)
+        except (OSError, ValueError) as error:
+            reason = f"{error}".strip().splitlines()[0]
+            raise BadRequest(f"--weights DEFAULT: those of {name} cannot be fetched: {reason}") from None
+        return fetched
+    make = kind.from_config if hasattr(kind, "from_config") else kind._from_config  # noqa: SLF001  # as the former does
+    made: nn.Module = make(config)
+    return made
+
+
+def _inputs(spec: Spec, module: Any, config: Any) -> Call:
+    """Return what a module takes: tokens and their mask, or pixels. Of a decoder the step is the prefill.
+
+    Raises:
+        BadRequest: it takes something else, or several kinds at once.
+    """
+    takes = inspect.signature(module.forward).parameters
+    several = config.is_encoder_decoder or (hasattr(config, "text_config") and hasattr(config, "vision_config"))
+    if module.main_input_name == "pixel_values" and not several:
+        return (), {"pixel_values": Drawn(_pixels(spec, config))}
+    if module.main_input_name != "input_ids" or several:
+        hint = f"give each --input that it needs, of {', '.join(takes)}"
+        raise BadRequest(f"{spec.model} does not take tokens alone, or pixels alone", hint)
+    if spec.image_size is not None or spec.input_size is not None:
+        raise BadRequest(f"{spec.model} takes tokens: --sequence-length says how many")
+    text = config.get_text_config()
+    most = getattr(text, "max_position_embeddings", None) or _SEQUENCE_LENGTH
+    length = spec.sequence_length or min(most, _SEQUENCE_LENGTH)
+    inputs: dict[str, object] = {"input_ids": Drawn((length,), dtype=torch.int64, below=text.vocab_size)}
+    if "attention_mask" in takes:
+        inputs["attention_mask"] = Drawn((length,), dtype=torch.int64, ones=True)
+    if (
+        "logits_to_keep" in takes
+    ):  # as generation does for the prompt: all keys and values, the logits of the next token
+        inputs |= {"logits_to_keep": 1, "use_cache": True}
+    return (), inputs
+
+
+def _pixels(spec: Spec, config: Any) -> tuple[int, ...]:
+    if spec.sequence_length is not None:
+        raise BadRequest(f"{spec.model} takes pixels: --image-size says how many")
+    own = config.image_size
+    height, width = (own, own) if isinstance(own, int) else (own[0], own[-1])
+    return spec.input_size or (getattr(config, "num_channels", 3), height, width)
+
+
+def _sized(spec: Spec, config: Any) -> Any:
+    """Return the configuration for the image size that was asked for."""
+    if spec.image_size is not None and hasattr(config, "image_size"):
+        config.image_size = spec.image_size
+    return config

@@ -1,0 +1,46 @@
+"""Weights in a file of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import nn
+
+from tputfind.errors import BadRequest
+from tputfind.spec import Spec
+
+
+def file_of(spec: Spec) -> Path | None:
+    """Return the file that the spec names for weights; None where what it names is no file."""
+    path = Path(spec.weights or "")
+    return path if path.is_file() else None
+
+
+def load(module: nn.Module, file: Path, model: str) -> None:
+    """Load a state dict, or a checkpoint that holds one, into the module of a model.
+
+    Raises:
+        BadRequest: the file holds none, or one of another model.
+    """
+    try:
+        held: Any = _read(file)
+        module.load_state_dict(held.get("state_dict", held.get("model", held)))
+    except (RuntimeError, AttributeError, TypeError, ValueError, OSError, EOFError, UnpicklingError) as error:
+        lines = f"{error}".strip().splitlines() or [type(error).__name__]
+        reason = " ".join(line.strip() for line in lines[:2])
+        raise BadRequest(f"--weights: {file} holds no weights of {model}: {reason}") from None
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    if file.suffix != ".safetensors":
+        held: Mapping[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        return held
+    try:
+        from safetensors.torch import load_file
+    except ModuleNotFoundError:
+        raise BadRequest(f"--weights: {file} takes a package to read", "pip install safetensors") from None
+    return load_file(file)
