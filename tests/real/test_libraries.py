@@ -122,13 +122,19 @@ def test_a_package_that_is_not_installed_is_named_with_what_installs_it(tmp_path
         "class Missing:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         f"        if name == {package!r}:\n"
-        f"            raise ModuleNotFoundError(f'No module named {package!r}', name={package!r})\n"
+        f"            raise ModuleNotFoundError(name={package!r})\n"
         "sys.meta_path.insert(0, Missing())\n"
     )
     environment = ENVIRONMENT | {"PYTHONPATH": f"{tmp_path}:{ENVIRONMENT['PYTHONPATH']}"}
 
     ran = subprocess.run(
-        [*command(), model, "--quiet"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [*command(), model, "--quiet", "--device", "cpu"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
 
     assert ran.returncode == 2
