@@ -140,19 +140,7 @@ def run(models: tuple[str, ...], **options: Any) -> None:
 
 @main.command()
 @click.argument("models", metavar="MODEL [MODEL]", nargs=-1)
-@_same_options(
-    "dtype",
-    "device",
-    "layout",
-    "weights",
-    "image_size",
-    "input_size",
-    "input",
-    "sequence_length",
-    "seed",
-    "warmup",
-    "trial_timeout",
-)
+@_same_options(*_OF_MODELS, "warmup", "trial_timeout")
 @click.option("--batch-size", metavar="N", help="samples of a batch  [32]")
 @click.option("--repeats", metavar="N", help="timings of each way  [50; 200 of two models]")
 @click.option("--drop", metavar="N", help="first timings that do not count  [5]")
@@ -179,9 +167,7 @@ def clocks(
 @click.argument("model")
 @click.option("--memory", metavar="LIST", help="of the devices to forecast for, such as 16GiB,24GiB,80GiB")
 @click.option("--on-fake", is_flag=True, help="do without a device: coarser, from fake tensors")
-@_same_options(
-    "dtype", "device", "layout", "weights", "image_size", "input_size", "input", "allocator", "seed", "trial_timeout"
-)
+@_same_options(*_OF_MODELS, "allocator", "trial_timeout")
 @click.option("--csv", "csv_file", metavar="FILE", help="also write the forecasts as CSV")
 @click.option("--quiet", is_flag=True, help="show no progress")
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")

@@ -61,7 +61,7 @@ def on_fake(spec: Spec, memories: Sequence[int], children: Children, progress: P
     Raises:
         TputfindError: the model does not run on fake tensors.
     """
-    if ":" not in spec.model:
+    if spec.source == "torchvision":
         check_torchvision(children)
     progress.doing("running it on fake tensors", None)
     trace = children.ask_one(TraceOnFake(spec, FIRST_BATCH), Trace, FIRST_TIMEOUT_S)

@@ -311,12 +311,15 @@ def no_answer(spec: Spec, batch_size: int, failure: Failure, *, smallest: bool =
         return NothingFits(f"{spec.model}: {how} ({failure.message})", advice)
     advice = notices.ADVICE[failure.kind]
     # The traceback is of use to whoever wrote the model.
-    shown = failure.traceback if ":" in spec.model else ""
-    if failure.kind == "unsupported":
+    own = spec.source in ("factory", "file")
+    shown = failure.traceback if own else ""
+    by_default = spec.dtype == "fp32" and spec.layout == "nchw"
+    if failure.kind == "unsupported" and not (own and by_default):
         asked = f"--dtype {spec.dtype} --layout {spec.layout}"
-        return NoSuchDevice(f"{spec.model} cannot do {asked} on {spec.device}: {failure.message}", advice, shown)
+        where = "this device" if spec.device == "auto" else spec.device
+        return NoSuchDevice(f"{spec.model} cannot do {asked} on {where}: {failure.message}", advice, shown)
     shape = spec.input_size or spec.image_size
-    if failure.kind == "error" and shape is not None and ":" not in spec.model:
+    if failure.kind == "error" and shape is not None and spec.source == "torchvision":
         return BadRequest(f"{spec.model} does not take an input of that size: {failure.message}", "leave the size out")
     return ModelFailed(f"{spec.model} fails at batch {batch_size}: {failure.message}", advice, failure.traceback)
 

@@ -225,6 +225,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     cudnn: str | None = None
     torch: str
     torchvision: str | None = None
+    timm: str | None = None
+    transformers: str | None = None
     allocator_conf: str | None = None
     python: str
     host: str

@@ -59,7 +59,7 @@ def find(
 
 def inspect(spec: Spec, children: Children) -> Inspection:
     """Return what the spec will be measured on; refuse what cannot be, before anything is measured."""
-    if ":" not in spec.model:
+    if spec.source == "torchvision":
         check_torchvision(children)
     try:
         inspection = children.ask_one(Inspect(spec), Inspection, spec.trial_timeout_s or FIRST_TIMEOUT_S)

@@ -19,6 +19,8 @@ Transfer = Literal["none", "h2d", "both"]
 DTYPES: Final = get_args(Dtype)
 LAYOUTS: Final = get_args(Layout)
 LARGEST_BATCH: Final = 2**31 - 1
+SAVED_SUFFIXES: Final = (".pt", ".pth", ".ts", ".pt2")
+"""Of files that hold a model: TorchScript, and programs of torch.export."""
 MOST_PROCESSES: Final = 100
 """A row is timed in no more processes than this."""
 REPEATABILITY: Final = 0.002
@@ -91,6 +93,16 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     trial_timeout_s: Above0 | None = None
     strict: bool = False
 
+    @property
+    def source(self) -> Literal["torchvision", "timm", "hf", "file", "factory"]:
+        """Where the model comes from, by how its name is written."""
+        zoo, apart, _ = self.model.partition(":")
+        if apart and zoo in ("timm", "hf"):
+            return "timm" if zoo == "timm" else "hf"
+        if self.model.endswith(SAVED_SUFFIXES):
+            return "file"
+        return "factory" if apart else "torchvision"
+
     def __post_init__(self) -> None:
         """Check what no single field shows; msgspec calls this for a record's spec too."""
         problems = _conflicts(self)
@@ -147,6 +159,10 @@ def _conflicts(spec: Spec) -> list[str]:
         (
             spec.inputs is not None and (spec.image_size or spec.input_size) is not None,
             "--input describes all inputs, so --image-size and --input-size have nothing to add",
+        ),
+        (
+            spec.inputs is not None and spec.sequence_length is not None,
+            "--input describes all inputs, so --sequence-length has nothing to add",
         ),
         (
             spec.inputs is not None and not any("B" in each.shape for each in spec.inputs),
@@ -240,7 +256,7 @@ def _input(value: object) -> Input:
     whole = dtype not in ("float", "fp32", "bool")
     if len(parts) == 4 and not whole:
         raise ValueError(f"{dtype} takes no bound: {value!r}")
-    below = _whole(parts[3]) if len(parts) == 4 else 2
+    below = _whole(parts[3], most=256 if dtype == "uint8" else LARGEST_BATCH) if len(parts) == 4 else 2
     return Input(name=name, dtype=dtype, shape=tuple(lengths), below=below)  # type: ignore[arg-type]  # both are checked
 
 

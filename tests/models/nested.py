@@ -45,3 +45,39 @@ class Tokens(nn.Module):
 
 def tokens():
     return Tokens()
+
+
+class OfPacked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent = nn.GRU(3, 4)
+
+    def forward(self, packed: nn.utils.rnn.PackedSequence, scale: torch.Tensor) -> torch.Tensor:
+        return self.recurrent(packed)[1][0] * scale
+
+
+def packed():
+    def inputs(batch_size: int) -> tuple:
+        sequences = [torch.randn(5, 3) for _ in range(batch_size)]
+        return nn.utils.rnn.pack_sequence(sequences), torch.ones(batch_size, 1)
+
+    return OfPacked(), inputs
+
+
+class Bag:
+    """Holds a tensor and moves it in place, as batches of some libraries do."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values = values
+
+    def to(self, device: torch.device) -> None:
+        self.values = self.values.to(device)
+
+
+class OfBag(nn.Module):
+    def forward(self, bag: Bag, scale: torch.Tensor) -> torch.Tensor:
+        return bag.values * scale
+
+
+def bag():
+    return OfBag(), lambda batch_size: (Bag(torch.randn(batch_size, 3)), torch.ones(batch_size, 1))

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from support.command import MODELS, QUICK, run
 from torch.utils._pytree import tree_flatten, tree_map
 
+from tputfind.errors import BadRequest
 from tputfind.measure.inputs import Indivisible, divides, picked, sample_shapes, split_of
+from tputfind.measure.workload import Workload
+from tputfind.spec import read_spec
 
 
 class Pair(NamedTuple):
@@ -107,3 +110,15 @@ def test_inputs_in_lists_dicts_and_tuples_are_measured_and_their_outputs_checked
     record = ran.record()
     assert [row.output.result for row in record.rows] == ["small", "right"]
     assert record.input_shape == {"nested": "4x3+5+3"}.get(factory, "3x8x8")
+
+
+@pytest.mark.parametrize("factory", ["packed", "bag"])
+def test_what_moves_as_a_whole_is_moved_and_no_copy_of_it_is_timed(tmp_path, factory):
+    model = f"{MODELS}/nested.py:{factory}"
+
+    ran = run(tmp_path, model, "--batch-sizes", "2", *QUICK)
+
+    assert ran.status == 0, ran.err
+    batch = Workload(read_spec(model, {}), torch.device("cpu")).batch(2)
+    with pytest.raises(BadRequest, match="cannot be copied into"):
+        batch.feed_from_host(pinned=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from tempfile import TemporaryDirectory
 
 import pytest
 import timm
@@ -10,6 +12,7 @@ import torch
 import transformers
 from support.command import ENVIRONMENT, QUICK, command, run
 
+from tputfind.errors import BadRequest
 from tputfind.measure.models import find_model
 from tputfind.spec import read_spec
 
@@ -92,6 +95,54 @@ def test_weights_beside_the_configuration_are_those_that_are_used(tmp_path):
         assert all(torch.equal(tensor, saved.state_dict()[name]) for name, tensor in built.state_dict().items())
 
 
+def test_tokens_are_as_many_as_the_positions_of_the_model_reach_for():
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    roberta = transformers.RobertaConfig(**sizes, vocab_size=99, max_position_embeddings=42)
+
+    with TemporaryDirectory() as folder:
+        roberta.save_pretrained(folder)
+        module, (_, inputs) = find_model(read_spec(f"hf:{folder}", {})).build()
+        with pytest.raises(BadRequest, match="takes up to 40, not 41"):
+            find_model(read_spec(f"hf:{folder}", {"sequence_length": 41})).build()
+
+    assert inputs["input_ids"].sample_shape == (40,)  # of 42 positions two come before the first token
+    tokens = torch.full((1, 40), 5)
+    assert module.eval()(input_ids=tokens, attention_mask=torch.ones_like(tokens)).last_hidden_state.shape == (
+        1,
+        40,
+        32,
+    )
+
+
+def test_a_vision_model_that_takes_any_size_is_given_one():
+    resnet = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
+
+    with TemporaryDirectory() as folder:
+        resnet.save_pretrained(folder)
+        _, (_, own) = find_model(read_spec(f"hf:{folder}", {})).build()
+        module, (_, asked) = find_model(read_spec(f"hf:{folder}", {"input_size": "1x64x96"})).build()
+
+    assert own["pixel_values"].sample_shape == (3, 224, 224)
+    assert asked["pixel_values"].sample_shape == (1, 64, 96)
+    assert module.eval()(torch.randn(2, 1, 64, 96)).logits.shape[0] == 2
+
+
+def test_a_model_whose_configuration_was_changed_since_is_not_resumed(tmp_path):
+    ENCODER.save_pretrained(tmp_path / "tiny")
+    asked = ("hf:tiny", "--device", "cpu", "--batch-sizes", "1,4", "--sequence-length", 8, *QUICK)
+    first = run(tmp_path, *asked, "--json", "first.json", "--no-save")
+    shortened = (tmp_path / "first.json").read_text().replace('"finished": "', '"finished": null, "x": "')
+    (tmp_path / "cut.json").write_text(shortened)
+    config = tmp_path / "tiny" / "config.json"
+    config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 1'))
+
+    again = run(tmp_path, "--resume", "cut.json")
+
+    assert first.status == 0, first.err
+    assert again.status == 2
+    assert "was changed" in again.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -102,11 +153,21 @@ def test_weights_beside_the_configuration_are_those_that_are_used(tmp_path):
         (["hf:bertt"], "did you mean hf:bert"),
         (["hf:nobody/nothing"], "only --weights DEFAULT fetches"),
         (["hf:tiny", "--image-size", "64"], "takes tokens: --sequence-length says how many"),
+        (["hf:quantized"], "is quantized, which random weights are not"),
+        (["hf:renamed"], "transformers has no class 'BertForDreams'"),
+        (["hf:videomae"], "takes clips: give --input pixel_values:float:BxFRAMESx3xHEIGHTxWIDTH"),
+        (["hf:tiny", "--sequence-length", "41"], "takes up to 40, not 41"),
         (["hf:t5"], "does not take tokens alone, or pixels alone (give each --input that it needs, of input_ids"),
     ],
 )
 def test_what_cannot_be_measured_so_is_one_line(tmp_path, arguments, expected):
     ENCODER.save_pretrained(tmp_path / "tiny")
+    for name, more in {
+        "quantized": {"quantization_config": {"bits": 4}},
+        "renamed": {"architectures": ["BertForDreams"]},
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(ENCODER.to_dict() | more))
 
     ran = run(tmp_path, *arguments, "--device", "cpu", "--quiet")
 

@@ -44,6 +44,31 @@ def test_an_exported_program_is_measured_with_the_inputs_that_it_was_exported_wi
     assert [row.output.result for row in record.rows] == ["small", "small", "right"]
 
 
+@pytest.mark.parametrize(
+    ("training", "kinds"), [(True, {"training_mode"}), (False, set())], ids=["in training", "evaluated"]
+)
+def test_a_program_that_was_exported_in_training_mode_is_told_of(tmp_path, training, kinds):
+    layers = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)
+    module = nn.Sequential(*layers).train(training)
+    program = torch.export.export(module, (torch.randn(4, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
+    torch.export.save(program, tmp_path / "trained.pt2")
+
+    ran = run(tmp_path, "trained.pt2", "--device", "cpu", "--batch-sizes", "2", *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert {notice.kind for notice in ran.record().notices} & {"training_mode", "batch_axis"} == kinds
+
+
+def test_a_batch_that_is_not_the_first_axis_is_told_of(tmp_path):
+    exported(tmp_path / "second.pt2", {1: Dim.DYNAMIC})
+
+    ran = run(tmp_path, "second.pt2", "--device", "cpu", "--batch-sizes", "2,16", *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert ran.record().input_shape == "4+4"
+    assert "the batch was taken to be axis 1 of samples of 4" in ran.out
+
+
 def test_a_torchscript_file_is_measured_with_the_input_that_it_is_given(tmp_path):
     scripted(tmp_path / "small.pt")
 
@@ -93,6 +118,7 @@ def test_inputs_that_were_described_are_what_the_model_gets(tmp_path, asked, sha
         (["none.pt2"], "there is no file none.pt2"),
         (["empty.pt2"], "empty.pt2 holds no exported program"),
         (["fixed.pt2"], "fixed.pt2 takes no batch but the one that it was exported with (4x7, 4x7)"),
+        (["several.pt2"], "several.pt2 leaves several lengths free, and does not say which is the batch"),
         (["free.pt2", "--input-size", "7"], "free.pt2 says itself what it takes"),
         (["free.pt2", "--weights", "mine.pth"], "--weights: free.pt2 holds its own"),
         (["small.pt"], "small.pt does not say what it takes"),
@@ -105,11 +131,15 @@ def test_inputs_that_were_described_are_what_the_model_gets(tmp_path, asked, sha
         ([f"{MODELS}/nested.py:tokens", "--input", "a:int64:B", "--input", "a:int64:B"], "the same name"),
         ([f"{MODELS}/nested.py:tokens", "--input", "a:int64:B", "--input-size", "3"], "have nothing to add"),
         ([f"{MODELS}/nested.py:nested", "--input", "a:int64:B"], "makes its own inputs"),
+        ([f"{MODELS}/nested.py:tokens", "--input", "a:uint8:B:257"], "257 is not between 1 and 256"),
+        ([f"{MODELS}/nested.py:tokens", "--input", "a:float:B:2"], "float takes no bound"),
+        (["hf:bert", "--input", "a:int64:B", "--sequence-length", "8"], "--sequence-length has nothing to add"),
     ],
 )
 def test_what_cannot_be_measured_so_is_one_line(tmp_path, arguments, expected):
     exported(tmp_path / "fixed.pt2", {})
     exported(tmp_path / "free.pt2", {0: Dim.DYNAMIC})
+    exported(tmp_path / "several.pt2", {0: Dim.DYNAMIC, 1: Dim.DYNAMIC})
     scripted(tmp_path / "small.pt")
     (tmp_path / "empty.pt2").touch()
     torch.save({"weight": torch.ones(3)}, tmp_path / "weights.pth")

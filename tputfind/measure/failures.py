@@ -58,6 +58,7 @@ _CERTAIN: Final[tuple[tuple[FailureKind, str], ...]] = (
     ("unsupported", r"not implemented for '|required rank \d tensor"),
     ("unsupported", r"low precision dtypes not supported|unsupported dtype (Half|BFloat16)"),
     ("unsupported", r"mat1 and mat2 must have the same dtype|Input type \((c10::)?\w+\) and (bias|weight) type \("),
+    ("unsupported", r"Tensor dtype mismatch! Expected: \w+, Got: (Half|BFloat16)"),
     ("unsupported", r"expected scalar type (Half|Float|BFloat16|Double) but found (Half|Float|BFloat16|Double)"),
 )
 """What a text of a RuntimeError means wherever it appears. The first that matches counts."""

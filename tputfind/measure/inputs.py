@@ -60,6 +60,11 @@ def tensors_of(inputs: object) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
 
 
+def moves(value: object) -> bool:
+    """Whether a value knows how to move to a device: a tensor, or what holds some and is moved as one."""
+    return callable(getattr(value, "to", None))
+
+
 def shape_text(shapes: Sequence[Sequence[int]]) -> str:
     """Print the shapes of a sample: ``3x224x224``, several tensors apart by ``+``; ``1`` stands for a single number."""
     return "+".join("x".join(map(str, shape)) or "1" for shape in shapes)

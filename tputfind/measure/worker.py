@@ -32,6 +32,7 @@ from tputfind.measure.messages import (
 )
 from tputfind.measure.methods import failure_of, time_methods
 from tputfind.measure.models import find_model, named_models, slow_imports
+from tputfind.measure.models.source import Source
 from tputfind.measure.outputs import check_output
 from tputfind.measure.pipeline import time_pipeline
 from tputfind.measure.timing import Announce, Listener, Windows, Work, most_marks, plan_of, time_windows, try_steps
@@ -138,7 +139,7 @@ def _looked_at(spec: Spec, environment: Environment, device_type: str) -> Inspec
     parameters, inputs = source.parameters, source.inputs
     if parameters is None or inputs is None or spec.weights is not None:
         workload = Workload(spec, torch.device("cpu"))
-        parameters = workload.parameters
+        parameters = parameters or workload.parameters or None  # those of int8 and of frozen programs are not counted
         shape = workload.input_shape(spec.batch_sizes[0] if spec.batch_sizes else spec.granularity)
     else:
         shape = shape_text([drawn.sample_shape for drawn in drawn_of(inputs)])
@@ -146,10 +147,16 @@ def _looked_at(spec: Spec, environment: Environment, device_type: str) -> Inspec
         environment=environment,
         input_shape=shape,
         parameters=parameters,
-        source_sha256=None if source.path is None else sha256(source.path.read_bytes()).hexdigest(),
+        source_sha256=_fingerprint(source),
         imports=slow_imports(),
         caveats=source.caveats,
     )
+
+
+def _fingerprint(source: Source) -> str | None:
+    """Return the SHA-256 of what the model is made of, as far as it lies outside of packages."""
+    held = (b"" if source.path is None else source.path.read_bytes()) + source.made_of.encode()
+    return sha256(held).hexdigest() if held else None
 
 
 def _try_batch(asked: TryBatch, announce: Announce) -> Trial:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tputfind.errors import BadRequest
 from tputfind.measure.inputs import (
@@ -20,6 +20,7 @@ from tputfind.measure.inputs import (
     as_call,
     divides,
     drawn_of,
+    moves,
     picked,
     sample_shapes,
     shape_text,
@@ -51,8 +52,15 @@ class Batch:
         """Return what copies the inputs anew from host memory into the resident ones, as a caller with new data would.
 
         From pinned memory the host does not wait for the copy, which takes its place in the device's order of work.
+
+        Raises:
+            BadRequest: some of the inputs can be moved as a whole, and not copied into.
         """
-        resident = tensors_of((self._arguments, self._keywords))
+        leaves = tree_leaves((self._arguments, self._keywords), is_leaf=moves)
+        whole = [type(leaf).__name__ for leaf in leaves if moves(leaf) and not isinstance(leaf, torch.Tensor)]
+        if whole:
+            raise BadRequest(f"a {whole[0]} among the inputs cannot be copied into, so no copies can be timed")
+        resident = tensors_of(leaves)
         pairs = [(value, torch.empty_like(value, device="cpu", pin_memory=pinned).copy_(value)) for value in resident]
 
         def feed() -> None:
@@ -88,7 +96,7 @@ class Workload:
         self._spec = spec
         self._device = device
         self._dtype = _WEIGHTS.get(spec.dtype, torch.float32)
-        _set_fp32_arithmetic("tf32" if spec.dtype == "tf32" else "ieee")
+        _set_fp32_arithmetic(tf32=spec.dtype == "tf32")
         torch.manual_seed(spec.seed)
         module, self._wanted = find_model(spec).build()
         self._module = _arranged(module.eval(), self._dtype, spec.layout).to(device)
@@ -137,7 +145,7 @@ class Workload:
 
     def _inputs(self, batch_size: int) -> Call:
         if callable(self._wanted):
-            inputs: Call = tree_map(self._placed, self._made(batch_size))
+            inputs: Call = tree_map(self._placed, self._made(batch_size), is_leaf=moves)
         else:
             torch.manual_seed(self._spec.seed + batch_size)
             inputs = tree_map(lambda value: self._drawn(value, batch_size), self._wanted)
@@ -171,7 +179,8 @@ class Workload:
         """Return a tensor, or what else knows how to move, on the device; anything else as it is."""
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             value = value.to(dtype=self._dtype, memory_format=self._memory_format(value.dim()))
-        return value.to(self._device) if callable(getattr(value, "to", None)) else value
+        moved = value.to(self._device) if moves(value) else value
+        return value if moved is None else moved  # some move in place
 
     def _memory_format(self, dimensions: int) -> torch.memory_format:
         if self._spec.layout == "nchw":
@@ -196,11 +205,11 @@ def _arranged(module: nn.Module, dtype: torch.dtype, layout: str) -> nn.Module:
     return module
 
 
-def _set_fp32_arithmetic(precision: str) -> None:
-    """Have matrix products, convolutions and recurrences of fp32 data computed in ``ieee`` fp32 or in ``tf32``.
+def _set_fp32_arithmetic(*, tf32: bool) -> None:
+    """Have matrix products, convolutions and recurrences of fp32 data computed in TF32, or in fp32 as IEEE 754 has it.
 
-    One by one: torch.backends.fp32_precision alone leaves cuDNN convolutions on TF32 in torch 2.11.
+    By the older switches, which set the newer ones too. With those alone (``fp32_precision``), which one at a time take
+    effect in torch 2.11, the older ones say otherwise, and compiling and exporting a model fails over that.
     """
-    backends: Any = torch.backends  # torch's annotations do not know the attribute
-    for backend in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
-        backend.fp32_precision = precision
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32

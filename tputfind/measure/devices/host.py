@@ -19,6 +19,8 @@ def software() -> dict[str, str | int | None]:
     return {
         "torch": str(torch.__version__),
         "torchvision": version_of("torchvision"),
+        "timm": version_of("timm"),
+        "transformers": version_of("transformers"),
         "python": platform.python_version(),
         "host": f"{platform.system()} {kernel} {platform.machine()}",
         "cpu_name": cpu_name(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
-from pathlib import Path
 from typing import Final
 
 from tputfind.errors import BadRequest
@@ -15,6 +14,13 @@ from tputfind.measure.models.source import Source
 from tputfind.spec import Spec
 
 _SLOW_IMPORTS: Final = "torchvision", "timm", "transformers"
+_FINDERS: Final = {
+    "torchvision": zoo.find,
+    "timm": timm_models.find,
+    "hf": huggingface.find,
+    "file": saved.find,
+    "factory": factory.find,
+}
 _PATH: Final = list(sys.path)
 """As of the server, which imports this package before it forks."""
 
@@ -27,15 +33,9 @@ def find_model(spec: Spec) -> Source:
         BadRequest: the input's shape is neither known nor given, or is none for the model.
         Exception: whatever the user's file or package raises while it is imported.
     """
-    if spec.sequence_length is not None and not spec.model.startswith(huggingface.PREFIX):
+    if spec.sequence_length is not None and spec.source != "hf":
         raise BadRequest(f"--sequence-length is for hf: models; {spec.model} is given the shape of a sample")
-    if spec.model.startswith(huggingface.PREFIX):
-        return huggingface.find(spec)
-    if spec.model.startswith(timm_models.PREFIX):
-        return timm_models.find(spec)
-    if Path(spec.model).suffix in saved.SUFFIXES:
-        return saved.find(spec)
-    return factory.find(spec) if ":" in spec.model else zoo.find(spec)
+    return _FINDERS[spec.source](spec)
 
 
 def named_models(of: Zoo) -> Iterator[NamedModel]:

@@ -23,6 +23,15 @@ from tputfind.spec import Spec
 PREFIX: Final = "hf:"
 _SEQUENCE_LENGTH: Final = 512
 """Of tokens, unless the model takes fewer or the user says otherwise."""
+_IMAGE_SIZE: Final = 224
+"""Of models that take any size and do not say which."""
+_DECODERS: Final = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
+_HEADS: Final = (
+    (_DECODERS, "AutoModelForCausalLM"),
+    ("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES", "AutoModelForImageClassification"),
+    ("MODEL_MAPPING_NAMES", "AutoModel"),
+)
+"""The types of models for which there is a class, and the class; the first counts."""
 _NOTHING_FETCHED: Final = "only --weights DEFAULT fetches; hf:bert, hf:FOLDER and hf:config.json do without"
 
 
@@ -34,21 +43,24 @@ def find(spec: Spec) -> Source:
     if spec.weights not in (None, "DEFAULT") and file is None:
         raise BadRequest(f"--weights: there is no file {spec.weights!r}; DEFAULT are those that lie beside the config")
     config = _sized(spec, _config(transformers, name, fetch=spec.weights == "DEFAULT"))
+    if getattr(config, "quantization_config", None) is not None and spec.weights is None:
+        raise BadRequest(f"{spec.model} is quantized, which random weights are not", "--weights DEFAULT loads its own")
+    kind = _class_of(transformers, config)
 
     def build() -> tuple[nn.Module, Inputs]:
-        module = _made(transformers, spec, name, config)
+        module = _made(kind, spec, name, config)
         if file is not None:
             load(module, file, spec.model)
         described = given_inputs(spec) if spec.inputs is not None else None
         return module, described or _inputs(spec, module, config)
 
-    return Source(build, path=file)
+    return Source(build, path=file, made_of=config.to_json_string())
 
 
 def named_models() -> Iterator[NamedModel]:
     """Yield the types of models whose own configuration can be asked for by name."""
-    transformers = imported("transformers", "hf")
-    for name in sorted(transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES):
+    auto = imported("transformers", "hf").models.auto.modeling_auto
+    for name in sorted(set().union(*(getattr(auto, mapping) for mapping, _ in _HEADS))):
         yield NamedModel(name=f"{PREFIX}{name}", family="hf", input_shape="")
 
 
@@ -62,11 +74,14 @@ def _config(transformers: Any, name: str, *, fetch: bool) -> Any:
         if name in types and not Path(name).exists():
             return transformers.AutoConfig.for_model(name)
         return transformers.AutoConfig.from_pretrained(name, local_files_only=not fetch)
-    except (OSError, ValueError) as error:
-        near = get_close_matches(name.lower(), types, n=3)
+    except Exception as error:  # of the hub's, the file system's, or of a configuration that is not valid
+        near = [one for one in get_close_matches(name.lower(), types, n=3) if one != name]
         hint = f"did you mean {' or '.join(PREFIX + one for one in near)}?" if near else _NOTHING_FETCHED
-        reason = f"{error}".strip().splitlines()[0]
-        raise UnknownModel(f"there is no configuration {name!r} here: {reason}", hint) from None
+        raise UnknownModel(f"there is no configuration {name!r} here: {_first_line(error)}", hint) from None
+
+
+def _first_line(error: Exception) -> str:
+    return (f"{error}".strip().splitlines() or [type(error).__name__])[0]
 
 
 def _class_of(transformers: Any, config: Any) -> Any:
@@ -74,26 +89,26 @@ def _class_of(transformers: Any, config: Any) -> Any:
 
     That is the head of a decoder or of an image classifier, and of encoders the model without one.
     """
-    saved_from = getattr(transformers, (config.architectures or [""])[0], None)
-    if saved_from is not None:
+    if config.architectures:
+        saved_from = getattr(transformers, config.architectures[0], None)
+        if saved_from is None:
+            raise UnknownModel(f"transformers has no class {config.architectures[0]!r}, which the configuration names")
         return saved_from
-    auto = transformers.models.auto.modeling_auto
-    kind = config.model_type
-    if kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        return transformers.AutoModelForCausalLM
-    if kind in auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES:
-        return transformers.AutoModelForImageClassification
-    return transformers.AutoModel
+    auto, kind = transformers.models.auto.modeling_auto, config.model_type
+    for mapping, head in _HEADS:
+        if kind in getattr(auto, mapping) and (
+            mapping != _DECODERS or kind not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+        ):
+            return getattr(transformers, head)
+    raise UnknownModel(f"transformers has no model for configurations of type {kind!r}", "tputfind models 'hf:*'")
 
 
-def _made(transformers: Any, spec: Spec, name: str, config: Any) -> nn.Module:
-    kind = _class_of(transformers, config)
+def _made(kind: Any, spec: Spec, name: str, config: Any) -> nn.Module:
     if spec.weights == "DEFAULT":
         try:
             fetched: nn.Module = kind.from_pretrained(name, config=config, dtype=torch.float32)
-        except (OSError, ValueError) as error:
-            reason = f"{error}".strip().splitlines()[0]
-            raise BadRequest(f"--weights DEFAULT: those of {name} cannot be fetched: {reason}") from None
+        except (ImportError, OSError, ValueError, RuntimeError) as error:
+            raise BadRequest(f"--weights DEFAULT: those of {name} cannot be had: {_first_line(error)}") from None
         return fetched
     make = kind.from_config if hasattr(kind, "from_config") else kind._from_config  # noqa: SLF001  # as the former does
     made: nn.Module = make(config)
@@ -116,8 +131,10 @@ def _inputs(spec: Spec, module: Any, config: Any) -> Call:
     if spec.image_size is not None or spec.input_size is not None:
         raise BadRequest(f"{spec.model} takes tokens: --sequence-length says how many")
     text = config.get_text_config()
-    most = getattr(text, "max_position_embeddings", None) or _SEQUENCE_LENGTH
-    length = spec.sequence_length or min(most, _SEQUENCE_LENGTH)
+    most = _most_tokens(module, text)
+    length = spec.sequence_length or min(most or _SEQUENCE_LENGTH, _SEQUENCE_LENGTH)
+    if most is not None and length > most:
+        raise BadRequest(f"--sequence-length: {spec.model} takes up to {most}, not {length}")
     inputs: dict[str, object] = {"input_ids": Drawn((length,), dtype=torch.int64, below=text.vocab_size)}
     if "attention_mask" in takes:
         inputs["attention_mask"] = Drawn((length,), dtype=torch.int64, ones=True)
@@ -128,16 +145,32 @@ def _inputs(spec: Spec, module: Any, config: Any) -> Call:
     return (), inputs
 
 
+def _most_tokens(module: nn.Module, config: Any) -> int | None:
+    """Return how many tokens the positions of a model reach for; None where nothing bounds them."""
+    for name, inner in module.named_modules():
+        if name.endswith("position_embeddings") and isinstance(inner, nn.Embedding) and inner.padding_idx is not None:
+            return inner.num_embeddings - inner.padding_idx - 1
+    most = getattr(config, "max_position_embeddings", None)
+    return most if isinstance(most, int) and most > 0 else None
+
+
 def _pixels(spec: Spec, config: Any) -> tuple[int, ...]:
     if spec.sequence_length is not None:
         raise BadRequest(f"{spec.model} takes pixels: --image-size says how many")
-    own = config.image_size
+    if spec.input_size is not None:
+        return spec.input_size
+    if hasattr(config, "num_frames"):
+        raise BadRequest(f"{spec.model} takes clips: give --input pixel_values:float:BxFRAMESx3xHEIGHTxWIDTH")
+    own = getattr(config, "image_size", None) or spec.image_size or _IMAGE_SIZE
     height, width = (own, own) if isinstance(own, int) else (own[0], own[-1])
-    return spec.input_size or (getattr(config, "num_channels", 3), height, width)
+    return getattr(config, "num_channels", 3), height, width
 
 
 def _sized(spec: Spec, config: Any) -> Any:
     """Return the configuration for the image size that was asked for."""
-    if spec.image_size is not None and hasattr(config, "image_size"):
-        config.image_size = spec.image_size
+    size = spec.image_size or (spec.input_size[-1] if spec.input_size else None)
+    if size is not None and isinstance(getattr(config, "image_size", None), int):
+        config.image_size = size
+    if spec.input_size is not None and hasattr(config, "num_channels"):
+        config.num_channels = spec.input_size[0]
     return config

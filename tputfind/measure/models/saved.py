@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,13 +11,13 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tputfind.errors import BadRequest, UnknownModel
-from tputfind.measure.inputs import Call, Drawn, Inputs
+from tputfind.measure.inputs import Call, Drawn, Inputs, drawn_of, shape_text
 from tputfind.measure.models.given import given_inputs
 from tputfind.measure.models.source import Source
+from tputfind.record import Notice
 from tputfind.spec import Spec
 
 _EXPORTED: Final = ".pt2"
-SUFFIXES: Final = {".pt", ".pth", ".ts", _EXPORTED}
 
 
 def find(spec: Spec) -> Source:
@@ -52,7 +53,39 @@ def _exported(spec: Spec, path: Path) -> Source:
     except Exception as error:  # torch raises whatever reading an archive brings about
         raise UnknownModel(f"{path} holds no exported program: {_first_line(error)}") from None
     inputs = _inputs_of(program, path)
-    return Source(lambda: (_Exported(program), inputs), inputs, path=path)
+    caveats = (*_of_axes(path, inputs), *_of_training(path, program))
+    return Source(lambda: (_Exported(program), inputs), inputs, path=path, caveats=caveats)
+
+
+def _of_axes(path: Path, inputs: Call) -> Iterator[Notice]:
+    """Notice of a batch that lies where it seldom does: the free length may be another one, such as that of a text."""
+    odd = [drawn for drawn in drawn_of(inputs) if drawn.axis not in (0, None)]
+    if odd:
+        yield Notice(
+            kind="batch_axis",
+            seen=f"the batch was taken to be axis {odd[0].axis} of samples of {shape_text([odd[0].sample_shape])}",
+            cause=f"that is the only length that {path} leaves free",
+            advice="if it is not the batch, export the program with the batch as the free length",
+        )
+
+
+def _of_training(path: Path, program: Any) -> Iterator[Notice]:
+    """Notice of a program that was exported in training mode, and stays in it."""
+    if any(_trains(node) for node in program.graph.nodes if node.op == "call_function"):
+        yield Notice(
+            kind="training_mode",
+            seen=f"{path} computes dropout, or the statistics of each batch",
+            cause="it was exported from a module in training mode",
+            advice="call eval() on the module before torch.export.export",
+        )
+
+
+def _trains(node: Any) -> bool:
+    """Whether an operator is told that it is in training, or to drop anything."""
+    schema = getattr(node.target, "_schema", None)
+    names = [argument.name for argument in schema.arguments] if schema is not None else []
+    told = dict(zip(names, node.args, strict=False)) | node.kwargs
+    return any(told.get(name) is True for name in ("train", "training")) or bool(told.get("dropout_p"))
 
 
 def _first_line(error: Exception) -> str:
@@ -98,6 +131,12 @@ def _inputs_of(program: Any, path: Path) -> Call:
         raise BadRequest(
             f"{path} takes no batch but the one that it was exported with ({sizes})",
             "export it with a free batch axis: dynamic_shapes={...: {0: torch.export.Dim.DYNAMIC}}",
+        )
+    if len(set(free)) > 1:
+        shapes = ", ".join("x".join(map(str, _lengths(value))) for value in wanted if isinstance(value, torch.Tensor))
+        raise BadRequest(
+            f"{path} leaves several lengths free, and does not say which is the batch ({shapes})",
+            "export it with the batch as the only free length",
         )
     drawn = [_drawn(value, example, free[0]) for value, example in zip(wanted, examples, strict=True)]
     inputs: Call = tree_unflatten(drawn, structure)

@@ -17,7 +17,8 @@ class Source(NamedTuple):
 
     What is known beforehand: ``inputs``, where they are to be drawn; the number of ``parameters``; ``path``,
     the file that a user's factory lies in; ``unfit``, which says why a type of device (``cuda``) cannot run the model
-    as asked, or nothing; ``caveats``, what must be known to use any number of it.
+    as asked, or nothing; ``caveats``, what must be known to use any number of it; ``made_of``, what else
+    decides what is built, as text.
     """
 
     build: Callable[[], tuple[nn.Module, Inputs]]
@@ -26,3 +27,4 @@ class Source(NamedTuple):
     path: Path | None = None
     unfit: Callable[[str], str] = lambda _: ""
     caveats: tuple[Notice, ...] = ()
+    made_of: str = ""

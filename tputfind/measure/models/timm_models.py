@@ -30,7 +30,10 @@ def find(spec: Spec) -> Source:
         raise UnknownModel(f"timm has no model {name!r}", hint)
     if spec.inputs is not None:
         raise BadRequest(f"--input: {spec.model} knows what it takes; --input-size gives a sample another size")
-    own = timm.get_pretrained_cfg(name)
+    try:
+        own = timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        raise UnknownModel(f"timm: {error}", f"tputfind models 'timm:{name.partition('.')[0]}*'") from None
     own_shape = tuple((own and own.input_size) or (3, 224, 224))
     shape = _asked_shape(spec, own_shape)
     file = file_of(spec)
@@ -76,6 +79,8 @@ def _created(timm: Any, name: str, shape: tuple[int, ...], own: tuple[int, ...],
             if not size or "img_size" not in f"{error}":
                 raise
             created = timm.create_model(name, pretrained=pretrained, **channels)
-        except OSError as error:
-            raise BadRequest(f"--weights DEFAULT: those of {name} cannot be fetched: {error}") from None
+        except (OSError, RuntimeError) as error:
+            if not pretrained:
+                raise
+            raise BadRequest(f"--weights DEFAULT: those of {name} cannot be had: {error}") from None
     return created

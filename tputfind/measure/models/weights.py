@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -29,7 +28,9 @@ def load(module: nn.Module, file: Path, model: str) -> None:
     try:
         held: Any = _read(file)
         module.load_state_dict(held.get("state_dict", held.get("model", held)))
-    except (RuntimeError, AttributeError, TypeError, ValueError, OSError, EOFError, UnpicklingError) as error:
+    except BadRequest:
+        raise
+    except Exception as error:  # reading what is no checkpoint can raise anything
         lines = f"{error}".strip().splitlines() or [type(error).__name__]
         reason = " ".join(line.strip() for line in lines[:2])
         raise BadRequest(f"--weights: {file} holds no weights of {model}: {reason}") from None

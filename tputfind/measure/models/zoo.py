@@ -85,7 +85,7 @@ def find(spec: Spec) -> Source:
     return Source(
         build,
         inputs,
-        published.meta["num_params"],
+        None if resized else published.meta["num_params"],
         path=file,
         unfit=lambda device: _unfit_for_int8(spec, device) if family.quantized else "",
         caveats=tuple(_of_detector(spec, own_shape, shape)) if family.detects else (),
