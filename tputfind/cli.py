@@ -22,6 +22,9 @@ _OPTIONS: Final = {
     "device": ("NAME", "auto, cpu, cuda or cuda:1; auto takes the accelerator if there is one  [auto]"),
     "dtype": ("NAME", "fp32, tf32, fp16, bf16, amp-fp16 or amp-bf16  [fp32]"),
     "layout": ("NAME", "nchw or nhwc (channels last)  [nchw]"),
+    "mode": ("NAME", "eager, compile (torch.compile, for each batch size) or cudagraph  [eager]"),
+    "phase": ("NAME", "infer or train: forward, loss, backward and the optimizer's step  [infer]"),
+    "optimizer": ("NAME", "of --phase train: sgd (with momentum) or adamw  [sgd]"),
     "weights": ("NAME", "DEFAULT or another name of published weights, or a file of them  [random]"),
     "image_size": ("PIXELS", "height and width of the input  [the model's own]"),
     "input_size": ("SHAPE", "shape of one sample, such as 3x640x480 or 16  [the model's own]"),
@@ -98,6 +101,7 @@ _OF_MODELS: Final = (
     "sequence_length",
     "seed",
 )
+_FLAGS: Final = "grad_checkpoint", "strict"
 _measuring_options = _same_options(*_OPTIONS)
 
 
@@ -114,6 +118,7 @@ def main() -> None:
 @main.command()
 @click.argument("models", metavar="MODEL [MODEL ...]", nargs=-1)
 @_measuring_options
+@click.option("--grad-checkpoint", is_flag=True, help="of --phase train: save memory, compute activations twice")
 @click.option("--strict", is_flag=True, help="refuse where other processes hold memory of the device")
 @click.option("--resume", metavar="RECORD", help="go on with a record that was cut short, repeating nothing")
 @click.option("--output", metavar="FOLDER", help="for the record and its CSV  [results]")
@@ -124,7 +129,10 @@ def main() -> None:
 @click.option("--quiet", is_flag=True, help="show no progress")
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def run(models: tuple[str, ...], **options: Any) -> None:
-    """Measure one or several models (`tputfind MODEL` does the same)."""
+    """Measure one or several models (`tputfind MODEL` does the same).
+
+    Lists for --dtype, --layout and --mode (fp16,bf16) measure each model in every combination, and name the best.
+    """
     _open_what_is_closed()
     with _errors(options["traceback"]):
         from tputfind import job
@@ -133,7 +141,7 @@ def run(models: tuple[str, ...], **options: Any) -> None:
             raise BadRequest("--resume goes on in the record's own folder, so --output has nothing to say")
         folder = None if options["no_save"] else Path(options["output"] or "results")
         places = job.Places(folder, options["csv_file"], options["json_file"], options["md_file"])
-        asked = {name: options[name] for name in _OPTIONS} | {"strict": options["strict"] or None}
+        asked = {name: options[name] for name in _OPTIONS} | {name: options[name] or None for name in _FLAGS}
         read = job.read_job(models, asked, places, options["resume"], quiet=options["quiet"])
         sys.exit(job.do(read, show_traceback=options["traceback"]))
 

@@ -17,9 +17,10 @@ from typing import NamedTuple
 import msgspec
 from rich.console import Console
 
-from tputfind import files, resume, run
-from tputfind.errors import BadRequest, Interrupted, TputfindError
+from tputfind import files, recipes, resume, run
+from tputfind.errors import BadRequest, Interrupted, NoSuchDevice, TputfindError
 from tputfind.measure.children import Children
+from tputfind.measure.messages import Inspection
 from tputfind.record import Record
 from tputfind.report.progress import ShownProgress
 from tputfind.spec import Spec, read_spec
@@ -55,7 +56,7 @@ def read_job(
     if resumed is None:
         if not models:
             raise BadRequest("no MODEL was named", "see tputfind --help")
-        specs = [read_spec(model, options) for model in models]
+        specs = [read_spec(model, one) for model in models for one in recipes.each(options)]
         check_places(places, places.folder, len(specs))
         return Job(specs, places, quiet=quiet)
     if len(models) > 1:
@@ -66,6 +67,8 @@ def read_job(
     given = [name for name, value in options.items() if value is not None and name not in patience]
     if given and not models:
         raise BadRequest("options without a MODEL ask nothing", "name the model too, or give --resume alone")
+    if len(list(recipes.each(options))) > 1:
+        raise BadRequest("--resume goes on with one record, and several recipes were asked for")
     spec = read_spec(models[0], options) if models else _with(record.spec, patience)
     check_places(places, path.resolve().parent if places.folder is not None else None, 1)
     named = [path.with_suffix(".csv"), *(Path(place) for place in (places.csv, places.json, places.md) if place)]
@@ -140,13 +143,16 @@ def _measure_all(job: Job, keepers: list[files.Keeper], failures: list[TputfindE
         return
     command = shlex.join(["tputfind", *sys.argv[1:]])
     with Children() as children, ShownProgress(Console(stderr=True, quiet=job.quiet)) as progress:
-        inspections = []
-        for spec in job.specs:
-            progress.about(spec.model)
-            progress.doing("looking at the model and the device", None)
-            inspections.append(run.inspect(spec, children))
-        for spec, inspection in zip(job.specs, inspections, strict=True):
-            progress.about(spec.model)
+        inspections = _look_at_all(job.specs, children, progress)
+        for number, (spec, inspection) in enumerate(zip(job.specs, inspections, strict=True), 1):
+            progress.about(_subject(job.specs, number))
+            if isinstance(inspection, NoSuchDevice):
+                failures.append(inspection)
+                like = next(one for one in inspections if isinstance(one, Inspection))
+                known = msgspec.structs.replace(like, input_shape="", parameters=None, source_sha256=None, caveats=())
+                keepers.append(run.keeper_of(job.places.folder, spec, known))
+                keepers[-1].save(run.failed_record(run.new_record(spec, known, command), inspection))
+                continue
             record = run.new_record(spec, inspection, command)
             keeper = run.keeper_of(job.places.folder, spec, inspection)
             if job.resumed is not None:
@@ -157,6 +163,34 @@ def _measure_all(job: Job, keepers: list[files.Keeper], failures: list[TputfindE
                 run.measure(record, children, keeper, progress)
             except TputfindError as failure:
                 failures.append(failure)
+                if len(job.specs) > 1 and not (keeper.record or record).rows:
+                    keeper.save(run.failed_record(keeper.record or record, failure))
+
+
+def _look_at_all(specs: Sequence[Spec], children: Children, progress: ShownProgress) -> list[Inspection | NoSuchDevice]:
+    """Look at every model in every recipe before any is measured; what a device or a model cannot do ends no list.
+
+    Raises:
+        TputfindError: none of them can be measured, or one was asked for wrongly.
+    """
+    found: list[Inspection | NoSuchDevice] = []
+    for number, spec in enumerate(specs, 1):
+        progress.about(_subject(specs, number))
+        progress.doing("looking at the model and the device", None)
+        try:
+            found.append(run.inspect(spec, children))
+        except NoSuchDevice as refusal:
+            found.append(refusal)
+    refusals = [one for one in found if isinstance(one, NoSuchDevice)]
+    if len(refusals) == len(found):
+        raise refusals[0]
+    return found
+
+
+def _subject(specs: Sequence[Spec], number: int) -> str:
+    """Say which model is being measured, and where several are, in which recipe, and which of how many it is."""
+    spec = specs[number - 1]
+    return spec.model if len(specs) == 1 else f"{number}/{len(specs)} {spec.model} {recipes.name_of(spec)}"
 
 
 def _write(keepers: Sequence[files.Keeper], places: Places) -> tuple[list[str], list[TputfindError]]:

@@ -309,13 +309,18 @@ def no_answer(spec: Spec, batch_size: int, failure: Failure, *, smallest: bool =
         advice = "try a smaller batch, dtype or input, or a device with more memory"
         how = f"not even batch {batch_size} fits" if smallest else f"batch {batch_size} does not fit"
         return NothingFits(f"{spec.model}: {how} ({failure.message})", advice)
-    advice = notices.ADVICE[failure.kind]
+    advice = notices.advice(failure.kind, spec.mode)
+    if "Expected more than 1 value per channel when training" in failure.message:
+        why = f"{spec.model} normalises over a batch and cannot be trained on {batch_size} sample"
+        return BadRequest(why, "--granularity 2 leaves it out")
     # The traceback is of use to whoever wrote the model.
     own = spec.source in ("factory", "file")
     shown = failure.traceback if own else ""
-    by_default = spec.dtype == "fp32" and spec.layout == "nchw"
+    by_default = (spec.dtype, spec.layout, spec.mode) == ("fp32", "nchw", "eager")
     if failure.kind == "unsupported" and not (own and by_default):
-        asked = f"--dtype {spec.dtype} --layout {spec.layout}"
+        mode = "" if spec.mode == "eager" else f" --mode {spec.mode}"
+        mode += "" if spec.phase == "infer" else f" --phase {spec.phase}"
+        asked = f"--dtype {spec.dtype} --layout {spec.layout}{mode}"
         where = "this device" if spec.device == "auto" else spec.device
         return NoSuchDevice(f"{spec.model} cannot do {asked} on {where}: {failure.message}", advice, shown)
     shape = spec.input_size or spec.image_size

@@ -30,6 +30,18 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     traceback: str = ""
 
 
+class Compiled(msgspec.Struct, frozen=True, kw_only=True):
+    """What compiling a step came to: ``seconds`` until a call compiled nothing more, the steps of these calls among
+    them; the ``graphs`` that it was compiled to; the ``breaks`` between them, where Python runs as ever.
+
+    What a process before it compiled for the same batch size is not compiled again, so that the longest counts.
+    """
+
+    seconds: Amount
+    graphs: Count
+    breaks: CountFromZero = 0
+
+
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """One fresh process that took a few steps at one batch size.
 
@@ -46,6 +58,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     memory_of_others_bytes: Bytes | None = None
     failure: Failure | None = None
     step_ms: Amount | None = None
+    compiled: Compiled | None = None
     peak_allocated_bytes: Bytes | None = None
     peak_reserved_bytes: Bytes | None = None
     seconds: Amount = 0.0
@@ -56,12 +69,13 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
     """What became of comparing a batch's first and last sample with the same samples in small batches.
 
     ``right``: they agree, and every output is finite. ``small``: the batch is as small as those it would be compared
-    with, and finite. ``not_finite``: outputs hold NaN or infinity, in small batches too. ``unchecked``: a comparison
-    would say nothing, for the reason in ``remark``. ``difference`` is the largest relative distance (L2 norm) of an
-    output from the small batch's, None where none was taken.
+    with, and finite; one that was compiled or captured is compared with the model as it is instead. ``not_finite``:
+    outputs hold NaN or infinity, in small batches too. ``unchecked``: a comparison would say nothing, for the reason in
+    ``remark``. ``loss``: a step of training, whose loss is a finite number after all the steps before. ``difference``
+    is the largest relative distance (L2 norm) of an output from what it was compared with, None where none was taken.
     """
 
-    result: Literal["right", "small", "not_finite", "unchecked"]
+    result: Literal["right", "small", "not_finite", "unchecked", "loss"]
     remark: str = ""
     difference: Amount | None = None
 
@@ -88,10 +102,10 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     ``device_ms`` are the spans between consecutive marks of the throughput window, one a batch: they add up to it.
     ``latency_ms`` and ``enqueue_ms`` are of the latency window, one a batch: from the call to synchronised output, and
     from the call to its return. ``first_step_ms`` is the first step of the process at this batch size, loading and
-    choosing of kernels included, None where it is watched for a memory limit; ``warmup_steps`` and ``warmup_s`` are the
-    untimed steps, that one among them; ``steady`` says whether batch times had settled by their end, None where there
-    were too few to tell. ``copy_in_ms`` and ``copy_out_ms`` are, under ``--transfer``, one batch's copies by
-    themselves, on an idle device.
+    choosing of kernels included, None where it is watched for a memory limit or others came before; ``warmup_steps``
+    and ``warmup_s`` are the untimed steps, that one among them; ``steady`` says whether batch times had settled by
+    their end, None where there were too few to tell. ``copy_in_ms`` and ``copy_out_ms`` are, under ``--transfer``, one
+    batch's copies by themselves, on an idle device.
     """
 
     device_ms: tuple[Amount, ...] = ()
@@ -103,6 +117,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     steady: bool | None = None
     copy_in_ms: Amount | None = None
     copy_out_ms: Amount | None = None
+    compiled: Compiled | None = None
     health: Health | None = None
 
 

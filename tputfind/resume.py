@@ -13,7 +13,17 @@ from tputfind.spec import Spec
 
 _FREE_TO_CHANGE = {"strict", "trial_timeout_s"}
 """How patient the run is, not what it asks."""
-_NEWER = {"processes", "min_seconds", "search", "allocator", "weights", "inputs", "sequence_length"}
+_NEWER = {
+    "processes",
+    "min_seconds",
+    "search",
+    "allocator",
+    "weights",
+    "inputs",
+    "sequence_length",
+    "optimizer",
+    "grad_checkpoint",
+}
 """Options that records of an older schema know nothing of: those cannot be gone on with, but shown."""
 _FROM_OUTSIDE = ("killed by SIGTERM", "killed by SIGHUP", "killed by SIGINT", "the measuring process was killed")
 _MOVES = {"memory_free_bytes", "memory_of_others_bytes"}

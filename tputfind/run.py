@@ -11,14 +11,14 @@ from typing import Final
 import msgspec
 
 from tputfind import __version__, files, notices, resume
-from tputfind.errors import ModelFailed
+from tputfind.errors import ModelFailed, NoSuchDevice, NothingFits, TputfindError
 from tputfind.ledger import Ledger, Progress, Silent, no_answer
 from tputfind.measure.bench import FIRST_TIMEOUT_S, Bench
 from tputfind.measure.catalogue import check_torchvision
 from tputfind.measure.children import ChildFailed, Children
 from tputfind.measure.health import memory_in_use_bytes
 from tputfind.measure.messages import Inspect, Inspection
-from tputfind.record import TRIAL_STEPS, Edge, Record, Row
+from tputfind.record import TRIAL_STEPS, Edge, Failure, FailureKind, Record, Row
 from tputfind.search.edge import find_edge
 from tputfind.spec import LARGEST_BATCH, Spec, read_spec
 
@@ -64,7 +64,9 @@ def inspect(spec: Spec, children: Children) -> Inspection:
     try:
         inspection = children.ask_one(Inspect(spec), Inspection, spec.trial_timeout_s or FIRST_TIMEOUT_S)
     except ChildFailed as death:
-        raise ModelFailed(f"{spec.model} cannot be built: {death}", notices.ADVICE[death.failure.kind]) from None
+        raise ModelFailed(
+            f"{spec.model} cannot be built: {death}", notices.advice(death.failure.kind, spec.mode)
+        ) from None
     for package in inspection.imports:
         children.preload(package)
     others_bytes = memory_in_use_bytes(inspection.environment.device_uuid)
@@ -74,9 +76,17 @@ def inspect(spec: Spec, children: Children) -> Inspection:
 
 
 def keeper_of(folder: Path | None, spec: Spec, inspection: Inspection) -> files.Keeper:
-    """Return what keeps the record of this run: in the folder under model, dtype and device, or nowhere."""
+    """Return what keeps the record of this run, or nothing.
+
+    Its name in the folder says the model, the dtype, the device, and what else is not as it is by default.
+    """
     name = spec.model.replace(".py:", "-").rpartition("/")[2]
-    parts = (name, spec.dtype, inspection.environment.device_name)
+    odd = [
+        asked
+        for asked, default in ((spec.layout, "nchw"), (spec.mode, "eager"), (spec.phase, "infer"))
+        if asked != default
+    ]
+    parts = (name, spec.dtype, *odd, inspection.environment.device_name)
     return files.Keeper(folder, "-".join(map(files.slug, parts)))
 
 
@@ -93,6 +103,18 @@ def new_record(spec: Spec, inspection: Inspection, command: str) -> Record:
         source_sha256=inspection.source_sha256,
         caveats=inspection.caveats,
     )
+
+
+def failed_record(record: Record, error: TputfindError) -> Record:
+    """Return a record with one row that holds what kept anything from being measured, so that a list shows it too."""
+    kind = _KINDS.get(type(error), "error")
+    smallest = (record.spec.batch_sizes or (record.spec.granularity,))[0]
+    row = Row(batch_size=smallest, failure=Failure(kind=kind, message=error.message, traceback=error.traceback))
+    failed = msgspec.structs.replace(record, rows=(row,), finished=now())
+    return msgspec.structs.replace(failed, notices=notices.of(failed))
+
+
+_KINDS: Final[dict[type[TputfindError], FailureKind]] = {NoSuchDevice: "unsupported", NothingFits: "out_of_memory"}
 
 
 def resumed_record(record: Record, spec: Spec, inspection: Inspection) -> Record:
@@ -122,7 +144,10 @@ def measure(record: Record, children: Children, keeper: files.Keeper, progress: 
         safe = _search_safe(ledger, bench, edge)
         ledger.grow(safe=safe)
         safe_batch = safe.largest_batch if safe else 0
-        ledger.time(sorted({*_powers_of_two(edge.largest_batch), safe_batch} - {0}))
+        powers = _powers_of_two(edge.largest_batch)
+        if spec.phase == "train":  # some cannot be trained on less
+            powers = [power for power in powers if power >= spec.granularity]
+        ledger.time(sorted({*powers, safe_batch} - {0}))
         ledger.look_around(edge)
     else:
         ledger.time(spec.batch_sizes)

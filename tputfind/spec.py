@@ -15,9 +15,15 @@ Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16"]
 Layout = Literal["nchw", "nhwc"]
 Search = Literal["forecast", "bisect", "linear"]
 Allocator = Literal["native", "expandable"]
+Mode = Literal["eager", "compile", "cudagraph"]
+Phase = Literal["infer", "train"]
+Optimizer = Literal["sgd", "adamw"]
 Transfer = Literal["none", "h2d", "both"]
 DTYPES: Final = get_args(Dtype)
 LAYOUTS: Final = get_args(Layout)
+MODES: Final = get_args(Mode)
+PHASES: Final = get_args(Phase)
+OPTIMIZERS: Final = get_args(Optimizer)
 LARGEST_BATCH: Final = 2**31 - 1
 SAVED_SUFFIXES: Final = (".pt", ".pth", ".ts", ".pt2")
 """Of files that hold a model: TorchScript, and programs of torch.export."""
@@ -58,8 +64,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "auto"
     dtype: Dtype = "fp32"
     layout: Layout = "nchw"
-    mode: Literal["eager"] = "eager"
-    phase: Literal["infer"] = "infer"
+    mode: Mode = "eager"
+    phase: Phase = "infer"
+    optimizer: Optimizer | None = None
+    grad_checkpoint: bool = False
     weights: Annotated[str, Meta(min_length=1)] | None = None
     """The name of published ones, or a file; None are random."""
     image_size: Count | None = None
@@ -167,6 +175,18 @@ def _conflicts(spec: Spec) -> list[str]:
         (
             spec.inputs is not None and not any("B" in each.shape for each in spec.inputs),
             "--input: no shape has a B, which stands for the batch, such as input_ids:int64:Bx128",
+        ),
+        (
+            spec.phase == "infer" and (spec.optimizer is not None or spec.grad_checkpoint),
+            "--optimizer and --grad-checkpoint are for --phase train",
+        ),
+        (
+            spec.phase == "train" and spec.dtype == "fp16",
+            "--phase train in pure fp16 comes to NaN: --dtype amp-fp16, amp-bf16 or bf16 train",
+        ),
+        (
+            spec.phase == "train" and spec.mode == "cudagraph",
+            "--mode cudagraph captures inference: with --phase train, leave it out",
         ),
         (
             spec.batch_sizes is not None and spec.max_batch is not None,
@@ -366,6 +386,10 @@ _READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
     "device": ("device", _device),
     "dtype": ("dtype", _one_of(DTYPES)),
     "layout": ("layout", _one_of(LAYOUTS)),
+    "mode": ("mode", _one_of(MODES)),
+    "phase": ("phase", _one_of(PHASES)),
+    "optimizer": ("optimizer", _one_of(OPTIMIZERS)),
+    "grad_checkpoint": ("grad_checkpoint", _flag),
     "weights": ("weights", _text),
     "image_size": ("image_size", _whole),
     "input_size": ("input_size", _shape),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from tputfind.record import Row
+from tputfind.record import Record, Row
 from tputfind.spec import REPEATABILITY
 from tputfind.stats import Interval, mean, mean_interval, median_interval, percentile, widened
 
@@ -30,6 +30,13 @@ class RowHealth(NamedTuple):
     def throttled(self) -> bool:
         """Whether something held the clocks down for more than a moment."""
         return any(share >= THROTTLED_SHARE for share in self.slowed.values())
+
+
+def compile_s(record: Record, row: Row) -> float | None:
+    """Return how long compiling a row's step took in the process that did it first; None where nothing was compiled."""
+    trials = [trial.compiled for trial in record.trials if trial.batch_size == row.batch_size]
+    compiled = [*trials, *(timing.compiled for timing in row.timings)]
+    return max((one.seconds for one in compiled if one is not None), default=None)
 
 
 def fastest(rows: Sequence[Row]) -> Row | None:

@@ -130,11 +130,11 @@ def test_an_operator_without_a_kernel_is_named_so_after_one_trial(tmp_path):
     assert "try another --dtype" in ran.err
 
 
-def test_every_process_is_gone_when_the_parent_is_killed_while_a_model_hangs(tmp_path):
+def test_every_process_and_folder_is_gone_when_the_parent_is_killed_while_a_model_hangs(tmp_path):
     process = subprocess.Popen(
         [*command(), f"{MODELS}/plain.py:hangs"],
         cwd=tmp_path,
-        env=ENVIRONMENT,
+        env=ENVIRONMENT | {"TMPDIR": str(tmp_path)},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -150,6 +150,7 @@ def test_every_process_is_gone_when_the_parent_is_killed_while_a_model_hangs(tmp
     assert len(family) == 2
     _, alive = psutil.wait_procs(family, timeout=10)
     assert not alive
+    assert not list(tmp_path.glob("tputfind-*"))
 
 
 def test_the_time_of_a_trial_sets_the_next_ones_patience():

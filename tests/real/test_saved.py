@@ -122,6 +122,7 @@ def test_inputs_that_were_described_are_what_the_model_gets(tmp_path, asked, sha
         (["free.pt2", "--input-size", "7"], "free.pt2 says itself what it takes"),
         (["free.pt2", "--weights", "mine.pth"], "--weights: free.pt2 holds its own"),
         (["small.pt"], "small.pt does not say what it takes"),
+        (["small.pt", "--mode", "compile"], "--mode compile: small.pt is TorchScript"),
         (["weights.pth", "--input-size", "3"], "weights are given beside the name of their model"),
         (["resnet18", "--input", "x:float:Bx3x64x64"], "--input: resnet18 knows what it takes"),
         ([f"{MODELS}/nested.py:tokens", "--input", "ids:int64:8x7"], "no shape has a B"),

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tputfind.measure.failures import Circumstances, Passed, for_want_of_memory, of_death, of_exception, of_silence
+from tputfind.measure.failures import (
+    CannotRunSo,
+    Circumstances,
+    Passed,
+    for_want_of_memory,
+    of_death,
+    of_exception,
+    of_silence,
+)
 from tputfind.notices import ADVICE
 from tputfind.record import FailureKind
 from tputfind.units import GIB
@@ -190,3 +198,47 @@ def test_no_size_of_a_request_is_misread_as_another_kind_of_failure(number, unit
     failure = of_exception(RuntimeError(CUDA_OOM.format(f"{number:f} {unit}")), LARGER)
 
     assert failure.kind in ("out_of_memory", "index_limit")
+
+
+class OfTheCompiler(RuntimeError):
+    """As torch's compilers raise."""
+
+
+OfTheCompiler.__module__ = "torch._inductor.exc"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("unsupported", "backend='inductor' raised:\nNoValidChoicesError: No choices to select"),
+        ("out_of_memory", "MemoryError: "),
+        ("out_of_memory", "C++ compile error\n\nOutput:\ncc1plus: out of memory allocating 65536 bytes"),
+        ("error", "OSError: [Errno 28] No space left on device"),
+    ],
+)
+def test_what_a_compiler_says_is_of_memory_of_the_disk_or_that_it_cannot_compile_it(kind, text):
+    failure = of_exception(OfTheCompiler(text), FIRST)
+
+    assert failure.kind == kind
+    assert failure.traceback == ""
+
+
+def test_a_line_that_only_announces_another_is_told_with_it():
+    failure = of_exception(OfTheCompiler("backend='inductor' raised:\n  NoValidChoicesError: none"), FIRST)
+
+    assert failure.message == "OfTheCompiler: backend='inductor' raised: NoValidChoicesError: none"
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        ("unsupported", RuntimeError("CUDA error: operation not permitted when stream is capturing")),
+        ("out_of_memory", RuntimeError("CUDA error: out of memory")),
+        ("died", RuntimeError(ILLEGAL)),
+    ],
+)
+def test_what_keeps_a_step_from_being_captured_counts_for_what_it_is(kind, cause):
+    error = CannotRunSo(f"RuntimeError: {cause}".splitlines()[0])
+    error.__cause__ = cause
+
+    assert of_exception(error, FIRST).kind == kind

@@ -24,6 +24,8 @@ from tputfind.record import Failure
 
 Answer = TypeVar("Answer")
 
+COMPILER_CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
+"""Names the folder that compilers keep what they made in: a fresh one for each run, so that its times are the same."""
 KILL: Final = b"kill"
 """What the parent sends the server to end the child at work."""
 IMPORT: Final = b"import "
@@ -66,6 +68,7 @@ class Children:
         self._server: subprocess.Popen[bytes] | None = None
         self._control: Connection | None = None
         self._log: IO[bytes] | None = None
+        self._cache: tempfile.TemporaryDirectory[str] | None = None
         self._imports: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -87,7 +90,9 @@ class Children:
             self._server.wait()
         if self._log is not None:
             self._log.close()
-        self._server = self._control = self._log = None
+        if self._cache is not None:
+            self._cache.cleanup()
+        self._server = self._control = self._log = self._cache = None
 
     def preload(self, package: str) -> str:
         """Have the server import a package, so that every child finds it there; return nothing, or why it cannot be.
@@ -159,9 +164,11 @@ class Children:
         if self._control is None:
             ours, theirs = Pipe(duplex=True)
             self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close
+            self._cache = tempfile.TemporaryDirectory(prefix="tputfind-", ignore_cleanup_errors=True)
             program = (
-                f"import os, sys; sys.path[:] = {sys.path!r}; "
+                f"import os, shutil, sys; sys.path[:] = {sys.path!r}; "
                 f"from tputfind.measure.server import serve; serve({theirs.fileno()}); "
+                f"shutil.rmtree({self._cache.name!r}, ignore_errors=True); "
                 "os._exit(0)"  # taking torch down in order takes time, and serves nobody
             )
             self._server = subprocess.Popen(
@@ -171,6 +178,7 @@ class Children:
                 stderr=self._log,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
+                env={**os.environ, COMPILER_CACHE: self._cache.name},
             )
             theirs.close()
             self._control = ours

@@ -13,6 +13,10 @@ from tputfind.record import Failure, FailureKind
 from tputfind.units import GIB, parse_bytes
 
 
+class CannotRunSo(RuntimeError):
+    """Raised where a model cannot be run in the mode that was asked for: compiled, or as a CUDA graph."""
+
+
 class Passed(NamedTuple):
     """A smaller batch that is known to pass, and the most memory that it took from the device, where that is known."""
 
@@ -38,6 +42,7 @@ UNEXPLAINED_FACTOR: Final = 4
 memory grows with the square of the batch asks for up to twice of it when the batch doubles."""
 _NO_HONEST_REQUEST_BYTES: Final = 2**50
 
+_COMPILERS: Final = "torch._dynamo", "torch._inductor"
 _LONGEST_LINE: Final = 500
 _LONGEST_TRACEBACK: Final = 20_000
 _PACKAGE: Final = str(Path(__file__).resolve().parents[1])
@@ -72,10 +77,15 @@ def of_exception(error: BaseException, circumstances: Circumstances) -> Failure:
     """
     text = _text(error)
     kind = _kind(error, text, circumstances)
+    of_a_compiler = any(base.__module__.startswith(_COMPILERS) for base in type(error).__mro__)
+    if kind == "error" and of_a_compiler:
+        kind = _of_a_compiler(text)
     if kind == "error" and error.__cause__ is not None:  # raised from another, which may be torch's
         kind = _kind(error.__cause__, _text(error.__cause__), circumstances)
-    # Where memory ran out says nothing that the batch size does not.
-    shown = "" if kind == "out_of_memory" else _model_traceback(error)
+    if kind == "error" and isinstance(error, CannotRunSo):
+        kind = "unsupported"
+    # Where memory ran out says nothing that the batch size does not, and what a compiler fails over lies in torch.
+    shown = "" if kind == "out_of_memory" or of_a_compiler else _model_traceback(error)
     return Failure(kind=kind, message=_first_line(error, text), traceback=shown)
 
 
@@ -128,6 +138,13 @@ def _kind(error: BaseException, text: str, circumstances: Circumstances) -> Fail
         if re.search(pattern, text, re.IGNORECASE):
             return _of_request(text, circumstances) if kind == "out_of_memory" else kind
     return _ambiguous(text, circumstances)
+
+
+def _of_a_compiler(text: str) -> FailureKind:
+    """What a compiler of torch's says of itself, of the one for C++ that it starts, or of the disk."""
+    if re.search(r"MemoryError|out of memory|cannot allocate memory", text, re.IGNORECASE):
+        return "out_of_memory"
+    return "error" if "No space left on device" in text else "unsupported"
 
 
 def _of_request(text: str, circumstances: Circumstances) -> FailureKind:
@@ -206,7 +223,11 @@ def _printable(text: str) -> str:
 
 def _first_line(error: BaseException, text: str) -> str:
     lines = text.splitlines()
-    return in_short(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
+    if isinstance(error, CannotRunSo):
+        return in_short(lines[0])
+    more = lines and lines[0].endswith(":")  # such as "backend='inductor' raised:"
+    first = " ".join(line.strip() for line in lines[: 2 if more else 1])
+    return in_short(f"{type(error).__name__}: {first}" if lines else type(error).__name__)
 
 
 def in_short(line: str) -> str:

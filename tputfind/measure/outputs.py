@@ -36,8 +36,12 @@ def check_output(batch: Batch, dtype: str, small_size: int) -> OutputCheck | Fai
         batch: what is checked.
         dtype: the spec's, which sets what rounding may do.
         small_size: of the smaller reference, at least 2. A batch of up to twice as many is a small one itself.
+
+    The references run the model as it is, in whatever mode the batch does, and a small one is set beside itself so.
     """
     last = batch.size - 1
+    if batch.size <= 2 * small_size and batch.eager is not None:
+        return _beside_eager(batch, batch.eager, NOISE[dtype])
     whole = [_looked_at(output, batch.size, 0, last) for output in _tensors(batch())]
     if batch.size <= 2 * small_size:
         finite = all(look.finite for look in whole)
@@ -64,6 +68,30 @@ def check_output(batch: Batch, dtype: str, small_size: int) -> OutputCheck | Fai
         return _wrong(sample, batch.size, small_size, f"differs by {verdict.distance:.2g} (relative)")
     bad = sorted({sample for number, axis in axes.items() for sample in whole[number].bad[axis]})
     return _beside_the_not_finite(batch, bad, axes, medium_size) or verdict
+
+
+def _beside_eager(batch: Batch, eager: Batch, noise: float) -> OutputCheck | Failure:
+    """Compare all outputs of a small batch with those of the model run as it is."""
+    here, there, again = (_copied(run()) for run in (batch, eager, eager))
+    if not there:
+        return _unchecked(_NO_VALUES)
+    if [one.values.shape for one in here] != [one.values.shape for one in there]:
+        return Failure(kind="wrong_output", message=f"batch {batch.size} returned outputs of other shapes than eagerly")
+    if not all(one.finite() for one in there):
+        return OutputCheck(result="not_finite")
+    if all(one.largest() < one.limits.tiny for one in there):
+        return _unchecked(_VANISHING)
+    apart, by_itself = (max(map(_distance, ran, there)) for ran in (here, again))
+    if by_itself > noise:
+        return _unchecked(_COMPANY)
+    if apart > noise:
+        how = f"batch {batch.size} differs by {apart:.2g} (relative) from the model run eagerly"
+        return Failure(kind="wrong_output", message=how)
+    return OutputCheck(result="right", difference=apart)
+
+
+def _copied(output: object) -> list[_Sample]:
+    return [_Sample(tensor.double().clone(), torch.finfo(tensor.dtype)) for tensor in _tensors(output)]
 
 
 class _Sample(NamedTuple):
@@ -122,7 +150,7 @@ def _compared(
     if overflowing:
         return OutputCheck(result="not_finite", difference=difference)
     if difference is None:
-        return _unchecked("its outputs are below the dtype's normal numbers" if vanishing else _NO_VALUES)
+        return _unchecked(_VANISHING if vanishing else _NO_VALUES)
     if not telling:
         return _unchecked("the outputs of different samples hardly differ, so that one would pass for another")
     return OutputCheck(result="right", difference=difference)
@@ -184,6 +212,7 @@ def _wrong_shape(size: int, shapes: Sequence[torch.Size]) -> Failure:
 
 
 _COMPANY: Final = "a sample's output differs from run to run, or with the batch that it is in"
+_VANISHING: Final = "its outputs are below the dtype's normal numbers"
 _NO_VALUES: Final = "no output has floating-point values by sample"
 
 

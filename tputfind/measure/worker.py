@@ -33,11 +33,12 @@ from tputfind.measure.messages import (
 from tputfind.measure.methods import failure_of, time_methods
 from tputfind.measure.models import find_model, named_models, slow_imports
 from tputfind.measure.models.source import Source
+from tputfind.measure.modes import COMPILER, check_still, use_cache_of
 from tputfind.measure.outputs import check_output
 from tputfind.measure.pipeline import time_pipeline
 from tputfind.measure.timing import Announce, Listener, Windows, Work, most_marks, plan_of, time_windows, try_steps
 from tputfind.measure.transfer import LEAD_IN, Transfer
-from tputfind.measure.workload import Batch, Workload, inference
+from tputfind.measure.workload import Batch, Workload, gradients
 from tputfind.record import Environment, Failure, OutputCheck, Row, Timing, Trial
 from tputfind.spec import Spec
 from tputfind.trace import Trace
@@ -119,6 +120,8 @@ def _inspect(spec: Spec) -> Inspection:
         )
     environment = device.environment()
     total = environment.memory_total_bytes
+    if spec.mode == "cudagraph" and device.torch_device.type != "cuda":
+        raise BadRequest(f"--mode cudagraph: {device.torch_device} has no CUDA graphs")
     if spec.memory_limit_bytes is not None and total is not None and spec.memory_limit_bytes > total:
         raise BadRequest(f"--memory-limit is more than the {format_bytes(total)} that {environment.device} has")
     try:
@@ -137,7 +140,7 @@ def _looked_at(spec: Spec, environment: Environment, device_type: str) -> Inspec
     if unfit:
         raise NoSuchDevice(f"{spec.model}: {unfit}")
     parameters, inputs = source.parameters, source.inputs
-    if parameters is None or inputs is None or spec.weights is not None:
+    if parameters is None or inputs is None or spec.weights is not None or spec.phase == "train":
         workload = Workload(spec, torch.device("cpu"))
         parameters = parameters or workload.parameters or None  # those of int8 and of frozen programs are not counted
         shape = workload.input_shape(spec.batch_sizes[0] if spec.batch_sizes else spec.granularity)
@@ -148,7 +151,7 @@ def _looked_at(spec: Spec, environment: Environment, device_type: str) -> Inspec
         input_shape=shape,
         parameters=parameters,
         source_sha256=_fingerprint(source),
-        imports=slow_imports(),
+        imports=(*slow_imports(), *(COMPILER if spec.mode == "compile" else ())),
         caveats=source.caveats,
     )
 
@@ -164,12 +167,13 @@ def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
     trial = Trial(batch_size=asked.batch_size, steps=asked.steps, memory_limit_bytes=limit_bytes)
     device = _opened(asked.spec)
     try:
-        device.limit_memory(limit_bytes)
+        device.limit_memory(limit_bytes, by_module=asked.spec.mode == "eager")
         device.record_allocations()
         workload = Workload(asked.spec, device.torch_device)
-        with inference():
+        with gradients(asked.spec.phase):
             loaded = _load(asked.spec, device, workload, asked.batch_size)
             step_ms = try_steps(device, loaded.work.step, asked.steps, announce)
+        check_still(loaded.batch.compiled)
         device.check_limit()
     except TputfindError:
         raise
@@ -180,6 +184,7 @@ def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
     return msgspec.structs.replace(
         trial,
         step_ms=step_ms,
+        compiled=loaded.batch.compiled,
         peak_allocated_bytes=used.peak_allocated_bytes,
         peak_reserved_bytes=used.peak_reserved_bytes,
         trace=_trace(device, asked.batch_size, complete=True),
@@ -202,7 +207,8 @@ def _time_batches(asked: TimeBatches, listener: Listener) -> Iterator[Timed]:
         start = perf_counter()
         try:
             if workload is None:
-                device.limit_memory(asked.memory_limit_bytes or asked.spec.memory_limit_bytes)
+                limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
+                device.limit_memory(limit_bytes, by_module=asked.spec.mode == "eager")
                 workload = Workload(asked.spec, device.torch_device)
             row = _time_batch(asked, device, workload, batch_size, listener)
         except TputfindError:
@@ -210,22 +216,23 @@ def _time_batches(asked: TimeBatches, listener: Listener) -> Iterator[Timed]:
         except BaseException as error:  # as above
             row = Row(batch_size=batch_size, failure=failure_of(error, device, batch_size, passed))
         yield Timed(row=msgspec.structs.replace(row, seconds=perf_counter() - start))
-        if row.failure is not None or not device.usable():
-            return
+        if row.failure is not None or not device.usable() or asked.spec.mode != "eager":
+            return  # what was compiled or captured for one batch size stays, and would stand beside that of the next
         passed = Passed(batch_size, row.peak_reserved_bytes)
 
 
 def _time_batch(asked: TimeBatches, device: Device, workload: Workload, batch_size: int, listener: Listener) -> Row:
     spec = asked.spec
-    with inference():
+    with gradients(spec.phase):
         loaded = _load(spec, device, workload, batch_size)
         plan = plan_of(spec, asked.number)
         windows = time_windows(device, loaded.work, loaded.stopwatch, plan, listener)
+        check_still(loaded.batch.compiled)
         device.check_limit()
         used = device.memory_use()
-        timing = _timing(device, windows, loaded)
+        timing = _timing(spec, device, windows, loaded)
         listener.busy(_CHECK_STEPS * max(windows.latency_ms) / 1000)
-        output = _check(spec, device, loaded.batch) if asked.number == 0 else None
+        output = _check(spec, device, workload, loaded.batch) if asked.number == 0 else None
     if isinstance(output, Failure):
         return Row(batch_size=batch_size, failure=output)
     return Row(
@@ -238,22 +245,25 @@ def _time_batch(asked: TimeBatches, device: Device, workload: Workload, batch_si
     )
 
 
-def _timing(device: Device, windows: Windows, loaded: _Loaded) -> Timing:
+def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded) -> Timing:
     """Return what was timed, with the copies by themselves, which are timed here."""
     warm_up = windows.warm_up
     copies_ms = (None, None) if loaded.transfer is None else loaded.transfer.copies_ms(device)
-    # On the CPU the call is the work: there is no submitting it apart.
-    enqueue_ms = [] if device.torch_device.type == "cpu" else windows.enqueue_ms
+    # On the CPU the call is the work, and a gradient scaler waits for it: there is no submitting it apart.
+    scaled = spec.phase == "train" and spec.dtype == "amp-fp16"
+    enqueue_ms = [] if scaled or device.torch_device.type == "cpu" else windows.enqueue_ms
+    no_first = scaled or spec.mode != "eager" or device.slows_first_step
     return Timing(
         device_ms=_to_nanoseconds(windows.device_ms),
         latency_ms=_to_nanoseconds(windows.latency_ms),
         enqueue_ms=_to_nanoseconds(enqueue_ms),
-        first_step_ms=None if device.slows_first_step else warm_up.first_step_ms,
+        first_step_ms=None if no_first else warm_up.first_step_ms,
         warmup_steps=warm_up.steps,
         warmup_s=warm_up.seconds,
         steady=warm_up.steady,
         copy_in_ms=copies_ms[0],
         copy_out_ms=copies_ms[1],
+        compiled=loaded.batch.compiled,
     )
 
 
@@ -262,9 +272,11 @@ def _to_nanoseconds(spans_ms: Sequence[float]) -> tuple[float, ...]:
     return tuple(round(span, 6) for span in spans_ms)
 
 
-def _check(spec: Spec, device: Device, batch: Batch) -> OutputCheck | Failure:
+def _check(spec: Spec, device: Device, workload: Workload, batch: Batch) -> OutputCheck | Failure:
     """Check the outputs, after everything was measured; what keeps the check from running is no failure of the row."""
     try:
+        if spec.phase == "train":
+            return workload.check_training(batch)
         return check_output(batch, spec.dtype, max(2, spec.granularity))
     except Exception as error:  # the model in a batch that it may not be made for, or memory that is all in use
         failure = of_exception(error, Circumstances(batch.size, None, device.under_a_ceiling))
@@ -285,6 +297,8 @@ def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _L
     A trial does the same as a row, since near the edge a few MiB decide.
     """
     device.reset_memory_use()
+    if spec.mode == "compile":
+        use_cache_of(batch_size)
     stopwatch = device.stopwatch(most_marks(spec))
     if spec.transfer == "none":
         transfer = None
@@ -293,6 +307,7 @@ def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _L
     else:
         transfer = Transfer(lambda: workload.batch(batch_size), back=spec.transfer == "both")
         batch, work = transfer.batch, Work(transfer.step, transfer.single, LEAD_IN)
+    device.check_limit()
     return _Loaded(stopwatch, batch, work, transfer)
 
 

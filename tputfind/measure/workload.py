@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tputfind.errors import BadRequest
+from tputfind.measure.graph import captured
 from tputfind.measure.inputs import (
     CHANNELS_LAST,
     Call,
@@ -29,24 +31,53 @@ from tputfind.measure.inputs import (
     tensors_of,
 )
 from tputfind.measure.models import find_model
-from tputfind.spec import Spec
+from tputfind.measure.modes import compilable, compile_now
+from tputfind.measure.training import Training
+from tputfind.record import Compiled, OutputCheck
+from tputfind.spec import Phase, Spec
 
 _WEIGHTS: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _AUTOCAST: Final = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 
 
 class Batch:
-    """One batch that lies on the device. Calling it is the step: it runs the model and returns its output."""
+    """One batch that lies on the device. Calling it is the step: it runs the model and returns its output.
 
-    def __init__(self, step: Callable[..., object], size: int, inputs: Call, split: Callable[[], Split]) -> None:
+    ``compiled`` says what compiling the step came to, if it was.
+    """
+
+    def __init__(self, model: Callable[..., object], size: int, inputs: Call, split: Callable[[], Split]) -> None:
         self.size = size
-        self._step = step
-        self._arguments, self._keywords = inputs
+        self.compiled: Compiled | None = None
+        self._model = model
+        self._inputs = inputs
         self._split = split
+        self._as_it_is = partial(model, *inputs[0], **inputs[1])
+        self._run: Callable[[], object] = self._as_it_is
 
     def __call__(self) -> object:
         """Run the step."""
-        return self._step(*self._arguments, **self._keywords)
+        return self._run()
+
+    def compile(self, model: Callable[..., object], synchronize: Callable[[], None]) -> None:
+        """Run the model from now on as one that is compiled when it is called; errors as for ``compile_now``."""
+        self._run = partial(model, *self._inputs[0], **self._inputs[1])
+        try:
+            self.compiled = compile_now(self._run, synchronize)
+        except Exception:
+            self._as_it_is()  # what fails in any case is told in the model's own words
+            raise
+
+    def capture(self, pool: object) -> None:
+        """Replay the step from now on as a CUDA graph; errors as for ``captured``."""
+        self._run = captured(self._as_it_is, pool)
+
+    @property
+    def eager(self) -> Batch | None:
+        """The same inputs for the model run as it is; None where this batch does that."""
+        if self._run is self._as_it_is:
+            return None
+        return Batch(self._model, self.size, self._inputs, self._split)
 
     def feed_from_host(self, *, pinned: bool) -> Callable[[], None]:
         """Return what copies the inputs anew from host memory into the resident ones, as a caller with new data would.
@@ -56,7 +87,7 @@ class Batch:
         Raises:
             BadRequest: some of the inputs can be moved as a whole, and not copied into.
         """
-        leaves = tree_leaves((self._arguments, self._keywords), is_leaf=moves)
+        leaves = tree_leaves(self._inputs, is_leaf=moves)
         whole = [type(leaf).__name__ for leaf in leaves if moves(leaf) and not isinstance(leaf, torch.Tensor)]
         if whole:
             raise BadRequest(f"a {whole[0]} among the inputs cannot be copied into, so no copies can be timed")
@@ -70,17 +101,20 @@ class Batch:
         return feed
 
     def picked(self, samples: Sequence[int]) -> Batch | None:
-        """Return a batch of some of the samples, by index; None where the inputs cannot be taken apart so."""
+        """Return a batch of some of the samples, by index; None where the inputs cannot be taken apart so.
+
+        It runs the model as it is, in whatever mode this one runs.
+        """
         split = self._split()
         try:
-            inputs = picked((self._arguments, self._keywords), split, samples)
+            inputs = picked(self._inputs, split, samples)
         except Indivisible:
             return None
-        return Batch(self._step, len(samples), inputs, self._split) if divides(split) else None
+        return Batch(self._model, len(samples), inputs, self._split) if divides(split) else None
 
 
 class Workload:
-    """The model of a spec, built and resident on a device in eval mode; ``batch`` gives it something to do."""
+    """The model of a spec, built and resident on a device, to infer or to train; ``batch`` gives it something to do."""
 
     def __init__(self, spec: Spec, device: torch.device) -> None:
         """Build the model on the CPU, convert it there, and move it: the device then holds nothing but the result.
@@ -99,15 +133,43 @@ class Workload:
         _set_fp32_arithmetic(tf32=spec.dtype == "tf32")
         torch.manual_seed(spec.seed)
         module, self._wanted = find_model(spec).build()
+        self._compilable: tuple[int, Callable[..., object]] | None = None
+        self._pool: object = None  # one for all graphs: they are never replayed at the same time
         self._module = _arranged(module.eval(), self._dtype, spec.layout).to(device)
+        self._training = Training(self._module, spec, device) if spec.phase == "train" else None
         self.parameters = sum(parameter.numel() for parameter in module.parameters())
 
     def batch(self, batch_size: int) -> Batch:
-        """Put one batch of random inputs on the device."""
-        return Batch(self._call(), batch_size, self._inputs(batch_size), self._split)
+        """Put one batch of random inputs on the device, and have its step compiled or captured if the mode asks that.
 
-    def _call(self) -> Callable[..., object]:
-        module = self._module
+        A process has one compiled size: another one resets the compiler.
+        """
+        batch = Batch(self._step_of(self._module), batch_size, self._inputs(batch_size), self._split)
+        if self._spec.mode == "compile":
+            if self._compilable is None or self._compilable[0] != batch_size:
+                self._compilable = batch_size, compilable(self._module)
+            batch.compile(self._step_of(self._compilable[1]), self._synchronize)
+        elif self._spec.mode == "cudagraph":
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            batch.capture(self._pool)
+        if self._training is not None:
+            self._training.settle(batch)
+        return batch
+
+    def check_training(self, batch: Batch) -> OutputCheck:
+        """Say what can be said of steps of training, after all of them; see ``Training.check``."""
+        assert self._training is not None
+        return self._training.check(batch)
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def _step_of(self, module: Callable[..., object]) -> Callable[..., object]:
+        call = self._call(module)
+        return call if self._training is None else self._training.step_of(call)
+
+    def _call(self, module: Callable[..., object]) -> Callable[..., object]:
         autocast = _AUTOCAST.get(self._spec.dtype)
         if autocast is None:
             return module
@@ -191,6 +253,11 @@ class Workload:
 def inference() -> AbstractContextManager[Any]:
     """Return the mode that every step of phase ``infer`` runs under."""
     return torch.inference_mode()
+
+
+def gradients(phase: Phase) -> AbstractContextManager[Any]:
+    """Return the mode that every step of a phase runs under."""
+    return torch.enable_grad() if phase == "train" else inference()
 
 
 def _arranged(module: nn.Module, dtype: torch.dtype, layout: str) -> nn.Module:

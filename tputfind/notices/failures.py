@@ -7,6 +7,7 @@ from typing import Final
 
 from tputfind.notices.words import batches, sizes
 from tputfind.record import TRIAL_STEPS, Failure, FailureKind, Notice, Record, Row, Trial
+from tputfind.spec import Mode
 
 ADVICE: Final[dict[FailureKind, str]] = {
     "out_of_memory": "take a smaller batch, dtype or input, or a device with more memory",
@@ -18,6 +19,14 @@ ADVICE: Final[dict[FailureKind, str]] = {
     "error": "the model's own traceback says where: does it take this batch and this input?",
 }
 """What to do about each kind of failure, in one line."""
+
+
+def advice(kind: FailureKind, mode: Mode) -> str:
+    """Return what to do about a failure in a mode."""
+    if mode != "eager" and kind in ("unsupported", "wrong_output"):
+        return "--mode eager runs the model as it is"
+    return ADVICE[kind]
+
 
 _CAUSES: Final[dict[FailureKind, str]] = {
     "out_of_memory": "the memory ran out",
@@ -43,7 +52,7 @@ def of_failures(record: Record) -> Iterator[Notice]:
             kind=kind,
             seen=f"batch {', '.join(map(str, sizes))} {how}: {smallest.message}",
             cause=_LATER if later else _CAUSES[smallest.kind],
-            advice="do not deploy such a batch" if later else ADVICE[smallest.kind],
+            advice="do not deploy such a batch" if later else advice(smallest.kind, record.spec.mode),
             batch_sizes=sizes,
         )
 
@@ -81,7 +90,7 @@ def _lowered(record: Record, trial: Trial) -> bool:
     return record.edge is not None and trial.memory_limit_bytes != record.edge.memory_limit_bytes
 
 
-def of_outputs(timed: Sequence[Row]) -> Iterator[Notice]:
+def of_outputs(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Notices of outputs that could not be checked, or that are no numbers in small batches either."""
     for remark in dict.fromkeys(row.output.remark for row in timed if row.output and row.output.result == "unchecked"):
         rows = [row for row in timed if row.output and row.output.remark == remark]
@@ -93,7 +102,15 @@ def of_outputs(timed: Sequence[Row]) -> Iterator[Notice]:
             batch_sizes=sizes(rows),
         )
     no_numbers = [row for row in timed if row.output and row.output.result == "not_finite"]
-    if no_numbers:
+    if no_numbers and record.spec.phase == "train":
+        yield Notice(
+            kind="loss_not_finite",
+            seen=f"the loss is NaN or infinite at {batches(no_numbers)}",
+            cause="it overflows in this dtype, or training diverged",
+            advice="do not rely on the times: numbers that are none can change a device's power and clocks",
+            batch_sizes=sizes(no_numbers),
+        )
+    elif no_numbers:
         yield Notice(
             kind="output_not_finite",
             seen=f"outputs hold NaN or infinity at {batches(no_numbers)}, and in small batches too",

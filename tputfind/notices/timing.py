@@ -78,7 +78,7 @@ def _copies_ms(row: Row) -> float:
     return max((mean([way[number] for way in ways]) or 0.0 for number in (0, 1)), default=0.0)
 
 
-def of_hosts(timed: Sequence[Row]) -> Iterator[Notice]:
+def of_hosts(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     bound = [row for row in timed if host_bound(row)]
     if bound:
         shares = [(mean(row.enqueue_ms) or 0.0) / (mean(row.device_ms) or 1.0) for row in bound]
@@ -86,9 +86,32 @@ def of_hosts(timed: Sequence[Row]) -> Iterator[Notice]:
             kind="host_bound",
             seen=f"submitting a batch takes {span(min(shares), max(shares))} of its time at {batches(bound)}",
             cause="the device waits for Python to launch its kernels",
-            advice="take a larger batch, a CUDA graph or torch.compile",
+            advice=_LESS_PYTHON["train" if record.spec.phase == "train" else record.spec.mode],
             batch_sizes=sizes(bound),
         )
+
+
+def of_breaks(timed: Sequence[Row]) -> Iterator[Notice]:
+    """Notices of steps that were compiled in part."""
+    compiled = {row.batch_size: [timing.compiled for timing in row.timings if timing.compiled] for row in timed}
+    pieces = [row for row in timed if any(one.graphs > 1 or one.breaks for one in compiled[row.batch_size])]
+    if pieces:
+        graphs = ", ".join(str(max(one.graphs for one in compiled[row.batch_size])) for row in pieces)
+        yield Notice(
+            kind="graph_breaks",
+            seen=f"torch.compile took {batches(pieces)} in part, with breaks: graphs made: {graphs}",
+            cause="outside of them Python runs as ever: something there cannot be compiled",
+            advice="TORCH_LOGS=graph_breaks says what",
+            batch_sizes=sizes(pieces),
+        )
+
+
+_LESS_PYTHON: Final = {
+    "eager": "take a larger batch, --mode cudagraph or --mode compile",
+    "compile": "take a larger batch, or --mode cudagraph",
+    "cudagraph": "take a larger batch",
+    "train": "take a larger batch, or --mode compile",
+}
 
 
 def _windows(row: Row) -> tuple[Sequence[float], Sequence[float]]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from tputfind.record import Record, Row
 from tputfind.stats import mean, percentile, standard_deviation
-from tputfind.summary import THROTTLED_SHARE, health, host_bound, latency_interval_ms, throughput_interval
+from tputfind.summary import THROTTLED_SHARE, compile_s, health, host_bound, latency_interval_ms, throughput_interval
 from tputfind.units import MIB
 
 COLUMNS: Final[dict[str, str]] = {
@@ -55,6 +55,8 @@ COLUMNS: Final[dict[str, str]] = {
     "transfer": "string",
     "copy_in_ms": "Float64",
     "copy_out_ms": "Float64",
+    "compile_s": "Float64",
+    "graphs": "Int64",
 }
 """The columns in order, each with its pandas type. All of them take empty cells: unknown is empty, never 0."""
 
@@ -114,6 +116,8 @@ def _cells(record: Record, row: Row) -> dict[str, object]:
             "first_step_ms": _middle(timing.first_step_ms for timing in timings),
             "copy_in_ms": _middle(timing.copy_in_ms for timing in timings),
             "copy_out_ms": _middle(timing.copy_out_ms for timing in timings),
+            "compile_s": compile_s(record, row),
+            "graphs": max((timing.compiled.graphs for timing in timings if timing.compiled), default=None),
         }
     )
 

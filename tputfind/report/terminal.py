@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tputfind import recipes
 from tputfind.record import Edge, Notice, Record, Row
+from tputfind.report import snippet
+from tputfind.spec import Spec
 from tputfind.stats import mean, percentile
-from tputfind.summary import KNEE_SHARE, best_under, fastest, knee, throughput_interval
+from tputfind.summary import KNEE_SHARE, best_under, compile_s, fastest, knee, throughput_interval
 from tputfind.units import MIB, format_bytes, format_figure
 
 _STOPPED_BY = {
@@ -29,12 +32,19 @@ _STOPPED_BY = {
 
 
 def print_report(records: Sequence[Record], console: Console) -> None:
-    """Print the table of all records, then the summary and the notices of each."""
-    table = _table(records, box.SIMPLE_HEAD)
-    table.title = Text(_title(records[0])) if len(records) == 1 else None
-    console.print(table)
+    """Print the table of all records, then the summary and the notices of each.
+
+    Where a model was measured in several recipes, each has its table, and one at the end sets them side by side.
+    """
+    apart = len(records) == 1 or bool(_in_recipes(records))
+    if not apart:
+        console.print(_table(records, box.SIMPLE_HEAD))
     for record in records:
-        if len(records) > 1:
+        if apart:
+            table = _table([record], box.SIMPLE_HEAD)
+            table.title = Text(_title(record))
+            console.print(table)
+        else:
             console.print(Text(_title(record), style="italic"))
         for label, text in summary(record):
             console.print(f"[bold]{label:<14}[/bold] ", end="")
@@ -43,19 +53,74 @@ def print_report(records: Sequence[Record], console: Console) -> None:
             console.print("[yellow]notice[/yellow] ", end="")
             console.print(_notice_line(notice), highlight=False, markup=False)
         console.print()
+    for of_model in _in_recipes(records):
+        table = _recipes_table(of_model, box.SIMPLE_HEAD)
+        table.title = Text(_recipes_title(of_model))
+        console.print(table)
+        for label, text in recipes.answers(of_model):
+            console.print(f"[bold]{label:<14}[/bold] ", end="")
+            console.print(text, highlight=False, markup=False)
+        for line in _code(of_model):
+            console.print(Text(f"  {line}"), soft_wrap=True)
+        console.print()
+
+
+def _recipes_title(records: Sequence[Record]) -> str:
+    return f"{records[0].spec.model} in {len(records)} recipes"
+
+
+def _recipes_table(records: Sequence[Record], style: box.Box) -> Table:
+    table = Table(box=style)
+    table.add_column("recipe", no_wrap=True)
+    for name in ("largest", "fastest", "samples/s", "± %"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for record in records:
+        best, edge = fastest(record.rows), record.edge
+        failure = next((row.failure for row in record.rows if row.failure), None) if best is None else None
+        interval = throughput_interval(best) if best else None
+        table.add_row(
+            recipes.name_of(record.spec),
+            str(edge.largest_batch) if edge else "",
+            str(best.batch_size) if best else "",
+            _figure(best.samples_per_s) if best else "",
+            "" if interval is None else f"{100 * interval.half_width:.1f}",
+            failure.kind.replace("_", " ") if failure else "",
+        )
+    return table
+
+
+def _in_recipes(records: Sequence[Record]) -> list[list[Record]]:
+    """Return the records of each model that was measured in several recipes."""
+    models = dict.fromkeys(record.spec.model for record in records)
+    together = [[record for record in records if record.spec.model == model] for model in models]
+    return [of_model for of_model in together if len({recipes.name_of(one.spec) for one in of_model}) > 1]
+
+
+def _code(records: Sequence[Record]) -> list[str]:
+    """Return the lines of Python that run the best of a model's recipes."""
+    best = recipes.best_of(records)
+    return [] if best is None else list(snippet.lines(best[0], best[1].batch_size))
 
 
 def to_markdown(records: Sequence[Record]) -> bytes:
     """Return the table, and the summary and notices of each record, as Markdown."""
-    paper = io.StringIO()
-    console = Console(file=paper, width=10_000, color_system=None)
-    console.print(_table(records, box.MARKDOWN, barrier="\\|"))
-    lines = [line.strip() for line in paper.getvalue().splitlines()]
+    lines = _markdown_of(_table(records, box.MARKDOWN, barrier="\\|"))
     for record in records:
         lines += ["", f"**{_title(record)}**", ""]
         lines += [f"- {label}: {text}" for label, text in summary(record)]
         lines += [f"- notice: {_notice_line(notice)}" for notice in record.notices]
+    for of_model in _in_recipes(records):
+        lines += ["", f"**{_recipes_title(of_model)}**", "", *_markdown_of(_recipes_table(of_model, box.MARKDOWN)), ""]
+        lines += [f"- {label}: {text}" for label, text in recipes.answers(of_model)]
+        lines += ["", "```python", *_code(of_model), "```"]
     return ("\n".join(lines).strip() + "\n").encode()
+
+
+def _markdown_of(table: Table) -> list[str]:
+    paper = io.StringIO()
+    Console(file=paper, width=10_000, color_system=None).print(table)
+    return [line.strip() for line in paper.getvalue().splitlines() if line.strip()]
 
 
 def summary(record: Record) -> list[tuple[str, str]]:
@@ -111,19 +176,31 @@ def _under_slo(record: Record, slo_ms: float) -> str:
 
 def _table(records: Sequence[Record], style: box.Box, barrier: str = "|") -> Table:
     table = Table(box=style)
-    if len(records) > 1:
-        table.add_column("model", overflow="fold")
+    names = _names(records)
+    for name in names:
+        table.add_column(name, overflow="fold")
     for name in ("batch", "samples/s", "± %", "device ms", "p50 ms", "p99 ms", "peak MiB"):
         table.add_column(name, justify="right", no_wrap=True)
+    compiled = any(record.spec.mode == "compile" for record in records)
+    if compiled:
+        table.add_column("compile s", justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     for record in records:
         for row in record.rows:
             # What must be there: the card must hold what the allocator reserves, the host what is resident.
             peak = row.peak_allocated_bytes if record.environment.device == "cpu" else row.peak_reserved_bytes
-            model = [Text(record.spec.model.replace("|", barrier))] if len(records) > 1 else []
-            table.add_row(*model, *_figures(row, peak), _remark(record, row))
+            model = [Text(name_of(record.spec).replace("|", barrier)) for name_of in names.values()]
+            seconds = [_figure(compile_s(record, row))] if compiled else []
+            table.add_row(*model, *_figures(row, peak), *seconds, _remark(record, row))
         table.add_section()
     return table
+
+
+def _names(records: Sequence[Record]) -> dict[str, Callable[[Spec], str]]:
+    """Return what names the records of a table: by model, by recipe, or by both."""
+    names: dict[str, Callable[[Spec], str]] = {"model": lambda spec: spec.model, "recipe": recipes.name_of}
+    told = {name: name_of for name, name_of in names.items() if len({name_of(one.spec) for one in records}) > 1}
+    return told or ({"model": names["model"]} if len(records) > 1 else {})
 
 
 def _title(record: Record) -> str:
@@ -131,23 +208,28 @@ def _title(record: Record) -> str:
     memory = environment.memory_total_bytes if spec.memory_limit_bytes is None else spec.memory_limit_bytes
     size = "" if memory is None else f", {format_bytes(memory)}"
     copies = {"none": "", "h2d": ", inputs copied in", "both": ", inputs copied in and outputs out"}[spec.transfer]
-    return f"{spec.model} {spec.dtype} {spec.layout} {record.input_shape} on {environment.device_name}{size}{copies}"
+    mode = "" if spec.mode == "eager" else f" {spec.mode}"
+    mode += "" if spec.phase == "infer" else f" {spec.phase}"
+    return (
+        f"{spec.model} {spec.dtype} {spec.layout}{mode} {record.input_shape} on {environment.device_name}{size}{copies}"
+    )
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else format_figure(value)
 
 
 def _figures(row: Row, peak_bytes: int | None) -> Iterable[str]:
-    def figure(value: float | None) -> str:
-        return "" if value is None else format_figure(value)
-
     yield str(row.batch_size)
     if row.failure is not None:
         yield from ("",) * 6
         return
-    yield figure(row.samples_per_s)
+    yield _figure(row.samples_per_s)
     interval = throughput_interval(row)
     yield "" if interval is None else f"{100 * interval.half_width:.1f}"
-    yield figure(mean(row.device_ms))
-    yield figure(percentile(row.latency_ms, 50))
-    yield figure(percentile(row.latency_ms, 99))
+    yield _figure(mean(row.device_ms))
+    yield _figure(percentile(row.latency_ms, 50))
+    yield _figure(percentile(row.latency_ms, 99))
     yield "" if peak_bytes is None else f"{peak_bytes / MIB:.0f}"
 
 

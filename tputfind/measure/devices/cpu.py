@@ -88,7 +88,7 @@ class Cpu:
         """Only TF32 is a GPU's own format."""
         return "TF32 is a format of NVIDIA GPUs" if dtype == "tf32" else None
 
-    def limit_memory(self, limit_bytes: int | None) -> None:
+    def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:  # noqa: ARG002  # exact anyway
         """Limit the address space to that of the idle process and ``limit_bytes``, or to what is available."""
         if sys.platform != "linux":
             if limit_bytes is not None:

@@ -61,6 +61,7 @@ class Cuda:
     def __init__(self, index: int) -> None:
         self._index = index
         self._limit_bytes: int | None = None
+        self._by_module = True
         self._outside_before_bytes: int | None = None
         self._conf = allocator_conf()
         self._recorder: Recorder | None = None
@@ -102,11 +103,12 @@ class Cuda:
     @property
     def slows_first_step(self) -> bool:
         """Under a limit it is watched."""
-        return self._limit_bytes is not None
+        return self._limit_bytes is not None and self._by_module
 
-    def limit_memory(self, limit_bytes: int | None) -> None:
+    def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:
         """Make the device current, note what others hold, give the allocator what the context leaves of the limit."""
         self._limit_bytes = limit_bytes
+        self._by_module = by_module
         self._outside_before_bytes = self._used_bytes()
         if limit_bytes is not None and self._outside_before_bytes is None:
             raise BadRequest("--memory-limit: NVML does not answer, so what the context takes of it is not known")
@@ -122,7 +124,7 @@ class Cuda:
             return
         self._recorder = recorder = Recorder(self._index, expandable=expandable)
         recorder.outside(self._outside_bytes())
-        if self._limit_bytes is None:
+        if self._limit_bytes is None and self._by_module:
             once_before_every_module(lambda: recorder.outside(self._outside_bytes()))
 
     def trace(self, batch_size: int, *, complete: bool) -> Trace | None:
@@ -143,7 +145,7 @@ class Cuda:
         Kernels and library handles load as they are first used, outside the allocator, and on a card of that size they
         would find it full: there is no trying again for them.
         """
-        if self._limit_bytes is None:
+        if not self.slows_first_step:
             return step()
 
         def adjust(*_: object) -> None:
@@ -163,6 +165,9 @@ class Cuda:
     def check_limit(self) -> None:
         """Raise where context, libraries and the allocator together passed the limit in later steps."""
         if self._limit_bytes is not None:
+            if not self._by_module:  # nothing was taken off the allocator's share as it was loaded: let it give back
+                torch.cuda.synchronize(self._index)
+                torch.cuda.empty_cache()
             self._give_allocator_the_rest()
 
     def lift_limit(self) -> None:

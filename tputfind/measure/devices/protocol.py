@@ -56,8 +56,11 @@ class Device(Protocol):
     def refusal(self, dtype: str) -> str | None:
         """Say why it cannot compute in ``dtype``, or None where it can."""
 
-    def limit_memory(self, limit_bytes: int | None) -> None:
-        """Act from now on as if the device had this much memory in all. Call it once, before anything is built."""
+    def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:
+        """Act from now on as if the device had this much memory in all. Call it once, before anything is built.
+
+        ``by_module`` says whether the first step may be watched module by module: not where it was compiled.
+        """
 
     def record_allocations(self) -> None:
         """Keep what is asked of the memory allocator from now on, where that can be told. Call it after the limit."""

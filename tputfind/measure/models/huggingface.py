@@ -138,9 +138,8 @@ def _inputs(spec: Spec, module: Any, config: Any) -> Call:
     inputs: dict[str, object] = {"input_ids": Drawn((length,), dtype=torch.int64, below=text.vocab_size)}
     if "attention_mask" in takes:
         inputs["attention_mask"] = Drawn((length,), dtype=torch.int64, ones=True)
-    if (
-        "logits_to_keep" in takes
-    ):  # as generation does for the prompt: all keys and values, the logits of the next token
+    if "logits_to_keep" in takes and spec.phase == "infer":
+        # As generation does for the prompt: all keys and values, the logits of the next token.
         inputs |= {"logits_to_keep": 1, "use_cache": True}
     return (), inputs
 

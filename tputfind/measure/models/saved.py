@@ -27,6 +27,10 @@ def find(spec: Spec) -> Source:
         raise UnknownModel(f"there is no file {path}")
     if spec.weights is not None:
         raise BadRequest(f"--weights: {path} holds its own")
+    if spec.phase == "train":
+        raise BadRequest(f"--phase train: {path} holds a program for inference", "a factory may return the module")
+    if spec.mode == "compile" and path.suffix != _EXPORTED:
+        raise BadRequest(f"--mode compile: {path} is TorchScript, which torch.compile does not take")
     return _exported(spec, path) if path.suffix == _EXPORTED else _scripted(spec, path)
 
 

@@ -64,6 +64,9 @@ def find(spec: Spec) -> Source:
     if spec.model not in names:
         raise _unknown_name(spec.model, list(names))
     family = FAMILIES[names[spec.model]]
+    if spec.phase == "train" and (family.detects or family.quantized):
+        why = "takes targets beside its images" if family.detects else "computes in int8"
+        raise BadRequest(f"--phase train: {spec.model} {why}", "a factory may return a model that makes its own loss")
     file, weights = file_of(spec), _chosen_weights(spec)
     published = weights or models.get_model_weights(spec.model).DEFAULT
     own_shape = _own_shape(spec.model, names[spec.model], published)

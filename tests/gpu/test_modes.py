@@ -1,0 +1,67 @@
+"""Compiled models and CUDA graphs on a real GPU."""
+
+from __future__ import annotations
+
+import pytest
+from support.command import MODELS, run
+
+ROWS = ("--processes", 1, "--min-seconds", "0.5", "--dtype", "fp16", "--layout", "nhwc")
+
+
+@pytest.mark.gpu
+def test_a_cuda_graph_replays_what_the_model_computes_without_waiting_for_python(tmp_path):
+    eager = run(tmp_path, "resnet18", "--batch-sizes", "1,64", *ROWS)
+    graph = run(tmp_path, "resnet18", "--batch-sizes", "1,64", "--mode", "cudagraph", *ROWS)
+
+    assert (eager.status, graph.status) == (0, 0), graph.err
+    rows = graph.record("*-cudagraph-*").rows
+    assert [row.output.result for row in rows] == ["right", "right"]
+    faster = [
+        replay.samples_per_s / row.samples_per_s
+        for replay, row in zip(rows, eager.record("*-nhwc-nvidia-*").rows, strict=True)
+    ]
+    assert faster[0] > 1.5
+    assert faster[1] > 0.95
+
+
+@pytest.mark.gpu
+def test_a_model_that_waits_for_the_device_cannot_be_captured_and_the_line_says_why(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/compiled.py:waits_for_the_device", "--mode", "cudagraph", "--quiet", *ROWS)
+
+    assert ran.status == 3, ran.err
+    assert "--mode cudagraph on this device: " in ran.err
+    assert "captur" in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+@pytest.mark.gpu
+def test_the_largest_batch_of_a_cuda_graph_is_proven_from_both_sides_under_a_limit(tmp_path):
+    ran = run(tmp_path, "resnet18", "--mode", "cudagraph", "--memory-limit", "4GiB", *ROWS)
+
+    assert ran.status == 0, ran.err
+    edge, trials = ran.record().edge, {trial.batch_size: trial for trial in ran.record().trials}
+    assert edge.limited_by == "memory"
+    assert edge.fails_at == edge.largest_batch + 1
+    assert trials[edge.fails_at].failure.kind == "out_of_memory"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("more", [(), ("--memory-limit", "8GiB"), ("--transfer", "both")])
+def test_a_compiled_model_is_one_program_and_agrees_with_the_model_as_it_is(tmp_path, more):
+    ran = run(tmp_path, "resnet18", "--mode", "compile", "--batch-sizes", "2,64", *more, *ROWS)
+
+    assert ran.status == 0, ran.err
+    rows = ran.record().rows
+    assert [row.output.result for row in rows] == ["right", "right"]
+    assert [row.timings[0].compiled.graphs for row in rows] == [1, 1]
+    assert all(row.timings[0].compiled.seconds > 1 for row in rows)
+
+
+@pytest.mark.gpu
+def test_copies_go_beside_the_replay_of_a_cuda_graph(tmp_path):
+    ran = run(tmp_path, "resnet18", "--mode", "cudagraph", "--transfer", "both", "--batch-sizes", "64", *ROWS)
+
+    assert ran.status == 0, ran.err
+    (row,) = ran.record().rows
+    assert row.output.result == "right"
+    assert row.timings[0].copy_in_ms > 0

@@ -1,0 +1,139 @@
+"""Models that compilers and CUDA graphs take well or ill: each a factory for ``compiled.py:NAME``."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).softmax(-1)
+
+
+class InPieces(Small):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layers(x).sin()
+        torch._dynamo.graph_break()
+        return y.cos()
+
+
+class InPart(Small):
+    """Most of it is left to Python, behind one break."""
+
+    @torch.compiler.disable
+    def most(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.most(x) * 2
+
+
+class Wrong(Small):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x[:, :3])
+
+
+class ForEver(nn.Module):
+    """Compiled anew at every call: the number that counts them is a part of the program."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * self.calls
+
+
+class NotAtAll(nn.Module):
+    @torch.compiler.disable
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+class Otherwise(nn.Module):
+    """Computes something else where it is compiled, from batch 4 on."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (2 if torch.compiler.is_compiling() and len(x) >= 4 else 1)
+
+
+class WaitsForTheDevice(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x.sum().item()
+
+
+def _inputs(batch_size: int) -> torch.Tensor:
+    return torch.randn(batch_size, 8)
+
+
+def small():
+    return Small(), _inputs
+
+
+def in_pieces():
+    return InPieces(), _inputs
+
+
+def in_part():
+    return InPart(), _inputs
+
+
+def wrong():
+    return Wrong(), _inputs
+
+
+def compiled_something_else():
+    torch.compile(nn.Linear(2, 2), backend="eager")(torch.ones(1, 2))
+    return NotAtAll(), _inputs
+
+
+def normalised():
+    return nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4)), _inputs
+
+
+def for_ever():
+    return ForEver(), _inputs
+
+
+def not_at_all():
+    return NotAtAll(), _inputs
+
+
+def otherwise():
+    return Otherwise(), _inputs
+
+
+def waits_for_the_device():
+    return WaitsForTheDevice(), _inputs
+
+
+class Wide(nn.Module):
+    """64 MiB of weights in fp32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4096, 4096, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+def wide():
+    return Wide(), lambda batch_size: torch.randn(batch_size, 4096)
+
+
+def nothing_to_train():
+    return nn.ReLU(), _inputs
+
+
+class OwnLoss(Small):
+    def forward(self, x: torch.Tensor) -> dict:
+        return {"loss": super().forward(x).log().mean(), "scores": x}
+
+
+def own_loss():
+    return OwnLoss(), _inputs

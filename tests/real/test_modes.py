@@ -1,0 +1,102 @@
+"""Compiled models: one program for each batch size, set beside the model as it is, and never run uncompiled unseen."""
+
+from __future__ import annotations
+
+import shutil
+
+import pandas as pd
+import pytest
+from support.command import MODELS, QUICK, run
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
+COMPILED = ("--device", "cpu", "--mode", "compile", "--processes", 1, *QUICK)
+
+
+@needs_compiler
+def test_a_compiled_model_is_timed_checked_against_the_model_as_it_is_and_its_compiling_is_told(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/compiled.py:small", "--batch-sizes", "2,16", "--csv", "table.csv", *COMPILED)
+
+    assert ran.status == 0, ran.err
+    rows = ran.record().rows
+    assert [row.output.result for row in rows] == ["right", "right"]
+    table = pd.read_csv(tmp_path / "table.csv")
+    assert list(table["mode"]) == ["compile", "compile"]
+    assert list(table["graphs"]) == [1, 1]
+    assert list(table["compile_s"]) == pytest.approx([row.timings[0].compiled.seconds for row in rows], rel=1e-4)
+    assert all(row.timings[0].compiled.seconds > 0.2 for row in rows)  # each from nothing, whatever came before
+    assert "compile s" in ran.out
+
+
+@needs_compiler
+def test_the_search_compiles_every_batch_it_tries_and_what_takes_pieces_is_told(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/compiled.py:in_pieces", "--max-batch", 2, *COMPILED)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert (record.edge.largest_batch, record.edge.limited_by) == (2, "cap")
+    assert [trial.compiled.graphs for trial in record.trials] == [2] * len(record.trials)
+    assert "torch.compile took batch 1, 2 in part, with breaks: graphs made: 2, 2" in " ".join(ran.out.split())
+
+
+@needs_compiler
+def test_what_one_break_leaves_to_python_is_told_too(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/compiled.py:in_part", "--batch-sizes", 2, *COMPILED)
+
+    assert ran.status == 0, ran.err
+    assert "torch.compile took batch 2 in part" in " ".join(ran.out.split())
+
+
+@needs_compiler
+def test_a_model_that_fails_in_any_case_is_told_in_its_own_words(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/compiled.py:wrong", "--batch-sizes", 2, "--quiet", *COMPILED)
+
+    assert ran.status == 5
+    assert "mat1 and mat2 shapes cannot be multiplied (2x3 and 8x16)" in ran.err.splitlines()[-1]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("factory", "expected"),
+    [
+        (
+            "for_ever",
+            "cannot do --dtype fp32 --layout nchw --mode compile on cpu: it is compiled anew from step to step",
+        ),
+        ("compiled_something_else", "torch.compile compiles nothing of it"),
+        ("not_at_all", "torch.compile compiles nothing of it (--mode eager runs the model as it is)"),
+    ],
+)
+def test_what_would_run_uncompiled_is_refused_in_one_line(tmp_path, factory, expected):
+    ran = run(tmp_path, f"{MODELS}/compiled.py:{factory}", "--batch-sizes", 2, "--quiet", *COMPILED)
+
+    assert ran.status == 3, ran.err
+    assert expected in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+@needs_compiler
+def test_a_batch_that_comes_out_otherwise_when_compiled_is_no_result(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/compiled.py:otherwise", "--batch-sizes", "2,4,8", *COMPILED)
+
+    assert ran.status == 0, ran.err
+    assert [row.status for row in ran.record().rows] == ["ok", "wrong_output", "wrong_output"]
+    assert "(relative)" in ran.record().rows[1].failure.message
+    assert "--mode eager runs the model as it is" in ran.out
+
+
+def test_a_cuda_graph_takes_a_cuda_device(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/compiled.py:small", "--device", "cpu", "--mode", "cudagraph", "--quiet")
+
+    assert ran.status == 2
+    assert "--mode cudagraph: cpu has no CUDA graphs" in ran.err
+
+
+def test_records_of_another_mode_or_layout_have_names_of_their_own(tmp_path):
+    asked = (f"{MODELS}/compiled.py:small", "--device", "cpu", "--batch-sizes", 1, *QUICK)
+
+    run(tmp_path, *asked)
+    run(tmp_path, *asked, "--layout", "nhwc")
+
+    names = sorted(path.name.partition("-fp32-")[2].partition("-")[0] for path in (tmp_path / "results").glob("*.json"))
+    assert names[-1] == "nhwc"
+    assert len(names) == 2

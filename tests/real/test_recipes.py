@@ -1,0 +1,77 @@
+"""Lists of dtypes, layouts and modes, through the installed command."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+import torch
+from support.command import MODELS, QUICK, run
+
+import tputfind
+from tputfind.measure.workload import Workload, inference
+from tputfind.report import snippet
+
+
+def test_every_combination_is_measured_and_what_the_device_cannot_do_is_a_row(tmp_path):
+    asked = ("--dtype", "fp32,tf32,bf16", "--layout", "nchw,nhwc", "--device", "cpu", "--batch-sizes", "2,4")
+
+    ran = run(tmp_path, "mobilenet_v3_small", "--image-size", 32, *asked, "--csv", "all.csv", *QUICK)
+
+    assert ran.status == 3
+    assert "cpu cannot do --dtype tf32" in ran.err
+    table = pd.read_csv(tmp_path / "all.csv")
+    found = {(dtype, layout): list(rows["status"]) for (dtype, layout), rows in table.groupby(["dtype", "layout"])}
+    assert found == {
+        (dtype, layout): ["unsupported"] if dtype == "tf32" else ["ok", "ok"]
+        for dtype in ("fp32", "tf32", "bf16")
+        for layout in ("nchw", "nhwc")
+    }
+    assert len(list((tmp_path / "results").glob("*.json"))) == 6
+    assert "mobilenet_v3_small in 6 recipes" in ran.out
+    assert "Best recipe" in ran.out
+
+
+def test_what_the_model_cannot_do_ends_no_list(tmp_path):
+    ran = run(tmp_path, "s3d", "--dtype", "fp16,fp32", "--device", "cpu",
+              "--batch-sizes", 1, "--csv", "all.csv", "--no-save", *QUICK)  # fmt: skip
+
+    assert ran.status == 3, ran.err
+    table = pd.read_csv(tmp_path / "all.csv")
+    assert dict(zip(table["dtype"], table["status"], strict=True)) == {"fp16": "unsupported", "fp32": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--dtype", "fp32,fp23"], "'fp23' is none of fp32, tf32"),
+        (["--dtype", "fp32,"], "'' is none of fp32, tf32"),
+        (["--dtype", "fp32,bf16", "--json", "x.json"], "--json holds one record"),
+    ],
+)
+def test_a_wrong_list_is_one_line_before_anything_is_measured(tmp_path, arguments, expected):
+    ran = run(tmp_path, f"{MODELS}/compiled.py:small", "--device", "cpu", *arguments)
+
+    assert ran.status == 2
+    assert expected in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("more", [(), ("--layout", "nhwc", "--dtype", "amp-bf16"), ("--phase", "train")])
+def test_the_lines_of_python_run_as_they_stand_and_compute_the_same(tmp_path, more):
+    ran = run(tmp_path, "mobilenet_v3_small", "--image-size", 32, "--device", "cpu", "--batch-sizes", 2, *more, *QUICK)
+    record = tputfind.load_record(next((tmp_path / "results").glob("*.json")))
+    lines = "\n".join(snippet.lines(record, 2)).replace('weights="DEFAULT"', "weights=None")  # which are not fetched
+
+    names = {"labels": torch.tensor([0, 1])}
+    exec(lines, names)
+
+    assert ran.status == 0, ran.err
+    assert names["y"].shape == (2, 1000)
+    if record.spec.phase == "infer":
+        workload = Workload(record.spec, torch.device("cpu"))
+        with inference():
+            batch = workload.batch(2)
+            expected = batch()
+            names["model"].load_state_dict(workload._module.state_dict())
+            exec("x = given\n" + lines[lines.index("with ") :], names | {"given": batch._inputs[0][0]}, again := {})
+        assert torch.equal(again["y"], expected)

@@ -1,0 +1,132 @@
+"""Steps of training: what they compute, what they need, and what cannot be trained."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from support.command import MODELS, QUICK, run
+from torch.nn.functional import cross_entropy
+
+import tputfind
+from tputfind.measure.training import loss_of
+from tputfind.measure.workload import Workload, gradients
+from tputfind.spec import read_spec
+
+SMALL = f"{MODELS}/compiled.py:small"
+TRAIN = ("--device", "cpu", "--phase", "train", *QUICK)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [(), ("--optimizer", "adamw"), ("--dtype", "bf16"), ("--dtype", "amp-bf16", "--layout", "nhwc")],
+)
+def test_a_step_of_training_is_timed_and_its_loss_stays_a_number(tmp_path, more):
+    ran = run(tmp_path, "mobilenet_v3_small", "--image-size", 32, "--batch-sizes", "2,8", *more, *TRAIN)
+
+    assert ran.status == 0, ran.err
+    record = ran.record("*-train-*")
+    assert [row.output.result for row in record.rows] == ["loss", "loss"]
+    assert record.spec.phase == "train"
+    assert "train" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "make"),
+    [("sgd", lambda weights: torch.optim.SGD(weights, lr=1e-4, momentum=0.9)), ("adamw", torch.optim.AdamW)],
+)
+def test_the_step_computes_what_a_plain_loop_does(optimizer, make):
+    workload = Workload(read_spec(SMALL, {"phase": "train", "optimizer": optimizer}), torch.device("cpu"))
+    plain = Workload(read_spec(SMALL, {}), torch.device("cpu"))
+    module, batch = plain._module.train(), plain.batch(8)
+    steps = make(module.parameters())
+    if optimizer == "adamw":
+        steps.param_groups[0]["lr"] = 1e-4
+
+    with gradients("train"):
+        trained = workload.batch(8)
+        losses = [float(trained()) for _ in range(3)]
+        expected = []
+        for _ in range(3):
+            loss = cross_entropy(batch(), torch.arange(8) % 4)
+            steps.zero_grad()
+            loss.backward()
+            steps.step()
+            expected.append(loss.item())
+
+    assert losses == pytest.approx(expected, rel=1e-6)
+    assert losses[0] != losses[2]
+    assert all(map(torch.equal, workload._module.parameters(), module.parameters()))
+
+
+def test_gradients_and_what_the_optimizer_keeps_are_part_of_the_peak(tmp_path):
+    model, weights_mib = f"{MODELS}/compiled.py:wide", 64
+    peaks_mib = {}
+    for name, more in {"infer": (), "sgd": TRAIN, "adamw": (*TRAIN, "--optimizer", "adamw")}.items():
+        asked = ("--device", "cpu", "--max-batch", 1, "--json", f"{name}.json", "--no-save", *QUICK)
+        ran = run(tmp_path, model, *asked, *more)
+        assert ran.status == 0, ran.err
+        (trial,) = tputfind.load_record(tmp_path / f"{name}.json").trials
+        peaks_mib[name] = trial.peak_allocated_bytes / 2**20
+
+    assert peaks_mib["sgd"] - peaks_mib["infer"] == pytest.approx(2 * weights_mib, rel=0.3)  # gradient, momentum
+    assert peaks_mib["adamw"] - peaks_mib["sgd"] > 0.9 * weights_mib  # a second moment, and what its step takes besides
+
+
+def test_a_scaler_of_gradients_has_found_its_scale_before_anything_is_measured():
+    workload = Workload(read_spec(SMALL, {"phase": "train", "dtype": "amp-fp16"}), torch.device("cpu"))
+    scaler = workload._training._scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+
+    with gradients("train"):
+        batch = workload.batch(8)
+
+    assert scaler.get_scale() < 2**40
+    assert len(workload._training._optimizer.state) == 4
+    assert workload.check_training(batch).result == "loss"
+
+
+def test_a_model_that_returns_a_loss_is_trained_by_that():
+    loss = torch.ones((), requires_grad=True)
+
+    assert loss_of({"loss": loss, "scores": torch.ones(2, 3)}) is loss
+    assert loss_of(transformers.modeling_outputs.SequenceClassifierOutput(loss=loss)) is loss
+
+
+def test_checkpointing_is_what_the_library_of_the_model_makes_of_it(tmp_path):
+    config = transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=99
+    )
+    config.save_pretrained(tmp_path / "tiny")
+    asked = {"phase": "train", "grad_checkpoint": True}
+
+    encoder = Workload(read_spec(f"hf:{tmp_path}/tiny", asked), torch.device("cpu"))
+    vision = Workload(read_spec("timm:test_vit", asked), torch.device("cpu"))
+    ran = run(tmp_path, "hf:tiny", "--grad-checkpoint", "--sequence-length", 8, "--batch-sizes", 2, *TRAIN)
+
+    assert encoder._module.is_gradient_checkpointing
+    assert vision._module.grad_checkpointing
+    assert ran.status == 0, ran.err
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "expected"),
+    [
+        ("ssd300_vgg16", ("--phase", "train"), "ssd300_vgg16 takes targets beside its images"),
+        ("quantized_resnet18", ("--phase", "train"), "quantized_resnet18 computes in int8"),
+        (f"{MODELS}/compiled.py:nothing_to_train", ("--phase", "train"), "has nothing to train"),
+        ("resnet18", ("--phase", "train", "--grad-checkpoint"), "--grad-checkpoint: resnet18 does not offer it"),
+        ("resnet18", ("--phase", "train", "--mode", "cudagraph"), "--mode cudagraph captures inference"),
+        ("resnet18", ("--phase", "train", "--dtype", "fp16"), "--phase train in pure fp16 comes to NaN"),
+        ("traced.pt", ("--phase", "train", "--input-size", "8"), "traced.pt holds a program for inference"),
+        (f"{MODELS}/compiled.py:normalised", ("--phase", "train"), "cannot be trained on 1 sample (--granularity 2"),
+        ("resnet18", ("--optimizer", "adamw"), "--optimizer and --grad-checkpoint are for --phase train"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_line(tmp_path, model, more, expected):
+    torch.jit.save(torch.jit.trace(torch.nn.Linear(8, 2), torch.ones(1, 8)), tmp_path / "traced.pt")
+
+    ran = run(tmp_path, model, "--device", "cpu", "--quiet", *more)
+
+    assert ran.status == 2, ran.err
+    assert expected in ran.err
+    assert len(ran.err.splitlines()) == 1

@@ -1,0 +1,93 @@
+"""What several recipes of one model tell together."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from support.records import example, row
+
+from tputfind import recipes
+from tputfind.record import Failure, Row
+from tputfind.report import snippet, terminal
+
+VALUES = {"dtype": ["fp32", "fp16", "bf16"], "layout": ["nchw", "nhwc"], "mode": ["eager", "compile", "cudagraph"]}
+LISTS = {name: st.lists(st.sampled_from(values), min_size=1, max_size=4) for name, values in VALUES.items()}
+
+
+def measured(device_ms: float, dtype: str = "fp16", layout: str = "nchw", mode: str = "eager", batch_size: int = 8):
+    """A record of a recipe with one row, of which a batch takes so long."""
+    spec = msgspec.structs.replace(example().spec, dtype=dtype, layout=layout, mode=mode)
+    return msgspec.structs.replace(example(), spec=spec, rows=(row(batch_size, device_ms),), notices=())
+
+
+def failed(**recipe: str):
+    record = measured(1.0, **recipe)
+    rows = (Row(batch_size=1, failure=Failure(kind="unsupported", message="no kernel")),)
+    return msgspec.structs.replace(record, rows=rows, edge=None)
+
+
+@given(st.fixed_dictionaries({}, optional=LISTS))
+def test_lists_ask_for_every_combination_once_the_first_values_first(lists):
+    asked = {name: ",".join(values) for name, values in lists.items()} | {"slo": "5ms"}
+
+    found = list(recipes.each(asked))
+
+    assert len(found) == len({tuple(one.items()) for one in found})
+    for name, values in lists.items():
+        assert list(dict.fromkeys(one[name] for one in found)) == list(dict.fromkeys(values))
+    assert all(one["slo"] == "5ms" and one.keys() == asked.keys() for one in found)
+
+
+def test_the_fastest_recipe_is_named_with_what_it_gains_over_plain_eager_in_its_dtype():
+    records = [
+        measured(8.0, dtype="fp32"),
+        measured(4.0),
+        measured(2.5, layout="nhwc"),
+        measured(2.0, mode="compile"),
+        measured(1.0, layout="nhwc", mode="compile"),
+        failed(mode="cudagraph"),
+    ]
+
+    told = dict(recipes.answers(records))
+
+    assert told["Best recipe"] == "fp16 nhwc compile, batch 8: 8000 samples/s, 4.00 times plain fp16 nchw eager"
+    assert told["By mode"] == "fp16 nchw compile 2.00 times eager; fp16 nhwc compile 2.50 times eager"
+    assert told["By layout"] == "fp16 nhwc eager 1.60 times nchw; fp16 nhwc compile 2.00 times nchw"
+
+
+def test_a_gain_that_does_not_stand_out_from_the_noise_is_none():
+    told = dict(recipes.answers([measured(1.0), measured(0.999, mode="compile")]))
+
+    assert told["By mode"] == "fp16 nchw compile no faster than eager (1.00 times, within the noise)"
+
+
+def test_nothing_is_said_of_recipes_of_which_none_was_timed():
+    assert not list(recipes.answers([failed(), failed(mode="compile")]))
+
+
+def test_recipes_stand_side_by_side_in_the_report_and_those_that_failed_with_them():
+    records = [measured(4.0), measured(2.0, mode="compile"), failed(mode="cudagraph")]
+    paper = io.StringIO()
+
+    terminal.print_report(records, Console(file=paper, width=80))
+
+    shown = paper.getvalue()
+    assert "resnet50 in 3 recipes" in shown
+    assert any("cudagraph" in line and "unsupported" in line for line in shown.splitlines())
+    assert "model = torch.compile(model, dynamic=False)" in shown
+    assert "resnet50 in 3 recipes" in terminal.to_markdown(records).decode()
+    assert "recipes" not in terminal.to_markdown(records[:1]).decode()
+
+
+def test_the_lines_of_python_say_how_it_was_run():
+    graph = list(snippet.lines(measured(1.0, layout="nhwc", mode="cudagraph"), 8))
+
+    assert 'model = model.to("cuda", torch.float16).to(memory_format=torch.channels_last)' in graph
+    assert any("torch.cuda.graph(graph)" in line for line in graph)
+    assert 'with torch.inference_mode(), torch.autocast("cuda", torch.bfloat16):' in list(
+        snippet.lines(measured(1.0, dtype="amp-bf16"), 8)
+    )

@@ -1,0 +1,81 @@
+"""Recipes: the ways to run a model that lists of dtypes, layouts and modes ask for; which is best, and by how much."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+from tputfind.record import Record, Row
+from tputfind.spec import Spec
+from tputfind.summary import fastest, throughput_interval
+from tputfind.units import format_figure
+
+LISTED: Final = "dtype", "layout", "mode"
+"""The options that take several values, apart by commas."""
+Part = Literal["layout", "mode"]
+_PLAIN: Final[dict[Part, str]] = {"layout": "nchw", "mode": "eager"}
+
+
+def each(options: Mapping[str, object]) -> Iterator[dict[str, object]]:
+    """Yield the options of every recipe that the lists among them ask for, the first values first."""
+    lists = {name: value.split(",") for name in LISTED if isinstance(value := options.get(name), str)}
+    for values in itertools.product(*(dict.fromkeys(values) for values in lists.values())):
+        yield {**options, **dict(zip(lists, values, strict=True))}
+
+
+def name_of(spec: Spec) -> str:
+    """Name the recipe of a spec: ``fp16 nhwc compile``."""
+    return " ".join([spec.dtype, spec.layout, spec.mode, *(["train"] if spec.phase == "train" else [])])
+
+
+def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
+    """Yield what the records of one model in several recipes tell together, each a label and a text."""
+    best = best_of(records)
+    if best is None:
+        return
+    record, row = best
+    plain = _like(record.spec, records, **_PLAIN)
+    against = [] if plain in (None, record) else list(_set_beside(record, plain, f"plain {name_of(plain.spec)}"))
+    rate = f"{format_figure(row.samples_per_s or 0.0)} samples/s"
+    yield "Best recipe", ", ".join([f"{name_of(record.spec)}, batch {row.batch_size}: {rate}", *against])
+    for part in ("mode", "layout"):
+        compared = list(_compared(part, records))
+        if compared:
+            yield f"By {part}", "; ".join(compared)
+
+
+def best_of(records: Sequence[Record]) -> tuple[Record, Row] | None:
+    """Return the record and the row of the highest throughput; None where nothing was timed."""
+    known = [(record, row) for record in records if (row := fastest(record.rows)) is not None]
+    return max(known, key=lambda one: one[1].samples_per_s or 0.0, default=None)
+
+
+def _compared(part: Part, records: Sequence[Record]) -> Iterator[str]:
+    """Say of every recipe what the part that is not plain brings."""
+    for record in records:
+        plain = _like(record.spec, records, **{part: _PLAIN[part]})
+        if plain not in (None, record):
+            yield from (f"{name_of(record.spec)} {told}" for told in _set_beside(record, plain, _PLAIN[part]))
+
+
+def _like(spec: Spec, records: Sequence[Record], **parts: str) -> Record | None:
+    """Return the record of the recipe that differs from a spec's in nothing but these parts, if there is one."""
+    wanted = [parts.get(name, getattr(spec, name)) for name in LISTED]
+    return next((one for one in records if [getattr(one.spec, name) for name in LISTED] == wanted), None)
+
+
+def _set_beside(record: Record, plain: Record, what: str) -> Iterator[str]:
+    """Say how many times as fast the best batch of one is as that of the other, if both were timed.
+
+    Where their intervals meet, neither is faster.
+    """
+    here, there = fastest(record.rows), fastest(plain.rows)
+    if here is None or there is None:
+        return
+    ratio = (here.samples_per_s or 0.0) / (there.samples_per_s or 1.0)
+    one, other = throughput_interval(here), throughput_interval(there)
+    if one is not None and other is not None and one.low <= other.high and other.low <= one.high:
+        yield f"no faster than {what} ({ratio:.2f} times, within the noise)"
+    else:
+        yield f"{ratio:.2f} times {what}"

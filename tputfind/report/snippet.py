@@ -1,0 +1,83 @@
+"""The lines of Python that run a model as it was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from tputfind.record import Record
+from tputfind.spec import Spec
+
+_TORCH_DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
+_AUTOCAST = {"amp-fp16": "torch.float16", "amp-bf16": "torch.bfloat16"}
+
+
+def lines(record: Record, batch_size: int) -> Iterator[str]:
+    """Yield the lines that run the step of a record at a batch size."""
+    spec = record.spec
+    device = record.environment.device.partition(":")[0]
+    yield from _model(spec)
+    if spec.dtype == "tf32":
+        yield "torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True"
+    dtype = _TORCH_DTYPES.get(spec.dtype, "torch.float32")
+    nhwc = ".to(memory_format=torch.channels_last)" if spec.layout == "nhwc" else ""
+    yield f'model = model.to("{device}", {dtype}){nhwc}'
+    if spec.mode == "compile":
+        yield "model = torch.compile(model, dynamic=False)"
+    shape = record.input_shape.split("x")
+    if spec.source in ("torchvision", "timm") and all(length.isdigit() for length in shape):
+        yield f'x = torch.randn({", ".join([str(batch_size), *shape])}, device="{device}", dtype={dtype}){nhwc}'
+    else:
+        yield f"x = ...  # {batch_size} samples of {record.input_shape}, as the model takes them"
+    modes = "torch.enable_grad()" if spec.phase == "train" else "torch.inference_mode()"
+    if spec.dtype in _AUTOCAST:
+        modes += f', torch.autocast("{device}", {_AUTOCAST[spec.dtype]})'
+    yield from _step(spec, modes)
+
+
+def _model(spec: Spec) -> Iterator[str]:
+    name = spec.model.partition(":")[2]
+    weights = json.dumps(spec.weights or "DEFAULT")
+    end = ".train()" if spec.phase == "train" else ".eval()"
+    match spec.source:
+        case "torchvision":
+            yield "import torch, torchvision"
+            yield f"model = torchvision.models.get_model({json.dumps(spec.model)}, weights={weights}){end}"
+        case "timm":
+            yield "import timm, torch"
+            yield f"model = timm.create_model({json.dumps(name)}, pretrained=True){end}"
+        case _:
+            yield "import torch"
+            yield f"model = ...{end}  # {spec.model}"
+
+
+def _step(spec: Spec, modes: str) -> Iterator[str]:
+    if spec.mode == "cudagraph":
+        yield "side = torch.cuda.Stream()"
+        yield "side.wait_stream(torch.cuda.current_stream())"
+        yield f"with {modes}, torch.cuda.stream(side):"
+        yield "    for _ in range(3):"
+        yield "        model(x)"
+        yield "torch.cuda.current_stream().wait_stream(side)"
+        yield "graph = torch.cuda.CUDAGraph()"
+        yield f"with {modes}, torch.cuda.graph(graph):"
+        yield "    y = model(x)"
+        yield "graph.replay()  # after x.copy_(...): y then holds the outputs"
+        return
+    if spec.phase == "train":
+        make = (
+            "SGD(model.parameters(), lr=1e-4, momentum=0.9)"
+            if spec.optimizer != "adamw"
+            else "AdamW(model.parameters())"
+        )
+        yield f"optimizer = torch.optim.{make}"
+    yield f"with {modes}:"
+    yield "    y = model(x)"
+    if spec.phase == "train":
+        scaled = spec.dtype == "amp-fp16"
+        if scaled:
+            yield "scaler = torch.amp.GradScaler()  # once, and not at every step"
+        yield "loss = torch.nn.functional.cross_entropy(y.float(), labels)"
+        yield "scaler.scale(loss).backward()" if scaled else "loss.backward()"
+        yield "scaler.step(optimizer), scaler.update()" if scaled else "optimizer.step()"
+        yield "optimizer.zero_grad()"
