@@ -27,6 +27,7 @@ def test_a_compiled_model_is_timed_checked_against_the_model_as_it_is_and_its_co
     assert "compile s" in ran.out
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_the_search_compiles_every_batch_it_tries_and_what_takes_pieces_is_told(tmp_path):
     ran = run(tmp_path, f"{MODELS}/compiled.py:in_pieces", "--max-batch", 2, *COMPILED)
@@ -38,6 +39,7 @@ def test_the_search_compiles_every_batch_it_tries_and_what_takes_pieces_is_told(
     assert "torch.compile took batch 1, 2 in part, with breaks: graphs made: 2, 2" in " ".join(ran.out.split())
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_what_one_break_leaves_to_python_is_told_too(tmp_path):
     ran = run(tmp_path, f"{MODELS}/compiled.py:in_part", "--batch-sizes", 2, *COMPILED)
@@ -46,6 +48,7 @@ def test_what_one_break_leaves_to_python_is_told_too(tmp_path):
     assert "torch.compile took batch 2 in part" in " ".join(ran.out.split())
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_model_that_fails_in_any_case_is_told_in_its_own_words(tmp_path):
     ran = run(tmp_path, f"{MODELS}/compiled.py:wrong", "--batch-sizes", 2, "--quiet", *COMPILED)
@@ -74,6 +77,7 @@ def test_what_would_run_uncompiled_is_refused_in_one_line(tmp_path, factory, exp
     assert len(ran.err.splitlines()) == 1
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_batch_that_comes_out_otherwise_when_compiled_is_no_result(tmp_path):
     ran = run(tmp_path, f"{MODELS}/compiled.py:otherwise", "--batch-sizes", "2,4,8", *COMPILED)

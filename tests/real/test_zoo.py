@@ -58,11 +58,12 @@ def test_every_model_builds_takes_its_input_and_is_what_its_published_weights_ar
     assert own == (0 if named.family == "quantized" else named.parameters)  # those of int8 are no parameters
 
 
+@pytest.mark.zoo
 def test_a_detector_leaves_an_image_of_its_own_size_as_it_is():
     for named in NAMED:
         if named.family == "detection":
             workload = Workload(read_spec(named.name, {}), torch.device("cpu"))
-            (images,) = workload.batch(1)._arguments
+            (images,) = workload.batch(1)._inputs[0]
 
             (inside,) = workload._module.transform(images)[0].image_sizes
 
