@@ -1,16 +1,20 @@
 """Each of torchvision's models at two batch sizes, through the tool: which run, and why the others do not.
 
-    python benchmarks/zoo.py --dtypes fp16,amp-fp16 --batch-sizes 1,8 --csv results/zoo-nvidia-h200.csv
+    python benchmarks/zoo.py --dtypes fp16,amp-fp16 --batch-sizes 1,8 --at-once 4 --csv results/zoo-nvidia-h200.csv
 
 A model is measured in the first of the dtypes; where it fails there, its line stays and the next dtype has another. The
-table is written after every model. Few batches are timed, in one process: what it shows is whether they run.
+table is written after every model. It shows whether they run, and not how fast: few batches are timed, in one process,
+while other models run beside it.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
+from queue import SimpleQueue
 
 import pandas as pd
 
@@ -34,25 +38,46 @@ def main() -> None:
     asked.add_argument("--batch-sizes", default="1,8")
     asked.add_argument("--image-size", help="for a quick try; the models' own otherwise")
     asked.add_argument("--device", default="auto")
+    asked.add_argument("--at-once", type=int, default=1, help="models")
     asked.add_argument("--csv")
     options = asked.parse_args()
+    given = {name: getattr(options, name) for name in ("batch_sizes", "device", "image_size")} | QUICK
     lines: list[dict[str, object]] = []
-    with Children() as children:
-        for model in catalogue.asked("*", children):
-            if not fnmatchcase(model.name, options.models):
-                continue
-            for dtype in options.dtypes.split(","):
-                given = {"dtype": dtype, "batch_sizes": options.batch_sizes, "device": options.device}
-                found = list(measured(model, given | {"image_size": options.image_size} | QUICK, children))
-                lines += found
-                for line in found:
-                    print(*line.values(), flush=True)
-                if options.csv:
-                    pd.DataFrame(lines).to_csv(options.csv, index=False, float_format="%.6g")
-                if all(line["status"] == "ok" for line in found):
-                    break
+    idle: SimpleQueue[Children] = SimpleQueue()
+    with ExitStack() as opened:
+        for _ in range(options.at_once):
+            idle.put(opened.enter_context(Children()))
+
+        def in_turn(model: NamedModel) -> list[dict[str, object]]:
+            children = idle.get()
+            try:
+                return list(in_first_dtype(model, options.dtypes.split(","), given, children))
+            finally:
+                idle.put(children)
+
+        first = idle.get()
+        models = [model for model in catalogue.asked("*", first) if fnmatchcase(model.name, options.models)]
+        idle.put(first)
+        pool = opened.enter_context(ThreadPoolExecutor(options.at_once))
+        for found in pool.map(in_turn, models):
+            lines += found
+            for line in found:
+                print(*line.values(), flush=True)
+            if options.csv:
+                pd.DataFrame(lines).to_csv(options.csv, index=False)
     statuses = pd.DataFrame(lines).groupby(["family", "dtype", "batch_size", "status"]).size()
     print(statuses.to_string())
+
+
+def in_first_dtype(
+    model: NamedModel, dtypes: list[str], options: dict[str, object], children: Children
+) -> Iterator[dict[str, object]]:
+    """Yield the lines of the first dtype in which a model runs, and of those before it."""
+    for dtype in dtypes:
+        lines = list(measured(model, options | {"dtype": dtype}, children))
+        yield from lines
+        if all(line["status"] == "ok" for line in lines):
+            return
 
 
 def measured(model: NamedModel, options: dict[str, object], children: Children) -> Iterator[dict[str, object]]:
@@ -71,13 +96,12 @@ def measured(model: NamedModel, options: dict[str, object], children: Children) 
             **named,
             "batch_size": row.batch_size,
             "status": row.status,
-            "samples_per_s": row.samples_per_s,
             "output": row.output.result if row.output else "",
             "reason": row.failure.message if row.failure else (row.output.remark if row.output else ""),
         }
     if not rows:
         batch_size = (spec.batch_sizes or (1,))[0]
-        line = {**named, "batch_size": batch_size, "status": "refused", "samples_per_s": None, "output": ""}
+        line = {**named, "batch_size": batch_size, "status": "refused", "output": ""}
         yield line | {"reason": reason}
 
 

@@ -81,12 +81,8 @@ def keeper_of(folder: Path | None, spec: Spec, inspection: Inspection) -> files.
     Its name in the folder says the model, the dtype, the device, and what else is not as it is by default.
     """
     name = spec.model.replace(".py:", "-").rpartition("/")[2]
-    odd = [
-        asked
-        for asked, default in ((spec.layout, "nchw"), (spec.mode, "eager"), (spec.phase, "infer"))
-        if asked != default
-    ]
-    parts = (name, spec.dtype, *odd, inspection.environment.device_name)
+    layout = () if spec.layout == "nchw" else (spec.layout,)
+    parts = (name, spec.dtype, *layout, *spec.way, inspection.environment.device_name)
     return files.Keeper(folder, "-".join(map(files.slug, parts)))
 
 

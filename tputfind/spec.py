@@ -111,6 +111,16 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
             return "file"
         return "factory" if apart else "torchvision"
 
+    @property
+    def way(self) -> tuple[str, ...]:
+        """The mode and the phase, where they are not the defaults."""
+        return tuple(word for word in (self.mode, self.phase) if word not in ("eager", "infer"))
+
+    @property
+    def scales_gradients(self) -> bool:
+        """Whether a step trains with gradients in fp16, which a scaler keeps from vanishing."""
+        return self.phase == "train" and self.dtype == "amp-fp16"
+
     def __post_init__(self) -> None:
         """Check what no single field shows; msgspec calls this for a record's spec too."""
         problems = _conflicts(self)

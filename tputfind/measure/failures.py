@@ -221,6 +221,11 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
 
 
+def said(error: BaseException) -> str:
+    """Return the first line of what an error says, or its type where it says nothing."""
+    return in_short((_text(error).splitlines() or [type(error).__name__])[0])
+
+
 def _first_line(error: BaseException, text: str) -> str:
     lines = text.splitlines()
     if isinstance(error, CannotRunSo):

@@ -43,7 +43,7 @@ class Training:
         if not weights:
             raise BadRequest(f"--phase train: {spec.model} has nothing to train")
         self._optimizer = _OPTIMIZERS[spec.optimizer or "sgd"](weights, lr=_LEARNING_RATE)
-        self._scaler = torch.amp.GradScaler(device.type) if spec.dtype == "amp-fp16" else None
+        self._scaler = torch.amp.GradScaler(device.type) if spec.scales_gradients else None
         self._scale = 0.0
 
     def step_of(self, model: Callable[..., object]) -> Callable[..., torch.Tensor]:
@@ -70,13 +70,14 @@ class Training:
         Raises:
             CannotRunSo: it skips all of them.
         """
-        for _ in range(_MOST_SKIPPED if self._scaler is not None else 0):
+        if self._scaler is None:
+            return
+        for _ in range(_MOST_SKIPPED):
             step()
             if self._optimizer.state:
-                self._scale = self._scaler.get_scale() if self._scaler is not None else 0.0
+                self._scale = self._scaler.get_scale()
                 return
-        if self._scaler is not None:
-            raise CannotRunSo("its gradients are finite at no scale, so that the optimizer never takes a step")
+        raise CannotRunSo("its gradients are finite at no scale, so that the optimizer never takes a step")
 
     def check(self, step: Callable[[], object]) -> OutputCheck:
         """Take one more step; say whether its loss is a number, and whether the optimiser stepped every time."""

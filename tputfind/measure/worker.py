@@ -250,9 +250,8 @@ def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded) -> Ti
     warm_up = windows.warm_up
     copies_ms = (None, None) if loaded.transfer is None else loaded.transfer.copies_ms(device)
     # On the CPU the call is the work, and a gradient scaler waits for it: there is no submitting it apart.
-    scaled = spec.phase == "train" and spec.dtype == "amp-fp16"
-    enqueue_ms = [] if scaled or device.torch_device.type == "cpu" else windows.enqueue_ms
-    no_first = scaled or spec.mode != "eager" or device.slows_first_step
+    enqueue_ms = [] if spec.scales_gradients or device.torch_device.type == "cpu" else windows.enqueue_ms
+    no_first = spec.scales_gradients or spec.mode != "eager" or device.slows_first_step
     return Timing(
         device_ms=_to_nanoseconds(windows.device_ms),
         latency_ms=_to_nanoseconds(windows.latency_ms),

@@ -36,7 +36,8 @@ def print_report(records: Sequence[Record], console: Console) -> None:
 
     Where a model was measured in several recipes, each has its table, and one at the end sets them side by side.
     """
-    apart = len(records) == 1 or bool(_in_recipes(records))
+    in_recipes = _in_recipes(records)
+    apart = len(records) == 1 or bool(in_recipes)
     if not apart:
         console.print(_table(records, box.SIMPLE_HEAD))
     for record in records:
@@ -46,23 +47,25 @@ def print_report(records: Sequence[Record], console: Console) -> None:
             console.print(table)
         else:
             console.print(Text(_title(record), style="italic"))
-        for label, text in summary(record):
-            console.print(f"[bold]{label:<14}[/bold] ", end="")
-            console.print(text, highlight=False, markup=False)
+        _print_answers(summary(record), console)
         for notice in record.notices:
             console.print("[yellow]notice[/yellow] ", end="")
             console.print(_notice_line(notice), highlight=False, markup=False)
         console.print()
-    for of_model in _in_recipes(records):
+    for of_model in in_recipes:
         table = _recipes_table(of_model, box.SIMPLE_HEAD)
         table.title = Text(_recipes_title(of_model))
         console.print(table)
-        for label, text in recipes.answers(of_model):
-            console.print(f"[bold]{label:<14}[/bold] ", end="")
-            console.print(text, highlight=False, markup=False)
+        _print_answers(recipes.answers(of_model), console)
         for line in _code(of_model):
             console.print(Text(f"  {line}"), soft_wrap=True)
         console.print()
+
+
+def _print_answers(answers: Iterable[tuple[str, str]], console: Console) -> None:
+    for label, text in answers:
+        console.print(f"[bold]{label:<14}[/bold] ", end="")
+        console.print(text, highlight=False, markup=False)
 
 
 def _recipes_title(records: Sequence[Record]) -> str:
@@ -208,11 +211,8 @@ def _title(record: Record) -> str:
     memory = environment.memory_total_bytes if spec.memory_limit_bytes is None else spec.memory_limit_bytes
     size = "" if memory is None else f", {format_bytes(memory)}"
     copies = {"none": "", "h2d": ", inputs copied in", "both": ", inputs copied in and outputs out"}[spec.transfer]
-    mode = "" if spec.mode == "eager" else f" {spec.mode}"
-    mode += "" if spec.phase == "infer" else f" {spec.phase}"
-    return (
-        f"{spec.model} {spec.dtype} {spec.layout}{mode} {record.input_shape} on {environment.device_name}{size}{copies}"
-    )
+    recipe = " ".join((spec.dtype, spec.layout, *spec.way))
+    return f"{spec.model} {recipe} {record.input_shape} on {environment.device_name}{size}{copies}"
 
 
 def _figure(value: float | None) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from tputfind.errors import BadRequest, UnknownModel
+from tputfind.measure.failures import said
 from tputfind.measure.inputs import Call, Drawn, Inputs
 from tputfind.measure.messages import NamedModel
 from tputfind.measure.models.extras import imported
@@ -77,11 +78,7 @@ def _config(transformers: Any, name: str, *, fetch: bool) -> Any:
     except Exception as error:  # of the hub's, the file system's, or of a configuration that is not valid
         near = [one for one in get_close_matches(name.lower(), types, n=3) if one != name]
         hint = f"did you mean {' or '.join(PREFIX + one for one in near)}?" if near else _NOTHING_FETCHED
-        raise UnknownModel(f"there is no configuration {name!r} here: {_first_line(error)}", hint) from None
-
-
-def _first_line(error: Exception) -> str:
-    return (f"{error}".strip().splitlines() or [type(error).__name__])[0]
+        raise UnknownModel(f"there is no configuration {name!r} here: {said(error)}", hint) from None
 
 
 def _class_of(transformers: Any, config: Any) -> Any:
@@ -108,7 +105,7 @@ def _made(kind: Any, spec: Spec, name: str, config: Any) -> nn.Module:
         try:
             fetched: nn.Module = kind.from_pretrained(name, config=config, dtype=torch.float32)
         except (ImportError, OSError, ValueError, RuntimeError) as error:
-            raise BadRequest(f"--weights DEFAULT: those of {name} cannot be had: {_first_line(error)}") from None
+            raise BadRequest(f"--weights DEFAULT: those of {name} cannot be had: {said(error)}") from None
         return fetched
     make = kind.from_config if hasattr(kind, "from_config") else kind._from_config  # noqa: SLF001  # as the former does
     made: nn.Module = make(config)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tputfind.errors import BadRequest, UnknownModel
+from tputfind.measure.failures import said
 from tputfind.measure.inputs import Call, Drawn, Inputs, drawn_of, shape_text
 from tputfind.measure.models.given import given_inputs
 from tputfind.measure.models.source import Source
@@ -44,7 +45,7 @@ def _scripted(spec: Spec, path: Path) -> Source:
             return torch.jit.load(path, map_location="cpu"), inputs  # type: ignore[no-untyped-call]
         except (RuntimeError, ValueError) as error:
             hint = f"weights are given beside the name of their model: --weights {path}"
-            raise UnknownModel(f"{path} is no TorchScript: {_first_line(error)}", hint) from None
+            raise UnknownModel(f"{path} is no TorchScript: {said(error)}", hint) from None
 
     return Source(build, inputs, path=path)
 
@@ -55,7 +56,7 @@ def _exported(spec: Spec, path: Path) -> Source:
     try:
         program = torch.export.load(path)
     except Exception as error:  # torch raises whatever reading an archive brings about
-        raise UnknownModel(f"{path} holds no exported program: {_first_line(error)}") from None
+        raise UnknownModel(f"{path} holds no exported program: {said(error)}") from None
     inputs = _inputs_of(program, path)
     caveats = (*_of_axes(path, inputs), *_of_training(path, program))
     return Source(lambda: (_Exported(program), inputs), inputs, path=path, caveats=caveats)
@@ -90,10 +91,6 @@ def _trains(node: Any) -> bool:
     names = [argument.name for argument in schema.arguments] if schema is not None else []
     told = dict(zip(names, node.args, strict=False)) | node.kwargs
     return any(told.get(name) is True for name in ("train", "training")) or bool(told.get("dropout_p"))
-
-
-def _first_line(error: Exception) -> str:
-    return (f"{error}".strip().splitlines() or [type(error).__name__])[0]
 
 
 class _Exported(nn.Module):
