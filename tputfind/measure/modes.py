@@ -14,8 +14,6 @@ from tputfind.measure.children import COMPILER_CACHE
 from tputfind.measure.failures import CannotRunSo
 from tputfind.record import Compiled
 
-COMPILER: Final = "torch._dynamo", "torch._inductor.compile_fx"
-"""What compiling imports, which takes seconds."""
 _MOST_CALLS: Final = 10
 """Until no call compiles anything new; torch gives up before, at its own limit of recompilations."""
 _ANEW: Final = "it is compiled anew from step to step"
@@ -26,7 +24,8 @@ def compilable(module: torch.nn.Module) -> Callable[..., object]:
 
     What was compiled before in this process is forgotten.
     """
-    from torch._dynamo import config, reset  # slow to import, and seldom asked for
+    import torch._inductor.compile_fx  # before anything is timed; and it opens the device, so in no server that forks
+    from torch._dynamo import config, reset
 
     reset()
     _counters().clear()  # of what a model compiled of its own accord while it was built

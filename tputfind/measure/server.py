@@ -59,6 +59,8 @@ def serve(control_fd: int) -> None:
 
 def _import(name: str) -> bytes:
     """Import what children need, so that each finds it done; return nothing, or in a line why it cannot be."""
+    # Some packages ask on import whether there is a GPU, which by torch's default opens it: no child could then.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     try:
         __import__(name)
     except Exception as error:  # an import can raise anything: ImportError, OSError, RuntimeError

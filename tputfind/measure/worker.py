@@ -33,7 +33,7 @@ from tputfind.measure.messages import (
 from tputfind.measure.methods import failure_of, time_methods
 from tputfind.measure.models import find_model, named_models, slow_imports
 from tputfind.measure.models.source import Source
-from tputfind.measure.modes import COMPILER, check_still, use_cache_of
+from tputfind.measure.modes import check_still, use_cache_of
 from tputfind.measure.outputs import check_output
 from tputfind.measure.pipeline import time_pipeline
 from tputfind.measure.timing import Announce, Listener, Windows, Work, most_marks, plan_of, time_windows, try_steps
@@ -151,7 +151,7 @@ def _looked_at(spec: Spec, environment: Environment, device_type: str) -> Inspec
         input_shape=shape,
         parameters=parameters,
         source_sha256=_fingerprint(source),
-        imports=(*slow_imports(), *(COMPILER if spec.mode == "compile" else ())),
+        imports=slow_imports(),
         caveats=source.caveats,
     )
 
