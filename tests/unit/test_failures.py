@@ -32,6 +32,12 @@ CUDA_OOM = (
     "CUDA out of memory. Tried to allocate {}. GPU 0 has a total capacity of 139.80 GiB of which 7.12 MiB is free. "
     "Including non-PyTorch memory, this process has 139.79 GiB memory in use."
 )
+TAIL = (
+    "Search for ... for more information.\nCUDA kernel errors might be asynchronously reported at some other API call, "
+    "so the stacktrace below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+    "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+)
+"""With which torch ends every error of CUDA's."""
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nSearch for `cudaErrorIllegalAddress' in https://docs"
 ASSERTED = "CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert' in https://docs.nvidia.com"
 NO_ENGINE = "GET was unable to find an engine to execute this computation"
@@ -98,7 +104,7 @@ TABLE = [
     ("unsupported", RuntimeError(NO_ENGINE), FIRST),
     ("index_limit", RuntimeError(NOT_SUPPORTED), LARGER),
     ("unsupported", RuntimeError(NOT_SUPPORTED), FIRST),
-    ("index_limit", RuntimeError("CUDA error: invalid configuration argument"), LARGER),
+    ("index_limit", RuntimeError(f"CUDA error: invalid configuration argument\n{TAIL}"), LARGER),
     ("index_limit", RuntimeError(EXECUTION_FAILED), LARGER),
     ("out_of_memory", RuntimeError(EXECUTION_FAILED), SHORT),
     ("unsupported", RuntimeError(EXECUTION_FAILED), FIRST),
@@ -232,7 +238,7 @@ def test_a_line_that_only_announces_another_is_told_with_it():
 @pytest.mark.parametrize(
     ("kind", "cause"),
     [
-        ("unsupported", RuntimeError("CUDA error: operation not permitted when stream is capturing")),
+        ("unsupported", RuntimeError(f"CUDA error: operation not permitted when stream is capturing\n{TAIL}")),
         ("out_of_memory", RuntimeError("CUDA error: out of memory")),
         ("died", RuntimeError(ILLEGAL)),
     ],

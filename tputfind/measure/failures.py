@@ -58,7 +58,7 @@ _CERTAIN: Final[tuple[tuple[FailureKind, str], ...]] = (
     ("out_of_memory", r"(CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT)_(STATUS_)?ALLOC_FAILED|\[CUDA\]: out of memory"),
     ("out_of_memory", r"CUDNN_STATUS_INTERNAL_ERROR_(DEVICE|HOST)_ALLOCATION_FAILED"),
     ("out_of_memory", r"DefaultCPUAllocator: (can't allocate|not enough) memory|std::bad_alloc"),
-    ("died", r"illegal memory access|device-side assert|unspecified launch failure|misaligned address"),
+    ("died", r"illegal memory access|device-side assert triggered|unspecified launch failure|misaligned address"),
     ("died", r"CUDA error: (an illegal instruction|invalid program counter|hardware stack error|uncorrectable)"),
     ("unsupported", r"not implemented for '|required rank \d tensor"),
     ("unsupported", r"low precision dtypes not supported|unsupported dtype (Half|BFloat16)"),
