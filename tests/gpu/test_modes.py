@@ -26,7 +26,9 @@ def test_a_cuda_graph_replays_what_the_model_computes_without_waiting_for_python
 
 @pytest.mark.gpu
 def test_a_model_that_waits_for_the_device_cannot_be_captured_and_the_line_says_why(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/compiled.py:waits_for_the_device", "--mode", "cudagraph", "--quiet", *ROWS)
+    ran = run(
+        tmp_path, f"{MODELS}/compiled.py:waits_for_the_device", "--mode", "cudagraph", "--quiet", "--no-save", *ROWS
+    )
 
     assert ran.status == 3, ran.err
     assert "--mode cudagraph on this device: " in ran.err
