@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
+import msgspec
+
 from tputfind.record import Record, Row
 from tputfind.spec import Spec
 from tputfind.summary import fastest, throughput_interval
@@ -30,15 +32,17 @@ def name_of(spec: Spec) -> str:
 
 
 def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
-    """Yield what the records of one model in several recipes tell together, each a label and a text."""
+    """Yield what the records of one model in several recipes tell together, each a label and a text.
+
+    The smallest batch has an answer of its own: what Python costs shows there.
+    """
     best = best_of(records)
     if best is None:
         return
-    record, row = best
-    plain = _like(record.spec, records, **_PLAIN)
-    against = [] if plain in (None, record) else list(_set_beside(record, plain, f"plain {name_of(plain.spec)}"))
-    rate = f"{format_figure(row.samples_per_s or 0.0)} samples/s"
-    yield "Best recipe", ", ".join([f"{name_of(record.spec)}, batch {row.batch_size}: {rate}", *against])
+    yield "Best recipe", _told_of_best(records)
+    smallest = _smallest_in_all(records)
+    if smallest is not None and smallest < best[1].batch_size:
+        yield f"At batch {smallest}", _told_of_best([_only(record, smallest) for record in records])
     for part in ("mode", "layout"):
         compared = list(_compared(part, records))
         if compared:
@@ -49,6 +53,27 @@ def best_of(records: Sequence[Record]) -> tuple[Record, Row] | None:
     """Return the record and the row of the highest throughput; None where nothing was timed."""
     known = [(record, row) for record in records if (row := fastest(record.rows)) is not None]
     return max(known, key=lambda one: one[1].samples_per_s or 0.0, default=None)
+
+
+def _told_of_best(records: Sequence[Record]) -> str:
+    best = best_of(records)
+    assert best is not None
+    record, row = best
+    plain = _like(record.spec, records, **_PLAIN)
+    against = [] if plain in (None, record) else list(_set_beside(record, plain, f"plain {name_of(plain.spec)}"))
+    rate = f"{format_figure(row.samples_per_s or 0.0)} samples/s"
+    return ", ".join([f"{name_of(record.spec)}, batch {row.batch_size}: {rate}", *against])
+
+
+def _smallest_in_all(records: Sequence[Record]) -> int | None:
+    """Return the smallest batch size that was timed in every recipe in which anything was."""
+    timed = [{row.batch_size for row in record.rows if row.samples_per_s is not None} for record in records]
+    return min(set.intersection(*filter(None, timed)), default=None)
+
+
+def _only(record: Record, batch_size: int) -> Record:
+    rows = tuple(row for row in record.rows if row.batch_size == batch_size)
+    return msgspec.structs.replace(record, rows=rows)
 
 
 def _compared(part: Part, records: Sequence[Record]) -> Iterator[str]:

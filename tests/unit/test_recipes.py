@@ -59,6 +59,27 @@ def test_the_fastest_recipe_is_named_with_what_it_gains_over_plain_eager_in_its_
     assert told["By layout"] == "fp16 nhwc eager 1.60 times nchw; fp16 nhwc compile 2.00 times nchw"
 
 
+def test_the_recipe_that_is_fastest_at_the_smallest_batch_is_named_where_that_is_another_batch():
+    def of_two(small_ms: float, large_ms: float, mode: str):
+        record = measured(large_ms, mode=mode, batch_size=64)
+        return msgspec.structs.replace(record, rows=(row(1, small_ms), *record.rows))
+
+    records = [of_two(4.0, 10.0, "eager"), of_two(2.0, 5.0, "compile"), of_two(0.8, 9.9, "cudagraph"), failed()]
+
+    told = dict(recipes.answers(records))
+
+    assert told["Best recipe"].startswith("fp16 nchw compile, batch 64")
+    assert told["At batch 1"] == "fp16 nchw cudagraph, batch 1: 1250 samples/s, 5.00 times plain fp16 nchw eager"
+
+
+def test_nothing_is_said_of_a_smallest_batch_that_is_the_best_or_not_in_all_recipes():
+    assert "At batch 8" not in dict(recipes.answers([measured(4.0), measured(2.0, mode="compile")]))
+    assert not any(
+        label.startswith("At batch")
+        for label, _ in recipes.answers([measured(4.0, batch_size=4), measured(2.0, mode="compile")])
+    )
+
+
 def test_a_gain_that_does_not_stand_out_from_the_noise_is_none():
     told = dict(recipes.answers([measured(1.0), measured(0.999, mode="compile")]))
 
