@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from support.records import example
+from support.records import example, row
 
 from tputfind import notices
 from tputfind.record import Failure, OutputCheck, Row, Trial
@@ -169,3 +169,13 @@ def test_a_smaller_row_that_ran_out_of_memory_is_told():
 
     (notice,) = [notice for notice in notices.of(record) if notice.kind == "smaller_batches_fail"]
     assert notice.seen == "batch 3 ran out of memory, though 5 fits"
+
+
+@pytest.mark.parametrize(("slowest_ms", "cause"), [(5.0, "to launch its kernels"), (50.0, "the model's own code")])
+def test_a_step_whose_submission_takes_longer_with_the_batch_is_not_told_to_launch_kernels_alone(slowest_ms, cause):
+    rows = (row(1, 4.0, enqueue_ms=3.9), row(64, slowest_ms, enqueue_ms=slowest_ms))
+    record = msgspec.structs.replace(example(), rows=rows)
+
+    (notice,) = [notice for notice in notices.of(record) if notice.kind == "host_bound"]
+    assert cause in notice.cause
+    assert notice.batch_sizes == (1, 64)

@@ -81,12 +81,15 @@ def _copies_ms(row: Row) -> float:
 def of_hosts(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     bound = [row for row in timed if host_bound(row)]
     if bound:
-        shares = [(mean(row.enqueue_ms) or 0.0) / (mean(row.device_ms) or 1.0) for row in bound]
+        spans_ms = [mean(row.device_ms) or 1.0 for row in bound]
+        shares = [(mean(row.enqueue_ms) or 0.0) / span_ms for row, span_ms in zip(bound, spans_ms, strict=True)]
+        grows = max(spans_ms) > _SAME_LAUNCHES * min(spans_ms)
+        less_python = _LESS_PYTHON["train" if record.spec.phase == "train" else record.spec.mode]
         yield Notice(
             kind="host_bound",
             seen=f"submitting a batch takes {span(min(shares), max(shares))} of its time at {batches(bound)}",
-            cause="the device waits for Python to launch its kernels",
-            advice=_LESS_PYTHON["train" if record.spec.phase == "train" else record.spec.mode],
+            cause=_WAITS_ITSELF if grows else "the device waits for Python to launch its kernels",
+            advice="a profiler says where; larger batches change little" if grows else less_python,
             batch_sizes=sizes(bound),
         )
 
@@ -106,6 +109,12 @@ def of_breaks(timed: Sequence[Row]) -> Iterator[Notice]:
         )
 
 
+_SAME_LAUNCHES: Final = 4.0
+"""Launching the kernels of a large batch takes as long as of a small one, but for the host's mood."""
+_WAITS_ITSELF: Final = (
+    "its time grows with the batch, so it is not launching kernels alone: the model's own code waits for the device "
+    "(.item(), what a detector has found), or does more for each sample"
+)
 _LESS_PYTHON: Final = {
     "eager": "take a larger batch, --mode cudagraph or --mode compile",
     "compile": "take a larger batch, or --mode cudagraph",
