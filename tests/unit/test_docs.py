@@ -29,13 +29,14 @@ def test_every_option_of_the_readme_is_one_of_the_command():
     assert all(option in shown for row in rows for option in re.findall(r"`(--[a-z-]+)`", row.split("|")[1]))
 
 
-# By name: a run in this folder saves into results/ too, and may have been interrupted.
+# Those in results/ itself by name: a run in this folder saves there too, and may have been interrupted.
 RECORDS = (
     "efficientnet_b0-fp16-nvidia-h200",
     "mobilenet_v3_large-fp16-nvidia-h200",
     "resnet50-fp16-nvidia-h200",
     "resnet50-fp16-nvidia-h200-20261121T051024",
     "vit_b_16-fp16-nvidia-h200",
+    *(f"{path.parent.name}/{path.stem}" for path in sorted(ROOT.glob("results/*/*.json"))),
 )
 
 
