@@ -1,7 +1,8 @@
 """Find the largest batch a PyTorch model can take and how fast every batch size is.
 
-``find`` measures, ``load_record`` reads what a measurement saved, ``StageTimer`` times the stages of a pipeline of
-one's own. Importing this package imports neither torch nor pandas.
+``find`` measures, ``load_record`` reads what a measurement saved, ``size`` says how many devices a stream of requests
+takes, ``StageTimer`` times the stages of a pipeline of one's own. Importing this package imports neither torch nor
+pandas.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ if TYPE_CHECKING:
     from tputfind.measure.stages import StageTimer
     from tputfind.record import Record
     from tputfind.run import find
+    from tputfind.sizing.answers import size
 
 __version__ = "0.1.0"
-__all__ = ["Record", "StageTimer", "__version__", "find", "load_record"]
+__all__ = ["Record", "StageTimer", "__version__", "find", "load_record", "size"]
 
 _HOMES = {
     "find": "tputfind.run",
     "load_record": "tputfind.files",
+    "size": "tputfind.sizing.answers",
     "Record": "tputfind.record",
     "StageTimer": "tputfind.measure.stages",
 }

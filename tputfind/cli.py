@@ -190,6 +190,41 @@ def forecast(model: str, memory: str | None, csv_file: str | None, **options: An
 
 
 @main.command()
+@click.argument("records", metavar="RECORD [RECORD ...]", nargs=-1)
+@click.option("--rate", metavar="N", help="requests per second, one sample each")
+@click.option("--slo", metavar="TIME", help="the latency within which they must be answered, such as 50ms")
+@click.option("--percentile", metavar="P", help="and how many of them, in percent  [99]")
+@click.option("--batcher", metavar="NAME", help="greedy, triton, mosec, litserve or ray  [greedy]")
+@click.option("--delay", metavar="TIME", help="how long the batcher waits for more requests  [the server's default]")
+@click.option("--routing", metavar="NAME", help="shared queue, random or least-loaded  [shared; ray: least-loaded]")
+@click.option("--burstiness", metavar="CV", help="of the time between requests: 0 even, 1 Poisson, 2 bursty  [1]")
+@click.option("--arrivals", metavar="FILE", help="times of recorded requests, as CSV: the stream has their shape")
+@click.option("--overhead-per-batch", metavar="TIME", help="that the server adds to a batch  [0]")
+@click.option("--overhead-per-request", metavar="TIME", help="and for each request in it, copies included  [0]")
+@click.option("--network", metavar="TIME", help="of the latency target  [0]")
+@click.option("--max-batch", metavar="N", help="no batch above this")
+@click.option("--price", "price_file", metavar="FILE", help="CSV of device, price_per_hour, currency, source, date")
+@click.option("--seed", metavar="N", help="of the streams  [0]")
+@click.option("--curve", is_flag=True, help="print rate against devices and latency as CSV (one record)")
+@click.option("--csv", "csv_file", metavar="FILE", help="also write the plans as CSV")
+@click.option("--json", "json_file", metavar="FILE", help="also write the plans in full")
+@click.option("--md", "md_file", metavar="FILE", help="also write them as Markdown")
+@click.option("--traceback", is_flag=True, help="show the traceback of an error")
+def size(records: tuple[str, ...], traceback: bool, **options: Any) -> None:
+    """Say how many devices answer a stream of requests in time, from records of what one of them does."""
+    _open_what_is_closed()
+    places = {kind: options.pop(f"{kind}_file") for kind in ("csv", "json", "md")}
+    files = {name: options.pop(name) for name in ("arrivals", "price_file")}
+    curve = options.pop("curve")
+    with _errors(traceback):
+        from tputfind import size_job
+        from tputfind.job import Places
+
+        request = size_job.read_request(records, options, Places(None, **places), **files, curve=curve)
+        sys.exit(size_job.do(request, show_traceback=traceback))
+
+
+@main.command()
 @click.argument("pattern", default="*")
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def models(pattern: str, traceback: bool) -> None:

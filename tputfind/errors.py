@@ -69,6 +69,12 @@ class ModelFailed(TputfindError):
     exit_code = 5
 
 
+class NoPlan(TputfindError):
+    """Raised when no number of devices meets a demand."""
+
+    exit_code = 6
+
+
 class Interrupted(TputfindError):
     """Raised when the user stopped the run; the message names what was saved."""
 

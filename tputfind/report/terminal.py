@@ -47,7 +47,7 @@ def print_report(records: Sequence[Record], console: Console) -> None:
             console.print(table)
         else:
             console.print(Text(_title(record), style="italic"))
-        _print_answers(summary(record), console)
+        print_answers(summary(record), console)
         for notice in record.notices:
             console.print("[yellow]notice[/yellow] ", end="")
             console.print(_notice_line(notice), highlight=False, markup=False)
@@ -56,13 +56,14 @@ def print_report(records: Sequence[Record], console: Console) -> None:
         table = _recipes_table(of_model, box.SIMPLE_HEAD)
         table.title = Text(_recipes_title(of_model))
         console.print(table)
-        _print_answers(recipes.answers(of_model), console)
+        print_answers(recipes.answers(of_model), console)
         for line in _code(of_model):
             console.print(Text(f"  {line}"), soft_wrap=True)
         console.print()
 
 
-def _print_answers(answers: Iterable[tuple[str, str]], console: Console) -> None:
+def print_answers(answers: Iterable[tuple[str, str]], console: Console) -> None:
+    """Print answers, each a label and a text."""
     for label, text in answers:
         console.print(f"[bold]{label:<14}[/bold] ", end="")
         console.print(text, highlight=False, markup=False)
@@ -108,19 +109,20 @@ def _code(records: Sequence[Record]) -> list[str]:
 
 def to_markdown(records: Sequence[Record]) -> bytes:
     """Return the table, and the summary and notices of each record, as Markdown."""
-    lines = _markdown_of(_table(records, box.MARKDOWN, barrier="\\|"))
+    lines = markdown_of(_table(records, box.MARKDOWN, barrier="\\|"))
     for record in records:
         lines += ["", f"**{_title(record)}**", ""]
         lines += [f"- {label}: {text}" for label, text in summary(record)]
         lines += [f"- notice: {_notice_line(notice)}" for notice in record.notices]
     for of_model in _in_recipes(records):
-        lines += ["", f"**{_recipes_title(of_model)}**", "", *_markdown_of(_recipes_table(of_model, box.MARKDOWN)), ""]
+        lines += ["", f"**{_recipes_title(of_model)}**", "", *markdown_of(_recipes_table(of_model, box.MARKDOWN)), ""]
         lines += [f"- {label}: {text}" for label, text in recipes.answers(of_model)]
         lines += ["", "```python", *_code(of_model), "```"]
     return ("\n".join(lines).strip() + "\n").encode()
 
 
-def _markdown_of(table: Table) -> list[str]:
+def markdown_of(table: Table) -> list[str]:
+    """Return the lines of a table in the style of Markdown, however wide."""
     paper = io.StringIO()
     Console(file=paper, width=10_000, color_system=None).print(table)
     return [line.strip() for line in paper.getvalue().splitlines() if line.strip()]

@@ -1,0 +1,217 @@
+"""Requests through batchers and devices: what any server keeps to, and what is known in closed form."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tputfind.sizing import formulas
+from tputfind.sizing.arrivals import arrivals_ms
+from tputfind.sizing.batchers import rule_of
+from tputfind.sizing.demand import BATCHERS, Demand
+from tputfind.sizing.queues import Replicas, Spans, Workers, by_rule, greedy
+from tputfind.sizing.service import ServiceTimes
+from tputfind.sizing.simulate import Fleet, simulate
+
+SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+LINE = ServiceTimes({size: [0.5 * size + 5] for size in SIZES})
+"""A device on which a batch takes 5 ms and half a ms a sample, always."""
+
+
+def spans(cap: int, seed: int = 0) -> Spans:
+    return Spans(LINE, cap, seed)
+
+
+def stream(rate_per_s: float, **more: object) -> Demand:
+    return Demand(rate_per_s=rate_per_s, slo_ms=1000.0, **more)  # type: ignore[arg-type]
+
+
+# None at the very moment at which a window ends: who is first then is a matter of chance in a server too.
+gaps_ms = st.integers(0, 200).map(lambda tenths: tenths / 10 + math.sqrt(2) / 1000)
+arrivals = st.lists(gaps_ms, min_size=1, max_size=60).map(lambda gaps: list(itertools.accumulate(gaps)))
+devices, caps = st.integers(1, 4), st.integers(1, 8)
+waits = st.integers(1, 30).map(lambda halves: halves / 2)
+servers = st.sampled_from([batcher for batcher in BATCHERS if batcher != "ray"])
+
+
+def every_way(times, device_count, cap, batcher, wait_ms):
+    rule = rule_of(batcher, wait_ms)
+    yield Replicas(device_count, cap, spans(cap), rule).serve(times)
+    if batcher in ("mosec", "litserve"):
+        yield Workers(device_count, cap, spans(cap), wait_ms, at_once=batcher == "litserve").serve(times)
+    else:
+        yield by_rule(times, device_count, cap, spans(cap), rule)
+
+
+@given(arrivals, devices, caps, st.sampled_from(BATCHERS), waits)
+@settings(deadline=None)
+def test_every_request_is_answered_once_and_no_sooner_than_its_batch_takes(times, device_count, cap, batcher, wait_ms):
+    for served in every_way(times, device_count, cap, batcher, wait_ms):
+        latency_ms = served.done_ms - np.array(times)
+        answered = {
+            done: int(count) for done, count in zip(*np.unique(served.done_ms, return_counts=True), strict=True)
+        }
+        assert len(served.done_ms) == len(times)
+        assert latency_ms.min() >= 5.5 - 1e-9
+        assert math.ceil(len(times) / cap) <= served.batches <= len(times)
+        assert all(count <= cap * device_count for count in answered.values())
+        assert served.busy_ms == pytest.approx(5 * served.batches + 0.5 * len(times))
+        assert served.busy_ms <= device_count * served.done_ms.max() + 1e-9
+
+
+@given(arrivals, caps, servers, waits)
+@settings(deadline=None)
+def test_of_one_device_all_the_ways_to_queue_are_one(times, cap, batcher, wait_ms):
+    ways = [served.done_ms for served in every_way(times, 1, cap, batcher, wait_ms)]
+    ways.append(by_rule(times, 1, cap, spans(cap), rule_of(batcher, wait_ms)).done_ms)
+
+    assert all(way == pytest.approx(ways[0]) for way in ways)
+
+
+@given(arrivals, devices, caps)
+@settings(deadline=None)
+def test_the_fast_way_of_the_greedy_batcher_is_its_rule(times, device_count, cap):
+    fast = greedy(times, device_count, cap, spans(cap))
+    plain = by_rule(times, device_count, cap, spans(cap), rule_of("greedy", 0.0))
+
+    assert fast.done_ms == pytest.approx(plain.done_ms)
+    assert fast.batches == plain.batches
+
+
+@pytest.mark.parametrize(
+    ("batcher", "closes_ms"),
+    [("greedy", 30.0), ("triton", 31.0), ("mosec", 40.0), ("litserve", 40.0), ("ray", 37.0)],
+)
+def test_behind_a_busy_device_each_server_closes_a_batch_at_its_own_time(batcher, closes_ms):
+    """Free at 30 ms, the batch before was closed at 27, one request waits since 21, and no other comes."""
+    assert rule_of(batcher, 10.0)(30.0, 27.0, 21.0, math.inf) == closes_ms
+
+
+@pytest.mark.parametrize(
+    ("batcher", "closes_ms"),
+    [("greedy", 50.0), ("triton", 60.0), ("mosec", 60.0), ("litserve", 60.0), ("ray", 60.0)],
+)
+def test_on_an_idle_device_a_batch_waits_as_its_server_has_it(batcher, closes_ms):
+    """Free since 10 ms, the first request comes at 50; LitServe's window is the one from 50 to 60."""
+    assert rule_of(batcher, 10.0)(10.0, 5.0, 50.0, math.inf) == closes_ms
+
+
+def test_a_window_of_litserve_goes_by_the_clock_and_not_by_the_request():
+    assert rule_of("litserve", 10.0)(10.0, 5.0, 57.0, math.inf) == 60.0
+    assert rule_of("mosec", 10.0)(10.0, 5.0, 57.0, math.inf) == 67.0
+
+
+@pytest.mark.parametrize("batcher", ["triton", "mosec", "litserve", "ray"])
+def test_a_full_batch_waits_for_nothing(batcher):
+    assert rule_of(batcher, 10.0)(10.0, 5.0, 50.0, 52.0) == 52.0
+
+
+@pytest.mark.parametrize("load", [0.02, 0.1, 0.3, 0.5, 0.7])
+def test_the_mean_latency_is_that_of_the_closed_form(load):
+    rate_per_s = load / 0.5 * 1000
+
+    outcome = simulate(Fleet(1, 512, rate_per_s), LINE, stream(rate_per_s), seeds=8, effort=6)
+
+    assert outcome.mean_ms == pytest.approx(formulas.mean_ms_of_one_device(rate_per_s / 1000, 0.5, 5.0), rel=0.01)
+
+
+@pytest.mark.parametrize("load", [0.2, 0.5, 0.8])
+def test_one_request_at_a_time_is_the_queue_of_pollaczek_and_khinchine(load):
+    rate_per_s = load / 5 * 1000
+
+    outcome = simulate(Fleet(1, 1, rate_per_s), ServiceTimes({1: [5.0]}), stream(rate_per_s), seeds=8, effort=6)
+
+    assert outcome.mean_ms == pytest.approx(formulas.mean_ms_at_batch_1(rate_per_s / 1000, 5.0), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("batcher", "wait_ms", "rate_per_s", "p99_ms"),
+    [
+        ("greedy", 0.0, 300, 13.7),
+        ("greedy", 0.0, 1400, 44.9),
+        ("triton", 10.0, 300, 19.0),
+        ("triton", 10.0, 1400, 44.8),
+        ("litserve", 10.0, 300, 27.6),
+        ("litserve", 10.0, 1400, 80.8),
+        ("ray", 40.0, 300, 54.0),
+        ("ray", 40.0, 1400, 75.0),
+        ("ray", 10.0, 300, 19.0),
+    ],
+)
+def test_another_simulation_of_the_same_servers_came_to_the_same(batcher, wait_ms, rate_per_s, p99_ms):
+    """One device of 5 ms and half a ms a sample, cap 64; the other simulation was written apart from this one."""
+    routing = "random" if batcher == "ray" else "shared"
+    delay_ms = None if batcher == "greedy" else wait_ms
+    demand = stream(rate_per_s, batcher=batcher, delay_ms=delay_ms, routing=routing)
+
+    outcome = simulate(Fleet(1, 64, rate_per_s), LINE, demand, seeds=5, effort=2)
+
+    assert outcome.p99_ms == pytest.approx(p99_ms, rel=0.03)
+
+
+def test_batches_that_ray_closes_too_small_end_in_a_queue_without_end():
+    demand = stream(1400, batcher="ray", delay_ms=10.0, routing="random")
+
+    outcome = simulate(Fleet(1, 64, 1400), LINE, demand, seeds=2)
+
+    assert outcome.p99_ms > 1000
+
+
+def test_a_shared_queue_is_faster_than_one_that_looks_for_the_shortest_and_that_than_chance():
+    fleet = Fleet(4, 8, 2800)
+    shared, least, chance = (
+        simulate(fleet, LINE, stream(2800, routing=routing), seeds=3).p99_ms
+        for routing in ("shared", "least-loaded", "random")
+    )
+
+    assert shared < least < chance
+
+
+@pytest.mark.parametrize(("burstiness", "share"), [(0.0, 1.0), (0.5, 1.0), (1.0, 0.3), (2.0, 1.0), (3.0, 0.25)])
+def test_requests_come_at_the_rate_and_as_unevenly_as_asked(burstiness, share):
+    times = arrivals_ms(stream(1.0, burstiness=burstiness), 400_000, 500.0, share, seed=3)
+    counts = np.bincount((times / 1000).astype(int))[:-1]  # of each second
+
+    assert len(times) / (times[-1] / 1000) == pytest.approx(500, rel=0.02)
+    assert counts.var() / counts.mean() == pytest.approx(1 + share * (burstiness**2 - 1), rel=0.2, abs=0.02)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.4])
+def test_a_recorded_stream_keeps_its_shape_at_another_rate(share):
+    gaps = (*[0.0] * 9, 10.0) * 20
+    times = arrivals_ms(stream(1.0, gaps=gaps), 20_000, 100.0, share, seed=1)
+
+    assert len(times) == 20_000
+    assert len(times) / (times[-1] / 1000) == pytest.approx(100, rel=0.03)
+    assert len(np.unique(times)) == pytest.approx(2000 if share == 1 else 20_000 / 4, rel=0.05)
+
+
+measured = st.dictionaries(
+    st.integers(1, 600), st.lists(st.floats(0.01, 1000), min_size=1, max_size=30), min_size=1, max_size=8
+)
+
+
+@given(measured, st.data())
+def test_batches_take_what_was_measured_or_what_lies_between_and_larger_ones_no_less(samples, data):
+    service = ServiceTimes(samples)
+    size = data.draw(st.integers(1, service.largest))
+
+    curve = service.curve_ms(size)
+    assert np.all(np.diff(curve) >= 0)
+    assert np.all(service.curve_ms(min(size + 1, service.largest)) >= curve - 1e-9)
+    least, most = min(map(min, samples.values())), max(map(max, samples.values()))
+    assert least - 1e-9 <= curve[0] <= curve[-1] <= most + 1e-9
+    with pytest.raises(ValueError, match="not measured"):
+        service.curve_ms(service.largest + 1)
+
+
+def test_what_a_server_adds_is_added_to_every_batch_and_for_every_request():
+    service = ServiceTimes({1: [1.0], 11: [2.0]}, per_batch_ms=3.0, per_sample_ms=0.1)
+
+    assert service.mean_ms(6) == pytest.approx(1.5 + 3.0 + 0.6)
+    assert service.line_ms() == pytest.approx((0.2, 3.9))

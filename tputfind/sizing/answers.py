@@ -1,0 +1,78 @@
+"""What several records come to for one demand: the plans, the cheapest first, and those that have none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from tputfind.errors import BadRequest, NoPlan, TputfindError
+from tputfind.record import Record
+from tputfind.sizing.demand import Demand, read_demand
+from tputfind.sizing.plan import Plan, Price, least, plan
+from tputfind.sizing.simulate import Outcome
+
+_SHARES = tuple(tenth / 10 for tenth in range(1, 13))
+"""Of the rate, for a curve: what the same stream takes as it grows."""
+
+
+class Answers(NamedTuple):
+    """Plans, the best first, and why there is none of the other records."""
+
+    plans: list[Plan]
+    without: list[tuple[Record, TputfindError]]
+
+
+def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> list[Plan]:
+    """Return how many devices each record's model takes for a stream of requests, the best first.
+
+    Args:
+        records: what was measured, as ``find`` or ``load_record`` returns it.
+        prices: of devices; where all records' have one, the cheapest is the best, else the one with the fewest devices.
+        options: the command line's of ``tputfind size``, with underscores: ``rate=5000, slo="50ms"``. Numbers are
+            requests per second and milliseconds; ``gaps`` are times between recorded requests.
+
+    Raises:
+        BadRequest: the options, or all of the records, do not allow it.
+        NoPlan: no number of devices meets the demand, whichever the record.
+    """
+    if not records:
+        raise BadRequest("no record to size from")
+    found = answers(records, read_demand(options), prices)
+    if not found.plans:
+        raise found.without[0][1]
+    return found.plans
+
+
+def answers(records: Sequence[Record], demand: Demand, prices: Sequence[Price] = ()) -> Answers:
+    """Return the plans of records, and the errors of those that have none: ``NoPlan``, or rows that cannot tell."""
+    plans: list[Plan] = []
+    without: list[tuple[Record, TputfindError]] = []
+    for record in records:
+        try:
+            plans.append(plan(record, demand, _price_of(record, prices)))
+        except (NoPlan, BadRequest) as error:
+            without.append((record, error))
+    currencies = {each.price.currency if each.price else None for each in plans}
+    comparable = len(currencies) == 1 and None not in currencies
+    plans.sort(key=lambda each: (each.cost_per_hour or 0.0) if comparable else each.outcome.devices)
+    return Answers(plans, without)
+
+
+def curve(record: Record, demand: Demand) -> Iterator[Outcome]:
+    """Yield the least fleets for a tenth of the rate, two tenths and so on, up to a fifth more than the whole.
+
+    Raises:
+        BadRequest: the record has no rows that could tell.
+        NoPlan: no number of devices meets the demand.
+    """
+    for share in _SHARES:
+        yield least(record, msgspec.structs.replace(demand, rate_per_s=share * demand.rate_per_s))
+
+
+def _price_of(record: Record, prices: Sequence[Price]) -> Price | None:
+    """Return the price of a record's device, by its name or a part of it; the longest name counts."""
+    name = record.environment.device_name.lower()
+    fitting = [price for price in prices if price.device.lower() in name]
+    return max(fitting, key=lambda price: len(price.device), default=None)

@@ -1,0 +1,82 @@
+"""How servers make batches of what waits, each by its own rule, as read from its source.
+
+A rule is asked when the next batch is closed. It knows when the device is free, when the batch before was closed, when
+the oldest waiting request came, and when the one comes that makes the batch full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import floor
+from typing import TypeAlias
+
+from tputfind.sizing.demand import Batcher
+
+Rule: TypeAlias = Callable[[float, float, float, float], float]
+"""``(free_ms, closed_ms, first_ms, full_ms)`` to the time at which the batch is closed."""
+
+
+def rule_of(batcher: Batcher, wait_ms: float) -> Rule:
+    """Return the rule of a server that lets a batch wait so long for more requests."""
+    match batcher:
+        case "triton":
+            return _triton(wait_ms)
+        case "mosec":
+            return _mosec(wait_ms)
+        case "litserve":
+            return _litserve(wait_ms) if wait_ms > 0 else _greedy
+        case "ray":
+            return _ray(wait_ms)
+        case _:
+            return _greedy
+
+
+def _greedy(free_ms: float, closed_ms: float, first_ms: float, full_ms: float) -> float:  # noqa: ARG001
+    """Take what is there as soon as the device is free."""
+    return max(free_ms, first_ms)
+
+
+def _triton(wait_ms: float) -> Rule:
+    """Triton, ``dynamic_batch_scheduler.cc``: the delay counts from when the oldest request came.
+
+    While all instances are busy a batch goes on growing.
+    """
+
+    def rule(free_ms: float, closed_ms: float, first_ms: float, full_ms: float) -> float:  # noqa: ARG001
+        return max(free_ms, first_ms, min(first_ms + wait_ms, full_ms))
+
+    return rule
+
+
+def _mosec(wait_ms: float) -> Rule:
+    """mosec, ``protocol.rs``: a free worker takes a request, and from then on waits for others."""
+
+    def rule(free_ms: float, closed_ms: float, first_ms: float, full_ms: float) -> float:  # noqa: ARG001
+        begins_ms = max(free_ms, first_ms)
+        return min(begins_ms + wait_ms, max(begins_ms, full_ms))
+
+    return rule
+
+
+def _litserve(wait_ms: float) -> Rule:
+    """LitServe, ``loops/base.py``: windows follow each other from when the worker is free; what came in one is a batch.
+
+    The whole window passes, whether anything waits or not, unless the batch is full.
+    """
+
+    def rule(free_ms: float, closed_ms: float, first_ms: float, full_ms: float) -> float:  # noqa: ARG001
+        empty = floor((first_ms - free_ms) / wait_ms) if first_ms > free_ms else 0
+        begins_ms = free_ms + empty * wait_ms
+        return max(first_ms, min(begins_ms + wait_ms, max(begins_ms, full_ms)))
+
+    return rule
+
+
+def _ray(wait_ms: float) -> Rule:
+    """Ray Serve, ``batching.py``: batches are closed while the device is busy, and wait for it as they are."""
+
+    def rule(free_ms: float, closed_ms: float, first_ms: float, full_ms: float) -> float:  # noqa: ARG001
+        begins_ms = max(closed_ms, first_ms)
+        return min(begins_ms + wait_ms, max(begins_ms, full_ms))
+
+    return rule

@@ -1,0 +1,168 @@
+"""Demand: the requests, the latency that they must be answered in, and how the server batches them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Annotated, Final, Literal, get_args
+
+import msgspec
+from msgspec import Meta
+
+from tputfind import units
+from tputfind.errors import BadRequest
+from tputfind.spec import Above0, Amount, Count, CountFromZero
+
+Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray"]
+Routing = Literal["shared", "random", "least-loaded"]
+BATCHERS: Final = get_args(Batcher)
+ROUTINGS: Final = get_args(Routing)
+DELAYS_MS: Final[dict[Batcher, float]] = {"greedy": 0.0, "triton": 0.0, "mosec": 10.0, "litserve": 0.0, "ray": 10.0}
+"""How long each server lets a batch wait for more requests, unless it is told otherwise."""
+_FEWEST_ARRIVALS: Final = 100
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """How many requests come, one sample each, and what is expected of the answers. Build it with ``read_demand``.
+
+    ``burstiness`` is the coefficient of variation of the time between requests: 1 is a Poisson stream, 0 an even one.
+    ``gaps`` are times between requests that were recorded, in any unit: they give the stream its shape, and
+    ``rate_per_s`` its pace. ``network_ms`` is what the latency target leaves to others; overheads come on top of
+    what the record measured.
+    """
+
+    rate_per_s: Above0
+    slo_ms: Above0
+    percentile: Annotated[float, Meta(ge=50, le=99.99)] = 99.0
+    burstiness: Annotated[float, Meta(ge=0, le=20)] = 1.0
+    gaps: Annotated[tuple[Amount, ...], Meta(min_length=_FEWEST_ARRIVALS - 1)] | None = None
+    batcher: Batcher = "greedy"
+    delay_ms: Amount | None = None
+    routing: Routing = "shared"
+    overhead_per_batch_ms: Amount = 0.0
+    overhead_per_request_ms: Amount = 0.0
+    network_ms: Amount = 0.0
+    max_batch: Count | None = None
+    seed: CountFromZero = 0
+
+    @property
+    def target_ms(self) -> float:
+        """What is left of the latency target for waiting and computing."""
+        return self.slo_ms - self.network_ms
+
+    @property
+    def wait_ms(self) -> float:
+        """How long the batcher lets a batch wait for more requests."""
+        return DELAYS_MS[self.batcher] if self.delay_ms is None else self.delay_ms
+
+    def __post_init__(self) -> None:
+        """Check what no single field shows."""
+        problems = [text for broken, text in self._rules() if broken]
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        return [
+            (self.target_ms <= 0, f"--network {self.network_ms:g} ms leaves nothing of --slo {self.slo_ms:g} ms"),
+            (
+                self.batcher == "greedy" and bool(self.delay_ms),
+                "--delay: the greedy batcher sends what is there, and waits for nothing",
+            ),
+            (
+                self.batcher == "ray" and self.routing == "shared",
+                "--batcher ray batches in each replica: --routing random or least-loaded",
+            ),
+            (
+                self.gaps is not None and self.burstiness != 1.0,
+                "--arrivals say how bursty the stream is, so --burstiness has nothing to add",
+            ),
+        ]
+
+
+def gaps_of(times: list[float]) -> tuple[float, ...]:
+    """Return the times between requests that came at these times.
+
+    Raises:
+        ValueError: they are too few, or do not rise.
+    """
+    if len(times) < _FEWEST_ARRIVALS:
+        raise ValueError(f"{len(times)} requests show no stream: at least {_FEWEST_ARRIVALS} are needed")
+    gaps = tuple(later - earlier for earlier, later in pairwise(times))
+    if min(gaps) < 0 or not max(gaps) > 0:
+        raise ValueError("the times of requests must rise")
+    return gaps
+
+
+def read_demand(options: Mapping[str, object]) -> Demand:
+    """Return the demand that options describe, by name with underscores; None means: not given.
+
+    They are as a command line writes them (text), or as Python code would: numbers per second, and milliseconds.
+
+    Raises:
+        BadRequest: one or more are wrong, or missing; its message names them all.
+    """
+    fields: dict[str, object] = {}
+    problems = [f"--{name} is needed" for name in ("rate", "slo") if options.get(name) is None]
+    for name, value in options.items():
+        if name not in _READERS:
+            problems.append(f"there is no option {name!r}")
+        elif value is not None:
+            field, read = _READERS[name]
+            try:
+                fields[field] = read(value)
+            except (ValueError, TypeError) as error:
+                problems.append(f"--{name.replace('_', '-')}: {error}")
+    if not problems:
+        if fields.get("batcher") == "ray":
+            fields.setdefault("routing", "least-loaded")
+        try:
+            return msgspec.convert(fields, Demand)
+        except msgspec.ValidationError as error:
+            problems.append(f"{error}")
+    raise BadRequest("; ".join(problems), "see tputfind size --help")
+
+
+def _number(value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]  # what it cannot take, it refuses
+    except (TypeError, ValueError):
+        raise ValueError(f"{value!r} is not a number") from None
+
+
+def _ms(value: object) -> float:
+    if isinstance(value, str):
+        return 0.0 if value.strip() == "0" else units.parse_ms(value)
+    return _number(value)
+
+
+def _whole(value: object) -> int:
+    number = _number(value)
+    if number != int(number):
+        raise ValueError(f"{value!r} is not a whole number")
+    return int(number)
+
+
+def _one_of(choices: tuple[str, ...]) -> Callable[[object], object]:
+    def read(value: object) -> object:
+        if value not in choices:
+            raise ValueError(f"{value!r} is none of {', '.join(choices)}")
+        return value
+
+    return read
+
+
+_READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
+    "rate": ("rate_per_s", _number),
+    "slo": ("slo_ms", _ms),
+    "percentile": ("percentile", _number),
+    "burstiness": ("burstiness", _number),
+    "gaps": ("gaps", lambda value: value),
+    "batcher": ("batcher", _one_of(BATCHERS)),
+    "delay": ("delay_ms", _ms),
+    "routing": ("routing", _one_of(ROUTINGS)),
+    "overhead_per_batch": ("overhead_per_batch_ms", _ms),
+    "overhead_per_request": ("overhead_per_request_ms", _ms),
+    "network": ("network_ms", _ms),
+    "max_batch": ("max_batch", _whole),
+    "seed": ("seed", _whole),
+}

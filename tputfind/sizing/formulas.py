@@ -1,0 +1,70 @@
+"""What is usually reckoned instead of simulated: rules of thumb, and mean latencies in closed form."""
+
+from __future__ import annotations
+
+from math import ceil, exp, inf, sqrt
+
+from tputfind.sizing.service import ServiceTimes
+
+
+def devices_at_full_batch(service: ServiceTimes, rate_per_s: float) -> int:
+    """Return how many devices could just keep up if every batch were the one of the highest throughput."""
+    return ceil(rate_per_s / 1000 / max(service.per_ms(size) for size in service.sizes))
+
+
+def devices_by_batch_time(service: ServiceTimes, rate_per_s: float, target_ms: float, times: int) -> int | None:
+    """Return how many devices it takes if a request takes so many times as long as its batch.
+
+    Once is the naive rule. Twice is Nexus's (Shen et al., SOSP 2019): a request just misses a batch, waits for it, and
+    is in the next. None where no batch is that fast.
+    """
+    batch_size = largest_within(service, target_ms / times)
+    return None if batch_size is None else ceil(rate_per_s / 1000 / service.per_ms(batch_size))
+
+
+def largest_within(service: ServiceTimes, most_ms: float) -> int | None:
+    """Return the largest batch size whose mean time is within a bound; None where none is."""
+    low, high = 0, service.largest
+    while low < high:
+        middle = (low + high + 1) // 2
+        if service.mean_ms(middle) <= most_ms:
+            low = middle
+        else:
+            high = middle - 1
+    return low or None
+
+
+def mean_ms_of_one_device(rate_per_ms: float, slope_ms: float, intercept_ms: float) -> float:
+    """Return the mean latency of a device that takes all that waits, of which ``n`` take ``slope n + intercept`` ms.
+
+    Poisson arrivals, no cap on the batch. From the balance of arrivals and services over one batch, with the batch size
+    taken as Poisson beyond the first: within 0.5 % of simulations up to a load of 0.5, 1 % at 0.7, 3 % at 0.9. Infinite
+    where the device cannot keep up.
+    """
+    load = rate_per_ms * slope_ms
+    if load >= 1:
+        return inf
+    waits = rate_per_ms * intercept_ms
+    batch = max(1.0, waits)
+    for _ in range(200):
+        batch = max(1.0, (waits + exp(-rate_per_ms * (slope_ms * batch + intercept_ms))) / (1 - load))
+    squared = ((1 + 2 * load * waits) * batch + waits**2) / (1 - load**2)
+    span_squared = slope_ms**2 * squared + 2 * slope_ms * intercept_ms * batch + intercept_ms**2
+    return (rate_per_ms * span_squared / 2 + slope_ms * squared + intercept_ms * batch) / batch
+
+
+def mean_ms_at_batch_1(rate_per_ms: float, span_ms: float) -> float:
+    """Return the mean latency of an M/D/1 queue (Pollaczek and Khinchine): one request at a time, each as long."""
+    load = rate_per_ms * span_ms
+    return inf if load >= 1 else span_ms + load * span_ms / (2 * (1 - load))
+
+
+def devices_by_mean(service: ServiceTimes, rate_per_s: float, target_ms: float) -> int | None:
+    """Return how many devices, each with a random part of the requests, have a mean latency within the target."""
+    slope_ms, intercept_ms = service.line_ms()
+    if slope_ms + intercept_ms > target_ms:
+        return None
+    devices = max(1, ceil(rate_per_s / 1000 * slope_ms))
+    while mean_ms_of_one_device(rate_per_s / 1000 / devices, slope_ms, intercept_ms) > target_ms:
+        devices += max(1, int(sqrt(devices)) // 8)
+    return devices

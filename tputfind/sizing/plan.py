@@ -1,0 +1,307 @@
+"""The least number of devices that meets a demand, by simulation, and what stands beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from tputfind.errors import BadRequest, NoPlan
+from tputfind.recipes import name_of
+from tputfind.record import Notice, Record
+from tputfind.sizing.demand import Demand
+from tputfind.sizing.formulas import (
+    devices_at_full_batch,
+    devices_by_batch_time,
+    devices_by_mean,
+    largest_within,
+)
+from tputfind.sizing.service import ServiceTimes
+from tputfind.sizing.simulate import Fleet, Outcome, simulate
+from tputfind.spec import Above0, Count
+
+MORE_TRAFFIC: Final = 1.2
+_SEEDS: Final = 5
+_PILOT: Final = 0.3
+_NEAR: Final = 1.3
+"""Caps whose pilot comes this near to the target are simulated in full."""
+_MORE_EFFORT: Final = 4.0
+_FEWEST_SAMPLES: Final = 10
+_MOST_DEVICES: Final = 10_000_000
+_TOLD: Final = "cut_short", "throttled", "wide_interval", "not_settled", "unfinished", "host_bound", "spread"
+"""Kinds of notices of rows that bear on how long a batch takes."""
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """How many devices the usual reckonings come to; None where one has no answer."""
+
+    full_batches: Count
+    naive: Count | None
+    nexus: Count | None
+    mean: Count | None
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True):
+    """What an hour of a device costs, by whom and when."""
+
+    device: str
+    price_per_hour: Above0
+    currency: str
+    source: str = ""
+    date: str = ""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices that a record's model takes to meet a demand, and how they then do.
+
+    ``fewer`` is the best that one device less does, None where there is but one; ``more_traffic`` the same devices with
+    20 % more requests. ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch.
+    """
+
+    model: str
+    recipe: str
+    device_name: str
+    demand: Demand
+    outcome: Outcome
+    fewer: Outcome | None
+    more_traffic: Outcome
+    rules: Rules
+    slope_ms: float
+    intercept_ms: float
+    delay_ms: Annotated[float, Meta(ge=0)]
+    notices: tuple[Notice, ...] = ()
+    price: Price | None = None
+
+    @property
+    def fewer_fails(self) -> bool:
+        """Whether one device less certainly misses the target, and is not merely too near to it to tell."""
+        return self.fewer is None or self.fewer.misses(self.demand.target_ms)
+
+    @property
+    def cost_per_hour(self) -> float | None:
+        """What the devices cost, if their price is known."""
+        return None if self.price is None else self.price.price_per_hour * self.outcome.devices
+
+    @property
+    def cost_per_million(self) -> float | None:
+        """What a million requests cost, if the price is known."""
+        return None if self.cost_per_hour is None else self.cost_per_hour / (3600 * self.demand.rate_per_s) * 1e6
+
+
+def service_of(record: Record, demand: Demand) -> ServiceTimes:
+    """Return how long batches take by a record, as large as the demand allows.
+
+    Raises:
+        BadRequest: it has no rows that could tell.
+    """
+    most = demand.max_batch or max((row.batch_size for row in record.rows), default=0)
+    rows = [row for row in record.rows if row.failure is None and row.batch_size <= most]
+    measured = {row.batch_size: row.latency_ms for row in rows if len(row.latency_ms) >= _FEWEST_SAMPLES}
+    if record.spec.phase == "train":
+        raise BadRequest(f"the record of {record.spec.model} is of training, and serves no requests")
+    if not measured:
+        raise BadRequest(
+            f"the record of {record.spec.model} has no row with {_FEWEST_SAMPLES} latencies or more",
+            "measure it anew, with more --latency-batches or --max-seconds",
+        )
+    return ServiceTimes(
+        measured, per_batch_ms=demand.overhead_per_batch_ms, per_sample_ms=demand.overhead_per_request_ms
+    )
+
+
+def plan(record: Record, demand: Demand, price: Price | None = None) -> Plan:
+    """Return the least number of devices whose percentile of latency is within the target, and the best cap for it.
+
+    Every number of devices is tried with each of a few caps: the batch sizes measured, and those that rules of thumb
+    come to. Each trial is a simulation of five streams; a fleet meets the target where the whole confidence interval of
+    the percentile does. Of the caps with which the least number does, the one is taken that leaves the most room for
+    more traffic.
+
+    Args:
+        record: what was measured.
+        demand: what is asked.
+        price: of the record's device.
+
+    Raises:
+        BadRequest: the record has no rows that could tell.
+        NoPlan: no number of devices meets the demand.
+    """
+    search = _Search(service_of(record, demand), demand)
+    found = search.least()
+    outcome, more_traffic = search.with_room(found.outcome)
+    slope_ms, intercept_ms = search.service.line_ms()
+    rate_per_s, target_ms = demand.rate_per_s, demand.target_ms
+    return Plan(
+        model=record.spec.model,
+        recipe=name_of(record.spec),
+        device_name=record.environment.device_name,
+        demand=demand,
+        outcome=outcome,
+        fewer=found.fewer,
+        more_traffic=more_traffic,
+        rules=Rules(
+            full_batches=devices_at_full_batch(search.service, rate_per_s),
+            naive=devices_by_batch_time(search.service, rate_per_s, target_ms, 1),
+            nexus=devices_by_batch_time(search.service, rate_per_s, target_ms, 2),
+            mean=devices_by_mean(search.service, rate_per_s, target_ms),
+        ),
+        slope_ms=slope_ms,
+        intercept_ms=intercept_ms,
+        delay_ms=demand.wait_ms,
+        notices=tuple(_notices(record, outcome, search)),
+        price=price,
+    )
+
+
+def least(record: Record, demand: Demand) -> Outcome:
+    """Return what the least number of devices that meets a demand does; errors as for ``plan``."""
+    return _Search(service_of(record, demand), demand).least().outcome
+
+
+class _Found(NamedTuple):
+    outcome: Outcome
+    fewer: Outcome | None
+
+
+class _Search:
+    """The search for the least number of devices. What was simulated once is not again."""
+
+    def __init__(self, service: ServiceTimes, demand: Demand) -> None:
+        self.service = service
+        self._demand = demand
+        self.caps = sorted(set(self._caps()))
+        self._best: dict[int, Outcome] = {}
+
+    def _caps(self) -> Iterator[int]:
+        target_ms = self._demand.target_ms
+        largest = largest_within(self.service, target_ms)
+        if largest is None:
+            fastest_ms = self.service.mean_ms(1)
+            raise NoPlan(
+                f"no batch is done within {target_ms:g} ms: batch {self.service.sizes[0]} takes {fastest_ms:.4g} ms",
+                f"--slo {self._demand.slo_ms - target_ms + 2 * fastest_ms:.4g}ms is the least to try",
+            )
+        yield largest
+        yield from (size for size in self.service.sizes if size <= largest)
+        half = largest_within(self.service, target_ms / 2)
+        if half is not None:
+            yield from (half, min(largest, ceil(1.5 * half)))
+
+    def least(self) -> _Found:
+        """Return the least number of devices that meets the demand, and the best that one fewer does.
+
+        Raises:
+            NoPlan: none does.
+        """
+        most_per_ms = max(self.service.per_ms(cap) for cap in self.caps)
+        fails = max(0, ceil(self._demand.rate_per_s / 1000 / most_per_ms) - 1)
+        step, passes = 1, fails + 1
+        while not self._meets(passes):
+            fails = passes
+            passes += step
+            step *= 2
+            if passes > max(_MOST_DEVICES, 64 * (fails + 1)) or self._hopeless(fails):
+                raise NoPlan(*self._why_not(fails))
+        while passes - fails > 1:
+            middle = (passes + fails) // 2
+            if self._meets(middle):
+                passes = middle
+            else:
+                fails = middle
+        return _Found(self._at(passes), self._at(fails) if fails else None)
+
+    def with_room(self, least: Outcome) -> tuple[Outcome, Outcome]:
+        """Return as many devices with the cap that bears more traffic best, and what they do under it."""
+        more_per_s = self._demand.rate_per_s * MORE_TRAFFIC
+        pilots = {
+            cap: self._pilot(Fleet(least.devices, cap, more_per_s))
+            for cap in self.caps
+            if self._keeps_up(least.devices, cap)
+        }
+        for cap in sorted(pilots, key=lambda cap: pilots[cap]):
+            outcome = self._in_full(Fleet(least.devices, cap, self._demand.rate_per_s))
+            if outcome.meets(self._demand.target_ms):
+                least = outcome
+                break
+        more = Fleet(least.devices, least.batch_cap, more_per_s)
+        return least, simulate(more, self.service, self._demand, seeds=_SEEDS)
+
+    def _pilot(self, fleet: Fleet) -> float:
+        return simulate(fleet, self.service, self._demand, seeds=1, effort=_PILOT).tail_ms
+
+    def _meets(self, devices: int) -> bool:
+        return self._at(devices).meets(self._demand.target_ms)
+
+    def _hopeless(self, devices: int) -> bool:
+        """Whether devices that have next to nothing to do miss the target too."""
+        return self._at(devices).utilisation < 0.005
+
+    def _why_not(self, devices: int) -> tuple[str, str]:
+        best, demand = self._at(devices), self._demand
+        idle = f"not even {devices} devices, which have next to nothing to do, answer {demand.percentile:g} % of the"
+        within = f"requests within {demand.target_ms:g} ms: it takes {best.tail_ms:.4g} ms"
+        closest_ms = demand.slo_ms - demand.target_ms + 1.1 * best.tail_high_ms
+        return f"{idle} {within}", f"--slo {closest_ms:.4g}ms, or a shorter --delay"
+
+    def _at(self, devices: int) -> Outcome:
+        """Return what a number of devices does with the best of the caps."""
+        if devices not in self._best:
+            self._best[devices] = self._with_best_cap(devices)
+        return self._best[devices]
+
+    def _with_best_cap(self, devices: int) -> Outcome:
+        demand, target_ms = self._demand, self._demand.target_ms
+        fleets = [Fleet(devices, cap, demand.rate_per_s) for cap in self.caps if self._keeps_up(devices, cap)]
+        fleets = fleets or [Fleet(devices, self.caps[-1], demand.rate_per_s)]
+        pilots = {fleet: self._pilot(fleet) for fleet in fleets}
+        by_pilot = sorted(fleets, key=lambda fleet: pilots[fleet])
+        tried: list[Outcome] = []
+        for fleet in by_pilot:
+            if tried and pilots[fleet] > _NEAR * min(target_ms, tried[0].tail_ms):
+                break
+            tried.append(self._in_full(fleet))
+            if tried[-1].meets(target_ms):
+                break
+        return min(tried, key=lambda outcome: outcome.tail_high_ms)
+
+    def _in_full(self, fleet: Fleet) -> Outcome:
+        """Simulate a fleet, and longer where chance leaves open whether it meets the target."""
+        outcome = simulate(fleet, self.service, self._demand, seeds=_SEEDS)
+        target_ms = self._demand.target_ms
+        if outcome.meets(target_ms) or outcome.misses(target_ms):
+            return outcome
+        return simulate(fleet, self.service, self._demand, seeds=_SEEDS, effort=_MORE_EFFORT)
+
+    def _keeps_up(self, devices: int, cap: int) -> bool:
+        most_per_ms = max(self.service.per_ms(size) for size in (*self.service.sizes, cap) if size <= cap)
+        return self._demand.rate_per_s / 1000 < devices * most_per_ms
+
+
+def _notices(record: Record, outcome: Outcome, search: _Search) -> Iterator[Notice]:
+    used = [row.batch_size for row in record.rows if row.batch_size <= outcome.batch_cap]
+    told = [notice for notice in record.notices if notice.kind in _TOLD and set(notice.batch_sizes) & set(used)]
+    yield from (Notice(kind=notice.kind, seen=notice.seen, cause=notice.cause, advice=notice.advice) for notice in told)
+    if record.finished is None:
+        yield Notice(
+            kind="interrupted",
+            seen="the record was cut short",
+            cause="the run that made it was interrupted",
+            advice="tputfind --resume goes on with it",
+        )
+    if outcome.batch_cap == search.service.largest:
+        yield Notice(
+            kind="largest_measured",
+            seen=f"the cap is batch {outcome.batch_cap}, the largest that was measured, or that --max-batch allows",
+            cause="a larger one may need fewer devices, and how long it takes is not known",
+            advice="measure larger batches",
+        )
+    if record.spec.transfer == "none" and record.environment.device != "cpu":
+        yield Notice(
+            kind="copies",
+            seen="the times of batches are without copies between host and device",
+            cause="the record was made without --transfer",
+            advice="measure with --transfer both, or give --overhead-per-request",
+        )

@@ -1,0 +1,220 @@
+"""Requests through batchers and devices, batch by batch: when each is answered."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import cycle
+from math import inf, nextafter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tputfind.sizing.batchers import Rule
+from tputfind.sizing.service import ServiceTimes
+
+_DRAWS = 2**16
+
+
+class Served(NamedTuple):
+    """When each request is answered, in the order in which they came, and what that took of the devices."""
+
+    done_ms: NDArray[np.float64]
+    batches: int
+    busy_ms: float
+
+
+class Spans:
+    """Draws how long a batch takes."""
+
+    def __init__(self, service: ServiceTimes, cap: int, seed: int) -> None:
+        """Take what a batch can take, and the size that none is larger than."""
+        self._service = service
+        self._curves: list[list[float] | None] = [None] * (cap + 1)
+        numbers = np.random.default_rng(seed).integers(len(service.curve_ms(1)), size=_DRAWS)
+        self._draws: Iterator[int] = cycle(numbers.tolist())
+
+    def __call__(self, size: int) -> float:
+        """Return the next time of a batch of a size, in ms."""
+        curve = self._curves[size]
+        if curve is None:
+            curve = self._curves[size] = self._service.curve_ms(size).tolist()
+        return curve[next(self._draws)]
+
+
+def greedy(arrivals: Sequence[float], devices: int, cap: int, span: Spans) -> Served:
+    """Serve one queue, whose head is a batch for whichever device is free: all that waits, up to the cap."""
+    ends: list[float] = []
+    marks = [0]
+    free_ms = [0.0] * devices
+    busy_ms, count, head = 0.0, len(arrivals), 0
+    while head < count:
+        start = free_ms[0]
+        if start < arrivals[head]:  # noqa: PLR1730  # max takes three times as long
+            start = arrivals[head]
+        tail = bisect_right(arrivals, start, head + 1, min(head + cap, count))
+        taken = span(tail - head)
+        busy_ms += taken
+        ends.append(start + taken)
+        heapq.heapreplace(free_ms, start + taken)
+        marks.append(tail)
+        head = tail
+    return _in_order(ends, marks, busy_ms)
+
+
+def by_rule(arrivals: Sequence[float], devices: int, cap: int, span: Spans, rule: Rule) -> Served:
+    """Serve one queue from which batches are taken by a rule, one after the other, for the device that is free next."""
+    ends: list[float] = []
+    marks = [0]
+    free_ms = [0.0] * devices
+    busy_ms, closed, count, head = 0.0, 0.0, len(arrivals), 0
+    while head < count:
+        full = arrivals[head + cap - 1] if head + cap <= count else inf
+        closed = rule(free_ms[0], closed, arrivals[head], full)
+        tail = bisect_right(arrivals, closed, head + 1, min(head + cap, count))
+        taken = span(tail - head)
+        busy_ms += taken
+        end = max(closed, free_ms[0]) + taken
+        ends.append(end)
+        heapq.heapreplace(free_ms, end)
+        marks.append(tail)
+        head = tail
+    return _in_order(ends, marks, busy_ms)
+
+
+def _in_order(ends: list[float], marks: list[int], busy_ms: float) -> Served:
+    return Served(np.repeat(ends, np.diff(marks)), len(ends), busy_ms)
+
+
+class Workers:
+    """Workers that each collect a batch from one queue at the same time: a request goes to who has waited longest.
+
+    So do mosec's and LitServe's. A worker waits for others from its first request on, or from when it is free
+    (``at_once``), in windows without end while nothing comes.
+    """
+
+    def __init__(self, devices: int, cap: int, span: Spans, wait_ms: float, *, at_once: bool) -> None:
+        """Take how many there are, and how they collect."""
+        self._cap, self._span, self._wait_ms, self._at_once = cap, span, wait_ms, at_once
+        self._batches: list[list[int]] = [[] for _ in range(devices)]
+        self._turns = [0] * devices
+        self._listening: deque[int] = deque()
+        self._events: list[tuple[float, int, int]] = []
+        self._backlog: deque[int] = deque()
+        self._count, self._busy_ms = 0, 0.0
+
+    def serve(self, arrivals: Sequence[float]) -> Served:
+        """Serve requests that come at these times."""
+        done_ms = np.zeros(len(arrivals))
+        for worker in range(len(self._batches)):
+            self._begin(worker, 0.0, done_ms)
+        for request, came in enumerate(arrivals):
+            self._until(came, done_ms)
+            if self._listening:
+                self._take(self._listening.popleft(), request, came, done_ms)
+            else:
+                self._backlog.append(request)
+        while self._backlog or any(self._batches):
+            self._until(nextafter(self._events[0][0], inf), done_ms)
+        return Served(done_ms, self._count, self._busy_ms)
+
+    def _until(self, now: float, done_ms: NDArray[np.float64]) -> None:
+        """Let happen what happens before now: windows that end, and workers that are done."""
+        while self._events and self._events[0][0] < now:
+            at, worker, turn = heapq.heappop(self._events)
+            if turn < 0:
+                self._begin(worker, at, done_ms)
+            elif turn == self._turns[worker] and self._batches[worker]:
+                self._listening.remove(worker)
+                self._run(worker, at, done_ms)
+            elif turn == self._turns[worker] and self._at_once:
+                heapq.heappush(self._events, (at + self._wait_ms, worker, turn))
+
+    def _begin(self, worker: int, now: float, done_ms: NDArray[np.float64]) -> None:
+        batch = self._batches[worker]
+        while self._backlog and len(batch) < self._cap:
+            batch.append(self._backlog.popleft())
+        if len(batch) == self._cap:
+            self._run(worker, now, done_ms)
+            return
+        self._listening.append(worker)
+        if batch or self._at_once:
+            heapq.heappush(self._events, (now + self._wait_ms, worker, self._turns[worker]))
+
+    def _take(self, worker: int, request: int, now: float, done_ms: NDArray[np.float64]) -> None:
+        batch = self._batches[worker]
+        batch.append(request)
+        if len(batch) == self._cap:
+            self._run(worker, now, done_ms)
+            return
+        self._listening.append(worker)
+        if len(batch) == 1 and not self._at_once:
+            heapq.heappush(self._events, (now + self._wait_ms, worker, self._turns[worker]))
+
+    def _run(self, worker: int, now: float, done_ms: NDArray[np.float64]) -> None:
+        batch = self._batches[worker]
+        taken = self._span(len(batch))
+        done_ms[batch] = now + taken
+        batch.clear()
+        self._turns[worker] += 1
+        self._count += 1
+        self._busy_ms += taken
+        heapq.heappush(self._events, (now + taken, worker, -1))
+
+
+class Replicas:
+    """Devices with a queue each; a request goes to the one that has the fewest unanswered."""
+
+    def __init__(self, devices: int, cap: int, span: Spans, rule: Rule) -> None:
+        """Take how many there are, and by which rule each makes its batches."""
+        self._cap, self._span, self._rule = cap, span, rule
+        self._waiting: list[deque[tuple[int, float]]] = [deque() for _ in range(devices)]
+        self._unanswered = [0] * devices
+        self._free_ms, self._closed_ms, self._closes_ms = [0.0] * devices, [0.0] * devices, [inf] * devices
+        self._events: list[tuple[float, int, int]] = []
+        self._count, self._busy_ms = 0, 0.0
+
+    def serve(self, arrivals: Sequence[float]) -> Served:
+        """Serve requests that come at these times."""
+        done_ms = np.zeros(len(arrivals))
+        for request, came in enumerate(arrivals):
+            self._until(came, done_ms)
+            device = self._unanswered.index(min(self._unanswered))
+            self._unanswered[device] += 1
+            self._waiting[device].append((request, came))
+            self._plan(device)
+        self._until(inf, done_ms)
+        return Served(done_ms, self._count, self._busy_ms)
+
+    def _until(self, now: float, done_ms: NDArray[np.float64]) -> None:
+        while self._events and self._events[0][0] < now:
+            at, device, answered = heapq.heappop(self._events)
+            if answered:
+                self._unanswered[device] -= answered
+            elif at == self._closes_ms[device]:
+                self._close(device, at, done_ms)
+
+    def _plan(self, device: int) -> None:
+        """Work out anew when the next batch of a device is closed."""
+        waiting = self._waiting[device]
+        full = waiting[self._cap - 1][1] if len(waiting) >= self._cap else inf
+        closes = self._rule(self._free_ms[device], self._closed_ms[device], waiting[0][1], full)
+        if closes != self._closes_ms[device]:
+            self._closes_ms[device] = closes
+            heapq.heappush(self._events, (closes, device, 0))
+
+    def _close(self, device: int, now: float, done_ms: NDArray[np.float64]) -> None:
+        waiting = self._waiting[device]
+        batch = [waiting.popleft()[0] for _ in range(min(len(waiting), self._cap))]
+        taken = self._span(len(batch))
+        end = max(now, self._free_ms[device]) + taken
+        done_ms[batch] = end
+        self._free_ms[device], self._closed_ms[device], self._closes_ms[device] = end, now, inf
+        self._count += 1
+        self._busy_ms += taken
+        heapq.heappush(self._events, (end, device, len(batch)))
+        if waiting:
+            self._plan(device)

@@ -1,0 +1,78 @@
+"""How long a batch takes, by its size: from the latencies that a record holds, and never beyond them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+_CURVE: Final = 200
+"""Equally likely times stand for the samples of a batch size."""
+
+
+class ServiceTimes:
+    """Equally likely times of a batch of any size up to the largest measured, in ms.
+
+    Between two measured sizes each time lies on the straight line between the two that are as likely. Batches below
+    the smallest measured take as long as that one. A larger batch takes no less time than a smaller one: where it was
+    measured to, it is given the smaller one's.
+    """
+
+    def __init__(
+        self, measured: Mapping[int, Sequence[float]], *, per_batch_ms: float = 0, per_sample_ms: float = 0
+    ) -> None:
+        """Take the samples of every batch size, in ms, and what a server adds to each batch and for each sample.
+
+        Raises:
+            ValueError: nothing was measured.
+        """
+        if not measured or not all(measured.values()):
+            raise ValueError("no batch size has samples")
+        self.sizes = sorted(measured)
+        shares = (np.arange(_CURVE) + 0.5) / _CURVE
+        curves = [np.quantile(measured[size], shares, method="inverted_cdf") for size in self.sizes]
+        self._curves: NDArray[np.float64] = np.maximum.accumulate(np.stack(curves), axis=0)
+        self._per_batch_ms = per_batch_ms
+        self._per_sample_ms = per_sample_ms
+
+    @property
+    def largest(self) -> int:
+        """The largest batch size that was measured."""
+        return self.sizes[-1]
+
+    def curve_ms(self, batch_size: int) -> NDArray[np.float64]:
+        """Return the times of a batch size, rising.
+
+        Raises:
+            ValueError: it is larger than any measured.
+        """
+        if batch_size > self.largest:
+            raise ValueError(f"batch {batch_size} was not measured, nor any larger one")
+        above = bisect_left(self.sizes, batch_size)
+        upper = self._curves[above]
+        if above > 0 and self.sizes[above] != batch_size:
+            low, high = self.sizes[above - 1], self.sizes[above]
+            lower = self._curves[above - 1]
+            upper = lower + (upper - lower) * ((batch_size - low) / (high - low))
+        times: NDArray[np.float64] = upper + (self._per_batch_ms + self._per_sample_ms * batch_size)
+        return times
+
+    def mean_ms(self, batch_size: int) -> float:
+        """Return the mean time of a batch size; errors as for ``curve_ms``."""
+        return float(self.curve_ms(batch_size).mean())
+
+    def per_ms(self, batch_size: int) -> float:
+        """Return the samples per ms of a device that always has a full batch of a size; errors as for ``curve_ms``."""
+        return batch_size / self.mean_ms(batch_size)
+
+    def line_ms(self) -> tuple[float, float]:
+        """Return slope and intercept of the straight line through the mean times: ms per sample, and ms per batch."""
+        means = np.array([self.mean_ms(size) for size in self.sizes])
+        if len(means) == 1:
+            return float(means[0] / self.sizes[0]), 0.0
+        # Relative errors count alike, so that large batches do not drown the small ones.
+        slope, intercept = np.polyfit(self.sizes, means, 1, w=1 / means)
+        return float(slope), float(intercept)
