@@ -86,7 +86,7 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
     latencies, loads, batches = [], [], 0
     for seed in range(demand.seed, demand.seed + seeds):
         arrivals = arrivals_ms(demand, count, rate_per_s, share, seed)
-        served = _served(arrivals, devices, _Server(fleet.cap, service, demand), seed)
+        served = serve(arrivals, devices, Server(fleet.cap, service, demand), seed)
         latencies.append((served.done_ms - arrivals)[int(_WARM_UP_SHARE * count) :])
         loads.append(served.busy_ms / (devices * float(served.done_ms.max())))
         batches += served.batches
@@ -102,13 +102,18 @@ def _requests(fleet: Fleet, service: ServiceTimes, demand: Demand, effort: float
     return ceil(min(wanted, max(_MOST_REQUESTS, tail)))
 
 
-class _Server(NamedTuple):
+class Server(NamedTuple):
+    """What stands before each device: the largest batch, how long batches take, and how they are made."""
+
     cap: int
     service: ServiceTimes
     demand: Demand
 
 
-def _served(arrivals: NDArray[np.float64], devices: int, server: _Server, seed: int) -> Served:
+def serve(arrivals: NDArray[np.float64], devices: int, server: Server, seed: int) -> Served:
+    """Return when each of the requests that come at these times, in ms, is answered; the seed is that of the times of
+    batches.
+    """
     cap, service, demand = server
     span = Spans(service, cap, seed)
     wait_ms, rule = demand.wait_ms, rule_of(demand.batcher, demand.wait_ms)
@@ -124,7 +129,7 @@ def _served(arrivals: NDArray[np.float64], devices: int, server: _Server, seed: 
     return by_rule(arrivals.tolist(), devices, cap, span, rule)
 
 
-def _split(arrivals: NDArray[np.float64], devices: int, server: _Server, seed: int) -> Served:
+def _split(arrivals: NDArray[np.float64], devices: int, server: Server, seed: int) -> Served:
     """Serve requests that are dealt out by chance, to devices with a queue each."""
     device_of = np.random.default_rng([seed, 1]).integers(devices, size=len(arrivals))
     done_ms = np.zeros(len(arrivals))
@@ -132,7 +137,7 @@ def _split(arrivals: NDArray[np.float64], devices: int, server: _Server, seed: i
     for device in range(devices):
         its_own = np.flatnonzero(device_of == device)
         if len(its_own):
-            served = _served(arrivals[its_own], 1, server, seed + 1000 * device)
+            served = serve(arrivals[its_own], 1, server, seed + 1000 * device)
             done_ms[its_own] = served.done_ms
             batches, busy_ms = batches + served.batches, busy_ms + served.busy_ms
     return Served(done_ms, batches, busy_ms)

@@ -1,0 +1,72 @@
+"""Open-loop load on a server: requests go out when they are due, however long the answers to others take."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from typing import NamedTuple
+
+_BODY = b"1"
+
+
+class Answer(NamedTuple):
+    """The latency of a request from when it was due, the size of its batch, and what the model took for that, in ms."""
+
+    latency_ms: float
+    batch_size: int
+    step_ms: float
+
+
+def drive(port: int, due_ms: list[float]) -> list[Answer]:
+    """Send a request at each time, in ms from now, and return the answers in that order.
+
+    Raises:
+        RuntimeError: the server refuses one.
+        OSError: it is gone.
+    """
+    return asyncio.run(_drive(port, due_ms))
+
+
+async def _drive(port: int, due_ms: list[float]) -> list[Answer]:
+    idle: deque[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = deque()
+    answers: dict[int, Answer] = {}
+    start = time.perf_counter() + 0.2
+
+    async def ask(number: int, due_s: float) -> None:
+        reader, writer = idle.popleft() if idle else await asyncio.open_connection("127.0.0.1", port)
+        writer.write(_request(port))
+        took = await _answer(reader)
+        answers[number] = Answer((time.perf_counter() - start - due_s) * 1000, int(took[0]), took[1])
+        idle.append((reader, writer))
+
+    tasks = set()
+    for number, due in enumerate(due_ms):
+        wait_s = start + due / 1000 - time.perf_counter()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+        tasks.add(asyncio.create_task(ask(number, due / 1000)))
+    await asyncio.gather(*tasks)
+    for _, writer in idle:
+        writer.close()
+    return [answers[number] for number in range(len(due_ms))]
+
+
+def _request(port: int) -> bytes:
+    head = f"POST /inference HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(_BODY)}\r\n\r\n".encode() + _BODY
+
+
+async def _answer(reader: asyncio.StreamReader) -> list[float]:
+    status = await reader.readline()
+    length = 0
+    while (line := await reader.readline()).strip():
+        name, _, value = line.decode().partition(":")
+        if name.lower() == "content-length":
+            length = int(value)
+    body = await reader.readexactly(length)
+    if b" 200 " not in status:
+        raise RuntimeError(f"the server answered {status.decode().strip()}: {body.decode()[:200]}")
+    found: list[float] = json.loads(body)
+    return found

@@ -1,0 +1,40 @@
+"""The model that a server runs for a batch: the same step that the tool times, with inputs that lie on the device."""
+
+from __future__ import annotations
+
+import json
+import os
+from time import perf_counter
+
+from tputfind.measure.devices import open_device
+from tputfind.measure.workload import Workload, gradients
+from tputfind.spec import read_spec
+
+MODEL, OPTIONS, CAP = "SERVING_MODEL", "SERVING_OPTIONS", "SERVING_CAP"
+"""Names of the variables of the environment that say what is served."""
+_WARM_STEPS = 3
+
+
+class Step:
+    """Takes a batch of a size through the model, and waits for its output. Every size is made and warmed beforehand."""
+
+    def __init__(self) -> None:
+        spec = read_spec(os.environ[MODEL], json.loads(os.environ[OPTIONS]))
+        self._device, self._mode = open_device(spec.device), gradients(spec.phase)
+        workload = Workload(spec, self._device.torch_device)
+        with self._mode:
+            self._batches = {size: workload.batch(size) for size in range(1, int(os.environ[CAP]) + 1)}
+            for size in self._batches:
+                for _ in range(_WARM_STEPS):
+                    self._run(size)
+
+    def __call__(self, size: int) -> float:
+        """Return how long the batch took, in ms."""
+        start = perf_counter()
+        with gradients("infer"):
+            self._run(size)
+        return (perf_counter() - start) * 1000
+
+    def _run(self, size: int) -> None:
+        self._batches[size]()
+        self._device.synchronize()

@@ -1,0 +1,37 @@
+"""Serves with LitServe: python with_litserve.py WAIT_MS PORT."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import litserve
+from step import CAP, Step
+
+
+class Model(litserve.LitAPI):
+    """A batch is as many requests as came together; what they hold is not looked at."""
+
+    def setup(self, device: str) -> None:  # noqa: ARG002
+        """Make and warm the model."""
+        self._step = Step()
+
+    def batch(self, inputs: list[object]) -> list[object]:
+        """Return the requests as they are."""
+        return inputs
+
+    def predict(self, requests: list[object]) -> list[object]:
+        """Return an answer for each request."""
+        took_ms = self._step(len(requests))
+        return [[len(requests), took_ms]] * len(requests)
+
+    def unbatch(self, output: list[object]) -> list[object]:
+        """Return the answers one by one."""
+        return output
+
+
+if __name__ == "__main__":
+    wait_ms, port = float(sys.argv[1]), int(sys.argv[2])
+    api = Model(max_batch_size=int(os.environ[CAP]), batch_timeout=wait_ms / 1000, api_path="/inference")
+    server = litserve.LitServer(api, accelerator="auto", devices=1, workers_per_device=1, timeout=600)
+    server.run(host="127.0.0.1", port=port, num_api_servers=1, log_level="warning", generate_client_file=False)

@@ -1,0 +1,29 @@
+"""Serves with mosec: python with_mosec.py WAIT_MS --port PORT ..."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from mosec import Server, Worker
+from step import CAP, Step
+
+
+class Model(Worker):
+    """A batch is as many requests as came together; what they hold is not looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._step = Step()
+
+    def forward(self, data: list[object]) -> list[object]:
+        """Return an answer for each request."""
+        took_ms = self._step(len(data))
+        return [[len(data), took_ms]] * len(data)
+
+
+if __name__ == "__main__":
+    wait_ms = int(sys.argv.pop(1))
+    server = Server()
+    server.append_worker(Model, num=1, max_batch_size=int(os.environ[CAP]), max_wait_time=wait_ms)
+    server.run()

@@ -1,0 +1,39 @@
+"""Simulated latencies beside those of real servers, on loopback; by itself on a quiet machine, with -m serving."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+MODEL, OPTIONS = "resnet18", {"image_size": 96, "device": "cpu"}
+
+
+@pytest.fixture
+def harness(monkeypatch):
+    """The module of ``benchmarks/serve.py``; model and server have one core, and the client another."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    spec = importlib.util.spec_from_file_location("serve", BENCHMARKS / "serve.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "serve", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.serving
+@pytest.mark.parametrize("server", ["mosec", "litserve"])
+def test_a_server_answers_as_its_simulation_lets_expect(harness, server):
+    pytest.importorskip(server)
+    case = harness.Case(MODEL, OPTIONS, server, 8, 5.0)
+
+    lines = {line.load: line for line in harness.compare(case, seconds=15, requests=300)}
+
+    assert list(lines) == [*harness.FITTED, *harness.PREDICTED]
+    for load in (0.7, 0.85):
+        line = lines[load]
+        assert line.simulated_p50_ms == pytest.approx(line.p50_ms, rel=0.15)
+        assert line.simulated_p95_ms == pytest.approx(line.p95_ms, rel=0.25)
+        assert 1 < line.mean_batch <= 8
