@@ -196,7 +196,9 @@ def forecast(model: str, memory: str | None, csv_file: str | None, **options: An
 @click.option("--percentile", metavar="P", help="and how many of them, in percent  [99]")
 @click.option("--batcher", metavar="NAME", help="greedy, triton, mosec, litserve or ray  [greedy]")
 @click.option("--delay", metavar="TIME", help="how long the batcher waits for more requests  [the server's default]")
-@click.option("--routing", metavar="NAME", help="shared queue, random or least-loaded  [shared; ray: least-loaded]")
+@click.option(
+    "--routing", metavar="NAME", help="shared queue, random, least-loaded or two-choices  [shared; ray: two-choices]"
+)
 @click.option("--burstiness", metavar="CV", help="of the time between requests: 0 even, 1 Poisson, 2 bursty  [1]")
 @click.option("--arrivals", metavar="FILE", help="times of recorded requests, as CSV: the stream has their shape")
 @click.option("--overhead-per-batch", metavar="TIME", help="that the server adds to a batch  [0]")

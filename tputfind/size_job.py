@@ -79,6 +79,8 @@ def do(request: Request, *, show_traceback: bool) -> int:
             return 0
         found = answers(request.records, request.demand, request.prices)
     if not found.plans:
+        for _, error in found.without[1:]:
+            say(error, show_traceback=show_traceback)
         raise found.without[0][1]
     for path, written in (
         (request.places.csv, plans.to_csv),
@@ -92,13 +94,16 @@ def do(request: Request, *, show_traceback: bool) -> int:
         plans.print_plans(found, Console())
     for _, error in found.without:
         say(error, show_traceback=show_traceback)
+    for plan in found.plans if request.prices else ():
+        if plan.price is None:
+            say(BadRequest(f"--price has none of {plan.device_name}"), show_traceback=show_traceback)
     return problems[0].exit_code if problems else 0
 
 
 def _lines(path: Path) -> list[list[str]]:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return [line for line in csv.reader(file) if line]
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return [[cell.strip() for cell in line] for line in csv.reader(file) if line]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadRequest(f"{path} cannot be read: {error}") from None
 
@@ -127,7 +132,11 @@ def _prices(path: Path) -> list[Price]:
     for line in lines:
         try:
             found.append(msgspec.convert(dict(zip(names, line, strict=True)), Price, strict=False))
+            if [price.device for price in found].count(found[-1].device) > 1:
+                raise ValueError("that device has a price already")  # noqa: TRY301  # as for a line that cannot be read
         except (ValueError, msgspec.ValidationError) as error:
             hint = "its columns are device,price_per_hour,currency,source,date"
             raise BadRequest(f"--price {path}: {', '.join(line)}: {error}", hint) from None
+    if not found:
+        raise BadRequest(f"--price {path} holds no price")
     return found

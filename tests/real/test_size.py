@@ -88,7 +88,7 @@ def test_recorded_arrivals_give_the_stream_its_shape(folder):
     [
         ((), 2, "no record to size from"),
         (("resnet50.json",), 2, "--rate is needed; --slo is needed"),
-        (("resnet50.json", "--rate", 100, "--slo", "1ms"), 6, "no batch is done within 1 ms"),
+        (("resnet50.json", "--rate", 100, "--slo", "1ms"), 6, "no device is fast enough"),
         (("nothing.json", "--rate", 100, "--slo", "1s"), 2, "nothing.json"),
         (("times.csv", "--rate", 100, "--slo", "1s"), 2, "times.csv"),
         (("resnet50.json", "--rate", 100, "--slo", "1s", "--arrivals", "times.csv"), 2, "2 requests show no stream"),

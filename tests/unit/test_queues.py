@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -126,7 +127,36 @@ def test_one_request_at_a_time_is_the_queue_of_pollaczek_and_khinchine(load):
 
     outcome = simulate(Fleet(1, 1, rate_per_s), ServiceTimes({1: [5.0]}), stream(rate_per_s), seeds=8, effort=6)
 
-    assert outcome.mean_ms == pytest.approx(formulas.mean_ms_at_batch_1(rate_per_s / 1000, 5.0), rel=0.02)
+    assert outcome.mean_ms == pytest.approx(5.0 + load * 5.0 / (2 * (1 - load)), rel=0.02)
+
+
+@pytest.mark.parametrize("load", [0.9, 0.95, 0.97])
+def test_near_its_limit_the_percentile_of_a_queue_is_not_told_too_low(load):
+    """Against Lindley's recursion over so many requests that it has forgotten how it began."""
+    rate_per_s = load / 5 * 1000
+    gaps_ms = np.random.default_rng(5).exponential(1000 / rate_per_s, 12_000_000)
+    walk = np.cumsum(5.0 - gaps_ms[1:])
+    waits_ms = walk - np.minimum.accumulate(np.minimum(walk, 0.0))
+    truth_ms = 5.0 + float(np.quantile(waits_ms[100_000:], 0.99))
+
+    outcome = simulate(Fleet(1, 1, rate_per_s), ServiceTimes({1: [5.0]}), stream(rate_per_s), seeds=5)
+
+    assert outcome.steady
+    assert outcome.p99_ms == pytest.approx(truth_ms, rel=0.08)
+    assert outcome.tail_high_ms >= 0.97 * truth_ms
+
+
+@pytest.mark.parametrize("routing", ["shared", "random", "least-loaded", "two-choices"])
+@pytest.mark.parametrize("load", [0.999, 1.0, 1.05])
+def test_a_fleet_at_its_limit_meets_no_target_however_long(load, routing):
+    rate_per_s = load * 2 * 1000 * LINE.per_ms(64)
+    demand = msgspec.structs.replace(stream(rate_per_s, routing=routing), slo_ms=1e7)
+
+    outcome = simulate(Fleet(2, 64, rate_per_s), LINE, demand, seeds=3)
+
+    assert not outcome.steady
+    assert not outcome.meets(1e9)
+    assert outcome.misses(1e9) == (load >= 1)
 
 
 @pytest.mark.parametrize(
@@ -160,16 +190,19 @@ def test_batches_that_ray_closes_too_small_end_in_a_queue_without_end():
     outcome = simulate(Fleet(1, 64, 1400), LINE, demand, seeds=2)
 
     assert outcome.p99_ms > 1000
+    assert outcome.load < 1
+    assert not outcome.steady
 
 
-def test_a_shared_queue_is_faster_than_one_that_looks_for_the_shortest_and_that_than_chance():
-    fleet = Fleet(4, 8, 2800)
-    shared, least, chance = (
-        simulate(fleet, LINE, stream(2800, routing=routing), seeds=3).p99_ms
-        for routing in ("shared", "least-loaded", "random")
-    )
+def test_the_more_a_request_knows_of_the_queues_the_sooner_it_is_answered():
+    fleet = Fleet(8, 8, 5600)
+    ways = [
+        simulate(fleet, LINE, stream(5600, routing=routing), seeds=3).p99_ms
+        for routing in ("shared", "least-loaded", "two-choices", "random")
+    ]
 
-    assert shared < least < chance
+    assert ways == sorted(ways)
+    assert ways[-1] > 1.2 * ways[0]
 
 
 @pytest.mark.parametrize(("burstiness", "share"), [(0.0, 1.0), (0.5, 1.0), (1.0, 0.3), (2.0, 1.0), (3.0, 0.25)])

@@ -71,11 +71,11 @@ def test_the_answer_meets_the_target_under_other_streams_and_one_device_less_doe
 
 
 slopes, intercepts = st.floats(0.05, 1.0), st.floats(0.5, 8.0)
-rates = st.floats(500, 30_000)
+rates = st.floats(300, 8_000)
 
 
 @given(slopes, intercepts, rates, st.floats(2.5, 8), st.floats(1.3, 3))
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 def test_a_tighter_target_never_needs_fewer_devices(slope_ms, intercept_ms, rate, times, looser):
     one = record(slope_ms, intercept_ms)
     slo = times * (intercept_ms + slope_ms) * 1.5
@@ -84,7 +84,7 @@ def test_a_tighter_target_never_needs_fewer_devices(slope_ms, intercept_ms, rate
 
 
 @given(slopes, intercepts, rates, st.floats(3, 8), st.floats(1.1, 3))
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 def test_a_higher_rate_never_needs_fewer_devices(slope_ms, intercept_ms, rate, times, more):
     one = record(slope_ms, intercept_ms)
     slo = times * (intercept_ms + slope_ms) * 1.5
@@ -93,7 +93,7 @@ def test_a_higher_rate_never_needs_fewer_devices(slope_ms, intercept_ms, rate, t
 
 
 @given(slopes, intercepts, rates, st.floats(3, 8), st.sampled_from([(0.0, 1.0), (1.0, 2.0), (1.5, 4.0)]))
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 def test_a_burstier_stream_never_needs_fewer_devices(slope_ms, intercept_ms, rate, times, burstiness):
     one = record(slope_ms, intercept_ms)
     slo = times * (intercept_ms + slope_ms) * 1.5
@@ -103,7 +103,7 @@ def test_a_burstier_stream_never_needs_fewer_devices(slope_ms, intercept_ms, rat
 
 
 def test_a_large_fleet_grows_as_its_rate():
-    small, large = (plan(record(), wanted(rate, 30.0)).outcome for rate in (500_000, 5_000_000))
+    small, large = (plan(record(), wanted(rate, 30.0)).outcome for rate in (300_000, 3_000_000))
 
     assert large.devices == pytest.approx(10 * small.devices, rel=0.01)
 
@@ -117,22 +117,49 @@ def test_a_curve_rises_with_the_rate():
     assert plans.curve_csv(outcomes).count(b"\n") == 13
 
 
-def test_no_batch_that_is_done_in_time_is_no_plan_and_the_closest_is_named():
-    with pytest.raises(NoPlan, match=r"no batch is done within 3 ms: batch 1 takes 3.298 ms") as refused:
-        plan(record(), wanted(100, 3.0))
+def test_a_target_below_what_a_request_alone_takes_is_no_plan_and_the_closest_is_named():
+    with pytest.raises(NoPlan, match=r"99 % of requests that are alone take up to 3.45\d ms") as refused:
+        plan(record(), wanted(100, 3.0, network="1ms"))
 
     assert refused.value.exit_code == 6
-    assert "--slo 6.597ms" in refused.value.hint
+    assert "--slo 4.45" in refused.value.hint
 
 
 def test_a_batch_that_now_and_then_takes_longer_than_the_target_is_no_plan_however_many_devices():
     spans = (5.0,) * 95 + (100.0,) * 5
     odd = msgspec.structs.replace(timed(1, 5.0), timings=(Timing(device_ms=spans, latency_ms=spans),))
 
-    with pytest.raises(NoPlan, match="next to nothing to do") as refused:
+    with pytest.raises(NoPlan, match="alone take up to 100 ms"):
         plan(msgspec.structs.replace(record(), rows=(odd,)), wanted(100, 20.0))
 
-    assert "--slo 110" in refused.value.hint
+
+def test_one_slow_batch_in_five_hundred_counts_at_three_nines():
+    spans = (5.0,) * 998 + (100.0,) * 2
+    odd = msgspec.structs.replace(timed(1, 5.0), timings=(Timing(device_ms=spans, latency_ms=spans),))
+    one = msgspec.structs.replace(record(), rows=(odd,))
+
+    with pytest.raises(NoPlan):
+        plan(one, wanted(100, 20.0, percentile=99.9))
+    assert plan(one, wanted(100, 20.0)).outcome.devices == 2
+
+
+@pytest.mark.parametrize("rate", [0.5, 5])
+def test_bursts_at_a_low_rate_take_more_devices_and_not_none_at_all(rate):
+    assert plan(record(), wanted(rate, 10.0, burstiness=20)).outcome.devices > 1
+
+
+def test_a_peak_in_recorded_arrivals_is_met_wherever_it_lies():
+    calm, peak = [1.0] * 60_000, [0.1] * 6_000
+    gaps = (*calm, *peak, *calm)
+    least = plan(record(), wanted(1500, 40.0)).outcome.devices
+
+    found = plan(record(), wanted(1500, 40.0, gaps=gaps))
+
+    service = service_of(record(), wanted())
+    assert found.outcome.devices >= 1500 * 10 / (1000 * service.per_ms(256))
+    assert found.outcome.devices > 3 * least
+    assert found.arrivals == len(gaps) + 1
+    assert found.demand.gaps is None
 
 
 def test_a_delay_longer_than_the_target_leaves_batches_of_one():
@@ -151,6 +178,11 @@ def test_no_batch_larger_than_the_largest_measured_is_planned_with_and_that_is_s
     assert found.outcome.batch_cap == 8
     assert "largest_measured" in [notice.kind for notice in found.notices]
     assert plan(record(), wanted(20_000, 100.0, max_batch=16)).outcome.batch_cap <= 16
+
+
+def test_a_cap_between_two_measured_sizes_is_as_good_as_one_that_was_measured():
+    assert plan(record(), wanted(4000, 120.0, max_batch=255)).outcome.devices == 2
+    assert plan(record(), wanted(4000, 120.0, max_batch=256)).outcome.devices == 2
 
 
 def test_what_a_record_says_against_its_rows_is_in_the_plan():
@@ -185,6 +217,7 @@ def test_records_are_ranked_by_devices_and_by_cost_where_all_have_a_price():
     prices = [
         Price(device="fast", price_per_hour=9.0, currency="EUR"),
         Price(device="slow", price_per_hour=99.0, currency="EUR"),
+        Price(device="Slow 80", price_per_hour=0.01, currency="EUR"),
         Price(device="NVIDIA Slow", price_per_hour=0.5, currency="EUR"),
     ]
 
@@ -216,8 +249,8 @@ def test_a_record_without_a_plan_is_told_of_beside_those_that_have_one():
     assert isinstance(found.without[0][1], NoPlan)
     lines = plans.to_csv(found).decode().splitlines()
     assert len(lines) == 3
-    assert "no batch is done within 30 ms" in lines[2]
-    assert "no batch is done" in plans.to_json(found).decode()
+    assert "no device is fast enough" in lines[2]
+    assert "no device is fast enough" in plans.to_json(found).decode()
 
 
 @pytest.mark.parametrize(
@@ -225,9 +258,11 @@ def test_a_record_without_a_plan_is_told_of_beside_those_that_have_one():
     [
         ({}, "--rate is needed; --slo is needed"),
         ({"rate": "x", "slo": "50"}, "--rate: 'x' is not a number; --slo: '50' is not a duration"),
-        ({"rate": "0", "slo": "50ms"}, "rate_per_s"),
-        ({"rate": "nan", "slo": "50ms"}, "rate_per_s"),
-        ({"rate": "5", "slo": "50ms", "percentile": "100"}, "percentile"),
+        ({"rate": "0", "slo": "50ms"}, "--rate: Expected `float` > 0"),
+        ({"rate": "nan", "slo": "50ms"}, "--rate: 'nan' is not a finite number"),
+        ({"rate": "5", "slo": "50ms", "seed": "inf"}, "--seed: 'inf' is not a finite number"),
+        ({"rate": "5", "slo": "50ms", "percentile": "100"}, "--percentile: Expected"),
+        ({"rate": "5", "slo": "50ms", "batcher": "mosec", "delay": "0ms"}, "1 ms at the least"),
         ({"rate": "5", "slo": "50ms", "network": "50ms"}, "leaves nothing"),
         ({"rate": "5", "slo": "50ms", "delay": "5ms"}, "greedy batcher"),
         ({"rate": "5", "slo": "50ms", "batcher": "ray", "routing": "shared"}, "in each replica"),

@@ -15,7 +15,7 @@ from rich.text import Text
 from tputfind.report.terminal import markdown_of, print_answers
 from tputfind.sizing.answers import Answers
 from tputfind.sizing.plan import MORE_TRAFFIC, Plan
-from tputfind.sizing.simulate import CELL, Outcome
+from tputfind.sizing.simulate import Outcome, cell_of
 from tputfind.units import format_figure
 
 _COLUMNS = [
@@ -32,6 +32,7 @@ _COLUMNS = [
     "burstiness",
     "devices",
     "batch_cap",
+    "load",
     "utilisation",
     "mean_batch",
     "latency_ms_p50",
@@ -57,6 +58,7 @@ _CURVE = [
     "rate_per_s",
     "devices",
     "batch_cap",
+    "load",
     "utilisation",
     "latency_ms_p50",
     "latency_ms_p95",
@@ -68,7 +70,9 @@ _CURVE = [
 def print_plans(found: Answers, console: Console) -> None:
     """Print the plans side by side if there are several, and each with what stands beside it."""
     if len(found.plans) > 1:
-        console.print(_ranking(found.plans, box.SIMPLE_HEAD))
+        table = _ranking(found.plans, box.SIMPLE_HEAD)
+        table.title = f"by {found.ranked_by}, the best first"
+        console.print(table)
     for plan in found.plans:
         table = _table(plan, box.SIMPLE_HEAD)
         table.title = Text(_title(plan))
@@ -122,14 +126,17 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "Rules of thumb", f"full batches {rules.full_batches}, {by_time}, closed-form mean {rules.mean or 'none'}"
     yield "A batch takes", f"about {plan.intercept_ms:.3g} ms and {plan.slope_ms:.3g} ms a sample"
     if plan.price is not None and plan.cost_per_hour is not None and plan.cost_per_million is not None:
-        source = f", {plan.price.source} {plan.price.date}".rstrip()
+        source = f" ({plan.price.device}: {plan.price.source} {plan.price.date})".replace(": )", ")").replace(" )", ")")
         hour, million = format_figure(plan.cost_per_hour), format_figure(plan.cost_per_million)
         yield (
             "Cost",
             f"{hour} {plan.price.currency} an hour, {million} {plan.price.currency} a million requests{source}",
         )
-    if outcome.devices > CELL:
-        yield "Simulated", f"{CELL} of the devices with their share of the requests, as cells behind a random split"
+    cell = cell_of(demand)
+    if outcome.devices > cell:
+        yield "Simulated", f"{cell} of the devices with their share of the requests, as cells behind a random split"
+    if plan.arrivals:
+        yield "Arrivals", f"{plan.arrivals} recorded requests, replayed whole; chance is in the times of batches alone"
 
 
 def _title(plan: Plan) -> str:
@@ -161,7 +168,7 @@ def _cost(amount: float, currency: str) -> str:
 def _table(plan: Plan, style: box.Box) -> Table:
     table = Table(box=style, collapse_padding=True)
     table.add_column("", no_wrap=True)
-    for name in ("devices", "cap", "p50 ms", "p95 ms", "p99 ms", "in time %", "busy %", "batch"):
+    for name in ("devices", "cap", "p50 ms", "p95 ms", "p99 ms", "in time %", "load %", "batch"):
         table.add_column(name, justify="right", no_wrap=True)
     cases = [("plan", plan.outcome), ("one fewer", plan.fewer), (f"{MORE_TRAFFIC - 1:.0%} more", plan.more_traffic)]
     for name, outcome in cases:
@@ -171,11 +178,13 @@ def _table(plan: Plan, style: box.Box) -> Table:
 
 
 def _cells(outcome: Outcome) -> Iterator[str]:
+    load = f"{100 * outcome.load:.0f}"
     yield from (str(outcome.devices), str(outcome.batch_cap))
+    if not outcome.steady:  # what a queue that grows comes to is for how long one looks
+        yield from ("", "", "", "", load, "")
+        return
     yield from (format_figure(value) for value in (outcome.p50_ms, outcome.p95_ms, outcome.p99_ms))
-    yield f"{100 * outcome.goodput_per_s / outcome.rate_per_s:.2f}"
-    yield f"{100 * outcome.utilisation:.0f}"
-    yield format_figure(outcome.mean_batch)
+    yield from (f"{100 * outcome.goodput_per_s / outcome.rate_per_s:.2f}", load, format_figure(outcome.mean_batch))
 
 
 def _of_fewer(plan: Plan) -> str:
@@ -187,8 +196,10 @@ def _of_fewer(plan: Plan) -> str:
 def _verdict(plan: Plan, outcome: Outcome) -> str:
     demand = plan.demand
     tail = f"p{demand.percentile:g} {format_figure(outcome.tail_ms)} ms"
-    if outcome.utilisation > 0.98 and outcome.p50_ms > demand.target_ms:
-        return "cannot keep up: the queue grows"
+    if outcome.load >= 1:
+        return f"cannot keep up: {100 * outcome.load:.0f} % of what they do with full batches; the queue grows"
+    if not outcome.steady:
+        return f"are too near to their limit to tell ({100 * outcome.load:.1f} % of it), and are taken to fail"
     if outcome.meets(demand.target_ms):
         return f"meet the target: {tail}"
     if outcome.misses(demand.target_ms):
@@ -212,7 +223,7 @@ def _line(plan: Plan) -> dict[str, object]:
         "batcher": demand.batcher,
         "delay_ms": plan.delay_ms,
         "routing": demand.routing,
-        "burstiness": "" if demand.gaps is not None else demand.burstiness,
+        "burstiness": "" if plan.arrivals else demand.burstiness,
         **_figures(plan.outcome),
         "mean_batch": plan.outcome.mean_batch,
         "latency_ms_tail_low": plan.outcome.tail_low_ms,
@@ -237,6 +248,7 @@ def _figures(outcome: Outcome) -> dict[str, object]:
         "rate_per_s": outcome.rate_per_s,
         "devices": outcome.devices,
         "batch_cap": outcome.batch_cap,
+        "load": outcome.load,
         "utilisation": outcome.utilisation,
         "latency_ms_p50": outcome.p50_ms,
         "latency_ms_p95": outcome.p95_ms,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -18,10 +19,11 @@ _SHARES = tuple(tenth / 10 for tenth in range(1, 13))
 
 
 class Answers(NamedTuple):
-    """Plans, the best first, and why there is none of the other records."""
+    """Plans, the best first, why there is none of the other records, and what the plans are ranked by."""
 
     plans: list[Plan]
     without: list[tuple[Record, TputfindError]]
+    ranked_by: Literal["cost", "devices"]
 
 
 def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> list[Plan]:
@@ -57,7 +59,7 @@ def answers(records: Sequence[Record], demand: Demand, prices: Sequence[Price] =
     currencies = {each.price.currency if each.price else None for each in plans}
     comparable = len(currencies) == 1 and None not in currencies
     plans.sort(key=lambda each: (each.cost_per_hour or 0.0) if comparable else each.outcome.devices)
-    return Answers(plans, without)
+    return Answers(plans, without, "cost" if comparable else "devices")
 
 
 def curve(record: Record, demand: Demand) -> Iterator[Outcome]:
@@ -72,7 +74,12 @@ def curve(record: Record, demand: Demand) -> Iterator[Outcome]:
 
 
 def _price_of(record: Record, prices: Sequence[Price]) -> Price | None:
-    """Return the price of a record's device, by its name or a part of it; the longest name counts."""
-    name = record.environment.device_name.lower()
-    fitting = [price for price in prices if price.device.lower() in name]
+    """Return the price of a record's device, by its name or some words of it; the longest name counts."""
+    name = _words(record.environment.device_name)
+    fitting = [price for price in prices if _words(price.device) in name]
     return max(fitting, key=lambda price: len(price.device), default=None)
+
+
+def _words(text: str) -> str:
+    """Return the words of a name between blanks, so that one is part of another only as whole words: not L4 of L40."""
+    return f" {' '.join(re.findall('[a-z0-9]+', text.lower()))} "

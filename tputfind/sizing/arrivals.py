@@ -17,32 +17,35 @@ def arrivals_ms(demand: Demand, count: int, rate_per_s: float, share: float, see
         rate_per_s: of these requests.
         share: of the whole stream that they are, each picked by chance: a stream that is thinned so is the nearer to a
             Poisson stream the less is left of it. Its index of dispersion is 1 + share (D - 1), with D that of the
-            whole.
+            whole. A recorded stream is replayed from its beginning, and again when it ends.
         seed: the same one gives the same stream, faster or slower by its rate.
     """
     generator = np.random.default_rng(seed)
     if demand.gaps is not None:
-        gaps = _of_trace(np.array(demand.gaps), count, share, generator)
+        return _replayed(np.array(demand.gaps), count, share, generator) * (1000 / rate_per_s)
+    dispersion = dispersion_of(demand, share)
+    if dispersion == 1:
+        gaps = generator.standard_exponential(count)
+    elif dispersion == 0:
+        gaps = np.ones(count)
     else:
-        dispersion = 1 + share * (demand.burstiness**2 - 1)
-        if dispersion == 1:
-            gaps = generator.standard_exponential(count)
-        elif dispersion == 0:
-            gaps = np.ones(count)
-        else:
-            gaps = generator.standard_gamma(1 / dispersion, count) * dispersion
+        gaps = generator.standard_gamma(1 / dispersion, count) * dispersion
     times: NDArray[np.float64] = np.cumsum(gaps) * (1000 / rate_per_s)
     return times
 
 
-def _of_trace(
+def dispersion_of(demand: Demand, share: float) -> float:
+    """Return the index of dispersion of the part of a stream: the variance of its counts over their mean."""
+    return 1 + share * (demand.burstiness**2 - 1)
+
+
+def _replayed(
     trace: NDArray[np.float64], count: int, share: float, generator: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Return gaps of mean 1: the trace from a place by chance, round and round, thinned to a share."""
-    wanted = count if share == 1 else int(count / share) + count
-    start = generator.integers(len(trace))
-    gaps: NDArray[np.float64] = np.resize(np.roll(trace, -start), wanted) / trace.mean()
-    if share == 1:
-        return gaps
-    kept = np.cumsum(gaps)[generator.random(wanted) < share][:count] * share
-    return np.diff(kept, prepend=0.0)
+    """Return times with a mean gap of 1: those of the trace from its beginning, round and round, thinned to a share."""
+    since = np.cumsum(trace)
+    period = float(since[-1]) + float(trace.mean())
+    places = np.arange(count) if share == 1 else np.cumsum(generator.geometric(share, count)) - 1
+    turns, within = np.divmod(places, len(trace))
+    times: NDArray[np.float64] = (since[within] + turns * period) * (share * len(trace) / period)
+    return times

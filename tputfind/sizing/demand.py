@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
+from math import isfinite
 from typing import Annotated, Final, Literal, get_args
 
 import msgspec
@@ -14,12 +15,13 @@ from tputfind.errors import BadRequest
 from tputfind.spec import Above0, Amount, Count, CountFromZero
 
 Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray"]
-Routing = Literal["shared", "random", "least-loaded"]
+Routing = Literal["shared", "random", "least-loaded", "two-choices"]
 BATCHERS: Final = get_args(Batcher)
 ROUTINGS: Final = get_args(Routing)
 DELAYS_MS: Final[dict[Batcher, float]] = {"greedy": 0.0, "triton": 0.0, "mosec": 10.0, "litserve": 0.0, "ray": 10.0}
 """How long each server lets a batch wait for more requests, unless it is told otherwise."""
 _FEWEST_ARRIVALS: Final = 100
+_MOST_ARRIVALS: Final = 2_000_000
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +72,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
             ),
             (
                 self.batcher == "ray" and self.routing == "shared",
-                "--batcher ray batches in each replica: --routing random or least-loaded",
+                "--batcher ray batches in each replica: --routing two-choices, least-loaded or random",
+            ),
+            (
+                self.batcher == "mosec" and self.delay_ms is not None and self.delay_ms != max(1, int(self.delay_ms)),
+                "--delay of mosec is in whole milliseconds, 1 ms at the least",
             ),
             (
                 self.gaps is not None and self.burstiness != 1.0,
@@ -87,6 +93,8 @@ def gaps_of(times: list[float]) -> tuple[float, ...]:
     """
     if len(times) < _FEWEST_ARRIVALS:
         raise ValueError(f"{len(times)} requests show no stream: at least {_FEWEST_ARRIVALS} are needed")
+    if len(times) > _MOST_ARRIVALS:
+        raise ValueError(f"{len(times)} requests are more than are replayed: {_MOST_ARRIVALS} at the most")
     gaps = tuple(later - earlier for earlier, later in pairwise(times))
     if min(gaps) < 0 or not max(gaps) > 0:
         raise ValueError("the times of requests must rise")
@@ -114,19 +122,30 @@ def read_demand(options: Mapping[str, object]) -> Demand:
                 problems.append(f"--{name.replace('_', '-')}: {error}")
     if not problems:
         if fields.get("batcher") == "ray":
-            fields.setdefault("routing", "least-loaded")
+            fields.setdefault("routing", "two-choices")
         try:
             return msgspec.convert(fields, Demand)
         except msgspec.ValidationError as error:
-            problems.append(f"{error}")
+            problems.append(_in_options(f"{error}"))
     raise BadRequest("; ".join(problems), "see tputfind size --help")
+
+
+def _in_options(message: str) -> str:
+    """Return msgspec's words with the option in place of the field: ``... - at `$.rate_per_s```."""
+    words, _, field = message.partition(" - at `$.")
+    options = {field: option for option, (field, _) in _READERS.items()}
+    option = options.get(field.rstrip("`"))
+    return message if option is None else f"--{option.replace('_', '-')}: {words}"
 
 
 def _number(value: object) -> float:
     try:
-        return float(value)  # type: ignore[arg-type]  # what it cannot take, it refuses
+        number = float(value)  # type: ignore[arg-type]  # what it cannot take, it refuses
     except (TypeError, ValueError):
         raise ValueError(f"{value!r} is not a number") from None
+    if not isfinite(number):
+        raise ValueError(f"{value!r} is not a finite number")
+    return number
 
 
 def _ms(value: object) -> float:

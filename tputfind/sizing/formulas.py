@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import ceil, exp, inf, sqrt
+from bisect import bisect_left
+from math import ceil, exp, inf
 
 from tputfind.sizing.service import ServiceTimes
 
@@ -53,18 +54,19 @@ def mean_ms_of_one_device(rate_per_ms: float, slope_ms: float, intercept_ms: flo
     return (rate_per_ms * span_squared / 2 + slope_ms * squared + intercept_ms * batch) / batch
 
 
-def mean_ms_at_batch_1(rate_per_ms: float, span_ms: float) -> float:
-    """Return the mean latency of an M/D/1 queue (Pollaczek and Khinchine): one request at a time, each as long."""
-    load = rate_per_ms * span_ms
-    return inf if load >= 1 else span_ms + load * span_ms / (2 * (1 - load))
-
-
 def devices_by_mean(service: ServiceTimes, rate_per_s: float, target_ms: float) -> int | None:
-    """Return how many devices, each with a random part of the requests, have a mean latency within the target."""
+    """Return how many devices, each with a random part of the requests, have a mean latency within the target.
+
+    None where one that has nothing to do has not.
+    """
     slope_ms, intercept_ms = service.line_ms()
-    if slope_ms + intercept_ms > target_ms:
+    if slope_ms + intercept_ms >= target_ms:
         return None
-    devices = max(1, ceil(rate_per_s / 1000 * slope_ms))
-    while mean_ms_of_one_device(rate_per_s / 1000 / devices, slope_ms, intercept_ms) > target_ms:
-        devices += max(1, int(sqrt(devices)) // 8)
-    return devices
+
+    def meets(devices: int) -> bool:
+        return mean_ms_of_one_device(rate_per_s / 1000 / devices, slope_ms, intercept_ms) <= target_ms
+
+    most = 1
+    while not meets(most):
+        most *= 2
+    return bisect_left(range(most), True, lo=1, key=meets) if most > 1 else 1

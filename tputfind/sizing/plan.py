@@ -7,6 +7,7 @@ from math import ceil
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from tputfind.errors import BadRequest, NoPlan
@@ -21,7 +22,8 @@ from tputfind.sizing.formulas import (
 )
 from tputfind.sizing.service import ServiceTimes
 from tputfind.sizing.simulate import Fleet, Outcome, simulate
-from tputfind.spec import Above0, Count
+from tputfind.spec import Above0, Count, CountFromZero
+from tputfind.stats import samples_for_percentile
 
 MORE_TRAFFIC: Final = 1.2
 _SEEDS: Final = 5
@@ -47,7 +49,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 class Price(msgspec.Struct, frozen=True, kw_only=True):
     """What an hour of a device costs, by whom and when."""
 
-    device: str
+    device: Annotated[str, Meta(min_length=1)]
     price_per_hour: Above0
     currency: str
     source: str = ""
@@ -57,8 +59,10 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The devices that a record's model takes to meet a demand, and how they then do.
 
-    ``fewer`` is the best that one device less does, None where there is but one; ``more_traffic`` the same devices with
-    20 % more requests. ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch.
+    ``fewer`` is the best that one device less does, None where there is but one, and ``fewer_fails`` whether it
+    certainly misses the target, and is not merely too near to it to tell. ``more_traffic`` is the same devices with
+    20 % more requests. ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch. Of recorded
+    arrivals only their number is kept. Costs are None where the price is not known.
     """
 
     model: str
@@ -66,7 +70,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     device_name: str
     demand: Demand
     outcome: Outcome
+    arrivals: CountFromZero
     fewer: Outcome | None
+    fewer_fails: bool
     more_traffic: Outcome
     rules: Rules
     slope_ms: float
@@ -74,41 +80,28 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     delay_ms: Annotated[float, Meta(ge=0)]
     notices: tuple[Notice, ...] = ()
     price: Price | None = None
-
-    @property
-    def fewer_fails(self) -> bool:
-        """Whether one device less certainly misses the target, and is not merely too near to it to tell."""
-        return self.fewer is None or self.fewer.misses(self.demand.target_ms)
-
-    @property
-    def cost_per_hour(self) -> float | None:
-        """What the devices cost, if their price is known."""
-        return None if self.price is None else self.price.price_per_hour * self.outcome.devices
-
-    @property
-    def cost_per_million(self) -> float | None:
-        """What a million requests cost, if the price is known."""
-        return None if self.cost_per_hour is None else self.cost_per_hour / (3600 * self.demand.rate_per_s) * 1e6
+    cost_per_hour: Above0 | None = None
+    cost_per_million: Above0 | None = None
 
 
 def service_of(record: Record, demand: Demand) -> ServiceTimes:
-    """Return how long batches take by a record, as large as the demand allows.
+    """Return how long batches take by a record.
 
     Raises:
         BadRequest: it has no rows that could tell.
     """
-    most = demand.max_batch or max((row.batch_size for row in record.rows), default=0)
-    rows = [row for row in record.rows if row.failure is None and row.batch_size <= most]
-    measured = {row.batch_size: row.latency_ms for row in rows if len(row.latency_ms) >= _FEWEST_SAMPLES}
+    rows = [row for row in record.rows if row.failure is None and len(row.latency_ms) >= _FEWEST_SAMPLES]
     if record.spec.phase == "train":
         raise BadRequest(f"the record of {record.spec.model} is of training, and serves no requests")
-    if not measured:
+    if not rows:
         raise BadRequest(
             f"the record of {record.spec.model} has no row with {_FEWEST_SAMPLES} latencies or more",
             "measure it anew, with more --latency-batches or --max-seconds",
         )
     return ServiceTimes(
-        measured, per_batch_ms=demand.overhead_per_batch_ms, per_sample_ms=demand.overhead_per_request_ms
+        {row.batch_size: row.latency_ms for row in rows},
+        per_batch_ms=demand.overhead_per_batch_ms,
+        per_sample_ms=demand.overhead_per_request_ms,
     )
 
 
@@ -134,13 +127,16 @@ def plan(record: Record, demand: Demand, price: Price | None = None) -> Plan:
     outcome, more_traffic = search.with_room(found.outcome)
     slope_ms, intercept_ms = search.service.line_ms()
     rate_per_s, target_ms = demand.rate_per_s, demand.target_ms
+    per_hour = None if price is None else price.price_per_hour * outcome.devices
     return Plan(
         model=record.spec.model,
         recipe=name_of(record.spec),
         device_name=record.environment.device_name,
-        demand=demand,
+        demand=msgspec.structs.replace(demand, gaps=None),
+        arrivals=0 if demand.gaps is None else len(demand.gaps) + 1,
         outcome=outcome,
         fewer=found.fewer,
+        fewer_fails=found.fewer is None or found.fewer.misses(target_ms),
         more_traffic=more_traffic,
         rules=Rules(
             full_batches=devices_at_full_batch(search.service, rate_per_s),
@@ -151,8 +147,10 @@ def plan(record: Record, demand: Demand, price: Price | None = None) -> Plan:
         slope_ms=slope_ms,
         intercept_ms=intercept_ms,
         delay_ms=demand.wait_ms,
-        notices=tuple(_notices(record, outcome, search)),
+        notices=tuple(_notices(record, outcome, search, demand)),
         price=price,
+        cost_per_hour=per_hour,
+        cost_per_million=None if per_hour is None else per_hour / (3600 * rate_per_s) * 1e6,
     )
 
 
@@ -176,19 +174,20 @@ class _Search:
         self._best: dict[int, Outcome] = {}
 
     def _caps(self) -> Iterator[int]:
-        target_ms = self._demand.target_ms
-        largest = largest_within(self.service, target_ms)
-        if largest is None:
-            fastest_ms = self.service.mean_ms(1)
+        demand, service, target_ms = self._demand, self.service, self._demand.target_ms
+        alone_ms = float(np.quantile(service.curve_ms(1), demand.percentile / 100))
+        if alone_ms > target_ms:
+            what = "of requests that are alone" if service.sizes[0] == 1 else f"of batches of {service.sizes[0]}"
             raise NoPlan(
-                f"no batch is done within {target_ms:g} ms: batch {self.service.sizes[0]} takes {fastest_ms:.4g} ms",
-                f"--slo {self._demand.slo_ms - target_ms + 2 * fastest_ms:.4g}ms is the least to try",
+                f"no device is fast enough: {demand.percentile:g} % {what} take up to {alone_ms:.4g} ms, and the "
+                f"target is {target_ms:g} ms",
+                f"--slo {demand.network_ms + alone_ms:.4g}ms is what one device does with nothing to do",
             )
-        yield largest
-        yield from (size for size in self.service.sizes if size <= largest)
-        half = largest_within(self.service, target_ms / 2)
-        if half is not None:
-            yield from (half, min(largest, ceil(1.5 * half)))
+        largest = largest_within(service, target_ms) or 1
+        largest = min(largest, demand.max_batch or largest)
+        half = largest_within(service, target_ms / 2) or 1
+        candidates = (1, largest, half, ceil(1.5 * half), *service.sizes)
+        yield from (size for size in candidates if size <= largest)
 
     def least(self) -> _Found:
         """Return the least number of devices that meets the demand, and the best that one fewer does.
@@ -203,8 +202,13 @@ class _Search:
             fails = passes
             passes += step
             step *= 2
-            if passes > max(_MOST_DEVICES, 64 * (fails + 1)) or self._hopeless(fails):
-                raise NoPlan(*self._why_not(fails))
+            if passes > _MOST_DEVICES:
+                best = self._at(fails)
+                raise NoPlan(
+                    f"not even {fails} devices answer {self._demand.percentile:g} % of the requests within "
+                    f"{self._demand.target_ms:g} ms: it takes {best.tail_high_ms:.4g} ms",
+                    "a longer --slo",
+                )
         while passes - fails > 1:
             middle = (passes + fails) // 2
             if self._meets(middle):
@@ -217,11 +221,11 @@ class _Search:
         """Return as many devices with the cap that bears more traffic best, and what they do under it."""
         more_per_s = self._demand.rate_per_s * MORE_TRAFFIC
         pilots = {
-            cap: self._pilot(Fleet(least.devices, cap, more_per_s))
+            cap: simulate(Fleet(least.devices, cap, more_per_s), self.service, self._demand, seeds=1, effort=_PILOT)
             for cap in self.caps
             if self._keeps_up(least.devices, cap)
         }
-        for cap in sorted(pilots, key=lambda cap: pilots[cap]):
+        for cap in sorted(pilots, key=lambda cap: (pilots[cap].load >= 1, pilots[cap].tail_ms)):
             outcome = self._in_full(Fleet(least.devices, cap, self._demand.rate_per_s))
             if outcome.meets(self._demand.target_ms):
                 least = outcome
@@ -235,17 +239,6 @@ class _Search:
     def _meets(self, devices: int) -> bool:
         return self._at(devices).meets(self._demand.target_ms)
 
-    def _hopeless(self, devices: int) -> bool:
-        """Whether devices that have next to nothing to do miss the target too."""
-        return self._at(devices).utilisation < 0.005
-
-    def _why_not(self, devices: int) -> tuple[str, str]:
-        best, demand = self._at(devices), self._demand
-        idle = f"not even {devices} devices, which have next to nothing to do, answer {demand.percentile:g} % of the"
-        within = f"requests within {demand.target_ms:g} ms: it takes {best.tail_ms:.4g} ms"
-        closest_ms = demand.slo_ms - demand.target_ms + 1.1 * best.tail_high_ms
-        return f"{idle} {within}", f"--slo {closest_ms:.4g}ms, or a shorter --delay"
-
     def _at(self, devices: int) -> Outcome:
         """Return what a number of devices does with the best of the caps."""
         if devices not in self._best:
@@ -255,7 +248,7 @@ class _Search:
     def _with_best_cap(self, devices: int) -> Outcome:
         demand, target_ms = self._demand, self._demand.target_ms
         fleets = [Fleet(devices, cap, demand.rate_per_s) for cap in self.caps if self._keeps_up(devices, cap)]
-        fleets = fleets or [Fleet(devices, self.caps[-1], demand.rate_per_s)]
+        fleets = fleets or [Fleet(devices, max(self.caps, key=self.service.per_ms), demand.rate_per_s)]
         pilots = {fleet: self._pilot(fleet) for fleet in fleets}
         by_pilot = sorted(fleets, key=lambda fleet: pilots[fleet])
         tried: list[Outcome] = []
@@ -265,7 +258,7 @@ class _Search:
             tried.append(self._in_full(fleet))
             if tried[-1].meets(target_ms):
                 break
-        return min(tried, key=lambda outcome: outcome.tail_high_ms)
+        return min(tried, key=lambda outcome: (not outcome.steady, outcome.tail_high_ms))
 
     def _in_full(self, fleet: Fleet) -> Outcome:
         """Simulate a fleet, and longer where chance leaves open whether it meets the target."""
@@ -276,11 +269,20 @@ class _Search:
         return simulate(fleet, self.service, self._demand, seeds=_SEEDS, effort=_MORE_EFFORT)
 
     def _keeps_up(self, devices: int, cap: int) -> bool:
-        most_per_ms = max(self.service.per_ms(size) for size in (*self.service.sizes, cap) if size <= cap)
-        return self._demand.rate_per_s / 1000 < devices * most_per_ms
+        return self._demand.rate_per_s / 1000 < devices * self.service.per_ms(cap)
 
 
-def _notices(record: Record, outcome: Outcome, search: _Search) -> Iterator[Notice]:
+def _notices(record: Record, outcome: Outcome, search: _Search, demand: Demand) -> Iterator[Notice]:
+    needed = samples_for_percentile(demand.percentile)
+    few = [row.batch_size for row in record.rows if row.failure is None and len(row.latency_ms) < needed]
+    few = [size for size in few if size <= outcome.batch_cap]
+    if few:
+        yield Notice(
+            kind="few_latency_samples",
+            seen=f"p{demand.percentile:g} takes {needed} latencies; batches of {', '.join(map(str, few))} have fewer",
+            cause="how long the slowest of them take is not known",
+            advice="measure with more --latency-batches and --max-seconds",
+        )
     used = [row.batch_size for row in record.rows if row.batch_size <= outcome.batch_cap]
     told = [notice for notice in record.notices if notice.kind in _TOLD and set(notice.batch_sizes) & set(used)]
     yield from (Notice(kind=notice.kind, seen=notice.seen, cause=notice.cause, advice=notice.advice) for notice in told)
@@ -294,7 +296,7 @@ def _notices(record: Record, outcome: Outcome, search: _Search) -> Iterator[Noti
     if outcome.batch_cap == search.service.largest:
         yield Notice(
             kind="largest_measured",
-            seen=f"the cap is batch {outcome.batch_cap}, the largest that was measured, or that --max-batch allows",
+            seen=f"the cap is batch {outcome.batch_cap}, the largest that was measured",
             cause="a larger one may need fewer devices, and how long it takes is not known",
             advice="measure larger batches",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from math import inf, nextafter
 from typing import NamedTuple
@@ -100,6 +100,7 @@ class Workers:
         """Take how many there are, and how they collect."""
         self._cap, self._span, self._wait_ms, self._at_once = cap, span, wait_ms, at_once
         self._batches: list[list[int]] = [[] for _ in range(devices)]
+        self._free_ms = [0.0] * devices
         self._turns = [0] * devices
         self._listening: deque[int] = deque()
         self._events: list[tuple[float, int, int]] = []
@@ -127,22 +128,21 @@ class Workers:
             at, worker, turn = heapq.heappop(self._events)
             if turn < 0:
                 self._begin(worker, at, done_ms)
-            elif turn == self._turns[worker] and self._batches[worker]:
+            elif turn == self._turns[worker]:
                 self._listening.remove(worker)
                 self._run(worker, at, done_ms)
-            elif turn == self._turns[worker] and self._at_once:
-                heapq.heappush(self._events, (at + self._wait_ms, worker, turn))
 
     def _begin(self, worker: int, now: float, done_ms: NDArray[np.float64]) -> None:
         batch = self._batches[worker]
+        self._free_ms[worker] = now
         while self._backlog and len(batch) < self._cap:
             batch.append(self._backlog.popleft())
         if len(batch) == self._cap:
             self._run(worker, now, done_ms)
             return
         self._listening.append(worker)
-        if batch or self._at_once:
-            heapq.heappush(self._events, (now + self._wait_ms, worker, self._turns[worker]))
+        if batch:
+            self._wait(worker, now)
 
     def _take(self, worker: int, request: int, now: float, done_ms: NDArray[np.float64]) -> None:
         batch = self._batches[worker]
@@ -151,8 +151,15 @@ class Workers:
             self._run(worker, now, done_ms)
             return
         self._listening.append(worker)
-        if len(batch) == 1 and not self._at_once:
-            heapq.heappush(self._events, (now + self._wait_ms, worker, self._turns[worker]))
+        if len(batch) == 1:
+            self._wait(worker, now)
+
+    def _wait(self, worker: int, now: float) -> None:
+        """Close the batch of a worker, whose first request has come, at the end of the window."""
+        begins = now
+        if self._at_once:
+            begins = self._free_ms[worker] + self._wait_ms * ((now - self._free_ms[worker]) // self._wait_ms)
+        heapq.heappush(self._events, (begins + self._wait_ms, worker, self._turns[worker]))
 
     def _run(self, worker: int, now: float, done_ms: NDArray[np.float64]) -> None:
         batch = self._batches[worker]
@@ -166,10 +173,13 @@ class Workers:
 
 
 class Replicas:
-    """Devices with a queue each; a request goes to the one that has the fewest unanswered."""
+    """Devices with a queue each; a request goes to the one that has the fewest unanswered, of all or of ``among``."""
 
-    def __init__(self, devices: int, cap: int, span: Spans, rule: Rule) -> None:
-        """Take how many there are, and by which rule each makes its batches."""
+    def __init__(
+        self, devices: int, cap: int, span: Spans, rule: Rule, among: Callable[[], Sequence[int]] | None = None
+    ) -> None:
+        """Take how many there are, by which rule each makes its batches, and which are asked for a request."""
+        self._among = among
         self._cap, self._span, self._rule = cap, span, rule
         self._waiting: list[deque[tuple[int, float]]] = [deque() for _ in range(devices)]
         self._unanswered = [0] * devices
@@ -182,12 +192,17 @@ class Replicas:
         done_ms = np.zeros(len(arrivals))
         for request, came in enumerate(arrivals):
             self._until(came, done_ms)
-            device = self._unanswered.index(min(self._unanswered))
+            device = self._fewest()
             self._unanswered[device] += 1
             self._waiting[device].append((request, came))
             self._plan(device)
         self._until(inf, done_ms)
         return Served(done_ms, self._count, self._busy_ms)
+
+    def _fewest(self) -> int:
+        if self._among is None:
+            return self._unanswered.index(min(self._unanswered))
+        return min(self._among(), key=self._unanswered.__getitem__)
 
     def _until(self, now: float, done_ms: NDArray[np.float64]) -> None:
         while self._events and self._events[0][0] < now:

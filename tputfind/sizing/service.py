@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-_CURVE: Final = 200
-"""Equally likely times stand for the samples of a batch size."""
+_FEWEST, _MOST = 200, 5000
+"""So many equally likely times stand for the samples of a batch size: as many as there are, within these bounds."""
 
 
 class ServiceTimes:
@@ -32,7 +31,8 @@ class ServiceTimes:
         if not measured or not all(measured.values()):
             raise ValueError("no batch size has samples")
         self.sizes = sorted(measured)
-        shares = (np.arange(_CURVE) + 0.5) / _CURVE
+        count = min(max(_FEWEST, *map(len, measured.values())), _MOST)
+        shares = (np.arange(count) + 0.5) / count
         curves = [np.quantile(measured[size], shares, method="inverted_cdf") for size in self.sizes]
         self._curves: NDArray[np.float64] = np.maximum.accumulate(np.stack(curves), axis=0)
         self._per_batch_ms = per_batch_ms

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from tputfind.sizing.arrivals import arrivals_ms
+from tputfind.sizing.arrivals import arrivals_ms, dispersion_of
 from tputfind.sizing.batchers import rule_of
 from tputfind.sizing.demand import Demand
 from tputfind.sizing.queues import Replicas, Served, Spans, Workers, by_rule, greedy
@@ -18,16 +18,20 @@ from tputfind.sizing.service import ServiceTimes
 from tputfind.spec import Amount, Count
 from tputfind.stats import t_quantile
 
-CELL: Final = 64
-"""Of more devices so many are simulated, with their share of the requests: a fleet of cells behind a random split."""
 _WARM_UP_SHARE: Final = 0.1
 _TAIL_REQUESTS: Final = 200
 """Requests beyond the percentile asked for, in each of the streams."""
 _BATCHES: Final = 50
 """Full batches of each device, at the least."""
 _TARGETS: Final = 20
-"""A stream lasts so many times the latency target at the least, so that a queue without end grows past it."""
+"""A stream lasts so many times the latency target at the least."""
+_MEMORIES: Final = 300
+"""And so many times as long as a queue remembers: of M/D/1 queues the 99th percentile then comes out 2 % too low at the
+most. Within a third of that no fleet is taken to meet a target."""
 _MOST_REQUESTS: Final = 2_000_000
+_DRIFT: Final = 0.2
+"""Second halves of the streams that are slower than the first ones by more than this share, and by more than chance:
+the queue grows."""
 
 
 class Fleet(NamedTuple):
@@ -41,13 +45,17 @@ class Fleet(NamedTuple):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a fleet does under a stream of requests. Latencies are from a request's coming to its answer, in ms.
 
-    ``tail_ms`` is the percentile that was asked for, with its 95 % confidence interval over the streams;
-    ``goodput_per_s`` counts the requests that are answered within the target.
+    ``load`` is the rate over what the devices do with full batches. ``tail_ms`` is the percentile that was asked for,
+    of all streams together; its 95 % confidence interval is by how the streams differ. ``steady`` says that the queue
+    stays as it is: where it is False it grows, or is so near to its limit that the streams are too short to tell, and
+    the latencies say little. ``goodput_per_s`` counts the requests that are answered within the target.
     """
 
     devices: Count
     batch_cap: Count
     rate_per_s: Amount
+    load: Amount
+    steady: bool
     mean_ms: Amount
     p50_ms: Amount
     p95_ms: Amount
@@ -61,12 +69,21 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     requests: Annotated[int, Meta(ge=0)]
 
     def meets(self, target_ms: float) -> bool:
-        """Whether the whole interval of the percentile lies within a target."""
-        return self.tail_high_ms <= target_ms
+        """Whether the whole interval of the percentile lies within a target, and the queue does not grow."""
+        return self.steady and self.tail_high_ms <= target_ms
 
     def misses(self, target_ms: float) -> bool:
-        """Whether the whole interval lies beyond it."""
-        return self.tail_low_ms > target_ms
+        """Whether the whole interval lies beyond it, or the devices cannot keep up."""
+        return self.load >= 1 or self.tail_low_ms > target_ms
+
+
+def cell_of(demand: Demand) -> int:
+    """Return of how many devices no more are simulated, with their share of the requests.
+
+    The fleet is then one of such cells behind a random split. They are smaller where requests are followed one by one.
+    """
+    one_by_one = demand.routing in ("least-loaded", "two-choices") or demand.batcher in ("mosec", "litserve")
+    return 16 if one_by_one and demand.routing != "random" else 64
 
 
 def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int, effort: float = 1.0) -> Outcome:
@@ -75,31 +92,92 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
     Args:
         fleet: what is simulated.
         service: how long a batch takes on one of its devices.
-        demand: the stream's shape, the batcher, the target, and the first seed.
+        demand: the stream's shape, the batcher, the target, and the first seed. A recorded stream is the same each
+            time, and only the times of batches differ.
         seeds: how many streams; from two on there is an interval.
         effort: so many times the requests that the percentile takes.
     """
-    devices = min(fleet.devices, CELL)
+    devices = min(fleet.devices, cell_of(demand))
     share = devices / fleet.devices
     rate_per_s = fleet.rate_per_s * share
-    count = _requests(Fleet(devices, fleet.cap, rate_per_s), service, demand, effort)
-    latencies, loads, batches = [], [], 0
+    load = fleet.rate_per_s / 1000 / (fleet.devices * service.per_ms(fleet.cap))
+    memory = _memory(demand, devices, share, load)
+    count = _requests(Fleet(devices, fleet.cap, rate_per_s), service, demand, memory, effort)
+    if demand.gaps is not None:
+        count = max(count, ceil(share * len(demand.gaps)))
+    latencies, busy, batches = [], [], 0
     for seed in range(demand.seed, demand.seed + seeds):
         arrivals = arrivals_ms(demand, count, rate_per_s, share, seed)
         served = serve(arrivals, devices, Server(fleet.cap, service, demand), seed)
-        latencies.append((served.done_ms - arrivals)[int(_WARM_UP_SHARE * count) :])
-        loads.append(served.busy_ms / (devices * float(served.done_ms.max())))
+        warm = 0 if demand.gaps is not None else int(_WARM_UP_SHARE * count)
+        latencies.append((served.done_ms - arrivals)[warm:])
+        busy.append(served.busy_ms / (devices * float(served.done_ms.max())))
         batches += served.batches
-    return _outcome(fleet, demand, latencies, float(np.mean(loads)), seeds * count / batches)
+    sure = demand.gaps is not None or (count >= _MEMORIES / 3 * memory and not _grows(latencies))
+    return Outcome(
+        devices=fleet.devices,
+        batch_cap=fleet.cap,
+        rate_per_s=fleet.rate_per_s,
+        load=load,
+        steady=load < 1 and sure,
+        utilisation=float(np.mean(busy)),
+        mean_batch=seeds * count / batches,
+        **_latencies(latencies, demand, fleet.rate_per_s),  # type: ignore[arg-type]  # names of figures
+    )
 
 
-def _requests(fleet: Fleet, service: ServiceTimes, demand: Demand, effort: float) -> int:
+def _memory(demand: Demand, devices: int, share: float, load: float) -> float:
+    """Return how many requests a queue remembers: the square of how far it is from full, in units of their chance."""
+    if load >= 1:
+        return inf
+    queues = devices if demand.routing == "random" else 1
+    return queues * dispersion_of(demand, share / queues) / (1 - load) ** 2
+
+
+def _requests(fleet: Fleet, service: ServiceTimes, demand: Demand, memory: float, effort: float) -> int:
+    """Return how many requests a stream takes; few where no stream could tell, for its looks alone."""
     tail = _TAIL_REQUESTS / (1 - demand.percentile / 100)
     meanwhile = fleet.rate_per_s / 1000 / fleet.devices * (service.mean_ms(fleet.cap) + demand.wait_ms)
     batches = _BATCHES * fleet.devices * min(fleet.cap, 1 + meanwhile)
     long = _TARGETS * demand.target_ms / 1000 * fleet.rate_per_s
-    wanted = max(tail, batches, long) * effort
-    return ceil(min(wanted, max(_MOST_REQUESTS, tail)))
+    most = max(_MOST_REQUESTS, tail)
+    if memory > 3 * most / _MEMORIES:
+        return ceil(most / 40)
+    return ceil(min(most, effort * max(tail, batches, long, _MEMORIES * memory)))
+
+
+def _grows(latencies: list[NDArray[np.float64]]) -> bool:
+    """Whether second halves are slower than first halves, in all streams together and by more than chance."""
+    halves = [np.array_split(one, 2) for one in latencies]
+    drifts = np.array([second.mean() / first.mean() - 1 for first, second in halves])
+    error = t_quantile(len(drifts) - 1) * float(drifts.std(ddof=1)) / sqrt(len(drifts)) if len(drifts) > 1 else 0.0
+    return float(drifts.mean()) - error > 0 and float(drifts.mean()) > _DRIFT
+
+
+def _latencies(latencies: list[NDArray[np.float64]], demand: Demand, rate_per_s: float) -> dict[str, float | int]:
+    """Return the figures of an outcome that latencies tell."""
+    together = np.concatenate(latencies)
+    share = demand.percentile / 100
+    tail_ms = float(np.quantile(together, share))
+    error = 0.0
+    if len(latencies) > 1:
+        within = [float(np.mean(one <= tail_ms)) for one in latencies]
+        error = t_quantile(len(within) - 1) * float(np.std(within, ddof=1)) / sqrt(len(within))
+    low, high, p50, p95, p99 = (
+        float(value)
+        for value in np.quantile(together, [max(0.0, share - error), min(1.0, share + error), 0.5, 0.95, 0.99])
+    )
+    return {
+        "mean_ms": float(together.mean()),
+        "p50_ms": p50,
+        "p95_ms": p95,
+        "p99_ms": p99,
+        "tail_ms": tail_ms,
+        "tail_low_ms": low,
+        "tail_high_ms": high,
+        "goodput_per_s": rate_per_s * float(np.mean(together <= demand.target_ms)),
+        "requests": len(together),
+    }
 
 
 class Server(NamedTuple):
@@ -111,17 +189,21 @@ class Server(NamedTuple):
 
 
 def serve(arrivals: NDArray[np.float64], devices: int, server: Server, seed: int) -> Served:
-    """Return when each of the requests that come at these times, in ms, is answered; the seed is that of the times of
-    batches.
+    """Return when each of the requests that come at these times, in ms, is answered.
+
+    The seed is that of the times of batches, and of chance in routing.
     """
     cap, service, demand = server
     span = Spans(service, cap, seed)
     wait_ms, rule = demand.wait_ms, rule_of(demand.batcher, demand.wait_ms)
-    at_once = demand.batcher == "greedy" or (wait_ms == 0 and demand.batcher in ("triton", "mosec", "litserve"))
+    at_once = wait_ms == 0 and demand.batcher != "ray"
     if demand.routing == "random" and devices > 1:
         return _split(arrivals, devices, server, seed)
     if demand.routing == "least-loaded" and devices > 1:
         return Replicas(devices, cap, span, rule).serve(arrivals.tolist())
+    if demand.routing == "two-choices" and devices > 1:
+        pairs = iter(np.random.default_rng([seed, 2]).integers(devices, size=(len(arrivals), 2)).tolist())
+        return Replicas(devices, cap, span, rule, lambda: next(pairs)).serve(arrivals.tolist())
     if at_once:
         return greedy(arrivals.tolist(), devices, cap, span)
     if demand.batcher in ("mosec", "litserve") and devices > 1:
@@ -141,30 +223,3 @@ def _split(arrivals: NDArray[np.float64], devices: int, server: Server, seed: in
             done_ms[its_own] = served.done_ms
             batches, busy_ms = batches + served.batches, busy_ms + served.busy_ms
     return Served(done_ms, batches, busy_ms)
-
-
-def _outcome(
-    fleet: Fleet, demand: Demand, latencies: list[NDArray[np.float64]], load: float, mean_batch: float
-) -> Outcome:
-    together = np.concatenate(latencies)
-    tails = [float(np.quantile(one, demand.percentile / 100)) for one in latencies]
-    tail_ms, error_ms = float(np.mean(tails)), 0.0
-    if len(tails) > 1:
-        error_ms = t_quantile(len(tails) - 1) * float(np.std(tails, ddof=1)) / sqrt(len(tails))
-    p50, p95, p99 = (float(value) for value in np.quantile(together, [0.5, 0.95, 0.99]))
-    return Outcome(
-        devices=fleet.devices,
-        batch_cap=fleet.cap,
-        rate_per_s=fleet.rate_per_s,
-        mean_ms=float(together.mean()),
-        p50_ms=p50,
-        p95_ms=p95,
-        p99_ms=p99,
-        tail_ms=tail_ms,
-        tail_low_ms=max(0.0, tail_ms - error_ms),
-        tail_high_ms=tail_ms + error_ms,
-        goodput_per_s=fleet.rate_per_s * float(np.mean(together <= demand.target_ms)),
-        utilisation=load,
-        mean_batch=mean_batch,
-        requests=len(together),
-    )
