@@ -118,3 +118,10 @@ def test_a_real_model_in_bf16_is_right(tmp_path):
 
     (row,) = ran.record().rows
     assert row.output.result == "right"
+
+
+def test_the_outputs_of_a_vit_with_random_weights_can_be_checked(tmp_path):
+    ran = run(tmp_path, "vit_b_16", "--device", "cpu", "--image-size", 32, "--batch-sizes", "8", *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert [row.output.result for row in ran.record().rows] == ["right"]

@@ -253,7 +253,7 @@ class _Search:
         by_pilot = sorted(fleets, key=lambda fleet: pilots[fleet])
         tried: list[Outcome] = []
         for fleet in by_pilot:
-            if tried and pilots[fleet] > _NEAR * min(target_ms, tried[0].tail_ms):
+            if tried and pilots[fleet] > _NEAR * target_ms:
                 break
             tried.append(self._in_full(fleet))
             if tried[-1].meets(target_ms):

@@ -83,6 +83,8 @@ def find(spec: Spec) -> Source:
             module = _built(spec, arguments)
         if file is not None:
             load(module, file, spec.model)
+        elif not weights:
+            _fill_heads(module)
         return module, inputs
 
     return Source(
@@ -93,6 +95,13 @@ def find(spec: Spec) -> Source:
         unfit=lambda device: _unfit_for_int8(spec, device) if family.quantized else "",
         caveats=tuple(_of_detector(spec, own_shape, shape)) if family.detects else (),
     )
+
+
+def _fill_heads(module: nn.Module) -> None:
+    """Give a last layer that is built of zeros (ViT's) numbers: outputs that are all alike cannot be told apart."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear) and not layer.weight.any():
+            nn.init.normal_(layer.weight, std=0.02)
 
 
 def named_models() -> Iterator[NamedModel]:
