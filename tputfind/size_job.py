@@ -73,10 +73,13 @@ def do(request: Request, *, show_traceback: bool) -> int:
     Raises:
         TputfindError: no record allows a plan.
     """
+    problems: list[TputfindError] = []
     with stop_signals():
         if request.curve:
-            sys.stdout.write(plans.curve_csv(curve(request.records[0], request.demand)).decode())
-            return 0
+            followed = plans.curve_csv(curve(request.records[0], request.demand))
+            with terminal_that_may_be_gone(problems):
+                sys.stdout.write(followed.decode())
+            return problems[0].exit_code if problems else 0
         found = answers(request.records, request.demand, request.prices)
     if not found.plans:
         for _, error in found.without[1:]:
@@ -89,7 +92,6 @@ def do(request: Request, *, show_traceback: bool) -> int:
     ):
         if path:
             files.write_whole(Path(path), written(found))
-    problems: list[TputfindError] = []
     with terminal_that_may_be_gone(problems):
         plans.print_plans(found, Console())
     for _, error in found.without:

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, get_args, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from tputfind import units
+from tputfind import values
 from tputfind.errors import BadRequest
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16"]
@@ -24,7 +24,7 @@ LAYOUTS: Final = get_args(Layout)
 MODES: Final = get_args(Mode)
 PHASES: Final = get_args(Phase)
 OPTIMIZERS: Final = get_args(Optimizer)
-LARGEST_BATCH: Final = 2**31 - 1
+LARGEST_BATCH: Final = values.LARGEST_WHOLE
 SAVED_SUFFIXES: Final = (".pt", ".pth", ".ts", ".pt2")
 """Of files that hold a model: TorchScript, and programs of torch.export."""
 MOST_PROCESSES: Final = 100
@@ -140,24 +140,16 @@ def read_spec(model: str, options: Mapping[str, object]) -> Spec:
     Raises:
         BadRequest: one or more options are wrong; its message names them all.
     """
-    fields: dict[str, object] = {"model": model}
     problems: list[str] = []
     if not isinstance(model, str) or not model:
         problems.append("MODEL must be a name, file.py:factory or package.module:factory")
     elif not model.isprintable():
         problems.append(f"MODEL {model!r} has characters that cannot be shown")
-    for name, value in options.items():
-        if name not in _READERS:
-            problems.append(f"there is no option {name!r}")
-        elif value is not None:
-            field, read = _READERS[name]
-            try:
-                fields[field] = read(value)
-            except (ValueError, TypeError) as error:
-                problems.append(f"--{name.replace('_', '-')}: {error}")
+    fields, wrong = values.fields_of(options, _READERS)
+    problems += wrong
     if not problems:
         try:
-            return Spec(**fields)  # type: ignore[arg-type]  # each reader returns its field's type
+            return Spec(model=model, **fields)  # type: ignore[arg-type]  # each reader returns its field's type
         except ValueError as conflict:
             problems.append(str(conflict))
     raise BadRequest("; ".join(problems), "see tputfind --help")
@@ -222,40 +214,12 @@ def _conflicts(spec: Spec) -> list[str]:
     return [text for broken, text in rules if broken]
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value.isprintable() or not value:
-        raise ValueError(f"{value!r} is no name or file")
-    return value
-
-
-def _whole(value: object, least: int = 1, most: int = LARGEST_BATCH) -> int:
-    text = str(value).strip()
-    if isinstance(value, bool) or not (text.isascii() and text.lstrip("-").isdigit()):
-        raise ValueError(f"{value!r} is not a whole number")
-    if not least <= int(text) <= most:
-        raise ValueError(f"{text} is not between {least} and {most}")
-    return int(text)
-
-
-def _count_from_zero(value: object) -> int:
-    return _whole(value, least=0)
-
-
-def _wholes(value: object, separator: str) -> tuple[int, ...]:
-    parts = value.split(separator) if isinstance(value, str) else value
-    if isinstance(parts, int):
-        parts = (parts,)
-    if not isinstance(parts, (list, tuple, range)) or not parts:
-        raise ValueError(f"{value!r} is not a list of whole numbers")
-    return tuple(_whole(part) for part in parts)
-
-
 def _batch_sizes(value: object) -> tuple[int, ...]:
-    return tuple(sorted(set(_wholes(value, ","))))
+    return tuple(sorted(set(values.wholes(value, ","))))
 
 
 def _shape(value: object) -> tuple[int, ...]:
-    return _wholes(value, "x")
+    return values.wholes(value, "x")
 
 
 def _inputs(value: object) -> tuple[Input, ...] | None:
@@ -280,109 +244,60 @@ def _input(value: object) -> Input:
         raise ValueError(f"{name!r} cannot be the name of an argument")
     if dtype not in dtypes:
         raise ValueError(f"{dtype!r} is none of {', '.join(dtypes)}")
-    lengths = [length if length == "B" else _whole(length) for length in shape.split("x") if shape]
+    lengths = [length if length == "B" else values.whole(length) for length in shape.split("x") if shape]
     if lengths.count("B") > 1:
         raise ValueError(f"{shape} has more than one B")
     whole = dtype not in ("float", "fp32", "bool")
     if len(parts) == 4 and not whole:
         raise ValueError(f"{dtype} takes no bound: {value!r}")
-    below = _whole(parts[3], most=256 if dtype == "uint8" else LARGEST_BATCH) if len(parts) == 4 else 2
+    below = values.whole(parts[3], most=256 if dtype == "uint8" else LARGEST_BATCH) if len(parts) == 4 else 2
     return Input(name=name, dtype=dtype, shape=tuple(lengths), below=below)  # type: ignore[arg-type]  # both are checked
-
-
-def _bytes(value: object) -> int:
-    count = units.parse_bytes(value) if isinstance(value, str) else _whole(value, most=2**63 - 1)
-    if count < 1:
-        raise ValueError(f"{value!r} is no memory at all")
-    return count
 
 
 def _headroom(value: object) -> int | float:
     if isinstance(value, float) or (isinstance(value, str) and value.strip().endswith("%")):
-        return _share(value)
-    return _bytes(value)
+        return values.share(value)
+    return values.size(value)
 
 
 def _noise(value: object) -> float:
-    share = _share(value)
+    share = values.share(value)
     if share <= REPEATABILITY:
         raise ValueError(f"{value!r} is no more than the {REPEATABILITY:.1%} to which any figure here repeats")
     return share
 
 
-def _share(value: object) -> float:
-    percent = isinstance(value, str) and value.strip().endswith("%")
-    share = _number(str(value).strip()[:-1]) / 100 if percent else _number(value)
-    if not 0 < share < 1:
-        raise ValueError(f"{value!r} is not between 0 and 100 %")
-    return share
-
-
-def _positive_ms(value: object) -> float:
-    span = units.parse_ms(value) if isinstance(value, str) else _number(value)
-    if span <= 0:
-        raise ValueError(f"{value!r} is not above zero")
-    return span
-
-
 def _max_latency_ms(value: object) -> float | None:
-    return None if value == "none" else _positive_ms(value)
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError(f"{value!r} is not a number")  # noqa: TRY004  # one kind for all wrong values
-    try:
-        number = float(value)
-    except ValueError:
-        raise ValueError(f"{value!r} is not a number") from None
-    if not abs(number) < float("inf"):
-        raise ValueError(f"{value!r} is not a finite number")
-    return number
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{value!r} is neither True nor False")  # noqa: TRY004  # one kind for all wrong values
-    return value
+    return None if value == "none" else values.positive_ms(value)
 
 
 def _duration_s(value: object) -> float:
-    return _positive_ms(value) / 1000 if isinstance(value, str) else _seconds(value)
+    return values.positive_ms(value) / 1000 if isinstance(value, str) else _seconds(value)
 
 
 def _seconds(value: object) -> float:
-    number = _number(value)
+    number = values.number(value)
     if number <= 0:
         raise ValueError(f"{value!r} is not above zero")
     return number
 
 
 def _seconds_from_zero(value: object) -> float:
-    number = _number(value)
+    number = values.number(value)
     if number < 0:
         raise ValueError(f"{value!r} is below zero")
     return number
 
 
 def _processes(value: object) -> int:
-    return _whole(value, most=MOST_PROCESSES)
+    return values.whole(value, most=MOST_PROCESSES)
 
 
 def _percentile(value: object) -> float:
-    number = _number(value)
+    number = values.number(value)
     if not 0 < number < 100:
         raise ValueError(f"{value!r} is not between 0 and 100")
     return number
-
-
-def _one_of(choices: tuple[str, ...]) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        if value not in choices:
-            raise ValueError(f"{value!r} is none of {', '.join(choices)}")
-        return str(value)
-
-    return read
 
 
 def _device(value: object) -> str:
@@ -394,37 +309,37 @@ def _device(value: object) -> str:
 
 _READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
     "device": ("device", _device),
-    "dtype": ("dtype", _one_of(DTYPES)),
-    "layout": ("layout", _one_of(LAYOUTS)),
-    "mode": ("mode", _one_of(MODES)),
-    "phase": ("phase", _one_of(PHASES)),
-    "optimizer": ("optimizer", _one_of(OPTIMIZERS)),
-    "grad_checkpoint": ("grad_checkpoint", _flag),
-    "weights": ("weights", _text),
-    "image_size": ("image_size", _whole),
+    "dtype": ("dtype", values.one_of(DTYPES)),
+    "layout": ("layout", values.one_of(LAYOUTS)),
+    "mode": ("mode", values.one_of(MODES)),
+    "phase": ("phase", values.one_of(PHASES)),
+    "optimizer": ("optimizer", values.one_of(OPTIMIZERS)),
+    "grad_checkpoint": ("grad_checkpoint", values.flag),
+    "weights": ("weights", values.text),
+    "image_size": ("image_size", values.whole),
     "input_size": ("input_size", _shape),
     "input": ("inputs", _inputs),
-    "sequence_length": ("sequence_length", _whole),
+    "sequence_length": ("sequence_length", values.whole),
     "batch_sizes": ("batch_sizes", _batch_sizes),
-    "max_batch": ("max_batch", _whole),
-    "granularity": ("granularity", _whole),
-    "memory_limit": ("memory_limit_bytes", _bytes),
+    "max_batch": ("max_batch", values.whole),
+    "granularity": ("granularity", values.whole),
+    "memory_limit": ("memory_limit_bytes", values.size),
     "headroom": ("headroom", _headroom),
     "max_latency": ("max_latency_ms", _max_latency_ms),
-    "batches": ("batches", _whole),
-    "warmup": ("warmup", _count_from_zero),
-    "latency_batches": ("latency_batches", _whole),
+    "batches": ("batches", values.whole),
+    "warmup": ("warmup", values.count_from_zero),
+    "latency_batches": ("latency_batches", values.whole),
     "max_seconds": ("max_seconds", _seconds),
     "min_seconds": ("min_seconds", _seconds_from_zero),
     "processes": ("processes", _processes),
     "max_noise": ("max_noise", _noise),
-    "transfer": ("transfer", _one_of(get_args(Transfer))),
-    "soak": ("soak", _count_from_zero),
-    "slo": ("slo_ms", _positive_ms),
+    "transfer": ("transfer", values.one_of(get_args(Transfer))),
+    "soak": ("soak", values.count_from_zero),
+    "slo": ("slo_ms", values.positive_ms),
     "percentile": ("percentile", _percentile),
-    "search": ("search", _one_of(get_args(Search))),
-    "allocator": ("allocator", _one_of(get_args(Allocator))),
-    "seed": ("seed", _count_from_zero),
+    "search": ("search", values.one_of(get_args(Search))),
+    "allocator": ("allocator", values.one_of(get_args(Allocator))),
+    "seed": ("seed", values.count_from_zero),
     "trial_timeout": ("trial_timeout_s", _duration_s),
-    "strict": ("strict", _flag),
+    "strict": ("strict", values.flag),
 }

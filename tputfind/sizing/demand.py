@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
-from math import isfinite
 from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
-from tputfind import units
+from tputfind import units, values
 from tputfind.errors import BadRequest
 from tputfind.spec import Above0, Amount, Count, CountFromZero
 
@@ -109,17 +108,9 @@ def read_demand(options: Mapping[str, object]) -> Demand:
     Raises:
         BadRequest: one or more are wrong, or missing; its message names them all.
     """
-    fields: dict[str, object] = {}
-    problems = [f"--{name} is needed" for name in ("rate", "slo") if options.get(name) is None]
-    for name, value in options.items():
-        if name not in _READERS:
-            problems.append(f"there is no option {name!r}")
-        elif value is not None:
-            field, read = _READERS[name]
-            try:
-                fields[field] = read(value)
-            except (ValueError, TypeError) as error:
-                problems.append(f"--{name.replace('_', '-')}: {error}")
+    missing = [f"--{name} is needed" for name in ("rate", "slo") if options.get(name) is None]
+    fields, wrong = values.fields_of(options, _READERS)
+    problems = missing + wrong
     if not problems:
         if fields.get("batcher") == "ray":
             fields.setdefault("routing", "two-choices")
@@ -138,50 +129,24 @@ def _in_options(message: str) -> str:
     return message if option is None else f"--{option.replace('_', '-')}: {words}"
 
 
-def _number(value: object) -> float:
-    try:
-        number = float(value)  # type: ignore[arg-type]  # what it cannot take, it refuses
-    except (TypeError, ValueError):
-        raise ValueError(f"{value!r} is not a number") from None
-    if not isfinite(number):
-        raise ValueError(f"{value!r} is not a finite number")
-    return number
-
-
 def _ms(value: object) -> float:
-    if isinstance(value, str):
-        return 0.0 if value.strip() == "0" else units.parse_ms(value)
-    return _number(value)
+    """Return milliseconds, which may be 0."""
+    nothing = isinstance(value, str) and value.strip() == "0"
+    return values.number(value) if nothing or not isinstance(value, str) else units.parse_ms(value)
 
 
-def _whole(value: object) -> int:
-    number = _number(value)
-    if number != int(number):
-        raise ValueError(f"{value!r} is not a whole number")
-    return int(number)
-
-
-def _one_of(choices: tuple[str, ...]) -> Callable[[object], object]:
-    def read(value: object) -> object:
-        if value not in choices:
-            raise ValueError(f"{value!r} is none of {', '.join(choices)}")
-        return value
-
-    return read
-
-
-_READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
-    "rate": ("rate_per_s", _number),
+_READERS: Final[dict[str, tuple[str, values.Reader]]] = {
+    "rate": ("rate_per_s", values.number),
     "slo": ("slo_ms", _ms),
-    "percentile": ("percentile", _number),
-    "burstiness": ("burstiness", _number),
+    "percentile": ("percentile", values.number),
+    "burstiness": ("burstiness", values.number),
     "gaps": ("gaps", lambda value: value),
-    "batcher": ("batcher", _one_of(BATCHERS)),
+    "batcher": ("batcher", values.one_of(BATCHERS)),
     "delay": ("delay_ms", _ms),
-    "routing": ("routing", _one_of(ROUTINGS)),
+    "routing": ("routing", values.one_of(ROUTINGS)),
     "overhead_per_batch": ("overhead_per_batch_ms", _ms),
     "overhead_per_request": ("overhead_per_request_ms", _ms),
     "network": ("network_ms", _ms),
-    "max_batch": ("max_batch", _whole),
-    "seed": ("seed", _whole),
+    "max_batch": ("max_batch", values.whole),
+    "seed": ("seed", values.count_from_zero),
 }
