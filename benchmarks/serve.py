@@ -231,7 +231,7 @@ def _told(latencies_ms: NDArray[np.float64]) -> Latency:
     return Latency(float(steady.mean()), *(float(value) for value in np.quantile(steady, [0.5, 0.95, 0.99])))
 
 
-def _fitted(record: Record, base: Demand, cap: int, loads: dict[float, tuple[float, list[Answer]]]) -> Overheads:
+def _fitted(record: Record, base: Demand, cap: int, loads: list[Load]) -> Overheads:
     """Return the overheads with which mean, median and 95th percentile come nearest to those measured."""
     wanted = [(load.due_ms, _told(np.array([one.latency_ms for one in load.answers]))) for load in loads]
 

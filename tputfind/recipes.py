@@ -39,10 +39,13 @@ def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
     best = best_of(records)
     if best is None:
         return
-    yield "Best recipe", _told_of_best(records)
+    yield "Best recipe", _told_of(*best, records)
     smallest = _smallest_in_all(records)
     if smallest is not None and smallest < best[1].batch_size:
-        yield f"At batch {smallest}", _told_of_best([_only(record, smallest) for record in records])
+        of_smallest = [_only(record, smallest) for record in records]
+        at_smallest = best_of(of_smallest)
+        if at_smallest is not None:
+            yield f"At batch {smallest}", _told_of(*at_smallest, of_smallest)
     for part in ("mode", "layout"):
         compared = list(_compared(part, records))
         if compared:
@@ -55,10 +58,7 @@ def best_of(records: Sequence[Record]) -> tuple[Record, Row] | None:
     return max(known, key=lambda one: one[1].samples_per_s or 0.0, default=None)
 
 
-def _told_of_best(records: Sequence[Record]) -> str:
-    best = best_of(records)
-    assert best is not None
-    record, row = best
+def _told_of(record: Record, row: Row, records: Sequence[Record]) -> str:
     plain = _like(record.spec, records, **_PLAIN)
     against = [] if plain in (None, record) else list(_set_beside(record, plain, f"plain {name_of(plain.spec)}"))
     rate = f"{format_figure(row.samples_per_s or 0.0)} samples/s"

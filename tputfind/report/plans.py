@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tputfind.report.terminal import markdown_of, print_answers
+from tputfind.report.terminal import markdown_of, notice_line, print_answers, print_notices
 from tputfind.sizing.answers import Answers
 from tputfind.sizing.plan import MORE_TRAFFIC, Plan
 from tputfind.sizing.simulate import Outcome, cell_of
@@ -54,17 +54,6 @@ _COLUMNS = [
     "currency",
     "notices",
 ]
-_CURVE = [
-    "rate_per_s",
-    "devices",
-    "batch_cap",
-    "load",
-    "utilisation",
-    "latency_ms_p50",
-    "latency_ms_p95",
-    "latency_ms_p99",
-    "latency_ms_tail",
-]
 
 
 def print_plans(found: Answers, console: Console) -> None:
@@ -78,9 +67,7 @@ def print_plans(found: Answers, console: Console) -> None:
         table.title = Text(_title(plan))
         console.print(table)
         print_answers(told(plan), console)
-        for line in _notices(plan):
-            console.print("[yellow]notice[/yellow] ", end="")
-            console.print(line, highlight=False, markup=False)
+        print_notices(plan.notices, console)
         console.print()
 
 
@@ -90,7 +77,7 @@ def to_markdown(found: Answers) -> bytes:
     for plan in found.plans:
         lines += ["", f"**{_title(plan)}**", "", *markdown_of(_table(plan, box.MARKDOWN)), ""]
         lines += [f"- {label}: {text}" for label, text in told(plan)]
-        lines += [f"- notice: {line}" for line in _notices(plan)]
+        lines += [f"- notice: {notice_line(notice)}" for notice in plan.notices]
     return ("\n".join(lines).strip() + "\n").encode()
 
 
@@ -109,7 +96,8 @@ def to_csv(found: Answers) -> bytes:
 
 def curve_csv(outcomes: Iterable[Outcome]) -> bytes:
     """Return what ever more requests take, one line for each rate."""
-    return _written(_CURVE, [_figures(outcome) for outcome in outcomes])
+    lines = [_figures(outcome) for outcome in outcomes]
+    return _written(list(lines[0]), lines)
 
 
 def told(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -126,12 +114,9 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "Rules of thumb", f"full batches {rules.full_batches}, {by_time}, closed-form mean {rules.mean or 'none'}"
     yield "A batch takes", f"about {plan.intercept_ms:.3g} ms and {plan.slope_ms:.3g} ms a sample"
     if plan.price is not None and plan.cost_per_hour is not None and plan.cost_per_million is not None:
-        source = f" ({plan.price.device}: {plan.price.source} {plan.price.date})".replace(": )", ")").replace(" )", ")")
-        hour, million = format_figure(plan.cost_per_hour), format_figure(plan.cost_per_million)
-        yield (
-            "Cost",
-            f"{hour} {plan.price.currency} an hour, {million} {plan.price.currency} a million requests{source}",
-        )
+        source = ": ".join(filter(None, (plan.price.device, f"{plan.price.source} {plan.price.date}".strip())))
+        hour, million = (_cost(one, plan.price.currency) for one in (plan.cost_per_hour, plan.cost_per_million))
+        yield "Cost", f"{hour} an hour, {million} a million requests ({source})"
     cell = cell_of(demand)
     if outcome.devices > cell:
         yield "Simulated", f"{cell} of the devices with their share of the requests, as cells behind a random split"
@@ -205,10 +190,6 @@ def _verdict(plan: Plan, outcome: Outcome) -> str:
     if outcome.misses(demand.target_ms):
         return f"miss the target: {tail}"
     return f"may meet the target or not: {tail}, which is too near to it to tell"
-
-
-def _notices(plan: Plan) -> Iterator[str]:
-    yield from (f"{notice.seen}: {notice.cause}; {notice.advice}" for notice in plan.notices)
 
 
 def _line(plan: Plan) -> dict[str, object]:

@@ -48,9 +48,7 @@ def print_report(records: Sequence[Record], console: Console) -> None:
         else:
             console.print(Text(_title(record), style="italic"))
         print_answers(summary(record), console)
-        for notice in record.notices:
-            console.print("[yellow]notice[/yellow] ", end="")
-            console.print(_notice_line(notice), highlight=False, markup=False)
+        print_notices(record.notices, console)
         console.print()
     for of_model in in_recipes:
         table = _recipes_table(of_model, box.SIMPLE_HEAD)
@@ -67,6 +65,13 @@ def print_answers(answers: Iterable[tuple[str, str]], console: Console) -> None:
     for label, text in answers:
         console.print(f"[bold]{label:<14}[/bold] ", end="")
         console.print(text, highlight=False, markup=False)
+
+
+def print_notices(notices: Iterable[Notice], console: Console) -> None:
+    """Print notices, a line each."""
+    for notice in notices:
+        console.print("[yellow]notice[/yellow] ", end="")
+        console.print(notice_line(notice), highlight=False, markup=False)
 
 
 def _recipes_title(records: Sequence[Record]) -> str:
@@ -113,7 +118,7 @@ def to_markdown(records: Sequence[Record]) -> bytes:
     for record in records:
         lines += ["", f"**{_title(record)}**", ""]
         lines += [f"- {label}: {text}" for label, text in summary(record)]
-        lines += [f"- notice: {_notice_line(notice)}" for notice in record.notices]
+        lines += [f"- notice: {notice_line(notice)}" for notice in record.notices]
     for of_model in _in_recipes(records):
         lines += ["", f"**{_recipes_title(of_model)}**", "", *markdown_of(_recipes_table(of_model, box.MARKDOWN)), ""]
         lines += [f"- {label}: {text}" for label, text in recipes.answers(of_model)]
@@ -250,5 +255,6 @@ def _remark(record: Record, row: Row) -> str:
     return ", ".join([name for name, named in names if named is row] + kinds)
 
 
-def _notice_line(notice: Notice) -> str:
+def notice_line(notice: Notice) -> str:
+    """Return a notice on one line."""
     return f"{notice.seen}: {notice.cause}; {notice.advice}"

@@ -52,8 +52,7 @@ def _mosec(wait_ms: float) -> Rule:
     """mosec, ``protocol.rs``: a free worker takes a request, and from then on waits for others."""
 
     def rule(free_ms: float, closed_ms: float, first_ms: float, full_ms: float) -> float:  # noqa: ARG001
-        begins_ms = max(free_ms, first_ms)
-        return min(begins_ms + wait_ms, max(begins_ms, full_ms))
+        return _collected(max(free_ms, first_ms), wait_ms, full_ms)
 
     return rule
 
@@ -66,8 +65,7 @@ def _litserve(wait_ms: float) -> Rule:
 
     def rule(free_ms: float, closed_ms: float, first_ms: float, full_ms: float) -> float:  # noqa: ARG001
         empty = floor((first_ms - free_ms) / wait_ms) if first_ms > free_ms else 0
-        begins_ms = free_ms + empty * wait_ms
-        return max(first_ms, min(begins_ms + wait_ms, max(begins_ms, full_ms)))
+        return max(first_ms, _collected(free_ms + empty * wait_ms, wait_ms, full_ms))
 
     return rule
 
@@ -76,7 +74,11 @@ def _ray(wait_ms: float) -> Rule:
     """Ray Serve, ``batching.py``: batches are closed while the device is busy, and wait for it as they are."""
 
     def rule(free_ms: float, closed_ms: float, first_ms: float, full_ms: float) -> float:  # noqa: ARG001
-        begins_ms = max(closed_ms, first_ms)
-        return min(begins_ms + wait_ms, max(begins_ms, full_ms))
+        return _collected(max(closed_ms, first_ms), wait_ms, full_ms)
 
     return rule
+
+
+def _collected(begins_ms: float, wait_ms: float, full_ms: float) -> float:
+    """Return when a batch that is collected from then on is closed: after the wait, or when it is full."""
+    return min(begins_ms + wait_ms, max(begins_ms, full_ms))

@@ -172,6 +172,7 @@ class _Search:
         self._demand = demand
         self.caps = sorted(set(self._caps()))
         self._best: dict[int, Outcome] = {}
+        self._full: dict[Fleet, Outcome] = {}
 
     def _caps(self) -> Iterator[int]:
         demand, service, target_ms = self._demand, self.service, self._demand.target_ms
@@ -220,11 +221,8 @@ class _Search:
     def with_room(self, least: Outcome) -> tuple[Outcome, Outcome]:
         """Return as many devices with the cap that bears more traffic best, and what they do under it."""
         more_per_s = self._demand.rate_per_s * MORE_TRAFFIC
-        pilots = {
-            cap: simulate(Fleet(least.devices, cap, more_per_s), self.service, self._demand, seeds=1, effort=_PILOT)
-            for cap in self.caps
-            if self._keeps_up(least.devices, cap)
-        }
+        caps = [fleet.cap for fleet in self._that_keep_up(least.devices)]
+        pilots = {cap: self._pilot(Fleet(least.devices, cap, more_per_s)) for cap in caps}
         for cap in sorted(pilots, key=lambda cap: (pilots[cap].load >= 1, pilots[cap].tail_ms)):
             outcome = self._in_full(Fleet(least.devices, cap, self._demand.rate_per_s))
             if outcome.meets(self._demand.target_ms):
@@ -233,8 +231,8 @@ class _Search:
         more = Fleet(least.devices, least.batch_cap, more_per_s)
         return least, simulate(more, self.service, self._demand, seeds=_SEEDS)
 
-    def _pilot(self, fleet: Fleet) -> float:
-        return simulate(fleet, self.service, self._demand, seeds=1, effort=_PILOT).tail_ms
+    def _pilot(self, fleet: Fleet) -> Outcome:
+        return simulate(fleet, self.service, self._demand, seeds=1, effort=_PILOT)
 
     def _meets(self, devices: int) -> bool:
         return self._at(devices).meets(self._demand.target_ms)
@@ -246,10 +244,10 @@ class _Search:
         return self._best[devices]
 
     def _with_best_cap(self, devices: int) -> Outcome:
-        demand, target_ms = self._demand, self._demand.target_ms
-        fleets = [Fleet(devices, cap, demand.rate_per_s) for cap in self.caps if self._keeps_up(devices, cap)]
-        fleets = fleets or [Fleet(devices, max(self.caps, key=self.service.per_ms), demand.rate_per_s)]
-        pilots = {fleet: self._pilot(fleet) for fleet in fleets}
+        target_ms = self._demand.target_ms
+        fleets = self._that_keep_up(devices)
+        fleets = fleets or [Fleet(devices, max(self.caps, key=self.service.per_ms), self._demand.rate_per_s)]
+        pilots = {fleet: self._pilot(fleet).tail_ms for fleet in fleets}
         by_pilot = sorted(fleets, key=lambda fleet: pilots[fleet])
         tried: list[Outcome] = []
         for fleet in by_pilot:
@@ -261,15 +259,21 @@ class _Search:
         return min(tried, key=lambda outcome: (not outcome.steady, outcome.tail_high_ms))
 
     def _in_full(self, fleet: Fleet) -> Outcome:
-        """Simulate a fleet, and longer where chance leaves open whether it meets the target."""
+        """Return what a fleet does, simulated for longer where chance leaves open whether it meets the target."""
+        if fleet not in self._full:
+            self._full[fleet] = self._simulated_in_full(fleet)
+        return self._full[fleet]
+
+    def _simulated_in_full(self, fleet: Fleet) -> Outcome:
         outcome = simulate(fleet, self.service, self._demand, seeds=_SEEDS)
         target_ms = self._demand.target_ms
         if outcome.meets(target_ms) or outcome.misses(target_ms):
             return outcome
         return simulate(fleet, self.service, self._demand, seeds=_SEEDS, effort=_MORE_EFFORT)
 
-    def _keeps_up(self, devices: int, cap: int) -> bool:
-        return self._demand.rate_per_s / 1000 < devices * self.service.per_ms(cap)
+    def _that_keep_up(self, devices: int) -> list[Fleet]:
+        fleets = [Fleet(devices, cap, self._demand.rate_per_s) for cap in self.caps]
+        return [fleet for fleet in fleets if fleet.load(self.service) < 1]
 
 
 def _notices(record: Record, outcome: Outcome, search: _Search, demand: Demand) -> Iterator[Notice]:
@@ -285,7 +289,7 @@ def _notices(record: Record, outcome: Outcome, search: _Search, demand: Demand) 
         )
     used = [row.batch_size for row in record.rows if row.batch_size <= outcome.batch_cap]
     told = [notice for notice in record.notices if notice.kind in _TOLD and set(notice.batch_sizes) & set(used)]
-    yield from (Notice(kind=notice.kind, seen=notice.seen, cause=notice.cause, advice=notice.advice) for notice in told)
+    yield from (msgspec.structs.replace(notice, batch_sizes=()) for notice in told)
     if record.finished is None:
         yield Notice(
             kind="interrupted",

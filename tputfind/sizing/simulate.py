@@ -41,6 +41,10 @@ class Fleet(NamedTuple):
     cap: int
     rate_per_s: float
 
+    def load(self, service: ServiceTimes) -> float:
+        """Return the rate over what the devices do with full batches."""
+        return self.rate_per_s / 1000 / (self.devices * service.per_ms(self.cap))
+
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a fleet does under a stream of requests. Latencies are from a request's coming to its answer, in ms.
@@ -100,7 +104,7 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
     devices = min(fleet.devices, cell_of(demand))
     share = devices / fleet.devices
     rate_per_s = fleet.rate_per_s * share
-    load = fleet.rate_per_s / 1000 / (fleet.devices * service.per_ms(fleet.cap))
+    load = fleet.load(service)
     memory = _memory(demand, devices, share, load)
     count = _requests(Fleet(devices, fleet.cap, rate_per_s), service, demand, memory, effort)
     if demand.gaps is not None:
