@@ -18,8 +18,9 @@ _WARM_STEPS = 3
 class Step:
     """Takes a batch of a size through the model, and waits for its output. Every size is made and warmed beforehand."""
 
-    def __init__(self) -> None:
-        spec = read_spec(os.environ[MODEL], json.loads(os.environ[OPTIONS]))
+    def __init__(self, device: str | None = None) -> None:
+        options = json.loads(os.environ[OPTIONS])
+        spec = read_spec(os.environ[MODEL], options if device is None else {**options, "device": device})
         self._device, self._mode = open_device(spec.device), gradients(spec.phase)
         workload = Workload(spec, self._device.torch_device)
         with self._mode:

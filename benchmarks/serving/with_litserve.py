@@ -1,4 +1,4 @@
-"""Serves with LitServe: python with_litserve.py WAIT_MS PORT."""
+"""Serves with LitServe: python with_litserve.py WAIT_MS DEVICES PORT."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from step import CAP, Step
 class Model(litserve.LitAPI):
     """A batch is as many requests as came together; what they hold is not looked at."""
 
-    def setup(self, device: str) -> None:  # noqa: ARG002
+    def setup(self, device: str) -> None:
         """Make and warm the model."""
-        self._step = Step()
+        self._step = Step(device)
 
     def batch(self, inputs: list[object]) -> list[object]:
         """Return the requests as they are."""
@@ -31,7 +31,14 @@ class Model(litserve.LitAPI):
 
 
 if __name__ == "__main__":
-    wait_ms, port = float(sys.argv[1]), int(sys.argv[2])
+    wait_ms, devices, port = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     api = Model(max_batch_size=int(os.environ[CAP]), batch_timeout=wait_ms / 1000, api_path="/inference")
-    server = litserve.LitServer(api, accelerator="auto", devices=1, workers_per_device=1, timeout=600)
-    server.run(host="127.0.0.1", port=port, num_api_servers=1, log_level="warning", generate_client_file=False)
+    server = litserve.LitServer(api, accelerator="auto", devices=devices, workers_per_device=1, timeout=600)
+    server.run(
+        host="127.0.0.1",
+        port=port,
+        num_api_servers=1,
+        log_level="warning",
+        generate_client_file=False,
+        timeout_keep_alive=600,  # else idle connections of the client are closed under it
+    )

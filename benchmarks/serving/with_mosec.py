@@ -1,4 +1,4 @@
-"""Serves with mosec: python with_mosec.py WAIT_MS --port PORT ..."""
+"""Serves with mosec: python with_mosec.py WAIT_MS DEVICES --port PORT ..."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ class Model(Worker):
 
 
 if __name__ == "__main__":
-    wait_ms = int(sys.argv.pop(1))
+    wait_ms, devices = int(sys.argv.pop(1)), int(sys.argv.pop(1))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(devices)))).split(",")
     server = Server()
-    server.append_worker(Model, num=1, max_batch_size=int(os.environ[CAP]), max_wait_time=wait_ms)
+    server.append_worker(
+        Model,
+        num=devices,
+        max_batch_size=int(os.environ[CAP]),
+        max_wait_time=wait_ms,
+        env=[{"CUDA_VISIBLE_DEVICES": visible[each % len(visible)]} for each in range(devices)],
+    )
     server.run()

@@ -1,0 +1,123 @@
+"""Whether as many devices as `tputfind size` recommends meet the target, and one fewer does not, of a real server.
+
+    python benchmarks/serve.py vit_l_16 --options '{"dtype": "fp16"}' --output results --csv serving.csv ...
+    python benchmarks/serve_fleet.py results/vit_l_16-fp16-nvidia-h200.json serving.csv --slo 100 --devices 2
+
+With the overheads that serve.py fitted, the rates are found up to which one device is enough by simulation, and two,
+and so on. A tenth below each of them so many devices are to meet the target; a tenth above they are to fail, and one
+more, where there is one, is to meet it. Needs as many devices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pandas as pd
+
+sys.path.insert(0, str(Path(__file__).parent / "serving"))
+
+from harness import Case, Overheads, loaded, served
+
+import tputfind
+from tputfind.errors import NoPlan
+from tputfind.record import Record
+from tputfind.sizing.answers import answers
+from tputfind.sizing.demand import Demand
+from tputfind.sizing.plan import Plan
+
+_BELOW, _ABOVE = 0.9, 1.1
+_HALVINGS = 10
+
+
+class Line(NamedTuple):
+    """A number of devices under a rate: what was recommended, and whether these met the target."""
+
+    server: str
+    model: str
+    device_name: str
+    slo_ms: float
+    rate_per_s: float
+    recommended: int
+    devices: int
+    batch_cap: int
+    requests: int
+    mean_batch: float
+    p50_ms: float
+    p99_ms: float
+    simulated_p99_ms: float | None
+    to_meet: bool
+    met: bool
+
+
+def main() -> None:
+    """Find the rates, serve, drive, print and write."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("record")
+    asked.add_argument("fitted", help="the CSV of serve.py")
+    asked.add_argument("--slo", type=float, required=True, help="ms, for the 99th percentile")
+    asked.add_argument("--devices", type=int, default=2, help="that there are")
+    asked.add_argument("--clients", type=int, default=1, help="processes that send")
+    asked.add_argument("--seconds", type=float, default=20.0, help="of each load")
+    asked.add_argument("--csv")
+    given = asked.parse_args()
+    record = tputfind.load_record(given.record)
+    told = pd.read_csv(given.fitted).iloc[0]
+    overheads = Overheads(told["overhead_per_batch_ms"], told["overhead_per_request_ms"], told["overhead_beside_ms"])
+    options = {name: value for name, value in msgspec.to_builtins(record.spec).items() if name in ("dtype", "layout")}
+    case = Case(record.spec.model, options, told["server"], int(told["batch_cap"]), told["wait_ms"], 1, given.clients)
+    demand = msgspec.structs.replace(overheads.on(case.demand()), slo_ms=given.slo, network_ms=overheads.beside)
+    lines = list(held(record, case, demand, given.devices, given.seconds))
+    if given.csv:
+        pd.DataFrame([line._asdict() for line in lines]).to_csv(given.csv, index=False, float_format="%.5g")
+
+
+def held(record: Record, case: Case, demand: Demand, most_devices: int, seconds: float) -> Iterator[Line]:
+    """Yield and print a line for every number of devices under every rate."""
+    for enough in range(1, most_devices + 1):
+        most_per_s = _most_per_s(record, demand, enough)
+        for share in (_BELOW, _ABOVE):
+            plan = _plan(record, demand, share * most_per_s)
+            for outcome in (plan.outcome, plan.fewer):
+                if outcome is None or outcome.devices > most_devices or (share == _BELOW and outcome is plan.fewer):
+                    continue
+                its_case = case._replace(cap=outcome.batch_cap, devices=outcome.devices)
+                with served(its_case) as port:
+                    load = loaded(port, its_case, plan.outcome.rate_per_s, int(seconds * plan.outcome.rate_per_s))
+                line = Line(
+                    case.server, case.model, plan.device_name, demand.slo_ms, load.rate_per_s, plan.outcome.devices,
+                    outcome.devices, outcome.batch_cap, len(load.answers), load.mean_batch, load.latency.p50,
+                    load.latency.p99, outcome.p99_ms + demand.network_ms if outcome.steady else None,
+                    outcome is plan.outcome, load.latency.p99 <= demand.slo_ms,
+                )  # fmt: skip
+                print(json.dumps(line._asdict()), flush=True)
+                yield line
+
+
+def _most_per_s(record: Record, demand: Demand, devices: int) -> float:
+    """Return the highest rate that so many devices are enough for, to a thousandth."""
+    low, high = 0.0, 2.0 * devices * max(row.samples_per_s or 0.0 for row in record.rows)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        try:
+            enough = _plan(record, demand, middle).outcome.devices <= devices
+        except NoPlan:
+            enough = False
+        low, high = (middle, high) if enough else (low, middle)
+    return low
+
+
+def _plan(record: Record, demand: Demand, rate_per_s: float) -> Plan:
+    found = answers([record], msgspec.structs.replace(demand, rate_per_s=rate_per_s))
+    if not found.plans:
+        raise found.without[0][1]
+    return found.plans[0]
+
+
+if __name__ == "__main__":
+    main()
