@@ -1,7 +1,7 @@
 """Whether as many devices as `tputfind size` recommends meet the target, and one fewer does not, of a real server.
 
     python benchmarks/serve.py vit_l_16 --options '{"dtype": "fp16"}' --output results --csv serving.csv ...
-    python benchmarks/serve_fleet.py results/vit_l_16-fp16-nvidia-h200.json serving.csv --slo 100 --devices 2
+    python benchmarks/serve_fleet.py RECORD serving.csv --options '{"dtype": "fp16"}' --slo 30
 
 With the overheads that serve.py fitted, the rates are found up to which one device is enough by simulation, and two,
 and so on. A tenth below each of them so many devices are to meet the target; a tenth above they are to fail, and one
@@ -60,6 +60,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("record")
     asked.add_argument("fitted", help="the CSV of serve.py")
+    asked.add_argument("--options", default="{}", help="of the tool's, as for serve.py")
     asked.add_argument("--slo", type=float, required=True, help="ms, for the 99th percentile")
     asked.add_argument("--devices", type=int, default=2, help="that there are")
     asked.add_argument("--clients", type=int, default=1, help="processes that send")
@@ -67,10 +68,12 @@ def main() -> None:
     asked.add_argument("--csv")
     given = asked.parse_args()
     record = tputfind.load_record(given.record)
-    told = pd.read_csv(given.fitted).iloc[0]
+    told = pd.read_csv(given.fitted).iloc[0].to_dict()
     overheads = Overheads(told["overhead_per_batch_ms"], told["overhead_per_request_ms"], told["overhead_beside_ms"])
-    options = {name: value for name, value in msgspec.to_builtins(record.spec).items() if name in ("dtype", "layout")}
-    case = Case(record.spec.model, options, told["server"], int(told["batch_cap"]), told["wait_ms"], 1, given.clients)
+    case = Case(
+        record.spec.model, json.loads(given.options), told["server"], told["batch_cap"], float(told["wait_ms"]),
+        clients=given.clients,
+    )  # fmt: skip
     demand = msgspec.structs.replace(overheads.on(case.demand()), slo_ms=given.slo, network_ms=overheads.beside)
     lines = list(held(record, case, demand, given.devices, given.seconds))
     if given.csv:
