@@ -1,8 +1,8 @@
 """Find the largest batch a PyTorch model can take and how fast every batch size is.
 
-``find`` measures, ``load_record`` reads what a measurement saved, ``size`` says how many devices a stream of requests
-takes, ``StageTimer`` times the stages of a pipeline of one's own. Importing this package imports neither torch nor
-pandas.
+``find`` measures, ``load_record`` reads what a measurement saved, ``compare`` says what became faster or slower from
+one record to another, ``size`` how many devices a stream of requests takes, ``StageTimer`` times the stages of a
+pipeline of one's own. Importing this package imports neither torch nor pandas.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tputfind.comparison import compare
     from tputfind.files import load_record
     from tputfind.measure.stages import StageTimer
     from tputfind.record import Record
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from tputfind.sizing.answers import size
 
 __version__ = "0.1.0"
-__all__ = ["Record", "StageTimer", "__version__", "find", "load_record", "size"]
+__all__ = ["Record", "StageTimer", "__version__", "compare", "find", "load_record", "size"]
 
 _HOMES = {
+    "compare": "tputfind.comparison",
     "find": "tputfind.run",
     "load_record": "tputfind.files",
     "size": "tputfind.sizing.answers",

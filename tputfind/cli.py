@@ -227,6 +227,46 @@ def size(records: tuple[str, ...], traceback: bool, **options: Any) -> None:
 
 
 @main.command()
+@click.argument("records", metavar="RECORD [RECORD ...]", nargs=-1)
+@click.option("--slo", metavar="TIME", help="name the best batch under this latency  [as the record was asked]")
+@click.option("--percentile", metavar="P", help="which percentile of the latency the SLO is about  [the record's]")
+@click.option("--csv", "csv_file", metavar="FILE", help="also write one table of all records as CSV")
+@click.option("--md", "md_file", metavar="FILE", help="also write tables and summaries as Markdown")
+@click.option("--traceback", is_flag=True, help="show the traceback of an error")
+def report(
+    records: tuple[str, ...], csv_file: str | None, md_file: str | None, traceback: bool, **asked: str | None
+) -> None:
+    """Show saved records again, together where they are several."""
+    _open_what_is_closed()
+    with _errors(traceback):
+        from tputfind import report_job
+        from tputfind.job import Places
+
+        request = report_job.read_request(records, Places(None, csv=csv_file, md=md_file), **asked)
+        sys.exit(report_job.do(request, show_traceback=traceback))
+
+
+@main.command()
+@click.argument("old")
+@click.argument("new")
+@click.option("--fail-slower", metavar="SHARE", help="exit with 1 where a row is slower by more than this, such as 3%")
+@click.option("--tolerance", metavar="SHARE", help="call rates the same that differ by less than this  [1%]")
+@click.option("--force", is_flag=True, help="compare unlike things too, and say so")
+@click.option("--json", "json_file", metavar="FILE", help="also write the comparisons in full")
+@click.option("--md", "md_file", metavar="FILE", help="also write them as Markdown")
+@click.option("--traceback", is_flag=True, help="show the traceback of an error")
+def compare(old: str, new: str, json_file: str | None, md_file: str | None, traceback: bool, **how: Any) -> None:
+    """Say what became faster or slower from OLD to NEW: two records, or two folders of records."""
+    _open_what_is_closed()
+    with _errors(traceback):
+        from tputfind import compare_job
+        from tputfind.job import Places
+
+        request = compare_job.read_request(old, new, Places(None, json=json_file, md=md_file), **how)
+        sys.exit(compare_job.do(request, show_traceback=traceback))
+
+
+@main.command()
 @click.argument("pattern", default="*")
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def models(pattern: str, traceback: bool) -> None:

@@ -21,6 +21,12 @@ class TputfindError(Exception):
         self.traceback = traceback
 
 
+class Regression(TputfindError):
+    """Raised when a comparison finds what it was asked to fail on."""
+
+    exit_code = 1
+
+
 class BadRequest(TputfindError, ValueError):
     """Raised when an option, or several together, cannot be carried out."""
 

@@ -254,6 +254,14 @@ def check_places(places: Places, folder: Path | None, count: int) -> None:
         raise BadRequest("two of --csv, --json and --md name the same file")
 
 
+def check_apart(places: Places, records: Sequence[str]) -> None:
+    """Refuse to write over a record that is read."""
+    sources = {Path(record).resolve() for record in records}
+    for place in (places.csv, places.json, places.md):
+        if place and Path(place).resolve() in sources:
+            raise BadRequest(f"{place} is one of the records, and would be written over", "name another file")
+
+
 @contextmanager
 def stop_signals() -> Iterator[Callable[[], None]]:
     """Have SIGTERM and a lost terminal interrupt as Ctrl-C does, once; give what has all of them ignored from then on.

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tputfind import files
 from tputfind.errors import BadRequest, TputfindError
-from tputfind.job import Places, check_places, say, stop_signals, terminal_that_may_be_gone
+from tputfind.job import Places, check_apart, check_places, say, stop_signals, terminal_that_may_be_gone
 from tputfind.record import Record
 from tputfind.report import plans
 from tputfind.sizing.answers import answers, curve
@@ -64,6 +64,7 @@ def read_request(
     demand = read_demand({**options, "gaps": gaps})
     prices = [] if price_file is None else _prices(Path(price_file))
     check_places(places, None, 1)
+    check_apart(places, records)
     return Request([files.load_record(path) for path in records], demand, prices, places, curve)
 
 

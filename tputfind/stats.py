@@ -88,11 +88,46 @@ def mean_interval(processes: Sequence[Sequence[float]], confidence: float = CONF
     groups = _groups(processes)
     if len(groups) < 2:
         return None
+    centre, error = _mean_and_error(groups)
+    return _around(centre, error, len(groups), confidence)
+
+
+def ratio_interval(
+    above: Sequence[Sequence[float]], below: Sequence[Sequence[float]], share: float, confidence: float = CONFIDENCE
+) -> Interval | None:
+    """Return the interval of the ratio of two means, each of samples from several processes, as in ``mean_interval``.
+
+    Of the logarithm of the ratio, by Welch's method: the two may scatter differently, and the degrees of freedom are
+    Satterthwaite's (Welch, "The Generalization of Student's Problem", Biometrika 34, 1947). ``share`` is an uncertainty
+    of either mean that its samples do not show. Exchanging the two gives the reciprocal.
+
+    Returns:
+        None where either has samples of one process only: how processes differ is not known then; and where they are 0.
+    """
+    sides = [[process for process in side if process] for side in (above, below)]
+    if min(map(len, sides)) < 2:
+        return None
+    (top, top_error), (bottom, bottom_error) = map(_mean_and_error, sides)
+    if not top > 0 < bottom:
+        return None
+    variances = [(top_error / top) ** 2, (bottom_error / bottom) ** 2]
+    variance = sum(variances)
+    noise = 0.0
+    if variance > 0:
+        # 1 over the degrees of freedom: those of either side, weighted by the squares of their shares of the variance.
+        parts = ((each / variance) ** 2 / (len(side) - 1) for each, side in zip(variances, sides, strict=True))
+        noise = _t_quantile_of(sum(parts), confidence) * math.sqrt(variance)
+    half = math.hypot(noise, share, share)
+    return Interval(top / bottom * math.exp(-half), top / bottom * math.exp(half))
+
+
+def _mean_and_error(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return the mean of all samples and its standard error, each group being one observation."""
     samples = sum(map(len, groups))
     centre = sum(map(sum, groups)) / samples
     residuals = (sum(group) - centre * len(group) for group in groups)
     variance = sum(residual**2 for residual in residuals) * len(groups) / (len(groups) - 1) / samples**2
-    return _around(centre, math.sqrt(variance), len(groups), confidence)
+    return centre, math.sqrt(variance)
 
 
 def median_interval(processes: Sequence[Sequence[float]]) -> Interval | None:
@@ -133,12 +168,20 @@ def _runs(samples: Sequence[float]) -> list[Sequence[float]]:
 
 
 def t_quantile(degrees_of_freedom: int, confidence: float = CONFIDENCE) -> float:
-    """Return what Student's t stays within, on both sides, with this probability: up to 0.99."""
-    low, high = 0.0, 64.0
-    for _ in range(60):
+    """Return what Student's t stays within, on both sides, with this probability: up to 0.9999."""
+    low, high = 0.0, 2.0**14
+    for _ in range(80):
         middle = (low + high) / 2
         low, high = (middle, high) if _t_within(middle, degrees_of_freedom) < confidence else (low, middle)
     return high
+
+
+def _t_quantile_of(fewness: float, confidence: float) -> float:
+    """Return the same for any degrees of freedom, given by 1 over them, in which its logarithm is nearly linear."""
+    few = max(1, math.floor(1 / fewness + 1e-9))
+    low, high = t_quantile(few, confidence), t_quantile(few + 1, confidence)
+    share = (1 / few - fewness) / (1 / few - 1 / (few + 1))
+    return float(low * (high / low) ** max(0.0, share))
 
 
 def _t_within(t: float, degrees_of_freedom: int) -> float:

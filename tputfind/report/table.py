@@ -57,6 +57,8 @@ COLUMNS: Final[dict[str, str]] = {
     "copy_out_ms": "Float64",
     "compile_s": "Float64",
     "graphs": "Int64",
+    "started": "string",
+    "torch": "string",
 }
 """The columns in order, each with its pandas type. All of them take empty cells: unknown is empty, never 0."""
 
@@ -89,6 +91,8 @@ def _cells(record: Record, row: Row) -> dict[str, object]:
         "batch_size": row.batch_size,
         "status": row.status,
         "transfer": spec.transfer,
+        "started": record.started,
+        "torch": record.environment.torch,
         "notices": ";".join(notice.kind for notice in record.notices if row.batch_size in notice.batch_sizes) or None,
     }
     if row.failure is not None:

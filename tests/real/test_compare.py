@@ -1,0 +1,140 @@
+"""Comparing and showing saved records again, asked through the command."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+import pytest
+from support.command import run
+from support.records import example
+
+import tputfind
+from tputfind.record import Row, Timing
+
+RECIPES = Path(__file__).parents[2] / "results" / "recipes"
+replace = msgspec.structs.replace
+
+
+def saved(path, factor=1.0, **changes):
+    """Save a record of two batch sizes in three processes each, slower by a factor."""
+    rows = [
+        Row(
+            batch_size=batch,
+            timings=tuple(Timing(device_ms=(ms * factor * near,) * 20) for near in (0.999, 1, 1.001)),
+        )
+        for batch, ms in ((1, 2.0), (8, 8.0))
+    ]
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(replace(example(), rows=tuple(rows), notices=(), **changes).to_json())
+    return path
+
+
+@pytest.fixture
+def pair(tmp_path):
+    saved(tmp_path / "old.json")
+    saved(tmp_path / "new.json", 1.05)
+    return tmp_path
+
+
+def test_a_slowdown_is_told_with_its_interval_and_fails_where_that_was_asked(pair):
+    told = run(pair, "compare", "old.json", "new.json", "--md", "pr.md", "--json", "all.json")
+    failing = run(pair, "compare", "old.json", "new.json", "--fail-slower", "3%")
+
+    assert told.status == 0, told.err
+    assert "SLOWER: 1000 at batch 8 and 952.4 at 8 samples/s, 0.952 times (" in told.out
+    assert "| verdict" in (pair / "pr.md").read_text()
+    assert [one["verdict"] for one in json.loads((pair / "all.json").read_text())[0]["rows"]] == ["slower", "slower"]
+    assert failing.status == 1
+    assert "slower by more than 3 %: resnet50 fp16 nchw eager batch 8: 4.8 % slower" in failing.err
+    assert run(pair, "compare", "old.json", "new.json", "--fail-slower", "10%").status == 0
+    assert run(pair, "compare", "new.json", "old.json", "--fail-slower", "3%").status == 0
+
+
+def test_folders_are_compared_record_by_record_and_what_has_no_match_is_said(tmp_path):
+    spec = example().spec
+    for folder, factor in (("old", 1.0), ("new", 1.0)):
+        saved(tmp_path / folder / "a.json", factor)
+        saved(tmp_path / folder / "b.json", factor, spec=replace(spec, dtype="bf16"))
+    saved(tmp_path / "new" / "a-later.json", 1.2, started="2026-12-01T12:00:00+00:00")
+    saved(tmp_path / "old" / "c.json", spec=replace(spec, model="gone"))
+    (tmp_path / "new" / "broken.json").write_text("{")
+
+    ran = run(tmp_path, "compare", "old", "new")
+
+    assert ran.status == 0, ran.err
+    assert "resnet50 fp16 nchw eager on NVIDIA Example: NEW over OLD" in ran.out
+    assert "resnet50 bf16 nchw eager" in ran.out
+    assert "SLOWER" in ran.out  # of the records of one work in a folder the newest counts
+    assert "NEW has no record of gone" in ran.err
+    assert "broken.json is not a tputfind record" in ran.err
+    gate = run(tmp_path, "compare", "old", "new", "--fail-slower", "50%")
+    assert gate.status == 2  # what could not be looked at has not passed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("old.json", "other.json"), "not comparable: dtype fp16 and fp32"),
+        (("old.json", "missing.json"), "cannot read missing.json"),
+        (("old.json", "."), "two records, or two folders"),
+        (("old.json", "new.json", "--fail-slower", "3"), "--fail-slower"),
+        (("old.json", "new.json", "--tolerance", "-1%"), "--tolerance"),
+        (("old.json", "new.json", "--md", "old.json"), "would be written over"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(pair, arguments, line):
+    saved(pair / "other.json", spec=replace(example().spec, dtype="fp32"))
+    before = (pair / "old.json").read_bytes()
+    ran = run(pair, "compare", *arguments)
+
+    assert ran.status == 2, ran.out
+    assert line in ran.err
+    assert len(ran.err.splitlines()) == 1
+    assert (pair / "old.json").read_bytes() == before
+
+
+def test_force_compares_unlike_records_and_says_so(pair):
+    saved(pair / "other.json", spec=replace(example().spec, dtype="fp32"))
+    ran = run(pair, "compare", "old.json", "other.json", "--force")
+
+    assert ran.status == 0, ran.err
+    assert "UNLIKE         compared because of --force: dtype fp16 and fp32" in ran.out
+
+
+def test_several_records_are_one_tidy_table_that_pandas_reads_with_its_types(tmp_path):
+    for file in RECIPES.glob("resnet50-*.json"):
+        shutil.copy(file, tmp_path)
+    names = sorted(path.name for path in tmp_path.glob("*.json"))
+    ran = run(tmp_path, "report", *names, "--csv", "all.csv", "--md", "all.md", "--slo", "20ms")
+
+    assert ran.status == 0, ran.err
+    assert "resnet50 in 6 recipes" in ran.out
+    assert "p99 15.39 ms of 20 ms" in ran.out
+    table = pd.read_csv(tmp_path / "all.csv", dtype_backend="numpy_nullable")
+    assert len(table) == len(names) == 6
+    kinds = {name: str(kind) for name, kind in table.dtypes.items()}
+    assert (kinds["batch_size"], kinds["samples_per_s"], kinds["throttled"]) == ("Int64", "Float64", "boolean")
+    assert table.pivot_table(index="batch_size", columns=["layout", "mode"], values="samples_per_s").shape == (1, 6)
+    assert set(table["started"]) == {tputfind.load_record(tmp_path / name).started for name in names}
+    assert "**resnet50 in 6 recipes**" in (tmp_path / "all.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((), "no record to show"),
+        (("missing.json",), "cannot read missing.json"),
+        (("old.json", "--csv", "old.json"), "would be written over"),
+        (("old.json", "--slo", "soon"), "--slo"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(pair, arguments, line):
+    ran = run(pair, "report", *arguments)
+
+    assert ran.status == 2
+    assert line in ran.err
+    assert len(ran.err.splitlines()) == 1

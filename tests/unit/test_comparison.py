@@ -1,0 +1,218 @@
+"""Comparisons: what is called faster, slower or the same, and what is not compared at all."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+from support.records import example
+
+from tputfind.comparison import compare
+from tputfind.errors import BadRequest
+from tputfind.record import Failure, Health, Row, Timing
+from tputfind.stats import ratio_interval
+
+replace = msgspec.structs.replace
+
+
+def row(batch, *processes, health=None):
+    """A row whose processes took these times for each of their batches."""
+    return Row(batch_size=batch, timings=tuple(Timing(device_ms=tuple(spans), health=health) for spans in processes))
+
+
+def record(*rows, **changes):
+    return replace(example(), rows=rows, edge=None, **changes)
+
+
+def steady(batch, ms, spread=0.0005):
+    """A row of three processes that differ by a little."""
+    return row(batch, *([ms * factor] * 20 for factor in (1 - spread, 1, 1 + spread)))
+
+
+def test_a_row_within_the_tolerance_is_the_same_and_one_beyond_is_not():
+    old = record(steady(1, 10), steady(8, 20), steady(32, 40))
+    new = record(steady(1, 10.02), steady(8, 21), steady(32, 38))
+
+    found = compare(old, new)
+
+    assert [one.verdict for one in found.rows] == ["same", "slower", "faster"]
+    assert [round(one.ratio, 3) for one in found.rows] == [0.998, 0.952, 1.053]
+    assert found.verdict == "faster"
+    assert [one.new_batch for one in found.slower_than(0.03)] == [8]
+    assert found.slower_than(0.06) == []
+
+
+def test_processes_that_differ_too_much_leave_it_open():
+    found = compare(record(steady(8, 20, spread=0.1)), record(steady(8, 21, spread=0.1)))
+
+    assert found.verdict == "ambiguous"
+    assert found.best.low < 1 < found.best.high
+
+
+def test_one_process_does_not_show_how_processes_differ():
+    found = compare(record(row(8, [20] * 50)), record(row(8, [30] * 50)))
+
+    assert (found.verdict, found.best.reason) == ("ambiguous", "timed in one process only")
+
+
+def test_the_fastest_rows_are_compared_though_their_batches_differ():
+    found = compare(record(steady(8, 20), steady(16, 50)), record(steady(8, 30), steady(16, 40)))
+
+    assert (found.best.old_batch, found.best.new_batch) == (8, 16)
+    assert (found.verdict, found.best.ratio) == ("same", pytest.approx(1.0, rel=1e-3))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"dtype": "bf16"}, "dtype fp16 and bf16"),
+        ({"dtype": "bf16", "phase": "train"}, "phase infer and train"),
+        ({"transfer": "both"}, "transfer none and both"),
+        ({"model": "resnet101"}, "model resnet50 and resnet101"),
+    ],
+)
+def test_another_job_is_refused_unless_forced_and_then_named(change, named):
+    old = record(steady(8, 20))
+    new = replace(old, spec=replace(old.spec, **change))
+
+    with pytest.raises(BadRequest, match=named):
+        compare(old, new)
+    assert named in compare(old, new, force=True).unlike
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"device_name": "NVIDIA L4"}, "NVIDIA L4"),
+        ({"allocator_conf": "expandable_segments:True"}, "expandable_segments:True"),
+    ],
+)
+def test_another_device_or_allocator_is_refused(change, named):
+    old = record(steady(8, 20))
+
+    with pytest.raises(BadRequest, match=named):
+        compare(old, replace(old, environment=replace(old.environment, **change)))
+
+
+def test_another_shape_or_method_is_refused():
+    old = record(steady(8, 20))
+
+    with pytest.raises(BadRequest, match="input 3x224x224 and 3x64x64"):
+        compare(old, replace(old, input_shape="3x64x64"))
+    with pytest.raises(BadRequest, match="method"):
+        compare(old, replace(old, method=1))
+
+
+def test_another_mode_layout_or_version_is_compared_and_told():
+    old = record(steady(8, 20))
+    new = replace(
+        old, spec=replace(old.spec, layout="nhwc", mode="compile"), environment=replace(old.environment, torch="9.9")
+    )
+
+    differs = compare(old, new).differs
+
+    assert "layout nchw and nhwc" in differs
+    assert "mode eager and compile" in differs
+    assert f"torch {old.environment.torch} and 9.9" in differs
+
+
+def test_rows_whose_clocks_were_held_down_are_not_compared_but_a_power_limit_is_the_devices_own():
+    def at(mhz, reason):
+        health = Health(readings=5, sm_clock_mhz=mhz, slowed={reason: 0.5})
+        return record(row(8, *[[20.0] * 20, [20.01] * 20], health=health))
+
+    hot = compare(at(1900, "power_cap"), at(1200, "hardware_thermal"))
+    capped = compare(at(1900, "power_cap"), at(1700, "power_cap"))
+
+    assert (hot.verdict, hot.best.reason) == ("not_comparable", "throttled in NEW: hardware thermal")
+    assert (capped.verdict, capped.best.reason) == ("same", "SM clock 1900 and 1700 MHz at the power limit")
+
+
+def test_a_batch_that_fails_in_the_new_record_is_lost_and_counts_as_slower():
+    failed = Row(batch_size=16, failure=Failure(kind="out_of_memory", message="no"))
+    found = compare(record(steady(8, 20), steady(16, 40)), record(steady(8, 20), failed))
+
+    assert [(one.verdict, one.lost) for one in found.rows] == [("same", False), ("not_comparable", True)]
+    assert found.rows[1].reason == "out of memory in NEW"
+    assert found.slower_than(0.5) == [found.rows[1]]
+
+
+def test_records_without_a_row_in_common_are_compared_by_their_fastest():
+    found = compare(record(steady(8, 20)), record(steady(16, 40)))
+
+    assert (found.rows, found.verdict) == ((), "same")
+    assert compare(record(), record(steady(8, 20))).verdict == "not_comparable"
+
+
+spans = st.lists(st.lists(st.floats(5, 20), min_size=4, max_size=6).map(tuple), min_size=2, max_size=4)
+
+
+@given(spans, spans)
+def test_exchanging_the_two_gives_the_reciprocal(one, other):
+    there, back = ratio_interval(one, other, 0.002), ratio_interval(other, one, 0.002)
+
+    assert there.low == pytest.approx(1 / back.high)
+    assert there.high == pytest.approx(1 / back.low)
+    forth = compare(record(row(8, *one)), record(row(8, *other)))
+    back = compare(record(row(8, *other)), record(row(8, *one)))
+    assert {forth.verdict, back.verdict} in ({"same"}, {"ambiguous"}, {"faster", "slower"})
+
+
+@given(spans, st.floats(0.1, 10))
+def test_a_record_against_itself_is_never_faster_or_slower(times, factor):
+    old = record(row(8, *times))
+    scaled = record(row(8, *[[factor * span for span in process] for process in times]))
+
+    assert compare(old, old).verdict in ("same", "ambiguous")
+    assert compare(scaled, scaled).verdict == compare(old, old).verdict
+
+
+@given(st.integers(2, 6), st.integers(2, 6), st.floats(0.9, 0.99), st.integers(0, 10**6))
+def test_the_interval_is_welchs_of_scipy_for_processes_of_one_length(first, second, confidence, seed):
+    """Near 1 the logarithm of a ratio is the difference of the relative means."""
+    rng = random.Random(seed)
+    one = [[100 + rng.gauss(0, 0.01)] * 3 for _ in range(first)]
+    other = [[100 + rng.gauss(0, 0.02)] * 3 for _ in range(second)]
+    found = ratio_interval(one, other, 0.0, confidence)
+
+    expected = scipy.stats.ttest_ind(
+        [process[0] / 100 for process in one], [process[0] / 100 for process in other], equal_var=False
+    )
+    exact = expected.confidence_interval(confidence)
+    assert found.low + found.high - 2 == pytest.approx(exact.low + exact.high, rel=0.01, abs=1e-5)
+    wider = (found.high - found.low) / (exact.high - exact.low)
+    assert 0.999 <= wider <= 1.05  # degrees of freedom that are no whole number are interpolated, on the safe side
+
+
+@pytest.mark.parametrize("between", [0.0005, 0.005, 0.02, 0.05])
+@pytest.mark.parametrize("rows", [1, 10])
+def test_simulations_of_two_equal_runs_are_told_apart_in_fewer_than_5_percent(between, rows):
+    rng = random.Random(20261123)
+    runs, alarms, best, same = 400, 0, 0, 0
+
+    def run():
+        return record(*(row(2**n, *_processes(rng, 2**n, between)) for n in range(rows)))
+
+    for _ in range(runs):
+        found = compare(run(), run())
+        alarms += any(one.verdict in ("faster", "slower") for one in found.rows)
+        best += found.verdict in ("faster", "slower")
+        same += found.verdict == "same"
+
+    print(
+        f"{rows} rows, processes differ by {between:.2%}: alarms of any row {alarms / runs:.3f}, "
+        f"of the fastest {best / runs:.3f}; the fastest is the same in {same / runs:.3f}"
+    )
+    assert alarms / runs <= 0.07
+    assert best / runs <= 0.07
+
+
+def _processes(rng, batch, between):
+    """Three processes of twenty batches each: they differ, and so do their batches."""
+    for _ in range(3):
+        mean = batch**0.8 * rng.gauss(1, between)
+        yield [abs(mean * rng.gauss(1, 0.01)) for _ in range(20)]

@@ -1,0 +1,108 @@
+"""Comparisons as text: tables for a terminal and for a pull request, and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tputfind.comparison import Comparison, Judgement, Verdict
+from tputfind.report.terminal import markdown_of, print_answers
+from tputfind.units import format_figure
+
+_WORDS: Final[dict[Verdict, str]] = {
+    "same": "same",
+    "faster": "faster",
+    "slower": "SLOWER",
+    "ambiguous": "ambiguous",
+    "not_comparable": "not comparable",
+}
+_COLOURS: Final[dict[Verdict, str]] = {
+    "same": "",
+    "faster": "green",
+    "slower": "red",
+    "ambiguous": "yellow",
+    "not_comparable": "yellow",
+}
+
+
+def print_comparisons(comparisons: Sequence[Comparison], console: Console) -> None:
+    """Print a table and the answers of each comparison."""
+    for one in comparisons:
+        table = _table(one, box.SIMPLE_HEAD)
+        table.title = Text(_title(one))
+        console.print(table)
+        print_answers(answers(one), console)
+        console.print()
+
+
+def to_markdown(comparisons: Sequence[Comparison]) -> bytes:
+    """Return the tables and the answers as Markdown, fit for a pull request."""
+    lines: list[str] = []
+    for one in comparisons:
+        lines += [f"**{_title(one)}**", "", *markdown_of(_table(one, box.MARKDOWN)), ""]
+        lines += [*(f"- {label}: {text}" for label, text in answers(one)), ""]
+    return ("\n".join(lines).strip() + "\n").encode()
+
+
+def to_json(comparisons: Sequence[Comparison]) -> bytes:
+    """Return the comparisons in full."""
+    return msgspec.json.format(msgspec.json.encode(list(comparisons)), indent=1) + b"\n"
+
+
+def answers(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """Yield what a comparison comes to, each a label and a text."""
+    best = comparison.best
+    yield "Fastest", "one of them has no row that was timed" if best is None else _told(best, comparison.tolerance)
+    counts = {verdict: sum(row.verdict == verdict for row in comparison.rows) for verdict in _WORDS}
+    told = ", ".join(f"{count} {_WORDS[verdict].lower()}" for verdict, count in counts.items() if count)
+    yield "Batch sizes", told or "none in common"
+    if comparison.old_largest is not None and comparison.new_largest is not None:
+        moved = "" if comparison.old_largest != comparison.new_largest else ", the same"
+        yield "Largest batch", f"{comparison.old_largest} and {comparison.new_largest}{moved}"
+    if comparison.unlike:
+        yield "UNLIKE", f"compared because of --force: {'; '.join(comparison.unlike)}"
+    if comparison.differs:
+        yield "Also differs", "; ".join(comparison.differs)
+
+
+def _told(best: Judgement, tolerance: float) -> str:
+    rates = f"{_rate(best.old_per_s)} at batch {best.old_batch} and {_rate(best.new_per_s)} at {best.new_batch}"
+    if best.ratio is None or best.low is None or best.high is None:
+        return f"{_WORDS[best.verdict]}: {rates} samples/s; {best.reason}"
+    within = f" within {100 * tolerance:g} %" if best.verdict == "same" else ""
+    return (
+        f"{_WORDS[best.verdict]}{within}: {rates} samples/s, {best.ratio:.3f} times ({best.low:.3f} to {best.high:.3f})"
+    )
+
+
+def _title(comparison: Comparison) -> str:
+    return f"{comparison.model} {comparison.recipe} on {comparison.device_name}: NEW over OLD"
+
+
+def _table(comparison: Comparison, style: box.Box) -> Table:
+    table = Table(box=style)
+    for name in ("batch", "OLD /s", "NEW /s", "ratio", "95 %"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for row in comparison.rows:
+        table.add_row(
+            str(row.new_batch),
+            _rate(row.old_per_s),
+            _rate(row.new_per_s),
+            "" if row.ratio is None else f"{row.ratio:.3f}",
+            "" if row.low is None or row.high is None else f"{row.low:.3f}-{row.high:.3f}",
+            Text(_WORDS[row.verdict], style=_COLOURS[row.verdict]),
+            Text(row.reason),
+        )
+    return table
+
+
+def _rate(per_s: float | None) -> str:
+    return "" if per_s is None else format_figure(per_s)
