@@ -18,7 +18,10 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent / "serving"))
 
+import numpy as np
 from harness import Case, Load, Overheads, fitted, loaded, measured, most_per_s, served, simulated
+
+from tputfind.record import Record
 
 FITTED, PREDICTED = (0.1, 0.5), (0.7, 0.85, 0.95)
 
@@ -64,20 +67,27 @@ def main() -> None:
     asked.add_argument("--requests", type=int, default=3000, help="of each load at the least")
     asked.add_argument("--threads", type=int, help="of the model, on a CPU on which server and client have to run too")
     asked.add_argument("--output", help="folder for the record of the model")
+    asked.add_argument("--raw", help="a .npz file for every request: when it was due, latency, batch, time of the step")
     asked.add_argument("--csv")
     given = asked.parse_args()
     if given.threads:
         os.environ["OMP_NUM_THREADS"] = str(given.threads)
     case = Case(given.model, json.loads(given.options), given.server, given.cap, given.wait, clients=given.clients)
-    lines = compare(case, given.seconds, given.requests, given.output)
+    record, loads = driven(case, given.seconds, given.requests, given.output)
+    if given.raw:
+        np.savez_compressed(
+            given.raw,
+            **{f"{load}": np.column_stack([each.due_ms, np.array(each.answers)]) for load, each in loads.items()},
+        )
+    lines = compare(case, record, loads)
     if given.csv:
         import pandas as pd
 
         pd.DataFrame([line._asdict() for line in lines]).to_csv(given.csv, index=False, float_format="%.5g")
 
 
-def compare(case: Case, seconds: float, requests: int, folder: str | None = None) -> list[Line]:
-    """Return a line for every load, each of so many seconds or requests, whichever is longer; print them."""
+def driven(case: Case, seconds: float, requests: int, folder: str | None = None) -> tuple[Record, dict[float, Load]]:
+    """Return the record of the model and the answers under every load, each of so many seconds or requests at least."""
     record = measured(case, folder)
     loads: dict[float, Load] = {}
     overheads = Overheads()
@@ -87,6 +97,12 @@ def compare(case: Case, seconds: float, requests: int, folder: str | None = None
             loads[load] = loaded(port, case, rate_per_s, max(requests, int(seconds * rate_per_s)))
             if load == FITTED[-1]:
                 overheads = fitted(record, case, list(loads.values()))
+    return record, loads
+
+
+def compare(case: Case, record: Record, loads: dict[float, Load]) -> list[Line]:
+    """Return a line for every load; print them."""
+    overheads = fitted(record, case, [loads[load] for load in FITTED])
     lines = []
     for load, (rate_per_s, due_ms, answers) in loads.items():
         told = loads[load].latency

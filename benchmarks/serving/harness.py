@@ -173,6 +173,7 @@ def fitted(record: Record, case: Case, loads: list[Load]) -> Overheads:
         errors = [np.log(np.array(simulated(record, case, due, overheads)[:3]) / told) for due, told in wanted]
         return float(np.sum(np.square(errors)))
 
-    start = loads[0].latency.p50 * 0.02
-    found = minimize(distance, [start, start / 10, start], method="Nelder-Mead", options={"maxfev": 200, "xatol": 1e-4})
-    return Overheads(*np.abs(found.x).tolist())
+    start = loads[0].latency.p50 * 0.05
+    corners = start * np.array([[0.1, 0.01, 0.1], [2, 0.01, 0.1], [0.1, 0.2, 0.1], [0.1, 0.01, 4]])
+    options = {"initial_simplex": corners, "maxfev": 300, "xatol": start / 100, "fatol": 1e-5}
+    return Overheads(*np.abs(minimize(distance, corners[0], method="Nelder-Mead", options=options).x).tolist())
