@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from tputfind import files, values
-from tputfind.comparison import TOLERANCE, Comparison, compare
+from tputfind.comparison import TOLERANCE, Comparison, compare, subject
 from tputfind.errors import BadRecord, BadRequest, Regression, TputfindError
 from tputfind.job import Places, check_apart, check_places, say, terminal_that_may_be_gone
 from tputfind.recipes import name_of
@@ -102,7 +102,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
 
 
 def _of(problem: BadRequest, record: Record) -> BadRequest:
-    return BadRequest(f"{record.spec.model} {name_of(record.spec)}: {problem.message}", problem.hint)
+    return BadRequest(f"{subject(record)} {name_of(record.spec)}: {problem.message}", problem.hint)
 
 
 def _regression(compared: Sequence[Comparison], share: float) -> Regression | None:
@@ -111,9 +111,11 @@ def _regression(compared: Sequence[Comparison], share: float) -> Regression | No
         f"{one.model} {one.recipe} batch {row.new_batch}: "
         + (row.reason if row.lost else f"{100 * (1 - (row.ratio or 0.0)):.1f} % slower")
         for one in compared
-        for row in dict.fromkeys(one.slower_than(share))
+        for row in one.slower_than(share)
     ]
-    return Regression(f"slower by more than {100 * share:g} %: {'; '.join(found)}") if found else None
+    # The fastest row is one of the batch sizes too, mostly.
+    told = "; ".join(dict.fromkeys(found))
+    return Regression(f"slower by more than {100 * share:g} %: {told}") if found else None
 
 
 def _records(folder: Path, skipped: list[TputfindError]) -> dict[tuple[str, ...], Record]:
@@ -134,7 +136,7 @@ def _records(folder: Path, skipped: list[TputfindError]) -> dict[tuple[str, ...]
 def _work(record: Record) -> tuple[str, ...]:
     spec = record.spec
     return (
-        spec.model, name_of(spec), spec.optimizer or "", spec.transfer, spec.weights or "", record.input_shape,
+        subject(record), name_of(spec), spec.optimizer or "", spec.transfer, spec.weights or "", record.input_shape,
         record.environment.device_name,
     )  # fmt: skip
 
@@ -144,7 +146,7 @@ def _paired(
 ) -> list[tuple[Record, Record]]:
     for mine, others, which in ((old, new, "NEW"), (new, old, "OLD")):
         skipped += [
-            BadRequest(f"{which} has no record of {record.spec.model} {name_of(record.spec)}")
+            BadRequest(f"{which} has no record of {subject(record)} {name_of(record.spec)}")
             for work, record in mine.items()
             if work not in others
         ]

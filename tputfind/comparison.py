@@ -19,7 +19,7 @@ Verdict = Literal["same", "faster", "slower", "ambiguous", "not_comparable"]
 TOLERANCE: Final = 0.01
 """Rates that certainly differ by less than this are called the same."""
 _CLOCKS_DIFFER: Final = 0.02
-_UNLIKE: Final = ("model", "phase", "dtype", "optimizer", "transfer", "weights")
+_UNLIKE: Final = ("phase", "dtype", "optimizer", "transfer", "weights")
 """What of a request makes it another job. Layout, mode and checkpointing are ways to do the same one."""
 _TOLD: Final = (
     "layout",
@@ -119,7 +119,7 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
     before, after = fastest(old.rows), fastest(new.rows)
     best = None if before is None or after is None else _judged(before, after, tolerance, CONFIDENCE)
     return Comparison(
-        model=new.spec.model,
+        model=subject(new),
         recipe=name_of(new.spec),
         device_name=new.environment.device_name,
         tolerance=tolerance,
@@ -132,7 +132,14 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
     )
 
 
+def subject(record: Record) -> str:
+    """Name the model; of one in a file without the folder, so that two checkouts of it are the same."""
+    spec = record.spec
+    return spec.model.rpartition("/")[2] if spec.source in ("factory", "file") else spec.model
+
+
 def _unlike(old: Record, new: Record) -> Iterator[str]:
+    yield from _told("model", subject(old), subject(new))
     for name in _UNLIKE:
         yield from _told(name, getattr(old.spec, name), getattr(new.spec, name))
     yield from _told("input", old.input_shape, new.input_shape)
