@@ -10,8 +10,7 @@ import msgspec
 
 from tputfind.record import Record, Row
 from tputfind.spec import Spec
-from tputfind.summary import fastest, throughput_interval
-from tputfind.units import format_figure
+from tputfind.summary import fastest, format_rate, throughput_interval
 
 LISTED: Final = "dtype", "layout", "mode"
 """The options that take several values, apart by commas."""
@@ -61,8 +60,7 @@ def best_of(records: Sequence[Record]) -> tuple[Record, Row] | None:
 def _told_of(record: Record, row: Row, records: Sequence[Record]) -> str:
     plain = _like(record.spec, records, **_PLAIN)
     against = [] if plain in (None, record) else list(_set_beside(record, plain, f"plain {name_of(plain.spec)}"))
-    rate = f"{format_figure(row.samples_per_s or 0.0)} samples/s"
-    return ", ".join([f"{name_of(record.spec)}, batch {row.batch_size}: {rate}", *against])
+    return ", ".join([f"{name_of(record.spec)}, batch {row.batch_size}: {format_rate(row)} samples/s", *against])
 
 
 def _smallest_in_all(records: Sequence[Record]) -> int | None:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from tputfind.record import Record, Row
 from tputfind.spec import REPEATABILITY
 from tputfind.stats import Interval, mean, mean_interval, median_interval, percentile, widened
+from tputfind.units import format_known
 
 KNEE_SHARE: Final = 0.95
 HOST_BOUND_SHARE: Final = 0.80
@@ -86,6 +87,14 @@ def throughput_interval(row: Row) -> Interval | None:
     # As wide, as a share, as that of the time a batch takes: 1 / x has no interval of its own where x may be 0.
     half = widened(interval_ms, REPEATABILITY).half_width
     return Interval(row.samples_per_s * max(0.0, 1 - half), row.samples_per_s * (1 + half))
+
+
+def format_rate(row: Row) -> str:
+    """Print a row's samples/s with the digits that its interval supports; empty where it was not timed."""
+    interval = throughput_interval(row)
+    if row.samples_per_s is None:
+        return ""
+    return format_known(row.samples_per_s, None if interval is None else interval.half_width)
 
 
 def latency_interval_ms(row: Row) -> Interval | None:

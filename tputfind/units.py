@@ -57,6 +57,21 @@ def format_figure(value: float) -> str:
     return f"{value:.{max(0, digits)}f}"
 
 
+def format_known(value: float, half_width: float | None) -> str:
+    """Print a figure with no more digits than are known: ``10845``, ``5400`` where it is known to within 90 %.
+
+    The half of its interval, a share of it, is taken to two digits, and the figure ends where these do (JCGM 100:2008,
+    7.2.6); with four significant digits at the most, as where nothing is known of its interval.
+    """
+    shown = format_figure(value)
+    if not half_width or value <= 0:
+        return shown
+    places = 1 - math.floor(math.log10(half_width * value))
+    if places <= 0:
+        return f"{round(value, places):.0f}"
+    return f"{value:.{min(places, len(shown.partition('.')[2]))}f}"
+
+
 def format_share(share: float) -> str:
     """Print a share that is not below 0 as a percentage with two digits: ``41 %``, ``4.6 %``, ``0.52 %``."""
     percent = 100 * share

@@ -130,3 +130,24 @@ def test_what_runs_in_the_parent_leaves_torch_alone():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 100, 160])
+def test_no_terminal_is_so_narrow_that_a_figure_is_cut(width):
+    paper = io.StringIO()
+    several = msgspec.structs.replace(example(), spec=msgspec.structs.replace(example().spec, mode="compile"))
+    terminal.print_report([example(), several], Console(file=paper, width=width))
+
+    assert "…" not in paper.getvalue()
+    assert "800.0" in paper.getvalue()
+    assert "fastest" in paper.getvalue()
+
+
+def test_the_bar_is_the_throughput_over_the_highest_in_blocks_or_in_plain_characters():
+    paper = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="replace")
+    terminal.print_report([example()], Console(file=paper, width=80))
+    paper.seek(0)
+    plain = [line for line in paper.read().splitlines() if "#" in line]
+
+    assert "██████ " in shown(example())
+    assert [line.count("#") for line in plain] == [2, 6, 4]  # 250, 800 and 500 samples/s in six characters

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tputfind.units import format_bytes, format_figure, format_seconds, parse_bytes, parse_ms
+from tputfind.units import format_bytes, format_figure, format_known, format_seconds, parse_bytes, parse_ms
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,27 @@ def test_spans_and_sizes_are_printed_for_people():
     assert format_seconds(4200) == "1 h 10 min"
     assert format_bytes(int(113.9 * 2**30)) == "113.9 GiB"
     assert format_bytes(870 * 2**20) == "870 MiB"
+
+
+@pytest.mark.parametrize(
+    ("value", "share", "text"),
+    [
+        (10845, 0.003, "10845"),
+        (5376, 0.93, "5400"),
+        (250, 0.002, "250.0"),
+        (380.21, 0.05, "380"),
+        (0.0521, 0.2, "0.052"),
+    ],
+)
+def test_a_figure_has_the_digits_that_are_known(value, share, text):
+    assert format_known(value, share) == text
+    assert format_known(value, None) == format_figure(value)
+
+
+@given(st.floats(1e-2, 1e7), st.floats(1e-4, 0.99))
+def test_a_figure_is_rounded_to_two_digits_of_what_is_not_known_of_it(value, share):
+    text, full = format_known(value, share), format_figure(value)
+    last = 10.0 ** -len(full.partition(".")[2])
+
+    assert abs(float(text) - value) <= max(0.05 * share * value, 0.5 * last) * (1 + 1e-9)
+    assert len(text) <= len(full) + 1

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tputfind.comparison import Comparison, Judgement, Verdict
-from tputfind.report.terminal import markdown_of, print_answers
+from tputfind.report.terminal import markdown_of, print_answers, print_table
 from tputfind.units import format_figure
 
 _WORDS: Final[dict[Verdict, str]] = {
@@ -36,7 +36,7 @@ def print_comparisons(comparisons: Sequence[Comparison], console: Console) -> No
     for one in comparisons:
         table = _table(one, box.SIMPLE_HEAD)
         table.title = Text(_title(one))
-        console.print(table)
+        print_table(table, console)
         print_answers(answers(one), console)
         console.print()
 

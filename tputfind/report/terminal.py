@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Console
@@ -12,12 +12,12 @@ from rich.text import Text
 
 from tputfind import recipes
 from tputfind.record import Edge, Notice, Record, Row
-from tputfind.report import snippet
-from tputfind.spec import Spec
-from tputfind.stats import mean, percentile
-from tputfind.summary import KNEE_SHARE, best_under, compile_s, fastest, knee, throughput_interval
-from tputfind.units import MIB, format_bytes, format_figure
+from tputfind.report import rows, snippet
+from tputfind.stats import percentile
+from tputfind.summary import KNEE_SHARE, best_under, fastest, format_rate, knee, throughput_interval
+from tputfind.units import format_bytes, format_figure
 
+_NARROWEST = 78
 _STOPPED_BY = {
     "memory": "batch {at} does not fit in memory",
     "index": "batch {at} passes a 32-bit limit of a kernel, not of memory",
@@ -37,27 +37,35 @@ def print_report(records: Sequence[Record], console: Console) -> None:
     Where a model was measured in several recipes, each has its table, and one at the end sets them side by side.
     """
     in_recipes = _in_recipes(records)
-    apart = len(records) == 1 or bool(in_recipes)
+    apart = len(records) == 1 or len({recipes.name_of(record.spec) for record in records}) > 1
     if not apart:
-        console.print(_table(records, box.SIMPLE_HEAD))
+        print_table(rows.table(records, box.SIMPLE_HEAD, rows.look(console)), console)
     for record in records:
         if apart:
-            table = _table([record], box.SIMPLE_HEAD)
-            table.title = Text(_title(record))
-            console.print(table)
+            table = rows.table([record], box.SIMPLE_HEAD, rows.look(console))
+            table.title = Text(rows.title(record))
+            print_table(table, console)
         else:
-            console.print(Text(_title(record), style="italic"))
+            console.print(Text(rows.title(record), style="italic"))
         print_answers(summary(record), console)
         print_notices(record.notices, console)
         console.print()
     for of_model in in_recipes:
         table = _recipes_table(of_model, box.SIMPLE_HEAD)
         table.title = Text(_recipes_title(of_model))
-        console.print(table)
+        print_table(table, console)
         print_answers(recipes.answers(of_model), console)
         for line in _code(of_model):
             console.print(Text(f"  {line}"), soft_wrap=True)
         console.print()
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print a table in full: on a narrower console its lines are broken, and no figure is cut."""
+    width = console.width
+    console.width = max(width, _NARROWEST)
+    console.print(table)
+    console.width = width
 
 
 def print_answers(answers: Iterable[tuple[str, str]], console: Console) -> None:
@@ -92,7 +100,7 @@ def _recipes_table(records: Sequence[Record], style: box.Box) -> Table:
             recipes.name_of(record.spec),
             str(edge.largest_batch) if edge else "",
             str(best.batch_size) if best else "",
-            _figure(best.samples_per_s) if best else "",
+            format_rate(best) if best else "",
             "" if interval is None else f"{100 * interval.half_width:.1f}",
             failure.kind.replace("_", " ") if failure else "",
         )
@@ -114,9 +122,9 @@ def _code(records: Sequence[Record]) -> list[str]:
 
 def to_markdown(records: Sequence[Record]) -> bytes:
     """Return the table, and the summary and notices of each record, as Markdown."""
-    lines = markdown_of(_table(records, box.MARKDOWN, barrier="\\|"))
+    lines = markdown_of(rows.table(records, box.MARKDOWN, rows.MARKDOWN))
     for record in records:
-        lines += ["", f"**{_title(record)}**", ""]
+        lines += ["", f"**{rows.title(record)}**", ""]
         lines += [f"- {label}: {text}" for label, text in summary(record)]
         lines += [f"- notice: {notice_line(notice)}" for notice in record.notices]
     for of_model in _in_recipes(records):
@@ -135,8 +143,8 @@ def markdown_of(table: Table) -> list[str]:
 
 def summary(record: Record) -> list[tuple[str, str]]:
     """Return the answers of a record, each a label and a text."""
-    rows, spec = record.rows, record.spec
-    best, bend = fastest(rows), knee(rows)
+    spec = record.spec
+    best, bend = fastest(record.rows), knee(record.rows)
     return [
         ("Largest batch", _largest(record)),
         *([("Safe batch", _safe(record, record.safe))] if record.safe else []),
@@ -172,7 +180,7 @@ def _safe(record: Record, safe: Edge) -> str:
 def _row_text(row: Row | None) -> str:
     if row is None or row.samples_per_s is None:
         return "nothing was timed"
-    return f"{row.batch_size}, {format_figure(row.samples_per_s)} samples/s"
+    return f"{row.batch_size}, {format_rate(row)} samples/s"
 
 
 def _under_slo(record: Record, slo_ms: float) -> str:
@@ -182,77 +190,6 @@ def _under_slo(record: Record, slo_ms: float) -> str:
         return f"no batch is known to have p{percent:g} within {slo_ms:g} ms"
     latency_ms = percentile(row.latency_ms, percent) or 0.0
     return f"{_row_text(row)}, p{percent:g} {format_figure(latency_ms)} ms of {slo_ms:g} ms"
-
-
-def _table(records: Sequence[Record], style: box.Box, barrier: str = "|") -> Table:
-    table = Table(box=style)
-    names = _names(records)
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for name in ("batch", "samples/s", "± %", "device ms", "p50 ms", "p99 ms", "peak MiB"):
-        table.add_column(name, justify="right", no_wrap=True)
-    compiled = any(record.spec.mode == "compile" for record in records)
-    if compiled:
-        table.add_column("compile s", justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
-    for record in records:
-        for row in record.rows:
-            # What must be there: the card must hold what the allocator reserves, the host what is resident.
-            peak = row.peak_allocated_bytes if record.environment.device == "cpu" else row.peak_reserved_bytes
-            model = [Text(name_of(record.spec).replace("|", barrier)) for name_of in names.values()]
-            seconds = [_figure(compile_s(record, row))] if compiled else []
-            table.add_row(*model, *_figures(row, peak), *seconds, _remark(record, row))
-        table.add_section()
-    return table
-
-
-def _names(records: Sequence[Record]) -> dict[str, Callable[[Spec], str]]:
-    """Return what names the records of a table: by model, by recipe, or by both."""
-    names: dict[str, Callable[[Spec], str]] = {"model": lambda spec: spec.model, "recipe": recipes.name_of}
-    told = {name: name_of for name, name_of in names.items() if len({name_of(one.spec) for one in records}) > 1}
-    return told or ({"model": names["model"]} if len(records) > 1 else {})
-
-
-def _title(record: Record) -> str:
-    spec, environment = record.spec, record.environment
-    memory = environment.memory_total_bytes if spec.memory_limit_bytes is None else spec.memory_limit_bytes
-    size = "" if memory is None else f", {format_bytes(memory)}"
-    copies = {"none": "", "h2d": ", inputs copied in", "both": ", inputs copied in and outputs out"}[spec.transfer]
-    recipe = " ".join((spec.dtype, spec.layout, *spec.way))
-    return f"{spec.model} {recipe} {record.input_shape} on {environment.device_name}{size}{copies}"
-
-
-def _figure(value: float | None) -> str:
-    return "" if value is None else format_figure(value)
-
-
-def _figures(row: Row, peak_bytes: int | None) -> Iterable[str]:
-    yield str(row.batch_size)
-    if row.failure is not None:
-        yield from ("",) * 6
-        return
-    yield _figure(row.samples_per_s)
-    interval = throughput_interval(row)
-    yield "" if interval is None else f"{100 * interval.half_width:.1f}"
-    yield _figure(mean(row.device_ms))
-    yield _figure(percentile(row.latency_ms, 50))
-    yield _figure(percentile(row.latency_ms, 99))
-    yield "" if peak_bytes is None else f"{peak_bytes / MIB:.0f}"
-
-
-def _remark(record: Record, row: Row) -> str:
-    if row.failure is not None:
-        return row.failure.kind.replace("_", " ")
-    names = [
-        ("fastest", fastest(record.rows)),
-        ("knee", knee(record.rows)),
-        *[
-            (name, next((r for r in record.rows if edge and r.batch_size == edge.largest_batch), None))
-            for name, edge in (("largest", record.edge), ("safe", record.safe))
-        ],
-    ]
-    kinds = [notice.kind.replace("_", " ") for notice in record.notices if row.batch_size in notice.batch_sizes]
-    return ", ".join([name for name, named in names if named is row] + kinds)
 
 
 def notice_line(notice: Notice) -> str:
