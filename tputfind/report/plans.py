@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tputfind.report.terminal import markdown_of, notice_line, print_answers, print_notices
+from tputfind.report.terminal import markdown_of, notice_line, print_answers, print_notices, print_table
 from tputfind.sizing.answers import Answers
 from tputfind.sizing.plan import MORE_TRAFFIC, Plan
 from tputfind.sizing.simulate import Outcome, cell_of
@@ -61,11 +61,11 @@ def print_plans(found: Answers, console: Console) -> None:
     if len(found.plans) > 1:
         table = _ranking(found.plans, box.SIMPLE_HEAD)
         table.title = f"by {found.ranked_by}, the best first"
-        console.print(table)
+        print_table(table, console)
     for plan in found.plans:
         table = _table(plan, box.SIMPLE_HEAD)
         table.title = Text(_title(plan))
-        console.print(table)
+        print_table(table, console)
         print_answers(told(plan), console)
         print_notices(plan.notices, console)
         console.print()
