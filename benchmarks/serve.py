@@ -19,7 +19,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parent / "serving"))
 
 import numpy as np
-from harness import Case, Load, Overheads, fitted, loaded, measured, most_per_s, served, simulated
+from harness import Case, Load, Overheads, fitted, loaded, measured, most_per_s, pace, served, simulated
 
 from tputfind.record import Record
 
@@ -39,6 +39,7 @@ class Line(NamedTuple):
     rate_per_s: float
     requests: int
     mean_batch: float
+    steps_over_record: float
     mean_ms: float
     p50_ms: float
     p95_ms: float
@@ -110,8 +111,9 @@ def compare(case: Case, record: Record, loads: dict[float, Load]) -> list[Line]:
         lines.append(
             Line(
                 case.server, case.model, record.environment.device_name, case.cap, case.wait_ms, load, load in FITTED,
-                rate_per_s, len(answers), loads[load].mean_batch, *told, *with_overheads,
-                with_overheads.p99 / told.p99 - 1, simulated(record, case, due_ms, Overheads()).p99, *overheads,
+                rate_per_s, len(answers), loads[load].mean_batch, pace(record, case, loads[load]), *told,
+                *with_overheads, with_overheads.p99 / told.p99 - 1, simulated(record, case, due_ms, Overheads()).p99,
+                *overheads,
             )
         )  # fmt: skip
         print(json.dumps(lines[-1]._asdict()), flush=True)

@@ -145,6 +145,13 @@ def _await(port: int, process: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("the server does not answer")
 
 
+def pace(record: Record, case: Case, load: Load) -> float:
+    """Return how many times as long the model's steps took in the server as by the record."""
+    service = service_of(record, case.demand())
+    batches = [(answer.step_ms, service.mean_ms(answer.batch_size), 1 / answer.batch_size) for answer in load.answers]
+    return sum(step * share for step, _, share in batches) / sum(told * share for _, told, share in batches)
+
+
 def most_per_s(record: Record, case: Case, overheads: Overheads) -> float:
     """Return the requests per second that one device answers with full batches."""
     return 1000 * service_of(record, overheads.on(case.demand())).per_ms(case.cap)
