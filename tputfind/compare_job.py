@@ -83,6 +83,12 @@ def do(request: Request, *, show_traceback: bool) -> int:
         for problem in problems[1:]:
             say(problem, show_traceback=show_traceback)
         raise problems[0]
+    if request.fail_slower is not None:
+        problems += [
+            BadRequest(f"{one.model} {one.recipe}: nothing in it could be judged", "measure in two processes or more")
+            for one in compared
+            if not one.judged
+        ]
     from tputfind.report import compare as report
 
     for path, written in ((request.places.json, report.to_json), (request.places.md, report.to_markdown)):

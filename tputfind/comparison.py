@@ -86,10 +86,18 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         """That of the fastest rows."""
         return self.best.verdict if self.best else "not_comparable"
 
+    @property
+    def judged(self) -> bool:
+        """Whether of anything in it is known by how much its rate changed, and how well."""
+        return any(one.low is not None for one in self._all)
+
+    @property
+    def _all(self) -> list[Judgement]:
+        return [*([self.best] if self.best else []), *self.rows]
+
     def slower_than(self, share: float) -> list[Judgement]:
         """Return what became certainly slower by more than this share, or does not run any more."""
-        judged = [*([self.best] if self.best else []), *self.rows]
-        return [one for one in judged if one.slower_than(share)]
+        return [one for one in self._all if one.slower_than(share)]
 
 
 def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bool = False) -> Comparison:
@@ -159,6 +167,9 @@ def _differs(old: Record, new: Record) -> Iterator[str]:
     for name in _TOLD_OF_PLACE:
         yield from _told(name, getattr(old.environment, name), getattr(new.environment, name))
     yield from _told("parameters", old.parameters, new.parameters)
+    for record, which in ((old, "OLD"), (new, "NEW")):
+        if record.finished is None:
+            yield f"{which} was cut short"
     if old.source_sha256 != new.source_sha256:
         yield "the file that the model is made by"
 

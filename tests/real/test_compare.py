@@ -75,6 +75,20 @@ def test_folders_are_compared_record_by_record_and_what_has_no_match_is_said(tmp
     assert gate.status == 2  # what could not be looked at has not passed
 
 
+def test_a_gate_that_could_judge_nothing_is_not_passed(pair):
+    saved(pair / "alone.json")
+    record = tputfind.load_record(pair / "alone.json")
+    rows = tuple(replace(row, timings=row.timings[:1]) for row in record.rows)
+    (pair / "alone.json").write_bytes(replace(record, rows=rows, finished=None).to_json())
+
+    ran = run(pair, "compare", "old.json", "alone.json", "--fail-slower", "3%")
+
+    assert ran.status == 2
+    assert "nothing in it could be judged" in ran.err
+    assert "NEW was cut short" in ran.out
+    assert run(pair, "compare", "old.json", "alone.json").status == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
