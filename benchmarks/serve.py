@@ -27,7 +27,11 @@ FITTED, PREDICTED = (0.1, 0.5), (0.7, 0.85, 0.95)
 
 
 class Line(NamedTuple):
-    """One load: measured and simulated, with the overheads that were fitted at the loads that are marked so."""
+    """One load: measured and simulated, with the overheads that were fitted at the loads that are marked so.
+
+    ``load`` is a share of what the device can do with full batches: by the record for the loads that are fitted at, and
+    with the overheads for the others.
+    """
 
     server: str
     model: str

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,19 +13,23 @@ from tputfind import files, values
 from tputfind.comparison import TOLERANCE, Comparison, compare, subject
 from tputfind.errors import BadRecord, BadRequest, Regression, TputfindError
 from tputfind.job import Places, check_apart, check_places, say, terminal_that_may_be_gone
-from tputfind.recipes import name_of
+from tputfind.recipes import name_of, work_of
 from tputfind.record import Record
 
 
 class Request(NamedTuple):
-    """Which records to compare with which, how, and where to write it; ``skipped`` is what could not be read."""
+    """Which records to compare with which, how, and where to write it.
+
+    ``problems`` is what could not be looked at, ``notes`` what a newer record takes the place of.
+    """
 
     pairs: list[tuple[Record, Record]]
     tolerance: float
     fail_slower: float | None
     force: bool
     places: Places
-    skipped: list[TputfindError]
+    problems: list[TputfindError]
+    notes: list[TputfindError]
 
 
 def read_request(
@@ -45,25 +50,28 @@ def read_request(
         BadRecord: a file is no record.
     """
     check_places(places, None, 1)
-    shares = {"--tolerance": tolerance, "--fail-slower": fail_slower}
-    read: dict[str, float | None] = {}
-    for name, text in shares.items():
-        try:
-            read[name] = None if text is None else values.share(text)
-        except ValueError as error:
-            raise BadRequest(f"{name}: {error}") from None
-    skipped: list[TputfindError] = []
+    tolerated, failing = _share("--tolerance", tolerance), _share("--fail-slower", fail_slower)
+    problems: list[TputfindError] = []
+    notes: list[TputfindError] = []
     if Path(old).is_dir() != Path(new).is_dir():
         raise BadRequest("OLD and NEW must be two records, or two folders of them")
     if Path(old).is_dir():
-        pairs = _paired(_records(Path(old), skipped), _records(Path(new), skipped), skipped)
+        check_apart(places, [str(path) for folder in (old, new) for path in _in(Path(folder))])
+        before, after = (_records(Path(folder), problems, notes) for folder in (old, new))
+        pairs = _paired(before, after, problems)
     else:
+        check_apart(places, [old, new])
         pairs = [(files.load_record(old), files.load_record(new))]
     if not pairs:
         raise BadRequest(f"{old} and {new} hold no records of the same work", "name two records and --force")
-    check_apart(places, [old, new])
-    tolerated = read["--tolerance"]
-    return Request(pairs, TOLERANCE if tolerated is None else tolerated, read["--fail-slower"], force, places, skipped)
+    return Request(pairs, TOLERANCE if tolerated is None else tolerated, failing, force, places, problems, notes)
+
+
+def _share(name: str, text: str | None) -> float | None:
+    try:
+        return None if text is None else values.share(text)
+    except ValueError as error:
+        raise BadRequest(f"{name}: {error}") from None
 
 
 def do(request: Request, *, show_traceback: bool) -> int:
@@ -73,87 +81,133 @@ def do(request: Request, *, show_traceback: bool) -> int:
         TputfindError: nothing could be compared.
     """
     compared: list[Comparison] = []
-    problems = list(request.skipped)
+    problems = list(request.problems)
     for old, new in request.pairs:
         try:
             compared.append(compare(old, new, tolerance=request.tolerance, force=request.force))
         except BadRequest as unlike:
-            problems.append(_of(unlike, new) if len(request.pairs) > 1 else unlike)
+            problems.append(
+                BadRequest(f"{_named(new)}: {unlike.message}", unlike.hint) if len(request.pairs) > 1 else unlike
+            )
     if not compared:
         for problem in problems[1:]:
             say(problem, show_traceback=show_traceback)
         raise problems[0]
-    if request.fail_slower is not None:
-        problems += [
-            BadRequest(f"{one.model} {one.recipe}: nothing in it could be judged", "measure in two processes or more")
-            for one in compared
-            if not one.judged
-        ]
     from tputfind.report import compare as report
 
     for path, written in ((request.places.json, report.to_json), (request.places.md, report.to_markdown)):
         if path:
             files.write_whole(Path(path), written(compared))
-    regression = None if request.fail_slower is None else _regression(compared, request.fail_slower)
+    code = _judged(compared, request.fail_slower, problems)
+    for problem in [*request.notes, *problems]:  # before the table, with which a pipe may take all other output away
+        say(problem, show_traceback=show_traceback)
     printing: list[TputfindError] = []
     with terminal_that_may_be_gone(printing):
         report.print_comparisons(compared, Console())
-    for problem in [*problems, *([regression] if regression else [])]:
-        say(problem, show_traceback=show_traceback)
-    if regression:
-        return regression.exit_code
-    # A gate that could not look at everything has not been passed.
-    told = [*printing, *(problems if request.fail_slower is not None else [])]
-    return told[0].exit_code if told else 0
+    return code or (printing[0].exit_code if printing else 0)
 
 
-def _of(problem: BadRequest, record: Record) -> BadRequest:
-    return BadRequest(f"{subject(record)} {name_of(record.spec)}: {problem.message}", problem.hint)
+def _judged(compared: Sequence[Comparison], share: float | None, problems: list[TputfindError]) -> int:
+    """Return the exit code of a gate at this share, and say what it comes to; without one nothing fails.
+
+    A gate that could not look at everything has not been passed.
+    """
+    if share is None:
+        return 0
+    regressions = [told for one in compared for told in _regressions(one, share)]
+    for one in compared:
+        problems += _open(one, share)
+    code = BadRequest.exit_code if problems else 0
+    unsure = [told for one in compared for told in _unsure(one, share)]
+    if unsure:
+        problems.append(BadRequest(f"too noisy to exclude that it is {100 * share:g} % slower: {'; '.join(unsure)}"))
+    if not regressions:
+        return code
+    problems.append(Regression(f"slower by more than {100 * share:g} %: {'; '.join(regressions)}"))
+    return Regression.exit_code
 
 
-def _regression(compared: Sequence[Comparison], share: float) -> Regression | None:
-    """Return the error that names what became slower by more than a share, or does not run any more."""
-    found = [
-        f"{one.model} {one.recipe} batch {row.new_batch}: "
-        + (row.reason if row.lost else f"{100 * (1 - (row.ratio or 0.0)):.1f} % slower")
-        for one in compared
-        for row in one.slower_than(share)
-    ]
-    # The fastest row is one of the batch sizes too, mostly.
-    told = "; ".join(dict.fromkeys(found))
-    return Regression(f"slower by more than {100 * share:g} %: {told}") if found else None
+def _regressions(one: Comparison, share: float) -> Iterator[str]:
+    found = one.slower_than(share)
+    sizes = {row.new_batch for row in found if row is not one.best}
+    for row in found:
+        what = f"batch {row.new_batch}"
+        if row is one.best:
+            if row.old_batch == row.new_batch and row.new_batch in sizes:
+                continue
+            what = f"the fastest (batch {row.old_batch} and {row.new_batch})"
+        told = row.reason if row.lost else f"{100 * (1 - (row.ratio or 0.0)):.1f} % slower"
+        yield f"{one.model} {one.recipe}, {what}: {told}"
 
 
-def _records(folder: Path, skipped: list[TputfindError]) -> dict[tuple[str, ...], Record]:
-    """Return the records of a folder by what they are of, the newest of each; what is none is skipped, and said."""
-    found: dict[tuple[str, ...], Record] = {}
-    for path in sorted(folder.glob("*.json")):
+def _open(one: Comparison, share: float) -> Iterator[BadRequest]:
+    """Yield why a comparison leaves open whether the fastest rows are slower."""
+    if one.best is None or one.best.verdict == "not_comparable":
+        reason = one.best.reason if one.best else "one of them has no row that was timed"
+    elif one.best.may_be_slower_than(share) and not one.best.slower_than(share):
+        reason = one.best.reason or "the processes differ too much to tell"
+    else:
+        return
+    yield BadRequest(f"{one.model} {one.recipe} could not be judged: {reason}", "measure in more processes")
+
+
+def _unsure(one: Comparison, share: float) -> Iterator[str]:
+    batches = [str(row.new_batch) for row in one.may_be_slower_than(share)]
+    if batches:
+        yield f"{one.model} {one.recipe} at batch {', '.join(batches)}"
+
+
+def _in(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.json"))
+
+
+class _Work(NamedTuple):
+    """What two records of the same work have in common; ``model`` as seen from the folder that all models share."""
+
+    model: str
+    recipe: str
+    rest: tuple[object, ...]
+
+
+def _records(folder: Path, problems: list[TputfindError], notes: list[TputfindError]) -> dict[_Work, Record]:
+    """Return the records of a folder by what they are of, of several the newest finished one; say what is left out."""
+    read: list[Record] = []
+    for path in _in(folder):
         try:
-            record = files.load_record(path)
+            read.append(files.load_record(path))
         except BadRecord as problem:
-            skipped.append(problem)
-            continue
-        work = _work(record)
-        if work not in found or found[work].started < record.started:
-            found[work] = record
+            problems.append(problem)
+    homes = [Path(record.spec.model).parent for record in read if record.spec.source in ("factory", "file")]
+    shared = os.path.commonpath(homes) if len({home.is_absolute() for home in homes}) == 1 else ""
+    found: dict[_Work, Record] = {}
+    for record in sorted(read, key=lambda record: (record.finished is not None, record.started)):
+        work = _work(record, shared)
+        if work in found:
+            notes.append(
+                BadRequest(f"{folder} has several records of {_named(record)}: the newest finished one counts")
+            )
+        found[work] = record
     return found
 
 
-def _work(record: Record) -> tuple[str, ...]:
+def _work(record: Record, shared: str) -> _Work:
     spec = record.spec
-    return (
-        subject(record), name_of(spec), spec.optimizer or "", spec.transfer, spec.weights or "", record.input_shape,
-        record.environment.device_name,
-    )  # fmt: skip
+    model = os.path.relpath(spec.model, shared) if shared and spec.source in ("factory", "file") else spec.model
+    _, *rest = work_of(record)
+    return _Work(model, name_of(spec), (*rest, spec.grad_checkpoint, spec.memory_limit_bytes))
 
 
 def _paired(
-    old: dict[tuple[str, ...], Record], new: dict[tuple[str, ...], Record], skipped: list[TputfindError]
+    old: dict[_Work, Record], new: dict[_Work, Record], problems: list[TputfindError]
 ) -> list[tuple[Record, Record]]:
     for mine, others, which in ((old, new, "NEW"), (new, old, "OLD")):
-        skipped += [
-            BadRequest(f"{which} has no record of {subject(record)} {name_of(record.spec)}")
+        problems += [
+            BadRequest(f"{which} has no record of {_named(record)}")
             for work, record in mine.items()
             if work not in others
         ]
     return [(record, new[work]) for work, record in old.items() if work in new]
+
+
+def _named(record: Record) -> str:
+    return f"{subject(record)} {name_of(record.spec)}"

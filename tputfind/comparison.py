@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import sqrt
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -13,13 +14,15 @@ from tputfind.recipes import name_of
 from tputfind.record import Record, Row
 from tputfind.spec import REPEATABILITY, Above0, Amount, Count
 from tputfind.stats import CONFIDENCE, Interval, ratio_interval
-from tputfind.summary import THROTTLED_SHARE, fastest, health
+from tputfind.summary import THROTTLED_SHARE, fastest, health, host_bound, throughput_interval
 
 Verdict = Literal["same", "faster", "slower", "ambiguous", "not_comparable"]
 TOLERANCE: Final = 0.01
-"""Rates that certainly differ by less than this are called the same."""
+"""Rates whose ratio certainly lies within this of 1 are called the same."""
+LEAST_TOLERANCE: Final = sqrt(2) * REPEATABILITY
+"""No two rates are known well enough to be the same within less."""
 _CLOCKS_DIFFER: Final = 0.02
-_UNLIKE: Final = ("phase", "dtype", "optimizer", "transfer", "weights")
+_UNLIKE: Final = ("phase", "dtype", "optimizer", "transfer", "inputs")
 """What of a request makes it another job. Layout, mode and checkpointing are ways to do the same one."""
 _TOLD: Final = (
     "layout",
@@ -40,44 +43,51 @@ _TOLD_OF_PLACE: Final = (
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """One rate over another: NEW over OLD, with the interval of the ratio and what to make of it.
 
-    ``reason`` says why they cannot be compared, or what else differs; empty where there is nothing to say.
+    ``old_share`` and ``new_share`` are half the widths of the rates' own intervals, as shares. ``host_bound`` says that
+    Python sets the pace in one of the two; ``lost`` is a batch size that ran in OLD and does not in NEW. ``reason``
+    says why they cannot be compared, or what else differs; empty where there is nothing to say.
     """
 
     old_batch: Count
     new_batch: Count
     old_per_s: Amount | None = None
     new_per_s: Amount | None = None
+    old_share: Amount | None = None
+    new_share: Amount | None = None
     ratio: Above0 | None = None
     low: Above0 | None = None
     high: Above0 | None = None
     verdict: Verdict
+    host_bound: bool = False
+    lost: bool = False
     reason: str = ""
 
-    @property
-    def lost(self) -> bool:
-        """Whether a batch size that ran in OLD fails in NEW."""
-        return self.old_per_s is not None and self.new_per_s is None
-
     def slower_than(self, share: float) -> bool:
-        """Whether NEW is certainly slower, and by more than this share."""
-        return self.lost or (self.verdict == "slower" and self.ratio is not None and self.ratio < 1 - share)
+        """Whether NEW is certainly slower, and as far as is known by more than this share, or does not run at all."""
+        return self.lost or (self.high is not None and self.high < 1 and (self.ratio or 1.0) < 1 - share)
+
+    def may_be_slower_than(self, share: float) -> bool:
+        """Whether that cannot be excluded."""
+        return self.low is None or self.low < 1 - share
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two records: their fastest rows, and each batch size that both have.
+    """Two records: their fastest rows among the batch sizes that both have, and each of these.
 
     ``unlike`` is what should have kept them from being compared, and did not because it was asked for; ``differs`` is
-    what else is not the same. ``old_largest`` and ``new_largest`` are None where none was searched for.
+    what else is not the same.
     """
 
     model: str
     recipe: str
     device_name: str
+    old_started: str
+    new_started: str
     tolerance: Annotated[float, Meta(ge=0, lt=1)]
     best: Judgement | None
     rows: tuple[Judgement, ...]
-    old_largest: int | None = None
-    new_largest: int | None = None
+    old_largest: str = ""
+    new_largest: str = ""
     unlike: tuple[str, ...] = ()
     differs: tuple[str, ...] = ()
 
@@ -86,18 +96,17 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         """That of the fastest rows."""
         return self.best.verdict if self.best else "not_comparable"
 
-    @property
-    def judged(self) -> bool:
-        """Whether of anything in it is known by how much its rate changed, and how well."""
-        return any(one.low is not None for one in self._all)
-
-    @property
-    def _all(self) -> list[Judgement]:
-        return [*([self.best] if self.best else []), *self.rows]
-
     def slower_than(self, share: float) -> list[Judgement]:
-        """Return what became certainly slower by more than this share, or does not run any more."""
-        return [one for one in self._all if one.slower_than(share)]
+        """Return what became certainly slower by more than this share, or does not run any more.
+
+        Rows that are bound by the host are left out: their pace is the host's, and changes from run to run.
+        """
+        judged = [*([self.best] if self.best else []), *self.rows]
+        return [one for one in judged if one.slower_than(share) and (one.lost or not one.host_bound)]
+
+    def may_be_slower_than(self, share: float) -> list[Judgement]:
+        """Return the rows of which that cannot be excluded, those bound by the host among them."""
+        return [one for one in self.rows if one.may_be_slower_than(share) and not one.slower_than(share)]
 
 
 def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bool = False) -> Comparison:
@@ -105,18 +114,23 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
 
     The ratio of the fastest rows has a 95 % confidence interval of its own; those of the batch sizes hold together with
     95 % (Bonferroni). A row is the ``same`` where its whole interval lies within the tolerance, ``faster`` or
-    ``slower`` where the interval excludes 1, and else ``ambiguous``: the processes differ too much to tell. Two equal
-    runs are thus told apart in fewer than 5 % of cases; see ``stats.ratio_interval``.
+    ``slower`` where the interval excludes 1, and else ``ambiguous``: the processes differ too much to tell. As far as
+    processes are independent and their paces normal, two equal runs are told apart in fewer than 5 % of cases; a host
+    that keeps a pace for a whole run is neither. See ``stats.ratio_interval``.
 
     Args:
         old: what came before.
         new: what is asked about.
-        tolerance: the share up to which a difference is none.
+        tolerance: the share up to which a difference is none: 0.01 is 1 %.
         force: compare unlike things too; the comparison then names them.
 
     Raises:
-        BadRequest: they are unlike, or have no batch size in common and nothing else to compare.
+        BadRequest: they are unlike, or the tolerance is none.
     """
+    if not LEAST_TOLERANCE < tolerance < 1:
+        raise BadRequest(
+            f"a tolerance of {tolerance:g} is not above {LEAST_TOLERANCE:.2%}, which is what figures repeat to"
+        )
     unlike = tuple(_unlike(old, new))
     if unlike and not force:
         raise BadRequest(
@@ -124,17 +138,22 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
         )
     pairs = list(_pairs(old, new))
     certain = 1 - (1 - CONFIDENCE) / max(1, len(pairs))
-    before, after = fastest(old.rows), fastest(new.rows)
-    best = None if before is None or after is None else _judged(before, after, tolerance, CONFIDENCE)
     return Comparison(
         model=subject(new),
         recipe=name_of(new.spec),
         device_name=new.environment.device_name,
+        old_started=old.started,
+        new_started=new.started,
         tolerance=tolerance,
-        best=best,
-        rows=tuple(_judged(one, other, tolerance, certain) for one, other in pairs),
-        old_largest=old.edge.largest_batch if old.edge else None,
-        new_largest=new.edge.largest_batch if new.edge else None,
+        best=_best(old, new, tolerance),
+        rows=tuple(
+            sorted(
+                [*(_judged(one, other, tolerance, certain) for one, other in pairs), *_beyond(old, new)],
+                key=lambda row: row.old_batch,
+            )
+        ),
+        old_largest=_largest(old),
+        new_largest=_largest(new),
         unlike=unlike,
         differs=tuple(_differs(old, new)),
     )
@@ -146,37 +165,66 @@ def subject(record: Record) -> str:
     return spec.model.rpartition("/")[2] if spec.source in ("factory", "file") else spec.model
 
 
+def _best(old: Record, new: Record, tolerance: float) -> Judgement | None:
+    """Set the fastest rows side by side: of the batch sizes that both have, or of all where they share none."""
+    both = {row.batch_size for row in old.rows} & {row.batch_size for row in new.rows}
+    before, after = (
+        fastest([row for row in record.rows if row.batch_size in both or not both]) for record in (old, new)
+    )
+    if before is None or after is None:
+        return None
+    found = _judged(before, after, tolerance, CONFIDENCE)
+    return found if both else msgspec.structs.replace(found, reason="no batch size is in both")
+
+
 def _unlike(old: Record, new: Record) -> Iterator[str]:
     yield from _told("model", subject(old), subject(new))
     for name in _UNLIKE:
         yield from _told(name, getattr(old.spec, name), getattr(new.spec, name))
+    yield from _told("weights", _weights(old), _weights(new))
     yield from _told("input", old.input_shape, new.input_shape)
     yield from _told("device", old.environment.device_name, new.environment.device_name)
+    if new.environment.device == "cpu":
+        yield from _told("threads", old.environment.torch_threads, new.environment.torch_threads)
     yield from _told("allocator", _allocator(old), _allocator(new))
     yield from _told("method", old.method, new.method)
 
 
+def _weights(record: Record) -> str:
+    return (record.spec.weights or "random").rpartition("/")[2]
+
+
 def _allocator(record: Record) -> str:
-    """Return the settings of the memory allocator, without one that leaves it as it is."""
-    return (record.environment.allocator_conf or "").replace("expandable_segments:False", "") or "as it is"
+    """Return the settings of the memory allocator in one order, without one that leaves it as it is."""
+    settings = {setting.strip() for setting in (record.environment.allocator_conf or "").split(",")}
+    return ",".join(sorted(settings - {"", "expandable_segments:False"})) or "as it is"
 
 
 def _differs(old: Record, new: Record) -> Iterator[str]:
+    yield from _told("parameters", old.parameters, new.parameters)
+    if old.source_sha256 != new.source_sha256:
+        yield "the file that the model or its weights are made by"
     for name in _TOLD:
         yield from _told(name, getattr(old.spec, name), getattr(new.spec, name))
     for name in _TOLD_OF_PLACE:
         yield from _told(name, getattr(old.environment, name), getattr(new.environment, name))
-    yield from _told("parameters", old.parameters, new.parameters)
-    for record, which in ((old, "OLD"), (new, "NEW")):
+    for record, other, which in ((old, new, "OLD"), (new, old, "NEW")):
         if record.finished is None:
             yield f"{which} was cut short"
-    if old.source_sha256 != new.source_sha256:
-        yield "the file that the model is made by"
+        alone = {row.batch_size for row in record.rows} - {row.batch_size for row in other.rows}
+        if alone:
+            yield f"only {which} has batch {', '.join(map(str, sorted(alone)))}"
 
 
 def _told(name: str, before: object, after: object) -> Iterator[str]:
     if before != after:
         yield f"{name.removesuffix('_bytes').replace('_', ' ')} {before} and {after}"
+
+
+def _largest(record: Record) -> str:
+    """Return the largest batch and what limits it; empty where it was not searched for."""
+    edge = record.edge
+    return "" if edge is None else f"{edge.largest_batch} ({edge.limited_by.replace('_', ' ')})"
 
 
 def _pairs(old: Record, new: Record) -> Iterator[tuple[Row, Row]]:
@@ -186,28 +234,57 @@ def _pairs(old: Record, new: Record) -> Iterator[tuple[Row, Row]]:
             yield row, after[row.batch_size]
 
 
-def _judged(old: Row, new: Row, tolerance: float, confidence: float) -> Judgement:
-    def judgement(verdict: Verdict, reason: str, interval: Interval | None = None) -> Judgement:
-        known = old.samples_per_s is not None and new.samples_per_s is not None
-        return Judgement(
-            old_batch=old.batch_size,
-            new_batch=new.batch_size,
-            old_per_s=old.samples_per_s,
-            new_per_s=new.samples_per_s,
-            ratio=(new.samples_per_s or 0.0) / (old.samples_per_s or 1.0) if known else None,
-            low=interval.low if interval else None,
-            high=interval.high if interval else None,
-            verdict=verdict,
-            reason=reason,
-        )
+def _beyond(old: Record, new: Record) -> Iterator[Judgement]:
+    """Yield the rows of OLD that lie beyond the largest batch of NEW, where that is not a limit that was set."""
+    edge = new.edge
+    if (
+        edge is None
+        or edge.limited_by in ("cap", "latency")
+        or old.spec.memory_limit_bytes != new.spec.memory_limit_bytes
+    ):
+        return
+    tried = {row.batch_size for row in new.rows}
+    for row in old.rows:
+        if row.samples_per_s is not None and row.batch_size > edge.largest_batch and row.batch_size not in tried:
+            yield Judgement(
+                old_batch=row.batch_size,
+                new_batch=row.batch_size,
+                old_per_s=row.samples_per_s,
+                verdict="not_comparable",
+                lost=True,
+                reason=f"beyond the largest batch of NEW, {_largest(new)}",
+            )
 
+
+def _judged(old: Row, new: Row, tolerance: float, confidence: float) -> Judgement:
     against = _against(old, new)
-    if against:
-        return judgement("not_comparable", against)
-    interval = _ratio(old, new, confidence)
-    if interval is None:
-        return judgement("ambiguous", "timed in one process only")
-    return judgement(_verdict(interval, tolerance), _clocks(old, new), interval)
+    interval = None if against else _ratio(old, new, confidence)
+    several = min(len([timing for timing in row.timings if timing.device_ms]) for row in (old, new)) > 1
+    unknown = "processes differ too much to tell" if several else "timed in one process only"
+    verdict: Verdict = (
+        "not_comparable" if against else "ambiguous" if interval is None else _verdict(interval, tolerance)
+    )
+    known = old.samples_per_s is not None and new.samples_per_s is not None
+    return Judgement(
+        old_batch=old.batch_size,
+        new_batch=new.batch_size,
+        old_per_s=old.samples_per_s,
+        new_per_s=new.samples_per_s,
+        old_share=_share(old),
+        new_share=_share(new),
+        ratio=(new.samples_per_s or 0.0) / (old.samples_per_s or 1.0) if known else None,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        verdict=verdict,
+        host_bound=bool(host_bound(old) or host_bound(new)),
+        lost=old.samples_per_s is not None and new.failure is not None,
+        reason=against or (unknown if interval is None else _clocks(old, new)),
+    )
+
+
+def _share(row: Row) -> float | None:
+    interval = throughput_interval(row)
+    return None if interval is None else interval.half_width
 
 
 def _ratio(old: Row, new: Row, confidence: float) -> Interval | None:

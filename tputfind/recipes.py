@@ -30,6 +30,15 @@ def name_of(spec: Spec) -> str:
     return " ".join([spec.dtype, spec.layout, spec.mode, *(["train"] if spec.phase == "train" else [])])
 
 
+def work_of(record: Record) -> tuple[object, ...]:
+    """Return what recipes must have in common to be set side by side: the work, the device and the way of measuring."""
+    spec, environment = record.spec, record.environment
+    return (
+        spec.model, record.input_shape, spec.phase, spec.optimizer, spec.transfer, spec.weights, spec.inputs,
+        environment.device_name, environment.allocator_conf, record.method,
+    )  # fmt: skip
+
+
 def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
     """Yield what the records of one model in several recipes tell together, each a label and a text.
 

@@ -20,6 +20,8 @@ _OUTLIER_DEVIATIONS: Final = 10.0
 """From here on a sample is an outlier: some three times as far as noise of any usual shape reaches."""
 _TREND_RANK_CORRELATION: Final = 0.9
 """Of ten groups in no order, fewer than one in a thousand sets are as much in order as this, up or down."""
+_MOST_HALF: Final = math.log(10)
+"""Of the logarithm of a ratio: an interval that is wider says nothing, and could not be printed."""
 _RARE: Final = 0.05
 """Of more samples than this share, none is an outlier."""
 
@@ -102,7 +104,8 @@ def ratio_interval(
     of either mean that its samples do not show. Exchanging the two gives the reciprocal.
 
     Returns:
-        None where either has samples of one process only: how processes differ is not known then; and where they are 0.
+        None where either has samples of one process only, so that how processes differ is not known; where they are 0;
+        and where the processes differ so much that the interval spans a factor of ten to either side.
     """
     sides = [[process for process in side if process] for side in (above, below)]
     if min(map(len, sides)) < 2:
@@ -118,6 +121,8 @@ def ratio_interval(
         parts = ((each / variance) ** 2 / (len(side) - 1) for each, side in zip(variances, sides, strict=True))
         noise = _t_quantile_of(sum(parts), confidence) * math.sqrt(variance)
     half = math.hypot(noise, share, share)
+    if half > _MOST_HALF:
+        return None
     return Interval(top / bottom * math.exp(-half), top / bottom * math.exp(half))
 
 
@@ -168,9 +173,9 @@ def _runs(samples: Sequence[float]) -> list[Sequence[float]]:
 
 
 def t_quantile(degrees_of_freedom: int, confidence: float = CONFIDENCE) -> float:
-    """Return what Student's t stays within, on both sides, with this probability: up to 0.9999."""
-    low, high = 0.0, 2.0**14
-    for _ in range(80):
+    """Return what Student's t stays within, on both sides, with this probability, which is below 1."""
+    low, high = 0.0, 2.0**40
+    for _ in range(100):
         middle = (low + high) / 2
         low, high = (middle, high) if _t_within(middle, degrees_of_freedom) < confidence else (low, middle)
     return high

@@ -112,7 +112,7 @@ def served(case: Case) -> Iterator[int]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, f"with_{case.server}.py", f"{case.wait_ms:.0f}", f"{case.devices}"]
+    command = [sys.executable, f"with_{case.server}.py", f"{case.wait_ms:g}", f"{case.devices}"]
     command += (
         ["--address", "127.0.0.1", "--port", str(port), "--timeout", "600000"]
         if case.server == "mosec"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import msgspec
 import pandas as pd
 import pytest
-from support.command import run
+from support.command import ENVIRONMENT, command, run
 from support.records import example
 
 import tputfind
-from tputfind.record import Row, Timing
+from tputfind.record import Edge, Row, Timing
 
 RECIPES = Path(__file__).parents[2] / "results" / "recipes"
 replace = msgspec.structs.replace
@@ -29,7 +31,7 @@ def saved(path, factor=1.0, **changes):
         for batch, ms in ((1, 2.0), (8, 8.0))
     ]
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(replace(example(), rows=tuple(rows), notices=(), **changes).to_json())
+    path.write_bytes(replace(example(), rows=tuple(rows), notices=(), **{"edge": None, **changes}).to_json())
     return path
 
 
@@ -49,7 +51,10 @@ def test_a_slowdown_is_told_with_its_interval_and_fails_where_that_was_asked(pai
     assert "| verdict" in (pair / "pr.md").read_text()
     assert [one["verdict"] for one in json.loads((pair / "all.json").read_text())[0]["rows"]] == ["slower", "slower"]
     assert failing.status == 1
-    assert "slower by more than 3 %: resnet50 fp16 nchw eager batch 8: 4.8 % slower" in failing.err
+    assert (
+        "slower by more than 3 %: resnet50 fp16 nchw eager, batch 1: 4.8 % slower; resnet50 fp16 nchw eager, batch 8"
+        in failing.err
+    )
     assert run(pair, "compare", "old.json", "new.json", "--fail-slower", "10%").status == 0
     assert run(pair, "compare", "new.json", "old.json", "--fail-slower", "3%").status == 0
 
@@ -60,6 +65,7 @@ def test_folders_are_compared_record_by_record_and_what_has_no_match_is_said(tmp
         saved(tmp_path / folder / "a.json", factor)
         saved(tmp_path / folder / "b.json", factor, spec=replace(spec, dtype="bf16"))
     saved(tmp_path / "new" / "a-later.json", 1.2, started="2026-12-01T12:00:00+00:00")
+    saved(tmp_path / "new" / "a-latest.json", 1.9, started="2026-12-02T12:00:00+00:00", finished=None)
     saved(tmp_path / "old" / "c.json", spec=replace(spec, model="gone"))
     (tmp_path / "new" / "broken.json").write_text("{")
 
@@ -68,7 +74,8 @@ def test_folders_are_compared_record_by_record_and_what_has_no_match_is_said(tmp
     assert ran.status == 0, ran.err
     assert "resnet50 fp16 nchw eager on NVIDIA Example: NEW over OLD" in ran.out
     assert "resnet50 bf16 nchw eager" in ran.out
-    assert "SLOWER" in ran.out  # of the records of one work in a folder the newest counts
+    assert "0.833 times" in ran.out  # of the records of one work in a folder the newest finished one counts
+    assert "new has several records of resnet50 fp16 nchw eager" in ran.err
     assert "NEW has no record of gone" in ran.err
     assert "broken.json is not a tputfind record" in ran.err
     gate = run(tmp_path, "compare", "old", "new", "--fail-slower", "50%")
@@ -84,7 +91,7 @@ def test_a_gate_that_could_judge_nothing_is_not_passed(pair):
     ran = run(pair, "compare", "old.json", "alone.json", "--fail-slower", "3%")
 
     assert ran.status == 2
-    assert "nothing in it could be judged" in ran.err
+    assert "could not be judged: timed in one process only" in ran.err
     assert "NEW was cut short" in ran.out
     assert run(pair, "compare", "old.json", "alone.json").status == 0
 
@@ -98,6 +105,8 @@ def test_a_gate_that_could_judge_nothing_is_not_passed(pair):
         (("old.json", "new.json", "--fail-slower", "3"), "--fail-slower"),
         (("old.json", "new.json", "--tolerance", "-1%"), "--tolerance"),
         (("old.json", "new.json", "--md", "old.json"), "would be written over"),
+        ((".", ".", "--md", "old.json"), "would be written over"),
+        (("old.json", "new.json", "--tolerance", "0.2%"), "a tolerance of"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(pair, arguments, line):
@@ -109,6 +118,27 @@ def test_what_cannot_be_compared_is_one_line(pair, arguments, line):
     assert line in ran.err
     assert len(ran.err.splitlines()) == 1
     assert (pair / "old.json").read_bytes() == before
+
+
+def test_a_batch_beyond_the_new_largest_is_lost_and_no_gate_is_passed_with_it(pair):
+    edge = Edge(largest_batch=1, limited_by="memory", fails_at=2)
+    record = saved(pair / "less.json", edge=edge)
+    left = tputfind.load_record(record)
+    record.write_bytes(replace(left, rows=left.rows[:1]).to_json())
+
+    ran = run(pair, "compare", "old.json", "less.json", "--fail-slower", "3%")
+
+    assert ran.status == 1
+    assert "batch 8: beyond the largest batch of NEW, 1 (memory)" in ran.err
+
+
+def test_a_slowdown_is_told_though_nobody_reads_the_table(pair):
+    asked = shlex.join([*command(), "compare", "old.json", "new.json", "--fail-slower", "3%"])
+    shell = ["bash", "-c", f"set -o pipefail; {asked} | true"]
+    ran = subprocess.run(shell, cwd=pair, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+
+    assert ran.returncode == 1
+    assert "slower by more than 3 %" in ran.stderr
 
 
 def test_force_compares_unlike_records_and_says_so(pair):

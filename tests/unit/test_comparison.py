@@ -114,7 +114,7 @@ def test_a_model_in_a_file_is_the_same_in_another_checkout_and_the_changed_file_
     found = compare(replace(old, spec=here), replace(old, spec=there, source_sha256="b"))
 
     assert (found.model, found.verdict) == ("mine.py:factory", "same")
-    assert found.differs == ("the file that the model is made by",)
+    assert found.differs == ("the file that the model or its weights are made by",)
 
 
 def test_another_mode_layout_or_version_is_compared_and_told():
@@ -158,6 +158,63 @@ def test_records_without_a_row_in_common_are_compared_by_their_fastest():
     assert compare(record(), record(steady(8, 20))).verdict == "not_comparable"
 
 
+def test_a_tolerance_that_no_figures_keep_is_refused():
+    for tolerance in (-1, 0, 0.002, 1):
+        with pytest.raises(BadRequest, match="tolerance"):
+            compare(record(steady(8, 20)), record(steady(8, 20)), tolerance=tolerance)
+
+
+def test_processes_of_two_paces_have_no_interval_that_could_be_printed():
+    old = record(*(row(2**n, [1.0] * 20, [10.0] * 20) for n in range(12)))
+
+    found = compare(old, old)
+
+    assert {one.verdict for one in (found.best, *found.rows)} == {"ambiguous"}
+    assert found.rows[0].reason == "processes differ too much to tell"
+
+
+def test_the_fastest_are_of_the_batch_sizes_that_both_have():
+    found = compare(record(steady(1, 4), steady(256, 20)), record(steady(1, 4)))
+
+    assert (found.best.old_batch, found.best.new_batch, found.verdict) == (1, 1, "same")
+    assert "only OLD has batch 256" in found.differs
+
+
+def test_rows_bound_by_the_host_pass_no_judgement_on_a_gate():
+    def at(ms):
+        timings = tuple(Timing(device_ms=(ms * near,) * 20, enqueue_ms=(ms,) * 20) for near in (0.999, 1, 1.001))
+        return record(Row(batch_size=1, timings=timings))
+
+    found = compare(at(4), at(8))
+
+    assert (found.verdict, found.best.host_bound, found.slower_than(0.03)) == ("slower", True, [])
+
+
+def test_inputs_and_threads_of_a_cpu_make_it_another_job():
+    old = record(steady(8, 20))
+    cpu = replace(old.environment, device="cpu", torch_threads=1)
+    more = replace(cpu, torch_threads=64)
+
+    with pytest.raises(BadRequest, match="threads 1 and 64"):
+        compare(replace(old, environment=cpu), replace(old, environment=more))
+    assert compare(old, replace(old, environment=replace(old.environment, torch_threads=64))).verdict == "same"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("max_split_size_mb:128,expandable_segments:False", "max_split_size_mb:128"),
+        ("a:1,b:2", "b:2, a:1"),
+        (None, ""),
+    ],
+)
+def test_settings_of_the_allocator_are_the_same_in_any_order(one, other):
+    old = record(steady(8, 20))
+    here, there = (replace(old, environment=replace(old.environment, allocator_conf=conf)) for conf in (one, other))
+
+    assert compare(here, there).verdict == "same"
+
+
 spans = st.lists(st.lists(st.floats(5, 20), min_size=4, max_size=6).map(tuple), min_size=2, max_size=4)
 
 
@@ -165,8 +222,10 @@ spans = st.lists(st.lists(st.floats(5, 20), min_size=4, max_size=6).map(tuple), 
 def test_exchanging_the_two_gives_the_reciprocal(one, other):
     there, back = ratio_interval(one, other, 0.002), ratio_interval(other, one, 0.002)
 
-    assert there.low == pytest.approx(1 / back.high)
-    assert there.high == pytest.approx(1 / back.low)
+    assert (there is None) == (back is None)
+    if there is not None:
+        assert there.low == pytest.approx(1 / back.high)
+        assert there.high == pytest.approx(1 / back.low)
     forth = compare(record(row(8, *one)), record(row(8, *other)))
     back = compare(record(row(8, *other)), record(row(8, *one)))
     assert {forth.verdict, back.verdict} in ({"same"}, {"ambiguous"}, {"faster", "slower"})

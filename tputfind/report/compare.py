@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from tputfind.comparison import Comparison, Judgement, Verdict
 from tputfind.report.terminal import markdown_of, print_answers, print_table
-from tputfind.units import format_figure
+from tputfind.units import format_known
 
 _WORDS: Final[dict[Verdict, str]] = {
     "same": "same",
@@ -45,9 +46,14 @@ def to_markdown(comparisons: Sequence[Comparison]) -> bytes:
     """Return the tables and the answers as Markdown, fit for a pull request."""
     lines: list[str] = []
     for one in comparisons:
-        lines += [f"**{_title(one)}**", "", *markdown_of(_table(one, box.MARKDOWN)), ""]
-        lines += [*(f"- {label}: {text}" for label, text in answers(one)), ""]
+        lines += [f"**{_harmless(_title(one))}**", "", *markdown_of(_table(one, box.MARKDOWN)), ""]
+        lines += [*(f"- {label}: {_harmless(text)}" for label, text in answers(one)), ""]
     return ("\n".join(lines).strip() + "\n").encode()
+
+
+def _harmless(text: str) -> str:
+    """Return text of a record so that it makes neither HTML nor lines of its own in Markdown."""
+    return html.escape(" ".join(text.split()), quote=False).replace("`", "\\`").replace("|", "\\|")
 
 
 def to_json(comparisons: Sequence[Comparison]) -> bytes:
@@ -62,9 +68,9 @@ def answers(comparison: Comparison) -> Iterator[tuple[str, str]]:
     counts = {verdict: sum(row.verdict == verdict for row in comparison.rows) for verdict in _WORDS}
     told = ", ".join(f"{count} {_WORDS[verdict].lower()}" for verdict, count in counts.items() if count)
     yield "Batch sizes", told or "none in common"
-    if comparison.old_largest is not None and comparison.new_largest is not None:
-        moved = "" if comparison.old_largest != comparison.new_largest else ", the same"
-        yield "Largest batch", f"{comparison.old_largest} and {comparison.new_largest}{moved}"
+    if comparison.old_largest and comparison.new_largest:
+        yield "Largest batch", f"{comparison.old_largest} and {comparison.new_largest}"
+    yield "OLD and NEW", f"begun {comparison.old_started} and {comparison.new_started}"
     if comparison.unlike:
         yield "UNLIKE", f"compared because of --force: {'; '.join(comparison.unlike)}"
     if comparison.differs:
@@ -72,13 +78,14 @@ def answers(comparison: Comparison) -> Iterator[tuple[str, str]]:
 
 
 def _told(best: Judgement, tolerance: float) -> str:
-    rates = f"{_rate(best.old_per_s)} at batch {best.old_batch} and {_rate(best.new_per_s)} at {best.new_batch}"
+    old, new = _rates(best)
+    rates = f"{old} at batch {best.old_batch} and {new} at {best.new_batch}"
+    because = f"; {best.reason}" if best.reason else ""
     if best.ratio is None or best.low is None or best.high is None:
-        return f"{_WORDS[best.verdict]}: {rates} samples/s; {best.reason}"
+        return f"{_WORDS[best.verdict]}: {rates} samples/s{because}"
     within = f" within {100 * tolerance:g} %" if best.verdict == "same" else ""
-    return (
-        f"{_WORDS[best.verdict]}{within}: {rates} samples/s, {best.ratio:.3f} times ({best.low:.3f} to {best.high:.3f})"
-    )
+    ratio = f"{best.ratio:.3f} times ({best.low:.3f} to {best.high:.3f})"
+    return f"{_WORDS[best.verdict]}{within}: {rates} samples/s, {ratio}{because}"
 
 
 def _title(comparison: Comparison) -> str:
@@ -92,17 +99,19 @@ def _table(comparison: Comparison, style: box.Box) -> Table:
     table.add_column("verdict", no_wrap=True)
     table.add_column("", overflow="fold")
     for row in comparison.rows:
+        bound = ["host bound"] if row.host_bound else []
         table.add_row(
             str(row.new_batch),
-            _rate(row.old_per_s),
-            _rate(row.new_per_s),
+            *_rates(row),
             "" if row.ratio is None else f"{row.ratio:.3f}",
             "" if row.low is None or row.high is None else f"{row.low:.3f}-{row.high:.3f}",
             Text(_WORDS[row.verdict], style=_COLOURS[row.verdict]),
-            Text(row.reason),
+            Text(", ".join([*([row.reason] if row.reason else []), *bound])),
         )
     return table
 
 
-def _rate(per_s: float | None) -> str:
-    return "" if per_s is None else format_figure(per_s)
+def _rates(row: Judgement) -> tuple[str, str]:
+    """Return both rates with the digits that are known."""
+    old = "" if row.old_per_s is None else format_known(row.old_per_s, row.old_share)
+    return old, "" if row.new_per_s is None else format_known(row.new_per_s, row.new_share)

@@ -12,7 +12,6 @@ from rich.text import Text
 
 from tputfind import recipes
 from tputfind.record import Record, Row
-from tputfind.spec import Spec
 from tputfind.stats import mean, percentile
 from tputfind.summary import compile_s, fastest, format_rate, knee, throughput_interval
 from tputfind.units import MIB, format_bytes, format_figure
@@ -46,7 +45,7 @@ def look(console: Console) -> Look:
 def table(records: Sequence[Record], style: box.Box, drawn: Look) -> Table:
     """Return a line for each row of the records, which are named where they are several."""
     lines = Table(box=style)
-    names = _names(records)
+    names = told_apart_by(records)
     compiled = any(record.spec.mode == "compile" for record in records)
     if not drawn.wide and (names or compiled):
         drawn = drawn._replace(bar=0)
@@ -63,7 +62,7 @@ def table(records: Sequence[Record], style: box.Box, drawn: Look) -> Table:
     lines.add_column("", overflow="fold", min_width=_REMARKS)
     most = max((row.samples_per_s or 0.0 for record in records for row in record.rows), default=0.0)
     for record in records:
-        named = [Text(name_of(record.spec).replace("|", drawn.barrier)) for name_of in names.values()]
+        named = [Text(_NAMES[name](record).replace("|", drawn.barrier)) for name in names]
         for row in record.rows:
             seconds = [_figure(compile_s(record, row))] if compiled else []
             figures = [*_cells(record, row, most, drawn), *seconds, _remark(record, row)]
@@ -82,11 +81,19 @@ def title(record: Record) -> str:
     return f"{spec.model} {recipe} {record.input_shape} on {environment.device_name}{size}{copies}"
 
 
-def _names(records: Sequence[Record]) -> dict[str, Callable[[Spec], str]]:
-    """Return what names the records of a table: by model, by recipe, or by both."""
-    names: dict[str, Callable[[Spec], str]] = {"model": lambda spec: spec.model, "recipe": recipes.name_of}
-    told = {name: name_of for name, name_of in names.items() if len({name_of(one.spec) for one in records}) > 1}
-    return told or ({"model": names["model"]} if len(records) > 1 else {})
+_NAMES: Final[dict[str, Callable[[Record], str]]] = {
+    "model": lambda record: record.spec.model,
+    "recipe": lambda record: recipes.name_of(record.spec),
+    "device": lambda record: record.environment.device_name,
+    "begun": lambda record: record.started,
+}
+
+
+def told_apart_by(records: Sequence[Record]) -> list[str]:
+    """Return what tells records apart: model, recipe and device where they differ, and else when they were begun."""
+    differing = [name for name in ("model", "recipe", "device") if len(set(map(_NAMES[name], records))) > 1]
+    apart = len({tuple(_NAMES[name](record) for name in differing) for record in records}) == len(records)
+    return differing if apart else [*differing, "begun"]
 
 
 def _cells(record: Record, row: Row, most_per_s: float, drawn: Look) -> Iterator[str]:

@@ -37,13 +37,15 @@ def print_report(records: Sequence[Record], console: Console) -> None:
     Where a model was measured in several recipes, each has its table, and one at the end sets them side by side.
     """
     in_recipes = _in_recipes(records)
-    apart = len(records) == 1 or len({recipes.name_of(record.spec) for record in records}) > 1
+    names = rows.told_apart_by(records)
+    apart = names != ["model"]
     if not apart:
         print_table(rows.table(records, box.SIMPLE_HEAD, rows.look(console)), console)
     for record in records:
         if apart:
             table = rows.table([record], box.SIMPLE_HEAD, rows.look(console))
-            table.title = Text(rows.title(record))
+            begun = f", begun {record.started}" if "begun" in names else ""
+            table.title = Text(f"{rows.title(record)}{begun}")
             print_table(table, console)
         else:
             console.print(Text(rows.title(record), style="italic"))
@@ -108,9 +110,9 @@ def _recipes_table(records: Sequence[Record], style: box.Box) -> Table:
 
 
 def _in_recipes(records: Sequence[Record]) -> list[list[Record]]:
-    """Return the records of each model that was measured in several recipes."""
-    models = dict.fromkeys(record.spec.model for record in records)
-    together = [[record for record in records if record.spec.model == model] for model in models]
+    """Return the records of each model that was measured in several recipes, and otherwise alike."""
+    works = dict.fromkeys(map(recipes.work_of, records))
+    together = [[record for record in records if recipes.work_of(record) == work] for work in works]
     return [of_model for of_model in together if len({recipes.name_of(one.spec) for one in of_model}) > 1]
 
 
