@@ -15,7 +15,7 @@ from tputfind.record import Edge, Notice, Record, Row
 from tputfind.report import snippet
 from tputfind.spec import Spec
 from tputfind.stats import mean, percentile
-from tputfind.summary import KNEE_SHARE, best_under, compile_s, fastest, knee, throughput_interval
+from tputfind.summary import KNEE_SHARE, best_under, compile_s, fastest, knee, peak_bytes, throughput_interval
 from tputfind.units import MIB, format_bytes, format_figure
 
 _STOPPED_BY = {
@@ -36,26 +36,26 @@ def print_report(records: Sequence[Record], console: Console) -> None:
 
     Where a model was measured in several recipes, each has its table, and one at the end sets them side by side.
     """
-    in_recipes = _in_recipes(records)
+    in_recipes = models_in_recipes(records)
     apart = len(records) == 1 or bool(in_recipes)
     if not apart:
         console.print(_table(records, box.SIMPLE_HEAD))
     for record in records:
         if apart:
             table = _table([record], box.SIMPLE_HEAD)
-            table.title = Text(_title(record))
+            table.title = Text(title(record))
             console.print(table)
         else:
-            console.print(Text(_title(record), style="italic"))
+            console.print(Text(title(record), style="italic"))
         print_answers(summary(record), console)
         print_notices(record.notices, console)
         console.print()
     for of_model in in_recipes:
         table = _recipes_table(of_model, box.SIMPLE_HEAD)
-        table.title = Text(_recipes_title(of_model))
+        table.title = Text(recipes_title(of_model))
         console.print(table)
         print_answers(recipes.answers(of_model), console)
-        for line in _code(of_model):
+        for line in code(of_model):
             console.print(Text(f"  {line}"), soft_wrap=True)
         console.print()
 
@@ -74,7 +74,8 @@ def print_notices(notices: Iterable[Notice], console: Console) -> None:
         console.print(notice_line(notice), highlight=False, markup=False)
 
 
-def _recipes_title(records: Sequence[Record]) -> str:
+def recipes_title(records: Sequence[Record]) -> str:
+    """Name the records of one model in several recipes."""
     return f"{records[0].spec.model} in {len(records)} recipes"
 
 
@@ -99,14 +100,14 @@ def _recipes_table(records: Sequence[Record], style: box.Box) -> Table:
     return table
 
 
-def _in_recipes(records: Sequence[Record]) -> list[list[Record]]:
+def models_in_recipes(records: Sequence[Record]) -> list[list[Record]]:
     """Return the records of each model that was measured in several recipes."""
     models = dict.fromkeys(record.spec.model for record in records)
     together = [[record for record in records if record.spec.model == model] for model in models]
     return [of_model for of_model in together if len({recipes.name_of(one.spec) for one in of_model}) > 1]
 
 
-def _code(records: Sequence[Record]) -> list[str]:
+def code(records: Sequence[Record]) -> list[str]:
     """Return the lines of Python that run the best of a model's recipes."""
     best = recipes.best_of(records)
     return [] if best is None else list(snippet.lines(best[0], best[1].batch_size))
@@ -116,13 +117,13 @@ def to_markdown(records: Sequence[Record]) -> bytes:
     """Return the table, and the summary and notices of each record, as Markdown."""
     lines = markdown_of(_table(records, box.MARKDOWN, barrier="\\|"))
     for record in records:
-        lines += ["", f"**{_title(record)}**", ""]
+        lines += ["", f"**{title(record)}**", ""]
         lines += [f"- {label}: {text}" for label, text in summary(record)]
         lines += [f"- notice: {notice_line(notice)}" for notice in record.notices]
-    for of_model in _in_recipes(records):
-        lines += ["", f"**{_recipes_title(of_model)}**", "", *markdown_of(_recipes_table(of_model, box.MARKDOWN)), ""]
+    for of_model in models_in_recipes(records):
+        lines += ["", f"**{recipes_title(of_model)}**", "", *markdown_of(_recipes_table(of_model, box.MARKDOWN)), ""]
         lines += [f"- {label}: {text}" for label, text in recipes.answers(of_model)]
-        lines += ["", "```python", *_code(of_model), "```"]
+        lines += ["", "```python", *code(of_model), "```"]
     return ("\n".join(lines).strip() + "\n").encode()
 
 
@@ -197,11 +198,10 @@ def _table(records: Sequence[Record], style: box.Box, barrier: str = "|") -> Tab
     table.add_column("", overflow="fold")
     for record in records:
         for row in record.rows:
-            # What must be there: the card must hold what the allocator reserves, the host what is resident.
-            peak = row.peak_allocated_bytes if record.environment.device == "cpu" else row.peak_reserved_bytes
+            peak = peak_bytes(record, row)
             model = [Text(name_of(record.spec).replace("|", barrier)) for name_of in names.values()]
             seconds = [_figure(compile_s(record, row))] if compiled else []
-            table.add_row(*model, *_figures(row, peak), *seconds, _remark(record, row))
+            table.add_row(*model, *_figures(row, peak), *seconds, remark(record, row))
         table.add_section()
     return table
 
@@ -213,7 +213,8 @@ def _names(records: Sequence[Record]) -> dict[str, Callable[[Spec], str]]:
     return told or ({"model": names["model"]} if len(records) > 1 else {})
 
 
-def _title(record: Record) -> str:
+def title(record: Record) -> str:
+    """Name a record: model, recipe, a sample's shape, device and its memory."""
     spec, environment = record.spec, record.environment
     memory = environment.memory_total_bytes if spec.memory_limit_bytes is None else spec.memory_limit_bytes
     size = "" if memory is None else f", {format_bytes(memory)}"
@@ -226,7 +227,7 @@ def _figure(value: float | None) -> str:
     return "" if value is None else format_figure(value)
 
 
-def _figures(row: Row, peak_bytes: int | None) -> Iterable[str]:
+def _figures(row: Row, taken_bytes: int | None) -> Iterable[str]:
     yield str(row.batch_size)
     if row.failure is not None:
         yield from ("",) * 6
@@ -237,10 +238,11 @@ def _figures(row: Row, peak_bytes: int | None) -> Iterable[str]:
     yield _figure(mean(row.device_ms))
     yield _figure(percentile(row.latency_ms, 50))
     yield _figure(percentile(row.latency_ms, 99))
-    yield "" if peak_bytes is None else f"{peak_bytes / MIB:.0f}"
+    yield "" if taken_bytes is None else f"{taken_bytes / MIB:.0f}"
 
 
-def _remark(record: Record, row: Row) -> str:
+def remark(record: Record, row: Row) -> str:
+    """Return what a row is called: its failure, or what it is the best of and the notices about it."""
     if row.failure is not None:
         return row.failure.kind.replace("_", " ")
     names = [
