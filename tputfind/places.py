@@ -29,15 +29,15 @@ class Places(NamedTuple):
 
 def check_places(places: Places, folder: Path | None, count: int) -> None:
     """Refuse places that cannot be written to before anything is measured for them; ``folder`` is the records'."""
-    if places.json and count > 1:
-        raise BadRequest("--json holds one record, and several models were named", "--output keeps one file for each")
-    if folder is not None:
-        files.check_folder(folder)
     if places.plot and Path(places.plot).suffix.lower().removeprefix(".") not in plots.ENDINGS:
         raise BadRequest(f"--plot {places.plot}: the name says what is drawn by its ending: .png, .svg or .pdf")
     for option in ("--html", "--plot"):
         if option in places.named:
             plots.check_installed(option)
+    if places.json and count > 1:
+        raise BadRequest("--json holds one record, and several models were named", "--output keeps one file for each")
+    if folder is not None:
+        files.check_folder(folder)
     for place in places.named.values():
         if place.endswith("/"):
             raise BadRequest(f"cannot write {place}: it is a folder")
