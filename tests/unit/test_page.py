@@ -52,9 +52,10 @@ def named(name):
     )
 
 
-def long(count):
+def long(count, processes=1):
     """A record of so many rows."""
     rows = tuple(row(batch, 1 + batch / 50) for batch in range(1, count + 1))
+    rows = tuple(replace(one, timings=one.timings * processes) for one in rows)
     return replace(example(), rows=rows, edge=Edge(largest_batch=count, limited_by="memory", fails_at=count + 1))
 
 
@@ -127,7 +128,7 @@ def test_names_stand_in_the_legend_as_they_are():
 def records_of_every_size():
     overlaid = [tputfind.load_record(path) for path in sorted((RESULTS / "recipes").glob("resnet50-*.json"))]
     overlaid += [tputfind.load_record(path) for path in sorted((RESULTS / "kinds").glob("*.json"))[:4]]
-    return {"one": [example()], "300 rows": [long(300)], "ten": overlaid}
+    return {"one": [example()], "300 rows": [long(300, processes=3)], "ten": overlaid}
 
 
 @pytest.mark.parametrize(("name", "records"), records_of_every_size().items())

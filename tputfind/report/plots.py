@@ -29,6 +29,7 @@ _STYLE: Final[dict[str, Any]] = {
     "pdf.fonttype": 42,
     "text.parse_math": False,
     "axes.unicode_minus": False,
+    "font.sans-serif": ["DejaVu Sans"],
     "font.size": 10,
     "savefig.dpi": 200,
 }
@@ -42,12 +43,18 @@ _DASHES: Final = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 _RINGS: Final[dict[Best, tuple[str, float]]] = {"fastest": ("o", 12), "knee": ("D", 13), "largest": ("s", 17)}
 _MOST_TICKS: Final = 9
 _MOST_MARKERS: Final = 64
+"""Of more points than this, markers are small, and intervals have no ends."""
+_MOST_POINTS: Final = 400
+"""Of more than this, there is the line alone: a page is to stay under a megabyte."""
+_TALLEST_BAR: Final = 1.25
+"""An interval that reaches over the highest throughput by more than this is cut: the points must stay apart."""
 
 
 def check_installed(option: str) -> None:
     """Refuse an option that draws where matplotlib cannot be imported."""
     try:
-        import matplotlib.figure  # noqa: F401  # to see whether it can be
+        with _quiet():
+            import matplotlib.figure  # noqa: F401  # to see whether it can be
     except ImportError:
         raise BadRequest(f"{option} needs matplotlib", "pip install 'tputfind[plot]'") from None
 
@@ -67,6 +74,7 @@ def inline(chart: Chart) -> str:
     drawn = re.sub(
         r"<!--.*?-->|<defs>\s*<style.*?</style>\s*</defs>", "", drawn[drawn.index("<svg") :], flags=re.DOTALL
     )
+    drawn = re.sub(r">\s+<", "><", re.sub(r' transform="rotate\(-0 [^"]*"', "", drawn)).replace("\n", "")
     drawn = re.sub(r' id="', f' id="{chart.kind}-', drawn)
     drawn = re.sub(r'xlink:href="#', f'href="#{chart.kind}-', drawn)
     drawn = re.sub(r"url\(#", f"url(#{chart.kind}-", drawn)
@@ -93,22 +101,30 @@ def _saved(chart: Chart, colours: dict[str, str], ending: str) -> bytes:
 
 
 @contextmanager
-def _style() -> Iterator[None]:
-    """Draw the same everywhere, whatever the user's own settings; a missing glyph is a box, and not a warning."""
-    import matplotlib as mpl
-
+def _quiet() -> Iterator[None]:
+    """Keep what matplotlib says of its cache and of glyphs that no font has to itself."""
     logger = logging.getLogger("matplotlib")
     level = logger.level
-    with mpl.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logger.setLevel(logging.ERROR)
-        mpl.rcdefaults()
-        settings: dict[str, Any] = mpl.rcParams  # type: ignore[assignment]  # newer versions list every name
-        settings.update(_STYLE)
-        try:
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield
-        finally:
-            logger.setLevel(level)
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """Draw the same everywhere, whatever the user's own settings."""
+    with _quiet():
+        import matplotlib as mpl
+
+        with mpl.rc_context():
+            mpl.rcdefaults()
+            settings: dict[str, Any] = mpl.rcParams  # type: ignore[assignment]  # newer versions list every name
+            settings.update(_STYLE)
+            yield
 
 
 def _figure(chart: Chart, colours: dict[str, str]) -> Figure:
@@ -128,9 +144,10 @@ def _figure(chart: Chart, colours: dict[str, str]) -> Figure:
         marker, size = _RINGS[mark.kind]
         drawn = axes.plot(mark.x, mark.y, marker=marker, markersize=size, zorder=4, **ring)[0]
         handles.setdefault(mark.text, drawn)
-    for level in chart.levels:
+    for number, level in enumerate(chart.levels):
         line = axes.axvline if level.axis == "x" else axes.axhline
-        handles[level.text] = line(level.value, color=colours["warning"], linewidth=1.5, linestyle=(0, (8, 3)))
+        dashes = 0, (8, 3, *(1, 3) * number)
+        handles[level.text] = line(level.value, color=colours["warning"], linewidth=1.5, linestyle=dashes)
     _limit(axes, chart)
     # The only thing that is drawn is what the title says.
     _explain(figure, {} if len(handles) == 1 else handles, colours)
@@ -187,16 +204,14 @@ def _draw(axes: Axes, series: Series, colours: dict[str, str]) -> Artist:
     highs = [point.y if point.high is None else max(point.high, point.y) for point in series.points]
     if series.look == "boxes":
         axes.vlines(x, lows, highs, colors=colour, linewidth=1.2)
-        boxes = [point for point in series.points if point.q1 is not None and point.q3 is not None]
-        ends = [point.q1 or 0.0 for point in boxes], [point.q3 or 0.0 for point in boxes]
-        axes.vlines([point.x for point in boxes], *ends, colors=colour, linewidth=9, alpha=0.55)
-        return axes.plot(x, y, linestyle="none", marker="_", markersize=12, markeredgewidth=2.2, color=colour)[0]
+        return _boxes(axes, series, colour)
+    few, very_many = len(x) <= _MOST_MARKERS, len(x) > _MOST_POINTS
     if highs != lows:
         spans = [
             [at - low for at, low in zip(y, lows, strict=True)],
             [high - at for at, high in zip(y, highs, strict=True)],
         ]
-        axes.errorbar(x, y, yerr=spans, fmt="none", ecolor=colour, capsize=3, linewidth=1.2)
+        axes.errorbar(x, y, yerr=spans, fmt="none", ecolor=colour, capsize=3 if few else 0, linewidth=1.2)
     outline = series.look == "outline"
     return axes.plot(
         x,
@@ -204,10 +219,19 @@ def _draw(axes: Axes, series: Series, colours: dict[str, str]) -> Artist:
         color=colour,
         linestyle=_DASHES[series.number % len(_DASHES)],
         linewidth=0.8 if outline else 1.6,
-        marker=_MARKERS[series.number % len(_MARKERS)],
-        markersize=5 if len(x) <= _MOST_MARKERS else 2.5,
+        marker="none" if very_many else _MARKERS[series.number % len(_MARKERS)],
+        markersize=5 if few else 2.5,
         markerfacecolor="none" if outline else colour,
     )[0]
+
+
+def _boxes(axes: Axes, series: Series, colour: str) -> Artist:
+    """Draw boxes as thick lines, which are as wide on every scale, with a bar for the median."""
+    boxes = [point for point in series.points if point.q1 is not None and point.q3 is not None]
+    ends = [point.q1 or 0.0 for point in boxes], [point.q3 or 0.0 for point in boxes]
+    axes.vlines([point.x for point in boxes], *ends, colors=colour, linewidth=9, alpha=0.55)
+    x, y = [point.x for point in series.points], [point.y for point in series.points]
+    return axes.plot(x, y, linestyle="none", marker="_", markersize=12, markeredgewidth=2.2, color=colour)[0]
 
 
 def _limit(axes: Axes, chart: Chart) -> None:
@@ -215,7 +239,10 @@ def _limit(axes: Axes, chart: Chart) -> None:
     points = [point for series in chart.series for point in series.points]
     x = [point.x for point in points] + [level.value for level in chart.levels if level.axis == "x"]
     y = [point.y for point in points] + [level.value for level in chart.levels if level.axis == "y"]
-    y += [end for point in points for end in (point.low, point.high) if end is not None]
+    most = math.inf
+    if chart.kind == "throughput":
+        most = _TALLEST_BAR * max((point.y for point in points), default=0.0)
+    y += [min(end, most) for point in points for end in (point.low, point.high) if end is not None]
     _scale(axes, "x", chart.x, x)
     _scale(axes, "y", chart.y, y)
 
