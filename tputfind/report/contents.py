@@ -92,7 +92,7 @@ def contents(records: Sequence[Record]) -> Contents:
         rows=_rows(named),
         trials=_trials(named),
         tracebacks=tuple(_tracebacks(records)),
-        commands=tuple((name, record.command) for name, record in named),
+        commands=tuple(_commands(named)),
         facts=(_runs(named), _environments(named), _options(named)),
     )
 
@@ -220,6 +220,14 @@ def _tracebacks(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
     each = {failure.traceback: failure for failure in failures if failure is not None and failure.traceback}
     for failure in list(each.values())[:_MOST_TRACEBACKS]:
         yield _failed(failure), failure.traceback[-_LONGEST_TRACEBACK:]
+
+
+def _commands(named: Sequence[tuple[str, Record]]) -> Iterator[tuple[str, str]]:
+    """Yield each command once, after the names of the records that it made, where there are others too."""
+    commands = list(dict.fromkeys(record.command for _, record in named))
+    for command in commands:
+        names = [name for name, record in named if record.command == command]
+        yield ("; ".join(names) if len(commands) > 1 else ""), command
 
 
 def _facts(caption: str, named: Sequence[tuple[str, Record]], told: Sequence[dict[str, str]]) -> Table:
