@@ -127,6 +127,7 @@ def main() -> None:
 @click.option("--csv", "csv_file", metavar="FILE", help="also write the table of all models as CSV")
 @click.option("--json", "json_file", metavar="FILE", help="also write the record (one model)")
 @click.option("--md", "md_file", metavar="FILE", help="also write table and summary as Markdown")
+@click.option("--html", "html_file", metavar="FILE", help="also write a page with plots (needs tputfind[plot])")
 @click.option("--quiet", is_flag=True, help="show no progress")
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def run(models: tuple[str, ...], **options: Any) -> None:
@@ -137,11 +138,12 @@ def run(models: tuple[str, ...], **options: Any) -> None:
     _open_what_is_closed()
     with _errors(options["traceback"]):
         from tputfind import job
+        from tputfind.places import Places
 
         if options["resume"] and options["output"]:
             raise BadRequest("--resume goes on in the record's own folder, so --output has nothing to say")
         folder = None if options["no_save"] else Path(options["output"] or "results")
-        places = job.Places(folder, options["csv_file"], options["json_file"], options["md_file"])
+        places = Places(folder, **{kind: options[f"{kind}_file"] for kind in ("csv", "json", "md", "html")})
         asked = {name: options[name] for name in _OPTIONS} | {name: options[name] or None for name in _FLAGS}
         read = job.read_job(models, asked, places, options["resume"], quiet=options["quiet"])
         sys.exit(job.do(read, show_traceback=options["traceback"]))
@@ -165,7 +167,7 @@ def clocks(
     _open_what_is_closed()
     with _errors(traceback):
         from tputfind import clocks_job
-        from tputfind.job import Places
+        from tputfind.places import Places
 
         places = Places(None, json=json_file, md=md_file)
         request = clocks_job.read_request(models, options, places, quiet=quiet)
@@ -221,7 +223,7 @@ def size(records: tuple[str, ...], traceback: bool, **options: Any) -> None:
     curve = options.pop("curve")
     with _errors(traceback):
         from tputfind import size_job
-        from tputfind.job import Places
+        from tputfind.places import Places
 
         request = size_job.read_request(records, options, Places(None, **places), **files, curve=curve)
         sys.exit(size_job.do(request, show_traceback=traceback))
@@ -233,17 +235,18 @@ def size(records: tuple[str, ...], traceback: bool, **options: Any) -> None:
 @click.option("--percentile", metavar="P", help="which percentile of the latency the SLO is about  [the record's]")
 @click.option("--csv", "csv_file", metavar="FILE", help="also write one table of all records as CSV")
 @click.option("--md", "md_file", metavar="FILE", help="also write tables and summaries as Markdown")
+@click.option("--html", "html_file", metavar="FILE", help="also write a page with plots (needs tputfind[plot])")
+@click.option("--plot", "plot_file", metavar="FILE", help="draw throughput against batch size: .png, .svg or .pdf")
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
-def report(
-    records: tuple[str, ...], csv_file: str | None, md_file: str | None, traceback: bool, **asked: str | None
-) -> None:
+def report(records: tuple[str, ...], traceback: bool, **asked: str | None) -> None:
     """Show saved records again, together where they are several."""
     _open_what_is_closed()
     with _errors(traceback):
         from tputfind import report_job
-        from tputfind.job import Places
+        from tputfind.places import Places
 
-        request = report_job.read_request(records, Places(None, csv=csv_file, md=md_file), **asked)
+        places = Places(None, **{kind: asked.pop(f"{kind}_file") for kind in ("csv", "md", "html", "plot")})
+        request = report_job.read_request(records, places, slo=asked["slo"], percentile=asked["percentile"])
         sys.exit(report_job.do(request, show_traceback=traceback))
 
 
@@ -261,7 +264,7 @@ def compare(old: str, new: str, json_file: str | None, md_file: str | None, trac
     _open_what_is_closed()
     with _errors(traceback):
         from tputfind import compare_job
-        from tputfind.job import Places
+        from tputfind.places import Places
 
         request = compare_job.read_request(old, new, Places(None, json=json_file, md=md_file), **how)
         sys.exit(compare_job.do(request, show_traceback=traceback))

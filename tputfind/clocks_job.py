@@ -12,8 +12,9 @@ from rich.console import Console
 from tputfind import clocks_run, files, units
 from tputfind.clocks import Asked, Methods, Pipeline
 from tputfind.errors import BadRequest, TputfindError
-from tputfind.job import Places, check_places, say, stop_signals, terminal_that_may_be_gone
+from tputfind.job import say, stop_signals, terminal_that_may_be_gone
 from tputfind.measure.children import Children
+from tputfind.places import Places, check_places
 from tputfind.report.progress import ShownProgress
 from tputfind.spec import LARGEST_BATCH, Spec, read_spec
 

@@ -12,7 +12,8 @@ from rich.console import Console
 from tputfind import files, values
 from tputfind.comparison import TOLERANCE, Comparison, compare, subject
 from tputfind.errors import BadRecord, BadRequest, Regression, TputfindError
-from tputfind.job import Places, check_apart, check_places, say, terminal_that_may_be_gone
+from tputfind.job import say, terminal_that_may_be_gone
+from tputfind.places import Places, check_apart, check_places
 from tputfind.recipes import name_of, work_of
 from tputfind.record import Record
 

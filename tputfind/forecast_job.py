@@ -10,8 +10,9 @@ from rich.console import Console
 
 from tputfind import files, forecast_run, units
 from tputfind.errors import BadRequest, TputfindError
-from tputfind.job import Places, check_places, stop_signals, terminal_that_may_be_gone
+from tputfind.job import stop_signals, terminal_that_may_be_gone
 from tputfind.measure.children import Children
+from tputfind.places import Places, check_places
 from tputfind.report import forecast
 from tputfind.report.progress import ShownProgress
 from tputfind.spec import Spec, read_spec

@@ -21,18 +21,10 @@ from tputfind import files, recipes, resume, run
 from tputfind.errors import BadRequest, Interrupted, NoSuchDevice, TputfindError
 from tputfind.measure.children import Children
 from tputfind.measure.messages import Inspection
+from tputfind.places import Places, check_places
 from tputfind.record import Record
 from tputfind.report.progress import ShownProgress
 from tputfind.spec import Spec, read_spec
-
-
-class Places(NamedTuple):
-    """Where a job writes: a folder for records and their CSV, and single files, each of which may be none."""
-
-    folder: Path | None
-    csv: str | None = None
-    json: str | None = None
-    md: str | None = None
 
 
 class Job(NamedTuple):
@@ -71,7 +63,7 @@ def read_job(
         raise BadRequest("--resume goes on with one record, and several recipes were asked for")
     spec = read_spec(models[0], options) if models else _with(record.spec, patience)
     check_places(places, path.resolve().parent if places.folder is not None else None, 1)
-    named = [path.with_suffix(".csv"), *(Path(place) for place in (places.csv, places.json, places.md) if place)]
+    named = [path.with_suffix(".csv"), *map(Path, places.named.values())]
     if path.resolve() in [place.resolve() for place in named]:
         raise BadRequest(f"{path} is the record to go on with, and would be written over", "name another file")
     return Job([spec], places, (record, path), quiet)
@@ -195,7 +187,7 @@ def _subject(specs: Sequence[Spec], number: int) -> str:
 
 def _write(keepers: Sequence[files.Keeper], places: Places) -> tuple[list[str], list[TputfindError]]:
     """Write every file that was asked for; return what was written and what could not be."""
-    from tputfind.report import table, terminal
+    from tputfind.report import page, table, terminal
 
     records = [keeper.record for keeper in keepers if keeper.record is not None]
     if not records:
@@ -211,6 +203,7 @@ def _write(keepers: Sequence[files.Keeper], places: Places) -> tuple[list[str], 
         (places.csv, partial(table.to_csv, records)),
         (places.json, records[0].to_json),
         (places.md, partial(terminal.to_markdown, records)),
+        (places.html, partial(page.to_html, records)),
     ]
     for path, content in wanted:
         if path:
@@ -237,29 +230,6 @@ def _interruption(keepers: Sequence[files.Keeper], saved: Sequence[str], not_beg
     unfinished = [keeper.path for keeper in keepers if keeper.path and keeper.record and keeper.record.finished is None]
     hint = f"go on with: {shlex.join(['tputfind', '--resume', str(unfinished[0])])}" if unfinished else ""
     return Interrupted(f"interrupted; what was measured until then is saved{rest}", hint)
-
-
-def check_places(places: Places, folder: Path | None, count: int) -> None:
-    """Refuse places that cannot be written to before anything is measured for them; ``folder`` is the records'."""
-    if places.json and count > 1:
-        raise BadRequest("--json holds one record, and several models were named", "--output keeps one file for each")
-    if folder is not None:
-        files.check_folder(folder)
-    named = [place for place in (places.csv, places.json, places.md) if place]
-    for place in named:
-        if place.endswith("/"):
-            raise BadRequest(f"cannot write {place}: it is a folder")
-        files.check_writable(Path(place))
-    if len({Path(place).resolve() for place in named}) < len(named):
-        raise BadRequest("two of --csv, --json and --md name the same file")
-
-
-def check_apart(places: Places, records: Sequence[str]) -> None:
-    """Refuse to write over a record that is read."""
-    sources = {Path(record).resolve() for record in records}
-    for place in (places.csv, places.json, places.md):
-        if place and Path(place).resolve() in sources:
-            raise BadRequest(f"{place} is one of the records, and would be written over", "name another file")
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,8 @@ from rich.console import Console
 
 from tputfind import files
 from tputfind.errors import BadRequest, TputfindError
-from tputfind.job import Places, check_apart, check_places, terminal_that_may_be_gone
+from tputfind.job import terminal_that_may_be_gone
+from tputfind.places import Places, check_apart, check_places
 from tputfind.record import Record
 from tputfind.spec import read_spec
 
@@ -60,15 +61,20 @@ def _with(record: Record, slo: str | None, percentile: str | None) -> Record:
 
 def do(request: Request, *, show_traceback: bool) -> int:  # noqa: ARG001  # as of every command
     """Write, show, and return the exit code."""
-    from tputfind.report import table, terminal
+    from tputfind.report import page, plots, series, table, terminal
 
-    for path, written in (
-        (request.places.csv, partial(table.to_csv, request.records)),
-        (request.places.md, partial(terminal.to_markdown, request.records)),
-    ):
+    places, records = request.places, request.records
+    ending = Path(places.plot or "").suffix.lower().removeprefix(".")
+    wanted: list[tuple[str | None, Callable[[], bytes]]] = [
+        (places.csv, partial(table.to_csv, records)),
+        (places.md, partial(terminal.to_markdown, records)),
+        (places.html, partial(page.to_html, records)),
+        (places.plot, lambda: plots.image(series.throughput(records), ending)),
+    ]
+    for path, written in wanted:
         if path:
             files.write_whole(Path(path), written())
     problems: list[TputfindError] = []
     with terminal_that_may_be_gone(problems):
-        terminal.print_report(request.records, Console())
+        terminal.print_report(records, Console())
     return problems[0].exit_code if problems else 0

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from tputfind import files
 from tputfind.errors import BadRequest, TputfindError
-from tputfind.job import Places, check_apart, check_places, say, stop_signals, terminal_that_may_be_gone
+from tputfind.job import say, stop_signals, terminal_that_may_be_gone
+from tputfind.places import Places, check_apart, check_places
 from tputfind.record import Record
 from tputfind.report import plans
 from tputfind.sizing.answers import answers, curve

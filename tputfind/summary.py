@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from tputfind.record import Record, Row
+from tputfind.record import Record, Row, Trial
 from tputfind.spec import REPEATABILITY
 from tputfind.stats import Interval, mean, mean_interval, median_interval, percentile, widened
 from tputfind.units import format_known
@@ -74,6 +74,14 @@ def host_bound(row: Row) -> bool | None:
     if enqueue_ms is None or device_ms is None:
         return None
     return enqueue_ms >= HOST_BOUND_SHARE * device_ms
+
+
+def peak_bytes(record: Record, measured: Row | Trial) -> int | None:
+    """Return the memory that must be there for a row or a trial; None if unknown.
+
+    The card must hold what the allocator reserves, the host what is resident.
+    """
+    return measured.peak_allocated_bytes if record.environment.device == "cpu" else measured.peak_reserved_bytes
 
 
 def throughput_interval(row: Row) -> Interval | None:

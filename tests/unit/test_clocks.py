@@ -28,7 +28,7 @@ from tputfind.clocks import (
     turn_counts,
 )
 from tputfind.errors import BadRequest
-from tputfind.job import Places
+from tputfind.places import Places
 from tputfind.record import Failure
 from tputfind.report.clocks import print_clocks, to_markdown
 from tputfind.spec import Spec

@@ -13,7 +13,7 @@ from rich.text import Text
 from tputfind import recipes
 from tputfind.record import Record, Row
 from tputfind.stats import mean, percentile
-from tputfind.summary import compile_s, fastest, format_rate, knee, throughput_interval
+from tputfind.summary import compile_s, fastest, format_rate, knee, peak_bytes, throughput_interval
 from tputfind.units import MIB, format_bytes, format_figure
 
 _WIDE: Final = 100
@@ -65,7 +65,7 @@ def table(records: Sequence[Record], style: box.Box, drawn: Look) -> Table:
         named = [Text(_NAMES[name](record).replace("|", drawn.barrier)) for name in names]
         for row in record.rows:
             seconds = [_figure(compile_s(record, row))] if compiled else []
-            figures = [*_cells(record, row, most, drawn), *seconds, _remark(record, row)]
+            figures = [*_cells(record, row, most, drawn), *seconds, remark(record, row)]
             lines.add_row(*named, *figures, style="bold" if _ranks(record, row) else None)
         lines.add_section()
     return lines
@@ -100,8 +100,7 @@ def _cells(record: Record, row: Row, most_per_s: float, drawn: Look) -> Iterator
     """Yield the figures of a row, which a failed one has none of."""
     failed = row.failure is not None
     interval = None if failed else throughput_interval(row)
-    # What must be there: the card must hold what the allocator reserves, the host what is resident.
-    peak_bytes = row.peak_allocated_bytes if record.environment.device == "cpu" else row.peak_reserved_bytes
+    taken_bytes = peak_bytes(record, row)
     yield str(row.batch_size)
     yield format_rate(row)
     yield "" if interval is None else f"{100 * interval.half_width:.1f}"
@@ -112,7 +111,7 @@ def _cells(record: Record, row: Row, most_per_s: float, drawn: Look) -> Iterator
         yield "" if failed else _figure(mean(row.device_ms))
     yield "" if failed else _figure(percentile(row.latency_ms, 50))
     yield "" if failed else _figure(percentile(row.latency_ms, 99))
-    yield "" if failed or peak_bytes is None else f"{peak_bytes / MIB:.0f}"
+    yield "" if failed or taken_bytes is None else f"{taken_bytes / MIB:.0f}"
 
 
 def _bar(share: float, drawn: Look) -> str:
@@ -127,7 +126,8 @@ def _figure(value: float | None) -> str:
     return "" if value is None else format_figure(value)
 
 
-def _remark(record: Record, row: Row) -> str:
+def remark(record: Record, row: Row) -> str:
+    """Return what a row is called: its failure, or what it is the best of and the notices about it."""
     if row.failure is not None:
         return row.failure.kind.replace("_", " ")
     kinds = [notice.kind.replace("_", " ") for notice in record.notices if row.batch_size in notice.batch_sizes]

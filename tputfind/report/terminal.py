@@ -36,7 +36,7 @@ def print_report(records: Sequence[Record], console: Console) -> None:
 
     Where a model was measured in several recipes, each has its table, and one at the end sets them side by side.
     """
-    in_recipes = _in_recipes(records)
+    in_recipes = models_in_recipes(records)
     names = rows.told_apart_by(records)
     apart = names != ["model"]
     if not apart:
@@ -54,10 +54,10 @@ def print_report(records: Sequence[Record], console: Console) -> None:
         console.print()
     for of_model in in_recipes:
         table = _recipes_table(of_model, box.SIMPLE_HEAD)
-        table.title = Text(_recipes_title(of_model))
+        table.title = Text(recipes_title(of_model))
         print_table(table, console)
         print_answers(recipes.answers(of_model), console)
-        for line in _code(of_model):
+        for line in code(of_model):
             console.print(Text(f"  {line}"), soft_wrap=True)
         console.print()
 
@@ -84,7 +84,8 @@ def print_notices(notices: Iterable[Notice], console: Console) -> None:
         console.print(notice_line(notice), highlight=False, markup=False)
 
 
-def _recipes_title(records: Sequence[Record]) -> str:
+def recipes_title(records: Sequence[Record]) -> str:
+    """Name the records of one model in several recipes."""
     return f"{records[0].spec.model} in {len(records)} recipes"
 
 
@@ -109,14 +110,14 @@ def _recipes_table(records: Sequence[Record], style: box.Box) -> Table:
     return table
 
 
-def _in_recipes(records: Sequence[Record]) -> list[list[Record]]:
+def models_in_recipes(records: Sequence[Record]) -> list[list[Record]]:
     """Return the records of each model that was measured in several recipes, and otherwise alike."""
     works = dict.fromkeys(map(recipes.work_of, records))
     together = [[record for record in records if recipes.work_of(record) == work] for work in works]
     return [of_model for of_model in together if len({recipes.name_of(one.spec) for one in of_model}) > 1]
 
 
-def _code(records: Sequence[Record]) -> list[str]:
+def code(records: Sequence[Record]) -> list[str]:
     """Return the lines of Python that run the best of a model's recipes."""
     best = recipes.best_of(records)
     return [] if best is None else list(snippet.lines(best[0], best[1].batch_size))
@@ -129,10 +130,10 @@ def to_markdown(records: Sequence[Record]) -> bytes:
         lines += ["", f"**{rows.title(record)}**", ""]
         lines += [f"- {label}: {text}" for label, text in summary(record)]
         lines += [f"- notice: {notice_line(notice)}" for notice in record.notices]
-    for of_model in _in_recipes(records):
-        lines += ["", f"**{_recipes_title(of_model)}**", "", *markdown_of(_recipes_table(of_model, box.MARKDOWN)), ""]
+    for of_model in models_in_recipes(records):
+        lines += ["", f"**{recipes_title(of_model)}**", "", *markdown_of(_recipes_table(of_model, box.MARKDOWN)), ""]
         lines += [f"- {label}: {text}" for label, text in recipes.answers(of_model)]
-        lines += ["", "```python", *_code(of_model), "```"]
+        lines += ["", "```python", *code(of_model), "```"]
     return ("\n".join(lines).strip() + "\n").encode()
 
 

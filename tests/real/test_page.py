@@ -1,0 +1,111 @@
+"""Pages and plots, asked through the command."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from support import command
+from support.command import TINY, run
+from support.pages import Page
+
+RESULTS = Path(__file__).parents[2] / "results"
+RECORD = RESULTS / "kinds" / "deeplabv3_resnet50-fp16-nvidia-h200.json"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    shutil.copy(RECORD, tmp_path / "old.json")
+    return tmp_path
+
+
+def test_a_run_writes_its_page(tmp_path):
+    ran = run(tmp_path, "resnet18", "--device", "cpu", "--html", "pages/run.html", *TINY)
+
+    assert ran.status == 0, ran.err
+    assert "pages/run.html" in ran.err
+    read = Page((tmp_path / "pages" / "run.html").read_bytes())
+    assert f"{ran.record().rows[0].samples_per_s:.0f}"[:3] in read.text()
+    assert "tputfind resnet18 --device cpu --html pages/run.html" in read.text()
+    assert read.all("figure")
+
+
+def test_a_page_of_several_models_holds_them_all(tmp_path):
+    ran = run(tmp_path, "resnet18", "mobilenet_v3_small", "--device", "cpu", "--no-save", "--html", "two.html", *TINY)
+
+    assert ran.status == 0, ran.err
+    assert not (tmp_path / "results").exists()
+    text = Page((tmp_path / "two.html").read_bytes()).text()
+    assert "resnet18, mobilenet_v3_small on " in text
+    assert text.count("Largest batch") == 2
+
+
+def test_saved_records_are_a_page_and_a_plot(tmp_path):
+    for path in RESULTS.glob("recipes/resnet50-*.json"):
+        shutil.copy(path, tmp_path)
+    names = sorted(path.name for path in tmp_path.glob("*.json"))
+
+    for ending, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("PDF", b"%PDF")):
+        ran = run(tmp_path, "report", *names, "--html", "page.html", "--plot", f"plot.{ending}")
+        assert ran.status == 0, ran.err
+        assert ran.err == ""
+        assert (tmp_path / f"plot.{ending}").read_bytes().startswith(start)
+    text = Page((tmp_path / "page.html").read_bytes()).text()
+    assert "resnet50 in 6 recipes" in text
+    assert "Best recipe" in text
+
+
+def test_the_page_of_one_record_is_the_same_every_time(folder):
+    for name in ("one.html", "two.html"):
+        assert run(folder, "report", "old.json", "--html", name, "--slo", "60ms").status == 0
+
+    assert (folder / "one.html").read_bytes() == (folder / "two.html").read_bytes()
+    assert "SLO: p99 within 60 ms" in Page((folder / "one.html").read_bytes()).text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("report", "old.json", "--plot", "plot.gif"), ".png, .svg or .pdf"),
+        (("report", "old.json", "--plot", "svg"), ".png, .svg or .pdf"),
+        (("report", "old.json", "--html", "old.json"), "would be written over"),
+        (("report", "old.json", "--plot", "a.svg", "--html", "./a.svg"), "name the same file"),
+        (("report", "old.json", "--html", "old.json/page.html"), "cannot write"),
+        (("report", "missing.json", "--html", "page.html"), "cannot read missing.json"),
+        (("resnet18", "--device", "cpu", "--html", "old.json/page.html"), "cannot write"),
+        (("--resume", "old.json", "--html", "old.json"), "would be written over"),
+    ],
+)
+def test_a_page_that_cannot_be_written_is_one_line_before_anything_is_measured(folder, arguments, line):
+    before = (folder / "old.json").read_bytes()
+    ran = run(folder, *arguments)
+
+    assert ran.status == 2, ran.out
+    assert line in ran.err
+    assert len(ran.err.splitlines()) == 1
+    assert (folder / "old.json").read_bytes() == before
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == ["old.json"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("resnet18", "--device", "cpu", "--html", "a.html"),
+        ("report", "old.json", "--html", "a.html"),
+        ("report", "old.json", "--plot", "a.png"),
+    ],
+)
+def test_without_matplotlib_the_line_says_how_to_install_it(folder, monkeypatch, arguments):
+    shadow = folder / "shadow"
+    shadow.mkdir()
+    (shadow / "matplotlib.py").write_text("raise ImportError")
+    path = f"{shadow}:{command.ENVIRONMENT['PYTHONPATH']}"
+    monkeypatch.setattr(command, "ENVIRONMENT", command.ENVIRONMENT | {"PYTHONPATH": path})
+
+    ran = run(folder, *arguments)
+
+    assert ran.status == 2, ran.out
+    assert ran.err == f"tputfind: {arguments[-2]} needs matplotlib (pip install 'tputfind[plot]')\n"
+    assert not (folder / "results").exists()
+    assert run(folder, "report", "old.json", "--md", "a.md").status == 0

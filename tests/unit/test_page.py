@@ -1,0 +1,343 @@
+"""The page of records, and the plots on it."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.pages import Page
+from support.records import example, row
+
+import tputfind
+from tputfind.record import Edge, Failure, Notice, Row, Timing, Trial
+from tputfind.report import chart, colours, page, plots, series, windows
+from tputfind.report.contents import contents
+
+RESULTS = Path(__file__).parents[2] / "results"
+replace = msgspec.structs.replace
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "$x_1^$ \\frac{1}{2} $",
+    "&amp;<!-- ]]>",
+    "\N{PILE OF POO} url(#a) javascript:alert(1)",
+    "_hidden",
+    "{{ 7 * 7 }}{% raw %}",
+    "</style></script></svg></title>",
+    "W" * 300,
+)
+
+
+def named(name):
+    """A record that has this text wherever a record can have any."""
+    record = example()
+    failure = Failure(kind="error", message=name, traceback=f"Traceback of {name}")
+    return replace(
+        record,
+        command=name,
+        started=name,
+        input_shape=name,
+        tputfind=name,
+        spec=replace(record.spec, model=name, weights=name),
+        environment=replace(record.environment, device_name=name, host=name, cpu_name=name, driver=name),
+        trials=(*record.trials, Trial(batch_size=9, failure=failure)),
+        rows=(*record.rows, Row(batch_size=9, failure=failure)),
+        notices=(Notice(kind=name, seen=name, cause=name, advice=name, batch_sizes=(9,)),),
+    )
+
+
+def long(count, processes=1):
+    """A record of so many rows."""
+    rows = tuple(row(batch, 1 + batch / 50) for batch in range(1, count + 1))
+    rows = tuple(replace(one, timings=one.timings * processes) for one in rows)
+    return replace(example(), rows=rows, edge=Edge(largest_batch=count, limited_by="memory", fails_at=count + 1))
+
+
+def drawn(chart):
+    return [point for one in chart.series for point in one.points]
+
+
+def test_what_the_page_holds_is_as_it_was(golden):
+    golden("page.json", msgspec.json.format(msgspec.json.encode(contents([example()])), indent=1) + b"\n")
+
+
+def test_what_the_page_of_two_recipes_holds_is_as_it_was(golden):
+    faster = replace(example(), rows=(row(4, 2.5),), trials=(), edge=None, safe=None, notices=())
+    faster = replace(faster, spec=replace(faster.spec, mode="cudagraph"))
+
+    held = contents([example(), faster])
+
+    golden("page-of-two.json", msgspec.json.format(msgspec.json.encode(held), indent=1) + b"\n")
+
+
+def test_the_page_says_everything_in_its_order():
+    shown = Page(page.to_html([example()])).text()
+
+    expected = [
+        "resnet50 fp16 nchw 3x224x224 on NVIDIA Example",
+        "5, soaked for 50 batches, batch 6 does not fit in memory",
+        *(part for notice in example().notices for part in (notice.seen, notice.cause, notice.advice)),
+        "Throughput against batch size",
+        "died: killed by SIGKILL",
+        "out of memory: OutOfMemoryError: CUDA out of memory.",
+        "tputfind resnet50 --dtype fp16 --slo 10ms",
+        "method of measuring",
+        "GPU-00000000",
+        "granularity",
+    ]
+    places = [shown.find(text) for text in expected]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_the_same_record_gives_the_same_bytes_and_those_of_an_image_too():
+    assert page.to_html([example()]) == page.to_html([example()])
+    for ending in plots.ENDINGS:
+        drawing = series.throughput([example()])
+        assert plots.image(drawing, ending) == plots.image(drawing, ending)
+
+
+@pytest.fixture(scope="module")
+def tame():
+    return Page(page.to_html([named("x"), replace(named("x"), rows=(row(3, 2.0),))]))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_nothing_of_a_record_is_more_than_text(tame, text):
+    wild = Page(page.to_html([named(text), replace(named(text), rows=(row(3, 2.0),))]))
+
+    assert [one.tag for one in wild.elements] == [one.tag for one in tame.elements]
+    assert [sorted(one.attributes) for one in wild.elements] == [sorted(one.attributes) for one in tame.elements]
+    assert text in wild.text()
+
+
+def test_names_stand_in_the_legend_as_they_are():
+    records = [replace(example(), spec=replace(example().spec, model=name)) for name in ("_a", "$b$", "<c>&")]
+
+    legend = Page(plots.inline(series.throughput(records)).encode()).text()
+
+    assert all(name in legend for name in ("_a", "$b$", "<c>&"))
+
+
+def records_of_every_size():
+    overlaid = [tputfind.load_record(path) for path in sorted((RESULTS / "recipes").glob("resnet50-*.json"))]
+    overlaid += [tputfind.load_record(path) for path in sorted((RESULTS / "kinds").glob("*.json"))[:4]]
+    return {"one": [example()], "300 rows": [long(300, processes=3)], "ten": overlaid}
+
+
+@pytest.mark.parametrize(("name", "records"), records_of_every_size().items())
+def test_a_page_is_small_whole_and_loads_nothing(name, records):
+    made = page.to_html(records)
+    read = Page(made)
+
+    assert len(made) < 1_000_000
+    assert len(records) == (10 if name == "ten" else 1)
+    assert not re.search(r"@import|url\((?!#)", made.decode())
+    for element in read.elements:
+        assert element.tag not in ("link", "img", "iframe", "object", "embed", "base", "image")
+        assert "src" not in element.attributes
+        assert (element.attributes.get("href") or "#").startswith("#")
+    assert "http://" not in read.text()
+    ids = [element.attributes["id"] for element in read.elements if "id" in element.attributes]
+    assert len(ids) == len(set(ids))
+    used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', made.decode()))
+    assert used <= set(ids)
+
+
+def test_a_browser_is_told_to_run_our_script_only():
+    read = Page(page.to_html([example()]))
+
+    (policy,) = (one.attributes["content"] for one in read.all("meta") if one.attributes.get("http-equiv"))
+
+    assert policy.startswith("default-src 'none'")
+    assert "script-src 'sha256-" in policy
+    assert len(read.all("script")) == 1
+    assert not any(name.startswith("on") for one in read.elements for name in one.attributes)
+
+
+def test_a_screen_reader_finds_its_way():
+    read = Page(page.to_html([example(), long(12)]))
+
+    assert read.all("html")[0].attributes["lang"] == "en"
+    levels = [int(one.tag[1]) for one in read.elements if re.fullmatch(r"h[1-6]", one.tag)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert all(one.attributes.get("scope") in ("col", "row") for one in read.all("th"))
+    pictures = [one for one in read.all("svg") if one.within[-1] == "figure"]
+    assert len(pictures) == len(read.all("figure")) == len(read.all("figcaption")) >= 5
+    ids = {one.attributes.get("id") for one in read.elements}
+    for picture in pictures:
+        assert picture.attributes["role"] == "img"
+        assert set(picture.attributes["aria-labelledby"].split()) <= ids
+    buttons = read.all("button")
+    assert buttons
+    assert all(one.within[-1] == "th" for one in buttons)
+
+
+def test_every_plot_says_in_words_what_it_shows():
+    words = {one.kind: one.words for one in series.charts([example()])}
+
+    assert set(words) == {"throughput", "tradeoff", "memory", "latency", "clock", "power"}
+    assert "Fastest batch 4 with 800.0 samples/s" in words["throughput"]
+    assert "failed and not drawn: 2" in words["throughput"]
+    assert "24.0 GiB" in words["memory"]
+
+
+def test_a_row_that_failed_is_drawn_nowhere_and_unknown_is_never_zero():
+    partly = Failure(kind="died", message="late")
+    record = replace(example(), rows=(row(1, 4.0), replace(row(2, 4.0), failure=partly), row(4, 5.0)), trials=())
+
+    for one in series.charts([record]):
+        assert all(point.y > 0 for point in drawn(one))
+        if one.x.label == "batch size":
+            assert [point.x for point in drawn(one)] == [1, 4]
+    cells = contents([record]).rows.rows[1]
+    assert {cell.text for cell in cells[1:-1]} == {""}
+    assert {cell.number for cell in cells[1:-1]} == {None}
+
+
+def test_marks_and_intervals_are_those_of_the_summary():
+    shown = series.throughput([example()])
+
+    assert {mark.kind: mark.x for mark in shown.marks} == {"fastest": 4, "knee": 4, "largest": 5}
+    assert all(point.low < point.y < point.high for point in drawn(shown))
+
+
+def test_trials_without_a_peak_that_ran_out_of_memory_stand_at_the_limit():
+    trials = (
+        Trial(batch_size=4, peak_reserved_bytes=2**30),
+        Trial(batch_size=8, failure=Failure(kind="out_of_memory", message="")),
+        Trial(batch_size=9, failure=Failure(kind="died", message="")),
+    )
+
+    shown = {one.look: one.points for one in series.memory([replace(example(), trials=trials)]).series}
+
+    assert [(point.x, point.y) for point in shown["fitted"]] == [(4, 1024)]
+    assert [(point.x, point.y) for point in shown["failed"]] == [(8, 24 * 1024)]
+
+
+def test_the_latency_of_the_tradeoff_is_that_of_the_slo_where_it_is_known():
+    asked = series.tradeoff([example()])
+    unasked = series.tradeoff([replace(example(), spec=replace(example().spec, slo_ms=None))])
+    unknown = series.tradeoff([replace(example(), rows=(row(5, 10.0, batches=20),))])
+
+    assert (asked.x.label, [level.value for level in asked.levels]) == ("p99 latency, ms", [10.0])
+    assert (unasked.x.label, unasked.levels) == ("p50 latency, ms", ())
+    assert (unknown.x.label, unknown.levels) == ("p50 latency, ms", ())
+
+
+def test_latencies_of_many_batch_sizes_or_records_are_lines():
+    assert {one.look for one in series.latency([example()]).series} == {"boxes"}
+    assert {one.look for one in series.latency([long(300)]).series} == {"line", "outline"}
+    assert {one.look for one in series.latency([example(), long(3)]).series} == {"line", "outline"}
+
+
+def test_clock_and_power_follow_the_order_of_the_run():
+    def timed(*watts):
+        (timing,) = row(1, 1.0).timings
+        return tuple(replace(timing, health=watt and replace(timing.health, power_w=watt)) for watt in watts)
+
+    rows = (Row(batch_size=1, timings=timed(100.0, 110.0)), Row(batch_size=2, timings=timed(200.0, None, 220.0)))
+    record = replace(example(), rows=rows)
+
+    assert [(point.x, point.y) for point in drawn(windows.power([record]))] == [(1, 100), (2, 200), (3, 110), (5, 220)]
+
+
+def test_records_are_named_by_what_sets_them_apart():
+    one = example()
+    other_mode = replace(one, spec=replace(one.spec, mode="compile"), started="later")
+    other_model = replace(one, spec=replace(one.spec, model="vit_b_16"))
+
+    assert chart.names_of([one]) == ["resnet50"]
+    assert chart.names_of([one, other_mode]) == ["fp16 nchw eager", "fp16 nchw compile"]
+    assert chart.names_of([one, other_model]) == ["resnet50", "vit_b_16"]
+    assert chart.names_of([one, replace(one, started="later")]) == [one.started, "later"]
+    assert len(set(chart.names_of([one, one]))) == 2
+    assert all(len(name) < 50 for name in chart.names_of([named("W" * 300), named("W" * 300 + "V")]))
+
+
+ODD = {
+    "nothing measured": replace(example(), rows=(), trials=(), edge=None, safe=None, notices=()),
+    "failures only": replace(example(), rows=tuple(one for one in example().rows if one.failure), edge=None),
+    "nothing fits": replace(example(), rows=(), edge=Edge(largest_batch=0, limited_by="memory", fails_at=1)),
+    "one row": replace(example(), rows=(row(4, 5.0),)),
+    "interrupted": replace(example(), finished=None, edge=None, safe=None, rows=(row(1, 4.0),)),
+    "no samples": replace(example(), rows=(Row(batch_size=1), Row(batch_size=2, timings=(Timing(),)))),
+    "no time at all": replace(example(), rows=(row(1, 0.0), row(2, 0.0))),
+    "of the CPU": replace(example(), environment=replace(example().environment, device="cpu", memory_total_bytes=None)),
+}
+
+
+@pytest.mark.parametrize("record", ODD.values(), ids=ODD)
+def test_odd_records_give_a_page_and_a_plot(record):
+    assert Page(page.to_html([record])).all("h1")
+    assert Page(page.to_html([record, example()])).all("figure")
+    assert plots.image(series.throughput([record]), "png").startswith(b"\x89PNG")
+
+
+def test_a_run_that_was_cut_short_is_said_to_be():
+    assert "the run was cut short" in Page(page.to_html([ODD["interrupted"]])).text()
+    assert "the run was cut short" not in Page(page.to_html([example()])).text()
+
+
+@pytest.mark.parametrize("of", [colours.LIGHT, colours.DARK], ids=["light", "dark"])
+def test_text_and_lines_stand_out_from_the_paper(of):
+    def luminance(colour):
+        parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    def contrast(one, other):
+        low, high = sorted((luminance(of[one]), luminance(of[other])))
+        return (high + 0.05) / (low + 0.05)
+
+    for paper in ("paper", "shade"):
+        assert min(contrast(ink, paper) for ink in ("ink", "quiet", "warning")) >= 4.5
+    assert min(contrast(name, "paper") for name in of if name.startswith("series-")) >= 3
+    assert set(of) == set(colours.LIGHT)
+
+
+def test_every_colour_of_a_plot_is_the_pages():
+    drawing = plots.inline(series.memory([example()]))
+
+    assert not re.search(r"(fill|stroke): #[0-9a-f]{6}", drawing)
+    assert {f"var(--{name})" for name in ("ink", "series-0", "warning")} <= set(
+        re.findall(r"var\(--[a-z0-9-]+\)", drawing)
+    )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "base"),
+    [(1, 2, 2), (128, 512, 2), (1, 2**31, 2), (2.5, 2.6, 10), (1e-9, 1e15, 10), (3, 4000, 10), (99, 101, 2)],
+)
+def test_a_logarithmic_axis_has_a_few_labels(low, high, base):
+    places = plots.ticks(low, high, base)
+
+    assert 2 <= len(places) <= 9
+    assert all(low <= place <= high or math.isclose(place, low) for place in places)
+
+
+def test_matplotlib_and_jinja_are_left_alone_until_a_page_is_asked_for():
+    program = (
+        "import sys, tputfind.cli, tputfind.job, tputfind.report_job, tputfind.report.page, tputfind.report.plots\n"
+        "assert not {'matplotlib', 'jinja2', 'torch'} & set(sys.modules)\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_users_own_settings_of_matplotlib_change_nothing():
+    import matplotlib as mpl
+
+    before = page.to_html([example()])
+    with mpl.rc_context({"axes.facecolor": "red", "font.size": 30, "text.parse_math": True, "svg.fonttype": "path"}):
+        assert page.to_html([example()]) == before
+        assert mpl.rcParams["font.size"] == 30
