@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 NO_DEVICE = "no CUDA device here"
+NO_BROWSER = "no browser here"
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -34,6 +35,18 @@ def children():
         yield children
 
 
+@pytest.fixture(scope="module")
+def browser():
+    """The system's Chromium, shared by a module's tests, each of which opens pages of its own; see support.browser."""
+    from support.browser import missing, started
+
+    reason = missing()
+    if reason:
+        pytest.skip(f"{NO_BROWSER}: {reason}")
+    with started() as browser:
+        yield browser
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what lies under tests/gpu, and run the fast tests first, those that open the GPU in this process last.
 
@@ -59,3 +72,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = sum("gpu" in report.keywords and NO_DEVICE in str(report.longrepr) for report in reports)
     if skipped:
         terminalreporter.write_line(f"{skipped} gpu tests were skipped: there is no CUDA device here", yellow=True)
+    unseen = [str(report.longrepr[2]) for report in reports if NO_BROWSER in str(report.longrepr)]
+    if unseen:
+        reason = unseen[0].partition(NO_BROWSER)[2].removeprefix(": ")
+        message = f"{len(unseen)} TESTS OF THE PAGE WERE SKIPPED, so nothing opened it in a browser: {reason}"
+        terminalreporter.write_line(message, yellow=True, bold=True)
