@@ -12,7 +12,7 @@ from tputfind.record import Failure, Record, Row
 from tputfind.report import rows, series, terminal
 from tputfind.report.chart import Chart, names_of
 from tputfind.stats import mean, percentile
-from tputfind.summary import compile_s, health, peak_bytes, throughput_interval
+from tputfind.summary import compile_s, format_rate, health, peak_bytes, throughput_interval
 from tputfind.units import MIB, format_bytes, format_figure, format_seconds
 
 _LONGEST_MESSAGE: Final = 200
@@ -176,7 +176,7 @@ def _row(name: str, record: Record, row: Row) -> tuple[Cell, ...]:
     return (
         Cell(text=name),
         _count(row.batch_size),
-        _figure(row.samples_per_s),
+        Cell(text=format_rate(row), number=row.samples_per_s),
         Cell() if width is None else Cell(text=f"{width:.1f}", number=width),
         _figure(mean(row.device_ms)),
         _figure(percentile(row.latency_ms, 50)),

@@ -9,7 +9,7 @@ from tputfind.record import Record, Row, Trial
 from tputfind.report import windows
 from tputfind.report.chart import Axis, Best, Chart, Level, Look, Mark, Point, Scale, Series, each_record, names_of
 from tputfind.stats import percentile
-from tputfind.summary import fastest, knee, peak_bytes, throughput_interval
+from tputfind.summary import fastest, format_rate, knee, peak_bytes, throughput_interval
 from tputfind.units import MIB, format_bytes, format_figure
 
 MOST_BOXES: Final = 32
@@ -97,7 +97,7 @@ def _listed(words: Sequence[str], most: int = 12) -> str:
 
 
 def _rate(row: Row) -> str:
-    return f"{format_figure(row.samples_per_s or 0.0)} samples/s"
+    return f"{format_rate(row)} samples/s"
 
 
 def _ofeach_record(records: Sequence[Record], number: int, told: str) -> str:
