@@ -254,7 +254,9 @@ def report(records: tuple[str, ...], traceback: bool, **asked: str | None) -> No
 @click.argument("old")
 @click.argument("new")
 @click.option("--fail-slower", metavar="SHARE", help="exit with 1 where a row is slower by more than this, such as 3%")
-@click.option("--tolerance", metavar="SHARE", help="call rates the same that differ by less than this  [1%]")
+@click.option(
+    "--tolerance", metavar="SHARE", help="call rates the same whose ratio certainly lies within this of 1  [1%]"
+)
 @click.option("--force", is_flag=True, help="compare unlike things too, and say so")
 @click.option("--json", "json_file", metavar="FILE", help="also write the comparisons in full")
 @click.option("--md", "md_file", metavar="FILE", help="also write them as Markdown")

@@ -131,6 +131,13 @@ def records_of_every_size():
     return {"one": [example()], "300 rows": [long(300, processes=3)], "ten": overlaid}
 
 
+def test_ten_records_of_300_rows_stay_small_and_the_page_says_what_it_leaves_out():
+    made = page.to_html([long(300, processes=1) for _ in range(10)])
+
+    assert len(made) < 1_000_000
+    assert "(the first 400 of 3000; all are in the record)" in Page(made).text()
+
+
 @pytest.mark.parametrize(("name", "records"), records_of_every_size().items())
 def test_a_page_is_small_whole_and_loads_nothing(name, records):
     made = page.to_html(records)

@@ -15,6 +15,8 @@ from tputfind.stats import mean, percentile
 from tputfind.summary import compile_s, format_rate, health, peak_bytes, throughput_interval
 from tputfind.units import MIB, format_bytes, format_figure, format_seconds
 
+_MOST_LINES: Final = 400
+"""Of a table: a page is to stay under a megabyte."""
 _LONGEST_MESSAGE: Final = 200
 _LONGEST_TRACEBACK: Final = 4000
 _MOST_TRACEBACKS: Final = 10
@@ -136,6 +138,9 @@ def _mib(count: int | None) -> Cell:
 def _table(caption: str, heads: Sequence[str], words: Iterable[str], rows: Iterable[Sequence[Cell]]) -> Table:
     """Return a table without the columns in which nothing stands; ``words`` are the heads of those without numbers."""
     every = [tuple(row) for row in rows]
+    if len(every) > _MOST_LINES:
+        caption += f" (the first {_MOST_LINES} of {len(every)}; all are in the record)"
+        every = every[:_MOST_LINES]
     kept = [place for place, _ in enumerate(heads) if not every or any(row[place].text for row in every)]
     shown = tuple(heads[place] for place in kept)
     words = set(words)

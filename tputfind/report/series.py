@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
 from typing import Final
+
+from msgspec.structs import replace
 
 from tputfind.record import Record, Row, Trial
 from tputfind.report import windows
@@ -12,6 +15,8 @@ from tputfind.stats import percentile
 from tputfind.summary import fastest, format_rate, knee, peak_bytes, throughput_interval
 from tputfind.units import MIB, format_bytes, format_figure
 
+_MOST_POINTS: Final = 450
+"""Of a plot: a page is to stay under a megabyte."""
 MOST_BOXES: Final = 32
 """Of more batch sizes than this, quantiles are lines: boxes would lie over each other."""
 
@@ -26,7 +31,19 @@ def charts(records: Sequence[Record]) -> list[Chart]:
         windows.clock(records),
         windows.power(records),
     )
-    return [chart for chart in every if not chart.empty]
+    return [_thinned(chart) for chart in every if not chart.empty]
+
+
+def _thinned(chart: Chart) -> Chart:
+    """Return a chart with no more points than a page bears, evenly chosen, and say how many are left out."""
+    count = sum(len(one.points) for one in chart.series)
+    if count <= _MOST_POINTS:
+        return chart
+    series = tuple(
+        replace(one, points=one.points[:: ceil(count / _MOST_POINTS)] or one.points[:1]) for one in chart.series
+    )
+    words = f"{chart.words} Of {count} points {sum(len(one.points) for one in series)} are drawn."
+    return replace(chart, series=series, words=words)
 
 
 def _ok(record: Record) -> list[Row]:
@@ -80,7 +97,7 @@ def _marks(records: Sequence[Record]) -> Iterator[Mark]:
 
 
 def _throughput_words(records: Sequence[Record]) -> str:
-    told = [_ofeach_record(records, number, _best_words(record)) for number, record in enumerate(records)]
+    told = [_of_record(records, number, _best_words(record)) for number, record in enumerate(records)]
     return f"{'. '.join(told)}. Bars are 95 % confidence intervals."
 
 
@@ -100,7 +117,7 @@ def _rate(row: Row) -> str:
     return f"{format_rate(row)} samples/s"
 
 
-def _ofeach_record(records: Sequence[Record], number: int, told: str) -> str:
+def _of_record(records: Sequence[Record], number: int, told: str) -> str:
     """Return what is told of a record, with its name before it where there are several."""
     return f"{names_of(records)[number]}: {told}" if len(records) > 1 else f"{told[:1].upper()}{told[1:]}"
 
