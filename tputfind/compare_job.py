@@ -195,7 +195,7 @@ def _work(record: Record, shared: str) -> _Work:
     spec = record.spec
     model = os.path.relpath(spec.model, shared) if shared and spec.source in ("factory", "file") else spec.model
     _, *rest = work_of(record)
-    return _Work(model, name_of(spec), (*rest, spec.grad_checkpoint, spec.memory_limit_bytes))
+    return _Work(model, name_of(spec), (*rest, record.input_shape, spec.grad_checkpoint, spec.memory_limit_bytes))
 
 
 def _paired(

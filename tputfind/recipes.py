@@ -31,10 +31,14 @@ def name_of(spec: Spec) -> str:
 
 
 def work_of(record: Record) -> tuple[object, ...]:
-    """Return what recipes must have in common to be set side by side: the work, the device and the way of measuring."""
+    """Return what recipes must have in common to be set side by side: the work, the device and the way of measuring.
+
+    The shape of the input is as it was asked for: of a recipe that could not be run no other is known.
+    """
     spec, environment = record.spec, record.environment
     return (
-        spec.model, record.input_shape, spec.phase, spec.optimizer, spec.transfer, spec.weights, spec.inputs,
+        spec.model, spec.image_size, spec.input_size, spec.sequence_length, spec.inputs,
+        spec.phase, spec.optimizer, spec.transfer, spec.weights,
         environment.device_name, environment.allocator_conf, record.method,
     )  # fmt: skip
 

@@ -26,8 +26,8 @@ OF_NOISE = ("outliers", "trend", "spread", "wide_interval", "not_settled")
 
 
 def without_figures(path) -> pandas.DataFrame:
-    """The table without what differs from run to run: figures, and what notices say of their noise."""
-    table = pandas.read_csv(path, dtype=COLUMNS).drop(columns=MEASURED)
+    """The table without what differs from run to run: figures, when it began, and what notices say of noise."""
+    table = pandas.read_csv(path, dtype=COLUMNS).drop(columns=[*MEASURED, "started"])
     kinds = table["notices"].fillna("").map(lambda text: ";".join(k for k in text.split(";") if k not in OF_NOISE))
     return table.assign(notices=kinds)
 
