@@ -78,21 +78,23 @@ def main() -> None:
     if given.threads:
         os.environ["OMP_NUM_THREADS"] = str(given.threads)
     case = Case(given.model, json.loads(given.options), given.server, given.cap, given.wait, clients=given.clients)
-    record, loads = driven(case, given.seconds, given.requests, given.output)
+    record, loads, overheads = driven(case, given.seconds, given.requests, given.output)
     if given.raw:
         np.savez_compressed(
             given.raw,
             **{f"{load}": np.column_stack([each.due_ms, np.array(each.answers)]) for load, each in loads.items()},
         )
-    lines = compare(case, record, loads)
+    lines = compare(case, record, loads, overheads)
     if given.csv:
         import pandas as pd
 
         pd.DataFrame([line._asdict() for line in lines]).to_csv(given.csv, index=False, float_format="%.5g")
 
 
-def driven(case: Case, seconds: float, requests: int, folder: str | None = None) -> tuple[Record, dict[float, Load]]:
-    """Return the record of the model and the answers under every load, each of so many seconds or requests at least."""
+def driven(
+    case: Case, seconds: float, requests: int, folder: str | None = None
+) -> tuple[Record, dict[float, Load], Overheads]:
+    """Return the model's record, the answers under every load, of so many seconds or requests at least, and the fit."""
     record = measured(case, folder)
     loads: dict[float, Load] = {}
     overheads = Overheads()
@@ -102,12 +104,11 @@ def driven(case: Case, seconds: float, requests: int, folder: str | None = None)
             loads[load] = loaded(port, case, rate_per_s, max(requests, int(seconds * rate_per_s)))
             if load == FITTED[-1]:
                 overheads = fitted(record, case, list(loads.values()))
-    return record, loads
+    return record, loads, overheads
 
 
-def compare(case: Case, record: Record, loads: dict[float, Load]) -> list[Line]:
+def compare(case: Case, record: Record, loads: dict[float, Load], overheads: Overheads) -> list[Line]:
     """Return a line for every load; print them."""
-    overheads = fitted(record, case, [loads[load] for load in FITTED])
     lines = []
     for load, (rate_per_s, due_ms, answers) in loads.items():
         told = loads[load].latency

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rich.console import Console
 
@@ -16,6 +16,11 @@ from tputfind.job import say, terminal_that_may_be_gone
 from tputfind.places import Places, check_apart, check_places
 from tputfind.recipes import name_of, work_of
 from tputfind.record import Record
+
+_SHARES: Final[dict[str, tuple[str, values.Reader]]] = {
+    "tolerance": ("tolerance", values.share),
+    "fail_slower": ("fail_slower", values.share),
+}
 
 
 class Request(NamedTuple):
@@ -51,7 +56,9 @@ def read_request(
         BadRecord: a file is no record.
     """
     check_places(places, None, 1)
-    tolerated, failing = _share("--tolerance", tolerance), _share("--fail-slower", fail_slower)
+    asked, wrong = values.fields_of({"tolerance": tolerance, "fail_slower": fail_slower}, _SHARES)
+    if wrong:
+        raise BadRequest("; ".join(wrong))
     problems: list[TputfindError] = []
     notes: list[TputfindError] = []
     if Path(old).is_dir() != Path(new).is_dir():
@@ -65,14 +72,15 @@ def read_request(
         pairs = [(files.load_record(old), files.load_record(new))]
     if not pairs:
         raise BadRequest(f"{old} and {new} hold no records of the same work", "name two records and --force")
-    return Request(pairs, TOLERANCE if tolerated is None else tolerated, failing, force, places, problems, notes)
-
-
-def _share(name: str, text: str | None) -> float | None:
-    try:
-        return None if text is None else values.share(text)
-    except ValueError as error:
-        raise BadRequest(f"{name}: {error}") from None
+    shares = {"tolerance": TOLERANCE, "fail_slower": None, **asked}
+    return Request(
+        pairs=pairs,
+        force=force,
+        places=places,
+        problems=problems,
+        notes=notes,
+        **shares,  # type: ignore[arg-type]  # each reader returns its field's type
+    )
 
 
 def do(request: Request, *, show_traceback: bool) -> int:

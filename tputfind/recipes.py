@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -41,6 +41,22 @@ def work_of(record: Record) -> tuple[object, ...]:
         spec.phase, spec.optimizer, spec.transfer, spec.weights,
         environment.device_name, environment.allocator_conf, record.method,
     )  # fmt: skip
+
+
+NAMES: Final[dict[str, Callable[[Record], str]]] = {
+    "model": lambda record: record.spec.model,
+    "recipe": lambda record: name_of(record.spec),
+    "device": lambda record: record.environment.device_name,
+    "begun": lambda record: record.started,
+}
+"""What a record can be told from others by."""
+
+
+def told_apart_by(records: Sequence[Record]) -> list[str]:
+    """Return what tells records apart: model, recipe and device where they differ, and else when they were begun."""
+    differing = [name for name in ("model", "recipe", "device") if len(set(map(NAMES[name], records))) > 1]
+    apart = len({tuple(NAMES[name](record) for name in differing) for record in records}) == len(records)
+    return differing if apart else [*differing, "begun"]
 
 
 def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:

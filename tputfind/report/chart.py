@@ -84,15 +84,8 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
 def names_of(records: Sequence[Record]) -> list[str]:
     """Name each record by what sets it apart: its model, recipe or device, else its time, else a number."""
-    parts: tuple[Callable[[Record], str], ...] = (
-        lambda record: record.spec.model,
-        lambda record: recipes.name_of(record.spec),
-        lambda record: record.environment.device_name,
-    )
-    told = [part for part in parts if len({part(record) for record in records}) > 1]
-    names = [", ".join(part(record) for part in told) for record in records]
-    if len(set(names)) < len(records):  # any two runs differ in when they were started: that comes last
-        names = [", ".join(filter(None, (name, record.started))) for name, record in zip(names, records, strict=True)]
+    told = recipes.told_apart_by(records)
+    names = [", ".join(recipes.NAMES[name](record) for name in told) for record in records]
     if len(records) == 1:
         names = [records[0].spec.model]
     return _distinct([shortened(name) for name in names])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from rich import box
@@ -45,7 +45,7 @@ def look(console: Console) -> Look:
 def table(records: Sequence[Record], style: box.Box, drawn: Look) -> Table:
     """Return a line for each row of the records, which are named where they are several."""
     lines = Table(box=style)
-    names = told_apart_by(records)
+    names = recipes.told_apart_by(records)
     compiled = any(record.spec.mode == "compile" for record in records)
     if not drawn.wide and (names or compiled):
         drawn = drawn._replace(bar=0)
@@ -62,7 +62,7 @@ def table(records: Sequence[Record], style: box.Box, drawn: Look) -> Table:
     lines.add_column("", overflow="fold", min_width=_REMARKS)
     most = max((row.samples_per_s or 0.0 for record in records for row in record.rows), default=0.0)
     for record in records:
-        named = [Text(_NAMES[name](record).replace("|", drawn.barrier)) for name in names]
+        named = [Text(recipes.NAMES[name](record).replace("|", drawn.barrier)) for name in names]
         for row in record.rows:
             seconds = [_figure(compile_s(record, row))] if compiled else []
             figures = [*_cells(record, row, most, drawn), *seconds, remark(record, row)]
@@ -79,21 +79,6 @@ def title(record: Record) -> str:
     copies = {"none": "", "h2d": ", inputs copied in", "both": ", inputs copied in and outputs out"}[spec.transfer]
     recipe = " ".join((spec.dtype, spec.layout, *spec.way))
     return f"{spec.model} {recipe} {record.input_shape} on {environment.device_name}{size}{copies}"
-
-
-_NAMES: Final[dict[str, Callable[[Record], str]]] = {
-    "model": lambda record: record.spec.model,
-    "recipe": lambda record: recipes.name_of(record.spec),
-    "device": lambda record: record.environment.device_name,
-    "begun": lambda record: record.started,
-}
-
-
-def told_apart_by(records: Sequence[Record]) -> list[str]:
-    """Return what tells records apart: model, recipe and device where they differ, and else when they were begun."""
-    differing = [name for name in ("model", "recipe", "device") if len(set(map(_NAMES[name], records))) > 1]
-    apart = len({tuple(_NAMES[name](record) for name in differing) for record in records}) == len(records)
-    return differing if apart else [*differing, "begun"]
 
 
 def _cells(record: Record, row: Row, most_per_s: float, drawn: Look) -> Iterator[str]:

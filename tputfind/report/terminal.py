@@ -37,7 +37,7 @@ def print_report(records: Sequence[Record], console: Console) -> None:
     Where a model was measured in several recipes, each has its table, and one at the end sets them side by side.
     """
     in_recipes = models_in_recipes(records)
-    names = rows.told_apart_by(records)
+    names = recipes.told_apart_by(records)
     apart = names != ["model"]
     if not apart:
         print_table(rows.table(records, box.SIMPLE_HEAD, rows.look(console)), console)
