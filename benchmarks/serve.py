@@ -1,9 +1,9 @@
 """Predicted latencies beside those of a real server: a model is measured, served, driven, and simulated.
 
-    python benchmarks/serve.py vit_l_16 --options '{"dtype": "fp16"}' --server mosec --cap 32 --wait 5 --csv FILE
+    python benchmarks/serve.py vit_l_16 --options '{"dtype": "fp32"}' --server mosec --cap 32 --wait 5 --csv FILE
 
-The overheads of the server (for each batch, for each request, and beside the queue) are fitted at 10 % and 50 % of what
-the device can do; the latencies at 70, 85 and 95 % are then predicted, for requests that come at the same times, and
+The overheads of the server are found at 10 % and 50 % of what the device can do, from when its batches began and its
+answers came; the latencies at 70, 85 and 95 % are then predicted, for requests that come at the same times, and
 compared. All traffic stays on this machine. Needs mosec or litserve, and scipy.
 """
 
@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent / "serving"))
 import numpy as np
 from harness import Case, Load, Overheads, fitted, loaded, measured, most_per_s, pace, served, simulated
 
+import tputfind
 from tputfind.record import Record
 
 FITTED, PREDICTED = (0.1, 0.5), (0.7, 0.85, 0.95)
@@ -56,6 +57,8 @@ class Line(NamedTuple):
     table_only_p99_ms: float
     overhead_per_batch_ms: float
     overhead_per_request_ms: float
+    overhead_per_get_ms: float
+    overhead_per_answer_ms: float
     overhead_beside_ms: float
 
 
@@ -71,14 +74,16 @@ def main() -> None:
     asked.add_argument("--seconds", type=float, default=30.0, help="of each load")
     asked.add_argument("--requests", type=int, default=3000, help="of each load at the least")
     asked.add_argument("--threads", type=int, help="of the model, on a CPU on which server and client have to run too")
-    asked.add_argument("--output", help="folder for the record of the model")
-    asked.add_argument("--raw", help="a .npz file for every request: when it was due, latency, batch, time of the step")
+    asked.add_argument("--record", help="of the model; without one it is measured")
+    asked.add_argument("--output", help="folder for the record that is measured")
+    asked.add_argument("--raw", help="a .npz file: of every request when it was due, and its answer")
     asked.add_argument("--csv")
     given = asked.parse_args()
     if given.threads:
         os.environ["OMP_NUM_THREADS"] = str(given.threads)
     case = Case(given.model, json.loads(given.options), given.server, given.cap, given.wait, clients=given.clients)
-    record, loads, overheads = driven(case, given.seconds, given.requests, given.output)
+    record = tputfind.load_record(given.record) if given.record else measured(case, given.output)
+    loads, overheads = driven(case, record, given.seconds, given.requests)
     if given.raw:
         np.savez_compressed(
             given.raw,
@@ -91,11 +96,8 @@ def main() -> None:
         pd.DataFrame([line._asdict() for line in lines]).to_csv(given.csv, index=False, float_format="%.5g")
 
 
-def driven(
-    case: Case, seconds: float, requests: int, folder: str | None = None
-) -> tuple[Record, dict[float, Load], Overheads]:
-    """Return the model's record, the answers under every load, of so many seconds or requests at least, and the fit."""
-    record = measured(case, folder)
+def driven(case: Case, record: Record, seconds: float, requests: int) -> tuple[dict[float, Load], Overheads]:
+    """Return the answers under every load, of so many seconds or requests at least, and the overheads."""
     loads: dict[float, Load] = {}
     overheads = Overheads()
     with served(case) as port:
@@ -104,7 +106,7 @@ def driven(
             loads[load] = loaded(port, case, rate_per_s, max(requests, int(seconds * rate_per_s)))
             if load == FITTED[-1]:
                 overheads = fitted(record, case, list(loads.values()))
-    return record, loads, overheads
+    return loads, overheads
 
 
 def compare(case: Case, record: Record, loads: dict[float, Load], overheads: Overheads) -> list[Line]:

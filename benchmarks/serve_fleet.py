@@ -1,7 +1,7 @@
 """Whether as many devices as `tputfind size` recommends meet the target, and one fewer does not, of a real server.
 
-    python benchmarks/serve.py vit_l_16 --options '{"dtype": "fp16"}' --output results --csv serving.csv ...
-    python benchmarks/serve_fleet.py RECORD serving.csv --options '{"dtype": "fp16"}' --slo 30
+    python benchmarks/serve.py vit_l_16 --options '{"dtype": "fp32"}' --output results --csv serving.csv ...
+    python benchmarks/serve_fleet.py RECORD serving.csv --options '{"dtype": "fp32"}' --slo 200
 
 With the overheads that serve.py fitted, the rates are found up to which one device is enough by simulation, and two,
 and so on. A tenth below each of them so many devices are to meet the target; a tenth above they are to fail, and one
@@ -69,7 +69,7 @@ def main() -> None:
     given = asked.parse_args()
     record = tputfind.load_record(given.record)
     told = pd.read_csv(given.fitted).iloc[0].to_dict()
-    overheads = Overheads(told["overhead_per_batch_ms"], told["overhead_per_request_ms"], told["overhead_beside_ms"])
+    overheads = Overheads(*(told[f"overhead_{name}_ms"] for name in Overheads._fields))
     case = Case(
         record.spec.model, json.loads(given.options), told["server"], told["batch_cap"], float(told["wait_ms"]),
         clients=given.clients,

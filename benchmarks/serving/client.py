@@ -17,11 +17,15 @@ _AHEAD_S = 1.0
 
 
 class Answer(NamedTuple):
-    """The latency of a request from when it was due, the size of its batch, and what the model took for that, in ms."""
+    """The latency of a request from when it was due, the size of its batch, and when the model began that.
+
+    All in ms; ``begun_ms`` counts as the times do at which requests are due.
+    """
 
     latency_ms: float
     batch_size: int
     step_ms: float
+    begun_ms: float
 
 
 def drive(port: int, due_ms: list[float], clients: int = 1) -> list[Answer]:
@@ -42,7 +46,7 @@ def drive(port: int, due_ms: list[float], clients: int = 1) -> list[Answer]:
     with ThreadPoolExecutor(clients) as pool:
         shares = [json.dumps(due_ms[client::clients]) for client in range(clients)]
         told = list(pool.map(lambda sender, share: sender.communicate(share), senders, shares))
-    answers: list[Answer] = [Answer(0.0, 0, 0.0)] * len(due_ms)
+    answers: list[Answer] = [Answer(0.0, 0, 0.0, 0.0)] * len(due_ms)
     for client, (sender, (out, err)) in enumerate(zip(senders, told, strict=True)):
         if sender.returncode != 0:
             raise RuntimeError(err)
@@ -57,8 +61,9 @@ async def _drive(port: int, due_ms: list[float], start_s: float) -> list[Answer]
     async def ask(number: int, due_s: float) -> None:
         reader, writer = idle.popleft() if idle else await asyncio.open_connection("127.0.0.1", port)
         writer.write(_request(port))
-        took = await _answer(reader)
-        answers[number] = Answer((time.perf_counter() - start_s - due_s) * 1000, int(took[0]), took[1])
+        size, step_ms, begun_s = await _answer(reader)
+        latency_ms = (time.perf_counter() - start_s - due_s) * 1000
+        answers[number] = Answer(latency_ms, int(size), step_ms, (begun_s - start_s) * 1000)
         idle.append((reader, writer))
 
     tasks = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import socket
 import subprocess
@@ -17,20 +18,24 @@ import msgspec
 import numpy as np
 from client import Answer, drive
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.stats import theilslopes
 from step import CAP, MODEL, OPTIONS
 
 import tputfind
 from tputfind.record import Record
 from tputfind.sizing.arrivals import arrivals_ms
+from tputfind.sizing.batchers import held_ms
 from tputfind.sizing.demand import Demand, read_demand
 from tputfind.sizing.plan import service_of
-from tputfind.sizing.simulate import Server, serve
+from tputfind.sizing.simulate import Server, places_in_batch, serve
 
 FOLDER = Path(__file__).parent
 _WARM_UP_SHARE = 0.1
 _SEEDS = 5
-_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+_ON_THE_WAY_MS = 2.0
+"""A request that was due so long ago is in the queue."""
+_MOST_POINTS = 3000
+_GETS = 2000
 
 
 class Case(NamedTuple):
@@ -60,17 +65,32 @@ class Latency(NamedTuple):
 
 
 class Overheads(NamedTuple):
-    """What a server adds to each batch, for each request in it, and to a latency beside the queue, in ms."""
+    """What a server adds to a batch, for each request in it, to get it, to answer it, and beside the queue, in ms."""
 
     per_batch: float = 0.0
     per_request: float = 0.0
+    per_get: float = 0.0
+    per_answer: float = 0.0
     beside: float = 0.0
 
     def on(self, demand: Demand) -> Demand:
         """Return the demand with what batches take longer for the server's sake."""
         return msgspec.structs.replace(
-            demand, overhead_per_batch_ms=self.per_batch, overhead_per_request_ms=self.per_request
+            demand,
+            overhead_per_batch_ms=self.per_batch,
+            overhead_per_request_ms=self.per_request,
+            overhead_per_get_ms=self.per_get,
+            overhead_per_answer_ms=self.per_answer,
         )
+
+
+class Batches(NamedTuple):
+    """When batches began and ended, their sizes, and when the first request of each was due; times in ms."""
+
+    begun: NDArray[np.float64]
+    ended: NDArray[np.float64]
+    sizes: NDArray[np.float64]
+    first_due: NDArray[np.float64]
 
 
 class Load(NamedTuple):
@@ -86,17 +106,25 @@ class Load(NamedTuple):
         return latency_of(np.array([answer.latency_ms for answer in self.answers]))
 
     @property
+    def batches(self) -> Batches:
+        """The batches that were made, in order."""
+        told = np.array([(each.begun_ms, each.step_ms, each.batch_size) for each in self.answers])
+        begun, first, batch = np.unique(told[:, 0], return_index=True, return_inverse=True)
+        first_due = np.full(len(begun), np.inf)
+        np.minimum.at(first_due, batch, self.due_ms)
+        return Batches(begun, begun + told[first, 1], told[first, 2], first_due)
+
+    @property
     def mean_batch(self) -> float:
         """Requests over batches."""
         return float(1 / np.mean([1 / answer.batch_size for answer in self.answers]))
 
 
 def measured(case: Case, folder: str | None = None) -> Record:
-    """Return the tool's record of the model up to the cap, as the server is going to run it; keep it in a folder."""
-    sizes = sorted({size for size in (*_SIZES, case.cap) if size <= case.cap})
+    """Return the tool's record of the model at every size up to the cap, as the server is going to run it; keep it."""
     return tputfind.find(
-        case.model, batch_sizes=sizes, processes=2, min_seconds=1, max_seconds=10, latency_batches=200, output=folder,
-        **case.options,
+        case.model, batch_sizes=range(1, case.cap + 1), processes=2, min_seconds=0.5, max_seconds=2.5,
+        latency_batches=100, output=folder, **case.options,
     )  # fmt: skip
 
 
@@ -154,7 +182,8 @@ def pace(record: Record, case: Case, load: Load) -> float:
 
 def most_per_s(record: Record, case: Case, overheads: Overheads) -> float:
     """Return the requests per second that one device answers with full batches."""
-    return 1000 * service_of(record, overheads.on(case.demand())).per_ms(case.cap)
+    demand = overheads.on(case.demand())
+    return 1000 * service_of(record, demand).per_ms(min(case.cap, demand.most_in_window or case.cap))
 
 
 def simulated(record: Record, case: Case, due_ms: NDArray[np.float64], overheads: Overheads) -> Latency:
@@ -172,15 +201,54 @@ def latency_of(latencies_ms: NDArray[np.float64]) -> Latency:
 
 
 def fitted(record: Record, case: Case, loads: list[Load]) -> Overheads:
-    """Return the overheads with which mean, median and 95th percentile come nearest to those measured."""
-    wanted = [(load.due_ms, np.array(load.latency[:3])) for load in loads]
+    """Return the overheads of a server with one device, from when its batches began and its answers came.
 
-    def distance(tried: NDArray[np.float64]) -> float:
-        overheads = Overheads(*np.abs(tried).tolist())
-        errors = [np.log(np.array(simulated(record, case, due, overheads)[:3]) / told) for due, told in wanted]
-        return float(np.sum(np.square(errors)))
+    What it adds to a batch and for each request in it is seen where requests waited as the batch before ended: the
+    device then did nothing for as long as the server holds a batch back by its rule, and for the overheads. How long
+    LitServe needs to get a request is measured by itself. What is left of the median latency lies beside the queue.
+    """
+    demand = case.demand()
+    held = held_ms(demand.batcher, demand.wait_ms)
+    pauses = np.concatenate([_pauses(load, case.cap, held) for load in loads])
+    per_request = max(0.0, float(theilslopes(pauses[:, 1], pauses[:, 0])[0]))
+    late = np.concatenate([_late(load) for load in loads])
+    per_answer = max(0.0, float(theilslopes(late[:_MOST_POINTS, 1], late[:_MOST_POINTS, 0])[0]))
+    per_batch = float(np.median(pauses[:, 1] - per_request * pauses[:, 0]))
+    per_get = get_ms() if case.server == "litserve" else 0.0
+    overheads = Overheads(max(0.0, per_batch), per_request, per_get, per_answer)
+    rest = [load.latency.p50 - simulated(record, case, load.due_ms, overheads).p50 for load in loads]
+    return overheads._replace(beside=max(0.0, float(np.mean(rest))))
 
-    start = loads[0].latency.p50 * 0.05
-    corners = start * np.array([[0.1, 0.01, 0.1], [2, 0.01, 0.1], [0.1, 0.2, 0.1], [0.1, 0.01, 4]])
-    options = {"initial_simplex": corners, "maxfev": 300, "xatol": start / 100, "fatol": 1e-5}
-    return Overheads(*np.abs(minimize(distance, corners[0], method="Nelder-Mead", options=options).x).tolist())
+
+def _pauses(load: Load, cap: int, held: float) -> NDArray[np.float64]:
+    """Return of the pauses of a device between batches the size of the batch before, and ms beyond the rule's.
+
+    Of those only that requests waited through, and whose next batch was not full: that is sent without being held.
+    """
+    begun, ended, sizes, first_due = load.batches
+    waited = (first_due[1:] < ended[:-1] - _ON_THE_WAY_MS) & (sizes[1:] < cap)
+    return np.column_stack([sizes[:-1], begun[1:] - ended[:-1] - held])[waited]
+
+
+def _late(load: Load) -> NDArray[np.float64]:
+    """Return of the answers which of their batch they were, and after how many ms they came, in an order by chance."""
+    ended = np.array([answer.begun_ms + answer.step_ms for answer in load.answers])
+    came = load.due_ms + np.array([answer.latency_ms for answer in load.answers])
+    order = np.lexsort([came, ended])
+    places = places_in_batch(ended[order])
+    points = np.column_stack([places, (came - ended)[order]])
+    return np.random.default_rng(0).permutation(points)
+
+
+def get_ms() -> float:
+    """Return how long it takes to get something from a queue as LitServe's are: one in a process of its own."""
+    with multiprocessing.Manager() as manager:
+        queue = manager.Queue()
+        spans = []
+        for number in range(_GETS):
+            queue.put((0, str(number), time.monotonic(), 1))
+        for _ in range(_GETS):
+            start = time.perf_counter()
+            queue.get(timeout=0.001)
+            spans.append((time.perf_counter() - start) * 1000)
+    return float(np.median(spans))

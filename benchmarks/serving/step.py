@@ -29,12 +29,12 @@ class Step:
                 for _ in range(_WARM_STEPS):
                     self._run(size)
 
-    def __call__(self, size: int) -> float:
-        """Return how long the batch took, in ms."""
-        start = perf_counter()
+    def __call__(self, size: int) -> list[float]:
+        """Return the size, how long the batch took, in ms, and when it began, in s on the clock of this machine."""
+        begun_s = perf_counter()
         with gradients("infer"):
             self._run(size)
-        return (perf_counter() - start) * 1000
+        return [size, (perf_counter() - begun_s) * 1000, begun_s]
 
     def _run(self, size: int) -> None:
         self._batches[size]()

@@ -29,7 +29,8 @@ def test_a_server_answers_as_its_simulation_lets_expect(harness, server):
     pytest.importorskip(server)
     case = harness.Case(MODEL, OPTIONS, server, 8, 5.0)
 
-    lines = {line.load: line for line in harness.compare(case, *harness.driven(case, seconds=15, requests=300))}
+    record = harness.measured(case)
+    lines = {line.load: line for line in harness.compare(case, record, *harness.driven(case, record, 15, 300))}
 
     assert list(lines) == [*harness.FITTED, *harness.PREDICTED]
     for load in (0.7, 0.85):

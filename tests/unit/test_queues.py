@@ -15,9 +15,9 @@ from tputfind.sizing import formulas
 from tputfind.sizing.arrivals import arrivals_ms
 from tputfind.sizing.batchers import rule_of
 from tputfind.sizing.demand import BATCHERS, Demand
-from tputfind.sizing.queues import Replicas, Spans, Workers, by_rule, greedy
+from tputfind.sizing.queues import Getters, Replicas, Spans, Workers, by_rule, greedy
 from tputfind.sizing.service import ServiceTimes
-from tputfind.sizing.simulate import Fleet, simulate
+from tputfind.sizing.simulate import Fleet, Server, serve, simulate
 
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
 LINE = ServiceTimes({size: [0.5 * size + 5] for size in SIZES})
@@ -43,8 +43,10 @@ servers = st.sampled_from([batcher for batcher in BATCHERS if batcher != "ray"])
 def every_way(times, device_count, cap, batcher, wait_ms):
     rule = rule_of(batcher, wait_ms)
     yield Replicas(device_count, cap, spans(cap), rule).serve(times)
-    if batcher in ("mosec", "litserve"):
-        yield Workers(device_count, cap, spans(cap), wait_ms, at_once=batcher == "litserve").serve(times)
+    if batcher == "mosec":
+        yield Workers(device_count, cap, spans(cap), wait_ms).serve(times)
+    elif batcher == "litserve":
+        yield Getters(device_count, cap, spans(cap), wait_ms, 0.0).serve(times)
     else:
         yield by_rule(times, device_count, cap, spans(cap), rule)
 
@@ -110,6 +112,68 @@ def test_a_window_of_litserve_goes_by_the_clock_and_not_by_the_request():
 @pytest.mark.parametrize("batcher", ["triton", "mosec", "litserve", "ray"])
 def test_a_full_batch_waits_for_nothing(batcher):
     assert rule_of(batcher, 10.0)(10.0, 5.0, 50.0, 52.0) == 52.0
+
+
+def test_requests_that_are_got_one_by_one_are_a_batch_when_the_window_has_ended():
+    """Ten wait; the fourth is being got as the first window ends."""
+    served = Getters(1, 8, spans(8), wait_ms=10.0, get_ms=3.0).serve([0.0] * 10)
+
+    assert served.done_ms.tolist() == [12 + 7.0] * 4 + [19 + 12 + 7.0] * 4 + [38 + 10 + 6.0] * 2
+
+
+def test_without_a_window_all_that_waits_is_got_one_by_one():
+    served = Getters(1, 8, spans(8), wait_ms=0.0, get_ms=3.0).serve([0.0] * 10 + [38.0])
+
+    assert served.done_ms.tolist() == [24 + 9.0] * 8 + [33 + 9 + 6.5] * 3
+
+
+@given(arrivals, devices, caps, st.integers(0, 30).map(lambda halves: halves / 2), st.integers(1, 40))
+@settings(deadline=None)
+def test_no_more_requests_are_got_than_there_is_time_for(times, device_count, cap, wait_ms, tenths):
+    get_ms = tenths / 10
+    served = Getters(device_count, cap, spans(cap), wait_ms, get_ms).serve(times)
+
+    most = min(cap, math.ceil(wait_ms / get_ms)) if wait_ms else cap
+    sizes = np.unique(served.done_ms, return_counts=True)[1]
+    assert served.batches >= math.ceil(len(times) / most)
+    assert sizes.max() <= most * device_count
+    assert (served.done_ms - times).min() >= get_ms + 5.5 - 1e-9
+    assert served.busy_ms == pytest.approx(5 * served.batches + 0.5 * len(times))
+    assert served.busy_ms + get_ms * len(times) <= device_count * served.done_ms.max() + 1e-9
+
+
+def test_what_a_device_does_at_most_counts_the_time_in_which_requests_are_got():
+    service = ServiceTimes({1: [5.5], 64: [37.0]}, per_get_ms=0.25)
+    demand = stream(1.0, batcher="litserve", delay_ms=5.0, overhead_per_get_ms=0.25)
+
+    served = Getters(1, 64, spans(64), wait_ms=5.0, get_ms=0.25).serve([0.0] * 20_000)
+
+    assert demand.most_in_window == 20
+    assert 20_000 / served.done_ms[-1] == pytest.approx(service.per_ms(20))
+
+
+@pytest.mark.parametrize("routing", ["shared", "random", "least-loaded"])
+def test_answers_that_go_out_one_by_one_are_late_by_their_place_in_the_batch(routing):
+    demand = stream(500, routing=routing)
+    times = arrivals_ms(demand, 2000, 500.0, 1.0, seed=3)
+    together, one_by_one = (
+        serve(times, 2, Server(8, LINE, msgspec.structs.replace(demand, overhead_per_answer_ms=late_ms)), seed=1)
+        for late_ms in (0.0, 0.25)
+    )
+
+    late = (one_by_one.done_ms - together.done_ms) / 0.25
+    for done_ms in np.unique(together.done_ms):
+        its_own = late[together.done_ms == done_ms]
+        assert its_own == pytest.approx(np.arange(1, len(its_own) + 1))
+    assert (one_by_one.batches, one_by_one.busy_ms) == (together.batches, together.busy_ms)
+
+
+def test_a_wait_of_mosec_is_longer_by_the_ticks_of_its_timer():
+    demand = stream(1.0, batcher="mosec", delay_ms=5.0)
+
+    served = serve(np.array([100.0]), 1, Server(8, LINE, demand), seed=0)
+
+    assert served.done_ms.tolist() == [106.0 + 5.5]
 
 
 @pytest.mark.parametrize("load", [0.02, 0.1, 0.3, 0.5, 0.7])

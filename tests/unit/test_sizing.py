@@ -166,6 +166,18 @@ def test_a_delay_longer_than_the_target_leaves_batches_of_one():
     assert plan(record(), wanted(100, 20.0, batcher="mosec", delay="30ms")).outcome.batch_cap == 1
 
 
+@pytest.mark.parametrize("routing", ["shared", "random"])
+def test_requests_that_are_got_one_by_one_bound_a_batch_and_take_more_devices(routing):
+    given = {"batcher": "litserve", "delay": 5.0, "routing": routing}
+    at_once, one_by_one = (plan(record(), wanted(9000, 60.0, **given, overhead_per_get=ms)) for ms in (0.0, 0.2))
+
+    assert one_by_one.outcome.batch_cap <= 25 < at_once.outcome.batch_cap
+    assert one_by_one.outcome.devices > at_once.outcome.devices
+    assert one_by_one.outcome.load < 1
+    assert [notice.kind for notice in at_once.notices if notice.kind in ("window", "gets")] == ["gets"]
+    assert [notice.kind for notice in one_by_one.notices if notice.kind in ("window", "gets")] == ["window"]
+
+
 def test_what_the_network_takes_is_not_there_for_waiting():
     with_network = plan(record(), wanted(20_000, 40.0, network="10ms"))
 
@@ -267,6 +279,11 @@ def test_a_record_without_a_plan_is_told_of_beside_those_that_have_one():
         ({"rate": "5", "slo": "50ms", "delay": "5ms"}, "greedy batcher"),
         ({"rate": "5", "slo": "50ms", "batcher": "ray", "routing": "shared"}, "in each replica"),
         ({"rate": "5", "slo": "50ms", "batcher": "torchserve"}, "none of greedy, triton"),
+        ({"rate": "5", "slo": "50ms", "overhead_per_get": "1ms"}, "--overhead-per-get is of --batcher litserve"),
+        (
+            {"rate": "5", "slo": "50ms", "batcher": "litserve", "overhead_per_get": "1ms", "routing": "least-loaded"},
+            "of --routing shared or random",
+        ),
         ({"rate": "5", "slo": "50ms", "burstiness": "2", "gaps": (1.0,) * 100}, "nothing to add"),
         ({"rate": "5", "slo": "50ms", "max_batch": "1.5"}, "not a whole number"),
     ],

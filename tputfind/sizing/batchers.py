@@ -8,12 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import floor
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from tputfind.sizing.demand import Batcher
 
 Rule: TypeAlias = Callable[[float, float, float, float], float]
 """``(free_ms, closed_ms, first_ms, full_ms)`` to the time at which the batch is closed."""
+
+
+_TOKIO_MS: Final = 1.0
+
+
+def held_ms(batcher: Batcher, wait_ms: float) -> float:
+    """Return how long a server that is to let a batch wait so long does so on average.
+
+    mosec's timers are tokio's: they tick in whole milliseconds, and both the tick and the wait for it are rounded up.
+    After batches of 32 on an H200 the next began 6.0 ms later if it had waited than if it was full at once, where 5 had
+    been asked for.
+    """
+    return wait_ms + _TOKIO_MS if batcher == "mosec" else wait_ms
 
 
 def rule_of(batcher: Batcher, wait_ms: float) -> Rule:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
+from math import ceil
 from typing import Annotated, Final, Literal, get_args
 
 import msgspec
@@ -29,7 +30,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     ``burstiness`` is the coefficient of variation of the time between requests: 1 is a Poisson stream, 0 an even one.
     ``gaps`` are times between requests that were recorded, in any unit: they give the stream its shape, and
     ``rate_per_s`` its pace. ``network_ms`` is what the latency target leaves to others; overheads come on top of
-    what the record measured.
+    what the record measured. ``overhead_per_get_ms`` comes before it, for each request that is got out of a queue, and
+    ``overhead_per_answer_ms`` after it, for each answer that goes out, while the device goes on.
     """
 
     rate_per_s: Above0
@@ -42,6 +44,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     routing: Routing = "shared"
     overhead_per_batch_ms: Amount = 0.0
     overhead_per_request_ms: Amount = 0.0
+    overhead_per_get_ms: Amount = 0.0
+    overhead_per_answer_ms: Amount = 0.0
     network_ms: Amount = 0.0
     max_batch: Count | None = None
     seed: CountFromZero = 0
@@ -55,6 +59,12 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     def wait_ms(self) -> float:
         """How long the batcher lets a batch wait for more requests."""
         return DELAYS_MS[self.batcher] if self.delay_ms is None else self.delay_ms
+
+    @property
+    def most_in_window(self) -> int | None:
+        """How many requests can be got while a batch waits for more, or None if nothing bounds that."""
+        bounded = self.overhead_per_get_ms > 0 and self.wait_ms > 0
+        return ceil(self.wait_ms / self.overhead_per_get_ms) if bounded else None
 
     def __post_init__(self) -> None:
         """Check what no single field shows."""
@@ -76,6 +86,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
             (
                 self.batcher == "mosec" and self.delay_ms is not None and self.delay_ms != max(1, int(self.delay_ms)),
                 "--delay of mosec is in whole milliseconds, 1 ms at the least",
+            ),
+            (
+                self.overhead_per_get_ms > 0
+                and (self.batcher != "litserve" or self.routing not in ("shared", "random")),
+                "--overhead-per-get is of --batcher litserve, and of --routing shared or random",
             ),
             (
                 self.gaps is not None and self.burstiness != 1.0,
@@ -146,6 +161,8 @@ _READERS: Final[dict[str, tuple[str, values.Reader]]] = {
     "routing": ("routing", values.one_of(ROUTINGS)),
     "overhead_per_batch": ("overhead_per_batch_ms", _ms),
     "overhead_per_request": ("overhead_per_request_ms", _ms),
+    "overhead_per_get": ("overhead_per_get_ms", _ms),
+    "overhead_per_answer": ("overhead_per_answer_ms", _ms),
     "network": ("network_ms", _ms),
     "max_batch": ("max_batch", values.whole),
     "seed": ("seed", values.count_from_zero),

@@ -102,6 +102,7 @@ def service_of(record: Record, demand: Demand) -> ServiceTimes:
         {row.batch_size: row.latency_ms for row in rows},
         per_batch_ms=demand.overhead_per_batch_ms,
         per_sample_ms=demand.overhead_per_request_ms,
+        per_get_ms=demand.overhead_per_get_ms,
     )
 
 
@@ -177,6 +178,7 @@ class _Search:
     def _caps(self) -> Iterator[int]:
         demand, service, target_ms = self._demand, self.service, self._demand.target_ms
         alone_ms = float(np.quantile(service.curve_ms(1), demand.percentile / 100))
+        alone_ms += demand.overhead_per_get_ms + demand.overhead_per_answer_ms
         if alone_ms > target_ms:
             what = "of requests that are alone" if service.sizes[0] == 1 else f"of batches of {service.sizes[0]}"
             raise NoPlan(
@@ -185,7 +187,7 @@ class _Search:
                 f"--slo {demand.network_ms + alone_ms:.4g}ms is what one device does with nothing to do",
             )
         largest = largest_within(service, target_ms) or 1
-        largest = min(largest, demand.max_batch or largest)
+        largest = min(largest, demand.max_batch or largest, demand.most_in_window or largest)
         half = largest_within(service, target_ms / 2) or 1
         candidates = (1, largest, half, ceil(1.5 * half), *service.sizes)
         yield from (size for size in candidates if size <= largest)
@@ -303,6 +305,20 @@ def _notices(record: Record, outcome: Outcome, search: _Search, demand: Demand) 
             seen=f"the cap is batch {outcome.batch_cap}, the largest that was measured",
             cause="a larger one may need fewer devices, and how long it takes is not known",
             advice="measure larger batches",
+        )
+    if demand.most_in_window == outcome.batch_cap:
+        yield Notice(
+            kind="window",
+            seen=f"no more than {outcome.batch_cap} requests are got in a window of {demand.wait_ms:g} ms",
+            cause=f"each of them takes {demand.overhead_per_get_ms:g} ms to get",
+            advice="a longer --delay lets batches become larger",
+        )
+    if demand.batcher == "litserve" and demand.overhead_per_get_ms == 0:
+        yield Notice(
+            kind="gets",
+            seen="that LitServe gets requests and passes on answers one by one is not in these figures",
+            cause="how long each of them takes was not told",
+            advice="give --overhead-per-get, while which the device does nothing, and --overhead-per-answer",
         )
     if record.spec.transfer == "none" and record.environment.device != "cpu":
         yield Notice(

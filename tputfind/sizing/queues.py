@@ -92,15 +92,13 @@ def _in_order(ends: list[float], marks: list[int], busy_ms: float) -> Served:
 class Workers:
     """Workers that each collect a batch from one queue at the same time: a request goes to who has waited longest.
 
-    So do mosec's and LitServe's. A worker waits for others from its first request on, or from when it is free
-    (``at_once``), in windows without end while nothing comes.
+    So do mosec's. A worker waits for others from its first request on.
     """
 
-    def __init__(self, devices: int, cap: int, span: Spans, wait_ms: float, *, at_once: bool) -> None:
+    def __init__(self, devices: int, cap: int, span: Spans, wait_ms: float) -> None:
         """Take how many there are, and how they collect."""
-        self._cap, self._span, self._wait_ms, self._at_once = cap, span, wait_ms, at_once
+        self._cap, self._span, self._wait_ms = cap, span, wait_ms
         self._batches: list[list[int]] = [[] for _ in range(devices)]
-        self._free_ms = [0.0] * devices
         self._turns = [0] * devices
         self._listening: deque[int] = deque()
         self._events: list[tuple[float, int, int]] = []
@@ -134,7 +132,6 @@ class Workers:
 
     def _begin(self, worker: int, now: float, done_ms: NDArray[np.float64]) -> None:
         batch = self._batches[worker]
-        self._free_ms[worker] = now
         while self._backlog and len(batch) < self._cap:
             batch.append(self._backlog.popleft())
         if len(batch) == self._cap:
@@ -156,10 +153,7 @@ class Workers:
 
     def _wait(self, worker: int, now: float) -> None:
         """Close the batch of a worker, whose first request has come, at the end of the window."""
-        begins = now
-        if self._at_once:
-            begins = self._free_ms[worker] + self._wait_ms * ((now - self._free_ms[worker]) // self._wait_ms)
-        heapq.heappush(self._events, (begins + self._wait_ms, worker, self._turns[worker]))
+        heapq.heappush(self._events, (now + self._wait_ms, worker, self._turns[worker]))
 
     def _run(self, worker: int, now: float, done_ms: NDArray[np.float64]) -> None:
         batch = self._batches[worker]
@@ -170,6 +164,62 @@ class Workers:
         self._count += 1
         self._busy_ms += taken
         heapq.heappush(self._events, (now + taken, worker, -1))
+
+
+class Getters:
+    """Workers that each get one request after the other from one queue, in windows that follow each other.
+
+    So do LitServe's. To get one takes time, of the window too: a batch is closed when it is full, or when its worker
+    has what it was getting as the window ended. Without a window it is closed when nothing waits.
+    """
+
+    def __init__(self, devices: int, cap: int, span: Spans, wait_ms: float, get_ms: float) -> None:
+        """Take how many there are, how long their windows are, and how long it takes to get a request."""
+        self._cap, self._span, self._wait_ms, self._get_ms = cap, span, wait_ms, get_ms
+        self._batches: list[list[int]] = [[] for _ in range(devices)]
+        self._closes_ms = [wait_ms] * devices
+        self._turns = [(0.0, worker, worker) for worker in range(devices)]
+        self._last_turn = devices
+
+    def serve(self, arrivals: Sequence[float]) -> Served:
+        """Serve requests that come at these times."""
+        done_ms = np.zeros(len(arrivals))
+        batches, busy_ms, head = 0, 0.0, 0
+        while self._turns:
+            now, turn, worker = heapq.heappop(self._turns)
+            batch, came = self._batches[worker], arrivals[head] if head < len(arrivals) else inf
+            if batch and self._is_closed(worker, now, came):
+                taken = self._span(len(batch))
+                done_ms[batch] = now + taken
+                batch.clear()
+                batches, busy_ms = batches + 1, busy_ms + taken
+                self._closes_ms[worker] = now + taken + self._wait_ms
+                self._turn(worker, now + taken)
+            elif came <= now and (now < self._closes_ms[worker] or self._wait_ms == 0):
+                batch.append(head)
+                head += 1
+                self._turn(worker, now + self._get_ms)
+            elif batch or came < inf:
+                heapq.heappush(self._turns, (self._wakes(worker, came), turn, worker))
+        return Served(done_ms, batches, busy_ms)
+
+    def _turn(self, worker: int, at: float) -> None:
+        """Let a worker go on from then, behind those that wait already."""
+        self._last_turn += 1
+        heapq.heappush(self._turns, (at, self._last_turn, worker))
+
+    def _is_closed(self, worker: int, now: float, came: float) -> bool:
+        if len(self._batches[worker]) == self._cap:
+            return True
+        return came > now if self._wait_ms == 0 else now >= self._closes_ms[worker]
+
+    def _wakes(self, worker: int, came: float) -> float:
+        """Return when a worker for which nothing is there looks again; its windows pass meanwhile if it has nothing."""
+        if self._batches[worker]:
+            return min(came, self._closes_ms[worker])
+        if self._wait_ms > 0 and came >= self._closes_ms[worker]:
+            self._closes_ms[worker] += self._wait_ms * (1 + (came - self._closes_ms[worker]) // self._wait_ms)
+        return came
 
 
 class Replicas:

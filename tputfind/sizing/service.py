@@ -21,9 +21,16 @@ class ServiceTimes:
     """
 
     def __init__(
-        self, measured: Mapping[int, Sequence[float]], *, per_batch_ms: float = 0, per_sample_ms: float = 0
+        self,
+        measured: Mapping[int, Sequence[float]],
+        *,
+        per_batch_ms: float = 0,
+        per_sample_ms: float = 0,
+        per_get_ms: float = 0,
     ) -> None:
         """Take the samples of every batch size, in ms, and what a server adds to each batch and for each sample.
+
+        ``per_get_ms`` is what passes for each sample before the batch begins, while its device does nothing.
 
         Raises:
             ValueError: nothing was measured.
@@ -37,6 +44,7 @@ class ServiceTimes:
         self._curves: NDArray[np.float64] = np.maximum.accumulate(np.stack(curves), axis=0)
         self._per_batch_ms = per_batch_ms
         self._per_sample_ms = per_sample_ms
+        self._per_get_ms = per_get_ms
 
     @property
     def largest(self) -> int:
@@ -66,7 +74,7 @@ class ServiceTimes:
 
     def per_ms(self, batch_size: int) -> float:
         """Return the samples per ms of a device that always has a full batch of a size; errors as for ``curve_ms``."""
-        return batch_size / self.mean_ms(batch_size)
+        return batch_size / (self.mean_ms(batch_size) + self._per_get_ms * batch_size)
 
     def line_ms(self) -> tuple[float, float]:
         """Return slope and intercept of the straight line through the mean times: ms per sample, and ms per batch."""

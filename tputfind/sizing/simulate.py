@@ -11,9 +11,9 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from tputfind.sizing.arrivals import arrivals_ms, dispersion_of
-from tputfind.sizing.batchers import rule_of
+from tputfind.sizing.batchers import held_ms, rule_of
 from tputfind.sizing.demand import Demand
-from tputfind.sizing.queues import Replicas, Served, Spans, Workers, by_rule, greedy
+from tputfind.sizing.queues import Getters, Replicas, Served, Spans, Workers, by_rule, greedy
 from tputfind.sizing.service import ServiceTimes
 from tputfind.spec import Amount, Count
 from tputfind.stats import t_quantile
@@ -195,11 +195,32 @@ class Server(NamedTuple):
 def serve(arrivals: NDArray[np.float64], devices: int, server: Server, seed: int) -> Served:
     """Return when each of the requests that come at these times, in ms, is answered.
 
-    The seed is that of the times of batches, and of chance in routing.
+    The seed is that of the times of batches, and of chance in routing. The answers of a batch go out one by one.
     """
+    served = _served(arrivals, devices, server, seed)
+    per_answer_ms = server.demand.overhead_per_answer_ms
+    if per_answer_ms == 0:
+        return served
+    return served._replace(done_ms=served.done_ms + per_answer_ms * places_in_batch(served.done_ms))
+
+
+def places_in_batch(done_ms: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return of each request which of its batch it is, from 1 on: those are of one batch that are done at one time."""
+    order = np.argsort(done_ms, kind="stable")
+    in_order = done_ms[order]
+    firsts = np.flatnonzero(np.diff(in_order, prepend=-1.0))
+    numbers = np.arange(len(in_order))
+    places = np.empty_like(numbers)
+    places[order] = 1 + numbers - np.repeat(firsts, np.diff(firsts, append=len(in_order)))
+    return places
+
+
+def _served(arrivals: NDArray[np.float64], devices: int, server: Server, seed: int) -> Served:
+    """Return when the batch of each request is done."""
     cap, service, demand = server
     span = Spans(service, cap, seed)
-    wait_ms, rule = demand.wait_ms, rule_of(demand.batcher, demand.wait_ms)
+    wait_ms = held_ms(demand.batcher, demand.wait_ms)
+    rule = rule_of(demand.batcher, wait_ms)
     at_once = wait_ms == 0 and demand.batcher != "ray"
     if demand.routing == "random" and devices > 1:
         return _split(arrivals, devices, server, seed)
@@ -208,10 +229,13 @@ def serve(arrivals: NDArray[np.float64], devices: int, server: Server, seed: int
     if demand.routing == "two-choices" and devices > 1:
         pairs = iter(np.random.default_rng([seed, 2]).integers(devices, size=(len(arrivals), 2)).tolist())
         return Replicas(devices, cap, span, rule, lambda: next(pairs)).serve(arrivals.tolist())
-    if at_once:
+    get_ms = demand.overhead_per_get_ms
+    if at_once and get_ms == 0:
         return greedy(arrivals.tolist(), devices, cap, span)
-    if demand.batcher in ("mosec", "litserve") and devices > 1:
-        return Workers(devices, cap, span, wait_ms, at_once=demand.batcher == "litserve").serve(arrivals.tolist())
+    if demand.batcher == "litserve" and (devices > 1 or get_ms > 0):
+        return Getters(devices, cap, span, wait_ms, get_ms).serve(arrivals.tolist())
+    if demand.batcher == "mosec" and devices > 1:
+        return Workers(devices, cap, span, wait_ms).serve(arrivals.tolist())
     return by_rule(arrivals.tolist(), devices, cap, span, rule)
 
 
@@ -223,7 +247,7 @@ def _split(arrivals: NDArray[np.float64], devices: int, server: Server, seed: in
     for device in range(devices):
         its_own = np.flatnonzero(device_of == device)
         if len(its_own):
-            served = serve(arrivals[its_own], 1, server, seed + 1000 * device)
+            served = _served(arrivals[its_own], 1, server, seed + 1000 * device)
             done_ms[its_own] = served.done_ms
             batches, busy_ms = batches + served.batches, busy_ms + served.busy_ms
     return Served(done_ms, batches, busy_ms)
