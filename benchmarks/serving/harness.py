@@ -211,8 +211,8 @@ def fitted(record: Record, case: Case, loads: list[Load]) -> Overheads:
     held = held_ms(demand.batcher, demand.wait_ms)
     pauses = np.concatenate([_pauses(load, case.cap, held) for load in loads])
     per_request = max(0.0, float(theilslopes(pauses[:, 1], pauses[:, 0])[0]))
-    late = np.concatenate([_late(load) for load in loads])
-    per_answer = max(0.0, float(theilslopes(late[:_MOST_POINTS, 1], late[:_MOST_POINTS, 0])[0]))
+    late = np.random.default_rng(0).permutation(np.concatenate([_late(load) for load in loads]))[:_MOST_POINTS]
+    per_answer = max(0.0, float(theilslopes(late[:, 1], late[:, 0])[0]))
     per_batch = float(np.median(pauses[:, 1] - per_request * pauses[:, 0]))
     per_get = get_ms() if case.server == "litserve" else 0.0
     overheads = Overheads(max(0.0, per_batch), per_request, per_get, per_answer)
@@ -231,13 +231,11 @@ def _pauses(load: Load, cap: int, held: float) -> NDArray[np.float64]:
 
 
 def _late(load: Load) -> NDArray[np.float64]:
-    """Return of the answers which of their batch they were, and after how many ms they came, in an order by chance."""
+    """Return of the answers which of their batch they were, and how many ms after its end they came."""
     ended = np.array([answer.begun_ms + answer.step_ms for answer in load.answers])
     came = load.due_ms + np.array([answer.latency_ms for answer in load.answers])
     order = np.lexsort([came, ended])
-    places = places_in_batch(ended[order])
-    points = np.column_stack([places, (came - ended)[order]])
-    return np.random.default_rng(0).permutation(points)
+    return np.column_stack([places_in_batch(ended[order]), (came - ended)[order]])
 
 
 def get_ms() -> float:

@@ -1,0 +1,61 @@
+"""The overheads of a server, found by the harness of ``benchmarks/serve.py`` in what a server with known ones did."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tputfind
+
+ROOT = Path(__file__).parents[2]
+PER_BATCH_MS, PER_REQUEST_MS, PER_ANSWER_MS, ON_THE_WAY_MS = 0.8, 0.1, 0.3, 1.5
+CAP, HELD_MS = 32, 6.0
+
+
+@pytest.fixture
+def harness(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "serving"))
+    import harness
+
+    yield harness
+    for name in ("harness", "client", "step"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def served(harness, service, rate_per_s: float, count: int, seed: int):
+    """What a server like mosec does, which holds a batch for 6 ms and is busy for a while after each."""
+    due_ms = np.cumsum(np.random.default_rng(seed).exponential(1000 / rate_per_s, count))
+    came, answers, free, head = due_ms + ON_THE_WAY_MS, [], 0.0, 0
+    while head < count:
+        first = max(free, came[head])
+        full = came[head + CAP - 1] if head + CAP <= count else np.inf
+        begun = min(first + HELD_MS, max(first, full))
+        size = min(CAP, int(np.searchsorted(came[head:], begun, side="right")))
+        step_ms = service.mean_ms(size)
+        for place in range(size):
+            latency_ms = begun + step_ms + PER_ANSWER_MS * (place + 1) - due_ms[head + place]
+            answers.append(harness.Answer(latency_ms, size, step_ms, begun))
+        free = begun + step_ms + PER_BATCH_MS + PER_REQUEST_MS * size
+        head += size
+    return harness.Load(rate_per_s, due_ms, answers)
+
+
+def test_overheads_are_found_at_low_loads_and_tell_the_latencies_of_higher_ones(harness):
+    record = tputfind.load_record(ROOT / "results" / "serving" / "vit_l_16-fp32-nvidia-h200.json")
+    case = harness.Case("vit_l_16", {"dtype": "fp32"}, "mosec", CAP, 5.0)
+    service = harness.service_of(record, case.demand())
+
+    low, middle, high = (
+        served(harness, service, rate_per_s, 6000, seed) for seed, rate_per_s in enumerate((33.0, 165.0, 285.0))
+    )
+    overheads = harness.fitted(record, case, [low, middle])
+
+    assert overheads.per_batch == pytest.approx(PER_BATCH_MS, rel=0.1)
+    assert overheads.per_request == pytest.approx(PER_REQUEST_MS, rel=0.1)
+    assert overheads.per_answer == pytest.approx(PER_ANSWER_MS, rel=0.1)
+    found = harness.simulated(record, case, high.due_ms, overheads)
+    assert found == pytest.approx(high.latency, rel=0.05)
+    assert harness.simulated(record, case, high.due_ms, harness.Overheads()).p99 < 0.9 * high.latency.p99
