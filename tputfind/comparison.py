@@ -15,6 +15,7 @@ from tputfind.record import Record, Row
 from tputfind.spec import REPEATABILITY, Above0, Amount, Count
 from tputfind.stats import CONFIDENCE, Interval, ratio_interval
 from tputfind.summary import THROTTLED_SHARE, fastest, health, host_bound, throughput_interval
+from tputfind.units import format_sizes
 
 Verdict = Literal["same", "faster", "slower", "ambiguous", "not_comparable"]
 TOLERANCE: Final = 0.01
@@ -213,7 +214,7 @@ def _differs(old: Record, new: Record) -> Iterator[str]:
             yield f"{which} was cut short"
         alone = {row.batch_size for row in record.rows} - {row.batch_size for row in other.rows}
         if alone:
-            yield f"only {which} has batch {', '.join(map(str, sorted(alone)))}"
+            yield f"only {which} has batch {format_sizes(alone)}"
 
 
 def _told(name: str, before: object, after: object) -> Iterator[str]:

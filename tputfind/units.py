@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 
 MIB = 2**20
 GIB = 2**30
@@ -11,6 +12,7 @@ GIB = 2**30
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BYTES |= {"KIB": 2**10, "MIB": MIB, "GIB": GIB, "TIB": 2**40, "PIB": 2**50, "EIB": 2**60}
 _MS = {"US": 1e-3, "MS": 1.0, "S": 1e3, "MIN": 60e3, "H": 3600e3}
+_RUN = 3
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]+)\s*")
 
 
@@ -89,3 +91,14 @@ def format_share_up(share: float) -> str:
 def format_ratio(ratio: float) -> str:
     """Print how many times as much: ``180 times``, ``14.2 times``, ``1.46 times``."""
     return f"{ratio:.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
+
+
+def format_sizes(sizes: Iterable[int]) -> str:
+    """Print batch sizes, runs of three or more by their ends: ``1, 2, 8-32``."""
+    runs: list[list[int]] = []
+    for size in sorted(sizes):
+        if runs and size == runs[-1][-1] + 1:
+            runs[-1].append(size)
+        else:
+            runs.append([size])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) >= _RUN else ", ".join(map(str, run)) for run in runs)

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tputfind.units import format_bytes, format_figure, format_known, format_seconds, parse_bytes, parse_ms
+from tputfind.units import (
+    format_bytes,
+    format_figure,
+    format_known,
+    format_seconds,
+    format_sizes,
+    parse_bytes,
+    parse_ms,
+)
 
 
 @pytest.mark.parametrize(
@@ -74,3 +82,17 @@ def test_a_figure_is_rounded_to_two_digits_of_what_is_not_known_of_it(value, sha
 
     assert abs(float(text) - value) <= max(0.05 * share * value, 0.5 * last) * (1 + 1e-9)
     assert len(text) <= len(full) + 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"), [((1, 2), "1, 2"), ((3, 2, 1), "1-3"), ((1, 2, 8, *range(30, 41)), "1, 2, 8, 30-40")]
+)
+def test_runs_of_batch_sizes_are_printed_by_their_ends(sizes, text):
+    assert format_sizes(sizes) == text
+
+
+@given(st.sets(st.integers(1, 60)))
+def test_printed_batch_sizes_are_those_and_no_others(sizes):
+    runs = [run.split("-") for run in filter(None, format_sizes(sizes).split(", "))]
+
+    assert [size for run in runs for size in range(int(run[0]), int(run[-1]) + 1)] == sorted(sizes)

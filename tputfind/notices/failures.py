@@ -8,6 +8,7 @@ from typing import Final
 from tputfind.notices.words import batches, sizes
 from tputfind.record import TRIAL_STEPS, Failure, FailureKind, Notice, Record, Row, Trial
 from tputfind.spec import Mode
+from tputfind.units import format_sizes
 
 ADVICE: Final[dict[FailureKind, str]] = {
     "out_of_memory": "take a smaller batch, dtype or input, or a device with more memory",
@@ -50,7 +51,7 @@ def of_failures(record: Record) -> Iterator[Notice]:
         later = kind.startswith("failed_when")
         yield Notice(
             kind=kind,
-            seen=f"batch {', '.join(map(str, sizes))} {how}: {smallest.message}",
+            seen=f"batch {format_sizes(sizes)} {how}: {smallest.message}",
             cause=_LATER if later else _CAUSES[smallest.kind],
             advice="do not deploy such a batch" if later else advice(smallest.kind, record.spec.mode),
             batch_sizes=sizes,

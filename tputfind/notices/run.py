@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tputfind.record import TRIAL_STEPS, Notice, Record, Row, Trial
-from tputfind.units import format_bytes
+from tputfind.units import format_bytes, format_sizes
 
 NEGLIGIBLE_BYTES: Final = 16 * 2**20
 """Less than this, held by others, is what drivers and monitors keep: it changes no answer that is worth a notice."""
@@ -48,7 +48,7 @@ def _of_alternation(record: Record) -> Iterator[Notice]:
     if failed:
         yield Notice(
             kind="smaller_batches_fail",
-            seen=f"batch {', '.join(map(str, failed))} ran out of memory, though {edge.largest_batch} fits",
+            seen=f"batch {format_sizes(failed)} ran out of memory, though {edge.largest_batch} fits",
             cause=cause,
             advice=f"deploy only batch sizes that were tried{fewer}",
             batch_sizes=tuple(failed),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tputfind.record import Row
+from tputfind.units import format_sizes
 
 
 def sizes(rows: Sequence[Row]) -> tuple[int, ...]:
@@ -20,4 +21,4 @@ def span(least: float, most: float, form: str = ".0%") -> str:
 
 def batches(rows: Sequence[Row]) -> str:
     """Name the batch sizes of rows in a sentence."""
-    return f"batch {', '.join(map(str, sizes(rows)))}"
+    return f"batch {format_sizes(sizes(rows))}"

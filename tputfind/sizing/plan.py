@@ -24,6 +24,7 @@ from tputfind.sizing.service import ServiceTimes
 from tputfind.sizing.simulate import Fleet, Outcome, simulate
 from tputfind.spec import Above0, Count, CountFromZero
 from tputfind.stats import samples_for_percentile
+from tputfind.units import format_sizes
 
 MORE_TRAFFIC: Final = 1.2
 _SEEDS: Final = 5
@@ -285,7 +286,7 @@ def _notices(record: Record, outcome: Outcome, search: _Search, demand: Demand) 
     if few:
         yield Notice(
             kind="few_latency_samples",
-            seen=f"p{demand.percentile:g} takes {needed} latencies; batches of {', '.join(map(str, few))} have fewer",
+            seen=f"p{demand.percentile:g} takes {needed} latencies; batches of {format_sizes(few)} have fewer",
             cause="how long the slowest of them take is not known",
             advice="measure with more --latency-batches and --max-seconds",
         )
