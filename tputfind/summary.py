@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from tputfind.record import Record, Row, Trial
+from tputfind.record import Edge, Record, Row, Trial
 from tputfind.spec import REPEATABILITY
 from tputfind.stats import Interval, mean, mean_interval, median_interval, percentile, widened
 from tputfind.units import format_known
 
+Best = Literal["fastest", "knee", "largest"]
+Answer = Literal[Best, "safe"]
 KNEE_SHARE: Final = 0.95
 HOST_BOUND_SHARE: Final = 0.80
 """trtexec warns from the same share of enqueue time on."""
@@ -47,12 +49,31 @@ def fastest(rows: Sequence[Row]) -> Row | None:
 
 
 def knee(rows: Sequence[Row]) -> Row | None:
-    """Return the smallest batch with at least 95 % of the best row's throughput."""
-    best = fastest(rows)
-    if best is None or best.samples_per_s is None:
+    """Return the smallest batch with at least 95 % of the best row's throughput.
+
+    None where fewer than two rows were timed: of one it is not known whether larger batches would gain anything.
+    """
+    timed = [row.samples_per_s for row in rows if row.samples_per_s is not None]
+    if len(timed) < 2:
         return None
-    enough = KNEE_SHARE * best.samples_per_s
+    enough = KNEE_SHARE * max(timed)
     return min((row for row in rows if (row.samples_per_s or 0.0) >= enough), key=lambda row: row.batch_size)
+
+
+def answers(record: Record) -> list[tuple[Answer, Row]]:
+    """Return the rows that are the answer to something, each with what it answers; one that was not timed is none."""
+    timed = [row for row in record.rows if row.samples_per_s is not None]
+    named: tuple[tuple[Answer, Row | None], ...] = (
+        ("fastest", fastest(timed)),
+        ("knee", knee(timed)),
+        ("largest", _row_of(record.edge, timed)),
+        ("safe", _row_of(record.safe, timed)),
+    )
+    return [(name, row) for name, row in named if row is not None]
+
+
+def _row_of(edge: Edge | None, rows: Sequence[Row]) -> Row | None:
+    return next((row for row in rows if edge is not None and row.batch_size == edge.largest_batch), None)
 
 
 def best_under(rows: Sequence[Row], slo_ms: float, percent: float) -> Row | None:

@@ -216,6 +216,17 @@ def test_marks_and_intervals_are_those_of_the_summary():
     assert all(point.low < point.y < point.high for point in drawn(shown))
 
 
+@pytest.mark.parametrize("rows", [(row(4, 5.0),), (row(1, 4.0), row(4, 5.0), row(5, 10.0))], ids=["one", "three"])
+def test_the_plot_and_the_table_call_the_same_rows_the_best(rows):
+    record = replace(example(), rows=rows, safe=None, notices=())
+
+    marked = {(mark.kind, mark.x) for mark in series.throughput([record]).marks}
+    held = contents([record]).rows
+    remarks = {row.batch_size: line[-1].text for row, line in zip(rows, held.rows, strict=True)}
+
+    assert {(kind, batch) for batch, text in remarks.items() for kind in text.split(", ") if kind} == marked
+
+
 def test_trials_without_a_peak_that_ran_out_of_memory_stand_at_the_limit():
     trials = (
         Trial(batch_size=4, peak_reserved_bytes=2**30),

@@ -12,7 +12,7 @@ from support.records import example, row
 
 from tputfind.record import Edge, Timing
 from tputfind.report import table, terminal
-from tputfind.summary import best_under, fastest, host_bound, knee
+from tputfind.summary import answers, best_under, fastest, host_bound, knee
 
 COLUMNS = (
     "model,phase,device,device_name,dtype,layout,mode,input_shape,batch_size,status,batches,samples_per_s,"
@@ -89,6 +89,23 @@ def test_the_fastest_the_knee_and_the_best_under_an_slo_are_three_questions():
 def test_nothing_timed_has_no_answers():
     assert fastest([]) is None
     assert knee([]) is None
+    assert answers(msgspec.structs.replace(example(), rows=())) == []
+
+
+def test_one_batch_size_has_no_knee_and_the_summary_says_why():
+    alone = msgspec.structs.replace(example(), rows=(example().rows[1], row(4, 5.0)))
+
+    assert [name for name, _ in answers(alone)] == ["fastest", "safe"]
+    assert dict(terminal.summary(alone))["Knee"] == "not known: one batch size was timed"
+    assert dict(terminal.summary(msgspec.structs.replace(alone, rows=())))["Knee"] == "nothing was timed"
+    assert "knee" not in shown(alone)
+
+
+def test_a_row_that_failed_is_the_answer_to_nothing():
+    failed = msgspec.structs.replace(row(5, 10.0), failure=example().rows[1].failure)
+    record = msgspec.structs.replace(example(), rows=(row(1, 4.0), row(4, 5.0), failed))
+
+    assert [(name, one.batch_size) for name, one in answers(record)] == [("fastest", 4), ("knee", 4), ("safe", 4)]
 
 
 def test_a_row_is_host_bound_from_80_percent_on():

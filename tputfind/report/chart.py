@@ -9,10 +9,10 @@ import msgspec
 
 from tputfind import recipes
 from tputfind.record import Record
+from tputfind.summary import Best
 
 Scale = Literal["from_zero", "log2", "log10"]
 Look = Literal["line", "outline", "boxes", "fitted", "failed"]
-Best = Literal["fastest", "knee", "largest"]
 _LONGEST_NAME: Final = 44
 
 

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from tputfind.errors import BadRequest
-from tputfind.report.chart import Axis, Best, Chart, Series, shortened
+from tputfind.report.chart import Axis, Chart, Series, shortened
 from tputfind.report.colours import LIGHT, SERIES
+from tputfind.summary import Best
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -13,7 +13,7 @@ from rich.text import Text
 from tputfind import recipes
 from tputfind.record import Record, Row
 from tputfind.stats import mean, percentile
-from tputfind.summary import compile_s, fastest, format_rate, knee, peak_bytes, throughput_interval
+from tputfind.summary import answers, compile_s, format_rate, peak_bytes, throughput_interval
 from tputfind.units import MIB, format_bytes, format_figure
 
 _WIDE: Final = 100
@@ -63,10 +63,11 @@ def table(records: Sequence[Record], style: box.Box, drawn: Look) -> Table:
     most = max((row.samples_per_s or 0.0 for record in records for row in record.rows), default=0.0)
     for record in records:
         named = [Text(recipes.NAMES[name](record).replace("|", drawn.barrier)) for name in names]
+        best = [row for _, row in answers(record)]
         for row in record.rows:
             seconds = [_figure(compile_s(record, row))] if compiled else []
             figures = [*_cells(record, row, most, drawn), *seconds, remark(record, row)]
-            lines.add_row(*named, *figures, style="bold" if _ranks(record, row) else None)
+            lines.add_row(*named, *figures, style="bold" if any(row is one for one in best) else None)
         lines.add_section()
     return lines
 
@@ -116,14 +117,4 @@ def remark(record: Record, row: Row) -> str:
     if row.failure is not None:
         return row.failure.kind.replace("_", " ")
     kinds = [notice.kind.replace("_", " ") for notice in record.notices if row.batch_size in notice.batch_sizes]
-    return ", ".join([*_ranks(record, row), *kinds])
-
-
-def _ranks(record: Record, row: Row) -> list[str]:
-    """Return what a row is the answer to."""
-    edges = {"largest": record.edge, "safe": record.safe}
-    answers = {"fastest": fastest(record.rows), "knee": knee(record.rows)} | {
-        name: next((one for one in record.rows if edge and one.batch_size == edge.largest_batch), None)
-        for name, edge in edges.items()
-    }
-    return [name for name, answer in answers.items() if answer is row]
+    return ", ".join([*(name for name, answer in answers(record) if answer is row), *kinds])

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from tputfind.record import Record, Row, Trial
 from tputfind.report import windows
-from tputfind.report.chart import Axis, Best, Chart, Level, Look, Mark, Point, Scale, Series, each_record, names_of
+from tputfind.report.chart import Axis, Chart, Level, Look, Mark, Point, Scale, Series, each_record, names_of
 from tputfind.stats import percentile
-from tputfind.summary import fastest, format_rate, knee, peak_bytes, throughput_interval
+from tputfind.summary import Best, answers, format_rate, peak_bytes, throughput_interval
 from tputfind.units import MIB, format_bytes, format_figure
 
 _MOST_POINTS: Final = 450
@@ -79,14 +79,10 @@ def throughput(records: Sequence[Record]) -> Chart:
 
 
 def _best_rows(record: Record) -> Iterator[tuple[Best, Row]]:
-    edge = record.edge
-    largest = next((row for row in record.rows if edge is not None and row.batch_size == edge.largest_batch), None)
-    named: tuple[tuple[Best, Row | None], ...] = (
-        ("fastest", fastest(record.rows)),
-        ("knee", knee(record.rows) if sum(row.samples_per_s is not None for row in record.rows) > 1 else None),
-        ("largest", largest),
-    )
-    yield from ((kind, row) for kind, row in named if row is not None and row.samples_per_s is not None)
+    """Yield the rows that are marked: the safe batch is not, which is a choice and no feature of the curve."""
+    for name, row in answers(record):
+        if name != "safe":
+            yield name, row
 
 
 def _marks(records: Sequence[Record]) -> Iterator[Mark]:

@@ -152,7 +152,7 @@ def summary(record: Record) -> list[tuple[str, str]]:
         ("Largest batch", _largest(record)),
         *([("Safe batch", _safe(record, record.safe))] if record.safe else []),
         ("Fastest batch", _row_text(best)),
-        ("Knee", f"{_row_text(bend)}, the smallest with {KNEE_SHARE:.0%} of the best" if bend else "nothing was timed"),
+        ("Knee", _knee(best, bend)),
         ("Best under SLO", "no --slo was given" if spec.slo_ms is None else _under_slo(record, spec.slo_ms)),
     ]
 
@@ -184,6 +184,12 @@ def _row_text(row: Row | None) -> str:
     if row is None or row.samples_per_s is None:
         return "nothing was timed"
     return f"{row.batch_size}, {format_rate(row)} samples/s"
+
+
+def _knee(best: Row | None, bend: Row | None) -> str:
+    if bend is None:
+        return "nothing was timed" if best is None else "not known: one batch size was timed"
+    return f"{_row_text(bend)}, the smallest with {KNEE_SHARE:.0%} of the best"
 
 
 def _under_slo(record: Record, slo_ms: float) -> str:
