@@ -13,8 +13,8 @@ from tputfind.errors import BadRequest
 from tputfind.recipes import name_of
 from tputfind.record import Record, Row
 from tputfind.spec import REPEATABILITY, Above0, Amount, Count
-from tputfind.stats import CONFIDENCE, Interval, ratio_interval
-from tputfind.summary import THROTTLED_SHARE, fastest, health, host_bound, throughput_interval
+from tputfind.stats import CONFIDENCE, Interval
+from tputfind.summary import THROTTLED_SHARE, fastest, health, host_bound, rate_ratio_interval, throughput_interval
 from tputfind.units import format_sizes
 
 Verdict = Literal["same", "faster", "slower", "ambiguous", "not_comparable"]
@@ -259,7 +259,7 @@ def _beyond(old: Record, new: Record) -> Iterator[Judgement]:
 
 def _judged(old: Row, new: Row, tolerance: float, confidence: float) -> Judgement:
     against = _against(old, new)
-    interval = None if against else _ratio(old, new, confidence)
+    interval = None if against else rate_ratio_interval(new, old, confidence)
     several = min(len([timing for timing in row.timings if timing.device_ms]) for row in (old, new)) > 1
     unknown = "processes differ too much to tell" if several else "timed in one process only"
     verdict: Verdict = (
@@ -286,16 +286,6 @@ def _judged(old: Row, new: Row, tolerance: float, confidence: float) -> Judgemen
 def _share(row: Row) -> float | None:
     interval = throughput_interval(row)
     return None if interval is None else interval.half_width
-
-
-def _ratio(old: Row, new: Row, confidence: float) -> Interval | None:
-    """Return the interval of NEW's rate over OLD's."""
-    spans = [[timing.device_ms for timing in row.timings] for row in (old, new)]
-    interval = ratio_interval(spans[0], spans[1], REPEATABILITY, confidence)
-    if interval is None:
-        return None
-    batches = new.batch_size / old.batch_size
-    return Interval(interval.low * batches, interval.high * batches)
 
 
 def _verdict(interval: Interval, tolerance: float) -> Verdict:

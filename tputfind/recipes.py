@@ -10,7 +10,7 @@ import msgspec
 
 from tputfind.record import Record, Row
 from tputfind.spec import Spec
-from tputfind.summary import fastest, format_rate, throughput_interval
+from tputfind.summary import fastest, format_rate, rate_ratio_interval, throughput_interval
 
 LISTED: Final = "dtype", "layout", "mode"
 """The options that take several values, apart by commas."""
@@ -118,16 +118,25 @@ def _like(spec: Spec, records: Sequence[Record], **parts: str) -> Record | None:
 
 
 def _set_beside(record: Record, plain: Record, what: str) -> Iterator[str]:
-    """Say how many times as fast the best batch of one is as that of the other, if both were timed.
-
-    Where their intervals meet, neither is faster.
-    """
+    """Say how many times as fast the best batch of one is as that of the other, if both were timed."""
     here, there = fastest(record.rows), fastest(plain.rows)
     if here is None or there is None:
         return
     ratio = (here.samples_per_s or 0.0) / (there.samples_per_s or 1.0)
-    one, other = throughput_interval(here), throughput_interval(there)
-    if one is not None and other is not None and one.low <= other.high and other.low <= one.high:
+    if _within_the_noise(here, there):
         yield f"no faster than {what} ({ratio:.2f} times, within the noise)"
     else:
-        yield f"{ratio:.2f} times {what}"
+        times = f"{ratio:.2f}"
+        yield f"{f'{ratio:.3f}' if times == '1.00' else times} times {what}"
+
+
+def _within_the_noise(here: Row, there: Row) -> bool:
+    """Whether the interval of the ratio of two rates, which holds with 95 % by itself, includes 1.
+
+    Where it is not known, as of rows of one process, whether the intervals of the rates meet.
+    """
+    interval = rate_ratio_interval(here, there)
+    if interval is not None:
+        return interval.low <= 1 <= interval.high
+    one, other = throughput_interval(here), throughput_interval(there)
+    return one is not None and other is not None and one.low <= other.high and other.low <= one.high

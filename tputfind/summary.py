@@ -7,7 +7,16 @@ from typing import Final, Literal, NamedTuple
 
 from tputfind.record import Edge, Record, Row, Trial
 from tputfind.spec import REPEATABILITY
-from tputfind.stats import Interval, mean, mean_interval, median_interval, percentile, widened
+from tputfind.stats import (
+    CONFIDENCE,
+    Interval,
+    mean,
+    mean_interval,
+    median_interval,
+    percentile,
+    ratio_interval,
+    widened,
+)
 from tputfind.units import format_known
 
 Best = Literal["fastest", "knee", "largest"]
@@ -116,6 +125,16 @@ def throughput_interval(row: Row) -> Interval | None:
     # As wide, as a share, as that of the time a batch takes: 1 / x has no interval of its own where x may be 0.
     half = widened(interval_ms, REPEATABILITY).half_width
     return Interval(row.samples_per_s * max(0.0, 1 - half), row.samples_per_s * (1 + half))
+
+
+def rate_ratio_interval(above: Row, below: Row, confidence: float = CONFIDENCE) -> Interval | None:
+    """Return the interval of one row's throughput over another's, with ``REPEATABILITY``; None where there is none."""
+    spans = [[timing.device_ms for timing in row.timings] for row in (below, above)]
+    interval = ratio_interval(spans[0], spans[1], REPEATABILITY, confidence)
+    if interval is None:
+        return None
+    batches = above.batch_size / below.batch_size
+    return Interval(interval.low * batches, interval.high * batches)
 
 
 def format_rate(row: Row) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import random
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -13,6 +15,7 @@ from support.records import example, row
 from tputfind import recipes
 from tputfind.record import Failure, Row
 from tputfind.report import snippet, terminal
+from tputfind.summary import throughput_interval
 
 VALUES = {"dtype": ["fp32", "fp16", "bf16"], "layout": ["nchw", "nhwc"], "mode": ["eager", "compile", "cudagraph"]}
 LISTS = {name: st.lists(st.sampled_from(values), min_size=1, max_size=4) for name, values in VALUES.items()}
@@ -84,6 +87,64 @@ def test_a_gain_that_does_not_stand_out_from_the_noise_is_none():
     told = dict(recipes.answers([measured(1.0), measured(0.999, mode="compile")]))
 
     assert told["By mode"] == "fp16 nchw compile no faster than eager (1.00 times, within the noise)"
+
+
+def timed(*processes_ms: float, mode: str = "eager", batch_size: int = 8):
+    """A record of a recipe with one row, timed in processes of which each has its own time for a batch."""
+    timings = tuple(timing for ms in processes_ms for timing in row(batch_size, ms).timings)
+    rows = (msgspec.structs.replace(row(batch_size, 1.0), timings=timings),)
+    return msgspec.structs.replace(measured(1.0, mode=mode), rows=rows)
+
+
+def by_mode(*records):
+    return dict(recipes.answers(records))["By mode"]
+
+
+def test_a_gain_is_told_where_the_ratio_excludes_1_although_the_intervals_meet():
+    plain, compiled = timed(0.99, 1.0, 1.01), timed(0.96, 0.97, 0.98, mode="compile")
+    here, there = (throughput_interval(record.rows[0]) for record in (compiled, plain))
+
+    assert here.low < there.high
+    assert by_mode(plain, compiled) == "fp16 nchw compile 1.03 times eager"
+    assert by_mode(plain, timed(1.02, 1.03, 1.04, mode="compile")) == "fp16 nchw compile 0.97 times eager"
+
+
+def test_a_gain_is_none_where_the_ratio_includes_1():
+    compiled = timed(0.98, 0.99, 1.0, mode="compile")
+
+    told = by_mode(timed(0.99, 1.0, 1.01), compiled)
+
+    assert told == "fp16 nchw compile no faster than eager (1.01 times, within the noise)"
+
+
+def test_the_ratio_is_of_samples_and_not_of_batches():
+    told = by_mode(timed(0.99, 1.0, 1.01), timed(1.98, 2.0, 2.02, mode="compile", batch_size=16))
+
+    assert told == "fp16 nchw compile no faster than eager (1.00 times, within the noise)"
+
+
+def test_a_difference_that_stands_out_never_reads_as_none():
+    assert by_mode(timed(1.0, 1.0), timed(0.9964, 0.9964, mode="compile")) == "fp16 nchw compile 1.004 times eager"
+    assert by_mode(timed(1.0, 1.0), timed(1.004, 1.004, mode="compile")) == "fp16 nchw compile 0.996 times eager"
+
+
+def test_processes_that_differ_without_measure_are_noise():
+    told = by_mode(timed(1.0, 1.0), timed(0.1, 5.0, mode="compile"))
+
+    assert "within the noise" in told
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("apart", [(0.001, 0.001), (0.02, 0.02), (0.002, 0.05)])
+def test_equal_recipes_are_seldom_told_apart_in_simulations(processes, apart):
+    chance = random.Random(processes)
+
+    def one(spread, mode):
+        return timed(*(chance.gauss(1, spread) for _ in range(processes)), mode=mode)
+
+    told = [by_mode(one(apart[0], "eager"), one(apart[1], "compile")) for _ in range(300)]
+
+    assert sum("within the noise" not in text for text in told) <= 27  # 5 % are 15
 
 
 def test_nothing_is_said_of_recipes_of_which_none_was_timed():
