@@ -227,6 +227,50 @@ def test_the_plot_and_the_table_call_the_same_rows_the_best(rows):
     assert {(kind, batch) for batch, text in remarks.items() for kind in text.split(", ") if kind} == marked
 
 
+def scattered(batch_size, *processes_ms):
+    """A row whose processes each have their own time for a batch."""
+    timings = tuple(timing for ms in processes_ms for timing in row(batch_size, ms).timings)
+    return replace(row(batch_size, 1.0), timings=timings)
+
+
+def test_an_interval_that_reaches_above_the_plot_is_said_to_be_cut():
+    wild, tame = scattered(1, 1.0, 3.0), scattered(8, 4.0, 4.01)
+    record = replace(example(), rows=(wild, tame), edge=None, safe=None)
+    (first, *others) = series.charts([record])
+
+    assert [point.x for point in first.cut] == [1]
+    assert first.words.endswith(" Bars cut at the top of the plot: batch 1, up to 3677 samples/s.")
+    assert not any("cut" in one.words for one in others)
+    assert "cut at the top of the plot" in Page(page.to_html([record])).text()
+
+
+def test_of_several_intervals_that_are_cut_the_line_says_how_far_they_reach():
+    rows = tuple(scattered(batch, 1.0, 1.0 + batch) for batch in (1, 2, 4))
+
+    words = series.charts([replace(example(), rows=rows), replace(example(), rows=rows[:1])])[0].words
+
+    assert "Bars cut at the top of the plot: batch 1, 2, 4, up to " in words
+
+
+def test_where_every_interval_ends_in_the_plot_nothing_is_said_of_cuts():
+    for record in (example(), replace(example(), rows=(scattered(8, 4.0, 4.1), scattered(16, 7.0, 7.01)))):
+        first = series.charts([record])[0]
+
+        assert first.cut == ()
+        assert all((point.high or 0.0) <= first.top for point in drawn(first))
+        assert "cut" not in first.words
+
+
+def test_a_plot_ends_where_the_line_says_that_intervals_are_cut():
+    record = replace(example(), rows=(scattered(1, 1.0, 3.0), scattered(8, 4.0, 4.01)), edge=None, safe=None)
+    chart = series.throughput([record])
+
+    axes = plots._figure(chart, colours.LIGHT).axes[0]
+
+    assert axes.get_ylim() == (0, chart.top)
+    assert chart.top == 1.25 * max(point.y for point in drawn(chart))
+
+
 def test_trials_without_a_peak_that_ran_out_of_memory_stand_at_the_limit():
     trials = (
         Trial(batch_size=4, peak_reserved_bytes=2**30),

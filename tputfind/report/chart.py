@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
 
@@ -14,6 +15,8 @@ from tputfind.summary import Best
 Scale = Literal["from_zero", "log2", "log10"]
 Look = Literal["line", "outline", "boxes", "fitted", "failed"]
 _LONGEST_NAME: Final = 44
+_TALLEST_BAR: Final = 1.25
+"""An interval that reaches over the highest throughput by more than this is cut: the points must stay apart."""
 
 
 class Axis(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +83,19 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     def empty(self) -> bool:
         """Whether there is nothing to draw."""
         return not self.series
+
+    @property
+    def top(self) -> float:
+        """The value above which nothing is drawn; infinite where everything is."""
+        highest = max((point.y for series in self.series for point in series.points), default=0.0)
+        return _TALLEST_BAR * highest if self.kind == "throughput" else math.inf
+
+    @property
+    def cut(self) -> tuple[Point, ...]:
+        """The points whose intervals reach above the top."""
+        top = self.top
+        every = (point for series in self.series for point in series.points)
+        return tuple(point for point in every if point.high is not None and point.high > top)
 
 
 def names_of(records: Sequence[Record]) -> list[str]:

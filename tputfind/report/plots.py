@@ -47,8 +47,6 @@ _MOST_MARKERS: Final = 64
 """Of more points than this, markers are small, and intervals have no ends."""
 _MOST_POINTS: Final = 400
 """Of more than this, there is the line alone: a page is to stay under a megabyte."""
-_TALLEST_BAR: Final = 1.25
-"""An interval that reaches over the highest throughput by more than this is cut: the points must stay apart."""
 
 
 def check_installed(option: str) -> None:
@@ -240,12 +238,11 @@ def _limit(axes: Axes, chart: Chart) -> None:
     points = [point for series in chart.series for point in series.points]
     x = [point.x for point in points] + [level.value for level in chart.levels if level.axis == "x"]
     y = [point.y for point in points] + [level.value for level in chart.levels if level.axis == "y"]
-    most = math.inf
-    if chart.kind == "throughput":
-        most = _TALLEST_BAR * max((point.y for point in points), default=0.0)
-    y += [min(end, most) for point in points for end in (point.low, point.high) if end is not None]
+    y += [end for point in points for end in (point.low, point.high) if end is not None]
     _scale(axes, "x", chart.x, x)
     _scale(axes, "y", chart.y, y)
+    if chart.cut:
+        axes.set_ylim(top=chart.top)
 
 
 def _scale(axes: Axes, which: str, axis: Axis, values: Sequence[float]) -> None:

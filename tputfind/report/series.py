@@ -31,7 +31,18 @@ def charts(records: Sequence[Record]) -> list[Chart]:
         windows.clock(records),
         windows.power(records),
     )
-    return [_thinned(chart) for chart in every if not chart.empty]
+    return [_with_cuts(_thinned(chart)) for chart in every if not chart.empty]
+
+
+def _with_cuts(chart: Chart) -> Chart:
+    """Return a chart that says in words which of the intervals that are drawn do not end in it."""
+    cut = chart.cut
+    if not cut:
+        return chart
+    batches = _listed([f"{batch:.0f}" for batch in sorted({point.x for point in cut})])
+    farthest = format_figure(max(point.high or 0.0 for point in cut))
+    words = f"Bars cut at the top of the plot: batch {batches}, up to {farthest} samples/s."
+    return replace(chart, words=f"{chart.words} {words}")
 
 
 def _thinned(chart: Chart) -> Chart:

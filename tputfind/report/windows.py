@@ -52,7 +52,11 @@ def _over_windows(
 
 
 def _windows(record: Record) -> Iterator[Health | None]:
-    """Yield the device's health in every window: rows take turns, each with a process, until they have all theirs."""
+    """Yield the device's health in every window, the first of each row, then the second, and so on.
+
+    Rows take turns in this order, but for one that the search timed by itself, before the others: when a window was is
+    not in the record.
+    """
     rounds = max((len(row.timings) for row in record.rows), default=0)
     for number in range(rounds):
         yield from (row.timings[number].health for row in record.rows if number < len(row.timings))
