@@ -19,7 +19,8 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parent / "serving"))
 
 import numpy as np
-from harness import Case, Load, Overheads, fitted, loaded, measured, most_per_s, pace, served, simulated
+from client import Answer
+from harness import Case, Load, Overheads, fitted, get_ms, loaded, measured, most_per_s, pace, served, simulated
 
 import tputfind
 from tputfind.record import Record
@@ -76,6 +77,8 @@ def main() -> None:
     asked.add_argument("--threads", type=int, help="of the model, on a CPU on which server and client have to run too")
     asked.add_argument("--record", help="of the model; without one it is measured")
     asked.add_argument("--output", help="folder for the record that is measured")
+    asked.add_argument("--per-get", type=float, help="what LitServe takes to get a request, in ms; else it is measured")
+    asked.add_argument("--again", help="a file of --raw: nothing is served, and what it holds predicted anew")
     asked.add_argument("--raw", help="a .npz file: of every request when it was due, and its answer")
     asked.add_argument("--csv")
     given = asked.parse_args()
@@ -83,7 +86,14 @@ def main() -> None:
         os.environ["OMP_NUM_THREADS"] = str(given.threads)
     case = Case(given.model, json.loads(given.options), given.server, given.cap, given.wait, clients=given.clients)
     record = tputfind.load_record(given.record) if given.record else measured(case, given.output)
-    loads, overheads = driven(case, record, given.seconds, given.requests)
+    if record.spec.model != case.model or max(row.batch_size for row in record.rows) < case.cap:
+        asked.error(f"--record is of {record.spec.model}, or of smaller batches than --cap")
+    per_get = given.per_get if given.per_get is not None else get_ms() if case.server == "litserve" else 0.0
+    if given.again:
+        loads = read(given.again)
+        overheads = fitted(record, case, [loads[load] for load in FITTED], per_get)
+    else:
+        loads, overheads = driven(case, record, given.seconds, given.requests, per_get)
     if given.raw:
         np.savez_compressed(
             given.raw,
@@ -96,17 +106,29 @@ def main() -> None:
         pd.DataFrame([line._asdict() for line in lines]).to_csv(given.csv, index=False, float_format="%.5g")
 
 
-def driven(case: Case, record: Record, seconds: float, requests: int) -> tuple[dict[float, Load], Overheads]:
+def driven(
+    case: Case, record: Record, seconds: float, requests: int, per_get: float = 0.0
+) -> tuple[dict[float, Load], Overheads]:
     """Return the answers under every load, of so many seconds or requests at least, and the overheads."""
     loads: dict[float, Load] = {}
-    overheads = Overheads()
+    overheads = Overheads(per_get=per_get)
     with served(case) as port:
         for load in (*FITTED, *PREDICTED):
             rate_per_s = load * most_per_s(record, case, overheads)
             loads[load] = loaded(port, case, rate_per_s, max(requests, int(seconds * rate_per_s)))
             if load == FITTED[-1]:
-                overheads = fitted(record, case, list(loads.values()))
+                overheads = fitted(record, case, list(loads.values()), per_get)
     return loads, overheads
+
+
+def read(path: str) -> dict[float, Load]:
+    """Return the answers under every load that a file of ``--raw`` holds."""
+    loads = {}
+    with np.load(path) as file:
+        for name in file.files:
+            due_ms, answers = file[name][:, 0], file[name][:, 1:].tolist()
+            loads[float(name)] = Load(1000 * len(due_ms) / due_ms[-1], due_ms, [Answer(*each) for each in answers])
+    return loads
 
 
 def compare(case: Case, record: Record, loads: dict[float, Load], overheads: Overheads) -> list[Line]:

@@ -75,12 +75,12 @@ def main() -> None:
         clients=given.clients,
     )  # fmt: skip
     demand = msgspec.structs.replace(overheads.on(case.demand()), slo_ms=given.slo, network_ms=overheads.beside)
-    lines = list(held(record, case, demand, given.devices, given.seconds))
+    lines = list(driven(record, case, demand, given.devices, given.seconds))
     if given.csv:
         pd.DataFrame([line._asdict() for line in lines]).to_csv(given.csv, index=False, float_format="%.5g")
 
 
-def held(record: Record, case: Case, demand: Demand, most_devices: int, seconds: float) -> Iterator[Line]:
+def driven(record: Record, case: Case, demand: Demand, most_devices: int, seconds: float) -> Iterator[Line]:
     """Yield and print a line for every number of devices under every rate."""
     for enough in range(1, most_devices + 1):
         most_per_s = _most_per_s(record, demand, enough)
@@ -103,7 +103,7 @@ def held(record: Record, case: Case, demand: Demand, most_devices: int, seconds:
 
 
 def _most_per_s(record: Record, demand: Demand, devices: int) -> float:
-    """Return the highest rate that so many devices are enough for, to a thousandth."""
+    """Return the highest rate that so many devices are enough for, to a fifth of a percent of what they do at most."""
     low, high = 0.0, 2.0 * devices * max(row.samples_per_s or 0.0 for row in record.rows)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

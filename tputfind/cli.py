@@ -206,8 +206,10 @@ def forecast(model: str, memory: str | None, csv_file: str | None, **options: An
 @click.option("--arrivals", metavar="FILE", help="times of recorded requests, as CSV: the stream has their shape")
 @click.option("--overhead-per-batch", metavar="TIME", help="that the server adds to a batch  [0]")
 @click.option("--overhead-per-request", metavar="TIME", help="and for each request in it, copies included  [0]")
-@click.option("--overhead-per-get", metavar="TIME", help="for LitServe to get a request from its queue  [0]")
-@click.option("--overhead-per-answer", metavar="TIME", help="between the answers of a batch, as they go out  [0]")
+@click.option("--overhead-per-get", metavar="TIME", help="for LitServe to get each request from its queue  [0]")
+@click.option(
+    "--overhead-per-answer", metavar="TIME", help="for each answer, one after the other, while the device goes on  [0]"
+)
 @click.option("--network", metavar="TIME", help="of the latency target  [0]")
 @click.option("--max-batch", metavar="N", help="no batch above this")
 @click.option("--price", "price_file", metavar="FILE", help="CSV of device, price_per_hour, currency, source, date")

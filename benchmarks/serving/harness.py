@@ -200,22 +200,27 @@ def latency_of(latencies_ms: NDArray[np.float64]) -> Latency:
     return Latency(float(steady.mean()), *(float(value) for value in np.quantile(steady, [0.5, 0.95, 0.99])))
 
 
-def fitted(record: Record, case: Case, loads: list[Load]) -> Overheads:
+def fitted(record: Record, case: Case, loads: list[Load], per_get: float = 0.0) -> Overheads:
     """Return the overheads of a server with one device, from when its batches began and its answers came.
 
     What it adds to a batch and for each request in it is seen where requests waited as the batch before ended: the
-    device then did nothing for as long as the server holds a batch back by its rule, and for the overheads. How long
-    LitServe needs to get a request is measured by itself. What is left of the median latency lies beside the queue.
+    device then did nothing for as long as the server holds a batch back by its rule, and for the overheads. The answers
+    of a batch come one after the other from then on. How long it takes to get a request does not show at low loads, and
+    is told. What is left of the median latency lies beside the queue.
+
+    Raises:
+        ValueError: there is nothing to see them by, as with batches of one.
     """
+    if case.cap == 1:
+        raise ValueError("overheads are not found with batches of one")
     demand = case.demand()
     held = held_ms(demand.batcher, demand.wait_ms)
-    pauses = np.concatenate([_pauses(load, case.cap, held) for load in loads])
+    pauses = _some(np.concatenate([_pauses(load, case.cap, held) for load in loads]))
     per_request = max(0.0, float(theilslopes(pauses[:, 1], pauses[:, 0])[0]))
-    late = np.random.default_rng(0).permutation(np.concatenate([_late(load) for load in loads]))[:_MOST_POINTS]
+    per_batch = max(0.0, float(np.median(pauses[:, 1] - per_request * pauses[:, 0])))
+    late = _some(np.concatenate([_late(load, per_batch, per_request) for load in loads]))
     per_answer = max(0.0, float(theilslopes(late[:, 1], late[:, 0])[0]))
-    per_batch = float(np.median(pauses[:, 1] - per_request * pauses[:, 0]))
-    per_get = get_ms() if case.server == "litserve" else 0.0
-    overheads = Overheads(max(0.0, per_batch), per_request, per_get, per_answer)
+    overheads = Overheads(per_batch, per_request, per_get, per_answer)
     rest = [load.latency.p50 - simulated(record, case, load.due_ms, overheads).p50 for load in loads]
     return overheads._replace(beside=max(0.0, float(np.mean(rest))))
 
@@ -230,12 +235,20 @@ def _pauses(load: Load, cap: int, held: float) -> NDArray[np.float64]:
     return np.column_stack([sizes[:-1], begun[1:] - ended[:-1] - held])[waited]
 
 
-def _late(load: Load) -> NDArray[np.float64]:
-    """Return of the answers which of their batch they were, and how many ms after its end they came."""
-    ended = np.array([answer.begun_ms + answer.step_ms for answer in load.answers])
-    came = load.due_ms + np.array([answer.latency_ms for answer in load.answers])
-    order = np.lexsort([came, ended])
-    return np.column_stack([places_in_batch(ended[order]), (came - ended)[order]])
+def _late(load: Load, per_batch: float, per_request: float) -> NDArray[np.float64]:
+    """Return of the answers which of their batch they were, and how many ms after it and its overheads they came.
+
+    In the order of requests, as servers answer: that in which they came would take scatter for time between them.
+    """
+    told = np.array([(each.begun_ms, each.step_ms, each.batch_size, each.latency_ms) for each in load.answers])
+    done = told[:, 0] + told[:, 1] + per_batch + per_request * told[:, 2]
+    batch = np.unique(told[:, 0], return_inverse=True)[1]
+    return np.column_stack([places_in_batch(batch), load.due_ms + told[:, 3] - done])
+
+
+def _some(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return as many of them, by chance, as pairs can be made of."""
+    return np.random.default_rng(0).permutation(points)[:_MOST_POINTS]
 
 
 def get_ms() -> float:

@@ -12,7 +12,7 @@ import tputfind
 
 ROOT = Path(__file__).parents[2]
 PER_BATCH_MS, PER_REQUEST_MS, PER_ANSWER_MS, ON_THE_WAY_MS = 0.8, 0.1, 0.3, 1.5
-CAP, HELD_MS = 32, 6.0
+CAP, HELD_MS, SCATTER_MS = 32, 6.0, 0.5
 
 
 @pytest.fixture
@@ -29,16 +29,17 @@ def served(harness, service, rate_per_s: float, count: int, seed: int):
     """What a server like mosec does, which holds a batch for 6 ms and is busy for a while after each."""
     due_ms = np.cumsum(np.random.default_rng(seed).exponential(1000 / rate_per_s, count))
     came, answers, free, head = due_ms + ON_THE_WAY_MS, [], 0.0, 0
+    scatter = np.random.default_rng([seed, 1])
     while head < count:
         first = max(free, came[head])
         full = came[head + CAP - 1] if head + CAP <= count else np.inf
         begun = min(first + HELD_MS, max(first, full))
         size = min(CAP, int(np.searchsorted(came[head:], begun, side="right")))
         step_ms = service.mean_ms(size)
-        for place in range(size):
-            latency_ms = begun + step_ms + PER_ANSWER_MS * (place + 1) - due_ms[head + place]
-            answers.append(harness.Answer(latency_ms, size, step_ms, begun))
         free = begun + step_ms + PER_BATCH_MS + PER_REQUEST_MS * size
+        for place in range(size):
+            late_ms = PER_ANSWER_MS * (place + 1) + scatter.exponential(SCATTER_MS)
+            answers.append(harness.Answer(free + late_ms - due_ms[head + place], size, step_ms, begun))
         head += size
     return harness.Load(rate_per_s, due_ms, answers)
 

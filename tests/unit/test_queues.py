@@ -168,6 +168,27 @@ def test_answers_that_go_out_one_by_one_are_late_by_their_place_in_the_batch(rou
     assert (one_by_one.batches, one_by_one.busy_ms) == (together.batches, together.busy_ms)
 
 
+def test_answers_wait_for_those_of_the_batches_before_on_the_line_of_a_device():
+    """Each batch of 8 takes 9 ms, and its answers 16."""
+    demand = stream(1000, overhead_per_answer_ms=2.0)
+
+    served = serve(np.zeros(24), 1, Server(8, LINE, demand), seed=1)
+
+    assert served.done_ms.tolist() == [9.0 + 2.0 * place for place in range(1, 25)]
+
+
+def test_batches_that_end_at_one_time_are_two():
+    demand = stream(1000, overhead_per_answer_ms=0.5)
+
+    served = serve(np.zeros(16), 2, Server(8, LINE, demand), seed=1)
+
+    assert sorted(served.done_ms) == [9.0 + 0.5 * place for place in range(1, 9) for _ in range(2)]
+
+
+def test_a_window_shorter_than_what_a_clock_tells_ends():
+    assert Getters(1, 8, spans(8), wait_ms=0.001, get_ms=0.001).serve([2e13]).batches == 1
+
+
 def test_a_wait_of_mosec_is_longer_by_the_ticks_of_its_timer():
     demand = stream(1.0, batcher="mosec", delay_ms=5.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -122,7 +123,7 @@ def test_a_target_below_what_a_request_alone_takes_is_no_plan_and_the_closest_is
         plan(record(), wanted(100, 3.0, network="1ms"))
 
     assert refused.value.exit_code == 6
-    assert "--slo 4.45" in refused.value.hint
+    assert "no --slo below 4.45" in refused.value.hint
 
 
 def test_a_batch_that_now_and_then_takes_longer_than_the_target_is_no_plan_however_many_devices():
@@ -174,8 +175,43 @@ def test_requests_that_are_got_one_by_one_bound_a_batch_and_take_more_devices(ro
     assert one_by_one.outcome.batch_cap <= 25 < at_once.outcome.batch_cap
     assert one_by_one.outcome.devices > at_once.outcome.devices
     assert one_by_one.outcome.load < 1
-    assert [notice.kind for notice in at_once.notices if notice.kind in ("window", "gets")] == ["gets"]
-    assert [notice.kind for notice in one_by_one.notices if notice.kind in ("window", "gets")] == ["window"]
+    assert "window" not in [notice.kind for notice in at_once.notices]
+    assert "window" in [notice.kind for notice in one_by_one.notices]
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({}, "--overhead-per-get, --overhead-per-answer"),
+        ({"overhead_per_get": 0.01}, "--overhead-per-answer"),
+        ({"overhead_per_answer": 0.01}, "--overhead-per-get"),
+        ({"routing": "least-loaded"}, "--overhead-per-answer"),
+        ({"overhead_per_get": 0.01, "overhead_per_answer": 0.01}, None),
+    ],
+)
+def test_what_litserve_does_for_each_request_is_asked_for_where_it_is_not_told(given, missing):
+    found = plan(record(), wanted(2000, 60.0, batcher="litserve", delay=5.0, **given))
+
+    seen = [notice.seen for notice in found.notices if notice.kind == "one_by_one"]
+    assert [each.rpartition(": ")[2] for each in seen] == ([missing] if missing else [])
+
+
+def test_answers_that_go_out_one_by_one_bound_what_a_device_does():
+    found = plan(record(), wanted(3500, 60.0, overhead_per_answer=1.0))
+
+    assert found.outcome.devices >= 4
+    assert found.outcome.load < 1
+    assert found.fewer is not None
+    assert found.fewer_fails
+
+
+def test_the_shortest_target_that_is_named_is_not_refused_as_too_short():
+    with pytest.raises(NoPlan) as refused:
+        plan(record(), wanted(100, 1.0))
+    named_ms = float(refused.value.hint.split()[3].removesuffix("ms"))
+
+    alone_ms = float(np.quantile(service_of(record(), wanted()).curve_ms(1), 0.99))
+    assert alone_ms <= named_ms <= 1.001 * alone_ms
 
 
 def test_what_the_network_takes_is_not_there_for_waiting():
@@ -284,6 +320,8 @@ def test_a_record_without_a_plan_is_told_of_beside_those_that_have_one():
             {"rate": "5", "slo": "50ms", "batcher": "litserve", "overhead_per_get": "1ms", "routing": "least-loaded"},
             "of --routing shared or random",
         ),
+        ({"rate": "5", "slo": "50ms", "batcher": "triton", "delay": "0.1us"}, "1us at the least"),
+        ({"rate": "5", "slo": "50ms", "batcher": "litserve", "overhead_per_get": 1e-316}, "1us at the least"),
         ({"rate": "5", "slo": "50ms", "burstiness": "2", "gaps": (1.0,) * 100}, "nothing to add"),
         ({"rate": "5", "slo": "50ms", "max_batch": "1.5"}, "not a whole number"),
     ],
@@ -304,7 +342,7 @@ def test_twice_the_batch_time_is_the_rule_of_nexus():
     service = service_of(record(0.3, 3.0), wanted())
 
     assert formulas.largest_within(service, 15.0) == 40
-    assert formulas.devices_by_batch_time(service, 20_000, 30.0, 2) == formulas.devices_by_batch_time(
-        service, 20_000, 15.0, 1
+    assert formulas.devices_by_batch_time(service, 20_000, 256, 30.0, 2) == formulas.devices_by_batch_time(
+        service, 20_000, 256, 15.0, 1
     )
-    assert formulas.devices_by_batch_time(service, 20_000, 3.0, 1) is None
+    assert formulas.devices_by_batch_time(service, 20_000, 256, 3.0, 1) is None

@@ -18,6 +18,13 @@ from tputfind.sizing.plan import MORE_TRAFFIC, Plan
 from tputfind.sizing.simulate import Outcome, cell_of
 from tputfind.units import format_figure
 
+_OVERHEADS = {
+    "overhead_per_batch_ms": "a batch",
+    "overhead_per_request_ms": "a request",
+    "overhead_per_get_ms": "to get it",
+    "overhead_per_answer_ms": "an answer",
+}
+"""Fields of a demand, in words."""
 _COLUMNS = [
     "model",
     "recipe",
@@ -30,6 +37,8 @@ _COLUMNS = [
     "delay_ms",
     "routing",
     "burstiness",
+    *_OVERHEADS,
+    "network_ms",
     "devices",
     "batch_cap",
     "load",
@@ -113,6 +122,9 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     by_time = f"a batch within the target {rules.naive or 'none'}, two of them (Nexus) {rules.nexus or 'none'}"
     yield "Rules of thumb", f"full batches {rules.full_batches}, {by_time}, closed-form mean {rules.mean or 'none'}"
     yield "A batch takes", f"about {plan.intercept_ms:.3g} ms and {plan.slope_ms:.3g} ms a sample"
+    added = [f"{getattr(demand, name):g} ms {words}" for name, words in _OVERHEADS.items() if getattr(demand, name)]
+    if added:
+        yield "Overheads", ", ".join(added)
     if plan.price is not None and plan.cost_per_hour is not None and plan.cost_per_million is not None:
         source = ": ".join(filter(None, (plan.price.device, f"{plan.price.source} {plan.price.date}".strip())))
         hour, million = (_cost(one, plan.price.currency) for one in (plan.cost_per_hour, plan.cost_per_million))
@@ -205,6 +217,8 @@ def _line(plan: Plan) -> dict[str, object]:
         "delay_ms": plan.delay_ms,
         "routing": demand.routing,
         "burstiness": "" if plan.arrivals else demand.burstiness,
+        **{name: getattr(demand, name) for name in _OVERHEADS},
+        "network_ms": demand.network_ms,
         **_figures(plan.outcome),
         "mean_batch": plan.outcome.mean_batch,
         "latency_ms_tail_low": plan.outcome.tail_low_ms,

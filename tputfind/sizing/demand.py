@@ -18,6 +18,9 @@ Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray"]
 Routing = Literal["shared", "random", "least-loaded", "two-choices"]
 BATCHERS: Final = get_args(Batcher)
 ROUTINGS: Final = get_args(Routing)
+GETTING: Final[tuple[Routing, ...]] = "shared", "random"
+"""Routings with which LitServe's way to get requests one by one is simulated."""
+_SHORTEST_MS: Final = 1e-3
 DELAYS_MS: Final[dict[Batcher, float]] = {"greedy": 0.0, "triton": 0.0, "mosec": 10.0, "litserve": 0.0, "ray": 10.0}
 """How long each server lets a batch wait for more requests, unless it is told otherwise."""
 _FEWEST_ARRIVALS: Final = 100
@@ -88,9 +91,12 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
                 "--delay of mosec is in whole milliseconds, 1 ms at the least",
             ),
             (
-                self.overhead_per_get_ms > 0
-                and (self.batcher != "litserve" or self.routing not in ("shared", "random")),
+                self.overhead_per_get_ms > 0 and (self.batcher != "litserve" or self.routing not in GETTING),
                 "--overhead-per-get is of --batcher litserve, and of --routing shared or random",
+            ),
+            (
+                0 < self.wait_ms < _SHORTEST_MS or 0 < self.overhead_per_get_ms < _SHORTEST_MS,
+                "--delay and --overhead-per-get are 0, or 1us at the least",
             ),
             (
                 self.gaps is not None and self.burstiness != 1.0,

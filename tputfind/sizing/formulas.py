@@ -8,19 +8,22 @@ from math import ceil, exp, inf
 from tputfind.sizing.service import ServiceTimes
 
 
-def devices_at_full_batch(service: ServiceTimes, rate_per_s: float) -> int:
-    """Return how many devices could just keep up if every batch were the one of the highest throughput."""
-    return ceil(rate_per_s / 1000 / max(service.per_ms(size) for size in service.sizes))
+def devices_at_full_batch(service: ServiceTimes, rate_per_s: float, cap: int) -> int:
+    """Return how many devices could just keep up if every batch were the one of the highest throughput, up to a cap."""
+    sizes = [size for size in service.sizes if size < cap]
+    return ceil(rate_per_s / 1000 / max(service.per_ms(size) for size in (*sizes, cap)))
 
 
-def devices_by_batch_time(service: ServiceTimes, rate_per_s: float, target_ms: float, times: int) -> int | None:
-    """Return how many devices it takes if a request takes so many times as long as its batch.
+def devices_by_batch_time(
+    service: ServiceTimes, rate_per_s: float, cap: int, target_ms: float, times: int
+) -> int | None:
+    """Return how many devices it takes if a request takes so many times as long as its batch, which is up to a cap.
 
     Once is the naive rule. Twice is Nexus's (Shen et al., SOSP 2019): a request just misses a batch, waits for it, and
     is in the next. None where no batch is that fast.
     """
     batch_size = largest_within(service, target_ms / times)
-    return None if batch_size is None else ceil(rate_per_s / 1000 / service.per_ms(batch_size))
+    return None if batch_size is None else ceil(rate_per_s / 1000 / service.per_ms(min(batch_size, cap)))
 
 
 def largest_within(service: ServiceTimes, most_ms: float) -> int | None:
@@ -60,6 +63,7 @@ def devices_by_mean(service: ServiceTimes, rate_per_s: float, target_ms: float) 
     None where one that has nothing to do has not.
     """
     slope_ms, intercept_ms = service.line_ms()
+    slope_ms += service.per_get_ms
     if slope_ms + intercept_ms >= target_ms:
         return None
 

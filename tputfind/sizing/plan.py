@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
+from math import ceil, floor, log10
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -20,11 +20,10 @@ from tputfind.sizing.formulas import (
     devices_by_mean,
     largest_within,
 )
+from tputfind.sizing.plan_notices import notices
 from tputfind.sizing.service import ServiceTimes
 from tputfind.sizing.simulate import Fleet, Outcome, simulate
 from tputfind.spec import Above0, Count, CountFromZero
-from tputfind.stats import samples_for_percentile
-from tputfind.units import format_sizes
 
 MORE_TRAFFIC: Final = 1.2
 _SEEDS: Final = 5
@@ -34,8 +33,6 @@ _NEAR: Final = 1.3
 _MORE_EFFORT: Final = 4.0
 _FEWEST_SAMPLES: Final = 10
 _MOST_DEVICES: Final = 10_000_000
-_TOLD: Final = "cut_short", "throttled", "wide_interval", "not_settled", "unfinished", "host_bound", "spread"
-"""Kinds of notices of rows that bear on how long a batch takes."""
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +101,7 @@ def service_of(record: Record, demand: Demand) -> ServiceTimes:
         per_batch_ms=demand.overhead_per_batch_ms,
         per_sample_ms=demand.overhead_per_request_ms,
         per_get_ms=demand.overhead_per_get_ms,
+        per_answer_ms=demand.overhead_per_answer_ms,
     )
 
 
@@ -141,15 +139,15 @@ def plan(record: Record, demand: Demand, price: Price | None = None) -> Plan:
         fewer_fails=found.fewer is None or found.fewer.misses(target_ms),
         more_traffic=more_traffic,
         rules=Rules(
-            full_batches=devices_at_full_batch(search.service, rate_per_s),
-            naive=devices_by_batch_time(search.service, rate_per_s, target_ms, 1),
-            nexus=devices_by_batch_time(search.service, rate_per_s, target_ms, 2),
+            full_batches=devices_at_full_batch(search.service, rate_per_s, search.most),
+            naive=devices_by_batch_time(search.service, rate_per_s, search.most, target_ms, 1),
+            nexus=devices_by_batch_time(search.service, rate_per_s, search.most, target_ms, 2),
             mean=devices_by_mean(search.service, rate_per_s, target_ms),
         ),
         slope_ms=slope_ms,
         intercept_ms=intercept_ms,
         delay_ms=demand.wait_ms,
-        notices=tuple(_notices(record, outcome, search, demand)),
+        notices=tuple(notices(record, outcome, search.service.largest, demand)),
         price=price,
         cost_per_hour=per_hour,
         cost_per_million=None if per_hour is None else per_hour / (3600 * rate_per_s) * 1e6,
@@ -172,6 +170,7 @@ class _Search:
     def __init__(self, service: ServiceTimes, demand: Demand) -> None:
         self.service = service
         self._demand = demand
+        self.most = min((service.largest, *filter(None, (demand.max_batch, demand.most_in_window))))
         self.caps = sorted(set(self._caps()))
         self._best: dict[int, Outcome] = {}
         self._full: dict[Fleet, Outcome] = {}
@@ -185,10 +184,10 @@ class _Search:
             raise NoPlan(
                 f"no device is fast enough: {demand.percentile:g} % {what} take up to {alone_ms:.4g} ms, and the "
                 f"target is {target_ms:g} ms",
-                f"--slo {demand.network_ms + alone_ms:.4g}ms is what one device does with nothing to do",
+                f"no --slo below {_rounded_up(demand.network_ms + alone_ms):g}ms can be met",
             )
         largest = largest_within(service, target_ms) or 1
-        largest = min(largest, demand.max_batch or largest, demand.most_in_window or largest)
+        largest = min(largest, self.most)
         half = largest_within(service, target_ms / 2) or 1
         candidates = (1, largest, half, ceil(1.5 * half), *service.sizes)
         yield from (size for size in candidates if size <= largest)
@@ -279,52 +278,7 @@ class _Search:
         return [fleet for fleet in fleets if fleet.load(self.service) < 1]
 
 
-def _notices(record: Record, outcome: Outcome, search: _Search, demand: Demand) -> Iterator[Notice]:
-    needed = samples_for_percentile(demand.percentile)
-    few = [row.batch_size for row in record.rows if row.failure is None and len(row.latency_ms) < needed]
-    few = [size for size in few if size <= outcome.batch_cap]
-    if few:
-        yield Notice(
-            kind="few_latency_samples",
-            seen=f"p{demand.percentile:g} takes {needed} latencies; batches of {format_sizes(few)} have fewer",
-            cause="how long the slowest of them take is not known",
-            advice="measure with more --latency-batches and --max-seconds",
-        )
-    used = [row.batch_size for row in record.rows if row.batch_size <= outcome.batch_cap]
-    told = [notice for notice in record.notices if notice.kind in _TOLD and set(notice.batch_sizes) & set(used)]
-    yield from (msgspec.structs.replace(notice, batch_sizes=()) for notice in told)
-    if record.finished is None:
-        yield Notice(
-            kind="interrupted",
-            seen="the record was cut short",
-            cause="the run that made it was interrupted",
-            advice="tputfind --resume goes on with it",
-        )
-    if outcome.batch_cap == search.service.largest:
-        yield Notice(
-            kind="largest_measured",
-            seen=f"the cap is batch {outcome.batch_cap}, the largest that was measured",
-            cause="a larger one may need fewer devices, and how long it takes is not known",
-            advice="measure larger batches",
-        )
-    if demand.most_in_window == outcome.batch_cap:
-        yield Notice(
-            kind="window",
-            seen=f"no more than {outcome.batch_cap} requests are got in a window of {demand.wait_ms:g} ms",
-            cause=f"each of them takes {demand.overhead_per_get_ms:g} ms to get",
-            advice="a longer --delay lets batches become larger",
-        )
-    if demand.batcher == "litserve" and demand.overhead_per_get_ms == 0:
-        yield Notice(
-            kind="gets",
-            seen="that LitServe gets requests and passes on answers one by one is not in these figures",
-            cause="how long each of them takes was not told",
-            advice="give --overhead-per-get, while which the device does nothing, and --overhead-per-answer",
-        )
-    if record.spec.transfer == "none" and record.environment.device != "cpu":
-        yield Notice(
-            kind="copies",
-            seen="the times of batches are without copies between host and device",
-            cause="the record was made without --transfer",
-            advice="measure with --transfer both, or give --overhead-per-request",
-        )
+def _rounded_up(value: float) -> float:
+    """Return a value above 0 with four digits, and no less than it is."""
+    step = 10.0 ** (floor(log10(value)) - 3)
+    return ceil(value / step) * step

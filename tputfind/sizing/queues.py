@@ -20,9 +20,10 @@ _DRAWS = 2**16
 
 
 class Served(NamedTuple):
-    """When each request is answered, in the order in which they came, and what that took of the devices."""
+    """When each request's batch is done and its number, in the order in which they came, and what the devices did."""
 
     done_ms: NDArray[np.float64]
+    batch: NDArray[np.int64]
     batches: int
     busy_ms: float
 
@@ -86,7 +87,28 @@ def by_rule(arrivals: Sequence[float], devices: int, cap: int, span: Spans, rule
 
 
 def _in_order(ends: list[float], marks: list[int], busy_ms: float) -> Served:
-    return Served(np.repeat(ends, np.diff(marks)), len(ends), busy_ms)
+    sizes = np.diff(marks)
+    return Served(np.repeat(ends, sizes), np.repeat(np.arange(len(ends)), sizes), len(ends), busy_ms)
+
+
+class _Ends:
+    """Notes batch by batch when requests are done."""
+
+    def __init__(self, requests: int) -> None:
+        self._done_ms = np.zeros(requests)
+        self._batch = np.zeros(requests, dtype=np.int64)
+        self._batches, self._busy_ms = 0, 0.0
+
+    def add(self, batch: list[int], end_ms: float, taken_ms: float) -> None:
+        """Note a batch: its requests, when it is done, and how long it takes."""
+        self._done_ms[batch] = end_ms
+        self._batch[batch] = self._batches
+        self._batches += 1
+        self._busy_ms += taken_ms
+
+    def served(self) -> Served:
+        """Return all of it."""
+        return Served(self._done_ms, self._batch, self._batches, self._busy_ms)
 
 
 class Workers:
@@ -103,49 +125,48 @@ class Workers:
         self._listening: deque[int] = deque()
         self._events: list[tuple[float, int, int]] = []
         self._backlog: deque[int] = deque()
-        self._count, self._busy_ms = 0, 0.0
 
     def serve(self, arrivals: Sequence[float]) -> Served:
         """Serve requests that come at these times."""
-        done_ms = np.zeros(len(arrivals))
+        ends = _Ends(len(arrivals))
         for worker in range(len(self._batches)):
-            self._begin(worker, 0.0, done_ms)
+            self._begin(worker, 0.0, ends)
         for request, came in enumerate(arrivals):
-            self._until(came, done_ms)
+            self._until(came, ends)
             if self._listening:
-                self._take(self._listening.popleft(), request, came, done_ms)
+                self._take(self._listening.popleft(), request, came, ends)
             else:
                 self._backlog.append(request)
         while self._backlog or any(self._batches):
-            self._until(nextafter(self._events[0][0], inf), done_ms)
-        return Served(done_ms, self._count, self._busy_ms)
+            self._until(nextafter(self._events[0][0], inf), ends)
+        return ends.served()
 
-    def _until(self, now: float, done_ms: NDArray[np.float64]) -> None:
+    def _until(self, now: float, ends: _Ends) -> None:
         """Let happen what happens before now: windows that end, and workers that are done."""
         while self._events and self._events[0][0] < now:
             at, worker, turn = heapq.heappop(self._events)
             if turn < 0:
-                self._begin(worker, at, done_ms)
+                self._begin(worker, at, ends)
             elif turn == self._turns[worker]:
                 self._listening.remove(worker)
-                self._run(worker, at, done_ms)
+                self._run(worker, at, ends)
 
-    def _begin(self, worker: int, now: float, done_ms: NDArray[np.float64]) -> None:
+    def _begin(self, worker: int, now: float, ends: _Ends) -> None:
         batch = self._batches[worker]
         while self._backlog and len(batch) < self._cap:
             batch.append(self._backlog.popleft())
         if len(batch) == self._cap:
-            self._run(worker, now, done_ms)
+            self._run(worker, now, ends)
             return
         self._listening.append(worker)
         if batch:
             self._wait(worker, now)
 
-    def _take(self, worker: int, request: int, now: float, done_ms: NDArray[np.float64]) -> None:
+    def _take(self, worker: int, request: int, now: float, ends: _Ends) -> None:
         batch = self._batches[worker]
         batch.append(request)
         if len(batch) == self._cap:
-            self._run(worker, now, done_ms)
+            self._run(worker, now, ends)
             return
         self._listening.append(worker)
         if len(batch) == 1:
@@ -155,14 +176,12 @@ class Workers:
         """Close the batch of a worker, whose first request has come, at the end of the window."""
         heapq.heappush(self._events, (now + self._wait_ms, worker, self._turns[worker]))
 
-    def _run(self, worker: int, now: float, done_ms: NDArray[np.float64]) -> None:
+    def _run(self, worker: int, now: float, ends: _Ends) -> None:
         batch = self._batches[worker]
         taken = self._span(len(batch))
-        done_ms[batch] = now + taken
+        ends.add(batch, now + taken, taken)
         batch.clear()
         self._turns[worker] += 1
-        self._count += 1
-        self._busy_ms += taken
         heapq.heappush(self._events, (now + taken, worker, -1))
 
 
@@ -183,16 +202,14 @@ class Getters:
 
     def serve(self, arrivals: Sequence[float]) -> Served:
         """Serve requests that come at these times."""
-        done_ms = np.zeros(len(arrivals))
-        batches, busy_ms, head = 0, 0.0, 0
+        ends, head = _Ends(len(arrivals)), 0
         while self._turns:
             now, turn, worker = heapq.heappop(self._turns)
             batch, came = self._batches[worker], arrivals[head] if head < len(arrivals) else inf
             if batch and self._is_closed(worker, now, came):
                 taken = self._span(len(batch))
-                done_ms[batch] = now + taken
+                ends.add(batch, now + taken, taken)
                 batch.clear()
-                batches, busy_ms = batches + 1, busy_ms + taken
                 self._closes_ms[worker] = now + taken + self._wait_ms
                 self._turn(worker, now + taken)
             elif came <= now and (now < self._closes_ms[worker] or self._wait_ms == 0):
@@ -201,7 +218,7 @@ class Getters:
                 self._turn(worker, now + self._get_ms)
             elif batch or came < inf:
                 heapq.heappush(self._turns, (self._wakes(worker, came), turn, worker))
-        return Served(done_ms, batches, busy_ms)
+        return ends.served()
 
     def _turn(self, worker: int, at: float) -> None:
         """Let a worker go on from then, behind those that wait already."""
@@ -218,7 +235,9 @@ class Getters:
         if self._batches[worker]:
             return min(came, self._closes_ms[worker])
         if self._wait_ms > 0 and came >= self._closes_ms[worker]:
-            self._closes_ms[worker] += self._wait_ms * (1 + (came - self._closes_ms[worker]) // self._wait_ms)
+            windows = 1 + (came - self._closes_ms[worker]) // self._wait_ms
+            # A window that is shorter than what a float tells at such times must end all the same.
+            self._closes_ms[worker] = max(self._closes_ms[worker] + self._wait_ms * windows, nextafter(came, inf))
         return came
 
 
@@ -235,32 +254,31 @@ class Replicas:
         self._unanswered = [0] * devices
         self._free_ms, self._closed_ms, self._closes_ms = [0.0] * devices, [0.0] * devices, [inf] * devices
         self._events: list[tuple[float, int, int]] = []
-        self._count, self._busy_ms = 0, 0.0
 
     def serve(self, arrivals: Sequence[float]) -> Served:
         """Serve requests that come at these times."""
-        done_ms = np.zeros(len(arrivals))
+        ends = _Ends(len(arrivals))
         for request, came in enumerate(arrivals):
-            self._until(came, done_ms)
+            self._until(came, ends)
             device = self._fewest()
             self._unanswered[device] += 1
             self._waiting[device].append((request, came))
             self._plan(device)
-        self._until(inf, done_ms)
-        return Served(done_ms, self._count, self._busy_ms)
+        self._until(inf, ends)
+        return ends.served()
 
     def _fewest(self) -> int:
         if self._among is None:
             return self._unanswered.index(min(self._unanswered))
         return min(self._among(), key=self._unanswered.__getitem__)
 
-    def _until(self, now: float, done_ms: NDArray[np.float64]) -> None:
+    def _until(self, now: float, ends: _Ends) -> None:
         while self._events and self._events[0][0] < now:
             at, device, answered = heapq.heappop(self._events)
             if answered:
                 self._unanswered[device] -= answered
             elif at == self._closes_ms[device]:
-                self._close(device, at, done_ms)
+                self._close(device, at, ends)
 
     def _plan(self, device: int) -> None:
         """Work out anew when the next batch of a device is closed."""
@@ -271,15 +289,13 @@ class Replicas:
             self._closes_ms[device] = closes
             heapq.heappush(self._events, (closes, device, 0))
 
-    def _close(self, device: int, now: float, done_ms: NDArray[np.float64]) -> None:
+    def _close(self, device: int, now: float, ends: _Ends) -> None:
         waiting = self._waiting[device]
         batch = [waiting.popleft()[0] for _ in range(min(len(waiting), self._cap))]
         taken = self._span(len(batch))
         end = max(now, self._free_ms[device]) + taken
-        done_ms[batch] = end
+        ends.add(batch, end, taken)
         self._free_ms[device], self._closed_ms[device], self._closes_ms[device] = end, now, inf
-        self._count += 1
-        self._busy_ms += taken
         heapq.heappush(self._events, (end, device, len(batch)))
         if waiting:
             self._plan(device)

@@ -27,10 +27,12 @@ class ServiceTimes:
         per_batch_ms: float = 0,
         per_sample_ms: float = 0,
         per_get_ms: float = 0,
+        per_answer_ms: float = 0,
     ) -> None:
         """Take the samples of every batch size, in ms, and what a server adds to each batch and for each sample.
 
-        ``per_get_ms`` is what passes for each sample before the batch begins, while its device does nothing.
+        ``per_get_ms`` passes for each sample before the batch begins, while its device does nothing, and
+        ``per_answer_ms`` after it, while the device goes on.
 
         Raises:
             ValueError: nothing was measured.
@@ -44,7 +46,8 @@ class ServiceTimes:
         self._curves: NDArray[np.float64] = np.maximum.accumulate(np.stack(curves), axis=0)
         self._per_batch_ms = per_batch_ms
         self._per_sample_ms = per_sample_ms
-        self._per_get_ms = per_get_ms
+        self.per_get_ms = per_get_ms
+        self.per_answer_ms = per_answer_ms
 
     @property
     def largest(self) -> int:
@@ -74,7 +77,8 @@ class ServiceTimes:
 
     def per_ms(self, batch_size: int) -> float:
         """Return the samples per ms of a device that always has a full batch of a size; errors as for ``curve_ms``."""
-        return batch_size / (self.mean_ms(batch_size) + self._per_get_ms * batch_size)
+        answered_ms = self.per_answer_ms * batch_size
+        return batch_size / max(self.mean_ms(batch_size) + self.per_get_ms * batch_size, answered_ms)
 
     def line_ms(self) -> tuple[float, float]:
         """Return slope and intercept of the straight line through the mean times: ms per sample, and ms per batch."""

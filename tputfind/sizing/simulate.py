@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from math import ceil, inf, sqrt
 from typing import Annotated, Final, NamedTuple
 
@@ -195,24 +196,36 @@ class Server(NamedTuple):
 def serve(arrivals: NDArray[np.float64], devices: int, server: Server, seed: int) -> Served:
     """Return when each of the requests that come at these times, in ms, is answered.
 
-    The seed is that of the times of batches, and of chance in routing. The answers of a batch go out one by one.
+    The seed is that of the times of batches, and of chance in routing.
     """
+    if server.demand.routing == "random" and devices > 1:
+        return _split(arrivals, devices, server, seed)
     served = _served(arrivals, devices, server, seed)
     per_answer_ms = server.demand.overhead_per_answer_ms
-    if per_answer_ms == 0:
-        return served
-    return served._replace(done_ms=served.done_ms + per_answer_ms * places_in_batch(served.done_ms))
+    return served if per_answer_ms == 0 else served._replace(done_ms=_answered_ms(served, devices, per_answer_ms))
 
 
-def places_in_batch(done_ms: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return of each request which of its batch it is, from 1 on: those are of one batch that are done at one time."""
-    order = np.argsort(done_ms, kind="stable")
-    in_order = done_ms[order]
-    firsts = np.flatnonzero(np.diff(in_order, prepend=-1.0))
-    numbers = np.arange(len(in_order))
+def places_in_batch(batch: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return which of its batch each request is, from 1 on, by the numbers of their batches."""
+    order = np.argsort(batch, kind="stable")
+    firsts = np.flatnonzero(np.diff(batch[order], prepend=-1))
+    numbers = np.arange(len(batch))
     places = np.empty_like(numbers)
-    places[order] = 1 + numbers - np.repeat(firsts, np.diff(firsts, append=len(in_order)))
+    places[order] = 1 + numbers - np.repeat(firsts, np.diff(firsts, append=len(batch)))
     return places
+
+
+def _answered_ms(served: Served, devices: int, per_answer_ms: float) -> NDArray[np.float64]:
+    """Return when answers are out that go one by one, batch after batch, on as many lines as there are devices."""
+    sizes = np.bincount(served.batch)
+    ends = np.zeros(len(sizes))
+    ends[served.batch] = served.done_ms
+    lines = [0.0] * devices
+    begins = np.zeros(len(sizes))
+    for number in np.argsort(ends, kind="stable").tolist():
+        begins[number] = max(ends[number], lines[0])
+        heapq.heapreplace(lines, begins[number] + per_answer_ms * sizes[number])
+    return begins[served.batch] + per_answer_ms * places_in_batch(served.batch)
 
 
 def _served(arrivals: NDArray[np.float64], devices: int, server: Server, seed: int) -> Served:
@@ -222,8 +235,6 @@ def _served(arrivals: NDArray[np.float64], devices: int, server: Server, seed: i
     wait_ms = held_ms(demand.batcher, demand.wait_ms)
     rule = rule_of(demand.batcher, wait_ms)
     at_once = wait_ms == 0 and demand.batcher != "ray"
-    if demand.routing == "random" and devices > 1:
-        return _split(arrivals, devices, server, seed)
     if demand.routing == "least-loaded" and devices > 1:
         return Replicas(devices, cap, span, rule).serve(arrivals.tolist())
     if demand.routing == "two-choices" and devices > 1:
@@ -242,12 +253,12 @@ def _served(arrivals: NDArray[np.float64], devices: int, server: Server, seed: i
 def _split(arrivals: NDArray[np.float64], devices: int, server: Server, seed: int) -> Served:
     """Serve requests that are dealt out by chance, to devices with a queue each."""
     device_of = np.random.default_rng([seed, 1]).integers(devices, size=len(arrivals))
-    done_ms = np.zeros(len(arrivals))
+    done_ms, batch = np.zeros(len(arrivals)), np.zeros(len(arrivals), dtype=np.int64)
     batches, busy_ms = 0, 0.0
     for device in range(devices):
         its_own = np.flatnonzero(device_of == device)
         if len(its_own):
-            served = _served(arrivals[its_own], 1, server, seed + 1000 * device)
-            done_ms[its_own] = served.done_ms
+            served = serve(arrivals[its_own], 1, server, seed + 1000 * device)
+            done_ms[its_own], batch[its_own] = served.done_ms, batches + served.batch
             batches, busy_ms = batches + served.batches, busy_ms + served.busy_ms
-    return Served(done_ms, batches, busy_ms)
+    return Served(done_ms, batch, batches, busy_ms)
