@@ -85,12 +85,16 @@ class Overheads(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """When batches began and ended, their sizes, and when the first request of each was due; times in ms."""
+    """When batches began and ended, their sizes, and when the first request of each was due; times in ms.
+
+    ``batch_of`` is the number of each request's.
+    """
 
     begun: NDArray[np.float64]
     ended: NDArray[np.float64]
     sizes: NDArray[np.float64]
     first_due: NDArray[np.float64]
+    batch_of: NDArray[np.int64]
 
 
 class Load(NamedTuple):
@@ -109,10 +113,10 @@ class Load(NamedTuple):
     def batches(self) -> Batches:
         """The batches that were made, in order."""
         told = np.array([(each.begun_ms, each.step_ms, each.batch_size) for each in self.answers])
-        begun, first, batch = np.unique(told[:, 0], return_index=True, return_inverse=True)
+        begun, first, batch_of = np.unique(told[:, 0], return_index=True, return_inverse=True)
         first_due = np.full(len(begun), np.inf)
-        np.minimum.at(first_due, batch, self.due_ms)
-        return Batches(begun, begun + told[first, 1], told[first, 2], first_due)
+        np.minimum.at(first_due, batch_of, self.due_ms)
+        return Batches(begun, begun + told[first, 1], told[first, 2], first_due, batch_of)
 
     @property
     def mean_batch(self) -> float:
@@ -230,7 +234,7 @@ def _pauses(load: Load, cap: int, held: float) -> NDArray[np.float64]:
 
     Of those only that requests waited through, and whose next batch was not full: that is sent without being held.
     """
-    begun, ended, sizes, first_due = load.batches
+    begun, ended, sizes, first_due, _ = load.batches
     waited = (first_due[1:] < ended[:-1] - _ON_THE_WAY_MS) & (sizes[1:] < cap)
     return np.column_stack([sizes[:-1], begun[1:] - ended[:-1] - held])[waited]
 
@@ -240,10 +244,10 @@ def _late(load: Load, per_batch: float, per_request: float) -> NDArray[np.float6
 
     In the order of requests, as servers answer: that in which they came would take scatter for time between them.
     """
-    told = np.array([(each.begun_ms, each.step_ms, each.batch_size, each.latency_ms) for each in load.answers])
-    done = told[:, 0] + told[:, 1] + per_batch + per_request * told[:, 2]
-    batch = np.unique(told[:, 0], return_inverse=True)[1]
-    return np.column_stack([places_in_batch(batch), load.due_ms + told[:, 3] - done])
+    _, ended, sizes, _, batch_of = load.batches
+    done = (ended + per_batch + per_request * sizes)[batch_of]
+    came = load.due_ms + np.array([answer.latency_ms for answer in load.answers])
+    return np.column_stack([places_in_batch(batch_of), came - done])
 
 
 def _some(points: NDArray[np.float64]) -> NDArray[np.float64]:
