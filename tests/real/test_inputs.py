@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from support.command import MODELS, QUICK, run
 from torch.utils._pytree import tree_flatten, tree_map
 
+from tputfind import load_record
 from tputfind.errors import BadRequest
-from tputfind.measure.inputs import Indivisible, divides, picked, sample_shapes, split_of
+from tputfind.measure.inputs import Indivisible, divides, miscounts, picked, sample_shapes, split_of
 from tputfind.measure.workload import Workload
 from tputfind.spec import read_spec
 
@@ -122,3 +123,88 @@ def test_what_moves_as_a_whole_is_moved_and_no_copy_of_it_is_timed(tmp_path, fac
     batch = Workload(read_spec(model, {}), torch.device("cpu")).batch(2)
     with pytest.raises(BadRequest, match="cannot be copied into"):
         batch.feed_from_host(pinned=False)
+
+
+def cut(value, split, size, keep):
+    """Return a value with the first part that holds ``size`` samples cut to ``keep``, and whether there was one."""
+    match split:
+        case int(axis):
+            return value.narrow(axis, 0, keep), True
+        case "listed":
+            return type(value)(value[:keep]), True
+        case dict():
+            items = dict(value)
+            for name, of_item in split.items():
+                items[name], done = cut(value[name], of_item, size, keep)
+                if done:
+                    return items, True
+        case list():
+            items = list(value)
+            for number, of_item in enumerate(split):
+                items[number], done = cut(value[number], of_item, size, keep)
+                if done:
+                    return type(value)(*items) if isinstance(value, Pair) else type(value)(items), True
+    return value, False
+
+
+@given(STRUCTURES, st.integers(1, 4), st.integers(1, 4), st.data())
+def test_a_batch_with_a_part_that_is_short_is_noticed_and_a_whole_one_is_not(structure, small, times, data):
+    split = split_of(made(structure, small), made(structure, 2 * small), small)
+    size = small * times
+    whole = made(structure, size)
+    assert not list(miscounts(whole, split, size))
+
+    keep = data.draw(st.integers(0, size - 1))
+    short, done = cut(whole, split, size, keep)
+
+    assert done == divides(split)
+    assert list(miscounts(short, split, size)) == ([keep] if done else [])
+
+
+@pytest.mark.parametrize("changed", [None, 3, (), torch.tensor(1.0), {"b": torch.zeros(2)}])
+def test_a_part_that_is_gone_holds_no_samples(changed):
+    split = split_of({"a": torch.zeros(1)}, {"a": torch.zeros(2)}, 1)
+
+    assert list(miscounts(changed, split, 2)) == [0]
+    assert list(miscounts({"a": changed}, split, 2)) == [0]
+    assert list(miscounts(changed, "listed", 2)) == [0]
+
+
+SHORT = f"{MODELS}/short_inputs.py"
+
+
+@pytest.mark.parametrize(
+    ("factory", "more", "found"),
+    [
+        ("tensor", ["--max-batch", 8], "4 samples at batch 8"),
+        ("tensor", ["--max-batch", 8, "--phase", "train"], "4 samples at batch 8"),
+        ("tensor", ["--batch-sizes", "8"], "no part of its inputs grows with the batch size: they are 4x3x8x8"),
+        ("listed", ["--max-batch", 8], "4 samples at batch 8"),
+        ("labels", ["--max-batch", 8], "4 samples at batch 8"),
+        ("labels_that_the_model_fails_over", ["--batch-sizes", "1,8"], "4 samples at batch 8"),
+        ("more_than_asked", ["--max-batch", 8, "--search", "linear"], "9 samples at batch 8"),
+    ],
+)
+def test_a_batch_that_holds_another_number_of_samples_ends_the_run_and_is_no_row(tmp_path, factory, more, found):
+    ran = run(tmp_path, f"{SHORT}:{factory}", *more, *QUICK, "--device", "cpu")
+
+    assert ran.status == 5, ran.err
+    assert found in ran.err
+    assert "must return as many samples as it is called with" in ran.err
+    assert "Traceback" not in ran.err
+    assert all(row.batch_size <= 4 for saved in ran.folder.glob("results/*.json") for row in load_record(saved).rows)
+
+
+@pytest.mark.parametrize("models", [["tensor"], ["tensor", "tensor"]], ids=["one", "a pipeline"])
+def test_clocks_time_no_batch_that_holds_another_number_of_samples(tmp_path, models):
+    ran = run(tmp_path, "clocks", *(f"{SHORT}:{name}" for name in models), "--batch-size", 8, "--device", "cpu")
+
+    assert ran.status == 5, ran.err
+    assert "4x3x8x8 at batch 8" in ran.err
+
+
+def test_a_forecast_traces_no_batch_that_holds_another_number_of_samples(tmp_path):
+    ran = run(tmp_path, "forecast", f"{SHORT}:tensor", "--memory", "1GiB", "--on-fake")
+
+    assert ran.status == 5, ran.err
+    assert "4 samples at batch" in ran.err

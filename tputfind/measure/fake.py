@@ -52,6 +52,7 @@ def fake_trace(spec: Spec, batch_size: int) -> Trace:
             for _ in range(TRIAL_STEPS):
                 output = step()
             del output
+        workload.check_samples(step)
     except TputfindError:
         raise
     except (Exception, SystemExit) as error:  # a model can raise anything, and so can what was not made for fakes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Final, Literal
 
 import torch
@@ -103,6 +104,32 @@ def split_of_drawn(value: object) -> Split:
 def drawn_of(inputs: object) -> list[Drawn]:
     """Return what is to be drawn in a value of any structure, in order."""
     return [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Drawn)]
+
+
+def miscounts(value: Any, split: Split, size: int) -> Iterator[int]:
+    """Yield how many samples lie in each part of a value that does not hold as many as the batch size says.
+
+    A part in which nobody knows where the samples lie has no count. One that is missing, or is no longer a tensor or a
+    list, counts 0.
+    """
+    match split:
+        case "whole" | "unknown":
+            return
+        case "listed":
+            counts = [len(value) if isinstance(value, (list, tuple)) else 0]
+        case int(axis):
+            counts = [value.shape[axis] if isinstance(value, torch.Tensor) and axis < value.dim() else 0]
+        case dict():
+            items = value if isinstance(value, Mapping) else {}
+            for name, of_item in split.items():
+                yield from miscounts(items.get(name), of_item, size)
+            return
+        case _:
+            parts = value if isinstance(value, (list, tuple)) else ()
+            for part, of_part in zip_longest(parts[: len(split)], split):
+                yield from miscounts(part, of_part, size)
+            return
+    yield from (count for count in counts if count != size)
 
 
 def divides(split: Split) -> bool:

@@ -105,6 +105,7 @@ class _Bench:
         workload = Workload(self._asked.spec, self._device.torch_device)
         with inference():
             batch = workload.batch(self._asked.batch_size)
+        workload.check_samples(batch)
         gc.collect()
         gc.freeze()  # collections while a loop runs then look at what the steps make, not at all of torch
         return batch

@@ -86,6 +86,7 @@ def _resident(spec: Spec, device: Device, batch_size: int, announce: Callable[[f
     workload = Workload(spec, device.torch_device)
     with inference():
         batch = workload.batch(batch_size)
+        workload.check_samples(batch)
         return batch, warm_up(device, batch, spec.warmup, announce)
 
 

@@ -53,9 +53,9 @@ class Transfer:
         self._taken = 0
 
     @property
-    def batch(self) -> Batch:
-        """One of the batches."""
-        return self._slots[0].batch
+    def batches(self) -> list[Batch]:
+        """The batches that take turns."""
+        return [slot.batch for slot in self._slots]
 
     def step(self) -> object:
         """Submit one batch of many in a row; its copies wait for what they need and for nothing else.

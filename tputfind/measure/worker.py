@@ -143,7 +143,7 @@ def _looked_at(spec: Spec, environment: Environment, device_type: str) -> Inspec
     if parameters is None or inputs is None or spec.weights is not None or spec.phase == "train":
         workload = Workload(spec, torch.device("cpu"))
         parameters = parameters or workload.parameters or None  # those of int8 and of frozen programs are not counted
-        shape = workload.input_shape(spec.batch_sizes[0] if spec.batch_sizes else spec.granularity)
+        shape = workload.input_shape()
     else:
         shape = shape_text([drawn.sample_shape for drawn in drawn_of(inputs)])
     return Inspection(
@@ -166,6 +166,7 @@ def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
     limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
     trial = Trial(batch_size=asked.batch_size, steps=asked.steps, memory_limit_bytes=limit_bytes)
     device = _opened(asked.spec)
+    loaded: _Loaded | None = None
     try:
         device.limit_memory(limit_bytes, by_module=asked.spec.mode == "eager")
         device.record_allocations()
@@ -175,20 +176,41 @@ def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
             step_ms = try_steps(device, loaded.work.step, asked.steps, announce)
         check_still(loaded.batch.compiled)
         device.check_limit()
+        used, trace = device.memory_use(), _trace(device, asked.batch_size, complete=True)
+        device.lift_limit()
+        _check_samples(loaded)
     except TputfindError:
         raise
     except BaseException as error:  # a model can raise anything, sys.exit too; the classifier says what
         failure = failure_of(error, device, asked.batch_size, asked.passed)
-        return msgspec.structs.replace(trial, failure=failure, trace=_trace(device, asked.batch_size, complete=False))
-    used = device.memory_use()
+        trace = _trace(device, asked.batch_size, complete=False)
+        if loaded is not None:
+            _check_samples(loaded, failed=True)
+        return msgspec.structs.replace(trial, failure=failure, trace=trace)
     return msgspec.structs.replace(
         trial,
         step_ms=step_ms,
         compiled=loaded.batch.compiled,
         peak_allocated_bytes=used.peak_allocated_bytes,
         peak_reserved_bytes=used.peak_reserved_bytes,
-        trace=_trace(device, asked.batch_size, complete=True),
+        trace=trace,
     )
+
+
+def _check_samples(loaded: _Loaded, *, failed: bool = False) -> None:
+    """Make sure that every batch holds as many samples as it is said to; see ``Workload.check_samples``.
+
+    It takes two small batches of the user's callable. Where there is no memory for them, nothing is said; nor where the
+    step ``failed`` and so does the callable: the first failure is told.
+    """
+    try:
+        for batch in loaded.batches:
+            loaded.workload.check_samples(batch)
+    except TputfindError:
+        raise
+    except BaseException as error:  # the user's callable can raise anything
+        if not failed and of_exception(error, Circumstances(loaded.batch.size)).kind != "out_of_memory":
+            raise
 
 
 def _trace(device: Device, batch_size: int, *, complete: bool) -> Trace | None:
@@ -226,11 +248,16 @@ def _time_batch(asked: TimeBatches, device: Device, workload: Workload, batch_si
     with gradients(spec.phase):
         loaded = _load(spec, device, workload, batch_size)
         plan = plan_of(spec, asked.number)
-        windows = time_windows(device, loaded.work, loaded.stopwatch, plan, listener)
-        check_still(loaded.batch.compiled)
-        device.check_limit()
+        try:
+            windows = time_windows(device, loaded.work, loaded.stopwatch, plan, listener)
+            check_still(loaded.batch.compiled)
+            device.check_limit()
+        except BaseException:
+            _check_samples(loaded, failed=True)
+            raise
         used = device.memory_use()
         timing = _timing(spec, device, windows, loaded)
+        _check_samples(loaded)
         listener.busy(_CHECK_STEPS * max(windows.latency_ms) / 1000)
         output = _check(spec, device, workload, loaded.batch) if asked.number == 0 else None
     if isinstance(output, Failure):
@@ -284,10 +311,16 @@ def _check(spec: Spec, device: Device, workload: Workload, batch: Batch) -> Outp
 
 
 class _Loaded(NamedTuple):
+    workload: Workload
     stopwatch: Stopwatch
-    batch: Batch
+    batches: list[Batch]
     work: Work
     transfer: Transfer | None
+
+    @property
+    def batch(self) -> Batch:
+        """The batch, or one of those that take turns."""
+        return self.batches[0]
 
 
 def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _Loaded:
@@ -301,13 +334,13 @@ def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _L
     stopwatch = device.stopwatch(most_marks(spec))
     if spec.transfer == "none":
         transfer = None
-        batch = workload.batch(batch_size)
-        work = Work(batch, batch)
+        batches = [workload.batch(batch_size)]
+        work = Work(batches[0], batches[0])
     else:
         transfer = Transfer(lambda: workload.batch(batch_size), back=spec.transfer == "both")
-        batch, work = transfer.batch, Work(transfer.step, transfer.single, LEAD_IN)
+        batches, work = transfer.batches, Work(transfer.step, transfer.single, LEAD_IN)
     device.check_limit()
-    return _Loaded(stopwatch, batch, work, transfer)
+    return _Loaded(workload, stopwatch, batches, work, transfer)
 
 
 def _opened(spec: Spec) -> Device:

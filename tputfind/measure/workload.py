@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from tputfind.errors import BadRequest
+from tputfind.errors import BadRequest, ModelFailed
 from tputfind.measure.graph import captured
 from tputfind.measure.inputs import (
     CHANNELS_LAST,
@@ -22,6 +22,7 @@ from tputfind.measure.inputs import (
     as_call,
     divides,
     drawn_of,
+    miscounts,
     moves,
     picked,
     sample_shapes,
@@ -37,6 +38,8 @@ from tputfind.record import Compiled, OutputCheck
 from tputfind.spec import Phase, Spec
 
 _WEIGHTS: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_AS_MANY: Final = "its callable must return as many samples as it is called with, for every batch size"
+_SHOWN: Final = 3
 _AUTOCAST: Final = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 
 
@@ -112,6 +115,10 @@ class Batch:
             return None
         return Batch(self._model, len(samples), inputs, self._split) if divides(split) else None
 
+    def miscounts(self) -> Iterator[int]:
+        """Yield each number of samples in its inputs that is not the batch size."""
+        return miscounts(self._inputs, self._split(), self.size)
+
 
 class Workload:
     """The model of a spec, built and resident on a device, to infer or to train; ``batch`` gives it something to do."""
@@ -144,7 +151,7 @@ class Workload:
 
         A process has one compiled size: another one resets the compiler.
         """
-        batch = Batch(self._step_of(self._module), batch_size, self._inputs(batch_size), self._split)
+        batch = Batch(self._step_of(self._module), batch_size, self._inputs(batch_size), lambda: self._split)
         if self._spec.mode == "compile":
             if self._compilable is None or self._compilable[0] != batch_size:
                 self._compilable = batch_size, compilable(self._module)
@@ -160,6 +167,21 @@ class Workload:
         """Say what can be said of steps of training, after all of them; see ``Training.check``."""
         assert self._training is not None
         return self._training.check(batch)
+
+    def check_samples(self, batch: Batch) -> None:
+        """Make sure that a batch holds as many samples as it is said to, in every part of its inputs.
+
+        Call it after the batch was timed: it may call the user's own callable, for two small batches.
+
+        Raises:
+            ModelFailed: the user's callable made another number.
+        """
+        count = next(batch.miscounts(), None)
+        if count is not None:
+            raise ModelFailed(
+                f"{self._spec.model}: its inputs hold {count} sample{'' if count == 1 else 's'} at batch {batch.size}",
+                _AS_MANY,
+            )
 
     def _synchronize(self) -> None:
         if self._device.type == "cuda":
@@ -180,30 +202,39 @@ class Workload:
 
         return call
 
-    def input_shape(self, batch_size: int) -> str:
+    def input_shape(self) -> str:
         """Return the shape of one sample: ``3x224x224``, several tensors apart by ``+``.
 
-        The batch axis of a user's own inputs is the one that is twice as long for twice this batch size.
+        The batch axis of a user's own inputs is the one that is twice as long for twice the smallest batch size.
 
         Raises:
-            BadRequest: there is no such axis, so that the batch size would not be what it is said to be.
+            ModelFailed: there is no such axis, so that the batch size would not be what it is said to be.
         """
         if not callable(self._wanted):
             return shape_text([drawn.sample_shape for drawn in drawn_of(self._wanted)])
-        shapes = list(sample_shapes(self._made(batch_size), self._made(2 * batch_size), batch_size))
+        size = self._smallest
+        once, twice = self._made(size), self._made(2 * size)
+        shapes = list(sample_shapes(once, twice, size))
         if not any(follows for _, follows in shapes):
-            raise BadRequest(
-                f"{self._spec.model}: no tensor of its inputs has an axis as long as the batch size that it is given",
-                "the inputs' callable must return tensors of the batch size that it is called with",
+            raise ModelFailed(
+                f"{self._spec.model}: no part of its inputs grows with the batch size: "
+                f"they are {_shapes(once)} at batch {size} and {_shapes(twice)} at batch {2 * size}",
+                _AS_MANY,
             )
         return shape_text([shape for shape, _ in shapes])
 
+    @cached_property
     def _split(self) -> Split:
-        """Return where the samples lie in a batch's inputs."""
+        """Where the samples lie in a batch's inputs."""
         if not callable(self._wanted):
             return split_of_drawn(self._wanted)
-        size = self._spec.granularity
+        size = self._smallest
         return split_of(self._made(size), self._made(2 * size), size)
+
+    @property
+    def _smallest(self) -> int:
+        """The smallest batch size that is asked for: a callable may take none below."""
+        return (self._spec.batch_sizes or (self._spec.granularity,))[0]
 
     def _inputs(self, batch_size: int) -> Call:
         if callable(self._wanted):
@@ -258,6 +289,13 @@ def inference() -> AbstractContextManager[Any]:
 def gradients(phase: Phase) -> AbstractContextManager[Any]:
     """Return the mode that every step of a phase runs under."""
     return torch.enable_grad() if phase == "train" else inference()
+
+
+def _shapes(inputs: object) -> str:
+    """Return the shapes of the first tensors of inputs, and how many more there are."""
+    shapes = [tensor.shape for tensor in tensors_of(inputs)]
+    more = f" and {len(shapes) - _SHOWN} more" if len(shapes) > _SHOWN else ""
+    return (shape_text(shapes[:_SHOWN]) or "no tensor") + more
 
 
 def _arranged(module: nn.Module, dtype: torch.dtype, layout: str) -> nn.Module:

@@ -1,0 +1,60 @@
+"""Factories whose inputs do not hold as many samples as they are asked for, from some batch size on."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+HELD = 4
+images = torch.randn(HELD, 3, 8, 8)
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
+
+
+class Stacks(nn.Module):
+    """Takes a list of samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+    def forward(self, samples: list[torch.Tensor]) -> torch.Tensor:
+        return self.net(torch.stack(samples))
+
+
+class Takes(nn.Module):
+    """Takes images, and labels that it need not look at."""
+
+    def __init__(self, *, looks: bool) -> None:
+        super().__init__()
+        self.net, self.looks = net(), looks
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        scores = self.net(x)
+        return nn.functional.cross_entropy(scores, labels) if self.looks else scores
+
+
+def tensor():
+    return net(), lambda batch_size: images[:batch_size]
+
+
+def listed():
+    return Stacks(), lambda batch_size: (list(images[:batch_size]),)
+
+
+def labels():
+    return Takes(looks=False), lambda batch_size: {"x": torch.randn(batch_size, 3, 8, 8), "labels": numbers(batch_size)}
+
+
+def labels_that_the_model_fails_over():
+    return Takes(looks=True), lambda batch_size: {"x": torch.randn(batch_size, 3, 8, 8), "labels": numbers(batch_size)}
+
+
+def numbers(batch_size: int) -> torch.Tensor:
+    return torch.arange(HELD)[:batch_size] % 10
+
+
+def more_than_asked():
+    return net(), lambda batch_size: torch.randn(batch_size if batch_size < 2 * HELD else batch_size + 1, 3, 8, 8)
