@@ -104,6 +104,9 @@ _OF_MODELS: Final = (
 )
 _FLAGS: Final = "grad_checkpoint", "strict"
 _measuring_options = _same_options(*_OPTIONS)
+_trust_option = click.option(
+    "--trust-model-file", is_flag=True, help="load a file of a model or of weights even where it can run code"
+)
 
 
 @click.group(cls=_ModelFirst, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -121,6 +124,7 @@ def main() -> None:
 @_measuring_options
 @click.option("--grad-checkpoint", is_flag=True, help="of --phase train: save memory, compute activations twice")
 @click.option("--strict", is_flag=True, help="refuse where other processes hold memory of the device")
+@_trust_option
 @click.option("--resume", metavar="RECORD", help="go on with a record that was cut short, repeating nothing")
 @click.option("--output", metavar="FOLDER", help="for the record and its CSV  [results]")
 @click.option("--no-save", is_flag=True, help="write nothing into that folder")
@@ -145,13 +149,15 @@ def run(models: tuple[str, ...], **options: Any) -> None:
         folder = None if options["no_save"] else Path(options["output"] or "results")
         places = Places(folder, **{kind: options[f"{kind}_file"] for kind in ("csv", "json", "md", "html")})
         asked = {name: options[name] for name in _OPTIONS} | {name: options[name] or None for name in _FLAGS}
-        read = job.read_job(models, asked, places, options["resume"], quiet=options["quiet"])
+        how = {name: options[name] for name in ("quiet", "trust_model_file")}
+        read = job.read_job(models, asked, places, options["resume"], **how)
         sys.exit(job.do(read, show_traceback=options["traceback"]))
 
 
 @main.command()
 @click.argument("models", metavar="MODEL [MODEL]", nargs=-1)
 @_same_options(*_OF_MODELS, "warmup", "trial_timeout")
+@_trust_option
 @click.option("--batch-size", metavar="N", help="samples of a batch  [32]")
 @click.option("--repeats", metavar="N", help="timings of each way  [50; 200 of two models]")
 @click.option("--drop", metavar="N", help="first timings that do not count  [5]")
@@ -161,16 +167,17 @@ def run(models: tuple[str, ...], **options: Any) -> None:
 @click.option("--quiet", is_flag=True, help="show no progress")
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def clocks(
-    models: tuple[str, ...], json_file: str | None, md_file: str | None, quiet: bool, traceback: bool, **options: Any
+    models: tuple[str, ...], json_file: str | None, md_file: str | None, traceback: bool, **options: Any
 ) -> None:
     """Time one batch in every way side by side, and say what each gets wrong; with two models, a pipeline."""
     _open_what_is_closed()
+    how = {name: options.pop(name) for name in ("quiet", "trust_model_file")}
     with _errors(traceback):
         from tputfind import clocks_job
         from tputfind.places import Places
 
         places = Places(None, json=json_file, md=md_file)
-        request = clocks_job.read_request(models, options, places, quiet=quiet)
+        request = clocks_job.read_request(models, options, places, **how)
         sys.exit(clocks_job.do(request, show_traceback=traceback))
 
 
@@ -179,13 +186,14 @@ def clocks(
 @click.option("--memory", metavar="LIST", help="of the devices to forecast for, such as 16GiB,24GiB,80GiB")
 @click.option("--on-fake", is_flag=True, help="do without a device: coarser, from fake tensors")
 @_same_options(*_OF_MODELS, "allocator", "trial_timeout")
+@_trust_option
 @click.option("--csv", "csv_file", metavar="FILE", help="also write the forecasts as CSV")
 @click.option("--quiet", is_flag=True, help="show no progress")
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def forecast(model: str, memory: str | None, csv_file: str | None, **options: Any) -> None:
     """Forecast the largest batch on devices with other memory, from a few trials on the one that is here."""
     _open_what_is_closed()
-    how = {name: options.pop(name) for name in ("on_fake", "quiet")}
+    how = {name: options.pop(name) for name in ("on_fake", "quiet", "trust_model_file")}
     with _errors(options.pop("traceback")):
         from tputfind import forecast_job
 

@@ -34,10 +34,16 @@ class Request(NamedTuple):
     asked: Asked
     places: Places
     quiet: bool = False
+    trust_model_file: bool = False
 
 
 def read_request(
-    models: Sequence[str], options: Mapping[str, object], places: Places, *, quiet: bool = False
+    models: Sequence[str],
+    options: Mapping[str, object],
+    places: Places,
+    *,
+    quiet: bool = False,
+    trust_model_file: bool = False,
 ) -> Request:
     """Return the request that a command line describes, checked before anything is measured for it.
 
@@ -47,6 +53,7 @@ def read_request(
             None means: not given.
         places: where to write.
         quiet: whether to show no progress.
+        trust_model_file: whether to load files of models even where that can run code of theirs.
 
     Raises:
         BadRequest: what is wrong, all of it in one line.
@@ -73,7 +80,7 @@ def read_request(
     if problems:
         raise BadRequest("; ".join(dict.fromkeys(problems)), "see tputfind clocks --help")
     check_places(places, None, 1)
-    return Request(Asked(tuple(specs), batch_size, repeats, drop, host_work_ms), places, quiet)
+    return Request(Asked(tuple(specs), batch_size, repeats, drop, host_work_ms), places, quiet, trust_model_file)
 
 
 def do(request: Request, *, show_traceback: bool) -> int:
@@ -84,7 +91,8 @@ def do(request: Request, *, show_traceback: bool) -> int:
     """
     problems: list[TputfindError] = []
     with stop_signals() as ignore_signals:
-        with Children() as children, ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
+        children = Children(trust_model_file=request.trust_model_file)
+        with children, ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
             found = clocks_run.measure(request.asked, children, progress)
         ignore_signals()  # what follows takes a moment, and must not be lost to a signal
         saved = _write(found, request.places, problems)

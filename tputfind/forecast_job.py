@@ -28,10 +28,18 @@ class Request(NamedTuple):
     on_fake: bool
     csv: str | None
     quiet: bool
+    trust_model_file: bool = False
 
 
 def read_request(
-    model: str, options: Mapping[str, object], memory: str | None, csv: str | None, *, on_fake: bool, quiet: bool
+    model: str,
+    options: Mapping[str, object],
+    memory: str | None,
+    csv: str | None,
+    *,
+    on_fake: bool,
+    quiet: bool,
+    trust_model_file: bool = False,
 ) -> Request:
     """Return the request that a command line describes, checked before anything is measured for it.
 
@@ -42,6 +50,7 @@ def read_request(
         csv: a file to write, or None.
         on_fake: whether to do without a device.
         quiet: whether to show no progress.
+        trust_model_file: whether to load files of models even where that can run code of theirs.
 
     Raises:
         BadRequest: what is wrong, all of it in one line.
@@ -62,7 +71,7 @@ def read_request(
     if problems:
         raise BadRequest("; ".join(problems), "see tputfind forecast --help")
     check_places(Places(None, csv=csv), None, 1)
-    return Request(spec, tuple(sorted(set(sizes))), on_fake, csv, quiet)
+    return Request(spec, tuple(sorted(set(sizes))), on_fake, csv, quiet, trust_model_file)
 
 
 def do(request: Request) -> int:
@@ -72,7 +81,8 @@ def do(request: Request) -> int:
         TputfindError: the device or the model does not allow it.
     """
     ask = forecast_run.on_fake if request.on_fake else forecast_run.measure
-    with stop_signals(), Children() as children, ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
+    children = Children(trust_model_file=request.trust_model_file)
+    with stop_signals(), children, ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
         progress.about(request.spec.model)
         found = ask(request.spec, request.memories_bytes, children, progress)
     if request.csv:

@@ -28,16 +28,26 @@ from tputfind.spec import Spec, read_spec
 
 
 class Job(NamedTuple):
-    """What to measure and where to write it; ``resumed`` is a record to go on with, and the file it lies in."""
+    """What to measure and where to write it; ``resumed`` is a record to go on with, and the file it lies in.
+
+    ``trust_model_file`` is of this command line alone: a record cannot ask for it.
+    """
 
     specs: Sequence[Spec]
     places: Places
     resumed: tuple[Record, Path] | None = None
     quiet: bool = False
+    trust_model_file: bool = False
 
 
 def read_job(
-    models: Sequence[str], options: Mapping[str, object], places: Places, resumed: str | None, *, quiet: bool
+    models: Sequence[str],
+    options: Mapping[str, object],
+    places: Places,
+    resumed: str | None,
+    *,
+    quiet: bool,
+    trust_model_file: bool = False,
 ) -> Job:
     """Return the job that a command line describes, checked before anything is measured for it.
 
@@ -50,7 +60,7 @@ def read_job(
             raise BadRequest("no MODEL was named", "see tputfind --help")
         specs = [read_spec(model, one) for model in models for one in recipes.each(options)]
         check_places(places, places.folder, len(specs))
-        return Job(specs, places, quiet=quiet)
+        return Job(specs, places, quiet=quiet, trust_model_file=trust_model_file)
     if len(models) > 1:
         raise BadRequest("--resume goes on with one record, and several models were named")
     path = Path(resumed)
@@ -66,7 +76,7 @@ def read_job(
     named = [path.with_suffix(".csv"), *map(Path, places.named.values())]
     if path.resolve() in [place.resolve() for place in named]:
         raise BadRequest(f"{path} is the record to go on with, and would be written over", "name another file")
-    return Job([spec], places, (record, path), quiet)
+    return Job([spec], places, (record, path), quiet, trust_model_file)
 
 
 def _with(spec: Spec, patience: Mapping[str, object]) -> Spec:
@@ -134,7 +144,8 @@ def _measure_all(job: Job, keepers: list[files.Keeper], failures: list[TputfindE
             failures.append(failure)
         return
     command = shlex.join(["tputfind", *sys.argv[1:]])
-    with Children() as children, ShownProgress(Console(stderr=True, quiet=job.quiet)) as progress:
+    children = Children(trust_model_file=job.trust_model_file)
+    with children, ShownProgress(Console(stderr=True, quiet=job.quiet)) as progress:
         inspections = _look_at_all(job.specs, children, progress)
         for number, (spec, inspection) in enumerate(zip(job.specs, inspections, strict=True), 1):
             progress.about(_subject(job.specs, number))

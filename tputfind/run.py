@@ -27,7 +27,12 @@ ROUNDS: Final = 3
 
 
 def find(
-    model: str, *, output: str | Path | None = None, progress: Progress | None = None, **options: object
+    model: str,
+    *,
+    output: str | Path | None = None,
+    progress: Progress | None = None,
+    trust_model_file: bool = False,
+    **options: object,
 ) -> Record:
     """Find the largest batch of a model and time every batch size: the command line's main job, from Python.
 
@@ -35,6 +40,7 @@ def find(
         model: a torchvision name, ``file.py:factory`` or ``package.module:factory``.
         output: a folder for the record; None saves nothing.
         progress: told what is being done.
+        trust_model_file: load a file of a model or of weights even where that can run code of the file's.
         options: the command line's, with underscores: ``dtype="fp16"``, ``memory_limit="8GiB"``. Numbers are bytes,
             milliseconds (``max_latency``, ``slo``), seconds (``max_seconds``, ``min_seconds``, ``trial_timeout``) or,
             for ``max_noise`` and for ``headroom`` below 1, a share.
@@ -46,7 +52,7 @@ def find(
     folder = None if output is None else Path(output)
     if folder is not None:
         files.check_folder(folder)
-    with Children() as children:
+    with Children(trust_model_file=trust_model_file) as children:
         inspection = inspect(spec, children)
         words = " ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
         keeper = keeper_of(folder, spec, inspection)

@@ -25,6 +25,8 @@ from tputfind.record import Failure
 Answer = TypeVar("Answer")
 
 COMPILER_CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
+TRUSTED: Final = "TPUTFIND_TRUST_MODEL_FILE"
+"""Tells the server and its children whether the user trusts the files of models; no record can say so."""
 """Names the folder that compilers keep what they made in: a fresh one for each run, so that its times are the same."""
 KILL: Final = b"kill"
 """What the parent sends the server to end the child at work."""
@@ -64,7 +66,8 @@ class Children:
     errors to itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, trust_model_file: bool = False) -> None:
+        self._trusted = {TRUSTED: "1" if trust_model_file else "0"}
         self._server: subprocess.Popen[bytes] | None = None
         self._control: Connection | None = None
         self._log: IO[bytes] | None = None
@@ -178,7 +181,7 @@ class Children:
                 stderr=self._log,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
-                env={**os.environ, COMPILER_CACHE: self._cache.name},
+                env={**os.environ, COMPILER_CACHE: self._cache.name, **self._trusted},
             )
             theirs.close()
             self._control = ours

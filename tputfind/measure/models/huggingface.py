@@ -74,7 +74,7 @@ def _config(transformers: Any, name: str, *, fetch: bool) -> Any:
     try:
         if name in types and not Path(name).exists():
             return transformers.AutoConfig.for_model(name)
-        return transformers.AutoConfig.from_pretrained(name, local_files_only=not fetch)
+        return transformers.AutoConfig.from_pretrained(name, local_files_only=not fetch, trust_remote_code=False)
     except Exception as error:  # of the hub's, the file system's, or of a configuration that is not valid
         near = [one for one in get_close_matches(name.lower(), types, n=3) if one != name]
         hint = f"did you mean {' or '.join(PREFIX + one for one in near)}?" if near else _NOTHING_FETCHED

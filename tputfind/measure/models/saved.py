@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from tputfind.errors import BadRequest, UnknownModel
 from tputfind.measure.failures import said
 from tputfind.measure.inputs import Call, Drawn, Inputs, drawn_of, shape_text
+from tputfind.measure.models.checked import load_program, load_script
 from tputfind.measure.models.given import given_inputs
 from tputfind.measure.models.source import Source
 from tputfind.record import Notice
@@ -42,7 +43,7 @@ def _scripted(spec: Spec, path: Path) -> Source:
 
     def build() -> tuple[nn.Module, Inputs]:
         try:
-            return torch.jit.load(path, map_location="cpu"), inputs  # type: ignore[no-untyped-call]
+            return load_script(path), inputs
         except (RuntimeError, ValueError) as error:
             hint = f"weights are given beside the name of their model: --weights {path}"
             raise UnknownModel(f"{path} is no TorchScript: {said(error)}", hint) from None
@@ -54,7 +55,9 @@ def _exported(spec: Spec, path: Path) -> Source:
     if given_inputs(spec) is not None:
         raise BadRequest(f"{path} says itself what it takes: leave --input-size, --image-size and --input out")
     try:
-        program = torch.export.load(path)
+        program = load_program(path)
+    except BadRequest:
+        raise
     except Exception as error:  # torch raises whatever reading an archive brings about
         raise UnknownModel(f"{path} holds no exported program: {said(error)}") from None
     inputs = _inputs_of(program, path)

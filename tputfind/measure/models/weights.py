@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from torch import nn
 
 from tputfind.errors import BadRequest
+from tputfind.measure.models.checked import HINT, trusted, wanted
 from tputfind.spec import Spec
 
 
@@ -30,6 +32,9 @@ def load(module: nn.Module, file: Path, model: str) -> None:
         module.load_state_dict(held.get("state_dict", held.get("model", held)))
     except BadRequest:
         raise
+    except UnpicklingError as error:
+        what = f"holds more than tensors and plain values: {wanted(error)}"
+        raise BadRequest(f"--weights: {file} is not loaded: it {what}", HINT) from None
     except Exception as error:  # reading what is no checkpoint can raise anything
         lines = f"{error}".strip().splitlines() or [type(error).__name__]
         reason = " ".join(line.strip() for line in lines[:2])
@@ -38,7 +43,7 @@ def load(module: nn.Module, file: Path, model: str) -> None:
 
 def _read(file: Path) -> Mapping[str, Any]:
     if file.suffix != ".safetensors":
-        held: Mapping[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        held: Mapping[str, Any] = torch.load(file, map_location="cpu", weights_only=not trusted())
         return held
     try:
         from safetensors.torch import load_file

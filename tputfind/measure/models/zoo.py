@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -14,6 +14,7 @@ from torch import nn
 from tputfind.errors import BadRequest, UnknownModel
 from tputfind.measure.inputs import Call, Drawn, Inputs, shape_text
 from tputfind.measure.messages import NamedModel
+from tputfind.measure.models.checked import weights_only
 from tputfind.measure.models.source import Source
 from tputfind.measure.models.weights import file_of, load
 from tputfind.measure.replaced import replaced
@@ -78,7 +79,7 @@ def find(spec: Spec) -> Source:
 
     def build() -> tuple[nn.Module, Inputs]:
         arguments = {"weights": published} | resized | ({"quantize": True} if family.quantized else {})
-        with warnings.catch_warnings(), nullcontext() if weights else _loading_nothing():
+        with warnings.catch_warnings(), weights_only() if weights else _loading_nothing():
             warnings.simplefilter("ignore")  # some builders announce changes to their initial weights
             module = _built(spec, arguments)
         if file is not None:

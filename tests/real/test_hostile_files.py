@@ -1,0 +1,317 @@
+"""Files of models and of weights that try to run code: each does so where it is trusted, and is refused where not."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from support.command import QUICK, run
+from torch import nn
+from torch.export import Dim
+
+from tputfind.errors import BadRequest
+from tputfind.measure.children import TRUSTED
+from tputfind.measure.models.checked import load_program, load_script
+
+RUN = "__import__('os').system('touch ran')"
+PICKLED_TENSOR = {"path_name": "weight_0", "is_param": True, "use_pickle": True, "tensor_meta": None}
+ARGUMENT = {"name": "", "arg": {"as_string": "touch ran"}, "kind": 1}
+
+
+class Hostile:
+    """Touches a file as it is unpickled."""
+
+    def __reduce__(self):
+        return os.system, ("touch ran",)
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.shift = nn.Linear(4, 3), torch.arange(3.0)
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        return self.linear(given) + self.shift
+
+
+def exported(path, module=None, **given):
+    given = given or {"given": torch.randn(4, 4)}
+    shapes = {name: {0: Dim.DYNAMIC} for name in given}
+    torch.export.save(torch.export.export(module or Small(), (), given, dynamic_shapes=shapes), path)
+
+
+def rewritten(path, changes):
+    """Change entries of an archive: each is given what was there (nothing where there was none) as bytes."""
+    with zipfile.ZipFile(path) as archive:
+        root = archive.namelist()[0].partition("/")[0]
+        entries = {name.removeprefix(f"{root}/"): archive.read(name) for name in archive.namelist()}
+    for name, change in changes.items():
+        entries[name] = change(entries.get(name, b""))
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, held in entries.items():
+            archive.writestr(f"{root}/{name}", held)
+
+
+def pickled(_=b""):
+    buffer = io.BytesIO()
+    torch.save(Hostile(), buffer)
+    return buffer.getvalue()
+
+
+def in_graph(change):
+    """Return what changes the graph of a program, as the dictionary that its JSON is."""
+
+    def changed(held):
+        program = json.loads(held)
+        change(program)
+        return json.dumps(program).encode()
+
+    return {"models/model.json": changed}
+
+
+def config(name, held):
+    def changed(before):
+        known = json.loads(before)
+        known["config"] |= held
+        return json.dumps(known).encode()
+
+    return {name: changed}
+
+
+def first_node(**fields):
+    def change(program):
+        program["graph_module"]["graph"]["nodes"][0] |= fields
+
+    return in_graph(change)
+
+
+def extra_call(target, *inputs):
+    """Return what has a program call something more."""
+
+    def change(program):
+        node = {"target": target, "inputs": list(inputs), "outputs": [], "metadata": {}, "name": "called"}
+        program["graph_module"]["graph"]["nodes"].insert(0, node)
+
+    return in_graph(change)
+
+
+def expression(program):
+    sizes = program["graph_module"]["graph"]["tensor_values"]["given"]["sizes"]
+    sizes[0]["as_expr"]["expr_str"] = RUN
+
+
+def guard(program):
+    program["guards_code"] = [f"{RUN} == 0"]
+
+
+def argument_name(program):
+    program["graph_module"]["module_call_graph"][0]["signature"]["forward_arg_names"] = [f"given={RUN}"]
+
+
+def keyword(program):
+    signature = program["graph_module"]["module_call_graph"][0]["signature"]
+    signature["forward_arg_names"] = []
+    signature["in_spec"] = signature["in_spec"].replace("given", f"given={RUN}")
+
+
+def import_by_structure(program):
+    signature = program["graph_module"]["module_call_graph"][0]["signature"]
+    context = {"default_factory_module": "hostile", "default_factory_name": "x", "dict_context": []}
+    structure = {"type": "collections.defaultdict", "context": context, "children_spec": []}
+    signature["out_spec"] = json.dumps([1, structure])
+
+
+def import_by_enum(program):
+    signature = program["graph_module"]["module_call_graph"][0]["signature"]
+    context = json.dumps({"__enum__": True, "fqn": "hostile:x", "name": "x"})
+    structure = {"type": "builtins.list", "context": context, "children_spec": []}
+    signature["out_spec"] = json.dumps([1, structure])
+
+
+def renamed(held):
+    return held.replace(b'"linear"', json.dumps(f"linear, y = 0, {RUN}; linear").encode())
+
+
+def attribute_name(held):
+    code = "".join(f"\\x{ord(letter):02x}" for letter in RUN)
+    name = json.dumps(f'linear") or eval("{code}") or getattr(self, "linear').encode()
+    return held.replace(b'"c_shift"', b'"c_shift"').replace(b'"linear.bias"', name[:-1] + b'.bias"')
+
+
+TRICKS = {
+    "example inputs": ({"data/sample_inputs/model.pt": pickled}, "data/sample_inputs/model.pt holds more"),
+    "a pickled weight": (
+        config("data/weights/model_weights_config.json", {"linear.weight": PICKLED_TENSOR})
+        | {"data/weights/weight_0": pickled},
+        "data/weights/weight_0 holds more",
+    ),
+    "a pickled constant": (
+        config("data/constants/model_constants_config.json", {"shift": PICKLED_TENSOR | {"path_name": "tensor_0"}})
+        | {"data/constants/tensor_0": pickled},
+        "data/constants/tensor_0 holds more",
+    ),
+    "an opaque object": (
+        config("data/constants/model_constants_config.json", {"x": PICKLED_TENSOR | {"path_name": "opaque_obj_0"}})
+        | {"data/constants/opaque_obj_0": lambda _: pickle.dumps(Hostile())},
+        "data/constants/opaque_obj_0 is an object",
+    ),
+    "weights as they were once": ({"data/weights/model.pt": pickled}, "data/weights/model.pt holds more"),
+    "constants as they were once": ({"data/constants/model.pt": pickled}, "data/constants/model.pt holds more"),
+    "an expression": (in_graph(expression), "for expr str"),
+    "a guard": (in_graph(guard), "for guards code"),
+    "the name of an argument": (in_graph(argument_name), "for forward arg names"),
+    "the name of a keyword": (in_graph(keyword), "for in spec"),
+    "a module to import": (in_graph(import_by_structure), "for out spec"),
+    "an enumeration to import": (in_graph(import_by_enum), "for out spec"),
+    "the name of a value": ({"models/model.json": renamed}, "for name"),
+    "a function of Python": (extra_call("torch.os.system", ARGUMENT), "'torch.os.system' for target"),
+    "a function through an operator": (
+        extra_call("torch.ops.aten.add.__class__.__init__.__globals__.x", ARGUMENT),
+        "for target",
+    ),
+}
+NEVER_RUN = {"a function through an operator"}
+"""Torch of today does not do what they ask for; one of tomorrow may."""
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_a_program_that_runs_code_is_refused_before_it_does_so(tmp_path, monkeypatch, trick):
+    changes, expected = TRICKS[trick]
+    exported(tmp_path / "model.pt2")
+    rewritten(tmp_path / "model.pt2", changes)
+    (tmp_path / "hostile.py").write_text("open('ran', 'w'); x = 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(BadRequest, match="is not loaded") as refused:
+        load_program(Path("model.pt2"))
+
+    assert expected in refused.value.message
+    assert "--trust-model-file" in refused.value.hint
+    assert not Path("ran").exists()
+
+    monkeypatch.setenv(TRUSTED, "1")
+    with suppress(Exception):
+        load_program(Path("model.pt2")).module()(given=torch.randn(4, 4))
+    assert Path("ran").exists() == (trick not in NEVER_RUN)
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("data/aotinductor/model/model.so", "data/aotinductor/model/model.so is compiled code"),
+        ("data/SAMPLE_INPUTS/model.pt", "is there twice"),
+    ],
+)
+def test_what_would_be_loaded_as_a_library_or_instead_of_what_was_checked_is_refused(tmp_path, entry, expected):
+    exported(tmp_path / "model.pt2")
+    rewritten(tmp_path / "model.pt2", {entry: lambda _: b"anything"})
+
+    with pytest.raises(BadRequest) as refused:
+        load_program(tmp_path / "model.pt2")
+
+    assert expected in refused.value.message
+
+
+def test_the_layout_of_an_older_torch_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with zipfile.ZipFile("old.pt2", "w") as archive:
+        for name in ("version", "serialized_exported_program.json", "serialized_state_dict.pt"):
+            archive.writestr(f"old/{name}", "8.8")
+
+    with pytest.raises(BadRequest, match="its layout is that of an older torch"):
+        load_program(Path("old.pt2"))
+
+
+class Writes(nn.Module):
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        torch.save(given, "ran")
+        return given
+
+
+def test_torchscript_that_writes_files_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.jit.save(torch.jit.script(Writes()), "writes.pt")
+
+    with pytest.raises(BadRequest, match="can write files: save"):
+        load_script(Path("writes.pt"))
+
+    monkeypatch.setenv(TRUSTED, "1")
+    load_script(Path("writes.pt"))(torch.ones(1))
+    assert Path("ran").exists()
+
+
+class Nested(nn.Module):
+    """Takes nested inputs, whole numbers and lengths that depend on each other, and branches."""
+
+    def forward(self, ids: torch.Tensor, *, parts: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        assert ids.shape[0] > 3
+        half = parts["first"][: ids.shape[0] // 2]
+        turned = torch.cond(half.sum() > 0, lambda x: x + 1, lambda x: x - 1, (half,))
+        return {"turned": turned, "product": torch.einsum("bi,bj->bij", parts["first"], parts["first"])}
+
+
+def test_programs_that_are_data_alone_are_loaded(tmp_path):
+    inputs = {"ids": torch.randint(0, 9, (8, 2)), "parts": {"first": torch.randn(8, 3)}}
+    free = {0: Dim.AUTO}
+    shapes = {"ids": free, "parts": {"first": free}}
+    program = torch.export.export(Nested(), (), inputs, dynamic_shapes=shapes)
+    torch.export.save(program, tmp_path / "nested.pt2")
+
+    found = load_program(tmp_path / "nested.pt2").module()(**inputs)
+
+    assert found["product"].shape == (8, 3, 3)
+    assert found["turned"].shape == (4, 3)
+
+
+def test_only_the_flag_of_this_command_line_trusts_a_file(tmp_path):
+    exported(tmp_path / "model.pt2")
+    rewritten(tmp_path / "model.pt2", TRICKS["example inputs"][0])
+    asked = ("model.pt2", "--device", "cpu", "--batch-sizes", "1", *QUICK)
+
+    refused = run(tmp_path, *asked)
+
+    assert refused.status == 2, refused.err
+    assert "data/sample_inputs/model.pt holds more than tensors and plain values" in refused.err
+    assert len(refused.err.splitlines()) == 1
+    assert not (tmp_path / "ran").exists()
+    run(tmp_path, *asked, "--trust-model-file")
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_record_that_says_trust_is_not_believed(tmp_path):
+    exported(tmp_path / "model.pt2")
+    run(tmp_path, "model.pt2", "--device", "cpu", "--batch-sizes", "1", *QUICK, "--trust-model-file")
+    (record,) = (tmp_path / "results").glob("*.json")
+    held = json.loads(record.read_text())
+    held["finished"], held["spec"]["trust_model_file"] = None, True
+    record.write_text(json.dumps(held))
+    rewritten(tmp_path / "model.pt2", TRICKS["example inputs"][0])
+
+    resumed = run(tmp_path, "--resume", record)
+
+    assert resumed.status == 2
+    assert "holds more than tensors and plain values" in resumed.err
+    assert not (tmp_path / "ran").exists()
+
+
+def test_weights_that_run_code_are_refused_and_the_flag_loads_them(tmp_path):
+    held = {"state_dict": {}, "by": Hostile()}
+    torch.save(held, tmp_path / "mine.pth")
+    asked = ("resnet18", "--weights", "mine.pth", "--device", "cpu", "--image-size", 64, "--batch-sizes", "1", *QUICK)
+
+    refused = run(tmp_path, *asked)
+
+    assert refused.status == 2, refused.err
+    assert "--weights: mine.pth is not loaded: it holds more than tensors" in refused.err
+    assert "--trust-model-file" in refused.err
+    assert not (tmp_path / "ran").exists()
+    run(tmp_path, *asked, "--trust-model-file")
+    assert (tmp_path / "ran").exists()
