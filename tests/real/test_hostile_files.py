@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import sys
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from tputfind.measure.models.checked import load_program, load_script
 
 RUN = "__import__('os').system('touch ran')"
 PICKLED_TENSOR = {"path_name": "weight_0", "is_param": True, "use_pickle": True, "tensor_meta": None}
+SAVED = {"name": "item", "arg": {"as_tensor": {"name": "given"}}, "kind": 1}
 ARGUMENT = {"name": "", "arg": {"as_string": "touch ran"}, "kind": 1}
 
 
@@ -85,19 +87,14 @@ def config(name, held):
     return {name: changed}
 
 
-def first_node(**fields):
-    def change(program):
-        program["graph_module"]["graph"]["nodes"][0] |= fields
-
-    return in_graph(change)
-
-
 def extra_call(target, *inputs):
     """Return what has a program call something more."""
 
     def change(program):
-        node = {"target": target, "inputs": list(inputs), "outputs": [], "metadata": {}, "name": "called"}
-        program["graph_module"]["graph"]["nodes"].insert(0, node)
+        graph = program["graph_module"]["graph"]
+        graph["tensor_values"]["called"] = graph["tensor_values"]["linear"]
+        named = {"outputs": [{"as_tensor": {"name": "called"}}], "name": "called"}
+        graph["nodes"].insert(0, {"target": target, "inputs": list(inputs), "metadata": {}, **named})
 
     return in_graph(change)
 
@@ -112,7 +109,8 @@ def guard(program):
 
 
 def argument_name(program):
-    program["graph_module"]["module_call_graph"][0]["signature"]["forward_arg_names"] = [f"given={RUN}"]
+    name = f"given):\n    pass\n{RUN}\ndef rest():\n    '''#"  # the name is written twice: the string ends there
+    program["graph_module"]["module_call_graph"][0]["signature"]["forward_arg_names"] = [name]
 
 
 def keyword(program):
@@ -136,13 +134,7 @@ def import_by_enum(program):
 
 
 def renamed(held):
-    return held.replace(b'"linear"', json.dumps(f"linear, y = 0, {RUN}; linear").encode())
-
-
-def attribute_name(held):
-    code = "".join(f"\\x{ord(letter):02x}" for letter in RUN)
-    name = json.dumps(f'linear") or eval("{code}") or getattr(self, "linear').encode()
-    return held.replace(b'"c_shift"', b'"c_shift"').replace(b'"linear.bias"', name[:-1] + b'.bias"')
+    return held.replace(b'"given"', json.dumps(f"given={RUN}").encode())
 
 
 TRICKS = {
@@ -172,12 +164,33 @@ TRICKS = {
     "an enumeration to import": (in_graph(import_by_enum), "for out spec"),
     "the name of a value": ({"models/model.json": renamed}, "for name"),
     "a function of Python": (extra_call("torch.os.system", ARGUMENT), "'torch.os.system' for target"),
+    "a class to import": (
+        extra_call(
+            "torch.export.custom_ops._call_custom_autograd_function_in_pre_dispatch",
+            {"name": "function_cls_name", "arg": {"as_string": "hostile.x"}, "kind": 1},
+            SAVED,
+        ),
+        "for target",
+    ),
+    "a file to write": (
+        extra_call("torch.ops.aten.save.default", SAVED, {"name": "filename", "arg": {"as_string": "ran"}, "kind": 1}),
+        "'torch.ops.aten.save.default' for target",
+    ),
+    "a file to make": (
+        extra_call(
+            "torch.ops.aten.from_file.default",
+            {"name": "filename", "arg": {"as_string": "ran"}, "kind": 1},
+            {"name": "shared", "arg": {"as_bool": True}, "kind": 1},
+            {"name": "size", "arg": {"as_int": 4}, "kind": 1},
+        ),
+        "'torch.ops.aten.from_file.default' for target",
+    ),
     "a function through an operator": (
         extra_call("torch.ops.aten.add.__class__.__init__.__globals__.x", ARGUMENT),
         "for target",
     ),
 }
-NEVER_RUN = {"a function through an operator"}
+NEVER_RUN = {"the name of a keyword", "a function of Python", "a file to write", "a function through an operator"}
 """Torch of today does not do what they ask for; one of tomorrow may."""
 
 
@@ -188,6 +201,7 @@ def test_a_program_that_runs_code_is_refused_before_it_does_so(tmp_path, monkeyp
     rewritten(tmp_path / "model.pt2", changes)
     (tmp_path / "hostile.py").write_text("open('ran', 'w'); x = 0")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "hostile", raising=False)
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(BadRequest, match="is not loaded") as refused:
@@ -274,7 +288,7 @@ def test_programs_that_are_data_alone_are_loaded(tmp_path):
 def test_only_the_flag_of_this_command_line_trusts_a_file(tmp_path):
     exported(tmp_path / "model.pt2")
     rewritten(tmp_path / "model.pt2", TRICKS["example inputs"][0])
-    asked = ("model.pt2", "--device", "cpu", "--batch-sizes", "1", *QUICK)
+    asked = ("model.pt2", "--device", "cpu", "--batch-sizes", "1", "--quiet", *QUICK)
 
     refused = run(tmp_path, *asked)
 

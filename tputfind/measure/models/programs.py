@@ -19,7 +19,7 @@ _TEXT: Final = re.compile(r"[\w .,:/+\-=>]*")
 _TARGET: Final = re.compile(r"torch\.ops\.(aten|prims|torchvision|_?quantized|quantized_decomposed)\.(\w+)\.(\w+)")
 _WRITE_FILES: Final = "save", "from_file"
 _ARITHMETIC: Final = re.compile(
-    r"_operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|pos|eq|ne|lt|le|gt|ge|and_|or_|not_|lshift|rshift|getitem)"
+    r"_operator\.(abs|add|sub|mul|truediv|floordiv|mod|pow|neg|pos|eq|ne|lt|le|gt|ge|and_|or_|not_|lshift|rshift|getitem)"
     r"|math\.[a-z]\w*|torch\._?sym_\w+"
 )
 _NESTING: Final = re.compile(
