@@ -143,6 +143,8 @@ def _measure_all(job: Job, keepers: list[files.Keeper], failures: list[TputfindE
         except TputfindError as failure:
             failures.append(failure)
         return
+    if job.resumed is not None:
+        _check_what_is_run(job, *job.resumed)
     command = shlex.join(["tputfind", *sys.argv[1:]])
     children = Children(trust_model_file=job.trust_model_file)
     with children, ShownProgress(Console(stderr=True, quiet=job.quiet)) as progress:
@@ -168,6 +170,19 @@ def _measure_all(job: Job, keepers: list[files.Keeper], failures: list[TputfindE
                 failures.append(failure)
                 if len(job.specs) > 1 and not (keeper.record or record).rows:
                     keeper.save(run.failed_record(keeper.record or record, failure))
+
+
+def _check_what_is_run(job: Job, record: Record, path: Path) -> None:
+    """Name the user's code that a record has run: who was given the record may not have looked.
+
+    Raises:
+        BadRecord: it is not the code that the record is of.
+    """
+    spec = job.specs[0]
+    if spec.model == record.spec.model:
+        resume.check_file(record)
+    if spec.source == "factory" and not job.quiet:
+        _tell(f"{path} goes on with {spec.model}, which is imported and called")
 
 
 def _look_at_all(specs: Sequence[Spec], children: Children, progress: ShownProgress) -> list[Inspection | NoSuchDevice]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import file_digest
+from pathlib import Path
 
 import msgspec
 
@@ -28,6 +30,7 @@ _NEWER = {
 _FROM_OUTSIDE = ("killed by SIGTERM", "killed by SIGHUP", "killed by SIGINT", "the measuring process was killed")
 _MOVES = {"memory_free_bytes", "memory_of_others_bytes"}
 """What other processes change from one minute to the next."""
+_CHANGED = "the file that the model is made by was changed"
 
 
 def check_same(record: Record, spec: Spec, now: Inspection) -> None:
@@ -57,12 +60,27 @@ def check_same(record: Record, spec: Spec, now: Inspection) -> None:
         ),
     ]
     if record.source_sha256 != now.source_sha256:
-        differing.append("the file that the model is made by was changed")
+        differing.append(_CHANGED)
     if differing:
-        raise BadRecord(
-            f"the record cannot be resumed here, since this differs: {'; '.join(differing)}",
-            "resume it where it was begun, or measure anew without --resume",
-        )
+        raise _cannot(differing)
+
+
+def check_file(record: Record) -> None:
+    """Make sure, before the file of a model is run, that it is the one that the record is of; BadRecord otherwise."""
+    spec = record.spec
+    path = Path(spec.model.rpartition(":")[0] if spec.source == "factory" else spec.model)
+    if spec.source not in ("factory", "file") or not path.is_file() or record.source_sha256 is None:
+        return
+    with path.open("rb") as file:
+        if file_digest(file, "sha256").hexdigest() != record.source_sha256:
+            raise _cannot([_CHANGED])
+
+
+def _cannot(differing: list[str]) -> BadRecord:
+    return BadRecord(
+        f"the record cannot be resumed here, since this differs: {'; '.join(differing)}",
+        "resume it where it was begun, or measure anew without --resume",
+    )
 
 
 def without_accidents(record: Record) -> Record:

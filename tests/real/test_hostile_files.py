@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -306,8 +307,9 @@ def test_a_record_that_says_trust_is_not_believed(tmp_path):
     (record,) = (tmp_path / "results").glob("*.json")
     held = json.loads(record.read_text())
     held["finished"], held["spec"]["trust_model_file"] = None, True
-    record.write_text(json.dumps(held))
     rewritten(tmp_path / "model.pt2", TRICKS["example inputs"][0])
+    held["source_sha256"] = hashlib.sha256((tmp_path / "model.pt2").read_bytes()).hexdigest()
+    record.write_text(json.dumps(held))
 
     resumed = run(tmp_path, "--resume", record)
 
@@ -329,3 +331,49 @@ def test_weights_that_run_code_are_refused_and_the_flag_loads_them(tmp_path):
     assert not (tmp_path / "ran").exists()
     run(tmp_path, *asked, "--trust-model-file")
     assert (tmp_path / "ran").exists()
+
+
+FACTORY = "import torch; from pathlib import Path; Path('ran').touch(); small = lambda: torch.nn.Linear(4, 3)"
+
+
+def test_a_factory_that_was_changed_since_is_not_imported_by_its_record(tmp_path):
+    (tmp_path / "mine.py").write_text(FACTORY)
+    asked = ("mine.py:small", "--input-size", "4", "--device", "cpu", "--batch-sizes", "1", *QUICK)
+    first = run(tmp_path, *asked)
+    (record,) = (tmp_path / "results").glob("*.json")
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"finished": None}))
+
+    resumed = run(tmp_path, "--resume", record)
+
+    assert first.status == resumed.status == 0, first.err + resumed.err
+    assert f"{record} goes on with mine.py:small, which is imported and called" in resumed.err
+
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"finished": None}))
+    (tmp_path / "mine.py").write_text(f"{FACTORY}  # changed")
+    (tmp_path / "ran").unlink()
+
+    refused = run(tmp_path, "--resume", record)
+
+    assert refused.status == 2
+    assert "the file that the model is made by was changed" in refused.err
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("says", "expected"),
+    [
+        ({"model_type": "other", "auto_map": {"AutoConfig": "code.C"}}, "contains custom code"),
+        ({"model_type": "bert", "attn_implementation": "someone/kernel"}, "names a kernel on the hub"),
+    ],
+)
+def test_a_configuration_that_names_code_is_refused(tmp_path, says, expected):
+    pytest.importorskip("transformers")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/config.json").write_text(json.dumps(says))
+    (tmp_path / "folder/code.py").write_text("open('ran', 'w')")
+
+    refused = run(tmp_path, "hf:folder", "--device", "cpu", "--batch-sizes", "1", *QUICK)
+
+    assert refused.status == 2, refused.err
+    assert expected in refused.err
+    assert not (tmp_path / "ran").exists()

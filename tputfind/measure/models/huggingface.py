@@ -46,6 +46,8 @@ def find(spec: Spec) -> Source:
     config = _sized(spec, _config(transformers, name, fetch=spec.weights == "DEFAULT"))
     if getattr(config, "quantization_config", None) is not None and spec.weights is None:
         raise BadRequest(f"{spec.model} is quantized, which random weights are not", "--weights DEFAULT loads its own")
+    if "/" in f"{getattr(config, '_attn_implementation', None)}":
+        raise BadRequest(f"{spec.model} names a kernel on the hub for its attention, which is code that is not here")
     kind = _class_of(transformers, config)
 
     def build() -> tuple[nn.Module, Inputs]:
@@ -103,12 +105,16 @@ def _class_of(transformers: Any, config: Any) -> Any:
 def _made(kind: Any, spec: Spec, name: str, config: Any) -> nn.Module:
     if spec.weights == "DEFAULT":
         try:
-            fetched: nn.Module = kind.from_pretrained(name, config=config, dtype=torch.float32)
+            fetched: nn.Module = kind.from_pretrained(
+                name, config=config, dtype=torch.float32, weights_only=True, trust_remote_code=False
+            )
         except (ImportError, OSError, ValueError, RuntimeError) as error:
             raise BadRequest(f"--weights DEFAULT: those of {name} cannot be had: {said(error)}") from None
         return fetched
-    make = kind.from_config if hasattr(kind, "from_config") else kind._from_config  # noqa: SLF001  # as the former does
-    made: nn.Module = make(config)
+    if hasattr(kind, "from_config"):
+        chosen: nn.Module = kind.from_config(config, trust_remote_code=False)
+        return chosen
+    made: nn.Module = kind._from_config(config)  # noqa: SLF001  # as the former does
     return made
 
 
