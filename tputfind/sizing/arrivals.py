@@ -20,17 +20,48 @@ def arrivals_ms(demand: Demand, count: int, rate_per_s: float, share: float, see
             whole. A recorded stream is replayed from its beginning, and again when it ends.
         seed: the same one gives the same stream, faster or slower by its rate.
     """
-    generator = np.random.default_rng(seed)
     if demand.gaps is not None:
+        generator = np.random.default_rng(seed)
         return _replayed(np.array(demand.gaps), count, share, generator) * (1000 / rate_per_s)
+    times: NDArray[np.float64] = np.cumsum(_drawn(demand, count, share, seed)) * (1000 / rate_per_s)
+    return times
+
+
+def gaps_ms(demand: Demand, count: int, rate_per_s: float, share: float, seed: int) -> NDArray[np.float64]:
+    """Return the times between the same requests, and before the first: of drawn ones with all their digits, in ms."""
+    if demand.gaps is not None:
+        return np.diff(arrivals_ms(demand, count, rate_per_s, share, seed), prepend=0.0)
+    return _drawn(demand, count, share, seed) * (1000 / rate_per_s)
+
+
+def _drawn(demand: Demand, count: int, share: float, seed: int) -> NDArray[np.float64]:
+    """Return gaps with a mean of 1."""
+    generator = np.random.default_rng(seed)
     dispersion = dispersion_of(demand, share)
     if dispersion == 1:
-        gaps = generator.standard_exponential(count)
-    elif dispersion == 0:
-        gaps = np.ones(count)
-    else:
-        gaps = generator.standard_gamma(1 / dispersion, count) * dispersion
-    times: NDArray[np.float64] = np.cumsum(gaps) * (1000 / rate_per_s)
+        return generator.standard_exponential(count)
+    if dispersion == 0:
+        return np.ones(count)
+    return generator.standard_gamma(1 / dispersion, count) * dispersion
+
+
+def without_idle_ms(gaps: NDArray[np.float64], request_ms: float, window_ms: float) -> NDArray[np.float64]:
+    """Return the times of requests with idle time cut out: no latency changes, and early times have more digits.
+
+    A gap stays longer than everything that came before it can take: the devices have then been idle for a while.
+
+    Args:
+        gaps: times between requests, and before the first, in ms.
+        request_ms: more than one request can take by itself, waiting for others included.
+        window_ms: what is cut is a multiple of this, for servers that wait by the clock; 0 for others.
+    """
+    # All requests one by one take no longer than the bound here, beyond which a gap says nothing new.
+    ahead = np.cumsum(request_ms - np.minimum(gaps, request_ms * (len(gaps) + 1)))
+    unanswered = ahead - np.minimum(np.minimum.accumulate(ahead), 0.0)
+    idle = np.maximum(gaps - np.concatenate(([0.0], unanswered[:-1])) - 2 * request_ms, 0.0)
+    if window_ms > 0:
+        idle = np.floor(idle / window_ms) * window_ms
+    times: NDArray[np.float64] = np.cumsum(gaps - idle)
     return times
 
 

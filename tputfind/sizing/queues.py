@@ -17,6 +17,8 @@ from tputfind.sizing.batchers import Rule
 from tputfind.sizing.service import ServiceTimes
 
 _DRAWS = 2**16
+_OFTEN = 100
+"""Of a size that is drawn so often all times are worked out at once."""
 
 
 class Served(NamedTuple):
@@ -35,6 +37,7 @@ class Spans:
         """Take what a batch can take, and the size that none is larger than."""
         self._service = service
         self._curves: list[list[float] | None] = [None] * (cap + 1)
+        self._drawn = [0] * (cap + 1)
         numbers = np.random.default_rng(seed).integers(len(service.curve_ms(1)), size=_DRAWS)
         self._draws: Iterator[int] = cycle(numbers.tolist())
 
@@ -42,6 +45,9 @@ class Spans:
         """Return the next time of a batch of a size, in ms."""
         curve = self._curves[size]
         if curve is None:
+            if self._drawn[size] < _OFTEN:
+                self._drawn[size] += 1
+                return self._service.one_ms(size, next(self._draws))
             curve = self._curves[size] = self._service.curve_ms(size).tolist()
         return curve[next(self._draws)]
 

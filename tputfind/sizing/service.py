@@ -60,16 +60,28 @@ class ServiceTimes:
         Raises:
             ValueError: it is larger than any measured.
         """
+        lower, upper, share = self._between(batch_size)
+        curve = upper if lower is upper else lower + (upper - lower) * share
+        times: NDArray[np.float64] = curve + (self._per_batch_ms + self._per_sample_ms * batch_size)
+        return times
+
+    def one_ms(self, batch_size: int, number: int) -> float:
+        """Return one of the times of a batch size, without the others; errors as for ``curve_ms``."""
+        lower, upper, share = self._between(batch_size)
+        low, high = float(lower[number]), float(upper[number])
+        time_ms = high if lower is upper else low + (high - low) * share
+        return time_ms + (self._per_batch_ms + self._per_sample_ms * batch_size)
+
+    def _between(self, batch_size: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+        """Return the curves of the measured sizes around one, and how far it is from the lower to the upper."""
         if batch_size > self.largest:
             raise ValueError(f"batch {batch_size} was not measured, nor any larger one")
         above = bisect_left(self.sizes, batch_size)
         upper = self._curves[above]
-        if above > 0 and self.sizes[above] != batch_size:
-            low, high = self.sizes[above - 1], self.sizes[above]
-            lower = self._curves[above - 1]
-            upper = lower + (upper - lower) * ((batch_size - low) / (high - low))
-        times: NDArray[np.float64] = upper + (self._per_batch_ms + self._per_sample_ms * batch_size)
-        return times
+        if above == 0 or self.sizes[above] == batch_size:
+            return upper, upper, 0.0
+        low, high = self.sizes[above - 1], self.sizes[above]
+        return self._curves[above - 1], upper, (batch_size - low) / (high - low)
 
     def mean_ms(self, batch_size: int) -> float:
         """Return the mean time of a batch size; errors as for ``curve_ms``."""

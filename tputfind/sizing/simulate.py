@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from tputfind.sizing.arrivals import arrivals_ms, dispersion_of
+from tputfind.sizing.arrivals import arrivals_ms, dispersion_of, gaps_ms, without_idle_ms
 from tputfind.sizing.batchers import held_ms, rule_of
 from tputfind.sizing.demand import Demand
 from tputfind.sizing.queues import Getters, Replicas, Served, Spans, Workers, by_rule, greedy
@@ -30,6 +30,12 @@ _MEMORIES: Final = 300
 """And so many times as long as a queue remembers: of M/D/1 queues the 99th percentile then comes out 2 % too low at the
 most. Within a third of that no fleet is taken to meet a target."""
 _MOST_REQUESTS: Final = 2_000_000
+_LONG: Final = 1000
+"""Of a target, no more counts for that than so many times a batch as it usually is: where nothing takes as long as the
+target, a longer stream shows nothing new."""
+_EXACT: Final = 2.0**32
+"""Times up to so many times the shortest batch tell latencies to a millionth of it: float64 has 53 digits, binary."""
+_LARGE: Final = 4
 _DRIFT: Final = 0.2
 """Second halves of the streams that are slower than the first ones by more than this share, and by more than chance:
 the queue grows."""
@@ -110,13 +116,20 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
     count = _requests(Fleet(devices, fleet.cap, rate_per_s), service, demand, memory, effort)
     if demand.gaps is not None:
         count = max(count, ceil(share * len(demand.gaps)))
+    server = Server(fleet.cap, service, demand)
     latencies, busy, batches = [], [], 0
     for seed in range(demand.seed, demand.seed + seeds):
         arrivals = arrivals_ms(demand, count, rate_per_s, share, seed)
-        served = serve(arrivals, devices, Server(fleet.cap, service, demand), seed)
+        cut_ms = 0.0
+        if arrivals[-1] > _EXACT * service.mean_ms(1):
+            lasts_ms = float(arrivals[-1])
+            gaps = gaps_ms(demand, count, rate_per_s, share, seed)
+            arrivals = without_idle_ms(gaps, *server.request_and_window_ms())
+            cut_ms = max(0.0, lasts_ms - float(arrivals[-1]))
+        served = serve(arrivals, devices, server, seed)
         warm = 0 if demand.gaps is not None else int(_WARM_UP_SHARE * count)
         latencies.append((served.done_ms - arrivals)[warm:])
-        busy.append(served.busy_ms / (devices * float(served.done_ms.max())))
+        busy.append(served.busy_ms / (devices * (float(served.done_ms.max()) + cut_ms)))
         batches += served.batches
     sure = demand.gaps is not None or (count >= _MEMORIES / 3 * memory and not _grows(latencies))
     return Outcome(
@@ -142,13 +155,23 @@ def _memory(demand: Demand, devices: int, share: float, load: float) -> float:
 def _requests(fleet: Fleet, service: ServiceTimes, demand: Demand, memory: float, effort: float) -> int:
     """Return how many requests a stream takes; few where no stream could tell, for its looks alone."""
     tail = _TAIL_REQUESTS / (1 - demand.percentile / 100)
-    meanwhile = fleet.rate_per_s / 1000 / fleet.devices * (service.mean_ms(fleet.cap) + demand.wait_ms)
+    batch_ms = service.mean_ms(fleet.cap) + demand.wait_ms
+    meanwhile = fleet.rate_per_s / 1000 / fleet.devices * batch_ms
     batches = _BATCHES * fleet.devices * min(fleet.cap, 1 + meanwhile)
-    long = _TARGETS * demand.target_ms / 1000 * fleet.rate_per_s
+    long = _TARGETS * min(demand.target_ms, _LONG * _usual_ms(fleet, service, demand)) / 1000 * fleet.rate_per_s
     most = max(_MOST_REQUESTS, tail)
     if memory > 3 * most / _MEMORIES:
         return ceil(most / 40)
     return ceil(min(most, effort * max(tail, batches, long, _MEMORIES * memory)))
+
+
+def _usual_ms(fleet: Fleet, service: ServiceTimes, demand: Demand) -> float:
+    """Return how long a batch takes with what comes while one like it is computed, waiting for more included."""
+    size = 1
+    for _ in range(20):
+        batch_ms = service.mean_ms(size) + demand.wait_ms
+        size = ceil(min(fleet.cap, 1 + fleet.rate_per_s / 1000 / fleet.devices * batch_ms))
+    return batch_ms
 
 
 def _grows(latencies: list[NDArray[np.float64]]) -> bool:
@@ -163,24 +186,27 @@ def _latencies(latencies: list[NDArray[np.float64]], demand: Demand, rate_per_s:
     """Return the figures of an outcome that latencies tell."""
     together = np.concatenate(latencies)
     share = demand.percentile / 100
-    tail_ms = float(np.quantile(together, share))
+    mean_ms, in_time = float(together.mean()), float(np.mean(together <= demand.target_ms))
+    tail_ms = float(np.quantile(together, share, overwrite_input=True))
     error = 0.0
     if len(latencies) > 1:
         within = [float(np.mean(one <= tail_ms)) for one in latencies]
         error = t_quantile(len(within) - 1) * float(np.std(within, ddof=1)) / sqrt(len(within))
     low, high, p50, p95, p99 = (
         float(value)
-        for value in np.quantile(together, [max(0.0, share - error), min(1.0, share + error), 0.5, 0.95, 0.99])
+        for value in np.quantile(
+            together, [max(0.0, share - error), min(1.0, share + error), 0.5, 0.95, 0.99], overwrite_input=True
+        )
     )
     return {
-        "mean_ms": float(together.mean()),
+        "mean_ms": mean_ms,
         "p50_ms": p50,
         "p95_ms": p95,
         "p99_ms": p99,
         "tail_ms": tail_ms,
         "tail_low_ms": low,
         "tail_high_ms": high,
-        "goodput_per_s": rate_per_s * float(np.mean(together <= demand.target_ms)),
+        "goodput_per_s": rate_per_s * in_time,
         "requests": len(together),
     }
 
@@ -191,6 +217,14 @@ class Server(NamedTuple):
     cap: int
     service: ServiceTimes
     demand: Demand
+
+    def request_and_window_ms(self) -> tuple[float, float]:
+        """Return more than one request can take by itself, and the window in which batches are made by the clock."""
+        demand = self.demand
+        wait_ms = held_ms(demand.batcher, demand.wait_ms)
+        alone_ms = float(self.service.curve_ms(self.cap)[-1]) + 2 * wait_ms
+        window_ms = wait_ms if demand.batcher == "litserve" else 0.0
+        return alone_ms + demand.overhead_per_get_ms + demand.overhead_per_answer_ms, window_ms
 
 
 def serve(arrivals: NDArray[np.float64], devices: int, server: Server, seed: int) -> Served:
@@ -242,7 +276,9 @@ def _served(arrivals: NDArray[np.float64], devices: int, server: Server, seed: i
         return Replicas(devices, cap, span, rule, lambda: next(pairs)).serve(arrivals.tolist())
     get_ms = demand.overhead_per_get_ms
     if at_once and get_ms == 0:
-        return greedy(arrivals.tolist(), devices, cap, span)
+        # A list is read faster, and takes longer to make than reading a few of its items where batches are large.
+        each_ms = float(arrivals[-1]) * devices / len(arrivals)
+        return greedy(arrivals.tolist() if service.mean_ms(1) < _LARGE * each_ms else arrivals.data, devices, cap, span)
     if demand.batcher == "litserve" and (devices > 1 or get_ms > 0):
         return Getters(devices, cap, span, wait_ms, get_ms).serve(arrivals.tolist())
     if demand.batcher == "mosec" and devices > 1:
