@@ -9,9 +9,10 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from tputfind import values
 from tputfind.errors import BadRequest
 from tputfind.recipes import name_of
-from tputfind.record import Record, Row
+from tputfind.record import Record, Row, check_record
 from tputfind.spec import REPEATABILITY, Above0, Amount, Count
 from tputfind.stats import CONFIDENCE, Interval
 from tputfind.summary import THROTTLED_SHARE, fastest, health, host_bound, rate_ratio_interval, throughput_interval
@@ -128,6 +129,12 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
     Raises:
         BadRequest: they are unlike, or the tolerance is none.
     """
+    for record in (old, new):
+        check_record(record)
+    try:
+        tolerance = values.number(tolerance)
+    except ValueError as problem:
+        raise BadRequest(f"tolerance: {problem}") from None
     if not LEAST_TOLERANCE < tolerance < 1:
         raise BadRequest(
             f"a tolerance of {tolerance:g} is not above {LEAST_TOLERANCE:.2%}, which is what figures repeat to"

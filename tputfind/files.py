@@ -13,6 +13,7 @@ from typing import Self
 
 from tputfind.errors import BadRecord, BadRequest, TputfindError
 from tputfind.record import Record, from_json
+from tputfind.units import echoed
 
 
 def check_writable(path: Path) -> None:
@@ -64,12 +65,17 @@ def load_record(path: str | Path) -> Record:
     """Read a record that a run saved.
 
     Raises:
+        BadRequest: the path is none.
         BadRecord: the file is missing, unreadable, cut short, edited out of shape, or of a newer schema.
     """
+    if not isinstance(path, (str, Path)):
+        raise BadRequest(f"path: {echoed(path)} is no path of a record: a str or a Path is")
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise BadRecord(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:  # of a name that no file can have
+        raise BadRecord(f"cannot read {echoed(str(path))}: {error}") from None
     return from_json(data, str(path))
 
 

@@ -6,9 +6,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from tputfind.errors import BadRecord
+from tputfind.errors import BadRecord, BadRequest
 from tputfind.spec import Amount, Bytes, Count, CountFromZero, Spec
 from tputfind.trace import Trace
+from tputfind.units import echoed
 
 SCHEMA: Final = 5
 """Raised when a field is added or changes its meaning."""
@@ -282,6 +283,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def to_json(self) -> bytes:
         """Return the record as indented JSON, for a file."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+
+
+def check_record(value: object) -> None:
+    """Raise BadRequest where what Python code gives is no record."""
+    if not isinstance(value, Record):
+        raise BadRequest(f"{echoed(value)} is no record", "tputfind.load_record(path) and tputfind.find return records")
 
 
 class _Header(msgspec.Struct):

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from tputfind import __version__, files, notices, resume
-from tputfind.errors import ModelFailed, NoSuchDevice, NothingFits, TputfindError
+from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, NothingFits, TputfindError
 from tputfind.ledger import Ledger, Progress, Silent, no_answer
 from tputfind.measure.bench import FIRST_TIMEOUT_S, Bench
 from tputfind.measure.catalogue import check_torchvision
@@ -21,6 +21,7 @@ from tputfind.measure.messages import Inspect, Inspection
 from tputfind.record import TRIAL_STEPS, Edge, Failure, FailureKind, Record, Row
 from tputfind.search.edge import find_edge
 from tputfind.spec import LARGEST_BATCH, Spec, read_spec
+from tputfind.units import echoed
 
 ROUNDS: Final = 3
 """The edge is asked so often, where other processes take or free memory of the device meanwhile."""
@@ -49,6 +50,8 @@ def find(
         TputfindError: the request, the device or the model does not allow it; ``NothingFits`` after saving the record.
     """
     spec = read_spec(model, options)
+    if progress is not None and not all(callable(getattr(progress, name, None)) for name in ("doing", "did")):
+        raise BadRequest(f"progress: {echoed(progress)} has no methods doing(what, seconds_left) and did(what)")
     folder = None if output is None else Path(output)
     if folder is not None:
         files.check_folder(folder)

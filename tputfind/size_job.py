@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
-import msgspec
 from rich.console import Console
 
-from tputfind import files
+from tputfind import files, units, values
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.job import say, stop_signals, terminal_that_may_be_gone
 from tputfind.places import Places, check_apart, check_places
 from tputfind.record import Record
 from tputfind.report import plans
+from tputfind.report.progress import ShownProgress
 from tputfind.sizing.answers import answers, curve
 from tputfind.sizing.demand import Demand, gaps_of, read_demand
 from tputfind.sizing.plan import Price
+from tputfind.sizing.prices import COLUMNS, read_prices
+
+_AFTER_S: Final = 2.0
+"""What ends sooner needs no progress."""
+_REFRESH_S, _EVERY_S = 0.2, 10.0
+"""A line on a terminal changes so often, and elsewhere a new one comes so often."""
+_MOST_BYTES: Final = 2**27
 
 
 class Request(NamedTuple):
@@ -78,11 +87,13 @@ def do(request: Request, *, show_traceback: bool) -> int:
     problems: list[TputfindError] = []
     with stop_signals():
         if request.curve:
-            followed = plans.curve_csv(curve(request.records[0], request.demand))
+            with _Told() as told:
+                followed = plans.curve_csv(curve(request.records[0], request.demand, told.tell))
             with terminal_that_may_be_gone(problems):
                 sys.stdout.write(followed.decode())
             return problems[0].exit_code if problems else 0
-        found = answers(request.records, request.demand, request.prices)
+        with _Told() as told:
+            found = answers(request.records, request.demand, request.prices, told.tell)
     if not found.plans:
         for _, error in found.without[1:]:
             say(error, show_traceback=show_traceback)
@@ -104,25 +115,77 @@ def do(request: Request, *, show_traceback: bool) -> int:
     return problems[0].exit_code if problems else 0
 
 
-def _lines(path: Path) -> list[list[str]]:
+class _Told:
+    """Shows what is simulated, once that has taken a while."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._progress = ShownProgress(self._console)
+        self._next_s = time.monotonic() + _AFTER_S
+
+    def __enter__(self) -> Self:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *how: Any) -> None:  # noqa: PYI036  # passed on as it is
+        self._progress.__exit__(*how)
+
+    def tell(self, what: str) -> None:
+        """Show a line, if the last one was some time ago."""
+        if time.monotonic() >= self._next_s:
+            subject, _, doing = what.partition(": ")
+            self._progress.about(subject)
+            self._progress.doing(doing, None)
+            self._next_s = time.monotonic() + (_REFRESH_S if self._console.is_terminal else _EVERY_S)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a CSV file with the numbers of their lines, but for empty ones.
+
+    Raises:
+        ValueError: the file cannot be read, and why.
+    """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            return [[cell.strip() for cell in line] for line in csv.reader(file) if line]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadRequest(f"{path} cannot be read: {error}") from None
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"is larger than {units.format_bytes(_MOST_BYTES)}")
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line}: the byte 0x{data[error.start]:02x} is no text in UTF-8") from None
+    reader = csv.reader(io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline=""))
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                yield reader.line_num, [cell.strip() for cell in cells]
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num + 1}: {error}") from None
 
 
 def _gaps(path: Path) -> tuple[float, ...]:
     """Return the times between the requests whose times are in the first column of a file, with or without a header."""
-    cells = [line[0] for line in _lines(path)]
+    times: list[float] = []
+    names: list[str] = []
     try:
-        first = [] if not cells or not _is_number(cells[0]) else [float(cells[0])]
-        return gaps_of(first + [float(cell) for cell in cells[1:]])
+        for row, (line, cells) in enumerate(_rows(path)):
+            try:
+                times.append(values.number(cells[0]))
+            except ValueError as problem:
+                if row == 0 and not _is_number(cells[0]):
+                    continue
+                raise ValueError(f"line {line}: {problem}") from None
+            names.append(f"line {line}")
+        return gaps_of(times, names)
     except ValueError as error:
         raise BadRequest(f"--arrivals {path}: {error}", "its first column holds the times of requests") from None
 
 
 def _is_number(cell: str) -> bool:
+    """Whether a cell is a number, were it not one of all: ``nan`` and ``inf`` are no names of columns."""
     try:
         float(cell)
     except ValueError:
@@ -131,16 +194,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _prices(path: Path) -> list[Price]:
-    names, *lines = _lines(path) or [[]]
-    found: list[Price] = []
-    for line in lines:
-        try:
-            found.append(msgspec.convert(dict(zip(names, line, strict=True)), Price, strict=False))
-            if [price.device for price in found].count(found[-1].device) > 1:
-                raise ValueError("that device has a price already")  # noqa: TRY301  # as for a line that cannot be read
-        except (ValueError, msgspec.ValidationError) as error:
-            hint = "its columns are device,price_per_hour,currency,source,date"
-            raise BadRequest(f"--price {path}: {', '.join(line)}: {error}", hint) from None
-    if not found:
-        raise BadRequest(f"--price {path} holds no price")
-    return found
+    try:
+        return read_prices(_rows(path))
+    except ValueError as error:
+        raise BadRequest(f"--price {path}: {error}", f"its columns, apart by commas, are {','.join(COLUMNS)}") from None

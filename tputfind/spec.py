@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Annotated, Final, Literal, get_args, get_type_hints
 
 import msgspec
@@ -10,6 +12,7 @@ from msgspec import Meta
 
 from tputfind import values
 from tputfind.errors import BadRequest
+from tputfind.units import echoed
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16"]
 Layout = Literal["nchw", "nhwc"]
@@ -25,6 +28,11 @@ MODES: Final = get_args(Mode)
 PHASES: Final = get_args(Phase)
 OPTIMIZERS: Final = get_args(Optimizer)
 LARGEST_BATCH: Final = values.LARGEST_WHOLE
+LARGEST_IMAGE: Final = 2**19
+MOST_BATCH_SIZES: Final = 10_000
+_MOST_ELEMENTS: Final = 2**40
+_MOST_DIMENSIONS: Final = 24
+_DEVICE: Final = re.compile("auto|cpu|cuda|cuda:[0-9]{1,3}")
 SAVED_SUFFIXES: Final = (".pt", ".pth", ".ts", ".pt2")
 """Of files that hold a model: TorchScript, and programs of torch.export."""
 MOST_PROCESSES: Final = 100
@@ -142,9 +150,9 @@ def read_spec(model: str, options: Mapping[str, object]) -> Spec:
     """
     problems: list[str] = []
     if not isinstance(model, str) or not model:
-        problems.append("MODEL must be a name, file.py:factory or package.module:factory")
+        problems.append(f"MODEL must be a name, file.py:factory or package.module:factory, and is {echoed(model)}")
     elif not model.isprintable():
-        problems.append(f"MODEL {model!r} has characters that cannot be shown")
+        problems.append(f"MODEL {echoed(model)} has characters that cannot be shown")
     fields, wrong = values.fields_of(options, _READERS)
     problems += wrong
     if not problems:
@@ -215,17 +223,30 @@ def _conflicts(spec: Spec) -> list[str]:
 
 
 def _batch_sizes(value: object) -> tuple[int, ...]:
-    return tuple(sorted(set(values.wholes(value, ","))))
+    return tuple(sorted(set(values.wholes(value, ",", MOST_BATCH_SIZES))))
 
 
 def _shape(value: object) -> tuple[int, ...]:
-    return values.wholes(value, "x")
+    return _sample(values.wholes(value, "x"))
+
+
+def _image_size(value: object) -> int:
+    return values.whole(value, most=LARGEST_IMAGE)
+
+
+def _sample(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of one sample; ValueError where no device could hold it."""
+    if len(lengths) > _MOST_DIMENSIONS:
+        raise ValueError(f"{len(lengths)} dimensions are more than {_MOST_DIMENSIONS}")
+    if prod(lengths) > _MOST_ELEMENTS:
+        raise ValueError(f"a sample of {'x'.join(map(str, lengths))} has more than 2^40 elements")
+    return lengths
 
 
 def _inputs(value: object) -> tuple[Input, ...] | None:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, (list, tuple)):
-        raise ValueError(f"{value!r} is no list of inputs")  # noqa: TRY004  # one kind for all wrong values
+        raise ValueError(f"{echoed(value)} is no list of inputs")  # noqa: TRY004  # one kind for all wrong values
     inputs = tuple(map(_input, texts))
     names = [each.name for each in inputs if each.name]
     if len(set(names)) < len(names):
@@ -235,21 +256,22 @@ def _inputs(value: object) -> tuple[Input, ...] | None:
 
 def _input(value: object) -> Input:
     """Read ``NAME:DTYPE:SHAPE`` or ``NAME:DTYPE:SHAPE:BELOW``; inputs without a name are given in their order."""
-    parts = str(value).split(":")
+    parts = value.split(":") if isinstance(value, str) else []
     dtypes = get_args(get_type_hints(Input)["dtype"])
     if len(parts) not in (3, 4):
-        raise ValueError(f"{value!r} is not NAME:DTYPE:SHAPE, such as input_ids:int64:Bx128")
+        raise ValueError(f"{echoed(value)} is not NAME:DTYPE:SHAPE, such as input_ids:int64:Bx128")
     name, dtype, shape = parts[:3]
     if name and not name.isidentifier():
-        raise ValueError(f"{name!r} cannot be the name of an argument")
+        raise ValueError(f"{echoed(name)} cannot be the name of an argument")
     if dtype not in dtypes:
-        raise ValueError(f"{dtype!r} is none of {', '.join(dtypes)}")
+        raise ValueError(f"{echoed(dtype)} is none of {', '.join(dtypes)}")
     lengths = [length if length == "B" else values.whole(length) for length in shape.split("x") if shape]
     if lengths.count("B") > 1:
-        raise ValueError(f"{shape} has more than one B")
+        raise ValueError(f"{echoed(shape)} has more than one B")
+    _sample(tuple(length for length in lengths if isinstance(length, int)))
     whole = dtype not in ("float", "fp32", "bool")
     if len(parts) == 4 and not whole:
-        raise ValueError(f"{dtype} takes no bound: {value!r}")
+        raise ValueError(f"{dtype} takes no bound: {echoed(value)}")
     below = values.whole(parts[3], most=256 if dtype == "uint8" else LARGEST_BATCH) if len(parts) == 4 else 2
     return Input(name=name, dtype=dtype, shape=tuple(lengths), below=below)  # type: ignore[arg-type]  # both are checked
 
@@ -263,30 +285,16 @@ def _headroom(value: object) -> int | float:
 def _noise(value: object) -> float:
     share = values.share(value)
     if share <= REPEATABILITY:
-        raise ValueError(f"{value!r} is no more than the {REPEATABILITY:.1%} to which any figure here repeats")
+        raise ValueError(f"{echoed(value)} is no more than the {REPEATABILITY:.1%} to which any figure here repeats")
     return share
 
 
 def _max_latency_ms(value: object) -> float | None:
-    return None if value == "none" else values.positive_ms(value)
+    return None if isinstance(value, str) and value == "none" else values.positive_ms(value)
 
 
 def _duration_s(value: object) -> float:
-    return values.positive_ms(value) / 1000 if isinstance(value, str) else _seconds(value)
-
-
-def _seconds(value: object) -> float:
-    number = values.number(value)
-    if number <= 0:
-        raise ValueError(f"{value!r} is not above zero")
-    return number
-
-
-def _seconds_from_zero(value: object) -> float:
-    number = values.number(value)
-    if number < 0:
-        raise ValueError(f"{value!r} is below zero")
-    return number
+    return values.positive_ms(value) / 1000 if isinstance(value, str) else values.positive_seconds(value)
 
 
 def _processes(value: object) -> int:
@@ -296,15 +304,14 @@ def _processes(value: object) -> int:
 def _percentile(value: object) -> float:
     number = values.number(value)
     if not 0 < number < 100:
-        raise ValueError(f"{value!r} is not between 0 and 100")
+        raise ValueError(f"{echoed(value)} is not between 0 and 100")
     return number
 
 
 def _device(value: object) -> str:
-    kind, _, index = str(value).partition(":")
-    if str(value) in ("auto", "cpu", "cuda") or (kind == "cuda" and index.isascii() and index.isdigit()):
-        return str(value)
-    raise ValueError(f"{value!r} is none of auto, cpu, cuda, cuda:N")
+    if isinstance(value, str) and _DEVICE.fullmatch(value):
+        return value
+    raise ValueError(f"{echoed(value)} is none of auto, cpu, cuda, cuda:N")
 
 
 _READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
@@ -316,7 +323,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
     "optimizer": ("optimizer", values.one_of(OPTIMIZERS)),
     "grad_checkpoint": ("grad_checkpoint", values.flag),
     "weights": ("weights", values.text),
-    "image_size": ("image_size", values.whole),
+    "image_size": ("image_size", _image_size),
     "input_size": ("input_size", _shape),
     "input": ("inputs", _inputs),
     "sequence_length": ("sequence_length", values.whole),
@@ -329,8 +336,8 @@ _READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
     "batches": ("batches", values.whole),
     "warmup": ("warmup", values.count_from_zero),
     "latency_batches": ("latency_batches", values.whole),
-    "max_seconds": ("max_seconds", _seconds),
-    "min_seconds": ("min_seconds", _seconds_from_zero),
+    "max_seconds": ("max_seconds", values.positive_seconds),
+    "min_seconds": ("min_seconds", values.seconds),
     "processes": ("processes", _processes),
     "max_noise": ("max_noise", _noise),
     "transfer": ("transfer", values.one_of(get_args(Transfer))),

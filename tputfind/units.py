@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from collections.abc import Iterable
 
 MIB = 2**20
@@ -14,6 +15,22 @@ _BYTES |= {"KIB": 2**10, "MIB": MIB, "GIB": GIB, "TIB": 2**40, "PIB": 2**50, "EI
 _MS = {"US": 1e-3, "MS": 1.0, "S": 1e3, "MIN": 60e3, "H": 3600e3}
 _RUN = 3
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]+)\s*")
+
+
+_SHOWN = 60
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxother, _SHORT.maxlong = 2, _SHOWN, _SHOWN
+
+
+def echoed(value: object) -> str:
+    """Return a value as an error shows it: on one line, and cut where it is long."""
+    if isinstance(value, str):
+        return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}..."
+    try:
+        shown = _SHORT.repr(value)
+    except ValueError:  # of a number with thousands of digits
+        shown = f"a very long {type(value).__name__}"
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in shown).split())
 
 
 def parse_bytes(text: str) -> int:
@@ -29,10 +46,10 @@ def parse_ms(text: str) -> float:
 def _quantity(text: str, units: dict[str, float] | dict[str, int], wanted: str) -> float:
     match = _QUANTITY.fullmatch(text)
     if match is None or match[2].upper() not in units:
-        raise ValueError(f"{text!r} is not {wanted}")
+        raise ValueError(f"{echoed(text)} is not {wanted}")
     quantity = float(match[1]) * units[match[2].upper()]
     if not math.isfinite(quantity):
-        raise ValueError(f"{text[:20]!r}... is not {wanted}")
+        raise ValueError(f"{echoed(text)} is too large for {wanted}")
     return quantity
 
 

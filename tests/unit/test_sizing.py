@@ -306,10 +306,10 @@ def test_a_record_without_a_plan_is_told_of_beside_those_that_have_one():
     [
         ({}, "--rate is needed; --slo is needed"),
         ({"rate": "x", "slo": "50"}, "--rate: 'x' is not a number; --slo: '50' is not a duration"),
-        ({"rate": "0", "slo": "50ms"}, "--rate: Expected `float` > 0"),
+        ({"rate": "0", "slo": "50ms"}, "--rate: '0' is not from 1e-09 to 1e+12"),
         ({"rate": "nan", "slo": "50ms"}, "--rate: 'nan' is not a finite number"),
         ({"rate": "5", "slo": "50ms", "seed": "inf"}, "--seed: 'inf' is not a whole number"),
-        ({"rate": "5", "slo": "50ms", "percentile": "100"}, "--percentile: Expected"),
+        ({"rate": "5", "slo": "50ms", "percentile": "100"}, "--percentile: '100' is not from 50 to 99.99"),
         ({"rate": "5", "slo": "50ms", "batcher": "mosec", "delay": "0ms"}, "1 ms at the least"),
         ({"rate": "5", "slo": "50ms", "network": "50ms"}, "leaves nothing"),
         ({"rate": "5", "slo": "50ms", "delay": "5ms"}, "greedy batcher"),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from tputfind.errors import BadRequest, NoPlan, TputfindError
-from tputfind.record import Record
+from tputfind.record import Record, check_record
 from tputfind.sizing.demand import Demand, read_demand
-from tputfind.sizing.plan import Plan, Price, least, plan
+from tputfind.sizing.plan import Plan, Price, Tell, least, plan
+from tputfind.sizing.prices import check_apart, price_of, read_price
 from tputfind.sizing.simulate import Outcome
+from tputfind.units import echoed
 
 _SHARES = tuple(tenth / 10 for tenth in range(1, 13))
 """Of the rate, for a curve: what the same stream takes as it grows."""
@@ -41,19 +42,44 @@ def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> l
     """
     if not records:
         raise BadRequest("no record to size from")
-    found = answers(records, read_demand(options), prices)
+    for record in records:
+        check_record(record)
+    found = answers(records, read_demand(options), _checked(prices))
     if not found.plans:
         raise found.without[0][1]
     return found.plans
 
 
-def answers(records: Sequence[Record], demand: Demand, prices: Sequence[Price] = ()) -> Answers:
-    """Return the plans of records, and the errors of those that have none: ``NoPlan``, or rows that cannot tell."""
+def _checked(prices: Sequence[Price]) -> Sequence[Price]:
+    """Return prices as they are; BadRequest where they cannot be those of devices."""
+    if not isinstance(prices, (list, tuple)):
+        raise BadRequest(f"prices: {echoed(prices)} is no list of Price")
+    for place, price in enumerate(prices):
+        if not isinstance(price, Price):
+            raise BadRequest(f"prices: number {place} is {echoed(price)}, and no Price")
+        try:
+            read_price(msgspec.structs.asdict(price))
+        except ValueError as problem:
+            raise BadRequest(f"prices: number {place}: {problem}") from None
+    try:
+        check_apart({f"number {place}": price for place, price in enumerate(prices)})
+    except ValueError as problem:
+        raise BadRequest(f"prices: {problem}") from None
+    return prices
+
+
+def answers(
+    records: Sequence[Record], demand: Demand, prices: Sequence[Price] = (), tell: Tell | None = None
+) -> Answers:
+    """Return the plans of records, and the errors of those that have none: ``NoPlan``, or rows that cannot tell.
+
+    ``tell`` is told now and then what is simulated.
+    """
     plans: list[Plan] = []
     without: list[tuple[Record, TputfindError]] = []
     for record in records:
         try:
-            plans.append(plan(record, demand, _price_of(record, prices)))
+            plans.append(plan(record, demand, price_of(record, prices), tell))
         except (NoPlan, BadRequest) as error:
             without.append((record, error))
     currencies = {each.price.currency if each.price else None for each in plans}
@@ -62,7 +88,7 @@ def answers(records: Sequence[Record], demand: Demand, prices: Sequence[Price] =
     return Answers(plans, without, "cost" if comparable else "devices")
 
 
-def curve(record: Record, demand: Demand) -> Iterator[Outcome]:
+def curve(record: Record, demand: Demand, tell: Tell | None = None) -> Iterator[Outcome]:
     """Yield the least fleets for a tenth of the rate, two tenths and so on, up to a fifth more than the whole.
 
     Raises:
@@ -70,16 +96,4 @@ def curve(record: Record, demand: Demand) -> Iterator[Outcome]:
         NoPlan: no number of devices meets the demand.
     """
     for share in _SHARES:
-        yield least(record, msgspec.structs.replace(demand, rate_per_s=share * demand.rate_per_s))
-
-
-def _price_of(record: Record, prices: Sequence[Price]) -> Price | None:
-    """Return the price of a record's device, by its name or some words of it; the longest name counts."""
-    name = _words(record.environment.device_name)
-    fitting = [price for price in prices if _words(price.device) in name]
-    return max(fitting, key=lambda price: len(price.device), default=None)
-
-
-def _words(text: str) -> str:
-    """Return the words of a name between blanks, so that one is part of another only as whole words: not L4 of L40."""
-    return f" {' '.join(re.findall('[a-z0-9]+', text.lower()))} "
+        yield least(record, msgspec.structs.replace(demand, rate_per_s=share * demand.rate_per_s), tell)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from math import ceil
+from math import ceil, fsum
 from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
-from tputfind import units, values
+from tputfind import values
 from tputfind.errors import BadRequest
 from tputfind.spec import Above0, Amount, Count, CountFromZero
+from tputfind.units import echoed
 
 Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray"]
 Routing = Literal["shared", "random", "least-loaded", "two-choices"]
@@ -24,7 +25,13 @@ _SHORTEST_MS: Final = 1e-3
 DELAYS_MS: Final[dict[Batcher, float]] = {"greedy": 0.0, "triton": 0.0, "mosec": 10.0, "litserve": 0.0, "ray": 10.0}
 """How long each server lets a batch wait for more requests, unless it is told otherwise."""
 _FEWEST_ARRIVALS: Final = 100
-_MOST_ARRIVALS: Final = 2_000_000
+MOST_ARRIVALS: Final = 2_000_000
+LOWEST_RATE: Final = 1e-9
+HIGHEST_RATE: Final = 1e12
+"""Requests per second: from one in thirty years on."""
+_LONGEST_GAP: Final = 1e15
+_SHORTEST_GAP: Final = 1e-15
+_gap: Final = values.number_within(0, _LONGEST_GAP)
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,20 +112,47 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def gaps_of(times: list[float]) -> tuple[float, ...]:
-    """Return the times between requests that came at these times.
+def gaps_of(times: Sequence[float], names: Sequence[str]) -> tuple[float, ...]:
+    """Return the times between requests that came at these times, each with a name for errors.
 
     Raises:
-        ValueError: they are too few, or do not rise.
+        ValueError: they are too few or too many, fall, or lie too far apart.
     """
     if len(times) < _FEWEST_ARRIVALS:
         raise ValueError(f"{len(times)} requests show no stream: at least {_FEWEST_ARRIVALS} are needed")
-    if len(times) > _MOST_ARRIVALS:
-        raise ValueError(f"{len(times)} requests are more than are replayed: {_MOST_ARRIVALS} at the most")
+    if len(times) > MOST_ARRIVALS:
+        raise ValueError(f"{len(times)} requests are more than are replayed: {MOST_ARRIVALS} at the most")
     gaps = tuple(later - earlier for earlier, later in pairwise(times))
-    if min(gaps) < 0 or not max(gaps) > 0:
-        raise ValueError("the times of requests must rise")
+    for number, gap in enumerate(gaps, start=1):
+        if gap < 0:
+            raise ValueError(f"{names[number]}: {times[number]!r} is before {times[number - 1]!r}: times must rise")
+        if gap > _LONGEST_GAP:
+            raise ValueError(f"{names[number]}: {times[number]!r} is more than {_LONGEST_GAP:g} after the one before")
+    _check_mean(gaps)
     return gaps
+
+
+def _gaps(value: object) -> tuple[float, ...]:
+    """Read times between requests: of a list, a tuple or an array."""
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(listed, (list, tuple)):
+        raise ValueError(f"{echoed(value)} is no list of times between requests")  # noqa: TRY004  # as of all readers
+    if not _FEWEST_ARRIVALS - 1 <= len(listed) < MOST_ARRIVALS:
+        raise ValueError(f"{len(listed)} times between requests are not from {_FEWEST_ARRIVALS - 1} to {MOST_ARRIVALS}")
+    gaps = []
+    for place, each in enumerate(listed):
+        try:
+            gaps.append(_gap(each))
+        except ValueError as problem:
+            raise ValueError(f"number {place}: {problem}") from None
+    _check_mean(gaps)
+    return tuple(gaps)
+
+
+def _check_mean(gaps: Sequence[float]) -> None:
+    mean = fsum(gaps) / len(gaps)
+    if mean < _SHORTEST_GAP:
+        raise ValueError(f"the times of requests must rise, by {_SHORTEST_GAP:g} on average, and rise by {mean:g}")
 
 
 def read_demand(options: Mapping[str, object]) -> Demand:
@@ -136,40 +170,26 @@ def read_demand(options: Mapping[str, object]) -> Demand:
         if fields.get("batcher") == "ray":
             fields.setdefault("routing", "two-choices")
         try:
-            return msgspec.convert(fields, Demand)
-        except msgspec.ValidationError as error:
-            problems.append(_in_options(f"{error}"))
+            return Demand(**fields)  # type: ignore[arg-type]  # each reader returns its field's type
+        except ValueError as conflict:
+            problems.append(str(conflict))
     raise BadRequest("; ".join(problems), "see tputfind size --help")
 
 
-def _in_options(message: str) -> str:
-    """Return msgspec's words with the option in place of the field: ``... - at `$.rate_per_s```."""
-    words, _, field = message.partition(" - at `$.")
-    options = {field: option for option, (field, _) in _READERS.items()}
-    option = options.get(field.rstrip("`"))
-    return message if option is None else f"--{option.replace('_', '-')}: {words}"
-
-
-def _ms(value: object) -> float:
-    """Return milliseconds, which may be 0."""
-    nothing = isinstance(value, str) and value.strip() == "0"
-    return values.number(value) if nothing or not isinstance(value, str) else units.parse_ms(value)
-
-
 _READERS: Final[dict[str, tuple[str, values.Reader]]] = {
-    "rate": ("rate_per_s", values.number),
-    "slo": ("slo_ms", _ms),
-    "percentile": ("percentile", values.number),
-    "burstiness": ("burstiness", values.number),
-    "gaps": ("gaps", lambda value: value),
+    "rate": ("rate_per_s", values.number_within(LOWEST_RATE, HIGHEST_RATE)),
+    "slo": ("slo_ms", values.positive_ms),
+    "percentile": ("percentile", values.number_within(50, 99.99)),
+    "burstiness": ("burstiness", values.number_within(0, 20)),
+    "gaps": ("gaps", _gaps),
     "batcher": ("batcher", values.one_of(BATCHERS)),
-    "delay": ("delay_ms", _ms),
+    "delay": ("delay_ms", values.ms),
     "routing": ("routing", values.one_of(ROUTINGS)),
-    "overhead_per_batch": ("overhead_per_batch_ms", _ms),
-    "overhead_per_request": ("overhead_per_request_ms", _ms),
-    "overhead_per_get": ("overhead_per_get_ms", _ms),
-    "overhead_per_answer": ("overhead_per_answer_ms", _ms),
-    "network": ("network_ms", _ms),
+    "overhead_per_batch": ("overhead_per_batch_ms", values.ms),
+    "overhead_per_request": ("overhead_per_request_ms", values.ms),
+    "overhead_per_get": ("overhead_per_get_ms", values.ms),
+    "overhead_per_answer": ("overhead_per_answer_ms", values.ms),
+    "network": ("network_ms", values.ms),
     "max_batch": ("max_batch", values.whole),
     "seed": ("seed", values.count_from_zero),
 }

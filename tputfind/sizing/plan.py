@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import ceil, floor, log10
+from statistics import fmean
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -32,7 +33,15 @@ _NEAR: Final = 1.3
 """Caps whose pilot comes this near to the target are simulated in full."""
 _MORE_EFFORT: Final = 4.0
 _FEWEST_SAMPLES: Final = 10
+_SHORTEST_MS: Final = 1e-4
+"""To call one empty function takes longer."""
 _MOST_DEVICES: Final = 10_000_000
+_BUSY: Final = 0.5
+"""Beyond this load more devices would help."""
+
+
+Tell = Callable[[str], None]
+"""Is told what is simulated, before each fleet."""
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +105,13 @@ def service_of(record: Record, demand: Demand) -> ServiceTimes:
             f"the record of {record.spec.model} has no row with {_FEWEST_SAMPLES} latencies or more",
             "measure it anew, with more --latency-batches or --max-seconds",
         )
+    for row in rows:
+        if fmean(row.latency_ms) < _SHORTEST_MS:
+            raise BadRequest(
+                f"batches of {row.batch_size} take {fmean(row.latency_ms):g} ms by the record of {record.spec.model}: "
+                "no step is that fast",
+                "measure it anew",
+            )
     return ServiceTimes(
         {row.batch_size: row.latency_ms for row in rows},
         per_batch_ms=demand.overhead_per_batch_ms,
@@ -105,7 +121,7 @@ def service_of(record: Record, demand: Demand) -> ServiceTimes:
     )
 
 
-def plan(record: Record, demand: Demand, price: Price | None = None) -> Plan:
+def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell | None = None) -> Plan:
     """Return the least number of devices whose percentile of latency is within the target, and the best cap for it.
 
     Every number of devices is tried with each of a few caps: the batch sizes measured, and those that rules of thumb
@@ -117,12 +133,13 @@ def plan(record: Record, demand: Demand, price: Price | None = None) -> Plan:
         record: what was measured.
         demand: what is asked.
         price: of the record's device.
+        tell: is told what is simulated.
 
     Raises:
         BadRequest: the record has no rows that could tell.
         NoPlan: no number of devices meets the demand.
     """
-    search = _Search(service_of(record, demand), demand)
+    search = _Search(record, demand, tell)
     found = search.least()
     outcome, more_traffic = search.with_room(found.outcome)
     slope_ms, intercept_ms = search.service.line_ms()
@@ -154,9 +171,9 @@ def plan(record: Record, demand: Demand, price: Price | None = None) -> Plan:
     )
 
 
-def least(record: Record, demand: Demand) -> Outcome:
+def least(record: Record, demand: Demand, tell: Tell | None = None) -> Outcome:
     """Return what the least number of devices that meets a demand does; errors as for ``plan``."""
-    return _Search(service_of(record, demand), demand).least().outcome
+    return _Search(record, demand, tell).least().outcome
 
 
 class _Found(NamedTuple):
@@ -167,8 +184,9 @@ class _Found(NamedTuple):
 class _Search:
     """The search for the least number of devices. What was simulated once is not again."""
 
-    def __init__(self, service: ServiceTimes, demand: Demand) -> None:
-        self.service = service
+    def __init__(self, record: Record, demand: Demand, tell: Tell | None) -> None:
+        self.service = service = service_of(record, demand)
+        self._model, self._tell = record.spec.model, tell
         self._demand = demand
         self.most = min((service.largest, *filter(None, (demand.max_batch, demand.most_in_window))))
         self.caps = sorted(set(self._caps()))
@@ -201,17 +219,23 @@ class _Search:
         most_per_ms = max(self.service.per_ms(cap) for cap in self.caps)
         fails = max(0, ceil(self._demand.rate_per_s / 1000 / most_per_ms) - 1)
         step, passes = 1, fails + 1
+        if passes > _MOST_DEVICES:
+            raise NoPlan(
+                f"{self._demand.rate_per_s:g} requests/s take {passes} devices or more by their throughput alone, and "
+                f"no more than {_MOST_DEVICES} are planned with",
+                "a lower --rate",
+            )
         while not self._meets(passes):
-            fails = passes
-            passes += step
-            step *= 2
-            if passes > _MOST_DEVICES:
-                best = self._at(fails)
+            if passes == _MOST_DEVICES:
+                best = self._at(passes)
                 raise NoPlan(
-                    f"not even {fails} devices answer {self._demand.percentile:g} % of the requests within "
-                    f"{self._demand.target_ms:g} ms: it takes {best.tail_high_ms:.4g} ms",
-                    "a longer --slo",
+                    f"not even {passes} devices, the most that are planned with, answer {self._demand.percentile:g} % "
+                    f"of the requests within {self._demand.target_ms:g} ms: it takes {best.tail_high_ms:.4g} ms",
+                    "a lower --rate, or a longer --slo" if best.load > _BUSY else "a longer --slo",
                 )
+            fails = passes
+            passes = min(passes + step, _MOST_DEVICES)
+            step *= 2
         while passes - fails > 1:
             middle = (passes + fails) // 2
             if self._meets(middle):
@@ -231,10 +255,16 @@ class _Search:
                 least = outcome
                 break
         more = Fleet(least.devices, least.batch_cap, more_per_s)
-        return least, simulate(more, self.service, self._demand, seeds=_SEEDS)
+        return least, self._simulated(more, _SEEDS, 1.0)
 
     def _pilot(self, fleet: Fleet) -> Outcome:
-        return simulate(fleet, self.service, self._demand, seeds=1, effort=_PILOT)
+        return self._simulated(fleet, 1, _PILOT)
+
+    def _simulated(self, fleet: Fleet, seeds: int, effort: float) -> Outcome:
+        if self._tell is not None:
+            devices = f"{fleet.devices} device{'s' * (fleet.devices > 1)}"
+            self._tell(f"{self._model}: simulating {devices} with batches of up to {fleet.cap}")
+        return simulate(fleet, self.service, self._demand, seeds=seeds, effort=effort)
 
     def _meets(self, devices: int) -> bool:
         return self._at(devices).meets(self._demand.target_ms)
@@ -267,11 +297,11 @@ class _Search:
         return self._full[fleet]
 
     def _simulated_in_full(self, fleet: Fleet) -> Outcome:
-        outcome = simulate(fleet, self.service, self._demand, seeds=_SEEDS)
+        outcome = self._simulated(fleet, _SEEDS, 1.0)
         target_ms = self._demand.target_ms
         if outcome.meets(target_ms) or outcome.misses(target_ms):
             return outcome
-        return simulate(fleet, self.service, self._demand, seeds=_SEEDS, effort=_MORE_EFFORT)
+        return self._simulated(fleet, _SEEDS, _MORE_EFFORT)
 
     def _that_keep_up(self, devices: int) -> list[Fleet]:
         fleets = [Fleet(devices, cap, self._demand.rate_per_s) for cap in self.caps]
