@@ -14,6 +14,7 @@ import click
 
 from tputfind import __version__
 from tputfind.errors import BadRequest, Interrupted, TputfindError
+from tputfind.units import echoed
 
 if TYPE_CHECKING:
     from tputfind.measure.children import Children
@@ -202,7 +203,7 @@ def forecast(model: str, memory: str | None, csv_file: str | None, **options: An
 
 @main.command()
 @click.argument("records", metavar="RECORD [RECORD ...]", nargs=-1)
-@click.option("--rate", metavar="N", help="requests per second, one sample each")
+@click.option("--rate", metavar="N", help="requests per second, one sample each, from 1e-9 to 1e12")
 @click.option("--slo", metavar="TIME", help="the latency within which they must be answered, such as 50ms")
 @click.option("--percentile", metavar="P", help="and how many of them, in percent  [99]")
 @click.option("--batcher", metavar="NAME", help="greedy, triton, mosec, litserve or ray  [greedy]")
@@ -297,7 +298,7 @@ def models(pattern: str, traceback: bool) -> None:
             with _children() as children:
                 listed = catalogue.asked(pattern, children)
         if not listed:
-            raise BadRequest(f"no model's name matches {pattern!r}", "tputfind models lists all of them")
+            raise BadRequest(f"no model's name matches {echoed(pattern)}", "tputfind models lists all of them")
         _print_columns(("model", "input", "parameters", "family"), [_cells(model) for model in listed])
         for line in catalogue.elsewhere() if pattern == "*" else ():
             click.echo(line)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from rich.console import Console
 
-from tputfind import clocks_run, files, units
+from tputfind import clocks_run, files, units, values
 from tputfind.clocks import Asked, Methods, Pipeline
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.job import say, stop_signals, terminal_that_may_be_gone
@@ -128,10 +128,10 @@ def _write(found: Methods | Pipeline, places: Places, problems: list[TputfindErr
 
 def _count(name: str, given: dict[str, object], problems: list[str], least: int, most: int) -> int:
     """Take an option that is a whole number out of those given, and return it; what is wrong goes to the problems."""
-    text = str(given.pop(name)).strip()
-    if text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most:
-        return int(text)
-    problems.append(f"--{name.replace('_', '-')}: {text!r} is not a whole number from {least} to {most}")
+    try:
+        return values.whole(given.pop(name), least, most)
+    except ValueError as problem:
+        problems.append(f"--{name.replace('_', '-')}: {problem}")
     return least
 
 
@@ -146,5 +146,5 @@ def _host_work_ms(text: object, models: int, problems: list[str]) -> float:
         problems.append(f"--host-work: {error}")
         return _DEFAULT_HOST_WORK_MS
     if not 0 < span_ms <= _LONGEST_HOST_WORK_MS:
-        problems.append(f"--host-work: {text!r} is not above 0 and up to 1min")
+        problems.append(f"--host-work: {units.echoed(text)} is not above 0 and up to 1min")
     return span_ms

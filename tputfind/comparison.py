@@ -129,8 +129,8 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
     Raises:
         BadRequest: they are unlike, or the tolerance is none.
     """
-    for record in (old, new):
-        check_record(record)
+    check_record("old", old)
+    check_record("new", new)
     try:
         tolerance = values.number(tolerance)
     except ValueError as problem:

@@ -69,7 +69,7 @@ def load_record(path: str | Path) -> Record:
         BadRecord: the file is missing, unreadable, cut short, edited out of shape, or of a newer schema.
     """
     if not isinstance(path, (str, Path)):
-        raise BadRequest(f"path: {echoed(path)} is no path of a record: a str or a Path is")
+        raise BadRequest(f"path: {echoed(path)} is a {type(path).__name__}, and no str or Path")
     try:
         data = Path(path).read_bytes()
     except OSError as error:

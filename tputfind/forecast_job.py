@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from rich.console import Console
 
-from tputfind import files, forecast_run, units
+from tputfind import files, forecast_run, values
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.job import stop_signals, terminal_that_may_be_gone
 from tputfind.measure.children import Children
@@ -17,7 +17,7 @@ from tputfind.report import forecast
 from tputfind.report.progress import ShownProgress
 from tputfind.spec import Spec, read_spec
 
-_MOST_BYTES: Final = 2**60
+_MOST_MEMORIES: Final = 1000
 
 
 class Request(NamedTuple):
@@ -56,14 +56,16 @@ def read_request(
         BadRequest: what is wrong, all of it in one line.
     """
     problems: list[str] = []
-    sizes: list[int] = []
-    for text in (memory or "").split(","):
+    sizes: tuple[int, ...] = ()
+    if not memory:
+        problems.append("--memory says for which: --memory 16GiB,24GiB,80GiB")
+    else:
         try:
-            sizes.append(units.parse_bytes(text))
-            if not 1 <= sizes[-1] <= _MOST_BYTES:
-                problems.append(f"--memory: {text!r} is no memory that a device has")
+            sizes = tuple(sorted({values.size(text) for text in memory.split(",")}))
+            if len(sizes) > _MOST_MEMORIES:
+                problems.append(f"--memory: {len(sizes)} sizes are more than {_MOST_MEMORIES}")
         except ValueError as problem:
-            problems.append(f"--memory: {problem}" if memory else "--memory says for which: --memory 16GiB,24GiB,80GiB")
+            problems.append(f"--memory: {problem}")
     try:
         spec = read_spec(model, options)
     except BadRequest as problem:
@@ -71,7 +73,7 @@ def read_request(
     if problems:
         raise BadRequest("; ".join(problems), "see tputfind forecast --help")
     check_places(Places(None, csv=csv), None, 1)
-    return Request(spec, tuple(sorted(set(sizes))), on_fake, csv, quiet, trust_model_file)
+    return Request(spec, sizes, on_fake, csv, quiet, trust_model_file)
 
 
 def do(request: Request) -> int:

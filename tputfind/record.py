@@ -285,10 +285,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
 
 
-def check_record(value: object) -> None:
-    """Raise BadRequest where what Python code gives is no record."""
+def check_record(name: str, value: object) -> None:
+    """Raise BadRequest where what Python code gives under a name is no record."""
     if not isinstance(value, Record):
-        raise BadRequest(f"{echoed(value)} is no record", "tputfind.load_record(path) and tputfind.find return records")
+        raise BadRequest(
+            f"{name}: {echoed(value)} is a {type(value).__name__}, and no Record",
+            "tputfind.find and tputfind.load_record(path) return records",
+        )
 
 
 class _Header(msgspec.Struct):

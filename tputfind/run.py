@@ -51,7 +51,10 @@ def find(
     """
     spec = read_spec(model, options)
     if progress is not None and not all(callable(getattr(progress, name, None)) for name in ("doing", "did")):
-        raise BadRequest(f"progress: {echoed(progress)} has no methods doing(what, seconds_left) and did(what)")
+        kind = type(progress).__name__
+        raise BadRequest(
+            f"progress: {echoed(progress)} is a {kind}, without methods doing(what, seconds_left), did(what)"
+        )
     folder = None if output is None else Path(output)
     if folder is not None:
         files.check_folder(folder)

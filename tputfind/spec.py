@@ -150,7 +150,7 @@ def read_spec(model: str, options: Mapping[str, object]) -> Spec:
     """
     problems: list[str] = []
     if not isinstance(model, str) or not model:
-        problems.append(f"MODEL must be a name, file.py:factory or package.module:factory, and is {echoed(model)}")
+        problems.append(f"MODEL must be a name, file.py:factory or package.module:factory, not {echoed(model)}")
     elif not model.isprintable():
         problems.append(f"MODEL {echoed(model)} has characters that cannot be shown")
     fields, wrong = values.fields_of(options, _READERS)

@@ -68,7 +68,28 @@ def test_a_curve_is_csv_on_the_standard_output(folder):
 
     lines = list(csv.DictReader(io.StringIO(ran.out)))
     assert [float(line["rate_per_s"]) for line in lines] == [4000.0 * tenth for tenth in range(1, 13)]
-    assert ran.err == ""
+    assert all("simulating" in line for line in ran.err.splitlines()), ran.err
+
+
+def test_what_takes_a_while_is_shown_beside_the_plan(folder):
+    """An hour's target ends, and a fleet this large is simulated for some seconds."""
+    ran = run(folder, "size", "resnet50.json", "--rate", "1e8", "--slo", "1h")
+
+    assert ran.status == 0, ran.err
+    assert "resnet50: simulating 8" in ran.err
+    assert "devices with batches of up to" in ran.err
+    assert "simulating" not in ran.out
+
+
+def test_requests_that_come_once_in_thirty_years_take_as_long_as_one_alone(folder):
+    plans = {}
+    for rate in ("0.5", "1e-9"):
+        ran = run(folder, "size", "resnet50.json", "--rate", rate, "--slo", "50ms", "--json", "plan.json")
+        assert (ran.status, ran.err) == (0, "")
+        plans[rate] = json.loads((folder / "plan.json").read_text())["plans"][0]["outcome"]
+
+    for name in ("devices", "p50_ms", "p95_ms", "p99_ms"):
+        assert plans["1e-9"][name] == pytest.approx(plans["0.5"][name], rel=0.02)
 
 
 def test_recorded_arrivals_give_the_stream_its_shape(folder):
@@ -107,6 +128,27 @@ def test_recorded_arrivals_give_the_stream_its_shape(folder):
             2,
             "nothing.csv: cannot be read: No such file",
         ),
+        (("resnet50.json", "--rate", 100, "--slo", "1s", "--price", "twice.csv"), 2, "line 4: 'amd epyc' has a price"),
+        (
+            ("resnet50.json", "--rate", 100, "--slo", "1s", "--price", "latin.csv"),
+            2,
+            "line 2: the byte 0xe9 is no text",
+        ),
+        (
+            ("resnet50.json", "--rate", 100, "--slo", "1s", "--arrivals", "nan.csv"),
+            2,
+            "nan.csv: line 153: 'nan' is not",
+        ),
+        (
+            ("resnet50.json", "--rate", 100, "--slo", "1s", "--arrivals", "falls.csv"),
+            2,
+            "line 152: 3.5 is before 149.0",
+        ),
+        (("resnet50.json", "--rate", 100, "--slo", "1s", "--arrivals", "/dev/zero"), 2, "is larger than 128 MiB"),
+        (("resnet50.json", "--rate", "1e-300", "--slo", "1s"), 2, "--rate: '1e-300' is not from 1e-09 to 1e+12"),
+        (("resnet50.json", "--rate", "9" * 100_000, "--slo", "1s"), 2, "999'... is not a finite number"),
+        (("resnet50.json", "--rate", "1e12", "--slo", "50ms"), 6, "no more than 10000000 are planned with"),
+        (("resnet50.json", "--rate", 5, "--slo", "1s", "--percentile", "0.99"), 2, "'0.99' is not from 50 to 99.99"),
         (("resnet50.json", "vit_b_16.json", "--rate", 100, "--slo", "1s", "--curve"), 2, "--curve follows one record"),
         (("resnet50.json", "--rate", 100, "--slo", "1s", "--csv", "times.csv/plan.csv"), 2, "times.csv"),
     ],
@@ -114,6 +156,11 @@ def test_recorded_arrivals_give_the_stream_its_shape(folder):
 def test_what_cannot_be_sized_is_one_line(folder, arguments, status, message):
     (folder / "times.csv").write_text("1.0\n2.0\n")
     (folder / "prices.csv").write_text("device,price_per_hour,currency\nNVIDIA H200,cheap,EUR\nx,2,EUR\n")
+    header, times = "device,price_per_hour,currency\n", "".join(f"{second}\n" for second in range(150))
+    (folder / "twice.csv").write_text(f"{header}AMD EPYC,1,EUR\n\namd epyc,2,EUR\n")
+    (folder / "latin.csv").write_bytes(f"{header}caf\u00e9,1,EUR\n".encode("latin-1"))
+    (folder / "nan.csv").write_text(f"time\n{times}\nnan\n")
+    (folder / "falls.csv").write_text(f"time\n{times}3.5\n")
 
     ran = run(folder, "size", *arguments)
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tputfind.errors import BadRequest
@@ -78,6 +79,24 @@ def test_no_latency_limit_can_be_asked_for():
         ({"trial_timeout": "5"}, "--trial-timeout: '5' is not a duration"),
         ({"strict": "yes"}, "--strict: 'yes' is neither True nor False"),
         ({"colour": "red"}, "there is no option 'colour'"),
+        ({"memory_limit": "8EiB"}, "--memory-limit: '8EiB' is more than 1 EiB"),
+        ({"headroom": "8EiB"}, "--headroom: '8EiB' is more than 1 EiB"),
+        ({"max_seconds": "1e300"}, "--max-seconds: '1e300' is more than 360000 seconds, which are 100h"),
+        ({"trial_timeout": "1000h"}, "--trial-timeout: '1000h' is more than 100h"),
+        ({"slo": "1" * 400 + "s"}, "... is too large for a duration"),
+        ({"slo": 1e-320}, "--slo: 1e-320 is less than 1us"),
+        ({"max_batch": "--5"}, "--max-batch: '--5' is not a whole number"),
+        ({"max_batch": "9" * 5000}, "'... is not between 1"),
+        ({"max_batch": 10**5000}, "a very long int is not between 1"),
+        ({"batches": object}, "is not a whole number"),
+        ({"input_size": "99999999999"}, "--input-size: 99999999999 is not between"),
+        ({"input_size": "2147483647x2147483647"}, "has more than 2^40 elements"),
+        ({"input_size": "1x" * 30 + "1"}, "31 dimensions are more than 24"),
+        ({"input": "x:float:Bx2147483647x2147483647"}, "--input: a sample of 2147483647x2147483647 has more than 2^40"),
+        ({"image_size": "2147483647"}, "--image-size: 2147483647 is not between"),
+        ({"batch_sizes": range(1, 10**6)}, "--batch-sizes: 999999 numbers are more than 10000"),
+        ({"device": "cuda:99999999"}, "--device: 'cuda:99999999' is none of"),
+        ({"dtype": ["fp16"]}, "--dtype: ['fp16'] is none of"),
     ],
 )
 def test_what_cannot_be_done_is_refused(options, expected):
@@ -105,3 +124,39 @@ def test_any_options_make_a_spec_or_a_bad_request(options):
     else:
         assert spec.batches >= 1
         assert spec.max_batch is None or spec.max_batch >= spec.granularity
+
+
+numbers = st.floats() | st.integers(-(2**70), 2**70) | st.sampled_from([5e-324, 1e-6, 1e-3, 0.5, 99.99, 2**60, 2**63])
+units = st.sampled_from(["", "us", "ms", "s", "h", "%", "B", "GiB", "EiB"])
+texts = st.builds("{}{}".format, st.decimals(0, 10**12, places=3) | st.integers(0, 2**33), units)
+shapes = st.lists(st.integers(1, 2**31 - 1), min_size=1, max_size=5).map(lambda lengths: "x".join(map(str, lengths)))
+words = st.sampled_from(["auto", "none", "cuda:7", "nhwc", "train", "sgd", "bf16", "linear", "i:int64:Bx5:9"])
+
+
+@given(st.sampled_from(sorted(_READERS)), numbers | texts | shapes | words | st.booleans())
+@settings(deadline=None, max_examples=500)
+def test_whatever_an_option_accepts_a_record_holds(name, value):
+    """The parent builds a Spec without msgspec's checks, and its children read it with them."""
+    try:
+        spec = read_spec("m", {name: value})
+    except BadRequest as refused:
+        assert "Expected" not in refused.message
+        assert len(refused.message) < 300
+    else:
+        assert msgspec.json.decode(msgspec.json.encode(spec), type=Spec) == spec
+
+
+@given(st.sampled_from(sorted(_READERS)), st.sampled_from(["a" * 100_000, ["a" * 100_000], list("ab" * 100_000)]))
+def test_a_long_value_is_not_echoed_whole(name, value):
+    try:
+        read_spec("m", {name: value})
+    except BadRequest as refused:
+        assert len(refused.message) < 300
+    else:
+        assert name == "weights"
+
+
+@pytest.mark.parametrize("model", [5, None, "", b"m", ["m"]])
+def test_a_model_that_is_no_name_is_told(model):
+    with pytest.raises(BadRequest, match="MODEL must be a name"):
+        read_spec(model, {})

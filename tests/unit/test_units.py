@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tputfind.units import (
+    echoed,
     format_bytes,
     format_figure,
     format_known,
@@ -96,3 +97,23 @@ def test_printed_batch_sizes_are_those_and_no_others(sizes):
     runs = [run.split("-") for run in filter(None, format_sizes(sizes).split(", "))]
 
     assert [size for run in runs for size in range(int(run[0]), int(run[-1]) + 1)] == sorted(sizes)
+
+
+@given(st.text(max_size=200) | st.lists(st.text(max_size=200)) | st.floats() | st.binary(max_size=500) | st.integers())
+def test_a_value_is_echoed_on_one_short_line(value):
+    shown = echoed(value)
+
+    assert shown.isprintable()
+    assert len(shown) <= 700
+    if isinstance(value, str) and len(value) <= 60:
+        assert shown == repr(value)
+
+
+def test_values_that_cannot_be_shown_are_echoed_all_the_same():
+    class Odd:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    assert "Odd" in echoed(Odd())
+    assert echoed(10**5000) == "a very long int"
+    assert echoed("a" * 100) == f"'{'a' * 60}'..."

@@ -42,8 +42,8 @@ def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> l
     """
     if not records:
         raise BadRequest("no record to size from")
-    for record in records:
-        check_record(record)
+    for number, record in enumerate(records, start=1):
+        check_record(f"record {number}", record)
     found = answers(records, read_demand(options), _checked(prices))
     if not found.plans:
         raise found.without[0][1]
@@ -53,10 +53,10 @@ def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> l
 def _checked(prices: Sequence[Price]) -> Sequence[Price]:
     """Return prices as they are; BadRequest where they cannot be those of devices."""
     if not isinstance(prices, (list, tuple)):
-        raise BadRequest(f"prices: {echoed(prices)} is no list of Price")
+        raise BadRequest(f"prices: {echoed(prices)} is a {type(prices).__name__}, and no list of Price")
     for place, price in enumerate(prices):
         if not isinstance(price, Price):
-            raise BadRequest(f"prices: number {place} is {echoed(price)}, and no Price")
+            raise BadRequest(f"prices: number {place}: {echoed(price)} is a {type(price).__name__}, and no Price")
         try:
             read_price(msgspec.structs.asdict(price))
         except ValueError as problem:

@@ -36,8 +36,6 @@ _FEWEST_SAMPLES: Final = 10
 _SHORTEST_MS: Final = 1e-4
 """To call one empty function takes longer."""
 _MOST_DEVICES: Final = 10_000_000
-_BUSY: Final = 0.5
-"""Beyond this load more devices would help."""
 
 
 Tell = Callable[[str], None]
@@ -231,7 +229,7 @@ class _Search:
                 raise NoPlan(
                     f"not even {passes} devices, the most that are planned with, answer {self._demand.percentile:g} % "
                     f"of the requests within {self._demand.target_ms:g} ms: it takes {best.tail_high_ms:.4g} ms",
-                    "a lower --rate, or a longer --slo" if best.load > _BUSY else "a longer --slo",
+                    "a lower --rate, or a longer --slo",
                 )
             fails = passes
             passes = min(passes + step, _MOST_DEVICES)

@@ -1,0 +1,78 @@
+"""Prices of devices: read from a table or given by Python code, and refused in words."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.records import example
+
+import tputfind
+from tputfind.errors import BadRequest
+from tputfind.sizing.plan import Price
+from tputfind.sizing.prices import read_prices
+
+HEADER = ["device", "price_per_hour", "currency"]
+
+
+def table(*rows):
+    return list(enumerate(([*HEADER], *rows), start=1))
+
+
+def test_prices_are_read_by_the_names_of_their_columns():
+    rows = [(1, ["currency", "date", "device", "price_per_hour"]), (3, ["EUR", "2026-01-01", "NVIDIA H200", "3.5"])]
+
+    assert read_prices(rows) == [Price(device="NVIDIA H200", price_per_hour=3.5, currency="EUR", date="2026-01-01")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "it holds no price"),
+        (table(), "it holds no price"),
+        (table(["A", "1", "EUR"], ["B", "2"]), "line 3: 2 cells, and the header has 3: device,price_per_hour,currency"),
+        (table(["AMD EPYC", "1", "EUR"], ["amd  epyc", "2", "EUR"]), "line 3: 'amd  epyc' has a price already: line 2"),
+        (table(["--", "1", "EUR"]), "line 2: device: '--' is no name"),
+        (table(["A", "1", ""]), "line 2: currency: it is empty"),
+        (table(["A\x1b[31m", "1", "EUR"]), "line 2: device: 'A\\x1b[31m' is no text that can be shown"),
+        ([(1, [*HEADER, "colour"])], "line 1: the header has 'colour', which is no column"),
+        ([(1, ["device;price_per_hour;currency"])], "line 1: the header has 'device;price_per_hour;currency'"),
+        ([(1, [*HEADER, "currency"])], "line 1: the header has currency twice"),
+        ([(1, ["device", "source"])], "line 1: the header has no price_per_hour, currency"),
+    ],
+)
+def test_a_table_that_is_not_one_of_prices_is_told_by_its_line(rows, message):
+    with pytest.raises(ValueError) as refused:
+        read_prices(rows)
+
+    assert message in str(refused.value)
+
+
+@given(st.sampled_from(["0", "-1", "inf", "-inf", "nan", "1e400", "1e13", "cheap", "", "1,5"]) | st.text(max_size=5))
+def test_a_price_is_a_number_above_0_or_is_refused(cell):
+    try:
+        (price,) = read_prices(table(["A", cell, "EUR"]))
+    except ValueError as refused:
+        assert "line 2: price_per_hour:" in str(refused)
+    else:
+        assert 0 < price.price_per_hour <= 1e12
+
+
+PRICE = Price(device="A", price_per_hour=1.0, currency="EUR")
+
+
+@pytest.mark.parametrize(
+    ("prices", "message"),
+    [
+        ([1], "prices: number 0: 1 is a int, and no Price"),
+        (5, "prices: 5 is a int, and no list of Price"),
+        ([PRICE, Price(device="a", price_per_hour=2.0, currency="EUR")], "prices: number 1: 'a' has a price already"),
+        ([Price(device="B", price_per_hour=float("nan"), currency="EUR")], "prices: number 0: price_per_hour: nan"),
+        ([Price(device=None, price_per_hour=1.0, currency="EUR")], "prices: number 0: device: None"),
+    ],
+)
+def test_prices_of_python_code_are_checked_alike(prices, message):
+    with pytest.raises(BadRequest) as refused:
+        tputfind.size(example(), rate=5, slo=50.0, prices=prices)
+
+    assert message in refused.value.message
