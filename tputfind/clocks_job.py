@@ -128,10 +128,12 @@ def _write(found: Methods | Pipeline, places: Places, problems: list[TputfindErr
 
 def _count(name: str, given: dict[str, object], problems: list[str], least: int, most: int) -> int:
     """Take an option that is a whole number out of those given, and return it; what is wrong goes to the problems."""
+    value = given.pop(name)
     try:
-        return values.whole(given.pop(name), least, most)
-    except ValueError as problem:
-        problems.append(f"--{name.replace('_', '-')}: {problem}")
+        return values.whole(value, least, most)
+    except ValueError:
+        wanted = f"a whole number from {least} to {most}"
+        problems.append(f"--{name.replace('_', '-')}: {units.echoed(value)} is not {wanted}")
     return least
 
 

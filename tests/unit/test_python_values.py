@@ -1,0 +1,47 @@
+"""What Python code may get wrong in a call is told as a wrong option is."""
+
+from __future__ import annotations
+
+import pytest
+from support.records import example
+
+import tputfind
+from tputfind.errors import BadRecord, BadRequest
+from tputfind.sizing.plan import Price
+
+RECORD = example()
+ASKED = {"rate": 5, "slo": 50.0}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: tputfind.size(1, **ASKED), "record 1: 1 is a int, and no Record"),
+        (lambda: tputfind.size(RECORD, "file.json", **ASKED), "record 2: 'file.json' is a str, and no Record"),
+        (lambda: tputfind.size(RECORD, prices=[1], **ASKED), "prices: number 0: 1 is a int, and no Price"),
+        (lambda: tputfind.size(RECORD, prices=Price, **ASKED), "is a StructMeta, and no list of Price"),
+        (lambda: tputfind.size(RECORD, **ASKED, colour="red"), "there is no option 'colour'"),
+        (lambda: tputfind.compare(RECORD, None), "new: None is a NoneType, and no Record"),
+        (lambda: tputfind.compare("a", "b"), "old: 'a' is a str, and no Record"),
+        (lambda: tputfind.compare(RECORD, RECORD, tolerance="much"), "tolerance: 'much' is not a number"),
+        (lambda: tputfind.compare(RECORD, RECORD, tolerance=None), "tolerance: None is not a number"),
+        (lambda: tputfind.load_record(None), "path: None is a NoneType, and no str or Path"),
+        (lambda: tputfind.load_record(5), "path: 5 is a int, and no str or Path"),
+        (lambda: tputfind.find(5), "MODEL must be a name, file.py:factory or package.module:factory, not 5"),
+        (lambda: tputfind.find("resnet18", batches=object()), "--batches: <object object at"),
+        (lambda: tputfind.find("resnet18", progress=1), "progress: 1 is a int, without methods doing"),
+        (lambda: tputfind.find("resnet18", memory_limit=2**62), "--memory-limit: 4611686018427387904 is not between"),
+    ],
+)
+def test_a_wrong_value_is_a_bad_request_in_one_line(call, message):
+    with pytest.raises(BadRequest) as refused:
+        call()
+
+    assert message in refused.value.message
+    assert "\n" not in refused.value.message
+    assert isinstance(refused.value, ValueError)
+
+
+def test_a_path_that_no_file_can_have_is_no_record():
+    with pytest.raises(BadRecord, match="cannot read"):
+        tputfind.load_record("a\0b")
