@@ -11,7 +11,8 @@ import time
 import tputfind
 from tputfind.record import Record
 from tputfind.sizing.demand import BATCHERS, read_demand
-from tputfind.sizing.plan import plan, service_of
+from tputfind.sizing.plan import plan
+from tputfind.sizing.service import service_of
 from tputfind.sizing.simulate import Fleet, simulate
 
 LOADS = (0.1, 0.5, 0.9)

@@ -26,7 +26,7 @@ from tputfind.record import Record
 from tputfind.sizing.arrivals import arrivals_ms
 from tputfind.sizing.batchers import held_ms
 from tputfind.sizing.demand import Demand, read_demand
-from tputfind.sizing.plan import service_of
+from tputfind.sizing.service import service_of
 from tputfind.sizing.simulate import Server, places_in_batch, serve
 
 FOLDER = Path(__file__).parent

@@ -16,7 +16,8 @@ from tputfind.report import plans
 from tputfind.sizing import formulas
 from tputfind.sizing.answers import answers, curve
 from tputfind.sizing.demand import Demand, read_demand
-from tputfind.sizing.plan import Price, plan, service_of
+from tputfind.sizing.plan import Price, plan
+from tputfind.sizing.service import service_of
 from tputfind.sizing.simulate import Fleet, simulate
 
 

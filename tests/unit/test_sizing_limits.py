@@ -108,6 +108,22 @@ def test_a_search_that_comes_to_the_most_devices_says_so():
     assert refused.value.hint == "a lower --rate, or a longer --slo"
 
 
+def test_where_no_number_of_devices_does_that_is_found_out_at_once():
+    """One batch in a hundred takes 100 ms: just as many as may be late, and nobody can say that no more are."""
+    spans = (5.0,) * 198 + (100.0,) * 2
+    odd = msgspec.structs.replace(row(1, 5.0), timings=(Timing(device_ms=spans, latency_ms=spans),))
+    told: list[str] = []
+
+    found = answers(
+        [msgspec.structs.replace(record(), rows=(odd,))], read_demand({"rate": 100, "slo": 6.0}), tell=told.append
+    )
+
+    ((_, refused),) = found.without
+    assert refused.message.startswith("not even 10000000 devices, the most that are planned with")
+    assert refused.hint == "a longer --slo"
+    assert len(told) < 20
+
+
 def test_each_fleet_is_told_before_it_is_simulated():
     told: list[str] = []
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import ceil, floor, log10
-from statistics import fmean
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 
-from tputfind.errors import BadRequest, NoPlan
+from tputfind.errors import NoPlan
 from tputfind.recipes import name_of
 from tputfind.record import Notice, Record
 from tputfind.sizing.demand import Demand
@@ -22,7 +21,7 @@ from tputfind.sizing.formulas import (
     largest_within,
 )
 from tputfind.sizing.plan_notices import notices
-from tputfind.sizing.service import ServiceTimes
+from tputfind.sizing.service import service_of
 from tputfind.sizing.simulate import Fleet, Outcome, simulate
 from tputfind.spec import Above0, Count, CountFromZero
 
@@ -32,10 +31,11 @@ _PILOT: Final = 0.3
 _NEAR: Final = 1.3
 """Caps whose pilot comes this near to the target are simulated in full."""
 _MORE_EFFORT: Final = 4.0
-_FEWEST_SAMPLES: Final = 10
-_SHORTEST_MS: Final = 1e-4
-"""To call one empty function takes longer."""
 _MOST_DEVICES: Final = 10_000_000
+_HOPE: Final = 16
+"""Once so many more devices make no difference, it is asked whether any number does."""
+_BUSY: Final = 0.5
+"""Beyond this load more devices would help."""
 
 
 Tell = Callable[[str], None]
@@ -87,36 +87,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     price: Price | None = None
     cost_per_hour: Above0 | None = None
     cost_per_million: Above0 | None = None
-
-
-def service_of(record: Record, demand: Demand) -> ServiceTimes:
-    """Return how long batches take by a record.
-
-    Raises:
-        BadRequest: it has no rows that could tell.
-    """
-    rows = [row for row in record.rows if row.failure is None and len(row.latency_ms) >= _FEWEST_SAMPLES]
-    if record.spec.phase == "train":
-        raise BadRequest(f"the record of {record.spec.model} is of training, and serves no requests")
-    if not rows:
-        raise BadRequest(
-            f"the record of {record.spec.model} has no row with {_FEWEST_SAMPLES} latencies or more",
-            "measure it anew, with more --latency-batches or --max-seconds",
-        )
-    for row in rows:
-        if fmean(row.latency_ms) < _SHORTEST_MS:
-            raise BadRequest(
-                f"batches of {row.batch_size} take {fmean(row.latency_ms):g} ms by the record of {record.spec.model}: "
-                "no step is that fast",
-                "measure it anew",
-            )
-    return ServiceTimes(
-        {row.batch_size: row.latency_ms for row in rows},
-        per_batch_ms=demand.overhead_per_batch_ms,
-        per_sample_ms=demand.overhead_per_request_ms,
-        per_get_ms=demand.overhead_per_get_ms,
-        per_answer_ms=demand.overhead_per_answer_ms,
-    )
 
 
 def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell | None = None) -> Plan:
@@ -224,13 +194,8 @@ class _Search:
                 "a lower --rate",
             )
         while not self._meets(passes):
-            if passes == _MOST_DEVICES:
-                best = self._at(passes)
-                raise NoPlan(
-                    f"not even {passes} devices, the most that are planned with, answer {self._demand.percentile:g} % "
-                    f"of the requests within {self._demand.target_ms:g} ms: it takes {best.tail_high_ms:.4g} ms",
-                    "a lower --rate, or a longer --slo",
-                )
+            if passes == _MOST_DEVICES or (step == _HOPE and not self._meets(_MOST_DEVICES)):
+                raise self._too_slow(self._at(_MOST_DEVICES))
             fails = passes
             passes = min(passes + step, _MOST_DEVICES)
             step *= 2
@@ -241,6 +206,13 @@ class _Search:
             else:
                 fails = middle
         return _Found(self._at(passes), self._at(fails) if fails else None)
+
+    def _too_slow(self, best: Outcome) -> NoPlan:
+        return NoPlan(
+            f"not even {best.devices} devices, the most that are planned with, answer {self._demand.percentile:g} % "
+            f"of the requests within {self._demand.target_ms:g} ms: it takes {best.tail_high_ms:.4g} ms",
+            "a lower --rate, or a longer --slo" if best.load > _BUSY else "a longer --slo",
+        )
 
     def with_room(self, least: Outcome) -> tuple[Outcome, Outcome]:
         """Return as many devices with the cap that bears more traffic best, and what they do under it."""

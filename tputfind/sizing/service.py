@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tputfind.errors import BadRequest
+from tputfind.record import Record
+from tputfind.sizing.demand import Demand
+
 _FEWEST, _MOST = 200, 5000
 """So many equally likely times stand for the samples of a batch size: as many as there are, within these bounds."""
+
+_FEWEST_SAMPLES: Final = 10
+_SHORTEST_MS: Final = 1e-4
+"""To call one empty function takes longer."""
 
 
 class ServiceTimes:
@@ -100,3 +110,33 @@ class ServiceTimes:
         # Relative errors count alike, so that large batches do not drown the small ones.
         slope, intercept = np.polyfit(self.sizes, means, 1, w=1 / means)
         return float(slope), float(intercept)
+
+
+def service_of(record: Record, demand: Demand) -> ServiceTimes:
+    """Return how long batches take by a record.
+
+    Raises:
+        BadRequest: it has no rows that could tell.
+    """
+    rows = [row for row in record.rows if row.failure is None and len(row.latency_ms) >= _FEWEST_SAMPLES]
+    if record.spec.phase == "train":
+        raise BadRequest(f"the record of {record.spec.model} is of training, and serves no requests")
+    if not rows:
+        raise BadRequest(
+            f"the record of {record.spec.model} has no row with {_FEWEST_SAMPLES} latencies or more",
+            "measure it anew, with more --latency-batches or --max-seconds",
+        )
+    for row in rows:
+        if fmean(row.latency_ms) < _SHORTEST_MS:
+            raise BadRequest(
+                f"batches of {row.batch_size} take {fmean(row.latency_ms):g} ms by the record of {record.spec.model}: "
+                "no step is that fast",
+                "measure it anew",
+            )
+    return ServiceTimes(
+        {row.batch_size: row.latency_ms for row in rows},
+        per_batch_ms=demand.overhead_per_batch_ms,
+        per_sample_ms=demand.overhead_per_request_ms,
+        per_get_ms=demand.overhead_per_get_ms,
+        per_answer_ms=demand.overhead_per_answer_ms,
+    )
