@@ -27,16 +27,24 @@ _RARE: Final = 0.05
 
 
 class Interval(NamedTuple):
-    """A confidence interval, in the unit of its samples."""
+    """A confidence interval, in the unit of its samples, as it is reckoned: of few samples it may reach below 0."""
 
     low: float
     high: float
 
     @property
     def half_width(self) -> float:
-        """Half of its width, as a share of its middle."""
+        """Half of its width, as a share of its middle: above 1 it reaches below 0.
+
+        The middle of every interval of a mean or a median is that figure, so that it is a share of the figure too.
+        """
         middle = (self.high + self.low) / 2
         return (self.high - self.low) / 2 / middle if middle else 0.0
+
+    @property
+    def above_zero(self) -> Interval:
+        """What of it is possible for a rate or a time. Its middle is another: the width is told of the whole."""
+        return Interval(max(0.0, self.low), self.high)
 
 
 def mean(samples: Sequence[float]) -> float | None:

@@ -117,14 +117,14 @@ def peak_bytes(record: Record, measured: Row | Trial) -> int | None:
 def throughput_interval(row: Row) -> Interval | None:
     """Return the confidence interval of the throughput, in samples/s; None where the samples do not tell one.
 
-    What the samples cannot show is added: ``REPEATABILITY``.
+    What the samples cannot show is added: ``REPEATABILITY``. The rate is its middle, so that it may reach below 0.
     """
     interval_ms = mean_interval([timing.device_ms for timing in row.timings])
     if interval_ms is None or row.samples_per_s is None:
         return None
     # As wide, as a share, as that of the time a batch takes: 1 / x has no interval of its own where x may be 0.
     half = widened(interval_ms, REPEATABILITY).half_width
-    return Interval(row.samples_per_s * max(0.0, 1 - half), row.samples_per_s * (1 + half))
+    return Interval(row.samples_per_s * (1 - half), row.samples_per_s * (1 + half))
 
 
 def rate_ratio_interval(above: Row, below: Row, confidence: float = CONFIDENCE) -> Interval | None:
@@ -146,12 +146,14 @@ def format_rate(row: Row) -> str:
 
 
 def latency_interval_ms(row: Row) -> Interval | None:
-    """Return the confidence interval of the median latency, with ``REPEATABILITY``; None where there is none."""
+    """Return the confidence interval of the median latency, with ``REPEATABILITY``; None where there is none.
+
+    The median is its middle, so that it may reach below 0.
+    """
     interval_ms = median_interval([timing.latency_ms for timing in row.timings])
     if interval_ms is None or row.failure is not None:
         return None
-    low, high = widened(interval_ms, REPEATABILITY)
-    return Interval(max(0.0, low), high)
+    return widened(interval_ms, REPEATABILITY)
 
 
 def health(row: Row) -> RowHealth | None:

@@ -85,10 +85,16 @@ def format_known(value: float, half_width: float | None) -> str:
     shown = format_figure(value)
     if not half_width or value <= 0:
         return shown
-    places = 1 - math.floor(math.log10(half_width * value))
+    # What is not known may be many times the figure, of which one digit is left.
+    places = max(1 - math.floor(math.log10(half_width * value)), -math.floor(math.log10(value)))
     if places <= 0:
         return f"{round(value, places):.0f}"
     return f"{value:.{min(places, len(shown.partition('.')[2]))}f}"
+
+
+def format_width(half_width: float) -> str:
+    """Print half an interval, a share of the figure, in percent without the sign, as everywhere: ``0.2``, ``335.5``."""
+    return f"{half_width:.1%}".removesuffix("%")
 
 
 def format_share(share: float) -> str:

@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 from support.records import example, row
 
+from tputfind import notices
 from tputfind.record import Edge, Timing
-from tputfind.report import table, terminal
+from tputfind.report import contents, series, table, terminal
 from tputfind.summary import answers, best_under, fastest, host_bound, knee
 
 COLUMNS = (
@@ -168,3 +169,39 @@ def test_the_bar_is_the_throughput_over_the_highest_in_blocks_or_in_plain_charac
 
     assert "██████ " in shown(example())
     assert [line.count("#") for line in plain] == [2, 6, 4]  # 250, 800 and 500 samples/s in six characters
+
+
+def one_that_is_hardly_known():
+    """A record of one row, whose two processes differ so much that its interval reaches below 0."""
+    timings = tuple(timing for ms in (4.0, 12.0) for timing in row(4, ms).timings)
+    wild = msgspec.structs.replace(row(4, 5.0), timings=timings)
+    record = msgspec.structs.replace(example(), rows=(wild,), edge=None, safe=None)
+    return msgspec.structs.replace(record, notices=notices.of(record))
+
+
+def test_of_a_wide_interval_table_page_markdown_notice_and_csv_say_one_thing():
+    record = one_that_is_hardly_known()
+    (cells,) = table.frame([record]).to_dict("records")
+    rate, low, high = (cells[f"samples_per_s{end}"] for end in ("", "_ci_low", "_ci_high"))
+    width = f"{100 * (high / rate - 1):.1f}"
+    (seen,) = [notice.seen for notice in record.notices if notice.kind == "wide_interval"]
+    (line,) = [line for line in shown(record).splitlines() if line.split()[:1] == ["4"]]
+    lines_of_markdown = [line.split() for line in terminal.to_markdown([record]).decode().splitlines()]
+    (row_of_markdown,) = [words for words in lines_of_markdown if words[:2] == ["|", "4"]]
+    timed = contents.contents([record]).rows
+
+    assert low == 0
+    assert float(width) > 300
+    assert line.split()[2] == width
+    assert width in row_of_markdown
+    assert timed.rows[0][timed.heads.index("± %")].text == width
+    assert f"no better than {width}% at batch 4" in seen
+
+
+def test_what_is_printed_of_an_interval_is_possible_for_a_rate_and_a_time():
+    (cells,) = table.frame([one_that_is_hardly_known()]).to_dict("records")
+    (point,) = series.throughput([one_that_is_hardly_known()]).series[0].points
+
+    assert cells["latency_ms_p50_ci_low"] == point.low == 0
+    assert cells["latency_ms_p50_ci_high"] > 2 * cells["latency_ms_p50"]
+    assert point.high == cells["samples_per_s_ci_high"]

@@ -66,9 +66,10 @@ def findings(row: Row) -> list[Finding]:
     found = [Finding(kind, share) for kind, share, least in told if abs(share) >= least][:1]
     interval = mean_interval(kept)
     width = 0.0 if interval is None else interval.half_width
+    told_of = throughput_interval(row)  # the one that is printed, outliers and all
     explained = bool(found) and found[0].kind != "outliers"
     if width >= (GROSS_INTERVAL if explained else WIDE_INTERVAL):
-        found.append(Finding("wide_interval", width))
+        found.append(Finding("wide_interval", width if told_of is None else told_of.half_width))
     return found
 
 

@@ -13,7 +13,7 @@ from tputfind.report import rows, series, terminal
 from tputfind.report.chart import Chart, names_of
 from tputfind.stats import mean, percentile
 from tputfind.summary import compile_s, format_rate, health, peak_bytes, throughput_interval
-from tputfind.units import MIB, format_bytes, format_figure, format_seconds
+from tputfind.units import MIB, format_bytes, format_figure, format_seconds, format_width
 
 _MOST_LINES: Final = 400
 """Of a table: a page is to stay under a megabyte."""
@@ -177,12 +177,12 @@ def _row(name: str, record: Record, row: Row) -> tuple[Cell, ...]:
     if failure is not None:
         return (Cell(text=name), _count(row.batch_size), *(Cell(),) * 9, remark)
     interval, seen = throughput_interval(row), health(row)
-    width = None if interval is None else 100 * interval.half_width
+    width = None if interval is None else interval.half_width
     return (
         Cell(text=name),
         _count(row.batch_size),
         Cell(text=format_rate(row), number=row.samples_per_s),
-        Cell() if width is None else Cell(text=f"{width:.1f}", number=width),
+        Cell() if width is None else Cell(text=format_width(width), number=100 * width),
         _figure(mean(row.device_ms)),
         _figure(percentile(row.latency_ms, 50)),
         _figure(percentile(row.latency_ms, 99)),

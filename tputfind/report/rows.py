@@ -14,7 +14,7 @@ from tputfind import recipes
 from tputfind.record import Record, Row
 from tputfind.stats import mean, percentile
 from tputfind.summary import answers, compile_s, format_rate, peak_bytes, throughput_interval
-from tputfind.units import MIB, format_bytes, format_figure
+from tputfind.units import MIB, format_bytes, format_figure, format_width
 
 _WIDE: Final = 100
 """From so many characters on there is room for what others say too: the time of a batch is its size over the rate."""
@@ -89,7 +89,7 @@ def _cells(record: Record, row: Row, most_per_s: float, drawn: Look) -> Iterator
     taken_bytes = peak_bytes(record, row)
     yield str(row.batch_size)
     yield format_rate(row)
-    yield "" if interval is None else f"{100 * interval.half_width:.1f}"
+    yield "" if interval is None else format_width(interval.half_width)
     if drawn.bar:
         share = (row.samples_per_s or 0.0) / most_per_s if most_per_s > 0 else 0.0
         yield _bar(share, drawn)

@@ -74,7 +74,7 @@ def throughput(records: Sequence[Record]) -> Chart:
         for row in _ok(record):
             if row.samples_per_s is not None:
                 interval = throughput_interval(row)
-                low, high = interval or (None, None)
+                low, high = interval.above_zero if interval else (None, None)
                 yield Point(x=row.batch_size, y=row.samples_per_s, low=low, high=high)
 
     series = each_record(records, points)

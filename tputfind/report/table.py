@@ -128,7 +128,7 @@ def _cells(record: Record, row: Row) -> dict[str, object]:
 
 def _intervals(row: Row) -> dict[str, object]:
     found = {"samples_per_s": throughput_interval(row), "latency_ms_p50": latency_interval_ms(row)}
-    known = {name: interval for name, interval in found.items() if interval is not None}
+    known = {name: interval.above_zero for name, interval in found.items() if interval is not None}
     lows = {f"{name}_ci_low": interval.low for name, interval in known.items()}
     return {**lows, **{f"{name}_ci_high": interval.high for name, interval in known.items()}}
 

@@ -15,7 +15,7 @@ from tputfind.record import Edge, Notice, Record, Row
 from tputfind.report import rows, snippet
 from tputfind.stats import percentile
 from tputfind.summary import KNEE_SHARE, best_under, fastest, format_rate, knee, throughput_interval
-from tputfind.units import format_bytes, format_figure
+from tputfind.units import format_bytes, format_figure, format_width
 
 _NARROWEST = 78
 _STOPPED_BY = {
@@ -104,7 +104,7 @@ def _recipes_table(records: Sequence[Record], style: box.Box) -> Table:
             str(edge.largest_batch) if edge else "",
             str(best.batch_size) if best else "",
             format_rate(best) if best else "",
-            "" if interval is None else f"{100 * interval.half_width:.1f}",
+            "" if interval is None else format_width(interval.half_width),
             failure.kind.replace("_", " ") if failure else "",
         )
     return table
