@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -220,3 +222,53 @@ def test_a_process_start_costs_less_than_a_second(tmp_path):
     print(f"a trial of a model that does nothing: {[round(s, 3) for s in seconds]} s")
     assert seconds[len(seconds) // 2] < 1
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", record.tputfind)
+
+
+def folders_of(temporary) -> list[str]:
+    return [path.name for path in temporary.glob("tputfind-*")]
+
+
+def test_a_run_that_is_killed_at_any_moment_leaves_nothing(tmp_path):
+    """From the first import on until after the server is up, which removes the folder when the parent is gone."""
+    environment = ENVIRONMENT | {"TMPDIR": str(tmp_path)}
+    for tenths in (0, 1, 2, 4, 7, 11, 16, 25):
+        asked = [*command(), f"{MODELS}/plain.py:sleeps", "--no-save", "--quiet"]
+        process = subprocess.Popen(asked, cwd=tmp_path, env=environment)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(tenths / 10)
+        process.kill()
+        process.wait()
+    servers = [one for one in psutil.process_iter() if "tputfind.measure.server" in " ".join(_command_line(one))]
+    _, alive = psutil.wait_procs([one for one in servers if _has(one, "TMPDIR", str(tmp_path))], timeout=60)
+
+    assert not alive
+    assert folders_of(tmp_path) == []
+
+
+def _has(process: psutil.Process, name: str, value: str) -> bool:
+    try:
+        return process.environ().get(name) == value
+    except psutil.Error:
+        return False
+
+
+def test_what_a_killed_server_left_is_removed_by_the_next_start_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "tputfind-results").mkdir()
+    (tmp_path / "tputfind-compiled-of-mine").mkdir()
+    killed = Children()
+    killed.preload("json")
+    killed._server.kill()
+    killed._server.wait()
+    name = killed._cache.name
+    left = folders_of(tmp_path)
+    with Children() as running, Children() as beside:
+        running.preload("json")
+        beside.preload("json")
+        live = [one._cache.name for one in (running, beside)]
+        found = folders_of(tmp_path)
+
+    mine = ["tputfind-compiled-of-mine", "tputfind-results"]
+    assert sorted(left) == sorted([*mine, name])
+    assert sorted(found) == sorted([*mine, *live])
+    assert sorted(folders_of(tmp_path)) == mine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,22 +13,24 @@ from collections.abc import Generator
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import send_handle
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self, TypeVar
 
 import msgspec
 
 from tputfind.errors import BY_NAME, BrokenInstall, TputfindError
-from tputfind.measure import failures
+from tputfind.measure import failures, folder
 from tputfind.measure.messages import Question, Reply
 from tputfind.record import Failure
 
 Answer = TypeVar("Answer")
 
 COMPILER_CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
+"""Names the folder that compilers keep what they made in: a fresh one for each run, so that its times are the same.
+The server makes it: see ``folder``."""
 TRUSTED: Final = "TPUTFIND_TRUST_MODEL_FILE"
 """Tells the server and its children whether the user trusts the files of models; no record can say so."""
-"""Names the folder that compilers keep what they made in: a fresh one for each run, so that its times are the same."""
 KILL: Final = b"kill"
 """What the parent sends the server to end the child at work."""
 IMPORT: Final = b"import "
@@ -71,7 +74,7 @@ class Children:
         self._server: subprocess.Popen[bytes] | None = None
         self._control: Connection | None = None
         self._log: IO[bytes] | None = None
-        self._cache: tempfile.TemporaryDirectory[str] | None = None
+        self._cache: Path | None = None
         self._imports: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -94,7 +97,7 @@ class Children:
         if self._log is not None:
             self._log.close()
         if self._cache is not None:
-            self._cache.cleanup()
+            shutil.rmtree(self._cache, ignore_errors=True)  # of a server that was killed
         self._server = self._control = self._log = self._cache = None
 
     def preload(self, package: str) -> str:
@@ -167,11 +170,10 @@ class Children:
         if self._control is None:
             ours, theirs = Pipe(duplex=True)
             self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close
-            self._cache = tempfile.TemporaryDirectory(prefix="tputfind-", ignore_cleanup_errors=True)
+            self._cache = folder.new_path()
             program = (
-                f"import os, shutil, sys; sys.path[:] = {sys.path!r}; "
+                f"import os, sys; sys.path[:] = {sys.path!r}; "
                 f"from tputfind.measure.server import serve; serve({theirs.fileno()}); "
-                f"shutil.rmtree({self._cache.name!r}, ignore_errors=True); "
                 "os._exit(0)"  # taking torch down in order takes time, and serves nobody
             )
             self._server = subprocess.Popen(
@@ -181,7 +183,7 @@ class Children:
                 stderr=self._log,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
-                env={**os.environ, COMPILER_CACHE: self._cache.name, **self._trusted},
+                env={**os.environ, COMPILER_CACHE: str(self._cache), **self._trusted},
             )
             theirs.close()
             self._control = ours

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from tputfind.measure.children import IMPORT, KILL
+from tputfind.measure.children import COMPILER_CACHE, IMPORT, KILL
+from tputfind.measure.folder import held
 
 _FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """A service manager sends these to every process of a group. The parent acts on them, and ends this one in order."""
@@ -33,7 +34,14 @@ def serve(control_fd: int) -> None:
         signal.signal(number, lambda *_: None)
     _adopt_orphans()
     control = Connection(control_fd)
-    control.send_bytes(_import("torch") or _import("tputfind.measure.worker"))
+    said = _import("torch") or _import("tputfind.measure.worker")
+    with held(Path(os.environ[COMPILER_CACHE])):  # not before the imports, in which the parent's end goes unseen
+        with suppress(OSError):
+            control.send_bytes(said)
+        _answer_all(control)
+
+
+def _answer_all(control: Connection) -> None:
     while True:
         try:
             question = control.recv_bytes()
