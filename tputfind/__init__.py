@@ -7,8 +7,7 @@ pipeline of one's own. Importing this package imports neither torch nor pandas.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # the name is what type checkers know; typing takes time, in which Ctrl-C is not ours yet
 if TYPE_CHECKING:
     from tputfind.comparison import compare
     from tputfind.files import load_record

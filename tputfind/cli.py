@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -58,6 +59,20 @@ _OPTIONS: Final = {
 
 class _ModelFirst(click.Group):
     """A group where anything but the name of a command is a model to measure, with options before or after it."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Do what the arguments ask, and exit: however it ends, with an exit code and at most a line about it."""
+        _open_what_is_closed()
+        with _in_our_words():
+            return super().main(*args, **extra)
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _in_our_words():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _in_our_words():
+            return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.commands, "--help", "-h", "--version"):
@@ -140,7 +155,6 @@ def run(models: tuple[str, ...], **options: Any) -> None:
 
     Lists for --dtype, --layout and --mode (fp16,bf16) measure each model in every combination, and name the best.
     """
-    _open_what_is_closed()
     with _errors(options["traceback"]):
         from tputfind import job
         from tputfind.places import Places
@@ -171,7 +185,6 @@ def clocks(
     models: tuple[str, ...], json_file: str | None, md_file: str | None, traceback: bool, **options: Any
 ) -> None:
     """Time one batch in every way side by side, and say what each gets wrong; with two models, a pipeline."""
-    _open_what_is_closed()
     how = {name: options.pop(name) for name in ("quiet", "trust_model_file")}
     with _errors(traceback):
         from tputfind import clocks_job
@@ -193,7 +206,6 @@ def clocks(
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def forecast(model: str, memory: str | None, csv_file: str | None, **options: Any) -> None:
     """Forecast the largest batch on devices with other memory, from a few trials on the one that is here."""
-    _open_what_is_closed()
     how = {name: options.pop(name) for name in ("on_fake", "quiet", "trust_model_file")}
     with _errors(options.pop("traceback")):
         from tputfind import forecast_job
@@ -230,7 +242,6 @@ def forecast(model: str, memory: str | None, csv_file: str | None, **options: An
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def size(records: tuple[str, ...], traceback: bool, **options: Any) -> None:
     """Say how many devices answer a stream of requests in time, from records of what one of them does."""
-    _open_what_is_closed()
     places = {kind: options.pop(f"{kind}_file") for kind in ("csv", "json", "md")}
     files = {name: options.pop(name) for name in ("arrivals", "price_file")}
     curve = options.pop("curve")
@@ -253,7 +264,6 @@ def size(records: tuple[str, ...], traceback: bool, **options: Any) -> None:
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def report(records: tuple[str, ...], traceback: bool, **asked: str | None) -> None:
     """Show saved records again, together where they are several."""
-    _open_what_is_closed()
     with _errors(traceback):
         from tputfind import report_job
         from tputfind.places import Places
@@ -276,7 +286,6 @@ def report(records: tuple[str, ...], traceback: bool, **asked: str | None) -> No
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def compare(old: str, new: str, json_file: str | None, md_file: str | None, traceback: bool, **how: Any) -> None:
     """Say what became faster or slower from OLD to NEW: two records, or two folders of records."""
-    _open_what_is_closed()
     with _errors(traceback):
         from tputfind import compare_job
         from tputfind.places import Places
@@ -357,15 +366,49 @@ def _errors(show_traceback: bool) -> Iterator[None]:
         yield
     except TputfindError as error:
         _leave(error, show_traceback)
+
+
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    """Have an interruption and a failure to print end as they do everywhere: click has words and codes of its own."""
+    try:
+        yield
     except KeyboardInterrupt:
-        _leave(Interrupted("interrupted"), show_traceback)
+        _leave(Interrupted("interrupted"))
+    except click.ClickException as error:
+        _exit_saying(error.show, error.exit_code)
+    except OSError as error:
+        from tputfind.job import print_nowhere, say, unheard
+
+        if error.filename is not None or error.errno not in _OF_PRINTING:
+            raise
+        problem = unheard(error)
+        if problem is not None:
+            with suppress(OSError):
+                say(problem, show_traceback=False)
+        print_nowhere()
+        sys.exit(0 if problem is None else problem.exit_code)
 
 
-def _leave(error: TputfindError, show_traceback: bool) -> NoReturn:
+_OF_PRINTING: Final = (errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _leave(error: TputfindError, show_traceback: bool = False) -> NoReturn:
     from tputfind.job import say
 
-    say(error, show_traceback=show_traceback)
-    sys.exit(error.exit_code)
+    _exit_saying(lambda: say(error, show_traceback=show_traceback), error.exit_code)
+
+
+def _exit_saying(say: Callable[[], None], code: int) -> NoReturn:
+    """Exit with a code, which is the same where nobody can be told why."""
+    try:
+        say()
+        sys.stderr.flush()
+    except OSError:
+        from tputfind.job import print_nowhere
+
+        print_nowhere()
+    sys.exit(code)
 
 
 def _print_columns(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

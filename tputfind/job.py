@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -295,9 +295,23 @@ def terminal_that_may_be_gone(problems: list[TputfindError]) -> Iterator[None]:
         yield
         sys.stdout.flush()
     except (OSError, SystemExit) as error:  # rich leaves by SystemExit where a pipe is closed
-        if isinstance(error, OSError) and error.errno not in (errno.EPIPE, errno.EIO):
-            problems.append(BadRequest(f"cannot print the report: {error.strerror}"))
-            say(problems[-1], show_traceback=False)
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in (1, 2):
-            os.dup2(nowhere, stream)
+        problem = unheard(error) if isinstance(error, OSError) else None
+        if problem is not None:
+            problems.append(problem)
+            with suppress(OSError):
+                say(problem, show_traceback=False)
+        print_nowhere()
+
+
+def unheard(error: OSError) -> BadRequest | None:
+    """Return the problem that a failure to print is; None where nobody reads it any more."""
+    nobody = error.errno in (errno.EPIPE, errno.EIO)
+    return None if nobody else BadRequest(f"cannot print: {error.strerror}")
+
+
+def print_nowhere() -> None:
+    """Lose what is still to be printed, and what waits in Python's buffers, which it would try again at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    os.close(nowhere)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
+import sys
 
 import pytest
 from support.command import ENVIRONMENT, MODELS, QUICK, command, run
@@ -122,9 +124,62 @@ def test_a_report_that_cannot_be_printed_is_said_and_not_taken_for_done(tmp_path
     )
 
     assert done.returncode == 2
-    assert "cannot print the report: No space left on device" in done.stderr
+    assert "cannot print: No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
     assert len(list((tmp_path / "results").iterdir())) == 2
+
+
+PRINTS = [["models"], ["devices"], ["--help"], ["models", "--help"], ["--version"]]
+
+
+def piped(folder, asked, into) -> subprocess.CompletedProcess:
+    shell = f"set -o pipefail; {shlex.join([*command(), *asked])} {into}"
+    return subprocess.run(
+        ["bash", "-c", shell], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("asked", PRINTS, ids=" ".join)
+def test_what_cannot_be_printed_is_said_in_one_line(tmp_path, asked):
+    done = piped(tmp_path, asked, "> /dev/full")
+
+    assert done.stderr == "tputfind: cannot print: No space left on device\n"
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("into", ["| true", "2>&1 >&- | true", ">&-", "2>&-", "2> /dev/full"])
+@pytest.mark.parametrize("asked", PRINTS, ids=" ".join)
+def test_a_stream_that_nobody_reads_or_that_is_closed_costs_nothing(tmp_path, asked, into):
+    done = piped(tmp_path, asked, into)
+
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+@pytest.mark.parametrize("into", ["2> /dev/full", "2>&-", "2>&1 | true"])
+@pytest.mark.parametrize(
+    "asked", [["models", "nosuch"], ["--no-such-option"], ["resnet18", "--batches", "0"]], ids=" ".join
+)
+def test_the_exit_code_of_a_mistake_is_the_same_where_nobody_hears_of_it(tmp_path, asked, into):
+    assert piped(tmp_path, asked, into).returncode == 2
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_an_interruption_while_it_imports_is_one_line(tmp_path, number):
+    """The folder that `python -m` is called in comes first, so that this file stands for the import under way."""
+    (tmp_path / "click.py").write_text(f"import os, signal\nos.kill(os.getpid(), signal.{number})\n")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # one that is ignored here would be ignored there
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    done = subprocess.run(
+        [sys.executable, "-m", "tputfind", "--help"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stderr == "tputfind: interrupted\n"
+    assert (done.stdout, done.returncode) == ("", 130)
 
 
 def test_an_import_that_is_missing_in_the_users_package_is_shown_and_not_called_a_missing_package(tmp_path):
