@@ -42,6 +42,9 @@ REPEATABILITY: Final = 0.002
 seconds, in processes of its own some minutes apart, differed by 0.2 % (ResNet-50, batch 256, on an H200), while the
 processes of one run lay within 0.03 %."""
 
+LONGEST_NAME: Final = 4096
+"""Characters of a model's name, as of a path: no file system's are longer."""
+
 # Bounds for what a record may hold: one that was edited by hand must not lead to nonsense.
 Count = Annotated[int, Meta(ge=1, le=LARGEST_BATCH)]
 CountFromZero = Annotated[int, Meta(ge=0, le=LARGEST_BATCH)]
@@ -68,7 +71,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     Shapes are those of one sample, without the batch axis. ``None`` means: not asked for.
     """
 
-    model: Annotated[str, Meta(min_length=1)]
+    model: Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
     device: str = "auto"
     dtype: Dtype = "fp32"
     layout: Layout = "nchw"
@@ -153,6 +156,8 @@ def read_spec(model: str, options: Mapping[str, object]) -> Spec:
         problems.append(f"MODEL must be a name, file.py:factory or package.module:factory, not {echoed(model)}")
     elif not model.isprintable():
         problems.append(f"MODEL {echoed(model)} has characters that cannot be shown")
+    elif len(model) > LONGEST_NAME:
+        problems.append(f"MODEL {echoed(model)} has {len(model)} characters: no name has more than {LONGEST_NAME}")
     fields, wrong = values.fields_of(options, _READERS)
     problems += wrong
     if not problems:

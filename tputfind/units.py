@@ -116,6 +116,11 @@ def format_ratio(ratio: float) -> str:
     return f"{ratio:.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """Return what somebody else wrote as a message quotes it: its two ends where it is longer than ``most``."""
+    return text if len(text) <= most + len("...") else f"{text[: most // 2]}...{text[-(most // 2) :]}"
+
+
 def format_sizes(sizes: Iterable[int]) -> str:
     """Print batch sizes, runs of three or more by their ends: ``1, 2, 8-32``."""
     runs: list[list[int]] = []

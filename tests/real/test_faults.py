@@ -129,6 +129,47 @@ def test_a_report_that_cannot_be_printed_is_said_and_not_taken_for_done(tmp_path
     assert len(list((tmp_path / "results").iterdir())) == 2
 
 
+OF_300 = [(form, 300) for form in ("{}", "{}.py:make", "mine.py:{}", "{}:make", "timm:{}", "hf:{}", "{}.pt", "{}.py")]
+
+
+@pytest.mark.parametrize(("form", "length"), [*OF_300, ("hf:{}", 4000), ("{}", 100_000)])
+def test_a_name_of_any_length_that_leads_to_nothing_is_one_short_line(tmp_path, form, length):
+    (tmp_path / "mine.py").write_text("")
+
+    ran = run(tmp_path, form.format("x" * length), "--quiet")
+
+    assert ran.status == 2
+    assert ran.err.startswith("tputfind: ")
+    assert ran.err.count("\n") == 1
+    assert len(ran.err) < 1000
+
+
+def test_weights_of_a_name_that_no_file_can_have_are_no_file(tmp_path):
+    ran = run(tmp_path, "resnet18", "--weights", "x" * 300, "--quiet")
+
+    assert ran.status == 2
+    assert "is no file, and no weights of resnet18" in ran.err
+
+
+@pytest.mark.parametrize("pattern", ["[", "[!", "", "\x1b[31mred", "x" * 100_000, "hf:["])
+def test_a_pattern_that_no_name_matches_is_one_short_line(tmp_path, pattern):
+    ran = run(tmp_path, "models", pattern)
+
+    assert ran.status == 2
+    assert ran.err.startswith("tputfind: no model's name matches ")
+    assert (ran.err.count("\n"), "\x1b" in ran.err, len(ran.err) < 200) == (1, False, True)
+
+
+def test_a_record_has_a_file_name_that_a_file_can_have_whatever_the_model_is_called(tmp_path):
+    factory = f"make_{'x' * 3000}"
+    (tmp_path / "mine.py").write_text(f"from torch import nn\ndef {factory}(): return nn.Identity()\n")
+
+    ran = run(tmp_path, f"mine.py:{factory}", "--input-size", 2, "--batch-sizes", 1, "--device", "cpu", *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert ran.record().spec.model == f"mine.py:{factory}"
+
+
 PRINTS = [["models"], ["devices"], ["--help"], ["models", "--help"], ["--version"]]
 
 

@@ -13,6 +13,7 @@ from tputfind.units import (
     format_sizes,
     parse_bytes,
     parse_ms,
+    shortened,
 )
 
 
@@ -120,3 +121,11 @@ def test_values_that_cannot_be_shown_are_echoed_all_the_same():
     assert "Odd" in echoed(Odd())
     assert echoed(10**5000) == "a very long int"
     assert echoed("a" * 100) == f"'{'a' * 60}'..."
+
+
+@given(st.text(max_size=200))
+def test_what_a_message_quotes_has_the_ends_of_the_text_and_is_short(text):
+    quoted = shortened(text)
+
+    assert len(quoted) <= 63
+    assert quoted == text or (text.startswith(quoted[:30]) and text.endswith(quoted[-30:]) and quoted[30:33] == "...")

@@ -14,8 +14,9 @@ from torch import nn
 from tputfind.errors import BadRequest, UnknownModel
 from tputfind.measure.inputs import Call, Inputs
 from tputfind.measure.models.given import given_inputs
-from tputfind.measure.models.source import Source
+from tputfind.measure.models.source import LONGEST_PATH, Source, found
 from tputfind.spec import Spec
+from tputfind.units import shortened
 
 
 def find(spec: Spec) -> Source:
@@ -29,7 +30,9 @@ def find(spec: Spec) -> Source:
         what = "has no" if factory is None else "holds something that cannot be called under"
         callables = [name for name, value in vars(module).items() if callable(value)]
         near = get_close_matches(attribute, callables, n=3)
-        raise UnknownModel(f"{home} {what} {attribute!r}", f"did you mean {' or '.join(near)}?" if near else "")
+        raise UnknownModel(
+            f"{home} {what} {shortened(attribute)!r}", f"did you mean {' or '.join(near)}?" if near else ""
+        )
     inputs = given_inputs(spec)
 
     def build() -> tuple[nn.Module, Inputs]:
@@ -59,8 +62,8 @@ def _check_made(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Modul
 
 
 def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UnknownModel(f"there is no file {path}")
+    if not found(path.is_file):
+        raise UnknownModel(f"there is no file {shortened(str(path), LONGEST_PATH)}")
     sys.path.insert(0, str(path.resolve().parent))
     name = f"tputfind_model_{path.stem}"  # a file may be called torch.py
     about = importlib.util.spec_from_file_location(name, path)
@@ -80,6 +83,6 @@ def _import_package(name: str) -> ModuleType:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # it is there, and imports something that is not
         hint = "write file.py:factory or package.module:factory"
-        raise UnknownModel(f"there is no package or module {name!r}", hint) from None
+        raise UnknownModel(f"there is no package or module {shortened(name)!r}", hint) from None
     except (TypeError, ValueError):  # what importlib says to names such as "" and ".x"
-        raise UnknownModel(f"{name!r} is no name of a package or module") from None
+        raise UnknownModel(f"{shortened(name)!r} is no name of a package or module") from None

@@ -17,9 +17,10 @@ from tputfind.measure.inputs import Call, Drawn, Inputs
 from tputfind.measure.messages import NamedModel
 from tputfind.measure.models.extras import imported
 from tputfind.measure.models.given import given_inputs
-from tputfind.measure.models.source import Source
+from tputfind.measure.models.source import LONGEST_PATH, Source
 from tputfind.measure.models.weights import file_of, load
 from tputfind.spec import Spec
+from tputfind.units import shortened
 
 PREFIX: Final = "hf:"
 _SEQUENCE_LENGTH: Final = 512
@@ -42,7 +43,8 @@ def find(spec: Spec) -> Source:
     transformers.utils.logging.set_verbosity_error()
     file, name = file_of(spec), spec.model.removeprefix(PREFIX)
     if spec.weights not in (None, "DEFAULT") and file is None:
-        raise BadRequest(f"--weights: there is no file {spec.weights!r}; DEFAULT are those that lie beside the config")
+        named = shortened(spec.weights or "", LONGEST_PATH)
+        raise BadRequest(f"--weights: there is no file {named!r}; DEFAULT are those that lie beside the config")
     config = _sized(spec, _config(transformers, name, fetch=spec.weights == "DEFAULT"))
     if getattr(config, "quantization_config", None) is not None and spec.weights is None:
         raise BadRequest(f"{spec.model} is quantized, which random weights are not", "--weights DEFAULT loads its own")
@@ -80,7 +82,9 @@ def _config(transformers: Any, name: str, *, fetch: bool) -> Any:
     except Exception as error:  # of the hub's, the file system's, or of a configuration that is not valid
         near = [one for one in get_close_matches(name.lower(), types, n=3) if one != name]
         hint = f"did you mean {' or '.join(PREFIX + one for one in near)}?" if near else _NOTHING_FETCHED
-        raise UnknownModel(f"there is no configuration {name!r} here: {said(error)}", hint) from None
+        raise UnknownModel(
+            f"there is no configuration {shortened(name)!r} here: {shortened(said(error), LONGEST_PATH)}", hint
+        ) from None
 
 
 def _class_of(transformers: Any, config: Any) -> Any:

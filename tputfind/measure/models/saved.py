@@ -15,9 +15,10 @@ from tputfind.measure.failures import said
 from tputfind.measure.inputs import Call, Drawn, Inputs, drawn_of, shape_text
 from tputfind.measure.models.checked import load_program, load_script
 from tputfind.measure.models.given import given_inputs
-from tputfind.measure.models.source import Source
+from tputfind.measure.models.source import LONGEST_PATH, Source, found
 from tputfind.record import Notice
 from tputfind.spec import Spec
+from tputfind.units import shortened
 
 _EXPORTED: Final = ".pt2"
 
@@ -25,8 +26,8 @@ _EXPORTED: Final = ".pt2"
 def find(spec: Spec) -> Source:
     """Return the source of a model in a file; errors as for ``find_model``."""
     path = Path(spec.model)
-    if not path.is_file():
-        raise UnknownModel(f"there is no file {path}")
+    if not found(path.is_file):
+        raise UnknownModel(f"there is no file {shortened(str(path), LONGEST_PATH)}")
     if spec.weights is not None:
         raise BadRequest(f"--weights: {path} holds its own")
     if spec.phase == "train":

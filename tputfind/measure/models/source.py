@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from torch import nn
 
 from tputfind.measure.inputs import Call, Inputs
 from tputfind.record import Notice
+
+LONGEST_PATH: Final = 300
+"""So much of a path is quoted: its middle says more than that of a name."""
+
+
+def found(look: Callable[[], bool]) -> bool:
+    """Return what a path's ``is_file`` or ``exists`` says; of one that no file system takes, being too long, False."""
+    try:
+        return look()
+    except OSError:
+        return False
 
 
 class Source(NamedTuple):

@@ -16,6 +16,7 @@ from tputfind.measure.models.extras import imported
 from tputfind.measure.models.source import Source
 from tputfind.measure.models.weights import file_of, load
 from tputfind.spec import Spec
+from tputfind.units import shortened
 
 PREFIX: Final = "timm:"
 
@@ -27,7 +28,7 @@ def find(spec: Spec) -> Source:
     if not timm.is_model(name):
         near = get_close_matches(name.lower(), timm.list_models(), n=3)
         hint = f"did you mean {' or '.join(PREFIX + one for one in near)}?" if near else "tputfind models 'timm:*'"
-        raise UnknownModel(f"timm has no model {name!r}", hint)
+        raise UnknownModel(f"timm has no model {shortened(name)!r}", hint)
     if spec.inputs is not None:
         raise BadRequest(f"--input: {spec.model} knows what it takes; --input-size gives a sample another size")
     try:

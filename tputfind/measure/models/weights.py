@@ -12,13 +12,14 @@ from torch import nn
 
 from tputfind.errors import BadRequest
 from tputfind.measure.models.checked import HINT, trusted, wanted
+from tputfind.measure.models.source import found
 from tputfind.spec import Spec
 
 
 def file_of(spec: Spec) -> Path | None:
     """Return the file that the spec names for weights; None where what it names is no file."""
     path = Path(spec.weights or "")
-    return path if path.is_file() else None
+    return path if found(path.is_file) else None
 
 
 def load(module: nn.Module, file: Path, model: str) -> None:

@@ -15,11 +15,12 @@ from tputfind.errors import BadRequest, UnknownModel
 from tputfind.measure.inputs import Call, Drawn, Inputs, shape_text
 from tputfind.measure.messages import NamedModel
 from tputfind.measure.models.checked import weights_only
-from tputfind.measure.models.source import Source
+from tputfind.measure.models.source import LONGEST_PATH, Source, found
 from tputfind.measure.models.weights import file_of, load
 from tputfind.measure.replaced import replaced
 from tputfind.record import Notice
 from tputfind.spec import Spec
+from tputfind.units import shortened
 
 FRAMES: Final = 16
 """Of a clip: torchvision's video models were trained on so many, and some take no other number."""
@@ -160,8 +161,8 @@ def _chosen_weights(spec: Spec) -> Any:
     if spec.weights is None or spec.weights in known:
         return None if spec.weights is None else known[spec.weights]
     if file_of(spec) is None:
-        names = ", ".join(known)
-        raise BadRequest(f"--weights: {spec.weights!r} is no file, and no weights of {spec.model}: it has {names}")
+        names, named = ", ".join(known), shortened(spec.weights, LONGEST_PATH)
+        raise BadRequest(f"--weights: {named!r} is no file, and no weights of {spec.model}: it has {names}")
     return None
 
 
@@ -232,8 +233,9 @@ def _resized(own: tuple[int, ...], asked: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _unknown_name(name: str, names: list[str]) -> UnknownModel:
-    if Path(name).suffix == ".py" or Path(name).exists():
-        return UnknownModel(f"{name!r} does not say which factory", f"write {name}:FACTORY")
+    if Path(name).suffix == ".py" or found(Path(name).exists):
+        quoted = shortened(name, LONGEST_PATH)
+        return UnknownModel(f"{quoted!r} does not say which factory", f"write {quoted}:FACTORY")
     near = get_close_matches(name.lower(), names, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "tputfind models lists what can be named"
-    return UnknownModel(f"there is no model {name!r}", hint)
+    return UnknownModel(f"there is no model {shortened(name)!r}", hint)
