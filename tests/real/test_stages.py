@@ -70,6 +70,63 @@ def test_stages_nest_and_come_in_order_of_first_use():
     assert outer.share + embed.share > 1.5
 
 
+@pytest.mark.parametrize("device", [True, False])
+def test_a_stage_inside_itself_has_the_outer_ones_share_and_the_count_of_both(device):
+    timer = StageTimer("cpu")
+
+    def descends(depth: int) -> None:
+        with timer.stage("work", device=device):
+            busy(0.002)
+            if depth:
+                descends(depth - 1)
+
+    for _ in range(3):
+        descends(4)
+    (line,) = timer.stages()
+
+    assert line.count == 15
+    assert 0.5 < line.share <= 1
+
+
+def test_a_generator_that_is_left_open_in_a_stage_leaves_the_share_of_what_follows():
+    timer = StageTimer("cpu")
+
+    def yields():
+        with timer.stage("work"):
+            yield
+
+    first, second = yields(), yields()
+    next(first)
+    next(second)
+    first.close()
+    second.close()
+    timer.reset()
+    with timer.stage("work"):
+        busy(0.002)
+
+    (line,) = timer.stages()
+    assert (line.count, line.share) == (1, pytest.approx(1))
+
+
+def test_the_same_stage_in_another_thread_is_not_inside_this_one():
+    timer, shares = StageTimer("cpu"), []
+
+    def works() -> None:
+        with timer.stage("work"):
+            busy(0.005)
+
+    with timer.stage("work"):
+        thread = threading.Thread(target=works)
+        thread.start()
+        thread.join()
+        shares.append(by_name(timer)["work"].share)
+    (line,) = timer.stages()
+
+    assert shares == [pytest.approx(1)]
+    assert line.count == 2
+    assert line.share > 1
+
+
 @pytest.mark.parametrize("error", [ValueError("no such box"), KeyboardInterrupt(), GeneratorExit()])
 def test_an_exception_goes_through_unchanged_and_its_block_is_counted_apart(error):
     timer = StageTimer("cpu")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +30,9 @@ class StageTime(msgspec.Struct, frozen=True, kw_only=True):
 
     ``share`` is the stage's time, on the device where it was marked and by the host clock elsewhere, divided by the
     whole: the host clock from the first block's begin to the last one's end, or to when the device had done the work.
-    Shares of nested or overlapping stages may add up to more than 1. Spans that are not known are missing in it.
+    A block inside another one of the same stage (recursion) is in all figures but the share, which has the outer one's
+    time alone. Shares of different stages that nest may add up to more than 1, and so may that of one stage whose
+    blocks overlap, in several threads or tasks, or on several streams. Spans that are not known are missing in it.
 
     ``failed`` are the blocks that an exception ended, ``unresolved`` those of a device stage that lack their span: not
     done yet, begun before torch opened the device, under graph capture, or beyond MOST_OUTSTANDING at once.
@@ -52,10 +55,27 @@ COLUMNS: Final = {field.name: _PANDAS.get(field.type, "Float64") for field in ms
 """The table's columns in order, each with its pandas type. All of them take empty cells: unknown is empty, never 0."""
 
 
+class _Inner(Samples):
+    """Samples that are among those of a whole, too."""
+
+    __slots__ = ("_whole",)
+
+    def __init__(self, whole: Samples) -> None:
+        super().__init__()
+        self._whole = whole
+
+    def add(self, sample: float) -> None:
+        self._whole.add(sample)
+        self.total += sample
+
+
 class _Stage:
     """Running figures of one stage."""
 
-    __slots__ = ("asked", "failed", "first_ns", "host", "host_ns", "last_ns", "name", "spans", "submit_ns", "submitted")
+    __slots__ = (
+        *("asked", "failed", "first_ns", "host", "host_ns", "inner_ns", "inner_spans", "last_ns", "name", "spans"),
+        *("submit_ns", "submitted"),
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -63,9 +83,10 @@ class _Stage:
         self.host = self.host_ns = 0  # blocks by the host clock alone
         self.submitted = self.submit_ns = 0  # blocks on a device, marked or not
         self.spans = Samples()
+        self.inner_ns, self.inner_spans = 0, _Inner(self.spans)  # of blocks inside one of the same stage
         self.first_ns, self.last_ns = sys.maxsize, 0
 
-    def close(self, start_ns: int, end_ns: int, *, failed: bool, asked: bool, on_device: bool) -> None:
+    def close(self, start_ns: int, end_ns: int, *, failed: bool, asked: bool, on_device: bool, inner: bool) -> None:
         """Count a block that has ended. ``asked``: for device time, whether or not there was a device."""
         self.first_ns = min(self.first_ns, start_ns)
         self.last_ns = max(self.last_ns, end_ns)
@@ -79,11 +100,13 @@ class _Stage:
         else:
             self.host += 1
             self.host_ns += end_ns - start_ns
+            self.inner_ns += (end_ns - start_ns) * inner
 
     def line(self, whole_ns: float) -> StageTime:
         """Return the stage's figures as they are now."""
         spans, count = self.spans, self.host + self.submitted
         known = (spans.count or self.host) and whole_ns > 0
+        outer_ns = (spans.total - self.inner_spans.total) * 1e6 + self.host_ns - self.inner_ns
         return StageTime(
             stage=self.name,
             count=count,
@@ -92,7 +115,7 @@ class _Stage:
             device_ms_p99=percentile(spans.chosen, 99),
             host_ms=(self.host_ns + self.submit_ns) / count / 1e6 if count else None,
             enqueue_ms=self.submit_ns / self.submitted / 1e6 if self.submitted else None,
-            share=(spans.total * 1e6 + self.host_ns) / whole_ns if known else None,
+            share=outer_ns / whole_ns if known else None,
             failed=self.failed,
             unresolved=self.asked - spans.count if self.submitted else 0,
         )
@@ -108,7 +131,7 @@ class _Stages(dict[str, _Stage]):
 class _Block:
     """One block of a stage: a context manager for one ``with`` at a time."""
 
-    __slots__ = ("_asked", "_mark", "_marks", "_name", "_stage", "_stages", "_start_ns")
+    __slots__ = ("_asked", "_inner", "_mark", "_marks", "_name", "_stage", "_stages", "_start_ns")
 
     def __init__(self, stages: _Stages, marks: Marks, name: str, asked: bool) -> None:
         self._stages = stages
@@ -120,22 +143,34 @@ class _Block:
     def __enter__(self) -> None:
         if self._start_ns:
             raise RuntimeError(f"this block of stage {self._name!r} is open: call stage() anew for every with")
-        self._stage = self._stages[self._name]
+        self._stage, around = self._stages[self._name], _OPEN.get()
+        self._inner = any(block.is_open_in(self._stage) for block in around)
         self._mark = self._marks.begin() if self._asked else None
+        _OPEN.set((*around, self))
         self._start_ns = perf_counter_ns()
+
+    def is_open_in(self, stage: _Stage) -> bool:
+        """Return whether this is a block of that stage, and has not ended."""
+        return self._stage is stage and self._start_ns > 0
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         end_ns, start_ns = perf_counter_ns(), self._start_ns
         marks, mark, stage = self._marks, self._mark, self._stage
         self._start_ns, failed = 0, kind is not None
+        _OPEN.set(tuple(block for block in _OPEN.get() if block is not self))  # a generator may end in any order
         try:
             if mark is not None and failed:
                 marks.drop(mark)
             elif mark is not None:
-                marks.end(mark, stage.spans)
+                marks.end(mark, stage.inner_spans if self._inner else stage.spans)
         finally:  # the mark may be the first to be told of an error on the device
             with marks.lock:
-                stage.close(start_ns, end_ns, failed=failed, asked=self._asked, on_device=mark is not None)
+                on_device, inner = mark is not None, self._inner
+                stage.close(start_ns, end_ns, failed=failed, asked=self._asked, on_device=on_device, inner=inner)
+
+
+_OPEN: Final[ContextVar[tuple[_Block, ...]]] = ContextVar("open stages", default=())
+"""The blocks that this thread or task is in, or was in when it was begun: those have no start when they have ended."""
 
 
 class StageTimer:
