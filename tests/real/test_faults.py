@@ -170,6 +170,25 @@ def test_a_record_has_a_file_name_that_a_file_can_have_whatever_the_model_is_cal
     assert ran.record().spec.model == f"mine.py:{factory}"
 
 
+@pytest.mark.parametrize(
+    ("torch", "said"),
+    [
+        ("raise ImportError('libcudart.so.13: cannot open')", "torch does not import: libcudart.so.13: cannot open"),
+        ("import os; os._exit(7)", "the measuring process does not start: it ended without a word"),
+    ],
+)
+def test_a_torch_that_does_not_import_is_said_in_one_line_with_what_to_do(tmp_path, torch, said):
+    (tmp_path / "torch.py").write_text(torch)
+    paths = os.pathsep.join((str(tmp_path), ENVIRONMENT["PYTHONPATH"]))
+    done = subprocess.run(
+        [*command(), "devices"], env=ENVIRONMENT | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"tputfind: {said} (install ")
+    assert done.stderr.count("\n") == 1
+
+
 PRINTS = [["models"], ["devices"], ["--help"], ["models", "--help"], ["--version"]]
 
 

@@ -207,7 +207,7 @@ class Children:
                 return control.recv_bytes().decode()
         except (EOFError, OSError):
             pass
-        last = _last_line(self._log)
+        last = _last_line(self._log) or "it ended without a word"
         self.close()
         raise BrokenInstall(f"the measuring process does not start: {last}", REINSTALL)
 
