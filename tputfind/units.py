@@ -25,7 +25,7 @@ _SHORT.maxlevel, _SHORT.maxother, _SHORT.maxlong = 2, _SHOWN, _SHOWN
 def echoed(value: object) -> str:
     """Return a value as an error shows it: on one line, and cut where it is long."""
     if isinstance(value, str):
-        return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}..."
+        return repr(shortened(value, _SHOWN))
     try:
         shown = _SHORT.repr(value)
     except ValueError:  # of a number with thousands of digits
