@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from tputfind.errors import BadRecord, BadRequest, TputfindError
 from tputfind.record import Record, from_json
 from tputfind.units import echoed
+
+_MOST_BYTES: Final = 2**28
+"""Of a record: ten thousand rows of three processes take a tenth of it."""
 
 
 def check_writable(path: Path) -> None:
@@ -71,12 +74,27 @@ def load_record(path: str | Path) -> Record:
     if not isinstance(path, (str, Path)):
         raise BadRequest(f"path: {echoed(path)} is a {type(path).__name__}, and no str or Path")
     try:
-        data = Path(path).read_bytes()
+        data = _read(Path(path))
     except OSError as error:
         raise BadRecord(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:  # of a name that no file can have
         raise BadRecord(f"cannot read {echoed(str(path))}: {error}") from None
     return from_json(data, str(path))
+
+
+def _read(path: Path) -> bytes:
+    """Return what a file holds; a pipe that nobody writes to is empty, and no reading goes on for ever.
+
+    Raises:
+        BadRecord: it holds more than any record.
+        OSError: it cannot be read.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123  # of an open descriptor
+        os.set_blocking(file.fileno(), True)
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise BadRecord(f"{path} is not a tputfind record: it is larger than {_MOST_BYTES // 2**20} MiB")
+    return data
 
 
 def write_new(folder: Path, stem: str, data: bytes) -> Path:

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from tputfind import files, recipes, resume, run
 from tputfind.errors import BadRequest, Interrupted, NoSuchDevice, TputfindError
+from tputfind.foreign import printable
 from tputfind.measure.children import Children
 from tputfind.measure.messages import Inspection
 from tputfind.places import Places, check_places
@@ -121,15 +122,15 @@ def say(error: TputfindError, *, show_traceback: bool) -> None:
     if show_traceback:
         import traceback
 
-        traceback.print_exception(error)
+        _tell("".join(traceback.format_exception(error)).rstrip())
     if error.traceback:
         _tell(error.traceback.rstrip())
     hint = f" ({error.hint})" if error.hint else ""
-    _tell(f"tputfind: {error.message}{hint}")
+    _tell(printable(f"tputfind: {error.message}{hint}"))
 
 
-def _tell(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+def _tell(text: str) -> None:
+    sys.stderr.write(f"{printable(text, lines=True)}\n")
 
 
 def _measure_all(job: Job, keepers: list[files.Keeper], failures: list[TputfindError]) -> None:

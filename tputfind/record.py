@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from tputfind.errors import BadRecord, BadRequest
+from tputfind.foreign import printable_json, wrong_json
 from tputfind.spec import Amount, Bytes, Count, CountFromZero, Spec
 from tputfind.trace import Trace
 from tputfind.units import echoed
@@ -19,6 +21,12 @@ METHOD: Final = 3
 FailureKind = Literal["out_of_memory", "index_limit", "unsupported", "died", "timeout", "wrong_output", "error"]
 Status = Literal["ok"] | FailureKind
 LimitedBy = Literal["memory", "index", "latency", "cap", "unsupported", "died", "timeout", "wrong_output", "error"]
+LEAST_SPAN_MS: Final = 1e-6
+"""A nanosecond: clocks tell no less, and records hold no more digits."""
+Span = Annotated[float, Meta(ge=0, le=1e9)]
+"""Milliseconds between two readings of a clock, up to eleven days."""
+LatencySpan = Annotated[float, Meta(ge=LEAST_SPAN_MS, le=1e9)]
+Celsius = Annotated[float, Meta(ge=-273, le=1000)]
 TRIAL_STEPS: Final = 3
 """cuDNN may settle on an algorithm, and its workspace, as late as at the second step (pytorch issue 16655)."""
 
@@ -58,7 +66,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     memory_limit_bytes: Bytes | None = None
     memory_of_others_bytes: Bytes | None = None
     failure: Failure | None = None
-    step_ms: Amount | None = None
+    step_ms: Span | None = None
     compiled: Compiled | None = None
     peak_allocated_bytes: Bytes | None = None
     peak_reserved_bytes: Bytes | None = None
@@ -93,7 +101,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     sm_clock_mhz: Amount | None = None
     sm_clock_max_mhz: Amount | None = None
     power_w: Amount | None = None
-    temperature_c: float | None = None
+    temperature_c: Celsius | None = None
     slowed: dict[str, Amount] = {}
 
 
@@ -109,15 +117,15 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     batch's copies by themselves, on an idle device.
     """
 
-    device_ms: tuple[Amount, ...] = ()
-    latency_ms: tuple[Amount, ...] = ()
-    enqueue_ms: tuple[Amount, ...] = ()
-    first_step_ms: Amount | None = None
+    device_ms: tuple[Span, ...] = ()
+    latency_ms: tuple[LatencySpan, ...] = ()
+    enqueue_ms: tuple[Span, ...] = ()
+    first_step_ms: Span | None = None
     warmup_steps: CountFromZero = 0
     warmup_s: Amount | None = None
     steady: bool | None = None
-    copy_in_ms: Amount | None = None
-    copy_out_ms: Amount | None = None
+    copy_in_ms: Span | None = None
+    copy_out_ms: Span | None = None
     compiled: Compiled | None = None
     health: Health | None = None
 
@@ -247,8 +255,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     host: str
     cpu_name: str
-    cpu_count: int
-    torch_threads: int
+    cpu_count: CountFromZero
+    torch_threads: CountFromZero
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,7 +279,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     spec: Spec
     environment: Environment
     input_shape: str
-    parameters: int | None = None
+    parameters: Bytes | None = None
     source_sha256: str | None = None
     caveats: tuple[Notice, ...] = ()
     trials: tuple[Trial, ...] = ()
@@ -323,6 +331,7 @@ def from_json(data: bytes, name: str) -> Record:
         BadRecord: the bytes are cut short, edited out of shape, or of a newer schema.
     """
     try:
+        data = printable_json(data)
         header = msgspec.json.decode(data, type=_Header)
         if header.schema > SCHEMA:
             raise BadRecord(
@@ -330,7 +339,19 @@ def from_json(data: bytes, name: str) -> Record:
                 "it was written by a newer tputfind: pip install --upgrade tputfind",
             )
         if header.schema < _TIMINGS_SINCE:
-            return msgspec.convert(_with_timings(msgspec.json.decode(data)), type=Record)
-        return msgspec.json.decode(data, type=Record)
-    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, KeyError, TypeError) as error:
-        raise BadRecord(f"{name} is not a tputfind record: {error}") from None
+            data = msgspec.json.encode(_with_timings(msgspec.json.decode(data)))
+        return _checked(msgspec.json.decode(data, type=Record), name)
+    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise BadRecord(f"{name} is not a tputfind record: {wrong_json(data, error)}") from None
+
+
+def _checked(record: Record, name: str) -> Record:
+    """Return a record, or refuse one with a window from which no rate can be reckoned; no single span shows that."""
+    for place, row in enumerate(record.rows):
+        for number, timing in enumerate(row.timings):
+            window_ms = sum(timing.device_ms)
+            if timing.device_ms and window_ms < LEAST_SPAN_MS:
+                where = f"rows[{place}].timings[{number}].device_ms"
+                why = f"{where} adds up to {window_ms:g} ms, and a clock tells no less than {LEAST_SPAN_MS:g}"
+                raise BadRecord(f"{name} is not a tputfind record: {why}")
+    return record

@@ -30,9 +30,9 @@ from tputfind.record import (
 from tputfind.spec import Spec
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-TEXT = st.text(max_size=10)
+TEXT = st.text(st.characters(categories=["L", "M", "N", "P", "S"]), max_size=10)  # what can be shown
 MAYBE_BYTES = st.none() | st.integers(0, 2**50)
-MS = st.lists(st.floats(0, 1e9), max_size=5).map(tuple)
+MS = st.lists(st.floats(1e-6, 1e9), max_size=5).map(tuple)
 FAILURES = st.none() | st.builds(Failure, kind=st.sampled_from(["died", "error"]), message=TEXT, traceback=TEXT)
 SHARES = st.dictionaries(st.sampled_from(["power_cap", "software_thermal"]), st.floats(0, 1))
 HEALTHS = st.none() | st.builds(

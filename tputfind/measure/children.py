@@ -20,6 +20,7 @@ from typing import IO, Final, Self, TypeVar
 import msgspec
 
 from tputfind.errors import BY_NAME, BrokenInstall, TputfindError
+from tputfind.foreign import printable, printable_json
 from tputfind.measure import failures, folder
 from tputfind.measure.messages import Question, Reply
 from tputfind.record import Failure
@@ -241,9 +242,9 @@ def _answers(
     allowed_s = timeout_s
     while (line := lines.read(allowed_s)) is not None:
         try:
-            reply = msgspec.json.decode(line, type=Reply)
+            reply = msgspec.json.decode(printable_json(line), type=Reply)
             answer = msgspec.json.decode(reply.answer, type=answer_type) if bytes(reply.answer) else None
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return False
         if reply.refusal is not None:
             said = reply.refusal
@@ -300,4 +301,4 @@ def _last_line(output: IO[bytes] | None) -> str:
     end = output.seek(0, os.SEEK_END)
     output.seek(max(0, end - _TAIL_BYTES))
     lines = output.read().decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return printable(next((line.strip() for line in reversed(lines) if line.strip()), ""))

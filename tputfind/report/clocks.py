@@ -26,6 +26,7 @@ from tputfind.clocks import (
     stage_figures,
     turn_counts,
 )
+from tputfind.report.escaping import markdown
 from tputfind.spec import Spec
 from tputfind.units import format_figure
 
@@ -48,7 +49,7 @@ def to_markdown(found: Methods | Pipeline) -> bytes:
         Console(file=paper, width=10_000, color_system=None).print(table)
         lines += [*(line.strip() for line in paper.getvalue().splitlines() if line.strip()), ""]
     lines += [f"- {sentence}" for sentence in found.sentences]
-    return ("\n".join(lines).strip() + "\n").encode()
+    return markdown(lines)
 
 
 def _title(found: Methods | Pipeline) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tputfind.comparison import Comparison, Judgement, Verdict
+from tputfind.report.escaping import markdown
 from tputfind.report.terminal import markdown_of, print_answers, print_table
 from tputfind.units import format_known
 
@@ -46,14 +46,9 @@ def to_markdown(comparisons: Sequence[Comparison]) -> bytes:
     """Return the tables and the answers as Markdown, fit for a pull request."""
     lines: list[str] = []
     for one in comparisons:
-        lines += [f"**{_harmless(_title(one))}**", "", *markdown_of(_table(one, box.MARKDOWN)), ""]
-        lines += [*(f"- {label}: {_harmless(text)}" for label, text in answers(one)), ""]
-    return ("\n".join(lines).strip() + "\n").encode()
-
-
-def _harmless(text: str) -> str:
-    """Return text of a record so that it makes neither HTML nor lines of its own in Markdown."""
-    return html.escape(" ".join(text.split()), quote=False).replace("`", "\\`").replace("|", "\\|")
+        lines += [f"**{_title(one)}**", "", *markdown_of(_table(one, box.MARKDOWN)), ""]
+        lines += [*(f"- {label}: {text}" for label, text in answers(one)), ""]
+    return markdown(lines)
 
 
 def to_json(comparisons: Sequence[Comparison]) -> bytes:

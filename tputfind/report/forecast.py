@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tputfind.forecasts import Forecasts
+from tputfind.report.escaping import spreadsheet_text
 from tputfind.spec import LARGEST_BATCH
 from tputfind.units import GIB, format_bytes, format_share
 
@@ -54,7 +55,8 @@ def to_csv(found: Forecasts) -> bytes:
         size, batch, error = f"{card.memory_bytes / GIB:g}", str(card.largest_batch), f"{100 * card.error:g}"
         if card.largest_batch == LARGEST_BATCH:
             batch = error = ""
-        writer.writerow((spec.model, spec.dtype, spec.layout, size, batch, error, _source(found), tried))
+        model, source = spreadsheet_text(spec.model), spreadsheet_text(_source(found))
+        writer.writerow((model, spec.dtype, spec.layout, size, batch, error, source, tried))
     return paper.getvalue().encode()
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tputfind.report.escaping import markdown, spreadsheet_text
 from tputfind.report.terminal import markdown_of, notice_line, print_answers, print_notices, print_table
 from tputfind.sizing.answers import Answers
 from tputfind.sizing.plan import MORE_TRAFFIC, Plan
@@ -87,7 +88,7 @@ def to_markdown(found: Answers) -> bytes:
         lines += ["", f"**{_title(plan)}**", "", *markdown_of(_table(plan, box.MARKDOWN)), ""]
         lines += [f"- {label}: {text}" for label, text in told(plan)]
         lines += [f"- notice: {notice_line(notice)}" for notice in plan.notices]
-    return ("\n".join(lines).strip() + "\n").encode()
+    return markdown(lines)
 
 
 def to_json(found: Answers) -> bytes:
@@ -154,7 +155,7 @@ def _ranking(plans: Sequence[Plan], style: box.Box) -> Table:
         )
         each = format_figure(plan.demand.rate_per_s / plan.outcome.devices)
         name = f"{plan.model} {plan.recipe}, {plan.device_name}"
-        table.add_row(name, str(plan.outcome.devices), str(plan.outcome.batch_cap), each, cost)
+        table.add_row(Text(name), str(plan.outcome.devices), str(plan.outcome.batch_cap), Text(each), Text(cost))
     return table
 
 
@@ -257,5 +258,11 @@ def _written(columns: Sequence[str], lines: Iterable[dict[str, object]]) -> byte
     writer = csv.DictWriter(paper, columns, lineterminator="\n")
     writer.writeheader()
     for line in lines:
-        writer.writerow({name: f"{value:.6g}" if isinstance(value, float) else value for name, value in line.items()})
+        writer.writerow({name: _written_cell(value) for name, value in line.items()})
     return paper.getvalue().encode()
+
+
+def _written_cell(value: object) -> object:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return spreadsheet_text(value) if isinstance(value, str) else value

@@ -66,8 +66,10 @@ def table(records: Sequence[Record], style: box.Box, drawn: Look) -> Table:
         best = [row for _, row in answers(record)]
         for row in record.rows:
             seconds = [_figure(compile_s(record, row))] if compiled else []
-            figures = [*_cells(record, row, most, drawn), *seconds, remark(record, row)]
-            lines.add_row(*named, *figures, style="bold" if any(row is one for one in best) else None)
+            figures = [*_cells(record, row, most, drawn), *seconds]
+            lines.add_row(
+                *named, *figures, Text(remark(record, row)), style="bold" if any(row is one for one in best) else None
+            )
         lines.add_section()
     return lines
 

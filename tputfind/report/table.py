@@ -8,6 +8,7 @@ from typing import Final
 import pandas as pd
 
 from tputfind.record import Record, Row
+from tputfind.report.escaping import spreadsheet_text
 from tputfind.stats import mean, percentile, standard_deviation
 from tputfind.summary import THROTTLED_SHARE, compile_s, health, host_bound, latency_interval_ms, throughput_interval
 from tputfind.units import MIB
@@ -72,7 +73,11 @@ def frame(records: Sequence[Record]) -> pd.DataFrame:
 
 def to_csv(records: Sequence[Record]) -> bytes:
     """Return the table as CSV, figures with six significant digits."""
-    text: str = frame(records).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    table = frame(records)
+    for name, kind in COLUMNS.items():
+        if kind == "string":
+            table[name] = table[name].map(spreadsheet_text, na_action="ignore")
+    text: str = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     return text.encode()
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from tputfind import recipes
 from tputfind.record import Edge, Notice, Record, Row
 from tputfind.report import rows, snippet
+from tputfind.report.escaping import markdown
 from tputfind.stats import percentile
 from tputfind.summary import KNEE_SHARE, best_under, fastest, format_rate, knee, throughput_interval
 from tputfind.units import format_bytes, format_figure, format_width
@@ -134,7 +135,7 @@ def to_markdown(records: Sequence[Record]) -> bytes:
         lines += ["", f"**{recipes_title(of_model)}**", "", *markdown_of(_recipes_table(of_model, box.MARKDOWN)), ""]
         lines += [f"- {label}: {text}" for label, text in recipes.answers(of_model)]
         lines += ["", "```python", *code(of_model), "```"]
-    return ("\n".join(lines).strip() + "\n").encode()
+    return markdown(lines)
 
 
 def markdown_of(table: Table) -> list[str]:

@@ -1,0 +1,345 @@
+"""Records that others wrote: whatever stands in them, each command refuses it in one line or shows it harmlessly."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.records import example
+
+import tputfind
+from tputfind.cli import main
+from tputfind.errors import BadRecord
+from tputfind.foreign import printable, printable_json, wrong_json
+from tputfind.record import Record, from_json
+from tputfind.report.escaping import markdown, spreadsheet_text
+from tputfind.units import echoed
+
+ESCAPES = "\x1b[31m", "\x1b]52;c;aGk=\x07", "\x1b]8;;http://x\x1b\\", "\r\b\x9b2J", "\u202e\u200b\u2028", "\x00\x7f\n\t"
+DOCUMENTED = {0, 1, 2, 6}
+
+
+def healthy() -> dict[str, Any]:
+    """A record in which every kind of text stands somewhere, as JSON."""
+    record = json.loads(example().to_json())
+    record["rows"][0]["timings"][0]["health"]["slowed"] = {"sw_thermal_slowdown": 0.5}
+    record["rows"][1]["failure"]["traceback"] = "Traceback\n  line 1\n"
+    record["caveats"] = [{"kind": "resized", "seen": "seen", "cause": "cause", "advice": "advice"}]
+    record["environment"] |= {"timm": "1", "transformers": "4", "allocator_conf": "none"}
+    record["resumed"] = ["2026-11-20T12:00:30+00:00"]
+    return record
+
+
+def places(value: object, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield every place in a JSON value, as the keys that lead to it."""
+    if here:
+        yield here
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(part, (*here, key))
+
+
+def at(value: Any, place: tuple[Any, ...]) -> Any:
+    for key in place:
+        value = value[key]
+    return value
+
+
+def put(place: tuple[Any, ...], new: object) -> dict[str, Any]:
+    """A healthy record with another value at a place."""
+    record = healthy()
+    at(record, place[:-1])[place[-1]] = new
+    return record
+
+
+def without(place: tuple[Any, ...]) -> dict[str, Any]:
+    record = healthy()
+    del at(record, place[:-1])[place[-1]]
+    return record
+
+
+SPANS = ("rows", 0, "timings", 0, "device_ms")
+WAITS = ("rows", 0, "timings", 0, "latency_ms")
+ODD: dict[str, bytes] = {
+    name: json.dumps(record).encode()
+    for name, record in {
+        "a key that nests deep": put(("extra",), None),
+        **{f"spans of {span:g}": put(SPANS, [span]) for span in (1e-308, 0.0, 1e15, 5e-324, -1.0, 1e308, 1e9, 1e-6)},
+        **{f"waits of {span:g}": put(WAITS, [span] * 20) for span in (1e-308, 0.0, 1e15, 5e-324, -1.0, 1e9, 1e-6)},
+        "waits of 0 everywhere": {
+            **healthy(),
+            "rows": [
+                {**row, "timings": [{**timing, "latency_ms": [0.0] * 20} for timing in row.get("timings", [])]}
+                for row in healthy()["rows"]
+            ],
+        },
+        "no spans": put(SPANS, []),
+        "no waits": put(WAITS, []),
+        "spans of text": put(SPANS, ["a"]),
+        "a span of a list": put(SPANS, [[]]),
+        "a batch of 0": put(("rows", 0, "batch_size"), 0),
+        "a batch of 2^31": put(("rows", 0, "batch_size"), 2**31),
+        "a batch of 2^70": put(("rows", 0, "batch_size"), 2**70),
+        "a batch of 2.5": put(("rows", 0, "batch_size"), 2.5),
+        "a batch that is true": put(("rows", 0, "batch_size"), True),
+        "no rows": put(("rows",), []),
+        "rows that are an object": put(("rows",), {}),
+        "rows that are null": put(("rows",), None),
+        "rows twice": {**healthy(), "rows": healthy()["rows"] * 2},
+        "rows that fall": {**healthy(), "rows": healthy()["rows"][::-1]},
+        "an edge without a row": put(("edge", "largest_batch"), 77),
+        "an edge of 0": put(("edge", "largest_batch"), 0),
+        "an edge that nothing limits": put(("edge", "limited_by"), "mood"),
+        "no edge": put(("edge",), None),
+        "a safe edge alone": without(("edge",)),
+        "not finished": put(("finished",), None),
+        "finished before it began": put(("finished",), "1999-01-01T00:00:00+00:00"),
+        "started some day": put(("started",), "some day"),
+        "started nowhere": put(("started",), ""),
+        "no model": put(("spec", "model"), ""),
+        "a model that is a list": put(("spec", "model"), []),
+        "a model of 5000 signs": put(("spec", "model"), "m" * 5000),
+        "a model of blanks": put(("spec", "model"), "   "),
+        "a formula": put(("spec", "model"), "=cmd|' /C calc'!A1"),
+        "a script": put(("spec", "model"), "<script>alert(1)</script>"),
+        "a link": put(("spec", "model"), "[x](javascript:alert(1))"),
+        "markup": put(("environment", "device_name"), "[red]hot[/red] [/nothing] :smile:"),
+        "a notice in markup": put(("notices", 0, "kind"), "[/]"),
+        "another dtype": put(("spec", "dtype"), "fp8"),
+        "another mode": put(("spec", "mode"), "magic"),
+        "options at odds": put(("spec", "optimizer"), "sgd"),
+        "processes of 0": put(("spec", "processes"), 0),
+        "a percentile of 100": put(("spec", "percentile"), 100.0),
+        "an slo of nothing": put(("spec", "slo_ms"), 0.0),
+        "a headroom of 200 %": put(("spec", "headroom"), 2.0),
+        "no spec": without(("spec",)),
+        "no environment": without(("environment",)),
+        "no schema": without(("schema",)),
+        "a schema of text": put(("schema",), "5"),
+        "a schema that is true": put(("schema",), True),
+        "a schema of the future": put(("schema",), 99),
+        "a schema below 0": put(("schema",), -1),
+        "a schema of 1 with rows of 5": put(("schema",), 1),
+        "a temperature of the sun": put(("rows", 0, "timings", 0, "health", "temperature_c"), 1e300),
+        "a clock of nothing": put(("rows", 0, "timings", 0, "health", "sm_clock_mhz"), 0.0),
+        "power of a star": put(("rows", 0, "timings", 0, "health", "power_w"), 1e15),
+        "a share above all": put(("rows", 0, "timings", 0, "health", "slowed"), {"x": 1e15}),
+        "memory below 0": put(("environment", "memory_total_bytes"), -1),
+        "memory of nothing": put(("environment", "memory_total_bytes"), 0),
+        "peaks of 2^63": put(("rows", 0, "peak_allocated_bytes"), 2**63),
+        "notices of batches that are not there": put(("notices", 0, "batch_sizes"), [999]),
+        "a wall of 1e15 s": put(("wall_s",), 1e15),
+        "a trace of rubbish": put(("trials", 5, "trace", "packed"), "AAAA"),
+        "a trace that is no base64": put(("trials", 5, "trace", "packed"), "\x1b"),
+    }.items()
+} | {
+    "nothing": b"",
+    "a list": b"[]",
+    "a number": b"5",
+    "cut short": example().to_json()[:1000],
+    "a gzip": b"\x1f\x8b\x08\x00",
+    "UTF-16": example().to_json().decode().encode("utf-16"),
+    "a mark of byte order": b"\xef\xbb\xbf" + example().to_json(),
+    "bytes of no encoding": example().to_json().replace(b"Example CPU", b"\xff\xfe"),
+    "half a pair of surrogates": example().to_json().replace(b"Example CPU", b"\\ud800"),
+    "a number that is none": example().to_json().replace(b'"wall_s": 60.0', b'"wall_s": NaN'),
+    "a number without end": example().to_json().replace(b'"wall_s": 60.0', b'"wall_s": 1e400'),
+    "a key twice": example().to_json().replace(b'"schema": 5', b'"schema": 5, "schema": 5'),
+}
+ODD["a key that nests deep"] = ODD["a key that nests deep"].replace(
+    b'"extra": null', b'"extra": ' + b"[" * 5000 + b"]" * 5000
+)
+COMMANDS = {
+    "report": ["report", "x.json", "--csv", "o.csv", "--md", "o.md", "--html", "o.html", "--plot", "o.svg"],
+    "compare": ["compare", "x.json", "y.json", "--force", "--md", "o.md", "--json", "o.json"],
+    "compare-new": ["compare", "y.json", "x.json"],
+    "size": ["size", "x.json", "--rate", "100", "--slo", "1s", "--csv", "o.csv", "--md", "o.md", "--json", "o.json"],
+    "resume": ["--resume", "x.json", "resnet50", "--device", "nowhere"],
+}
+
+
+def invoked(command: str, data: bytes) -> tuple[int, str, list[bytes]]:
+    """Run a command in this process on a record beside a healthy one: its exit code, words, and files."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("x.json").write_bytes(data)
+        Path("y.json").write_bytes(example().to_json())
+        done = CliRunner().invoke(main, COMMANDS[command])
+        written = [path.read_bytes() for path in Path().glob("o.*")]
+    unexpected = done.exception is not None and not isinstance(done.exception, SystemExit)
+    assert not unexpected, f"{command}: {done.exception!r}"
+    return done.exit_code, done.output, written
+
+
+def assert_harmless(text: str) -> None:
+    bad = {sign for sign in text if not (sign.isprintable() or sign == "\n")}
+    assert not bad, [echoed(sign) for sign in bad]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_record_is_refused_in_one_line_or_shown(name, command):
+    status, said, written = invoked(command, ODD[name])
+
+    assert status in DOCUMENTED
+    assert "Traceback" not in said.replace("Traceback\n  line 1", "")
+    assert "msgspec" not in said
+    assert "Expected `" not in said
+    assert_harmless(said)
+    for data in written:
+        assert_harmless(data.decode())
+
+
+STRINGS = [place for place in places(healthy()) if isinstance(at(healthy(), place), str)]
+WITHOUT_CHOICE = [place for place in STRINGS if place[-1] not in {"packed", "dtype", "kind", "limited_by", "result"}]
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "compare-new"])
+def test_no_sign_of_any_text_in_a_record_acts_on_a_terminal(command):
+    """All texts at once, and each by itself where all of them are refused."""
+    shown = 0
+    for sign in ESCAPES:
+        record = healthy()
+        for place in WITHOUT_CHOICE:
+            if place[0] != "spec" or place[-1] == "model":
+                at(record, place[:-1])[place[-1]] = f"a{sign}b"
+        record["rows"][0]["timings"][0]["health"]["slowed"] = {f"a{sign}b": 0.5}
+        status, said, written = invoked(command, json.dumps(record).encode())
+        assert status in DOCUMENTED, said
+        assert_harmless(said)
+        for data in written:
+            assert_harmless(data.decode())
+        shown += status in (0, 1)
+    assert shown or command == "resume"
+
+
+@settings(deadline=None)
+@given(st.sampled_from(STRINGS), st.sampled_from(ESCAPES) | st.text(max_size=5))
+def test_a_record_with_any_text_at_any_place_is_clean_or_refused(place, text):
+    try:
+        record = from_json(json.dumps(put(place, text)).encode(), "x.json")
+    except BadRecord as refusal:
+        assert refusal.message.isprintable()
+        return
+    whole = json.loads(record.to_json())
+    for kept in places(whole):
+        value = at(whole, kept)
+        assert not isinstance(value, str) or kept[-1] == "traceback" or value.isprintable()
+
+
+@given(st.text() | st.sampled_from(ESCAPES))
+def test_printable_text_is_left_and_the_rest_is_written_as_escapes(text):
+    assert printable(text).isprintable()
+    assert printable(text) == text or not text.isprintable()
+    assert printable(text, lines=True).replace("\n", "").isprintable()
+    assert printable(text, lines=True).count("\n") == text.count("\n")
+
+
+def test_an_escape_is_told_and_a_tab_is_a_blank():
+    assert printable("a\x1b[31m\tb\x9b\u202e") == "a\\x1b[31m b\\x9b\\u202e"
+
+
+def test_json_that_can_be_shown_is_the_same_bytes():
+    for data in (example().to_json(), b"[1, 2]", b"no json", '{"a": "\\u00e9 \u00e9"}'.encode()):
+        assert msgspec.json.decode(printable_json(data)) == msgspec.json.decode(data) if data != b"no json" else True
+    assert printable_json(example().to_json()) == example().to_json()
+    assert printable_json(b"no \xff json") == b"no \xff json"
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (put(("rows", 0, "batch_size"), -1), "rows[0].batch_size is -1, and must be a whole number of at least 1"),
+        (put(SPANS, [1.0, "a"]), "device_ms[1] is 'a', and must be a number"),
+        (put(SPANS, [0.0, 0.0]), "device_ms adds up to 0 ms, and a clock tells no less than 1e-06"),
+        (put(WAITS, [1e-9]), "latency_ms[0] is 1e-09, and must be a number of at least 1e-06"),
+        (put(("spec", "model"), ""), "spec.model is '', and must be text with a length of at least 1"),
+        (put(("spec", "dtype"), "fp8"), "spec.dtype is 'fp8', which is none of the words for it"),
+        (put(("spec", "headroom"), "x"), "spec.headroom is 'x', and must be a whole number or a number or null"),
+        (put(("rows", 0, "peak_allocated_bytes"), 2**80), "rows[0].peak_allocated_bytes is"),
+        (without(("environment", "python")), "environment has no field python"),
+        (without(("spec",)), "has no field spec"),
+        ({**without(("spec",)), "schema": 1}, "has no field spec"),
+        (put(("spec", "optimizer"), "sgd"), "spec: --optimizer and --grad-checkpoint are for --phase train"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_value_and_what_is_accepted(record, expected):
+    with pytest.raises(BadRecord) as refused:
+        from_json(json.dumps(record).encode(), "x.json")
+
+    assert refused.value.message.startswith("x.json is not a tputfind record: ")
+    assert expected in refused.value.message
+
+
+class Wanted(msgspec.Struct):
+    flag: bool = False
+    packed: bytes = b""
+    items: list[int] = []
+
+
+@given(st.dictionaries(st.sampled_from(["flag", "packed", "items"]), st.none() | st.text() | st.lists(st.text())))
+def test_what_msgspec_finds_wrong_is_told_in_words_of_ours(value):
+    data = json.dumps(value).encode()
+    try:
+        msgspec.json.decode(data, type=Wanted)
+    except msgspec.ValidationError as error:
+        assert "Expected" not in wrong_json(data, error)
+        assert wrong_json(data, error).startswith(("flag is", "packed is", "packed:", "items is", "items["))
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "\uff1d1", "\uff0b1"])
+def test_a_cell_that_a_spreadsheet_would_reckon_begins_with_an_apostrophe(text):
+    assert spreadsheet_text(text) == f"'{text}"
+
+
+@pytest.mark.parametrize(
+    "text", ["resnet50", "timm:vit_b", "a.py:f", "NVIDIA H200", "1-2", "a=b", "", "/home/a-b.py:f"]
+)
+def test_an_ordinary_cell_is_left_as_it_is(text):
+    assert spreadsheet_text(text) == text
+
+
+def test_a_formula_in_a_record_is_text_in_every_csv(tmp_path):
+    record = put(("spec", "model"), "=cmd|' /C calc'!A1")
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(record))
+    for arguments in (["report"], ["size", "--rate", "100", "--slo", "1s"]):
+        csv = tmp_path / f"{arguments[0]}.csv"
+        done = CliRunner().invoke(main, [*arguments, str(path), "--csv", str(csv)])
+        assert done.exit_code == 0, done.output
+        lines = csv.read_text().splitlines()[1:]
+        assert lines
+        assert all(line.startswith("'=cmd") for line in lines)
+
+
+def test_markdown_of_others_makes_no_html_no_link_and_no_code():
+    written = markdown(["a <script>", "[x](javascript:y) `z` ![p](q)", "```python", "a[0] < b", "```", "<b>"]).decode()
+
+    assert written == "a &lt;script>\n\\[x\\](javascript:y) \\`z\\` !\\[p\\](q)\n```python\na[0] < b\n```\n&lt;b>\n"
+
+
+def test_what_is_larger_than_any_record_is_not_read_to_its_end():
+    with pytest.raises(BadRecord, match="larger than 256 MiB"):
+        tputfind.load_record("/dev/zero")
+
+
+def test_a_pipe_that_nobody_writes_to_is_no_record_and_does_not_hang(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadRecord):
+        tputfind.load_record(tmp_path / "pipe")
+
+
+def test_an_honest_record_is_read_as_it_was_written():
+    record = example()
+
+    assert from_json(record.to_json(), "x.json") == record
+    assert isinstance(from_json(json.dumps(copy.deepcopy(healthy())).encode(), "x.json"), Record)

@@ -1,0 +1,104 @@
+"""What others wrote: JSON that is made printable as it comes in, and what is wrong with it told in words of ours."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from tputfind.units import echoed
+
+_SUSPECT: Final = re.compile(rb"\\[^\"\\/]|[\x7f-\xff]")
+"""What may stand for a sign that cannot be shown: an escape, or a byte beyond ASCII. In JSON there are no others."""
+_KEEP_LINES: Final = "traceback"
+_TYPES: Final = {
+    "float": "a number",
+    "int": "a whole number",
+    "str": "text",
+    "bytes": "text in base64",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
+_BOUNDS: Final = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    r"""Return text with every sign that a terminal could act on written as an escape, such as ``\\x1b``.
+
+    White space becomes blanks, but for the ends of ``lines`` where these are wanted.
+    """
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() or (lines and sign == "\n") else _shown(sign) for sign in text)
+
+
+def _shown(sign: str) -> str:
+    return " " if sign in "\t\n\r\v\f" else sign.encode("unicode_escape", "backslashreplace").decode()
+
+
+def printable_json(data: bytes) -> bytes:
+    """Return JSON in which every text can be shown; the same bytes where there is nothing to mend.
+
+    Line ends are kept in tracebacks alone. What is no JSON comes back as it is.
+
+    Raises:
+        RecursionError: it nests too deep.
+    """
+    if not _SUSPECT.search(data):
+        return data
+    try:
+        return msgspec.json.encode(_printable(msgspec.json.decode(data)))
+    except (msgspec.MsgspecError, UnicodeError):
+        return data
+
+
+def _printable(value: Any, *, lines: bool = False) -> Any:
+    if isinstance(value, str):
+        return printable(value, lines=lines)
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    if isinstance(value, dict):
+        return {printable(name): _printable(item, lines=name == _KEEP_LINES) for name, item in value.items()}
+    return value
+
+
+def wrong_json(data: bytes, error: Exception) -> str:
+    """Say what msgspec found wrong with JSON: where, what stands there, and what is accepted."""
+    if isinstance(error, RecursionError):
+        return "it nests too deep"
+    if isinstance(error, KeyError):
+        return f"it has no field {error.args[0]}"
+    if isinstance(error, (AttributeError, TypeError)):
+        return "a part of it is of another kind"
+    if not isinstance(error, msgspec.ValidationError):
+        return "it is no JSON, or cut short"
+    words, _, place = f"{error}".partition(" - at `$")
+    place = place.rstrip("`").removeprefix(".")
+    value = echoed(_at(data, place))
+    where = f"{place} is {value}, and must be " if place else f"it is {value}, and must be "
+    if missing := re.fullmatch(r"Object missing required field `(\w+)`", words):
+        return f"{place + ' ' if place else ''}has no field {missing[1]}".strip()
+    if bound := re.fullmatch(r"Expected `(\w+)` (>=|<=|>|<) (\S+)", words):
+        return f"{where}{_TYPES.get(bound[1], bound[1])} {_BOUNDS[bound[2]]} {bound[3]}"
+    if expected := re.fullmatch(r"Expected `([^`]+)`(?:, got `[^`]+`)?(?: of length (>=|<=) (\d+))?", words):
+        kinds = " or ".join(_TYPES.get(kind.strip(), kind.strip()) for kind in expected[1].split("|"))
+        return f"{where}{kinds}" + (f" with a length {_BOUNDS[expected[2]]} {expected[3]}" if expected[2] else "")
+    if words.startswith(("Invalid enum", "Invalid value")):
+        return f"{place} is {value}, which is none of the words for it"
+    if words.startswith(("Integer value out", "Number out")):
+        return f"{place} is {value}, which is out of range"
+    return f"{place}: {words}".lstrip(": ")
+
+
+def _at(data: bytes, place: str) -> object:
+    """Return the value at a place such as ``rows[0].batch_size``; None where there is none."""
+    try:
+        value = msgspec.json.decode(data)
+        for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", place):
+            value = value[int(index)] if index else value[name]
+    except (msgspec.MsgspecError, LookupError, TypeError, ValueError, RecursionError):
+        return None
+    return value
