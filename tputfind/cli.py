@@ -123,6 +123,9 @@ _measuring_options = _same_options(*_OPTIONS)
 _trust_option = click.option(
     "--trust-model-file", is_flag=True, help="load a file of a model or of weights even where it can run code"
 )
+_overwrite_option = click.option(
+    "--overwrite", is_flag=True, help="let these files replace others than this tool's reports"
+)
 
 
 @click.group(cls=_ModelFirst, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -148,6 +151,7 @@ def main() -> None:
 @click.option("--json", "json_file", metavar="FILE", help="also write the record (one model)")
 @click.option("--md", "md_file", metavar="FILE", help="also write table and summary as Markdown")
 @click.option("--html", "html_file", metavar="FILE", help="also write a page with plots (needs tputfind[plot])")
+@_overwrite_option
 @click.option("--quiet", is_flag=True, help="show no progress")
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def run(models: tuple[str, ...], **options: Any) -> None:
@@ -157,12 +161,15 @@ def run(models: tuple[str, ...], **options: Any) -> None:
     """
     with _errors(options["traceback"]):
         from tputfind import job
+        from tputfind.files import path_of
         from tputfind.places import Places
 
-        if options["resume"] and options["output"]:
+        output = None if options["output"] is None else path_of("--output", options["output"])
+        if options["resume"] is not None and output is not None:
             raise BadRequest("--resume goes on in the record's own folder, so --output has nothing to say")
-        folder = None if options["no_save"] else Path(options["output"] or "results")
-        places = Places(folder, **{kind: options[f"{kind}_file"] for kind in ("csv", "json", "md", "html")})
+        folder = None if options["no_save"] else output or Path("results")
+        named = {kind: options[f"{kind}_file"] for kind in ("csv", "json", "md", "html")}
+        places = Places(folder, **named, overwrite=options["overwrite"])
         asked = {name: options[name] for name in _OPTIONS} | {name: options[name] or None for name in _FLAGS}
         how = {name: options[name] for name in ("quiet", "trust_model_file")}
         read = job.read_job(models, asked, places, options["resume"], **how)
@@ -179,6 +186,7 @@ def run(models: tuple[str, ...], **options: Any) -> None:
 @click.option("--host-work", metavar="TIME", help="CPU work between two models  [10ms]")
 @click.option("--json", "json_file", metavar="FILE", help="also write all samples")
 @click.option("--md", "md_file", metavar="FILE", help="also write the tables as Markdown")
+@_overwrite_option
 @click.option("--quiet", is_flag=True, help="show no progress")
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def clocks(
@@ -190,7 +198,7 @@ def clocks(
         from tputfind import clocks_job
         from tputfind.places import Places
 
-        places = Places(None, json=json_file, md=md_file)
+        places = Places(None, json=json_file, md=md_file, overwrite=options.pop("overwrite"))
         request = clocks_job.read_request(models, options, places, **how)
         sys.exit(clocks_job.do(request, show_traceback=traceback))
 
@@ -202,15 +210,20 @@ def clocks(
 @_same_options(*_OF_MODELS, "allocator", "trial_timeout")
 @_trust_option
 @click.option("--csv", "csv_file", metavar="FILE", help="also write the forecasts as CSV")
+@_overwrite_option
 @click.option("--quiet", is_flag=True, help="show no progress")
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def forecast(model: str, memory: str | None, csv_file: str | None, **options: Any) -> None:
     """Forecast the largest batch on devices with other memory, from a few trials on the one that is here."""
     how = {name: options.pop(name) for name in ("on_fake", "quiet", "trust_model_file")}
-    with _errors(options.pop("traceback")):
+    traceback = options.pop("traceback")
+    with _errors(traceback):
         from tputfind import forecast_job
+        from tputfind.places import Places
 
-        sys.exit(forecast_job.do(forecast_job.read_request(model, options, memory, csv_file, **how)))
+        places = Places(None, csv=csv_file, overwrite=options.pop("overwrite"))
+        request = forecast_job.read_request(model, options, memory, places, **how)
+        sys.exit(forecast_job.do(request, show_traceback=traceback))
 
 
 @main.command()
@@ -239,10 +252,12 @@ def forecast(model: str, memory: str | None, csv_file: str | None, **options: An
 @click.option("--csv", "csv_file", metavar="FILE", help="also write the plans as CSV")
 @click.option("--json", "json_file", metavar="FILE", help="also write the plans in full")
 @click.option("--md", "md_file", metavar="FILE", help="also write them as Markdown")
+@_overwrite_option
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def size(records: tuple[str, ...], traceback: bool, **options: Any) -> None:
     """Say how many devices answer a stream of requests in time, from records of what one of them does."""
     places = {kind: options.pop(f"{kind}_file") for kind in ("csv", "json", "md")}
+    places["overwrite"] = options.pop("overwrite")
     files = {name: options.pop(name) for name in ("arrivals", "price_file")}
     curve = options.pop("curve")
     with _errors(traceback):
@@ -261,14 +276,16 @@ def size(records: tuple[str, ...], traceback: bool, **options: Any) -> None:
 @click.option("--md", "md_file", metavar="FILE", help="also write tables and summaries as Markdown")
 @click.option("--html", "html_file", metavar="FILE", help="also write a page with plots (needs tputfind[plot])")
 @click.option("--plot", "plot_file", metavar="FILE", help="draw throughput against batch size: .png, .svg or .pdf")
+@_overwrite_option
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
-def report(records: tuple[str, ...], traceback: bool, **asked: str | None) -> None:
+def report(records: tuple[str, ...], traceback: bool, overwrite: bool, **asked: str | None) -> None:
     """Show saved records again, together where they are several."""
     with _errors(traceback):
         from tputfind import report_job
         from tputfind.places import Places
 
-        places = Places(None, **{kind: asked.pop(f"{kind}_file") for kind in ("csv", "md", "html", "plot")})
+        named = {kind: asked.pop(f"{kind}_file") for kind in ("csv", "md", "html", "plot")}
+        places = Places(None, **named, overwrite=overwrite)
         request = report_job.read_request(records, places, slo=asked["slo"], percentile=asked["percentile"])
         sys.exit(report_job.do(request, show_traceback=traceback))
 
@@ -283,6 +300,7 @@ def report(records: tuple[str, ...], traceback: bool, **asked: str | None) -> No
 @click.option("--force", is_flag=True, help="compare unlike things too, and say so")
 @click.option("--json", "json_file", metavar="FILE", help="also write the comparisons in full")
 @click.option("--md", "md_file", metavar="FILE", help="also write them as Markdown")
+@_overwrite_option
 @click.option("--traceback", is_flag=True, help="show the traceback of an error")
 def compare(old: str, new: str, json_file: str | None, md_file: str | None, traceback: bool, **how: Any) -> None:
     """Say what became faster or slower from OLD to NEW: two records, or two folders of records."""
@@ -290,7 +308,8 @@ def compare(old: str, new: str, json_file: str | None, md_file: str | None, trac
         from tputfind import compare_job
         from tputfind.places import Places
 
-        request = compare_job.read_request(old, new, Places(None, json=json_file, md=md_file), **how)
+        places = Places(None, json=json_file, md=md_file, overwrite=how.pop("overwrite"))
+        request = compare_job.read_request(old, new, places, **how)
         sys.exit(compare_job.do(request, show_traceback=traceback))
 
 
@@ -386,7 +405,7 @@ def _in_our_words() -> Iterator[None]:
         if problem is not None:
             with suppress(OSError):
                 say(problem, show_traceback=False)
-        print_nowhere()
+        print_nowhere(1, 2)
         sys.exit(0 if problem is None else problem.exit_code)
 
 
@@ -407,7 +426,7 @@ def _exit_saying(say: Callable[[], None], code: int) -> NoReturn:
     except OSError:
         from tputfind.job import print_nowhere
 
-        print_nowhere()
+        print_nowhere(1, 2)
     sys.exit(code)
 
 

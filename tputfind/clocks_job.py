@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from rich.console import Console
 
-from tputfind import clocks_run, files, units, values
-from tputfind.clocks import Asked, Methods, Pipeline
-from tputfind.errors import BadRequest, TputfindError
-from tputfind.job import say, stop_signals, terminal_that_may_be_gone
+from tputfind import clocks_run, units, values
+from tputfind.clocks import Asked
+from tputfind.errors import BadRequest
+from tputfind.job import finish, stop_signals
 from tputfind.measure.children import Children
-from tputfind.places import Places, check_places
+from tputfind.places import Outputs, Places, check_places, sources_of
 from tputfind.report.progress import ShownProgress
 from tputfind.spec import LARGEST_BATCH, Spec, read_spec
 
@@ -32,7 +31,7 @@ class Request(NamedTuple):
     """What to time, and where to write it."""
 
     asked: Asked
-    places: Places
+    outputs: Outputs
     quiet: bool = False
     trust_model_file: bool = False
 
@@ -79,8 +78,8 @@ def read_request(
         problems.append("--warmup 0: what is timed warm needs at least one step of it")
     if problems:
         raise BadRequest("; ".join(dict.fromkeys(problems)), "see tputfind clocks --help")
-    check_places(places, None, 1)
-    return Request(Asked(tuple(specs), batch_size, repeats, drop, host_work_ms), places, quiet, trust_model_file)
+    outputs = check_places(places, sources_of(specs), json="clocks")
+    return Request(Asked(tuple(specs), batch_size, repeats, drop, host_work_ms), outputs, quiet, trust_model_file)
 
 
 def do(request: Request, *, show_traceback: bool) -> int:
@@ -89,41 +88,17 @@ def do(request: Request, *, show_traceback: bool) -> int:
     Raises:
         TputfindError: the device or a model does not allow it.
     """
-    problems: list[TputfindError] = []
     with stop_signals() as ignore_signals:
         children = Children(trust_model_file=request.trust_model_file)
         with children, ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
             found = clocks_run.measure(request.asked, children, progress)
         ignore_signals()  # what follows takes a moment, and must not be lost to a signal
-        saved = _write(found, request.places, problems)
-    with terminal_that_may_be_gone(problems):
-        from tputfind.report.clocks import print_clocks
+        from tputfind.report.clocks import print_clocks, to_markdown
 
-        print_clocks(found, Console())
-        if saved:
-            sys.stderr.write(f"saved {', '.join(saved)}\n")
-        for problem in problems:
-            say(problem, show_traceback=show_traceback)
-    return problems[0].exit_code if problems else 0
-
-
-def _write(found: Methods | Pipeline, places: Places, problems: list[TputfindError]) -> list[str]:
-    """Write the files that were asked for; return those that were written."""
-    from tputfind.report.clocks import to_markdown
-
-    saved: list[str] = []
-    contents: list[tuple[str | None, Callable[[], bytes]]] = [
-        (places.json, found.to_json),
-        (places.md, lambda: to_markdown(found)),
-    ]
-    for path, content in contents:
-        if path:
-            try:
-                files.write_whole(Path(path), content())
-                saved.append(path)
-            except TputfindError as problem:
-                problems.append(problem)
-    return saved
+        outputs = request.outputs
+        outputs.write({"json": found.to_json, "md": partial(to_markdown, found)})
+    show = partial(print_clocks, found, Console())
+    return finish(show, outputs.problems, outputs.saved, show_traceback=show_traceback)
 
 
 def _count(name: str, given: dict[str, object], problems: list[str], least: int, most: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -12,8 +13,8 @@ from rich.console import Console
 from tputfind import files, values
 from tputfind.comparison import TOLERANCE, Comparison, compare, subject
 from tputfind.errors import BadRecord, BadRequest, Regression, TputfindError
-from tputfind.job import say, terminal_that_may_be_gone
-from tputfind.places import Places, check_apart, check_places
+from tputfind.job import finish, say
+from tputfind.places import Outputs, Places, check_places, records_read
 from tputfind.recipes import name_of, work_of
 from tputfind.record import Record
 
@@ -33,7 +34,7 @@ class Request(NamedTuple):
     tolerance: float
     fail_slower: float | None
     force: bool
-    places: Places
+    outputs: Outputs
     problems: list[TputfindError]
     notes: list[TputfindError]
 
@@ -55,7 +56,6 @@ def read_request(
         BadRequest: an option is wrong, or the two have nothing in common.
         BadRecord: a file is no record.
     """
-    check_places(places, None, 1)
     asked, wrong = values.fields_of({"tolerance": tolerance, "fail_slower": fail_slower}, _SHARES)
     if wrong:
         raise BadRequest("; ".join(wrong))
@@ -64,11 +64,11 @@ def read_request(
     if Path(old).is_dir() != Path(new).is_dir():
         raise BadRequest("OLD and NEW must be two records, or two folders of them")
     if Path(old).is_dir():
-        check_apart(places, [str(path) for folder in (old, new) for path in _in(Path(folder))])
+        sources = records_read(path for folder in (old, new) for path in _in(Path(folder)))
         before, after = (_records(Path(folder), problems, notes) for folder in (old, new))
         pairs = _paired(before, after, problems)
     else:
-        check_apart(places, [old, new])
+        sources = records_read([old, new])
         pairs = [(files.load_record(old), files.load_record(new))]
     if not pairs:
         raise BadRequest(f"{old} and {new} hold no records of the same work", "name two records and --force")
@@ -76,7 +76,7 @@ def read_request(
     return Request(
         pairs=pairs,
         force=force,
-        places=places,
+        outputs=check_places(places, sources, json="comparison"),
         problems=problems,
         notes=notes,
         **shares,  # type: ignore[arg-type]  # each reader returns its field's type
@@ -104,16 +104,14 @@ def do(request: Request, *, show_traceback: bool) -> int:
         raise problems[0]
     from tputfind.report import compare as report
 
-    for path, written in ((request.places.json, report.to_json), (request.places.md, report.to_markdown)):
-        if path:
-            files.write_whole(Path(path), written(compared))
+    outputs = request.outputs
+    outputs.write({"json": partial(report.to_json, compared), "md": partial(report.to_markdown, compared)})
     code = _judged(compared, request.fail_slower, problems)
     for problem in [*request.notes, *problems]:  # before the table, with which a pipe may take all other output away
         say(problem, show_traceback=show_traceback)
-    printing: list[TputfindError] = []
-    with terminal_that_may_be_gone(printing):
-        report.print_comparisons(compared, Console())
-    return code or (printing[0].exit_code if printing else 0)
+    show = partial(report.print_comparisons, compared, Console())
+    unwritten = finish(show, outputs.problems, show_traceback=show_traceback)
+    return code or unwritten
 
 
 def _judged(compared: Sequence[Comparison], share: float | None, problems: list[TputfindError]) -> int:

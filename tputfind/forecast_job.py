@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from functools import partial
 from typing import Final, NamedTuple
 
 from rich.console import Console
 
-from tputfind import files, forecast_run, values
-from tputfind.errors import BadRequest, TputfindError
-from tputfind.job import stop_signals, terminal_that_may_be_gone
+from tputfind import forecast_run, values
+from tputfind.errors import BadRequest
+from tputfind.job import finish, stop_signals
 from tputfind.measure.children import Children
-from tputfind.places import Places, check_places
+from tputfind.places import Outputs, Places, check_places, sources_of
 from tputfind.report import forecast
 from tputfind.report.progress import ShownProgress
 from tputfind.spec import Spec, read_spec
@@ -26,7 +26,7 @@ class Request(NamedTuple):
     spec: Spec
     memories_bytes: tuple[int, ...]
     on_fake: bool
-    csv: str | None
+    outputs: Outputs
     quiet: bool
     trust_model_file: bool = False
 
@@ -35,7 +35,7 @@ def read_request(
     model: str,
     options: Mapping[str, object],
     memory: str | None,
-    csv: str | None,
+    places: Places,
     *,
     on_fake: bool,
     quiet: bool,
@@ -47,7 +47,7 @@ def read_request(
         model: as ``spec.read_spec`` takes it.
         options: likewise.
         memory: sizes, apart by commas.
-        csv: a file to write, or None.
+        places: files to write.
         on_fake: whether to do without a device.
         quiet: whether to show no progress.
         trust_model_file: whether to load files of models even where that can run code of theirs.
@@ -72,11 +72,11 @@ def read_request(
         problems.append(problem.message)
     if problems:
         raise BadRequest("; ".join(problems), "see tputfind forecast --help")
-    check_places(Places(None, csv=csv), None, 1)
-    return Request(spec, sizes, on_fake, csv, quiet, trust_model_file)
+    outputs = check_places(places, sources_of([spec]))
+    return Request(spec, sizes, on_fake, outputs, quiet, trust_model_file)
 
 
-def do(request: Request) -> int:
+def do(request: Request, *, show_traceback: bool) -> int:
     """Forecast, write, show, and return the exit code.
 
     Raises:
@@ -87,9 +87,6 @@ def do(request: Request) -> int:
     with stop_signals(), children, ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
         progress.about(request.spec.model)
         found = ask(request.spec, request.memories_bytes, children, progress)
-    if request.csv:
-        files.write_whole(Path(request.csv), forecast.to_csv(found))
-    problems: list[TputfindError] = []
-    with terminal_that_may_be_gone(problems):
-        forecast.print_forecasts(found, Console())
-    return problems[0].exit_code if problems else 0
+    request.outputs.write({"csv": partial(forecast.to_csv, found)})
+    show = partial(forecast.print_forecasts, found, Console())
+    return finish(show, request.outputs.problems, show_traceback=show_traceback)

@@ -8,11 +8,11 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -22,20 +22,22 @@ from tputfind.errors import BadRequest, Interrupted, NoSuchDevice, TputfindError
 from tputfind.foreign import printable
 from tputfind.measure.children import Children
 from tputfind.measure.messages import Inspection
-from tputfind.places import Places, check_places
+from tputfind.places import Outputs, Places, Source, check_places, sources_of, table_of
 from tputfind.record import Record
 from tputfind.report.progress import ShownProgress
 from tputfind.spec import Spec, read_spec
 
 
 class Job(NamedTuple):
-    """What to measure and where to write it; ``resumed`` is a record to go on with, and the file it lies in.
+    """What to measure and where to write it: records into ``folder``, unless it is None.
 
-    ``trust_model_file`` is of this command line alone: a record cannot ask for it.
+    ``resumed`` is a record to go on with, and the file it lies in. ``trust_model_file`` is of this command line alone:
+    a record cannot ask for it.
     """
 
     specs: Sequence[Spec]
-    places: Places
+    folder: Path | None
+    outputs: Outputs
     resumed: tuple[Record, Path] | None = None
     quiet: bool = False
     trust_model_file: bool = False
@@ -60,8 +62,12 @@ def read_job(
         if not models:
             raise BadRequest("no MODEL was named", "see tputfind --help")
         specs = [read_spec(model, one) for model in models for one in recipes.each(options)]
-        check_places(places, places.folder, len(specs))
-        return Job(specs, places, quiet=quiet, trust_model_file=trust_model_file)
+        if places.json is not None and len(specs) > 1:
+            raise BadRequest(
+                "--json holds one record, and several models were named", "--output keeps one file for each"
+            )
+        outputs = check_places(places, sources_of(specs))
+        return Job(specs, places.folder, outputs, quiet=quiet, trust_model_file=trust_model_file)
     if len(models) > 1:
         raise BadRequest("--resume goes on with one record, and several models were named")
     path = Path(resumed)
@@ -73,11 +79,11 @@ def read_job(
     if len(list(recipes.each(options))) > 1:
         raise BadRequest("--resume goes on with one record, and several recipes were asked for")
     spec = read_spec(models[0], options) if models else _with(record.spec, patience)
-    check_places(places, path.resolve().parent if places.folder is not None else None, 1)
-    named = [path.with_suffix(".csv"), *map(Path, places.named.values())]
-    if path.resolve() in [place.resolve() for place in named]:
-        raise BadRequest(f"{path} is the record to go on with, and would be written over", "name another file")
-    return Job([spec], places, (record, path), quiet, trust_model_file)
+    sources = [Source("the record to go on with", path), *sources_of([spec])]
+    folder = None if places.folder is None else Path(os.path.realpath(path)).parent
+    table = None if folder is None else table_of(path)
+    outputs = check_places(places._replace(folder=folder), sources, table=table)
+    return Job([spec], folder, outputs, (record, path), quiet, trust_model_file)
 
 
 def _with(spec: Spec, patience: Mapping[str, object]) -> Spec:
@@ -104,12 +110,23 @@ def do(job: Job, *, show_traceback: bool) -> int:
             for keeper in keepers:
                 keeper.save_again()
         kept = [keeper for keeper in keepers if keeper.record is not None]
-        saved, unsaved = _write(kept, job.places)
-        problems += unsaved
+        saved = _write(kept, job.outputs, problems)
         if interrupted:
             problems.insert(0, _interruption(kept, saved, [spec.model for spec in job.specs[len(keepers) :]]))
+    records = [keeper.record for keeper in kept if keeper.record is not None]
+    return finish(partial(_show, records), problems, saved, show_traceback=show_traceback)
+
+
+def finish(
+    show: Callable[[], None], problems: list[TputfindError], saved: Sequence[str] = (), *, show_traceback: bool
+) -> int:
+    """Show a result, name what was saved, and say what could not be; return the exit code.
+
+    Every command ends so: by then what can be written is, and no problem with one file keeps another or the result.
+    """
     with terminal_that_may_be_gone(problems):
-        _show([keeper.record for keeper in kept if keeper.record is not None])
+        show()
+    with terminal_that_may_be_gone(problems, stream=2):
         if saved:
             _tell(f"saved {', '.join(saved)}")
         for problem in problems:
@@ -137,7 +154,7 @@ def _measure_all(job: Job, keepers: list[files.Keeper], failures: list[TputfindE
     """Look at every model before measuring any; then measure each, and keep what becomes of it in the two lists."""
     if job.resumed is not None and job.resumed[0].finished is not None:
         resume.check_spec(job.resumed[0], job.specs[0])
-        keepers.append(files.Keeper.of(job.resumed[0], job.resumed[1] if job.places.folder else None))
+        keepers.append(files.Keeper.of(job.resumed[0], job.resumed[1] if job.folder else None))
         _tell(f"{job.resumed[1]} is finished: there is nothing left to measure")
         try:
             run.check_answered(job.resumed[0])
@@ -150,20 +167,21 @@ def _measure_all(job: Job, keepers: list[files.Keeper], failures: list[TputfindE
     children = Children(trust_model_file=job.trust_model_file)
     with children, ShownProgress(Console(stderr=True, quiet=job.quiet)) as progress:
         inspections = _look_at_all(job.specs, children, progress)
+        _try_out(job, inspections, command)
         for number, (spec, inspection) in enumerate(zip(job.specs, inspections, strict=True), 1):
             progress.about(_subject(job.specs, number))
             if isinstance(inspection, NoSuchDevice):
                 failures.append(inspection)
                 like = next(one for one in inspections if isinstance(one, Inspection))
                 known = msgspec.structs.replace(like, input_shape="", parameters=None, source_sha256=None, caveats=())
-                keepers.append(run.keeper_of(job.places.folder, spec, known))
+                keepers.append(run.keeper_of(job.folder, spec, known))
                 keepers[-1].save(run.failed_record(run.new_record(spec, known, command), inspection))
                 continue
             record = run.new_record(spec, inspection, command)
-            keeper = run.keeper_of(job.places.folder, spec, inspection)
+            keeper = run.keeper_of(job.folder, spec, inspection)
             if job.resumed is not None:
                 record = run.resumed_record(job.resumed[0], spec, inspection)
-                keeper = files.Keeper.of(record, job.resumed[1] if job.places.folder else None)
+                keeper = files.Keeper.of(record, job.resumed[1] if job.folder else None)
             keepers.append(keeper)
             try:
                 run.measure(record, children, keeper, progress)
@@ -184,6 +202,17 @@ def _check_what_is_run(job: Job, record: Record, path: Path) -> None:
         resume.check_file(record)
     if spec.source == "factory" and not job.quiet:
         _tell(f"{path} goes on with {spec.model}, which is imported and called")
+
+
+def _try_out(job: Job, inspections: Sequence[Inspection | NoSuchDevice], command: str) -> None:
+    """Make sure that what every model comes to can be saved, before any is measured; BadRequest otherwise."""
+    for spec, inspection in zip(job.specs, inspections, strict=True):
+        if isinstance(inspection, Inspection):
+            record = run.new_record(spec, inspection, command)
+            keeper = run.keeper_of(job.folder, spec, inspection)
+            if job.resumed is not None:
+                keeper = files.Keeper.of(record, job.resumed[1] if job.folder else None)
+            keeper.try_out(record)
 
 
 def _look_at_all(specs: Sequence[Spec], children: Children, progress: ShownProgress) -> list[Inspection | NoSuchDevice]:
@@ -212,34 +241,30 @@ def _subject(specs: Sequence[Spec], number: int) -> str:
     return spec.model if len(specs) == 1 else f"{number}/{len(specs)} {spec.model} {recipes.name_of(spec)}"
 
 
-def _write(keepers: Sequence[files.Keeper], places: Places) -> tuple[list[str], list[TputfindError]]:
-    """Write every file that was asked for; return what was written and what could not be."""
+def _write(keepers: Sequence[files.Keeper], outputs: Outputs, problems: list[TputfindError]) -> list[str]:
+    """Write every file that was asked for; return what was written, what could not be goes to the problems."""
     from tputfind.report import page, table, terminal
 
     records = [keeper.record for keeper in keepers if keeper.record is not None]
     if not records:
-        return [], []
-    problems = [keeper.problem for keeper in keepers if keeper.problem is not None]
-    saved = [str(keeper.path) for keeper in keepers if keeper.path is not None and keeper.problem is None]
-    wanted: list[tuple[str | Path | None, Callable[[], bytes]]] = [
-        (keeper.path.with_suffix(".csv"), partial(table.to_csv, [keeper.record]))
+        return []
+    paths = [keeper.path for keeper in keepers if keeper.path is not None]
+    outputs.protect(Source("the record of this run", path) for path in paths)
+    tables = [
+        (table_of(keeper.path), partial(table.to_csv, [keeper.record]))
         for keeper in keepers
         if keeper.path is not None and keeper.record is not None
     ]
-    wanted += [
-        (places.csv, partial(table.to_csv, records)),
-        (places.json, records[0].to_json),
-        (places.md, partial(terminal.to_markdown, records)),
-        (places.html, partial(page.to_html, records)),
-    ]
-    for path, content in wanted:
-        if path:
-            try:
-                files.write_whole(Path(path), content())
-                saved.append(str(path))
-            except TputfindError as problem:
-                problems.append(problem)
-    return saved, problems
+    contents: dict[str, Callable[[], bytes]] = {
+        "csv": partial(table.to_csv, records),
+        "json": records[0].to_json,
+        "md": partial(terminal.to_markdown, records),
+        "html": partial(page.to_html, records),
+    }
+    outputs.write(contents, tables)
+    problems += [keeper.problem for keeper in keepers if keeper.problem is not None]
+    problems += outputs.problems
+    return [str(keeper.path) for keeper in keepers if keeper.path and keeper.problem is None] + outputs.saved
 
 
 def _show(records: Sequence[Record]) -> None:
@@ -287,21 +312,19 @@ def stop_signals() -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def terminal_that_may_be_gone(problems: list[TputfindError]) -> Iterator[None]:
-    """Let what is printed be lost where nobody reads it any more: everything is in files by then.
+def terminal_that_may_be_gone(problems: list[TputfindError], stream: Literal[1, 2] = 1) -> Iterator[None]:
+    """Let what is printed to a standard stream be lost where nobody reads it any more: it is in files by then.
 
     Where it is lost for another reason, such as a full disk, that is one more problem.
     """
     try:
         yield
-        sys.stdout.flush()
+        (sys.stdout if stream == 1 else sys.stderr).flush()
     except (OSError, SystemExit) as error:  # rich leaves by SystemExit where a pipe is closed
         problem = unheard(error) if isinstance(error, OSError) else None
         if problem is not None:
             problems.append(problem)
-            with suppress(OSError):
-                say(problem, show_traceback=False)
-        print_nowhere()
+        print_nowhere(stream)
 
 
 def unheard(error: OSError) -> BadRequest | None:
@@ -310,9 +333,9 @@ def unheard(error: OSError) -> BadRequest | None:
     return None if nobody else BadRequest(f"cannot print: {error.strerror}")
 
 
-def print_nowhere() -> None:
+def print_nowhere(*streams: int) -> None:
     """Lose what is still to be printed, and what waits in Python's buffers, which it would try again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
+    for stream in streams:
         os.dup2(nowhere, stream)
     os.close(nowhere)

@@ -11,9 +11,9 @@ import msgspec
 from rich.console import Console
 
 from tputfind import files
-from tputfind.errors import BadRequest, TputfindError
-from tputfind.job import terminal_that_may_be_gone
-from tputfind.places import Places, check_apart, check_places
+from tputfind.errors import BadRequest
+from tputfind.job import finish
+from tputfind.places import Outputs, Places, check_places, records_read
 from tputfind.record import Record
 from tputfind.spec import read_spec
 
@@ -22,7 +22,9 @@ class Request(NamedTuple):
     """What to show, and where to write it."""
 
     records: list[Record]
-    places: Places
+    outputs: Outputs
+    plot: str
+    """The ending of the plot's name, which says what is drawn."""
 
 
 def read_request(records: Sequence[str], places: Places, *, slo: str | None, percentile: str | None) -> Request:
@@ -40,10 +42,9 @@ def read_request(records: Sequence[str], places: Places, *, slo: str | None, per
     """
     if not records:
         raise BadRequest("no record to show", "tputfind report results/resnet50-fp16-nvidia-h200.json")
-    check_places(places, None, 1)
-    read = [files.load_record(path) for path in records]
-    check_apart(places, records)
-    return Request([_with(record, slo, percentile) for record in read], places)
+    read = [_with(files.load_record(path), slo, percentile) for path in records]
+    ending = Path(places.plot or "").suffix.lower().removeprefix(".")
+    return Request(read, check_places(places, records_read(records)), ending)
 
 
 def _with(record: Record, slo: str | None, percentile: str | None) -> Record:
@@ -59,22 +60,17 @@ def _with(record: Record, slo: str | None, percentile: str | None) -> Record:
     )
 
 
-def do(request: Request, *, show_traceback: bool) -> int:  # noqa: ARG001  # as of every command
+def do(request: Request, *, show_traceback: bool) -> int:
     """Write, show, and return the exit code."""
     from tputfind.report import page, plots, series, table, terminal
 
-    places, records = request.places, request.records
-    ending = Path(places.plot or "").suffix.lower().removeprefix(".")
-    wanted: list[tuple[str | None, Callable[[], bytes]]] = [
-        (places.csv, partial(table.to_csv, records)),
-        (places.md, partial(terminal.to_markdown, records)),
-        (places.html, partial(page.to_html, records)),
-        (places.plot, lambda: plots.image(series.throughput(records), ending)),
-    ]
-    for path, written in wanted:
-        if path:
-            files.write_whole(Path(path), written())
-    problems: list[TputfindError] = []
-    with terminal_that_may_be_gone(problems):
-        terminal.print_report(records, Console())
-    return problems[0].exit_code if problems else 0
+    records, outputs = request.records, request.outputs
+    contents: dict[str, Callable[[], bytes]] = {
+        "csv": partial(table.to_csv, records),
+        "md": partial(terminal.to_markdown, records),
+        "html": partial(page.to_html, records),
+        "plot": lambda: plots.image(series.throughput(records), request.plot),
+    }
+    outputs.write(contents)
+    show = partial(terminal.print_report, records, Console())
+    return finish(show, outputs.problems, show_traceback=show_traceback)

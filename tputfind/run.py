@@ -55,15 +55,16 @@ def find(
         raise BadRequest(
             f"progress: {echoed(progress)} is a {kind}, without methods doing(what, seconds_left), did(what)"
         )
-    folder = None if output is None else Path(output)
+    folder = None if output is None else files.path_of("output", output)
     if folder is not None:
         files.check_folder(folder)
     with Children(trust_model_file=trust_model_file) as children:
         inspection = inspect(spec, children)
         words = " ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
         keeper = keeper_of(folder, spec, inspection)
-        command = f"find {model} {words}".strip()
-        record = measure(new_record(spec, inspection, command), children, keeper, progress or Silent())
+        begun = new_record(spec, inspection, f"find {model} {words}".strip())
+        keeper.try_out(begun)
+        record = measure(begun, children, keeper, progress or Silent())
         if keeper.problem is not None:
             warnings.warn(f"the record was not saved: {keeper.problem}", stacklevel=2)
         return record

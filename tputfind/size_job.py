@@ -7,15 +7,16 @@ import io
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from rich.console import Console
 
 from tputfind import files, units, values
-from tputfind.errors import BadRequest, TputfindError
-from tputfind.job import say, stop_signals, terminal_that_may_be_gone
-from tputfind.places import Places, check_apart, check_places
+from tputfind.errors import BadRequest
+from tputfind.job import finish, say, stop_signals
+from tputfind.places import Outputs, Places, Source, check_places, records_read
 from tputfind.record import Record
 from tputfind.report import plans
 from tputfind.report.progress import ShownProgress
@@ -37,7 +38,7 @@ class Request(NamedTuple):
     records: list[Record]
     demand: Demand
     prices: list[Price]
-    places: Places
+    outputs: Outputs
     curve: bool
 
 
@@ -73,9 +74,11 @@ def read_request(
     gaps = None if arrivals is None else _gaps(Path(arrivals))
     demand = read_demand({**options, "gaps": gaps})
     prices = [] if price_file is None else _prices(Path(price_file))
-    check_places(places, None, 1)
-    check_apart(places, records)
-    return Request([files.load_record(path) for path in records], demand, prices, places, curve)
+    sources = records_read(records)
+    sources += [Source("the file of arrivals", Path(arrivals))] if arrivals is not None else []
+    sources += [Source("the file of prices", Path(price_file))] if price_file is not None else []
+    read = [files.load_record(path) for path in records]
+    return Request(read, demand, prices, check_places(places, sources, json="plans"), curve)
 
 
 def do(request: Request, *, show_traceback: bool) -> int:
@@ -84,35 +87,31 @@ def do(request: Request, *, show_traceback: bool) -> int:
     Raises:
         TputfindError: no record allows a plan.
     """
-    problems: list[TputfindError] = []
     with stop_signals():
         if request.curve:
             with _Told() as told:
                 followed = plans.curve_csv(curve(request.records[0], request.demand, told.tell))
-            with terminal_that_may_be_gone(problems):
-                sys.stdout.write(followed.decode())
-            return problems[0].exit_code if problems else 0
+            return finish(partial(_print, followed.decode()), [], show_traceback=show_traceback)
         with _Told() as told:
             found = answers(request.records, request.demand, request.prices, told.tell)
     if not found.plans:
         for _, error in found.without[1:]:
             say(error, show_traceback=show_traceback)
         raise found.without[0][1]
-    for path, written in (
-        (request.places.csv, plans.to_csv),
-        (request.places.json, plans.to_json),
-        (request.places.md, plans.to_markdown),
-    ):
-        if path:
-            files.write_whole(Path(path), written(found))
-    with terminal_that_may_be_gone(problems):
-        plans.print_plans(found, Console())
+    outputs = request.outputs
+    contents = {"csv": plans.to_csv, "json": plans.to_json, "md": plans.to_markdown}
+    outputs.write({word: partial(make, found) for word, make in contents.items()})
+    code = finish(partial(plans.print_plans, found, Console()), outputs.problems, show_traceback=show_traceback)
     for _, error in found.without:
         say(error, show_traceback=show_traceback)
     for plan in found.plans if request.prices else ():
         if plan.price is None:
             say(BadRequest(f"--price has none of {plan.device_name}"), show_traceback=show_traceback)
-    return problems[0].exit_code if problems else 0
+    return code
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text)
 
 
 class _Told:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tputfind.errors import BadRequest
 from tputfind.report.chart import Axis, Chart, Series, shortened
 from tputfind.report.colours import LIGHT, SERIES
+from tputfind.report.kinds import PLOT_MAKER
 from tputfind.summary import Best
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ _NO_DATE: Final[dict[str, dict[str, Any]]] = {
     "pdf": {"CreationDate": None},
     "png": {},
 }
+_MAKER: Final[dict[str, dict[str, Any]]] = {
+    "svg": {"Creator": PLOT_MAKER},
+    "pdf": {"Creator": PLOT_MAKER},
+    "png": {"Software": PLOT_MAKER},
+}
+"""By which a later run knows a plot that it may replace."""
 _MARKERS: Final = "os^DvPX*<>"
 _DASHES: Final = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 _RINGS: Final[dict[Best, tuple[str, float]]] = {"fastest": ("o", 12), "knee": ("D", 13), "largest": ("s", 17)}
@@ -60,7 +67,7 @@ def check_installed(option: str) -> None:
 
 def image(chart: Chart, ending: str) -> bytes:
     """Return a chart by itself, as a file with one of ``ENDINGS``, on white."""
-    return _saved(chart, LIGHT, ending)
+    return _saved(chart, LIGHT, ending, _NO_DATE[ending] | _MAKER[ending])
 
 
 def inline(chart: Chart) -> str:
@@ -69,7 +76,7 @@ def inline(chart: Chart) -> str:
     Its ids begin with the chart's kind, so that plots on one page do not share any; what a screen reader says of it
     stands in ``<title>`` and ``<desc>``.
     """
-    drawn = _saved(chart, _IN_PLACE_OF, "svg").decode()
+    drawn = _saved(chart, _IN_PLACE_OF, "svg", _NO_DATE["svg"]).decode()
     drawn = re.sub(
         r"<!--.*?-->|<defs>\s*<style.*?</style>\s*</defs>", "", drawn[drawn.index("<svg") :], flags=re.DOTALL
     )
@@ -91,11 +98,11 @@ def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _saved(chart: Chart, colours: dict[str, str], ending: str) -> bytes:
+def _saved(chart: Chart, colours: dict[str, str], ending: str, metadata: dict[str, Any]) -> bytes:
     with _style():
         figure = _figure(chart, colours)
         paper = io.BytesIO()
-        figure.savefig(paper, format=ending, metadata=_NO_DATE[ending])
+        figure.savefig(paper, format=ending, metadata=metadata)
     return paper.getvalue()
 
 
