@@ -234,14 +234,13 @@ def _sources_of(spec: Spec) -> Iterator[Source]:
 def _files_of_package(name: str) -> Iterator[Path]:
     """Yield the files that importing ``package.module`` runs, as far as they are found where modules are looked for."""
     searched: Sequence[str] = ["", *sys.path]
-    parts = name.split(".")
-    for count in range(1, len(parts) + 1):
+    for part in name.split("."):
         try:
-            found = PathFinder.find_spec(".".join(parts[:count]), searched)
-            searched = list(found.submodule_search_locations or ()) if found is not None else []
-        except (ImportError, KeyError, OSError, ValueError):  # KeyError: of a folder within a folder, neither a package
+            found = PathFinder.find_spec(part, searched)
+        except (ImportError, OSError, ValueError):
             return
         if found is None:
             return
+        searched = list(found.submodule_search_locations or ())
         if found.origin is not None:
             yield Path(found.origin)

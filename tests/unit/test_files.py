@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
+from support.records import example
 
 from tputfind.errors import BadRequest
-from tputfind.files import check_folder, check_writable, slug, write_new, write_whole
+from tputfind.files import Keeper, check_folder, check_writable, path_of, slug, write_new, write_whole
 
 
 def test_what_a_name_is_made_of_stays_in_the_folder():
@@ -77,3 +79,58 @@ def test_a_missing_folder_is_made(tmp_path):
     check_folder(tmp_path / "a" / "b")
 
     assert not list((tmp_path / "a" / "b").iterdir())
+
+
+def test_a_name_that_is_too_long_is_cut_and_two_of_them_stay_apart(tmp_path):
+    paths = [write_new(tmp_path, "x" * 300 + end, end.encode()) for end in ("a", "b", "a", "a")]
+
+    assert len({path.name[:200] for path in paths}) == 1
+    assert len(set(paths)) == 4
+    assert [path.read_bytes() for path in paths] == [b"a", b"b", b"a", b"a"]
+    assert all(path.suffix == ".json" for path in paths)
+
+
+@pytest.mark.parametrize("length", range(200, 256, 5))
+def test_a_name_as_long_as_the_file_system_takes_is_written_whole(tmp_path, length):
+    path = tmp_path / ("é" * 50 + "x" * (length - 100))
+    check_writable(path)
+    write_whole(path, b"whole")
+
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_record_that_will_not_fit_on_the_disk_is_tried_before(tmp_path):
+    keeper, soft = Keeper(tmp_path / "results", "resnet50"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.raises(BadRequest, match="No such file"):
+        keeper.try_out(example())
+    (tmp_path / "results").mkdir()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, soft[1]))
+    try:
+        with pytest.raises(BadRequest, match="File too large"):
+            keeper.try_out(example())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, soft)
+    keeper.try_out(example())
+
+    assert not list((tmp_path / "results").iterdir())
+
+
+@pytest.mark.parametrize("given", [5, True, None, b"results", ["results"], "", "a\0b", "a\nb"])
+def test_what_is_no_path_is_refused_in_one_line(given):
+    with pytest.raises(BadRequest, match=r"^output ") as refused:
+        path_of("output", given)
+
+    assert "\n" not in refused.value.message
+
+
+def test_what_this_process_has_open_is_written_to_and_not_replaced(tmp_path):
+    with (tmp_path / "log").open("w+") as file:
+        file.write("before\n")
+        file.flush()
+        path = Path(f"/dev/fd/{file.fileno()}")
+        check_writable(path)
+        write_whole(path, b"table\n")
+        file.seek(0, 2)
+        file.write("after\n")
+
+    assert (tmp_path / "log").read_text() == "before\ntable\nafter\n"

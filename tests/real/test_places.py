@@ -1,0 +1,179 @@
+"""What a command writes costs nothing that was there, and what it cannot write costs nothing that it found."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.command import ENVIRONMENT, MODELS, QUICK, command, run
+from support.records import example
+
+PLANS = ("--rate", 50, "--slo", "1s")
+ARRIVALS = "time_s\n" + "\n".join(str(count / 50) for count in range(200)) + "\n"
+PRICES = "device,price_per_hour,currency,source,date\nNVIDIA Example,2,EUR,me,2026-01-01\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """One with all that commands read: a model, weights, a record, another in a folder, prices and arrivals."""
+    shutil.copy(MODELS / "plain.py", tmp_path / "plain.py")
+    (tmp_path / "weights.pt").write_bytes(bytes(1000))
+    (tmp_path / "old.json").write_bytes(example().to_json())
+    (tmp_path / "older").mkdir()
+    (tmp_path / "older" / "old.json").write_bytes(example().to_json())
+    (tmp_path / "prices.csv").write_text(PRICES)
+    (tmp_path / "arrivals.csv").write_text(ARRIVALS)
+    (tmp_path / "link").symlink_to("plain.py")
+    (tmp_path / "hard.py").hardlink_to(tmp_path / "plain.py")
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("plain.py:keyword_inputs", "--csv", "plain.py"),
+        ("plain.py:keyword_inputs", "--html", "link"),
+        ("plain.py:keyword_inputs", "--json", "hard.py"),
+        ("resnet18", "--weights", "weights.pt", "--md", "weights.pt"),
+        ("weights.pt", "--input-size", "3x8x8", "--md", "./weights.pt"),
+        ("--resume", "old.json", "--md", "old.json"),
+        ("clocks", "plain.py:keyword_inputs", "--md", "plain.py"),
+        ("clocks", "resnet18", "plain.py:keyword_inputs", "--json", "plain.py"),
+        ("forecast", "plain.py:keyword_inputs", "--memory", "1GiB", "--on-fake", "--csv", "plain.py"),
+        ("size", "old.json", *PLANS, "--price", "prices.csv", "--csv", "prices.csv"),
+        ("size", "old.json", *PLANS, "--arrivals", "arrivals.csv", "--md", "arrivals.csv"),
+        ("size", "old.json", *PLANS, "--json", "old.json"),
+        ("report", "old.json", "--md", "old.json"),
+        ("compare", "old.json", "older/old.json", "--md", "older/old.json"),
+        ("compare", ".", "older", "--json", "older/old.json"),
+    ],
+)
+def test_no_command_writes_over_what_it_reads(folder, asked):
+    before = contents(folder)
+
+    ran = run(folder, *asked, "--overwrite")
+
+    assert ran.status == 2
+    assert "would be written over" in ran.err
+    assert ran.err.count("\n") == 1
+    assert contents(folder) == before
+
+
+def test_only_a_report_of_the_same_kind_is_replaced_unless_asked(folder):
+    shown = ("report", "old.json", "--csv", "out")
+    for content, status in (("my notes", 2), ("", 0), (None, 0)):
+        if content is not None:
+            (folder / "out").write_text(content)
+        ran = run(folder, *shown)
+        assert ran.status == status, ran.err
+    assert "no Markdown of tputfind's" in run(folder, "report", "old.json", "--md", "out").err
+    assert (folder / "out").read_text().startswith("model,phase,")
+    assert "--overwrite" in run(folder, "report", "old.json", "--csv", "plain.py").err
+    assert run(folder, "report", "old.json", "--csv", "plain.py", "--overwrite").status == 0
+    assert (folder / "plain.py").read_bytes() == (folder / "out").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"),
+    [
+        (("report", "old.json", "--csv"), "Fastest batch"),
+        (("size", "old.json", *PLANS, "--csv"), "One fewer"),
+        (("compare", "old.json", "older/old.json", "--json"), "OLD and NEW"),
+        (("forecast", "plain.py:keyword_inputs", "--memory", "1GiB", "--on-fake", "--csv"), "largest batch, forecast"),
+        (("clocks", "plain.py:keyword_inputs", "--repeats", 10, "--json"), "host clock alone"),
+        (("plain.py:keyword_inputs", "--batch-sizes", 1, *QUICK, "--html"), "Fastest batch"),
+    ],
+)
+def test_a_file_that_cannot_be_written_costs_neither_the_result_nor_the_others(folder, asked, shown):
+    other = () if asked[0] == "forecast" else ("--md", "all.md")
+    ran = run(folder, *asked, "/dev/full", *other)
+
+    assert ran.status == 2
+    assert shown in ran.out
+    assert "cannot write /dev/full: No space left on device" in ran.err
+    assert "Traceback" not in ran.err
+    assert not other or (folder / "all.md").stat().st_size
+
+
+def test_the_command_that_closes_a_pipe_early_is_still_told_what_was_not_written(folder):
+    asked = shlex.join([*command(), "report", *["old.json"] * 300, "--csv", "/dev/full"])
+    done = subprocess.run(
+        ["bash", "-c", f"{asked} | true"], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+
+    assert "cannot write /dev/full" in done.stderr
+
+
+def test_a_table_for_the_standard_output_is_added_to_what_that_is(folder):
+    asked = shlex.join([*command(), "report", "old.json", "--csv", "/dev/stdout"])
+    subprocess.run(["bash", "-c", f"echo before >> log; {asked} >> log"], cwd=folder, env=ENVIRONMENT, check=True)
+
+    log = (folder / "log").read_text()
+    assert log.startswith("before\nmodel,phase,")
+    assert "Fastest batch" in log
+
+
+def test_a_model_with_the_longest_of_names_is_measured_and_saved(folder):
+    name = "m" * 240
+    shutil.copy(MODELS / "plain.py", folder / f"{name}.py")
+    ran = run(folder, f"{name}.py:keyword_inputs", "--batch-sizes", 1, *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert [row.status for row in ran.record().rows] == ["ok"]
+    assert len(list((folder / "results").glob("*.csv"))) == 1
+
+
+def test_a_disk_without_room_for_a_record_is_said_before_anything_is_measured(folder):
+    asked = shlex.join([*command(), "plain.py:fails", "--batch-sizes", "1", *map(str, QUICK)])
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -f 1; {asked}"],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert "cannot write in results: File too large (choose another place to write to)" in done.stderr
+    assert not list((folder / "results").iterdir())
+
+
+@pytest.mark.parametrize("option", ["--output", "--csv", "--json", "--md", "--html"])
+def test_a_place_without_a_name_is_refused(folder, option):
+    ran = run(folder, "plain.py:keyword_inputs", option, "")
+
+    assert ran.status == 2
+    assert f"{option} is empty" in ran.err
+    assert not (folder / "results").exists()
+
+
+def test_a_table_of_somebody_else_beside_the_record_to_resume_is_kept(folder):
+    (folder / "old.csv").write_text("my,table\n")
+
+    assert run(folder, "--resume", "old.json").status == 2
+    assert (folder / "old.csv").read_text() == "my,table\n"
+    assert run(folder, "--resume", "old.json", "--overwrite").status == 0
+    assert (folder / "old.csv").read_text().startswith("model,phase,")
+
+
+@pytest.mark.parametrize("output", ["5", "''", "b'results'", "'a\\0b'"])
+def test_find_refuses_what_is_no_place(folder, output):
+    code = (
+        "import tputfind\n"
+        f"try: tputfind.find('plain.py:keyword_inputs', output={output})\n"
+        "except tputfind.errors.BadRequest as refusal: print(refusal)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.startswith("output ")

@@ -1,0 +1,298 @@
+"""Which files a command may write: nothing that it reads, and nothing else that is no report of this tool's."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.records import example
+
+from tputfind.comparison import compare
+from tputfind.errors import BadRequest, TputfindError
+from tputfind.forecasts import Forecasts
+from tputfind.places import Places, Source, check_places, sources_of, table_of
+from tputfind.report import compare as compared
+from tputfind.report import forecast, page, plans, plots, series, table, terminal
+from tputfind.report.kinds import NAMES, Kind, is_report
+from tputfind.sizing.answers import answers
+from tputfind.sizing.demand import read_demand
+from tputfind.spec import Spec, read_spec
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def sized(count: int):
+    demand = read_demand({"rate": "50", "slo": "1s"})
+    return answers([example()] * count, demand, [])
+
+
+def comparisons():
+    return [compare(example(), example(), force=True)]
+
+
+REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
+    "table": ("csv", lambda: table.to_csv([example()])),
+    "plans_csv": ("csv", lambda: plans.to_csv(sized(1))),
+    "forecast": ("csv", lambda: forecast.to_csv(Forecasts(Spec(model="resnet50"), None, (8,), ()))),
+    "record": ("record", lambda: example().to_json()),
+    "old_record": ("record", (GOLDEN / "schema-1.json").read_bytes),
+    "clocks": ("clocks", (RESULTS / "clocks-mobilenet_v3_large-fp32-nvidia-h200.json").read_bytes),
+    "comparison": ("comparison", lambda: compared.to_json(comparisons())),
+    "plans": ("plans", lambda: plans.to_json(sized(1))),
+    "md": ("md", lambda: terminal.to_markdown([example()])),
+    "md_of_two": ("md", lambda: terminal.to_markdown([example(), example()])),
+    "clocks_md": ("md", (GOLDEN / "clocks.md").read_bytes),
+    "comparison_md": ("md", lambda: compared.to_markdown(comparisons())),
+    "plan_md": ("md", lambda: plans.to_markdown(sized(1))),
+    "plans_md": ("md", lambda: plans.to_markdown(sized(2))),
+    "html": ("html", lambda: page.to_html([example()])),
+    **{
+        ending: (ending, lambda ending=ending: plots.image(series.throughput([example()]), ending))
+        for ending in plots.ENDINGS
+    },
+}
+OTHERS = {
+    "model.py": b"from torch import nn\n",
+    "notes.md": b"# batch | samples/s\n\n| batch | samples/s | \xc2\xb1 % |\n",
+    "prices.csv": b"device,price_per_hour,currency,source,date\n",
+    "table.csv": b"model,batch_size\nresnet50,8\n",
+    "config.json": b'{"schema": 1, "model": "x"}',
+    "plot.png": b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR",
+    "page.html": b"<!DOCTYPE html>\n<html></html>",
+    "plot.svg": b"<?xml version='1.0'?><svg><!-- tputfind --></svg>",
+    "paper.pdf": b"%PDF-1.4 tputfind",
+    "weights.pt": bytes(range(256)) * 300,
+}
+WORDS = ("csv", "json", "md", "html", "plot")
+
+
+@pytest.fixture(scope="module")
+def reports() -> dict[str, tuple[Kind, bytes]]:
+    return {name: (kind, make()) for name, (kind, make) in REPORTS.items()}
+
+
+def test_each_report_is_known_as_its_own_kind_and_as_no_other(reports, tmp_path):
+    for name, (kind, content) in reports.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+
+        assert [each for each in NAMES if is_report(path, each)] == [kind], name
+    assert {kind for kind, _ in reports.values()} == set(NAMES)
+
+
+def test_what_others_wrote_is_no_report(tmp_path):
+    for name, content in OTHERS.items():
+        (tmp_path / name).write_bytes(content)
+
+        assert not [kind for kind in NAMES if is_report(tmp_path / name, kind)], name
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@st.composite
+def layouts(draw):
+    """Files, links to them, which of them are read, and where is to be written, with or without --overwrite."""
+    names = sorted(OTHERS) + sorted(REPORTS)
+    files = draw(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True))
+    links = draw(st.dictionaries(st.sampled_from(["one", "two"]), st.tuples(st.sampled_from(files), st.booleans())))
+    places = [*files, *links, "new.csv", "./new.csv", "empty"]
+    wanted = draw(st.dictionaries(st.sampled_from(WORDS[:-1]), st.sampled_from(places), min_size=1))
+    read = draw(st.sets(st.sampled_from([*files, *links]), max_size=2))
+    return files, links, wanted, read, draw(st.booleans())
+
+
+@settings(deadline=None, max_examples=300)
+@given(layouts())
+def test_nothing_that_is_read_ever_changes_and_nothing_else_of_others_without_overwrite(reports, layout):
+    files, links, wanted, read, overwrite = layout
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "empty").touch()
+        for file in files:
+            (folder / file).write_bytes(OTHERS[file] if file in OTHERS else reports[file][1])
+        for link, (target, hard) in links.items():
+            if hard:
+                (folder / link).hardlink_to(folder / target)
+            else:
+                (folder / link).symlink_to(target)
+        before = content_of(folder)
+        places = Places(None, **{word: f"{folder}/{place}" for word, place in wanted.items()}, overwrite=overwrite)
+        sources = [Source("read", folder / one) for one in read]
+        try:
+            outputs = check_places(places, sources)
+        except BadRequest:
+            assert content_of(folder) == before
+            return
+        outputs.write({word: lambda word=word: word.encode() for word in WORDS})
+
+        after = content_of(folder)
+        assert not outputs.problems
+        for word, place in wanted.items():
+            assert after[Path(place).name] == word.encode()
+        written = {os.path.realpath(folder / place) for place in wanted.values()}
+        for file, content in before.items():
+            if file in read or os.path.realpath(folder / file) not in written:
+                assert after[file] == content
+            elif not overwrite and content:
+                word = next(
+                    w
+                    for w, place in wanted.items()
+                    if os.path.realpath(folder / place) == os.path.realpath(folder / file)
+                )
+                path = folder / "copy"
+                path.write_bytes(content)
+                assert is_report(path, "record" if word == "json" else word)
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("ds2.py:Plain", {}),
+        ("saved.pt2", {}),
+        ("resnet18", {"weights": "w.pth"}),
+        ("timm:vit", {"weights": "w.pth"}),
+        ("hf:config.json", {}),
+        ("hf:llama", {}),
+        ("package.inner.models:make", {}),
+    ],
+)
+def test_the_files_of_a_model_are_known_to_be_read(tmp_path, monkeypatch, model, options):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "package" / "inner").mkdir(parents=True)
+    (tmp_path / "llama").mkdir()
+    names = ("ds2.py", "saved.pt2", "w.pth", "config.json", "llama/model.safetensors", "package/inner/models.py")
+    for name in names:
+        (tmp_path / name).write_bytes(b"content")
+    (tmp_path / "package" / "__init__.py").touch()
+
+    read = {source.path.resolve() for source in sources_of([read_spec(model, options)])}
+
+    own = {"ds2.py:Plain": 0, "saved.pt2": 1, "hf:config.json": 3, "hf:llama": 4, "package.inner.models:make": 5}
+    place = tmp_path / names[own.get(model, 2)]
+    assert place.resolve() in read
+    with pytest.raises(BadRequest, match="would be written over"):
+        check_places(Places(None, csv=str(place), overwrite=True), sources_of([read_spec(model, options)]))
+
+
+def test_a_package_whose_folders_are_no_packages_is_looked_for_without_harm(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a" / "b").mkdir(parents=True)
+
+    for model in ("a.b.c:make", "missing:make", ".x:make", "os.path:join", "torch.nn:Linear"):
+        sources_of([read_spec(model, {})])
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("", "--csv is empty"),
+        ("a\nb", "cannot be shown"),
+        ("a\0b", "cannot be shown"),
+        ("a\x1b[31mb", "cannot be shown"),
+        ("x" * 300, "File name too long"),
+        ("loop", "Too many levels of symbolic links"),
+        ("file/table.csv", "Not a directory"),
+        ("folder", "it is a folder"),
+        ("folder/", "it is a folder"),
+        ("to_folder", "it is a folder"),
+        ("/proc/none/table.csv", "cannot write in /proc/none"),
+        ("/dev/fd/987", "Bad file descriptor"),
+    ],
+)
+def test_a_place_that_cannot_be_written_to_is_said_in_one_line(tmp_path, monkeypatch, place, message):
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    Path("file").write_text("mine")
+    Path("folder").mkdir()
+    Path("to_folder").symlink_to("folder")
+
+    with pytest.raises(BadRequest) as refused:
+        check_places(Places(None, csv=place))
+
+    assert message in refused.value.message
+    assert "\n" not in refused.value.message
+    assert "\x1b" not in refused.value.message
+
+
+def test_a_link_to_nothing_a_long_name_and_a_device_are_written(tmp_path):
+    (tmp_path / "link.csv").symlink_to("real.csv")
+    long = tmp_path / ("x" * 251 + ".csv")
+    outputs = check_places(Places(None, csv=str(tmp_path / "link.csv"), md=str(long), json="/dev/null"))
+
+    outputs.write({"csv": lambda: b"a", "md": lambda: b"b", "json": lambda: b"c"})
+
+    assert not outputs.problems
+    assert ((tmp_path / "real.csv").read_bytes(), long.read_bytes()) == (b"a", b"b")
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_folder_that_is_made_for_one_output_is_not_in_another_ones_place(tmp_path):
+    with pytest.raises(BadRequest, match="it is a folder"):
+        check_places(Places(None, csv=f"{tmp_path}/a", md=f"{tmp_path}/a/b.md"))
+
+
+def test_one_output_that_fails_costs_no_other(tmp_path):
+    def fails() -> bytes:
+        raise TypeError("of a library's")
+
+    def refuses() -> bytes:
+        raise BadRequest("not this")
+
+    places = Places(None, csv=f"{tmp_path}/a", json=f"{tmp_path}/b", md=f"{tmp_path}/c", html="/dev/full")
+    outputs = check_places(places)
+    outputs.write({"csv": fails, "json": refuses, "html": lambda: b"d", "md": lambda: b"c"})
+
+    assert outputs.saved == [f"{tmp_path}/c"]
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    defect, refusal, full = outputs.problems
+    assert (defect.exit_code, refusal.message) == (1, "not this")
+    assert "fails" in defect.traceback
+    assert os.strerror(errno.ENOSPC) in full.message
+
+
+def test_a_file_that_comes_while_the_run_goes_on_is_kept(tmp_path):
+    place = tmp_path / "table.csv"
+    outputs = check_places(Places(None, csv=str(place)))
+    place.write_text("somebody's work")
+
+    outputs.write({"csv": lambda: b"model"})
+
+    assert place.read_text() == "somebody's work"
+    assert isinstance(outputs.problems[0], TputfindError)
+
+
+def test_the_record_of_the_run_itself_is_not_replaced_by_another_output(tmp_path):
+    record = tmp_path / "resnet50.json"
+    outputs = check_places(Places(None, md=str(record), json=str(tmp_path / "link"), overwrite=True))
+    record.write_bytes(b"record")
+    (tmp_path / "link").symlink_to(record)
+    outputs.protect([Source("the record of this run", record)])
+
+    outputs.write({"md": lambda: b"| batch |", "json": lambda: b"record"})
+
+    assert record.read_bytes() == b"record"
+    assert outputs.saved == [str(tmp_path / "link")]  # which holds it already
+    assert len(outputs.problems) == 1
+
+
+def test_the_table_beside_a_record_is_replaced_only_if_it_is_ours(tmp_path, reports):
+    record, beside = tmp_path / "cut.json", tmp_path / "cut.csv"
+    for content, refused in ((b"my,own\n1,2\n", True), (reports["table"][1], False), (b"", False)):
+        beside.write_bytes(content)
+        if refused:
+            with pytest.raises(BadRequest, match=r"the record's CSV .* no CSV of tputfind's"):
+                check_places(Places(None), table=table_of(record))
+        else:
+            check_places(Places(None), table=table_of(record))
+    check_places(Places(None, csv=str(beside)), table=table_of(record))
+    with pytest.raises(BadRequest, match="same file"):
+        check_places(Places(None, md=str(beside)), table=table_of(record))
