@@ -3,10 +3,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 NO_DEVICE = "no CUDA device here"
 NO_BROWSER = "no browser here"
 GOLDEN = Path(__file__).parent / "golden"
+
+# How long one example takes is up to the machine: a stall of a moment is no failure.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

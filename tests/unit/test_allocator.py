@@ -30,7 +30,7 @@ LIMITS = st.one_of(st.just(math.inf), st.integers(0, 600 * MIB))
 
 
 def runs(*, kinds=KINDS, limits=LIMITS):
-    many = settings(max_examples=150, deadline=None)
+    many = settings(max_examples=150)
     return lambda test: many(given(steps=STEPS, kind=st.sampled_from(kinds), limit=limits)(test))
 
 

@@ -362,7 +362,7 @@ def check_sense(sentences) -> None:
             assert float(ratio) > 1, sentence
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.sampled_from(["cuda:0", "cpu"]).flatmap(lambda device: st.tuples(st.just(device), cells_of(device))))
 def test_whatever_the_figures_are_the_sentences_make_sense(drawn):
     device, cells = drawn
@@ -376,7 +376,7 @@ def test_whatever_the_figures_are_the_sentences_make_sense(drawn):
         assert any(sentence.startswith("The host clock alone sees") for sentence in sentences)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.sampled_from(["cuda:0", "cpu"]), st.data())
 def test_whatever_a_pipeline_takes_the_sentences_make_sense(device, data):
     environment = msgspec.structs.replace(example().environment, device=device)

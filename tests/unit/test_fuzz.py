@@ -63,7 +63,7 @@ def mutated(draw) -> bytes:
     return json.dumps(record).encode()
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=400)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=400)
 @given(mutated() | st.binary(max_size=200) | st.integers(0, 3000).map(lambda end: example().to_json()[:end]))
 def test_a_mutated_record_is_refused_in_one_line_or_can_be_shown(data):
     try:
@@ -96,7 +96,7 @@ def test_any_options_make_a_spec_or_are_refused_with_all_that_is_wrong(options, 
     assert isinstance(spec, Spec)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sampled_from(sorted(_OPTIONS)), WORDS)
 def test_an_option_that_is_wrong_ends_the_command_with_2_and_writes_nothing(option, word):
     """--resume names no file, so that a right one ends it too, before anything is started."""

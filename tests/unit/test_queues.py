@@ -8,7 +8,7 @@ import math
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tputfind.sizing import formulas
@@ -52,7 +52,6 @@ def every_way(times, device_count, cap, batcher, wait_ms):
 
 
 @given(arrivals, devices, caps, st.sampled_from(BATCHERS), waits)
-@settings(deadline=None)
 def test_every_request_is_answered_once_and_no_sooner_than_its_batch_takes(times, device_count, cap, batcher, wait_ms):
     for served in every_way(times, device_count, cap, batcher, wait_ms):
         latency_ms = served.done_ms - np.array(times)
@@ -68,7 +67,6 @@ def test_every_request_is_answered_once_and_no_sooner_than_its_batch_takes(times
 
 
 @given(arrivals, caps, servers, waits)
-@settings(deadline=None)
 def test_of_one_device_all_the_ways_to_queue_are_one(times, cap, batcher, wait_ms):
     ways = [served.done_ms for served in every_way(times, 1, cap, batcher, wait_ms)]
     ways.append(by_rule(times, 1, cap, spans(cap), rule_of(batcher, wait_ms)).done_ms)
@@ -77,7 +75,6 @@ def test_of_one_device_all_the_ways_to_queue_are_one(times, cap, batcher, wait_m
 
 
 @given(arrivals, devices, caps)
-@settings(deadline=None)
 def test_the_fast_way_of_the_greedy_batcher_is_its_rule(times, device_count, cap):
     fast = greedy(times, device_count, cap, spans(cap))
     plain = by_rule(times, device_count, cap, spans(cap), rule_of("greedy", 0.0))
@@ -128,7 +125,6 @@ def test_without_a_window_all_that_waits_is_got_one_by_one():
 
 
 @given(arrivals, devices, caps, st.integers(0, 30).map(lambda halves: halves / 2), st.integers(1, 40))
-@settings(deadline=None)
 def test_no_more_requests_are_got_than_there_is_time_for(times, device_count, cap, wait_ms, tenths):
     get_ms = tenths / 10
     served = Getters(device_count, cap, spans(cap), wait_ms, get_ms).serve(times)

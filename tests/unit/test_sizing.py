@@ -77,7 +77,7 @@ rates = st.floats(300, 8_000)
 
 
 @given(slopes, intercepts, rates, st.floats(2.5, 8), st.floats(1.3, 3))
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 def test_a_tighter_target_never_needs_fewer_devices(slope_ms, intercept_ms, rate, times, looser):
     one = record(slope_ms, intercept_ms)
     slo = times * (intercept_ms + slope_ms) * 1.5
@@ -86,7 +86,7 @@ def test_a_tighter_target_never_needs_fewer_devices(slope_ms, intercept_ms, rate
 
 
 @given(slopes, intercepts, rates, st.floats(3, 8), st.floats(1.1, 3))
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 def test_a_higher_rate_never_needs_fewer_devices(slope_ms, intercept_ms, rate, times, more):
     one = record(slope_ms, intercept_ms)
     slo = times * (intercept_ms + slope_ms) * 1.5
@@ -95,7 +95,7 @@ def test_a_higher_rate_never_needs_fewer_devices(slope_ms, intercept_ms, rate, t
 
 
 @given(slopes, intercepts, rates, st.floats(3, 8), st.sampled_from([(0.0, 1.0), (1.0, 2.0), (1.5, 4.0)]))
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 def test_a_burstier_stream_never_needs_fewer_devices(slope_ms, intercept_ms, rate, times, burstiness):
     one = record(slope_ms, intercept_ms)
     slo = times * (intercept_ms + slope_ms) * 1.5
