@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -114,6 +115,24 @@ def test_max_batch_100_never_tries_101():
     find_edge(ask, Oracle(10**6), granularity=1, max_batch=100)
 
     assert ask.asked == [1, 2, 4, 8, 16, 32, 64, 100]
+
+
+@pytest.mark.parametrize(
+    ("edge", "options", "asked"),
+    [
+        (20, {}, "1 2 4 8 16 32 24 20 22 21"),
+        (100, {"max_batch": 120}, "1 2 4 8 16 32 64 120 92 106 99 102 100 101"),
+        (20, {"first": 61}, "61 1 2 4 8 16 38 27 21 18 19 20"),
+        (20, {"first": 20}, "20 40 30 25 22 21"),
+        (60, {"first": 30, "granularity": 8}, "24 48 96 72 56 64"),
+    ],
+)
+def test_these_batches_are_asked_about_in_this_order(edge, options, asked):
+    oracle = Oracle(edge)
+
+    find_edge(oracle, Oracle(edge), **{"granularity": 1, "max_batch": NO_CAP, **options})
+
+    assert " ".join(map(str, oracle.asked)) == asked
 
 
 @given(edge=st.integers(0, 300), granularity=st.integers(1, 20))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import math
 import random
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from support.searches import SEARCHES
 
 from tputfind.record import Failure, Trial
-from tputfind.search.edge import find_edge
+from tputfind.search.edge import _Search, find_edge
 from tputfind.search.expect import (
     Alternation,
     Known,
@@ -95,6 +96,104 @@ def test_a_forecast_at_random_costs_no_more_than_twice_the_trials_and_two(edge, 
 
     assert found.largest_batch == edge
     assert len(oracle.asked) <= most(edge)
+
+
+def asked_at_the_most(edge: int, first: int | None, cap: int = 20) -> int:
+    """How often a batch is asked about where whoever forecasts knows the edge and does the worst that can be done."""
+    known: dict[tuple[int, ...], int] = {}
+
+    def left(search: _Search) -> int:
+        state = (search.passes, search.fails_at, search._credit, search._forecast is None, search._guess or 0)
+        if state not in known:
+            known[state] = max(1 + left(after) if after else 0 for after in answered(search))
+        return known[state]
+
+    def answered(search: _Search):
+        for size in [None, *range(search.passes, search.fails_at + 4)]:
+            after = copy.copy(search)
+            after.failed, after._passed = search.failed.copy(), search._passed.copy()
+            after._forecast = after._forecast and (lambda passes, fails, size=size: size)
+            unit = after.next(linear=False)
+            if unit is not None:
+                after.learn(unit, None if unit <= edge else "memory")
+            yield None if unit is None else after
+
+    return left(_Search(cap, 1, useless(edge), first or 0))
+
+
+@pytest.mark.parametrize("first", [None, 1, 9])
+def test_the_worst_of_all_forecasts_costs_twice_the_trials_and_two_and_no_more(first):
+    costs = {edge: asked_at_the_most(edge, first) for edge in range(1, 9)}
+
+    assert all(cost <= most(edge) for edge, cost in costs.items())
+    assert [costs[edge] for edge in (1, 2, 4)] == [most(edge) for edge in (1, 2, 4)]
+
+
+def ahead(passes, fails):
+    """Three times what passes, and 5; of what fails the last before."""
+    return fails - 1 if fails else 3 * passes + 5
+
+
+def from_100_down_and_then_60(passes, fails):
+    return 60 if (passes, fails) == (20, None) else (fails or 101) - 1
+
+
+@pytest.mark.parametrize(
+    ("forecast", "cap", "asked"),
+    [
+        # It loses its credit and waits for a step of doubling or bisection, again and again.
+        (from_100_down_and_then_60, 100, "100 1 99 2 98 4 97 8 96 16 95 32 31 23 22 19 21 20 60"),
+        (lambda passes, fails: passes, 100, "1 2 3 4 5 10 11 22 12 17 18 20 21"),
+        # What doubles earns credit, to be lost later.
+        (ahead, 100, "5 20 65 64 63 62 61 40 39 29 28 24 23 21"),
+        (ahead, 30, "5 20 30 29 28 27 26 23 22 21"),
+        (lambda passes, fails: 2 * passes, 100, "1 2 4 8 16 32 31 30 29 28 27 26 25 20 24 22 21 40"),
+    ],
+)
+def test_a_forecast_is_asked_as_long_as_it_has_credit(forecast, cap, asked):
+    oracle = Oracle(20)
+
+    find_edge(oracle, Oracle(20), granularity=1, max_batch=cap, forecast=forecast)
+
+    assert " ".join(map(str, oracle.asked)) == asked
+
+
+def test_a_forecast_without_credit_of_its_own_is_no_reason_to_look_beyond_the_edge():
+    oracle = Oracle(0)
+
+    def forecast(passes, fails):
+        return 42 if oracle.asked else 49
+
+    find_edge(oracle, Oracle(0), granularity=1, max_batch=50, forecast=forecast)
+
+    assert oracle.asked == [49, 1]
+
+
+@pytest.mark.parametrize(("cap", "asked"), [(39, [20, 21]), (40, [20, 21, 40]), (41, [20, 21, 40])])
+def test_a_look_beyond_the_edge_goes_as_far_as_the_cap(cap, asked):
+    oracle = Oracle(20)
+
+    def forecast(passes, fails):
+        return 40 if 21 in oracle.asked else 20
+
+    find_edge(oracle, Oracle(20), granularity=1, max_batch=cap, forecast=forecast)
+
+    assert oracle.asked == asked
+
+
+def test_a_look_beyond_the_edge_earns_no_credit():
+    asked = []
+
+    def ask(batch_size):
+        asked.append(batch_size)
+        return None if batch_size <= 10 or 30 <= batch_size <= 37 else "memory"
+
+    def forecast(passes, fails):
+        return (fails or 101) - 1 if passes >= 30 else 30 if 11 in asked else 10
+
+    find_edge(ask, lambda batch_size: None, granularity=1, max_batch=100, forecast=forecast)
+
+    assert asked == [10, 11, 30, 100, 99, 98, 97, 63, 62, 46, 45, 37, 44, 40, 39, 38]
 
 
 @given(edge=st.integers(1, 100_000))
@@ -221,6 +320,21 @@ def test_where_larger_batches_fit_again_a_forecast_that_knows_leads_to_the_large
 
     assert (found.largest_batch, found.fails_at) == (929, 930)
     assert {929, 930} <= set(asked.asked)
+
+
+def test_a_look_beyond_the_edge_that_fits_is_followed_by_the_forecast_too():
+    oracle = Oracle(0)
+
+    def ask(batch_size):
+        oracle(batch_size)
+        return None if batch_size <= 816 or 896 <= batch_size <= 929 else "memory"
+
+    def forecast(passes, fails):
+        return 929 if 817 in oracle.asked else 816
+
+    find_edge(ask, lambda batch_size: None, granularity=1, max_batch=NO_CAP, forecast=forecast)
+
+    assert oracle.asked == [816, 817, 929, 930]
 
 
 @given(edge=st.integers(1, 100_000), beyond=st.integers(1, 200_000))
