@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.records import example
 
-from tputfind.comparison import compare
+from tputfind.comparison import Judgement, compare
 from tputfind.errors import BadRequest
-from tputfind.record import Failure, Health, Row, Timing
+from tputfind.record import Edge, Failure, Health, Row, Timing
 from tputfind.stats import ratio_interval
 
 replace = msgspec.structs.replace
@@ -213,6 +213,136 @@ def test_settings_of_the_allocator_are_the_same_in_any_order(one, other):
     here, there = (replace(old, environment=replace(old.environment, allocator_conf=conf)) for conf in (one, other))
 
     assert compare(here, there).verdict == "same"
+
+
+def judged(ratio, low, high):
+    return Judgement(old_batch=8, new_batch=8, ratio=ratio, low=low, high=high, verdict="ambiguous")
+
+
+def test_what_is_slower_by_more_than_a_share_is_so_only_where_the_interval_excludes_that_it_is_as_fast():
+    old, new = record(steady(8, 20, spread=0.1)), record(steady(8, 24, spread=0.1))
+    found = compare(old, new)
+
+    assert found.best.ratio < 0.9
+    assert found.slower_than(0.03) == []
+    assert found.may_be_slower_than(0.03) == list(found.rows)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "slower", "may_be"),
+    [
+        (0.9, 0.85, 0.95, True, True),
+        (0.9, 0.85, 1.0, False, True),
+        (0.97, 0.96, 0.98, False, True),  # by the share, and not by more
+        (0.98, 0.97, 0.99, False, False),
+        (0.99, 0.9, 1.1, False, True),
+        (1.5, 1.4, 1.6, False, False),
+        (0.9, None, None, False, True),
+        (None, None, None, False, True),
+    ],
+)
+def test_slower_by_3_percent_is_certain_possible_or_excluded(ratio, low, high, slower, may_be):
+    one = judged(ratio, low, high)
+
+    assert one.slower_than(1 - 0.97) is slower
+    assert one.may_be_slower_than(1 - 0.97) is may_be
+
+
+def test_a_row_that_is_certainly_slower_is_not_told_as_one_that_may_be():
+    found = compare(record(steady(1, 10), steady(2, 5)), record(steady(1, 20), steady(2, 5)))
+
+    assert [one.new_batch for one in found.slower_than(0.03)] == [1]
+    assert found.may_be_slower_than(0.03) == []
+
+
+def test_rows_beyond_the_largest_batch_of_the_new_record_are_lost():
+    def up_to(largest, *rows, limited_by="memory", **changes):
+        edge = Edge(largest_batch=largest, limited_by=limited_by, fails_at=largest + 1)
+        return replace(record(*rows), edge=edge, **changes)
+
+    failed = Row(batch_size=32, failure=Failure(kind="out_of_memory", message="no"))
+    old = up_to(64, steady(64, 80), steady(16, 30), steady(8, 20), failed)
+    found = compare(old, up_to(15, steady(8, 20)))
+
+    assert [(one.old_batch, one.lost, one.new_per_s) for one in found.rows] == [
+        (8, False, pytest.approx(400)),
+        (16, True, None),
+        (64, True, None),
+    ]
+    assert found.rows[1].old_per_s == pytest.approx(16 / 0.030)
+    assert found.rows[1].reason == "beyond the largest batch of NEW, 15 (memory)"
+    assert found.slower_than(0.5) == [found.rows[1], found.rows[2]]
+
+    limited = replace(old.spec, memory_limit_bytes=2**30)
+    tried = Row(batch_size=64, failure=Failure(kind="died", message="no"))
+    for new in (
+        up_to(15, steady(8, 20), limited_by="cap"),
+        up_to(15, steady(8, 20), limited_by="latency"),
+        up_to(15, steady(8, 20), spec=limited),
+        up_to(64, steady(8, 20)),
+        record(steady(8, 20)),
+    ):
+        assert [one.old_batch for one in compare(old, new).rows] == [8]
+    assert [one.reason for one in compare(old, up_to(16, steady(8, 20), tried)).rows if one.lost] == ["died in NEW"]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "tolerance", "verdict"),
+    [
+        (1.0068, 0.01, "same"),
+        (1.0075, 0.01, "faster"),
+        (1 / 1.0068, 0.01, "same"),
+        (1 / 1.0075, 0.01, "slower"),
+        (1.0012, 0.003, "ambiguous"),
+        (1.01, 0.02, "same"),
+    ],
+)
+def test_rates_that_repeat_to_two_permille_are_the_same_within_the_tolerance(ratio, tolerance, verdict):
+    """Of processes that do not differ the ratio is known to the root of 2 times 0.2 %, either rate's share."""
+    old, new = (record(row(8, *[[ms] * 20] * 3)) for ms in (20.0, 20.0 / ratio))
+
+    assert compare(old, new, tolerance=tolerance).verdict == verdict
+
+
+def test_a_tolerance_is_to_be_above_what_a_ratio_repeats_to():
+    old = record(steady(8, 20))
+
+    assert compare(old, old, tolerance=0.0029).tolerance == 0.0029
+    with pytest.raises(BadRequest, match=r"above 0\.28%"):
+        compare(old, old, tolerance=0.0028)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        (1900, 1870, ""),
+        (1900, 1852, "SM clock 1900 and 1852 MHz"),
+        (1852, 1900, "SM clock 1852 and 1900 MHz"),
+        (1900, None, ""),
+        (None, 1900, ""),
+    ],
+)
+def test_clocks_that_differ_by_2_percent_are_told(before, after, reason):
+    def at(mhz):
+        return record(row(8, *[[20.0] * 20, [20.01] * 20], health=Health(readings=5, sm_clock_mhz=mhz)))
+
+    assert compare(at(before), at(after)).best.reason == reason
+
+
+def test_a_record_that_was_cut_short_and_rows_that_only_one_has_are_told():
+    old, new = record(steady(8, 20), finished=None), record(steady(8, 20), steady(16, 30))
+
+    assert compare(old, new).differs == ("OLD was cut short", "only NEW has batch 16")
+    assert compare(new, old).differs == ("only OLD has batch 16", "NEW was cut short")
+
+
+def test_weights_of_one_name_are_the_same_wherever_they_lie_and_none_are_random():
+    old = record(steady(8, 20))
+    here, there, other = (replace(old, spec=replace(old.spec, weights=name)) for name in ("/a/w.pt", "/b/w.pt", "v.pt"))
+
+    assert compare(here, there).unlike == ()
+    assert compare(old, here, force=True).unlike == ("weights random and w.pt",)
+    assert compare(here, other, force=True).unlike == ("weights w.pt and v.pt",)
 
 
 spans = st.lists(st.lists(st.floats(5, 20), min_size=4, max_size=6).map(tuple), min_size=2, max_size=4)

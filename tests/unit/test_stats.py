@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import random
 import statistics
 
@@ -16,6 +17,7 @@ from tputfind.stats import (
     median_interval,
     outlier_share,
     percentile,
+    ratio_interval,
     samples_for_percentile,
     spread,
     standard_deviation,
@@ -113,6 +115,14 @@ def test_widening_adds_uncertainties_as_squares_about_the_same_middle(middle, sh
 
     assert (found.low + found.high) / 2 == pytest.approx(middle)
     assert found.half_width == pytest.approx((share**2 + more**2) ** 0.5, abs=1e-9)
+
+
+@given(st.floats(0.5, 2), st.floats(0.0001, 0.1))
+def test_what_neither_mean_shows_is_in_the_ratio_of_two_twice(ratio, share):
+    found = ratio_interval([[ratio] * 3] * 3, [[1.0] * 3] * 3, share)
+
+    assert math.log(found.high / ratio) == pytest.approx(2**0.5 * share)
+    assert math.log(ratio / found.low) == pytest.approx(2**0.5 * share)
 
 
 def test_too_few_samples_have_no_interval():
