@@ -33,6 +33,10 @@ def drifting_by_10_percent(rng):
     return [sample * (1 + 0.1 * number / 100) for number, sample in enumerate(quiet(rng))]
 
 
+def getting_faster_by_10_percent(rng):
+    return list(reversed(drifting_by_10_percent(rng)))
+
+
 def of_two_modes(rng):
     return [sample * rng.choice((1, 1.2)) for sample in quiet(rng)]
 
@@ -55,6 +59,7 @@ def kinds(*windows, steady=True, missing=0, **changes):
         (quiet, []),
         (one_batch_ten_times_slower, ["outliers"]),
         (drifting_by_10_percent, ["trend"]),
+        (getting_faster_by_10_percent, ["trend"]),
         (of_two_modes, ["spread"]),
     ],
 )
@@ -71,6 +76,7 @@ def test_the_same_faults_are_seen_in_one_of_three_processes_or_in_all(seed):
 
     assert kinds(quiet(rng), one_batch_ten_times_slower(rng), quiet(rng)) == ["outliers"]
     assert kinds(drifting_by_10_percent(rng), quiet(rng), quiet(rng)) == ["trend"]
+    assert kinds(getting_faster_by_10_percent(rng), quiet(rng), quiet(rng)) == ["trend"]
     assert kinds(of_two_modes(rng), of_two_modes(rng), of_two_modes(rng)) == ["spread"]
 
 
@@ -153,6 +159,58 @@ def test_a_throttled_row_is_kept_flagged_and_says_why():
     assert notice.cause == "the power limit"
     assert (cells["throttled"], cells["throttle_reasons"]) == (True, "power_cap")
     assert cells["samples_per_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("power_cap", "the figures are those of this limit"),
+        ("software_thermal", "better cooling would make it faster"),
+        ("hardware_slowdown", "better cooling would make it faster"),
+    ],
+)
+def test_better_cooling_is_advised_where_heat_held_the_clocks_down_for_one_percent_of_the_time(reason, advice):
+    (notice,) = [
+        notice for notice in notices.of(slowed(**{reason: 0.01, "sync_boost": 0.005})) if "clocks" in notice.seen
+    ]
+
+    assert (notice.kind, notice.batch_sizes) == ("throttled", (4,))
+    assert notice.advice.startswith(advice)
+    assert "sync boost" not in notice.cause
+    assert notice.seen.endswith("for 1% of the time, SM clock 1700 MHz at the least, of 1980")
+
+
+def test_of_several_throttled_rows_the_lowest_clock_and_the_highest_there_is_are_told():
+    def at(batch_size, share, mhz, most_mhz):
+        found = msgspec.structs.replace(
+            HEALTH, slowed={"power_cap": share}, sm_clock_mhz=mhz, sm_clock_max_mhz=most_mhz
+        )
+        timings = tuple(msgspec.structs.replace(timing, health=found) for timing in row(4, 5.0).timings)
+        return msgspec.structs.replace(row(batch_size, 5.0), timings=timings)
+
+    def seen(*rows):
+        record = msgspec.structs.replace(example(), rows=rows)
+        return next(notice.seen for notice in notices.of(record) if notice.kind == "throttled")
+
+    several = seen(at(1, 0.2, 1500.0, 1980.0), at(2, 0.5, 1300.0, 1990.0), at(4, 0.3, None, None))
+
+    assert several.endswith(": for 20% to 50% of the time, SM clock 1300 MHz at the least, of 1990")
+    assert seen(at(1, 0.2, None, 1980.0)).endswith(": for 20% of the time")
+    assert seen(at(1, 0.2, 1500.0, None)).endswith(": for 20% of the time")
+
+
+@pytest.mark.parametrize(("uuid", "schema", "told"), [("GPU-0", 5, True), (None, 5, False), ("GPU-0", 2, False)])
+def test_health_is_missed_only_of_a_gpu_and_in_records_that_could_hold_it(uuid, schema, told):
+    bare = tuple(msgspec.structs.replace(timing, health=None) for timing in row(4, 5.0).timings)
+    record = example()
+    record = msgspec.structs.replace(
+        record,
+        schema=schema,
+        rows=(msgspec.structs.replace(row(4, 5.0), timings=bare),),
+        environment=msgspec.structs.replace(record.environment, device_uuid=uuid),
+    )
+
+    assert ("health_unknown" in [notice.kind for notice in notices.of(record)]) is told
 
 
 def test_a_moment_at_a_limit_is_no_throttling():

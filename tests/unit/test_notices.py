@@ -7,9 +7,10 @@ import pytest
 from support.records import example, row
 
 from tputfind import notices
-from tputfind.record import Failure, OutputCheck, Row, Trial
+from tputfind.record import Compiled, Failure, OutputCheck, Row, Trial
 
 GIB = 2**30
+MIB = 2**20
 
 
 def kinds(record) -> dict[str, tuple[int, ...]]:
@@ -179,3 +180,248 @@ def test_a_step_whose_submission_takes_longer_with_the_batch_is_not_told_to_laun
     (notice,) = [notice for notice in notices.of(record) if notice.kind == "host_bound"]
     assert cause in notice.cause
     assert notice.batch_sizes == (1, 64)
+
+
+def told(record, kind):
+    """The notice of that kind, or None."""
+    return next((notice for notice in notices.of(record) if notice.kind == kind), None)
+
+
+def changed(row, **fields):
+    """The row with every timing changed so."""
+    timings = tuple(msgspec.structs.replace(timing, **fields) for timing in row.timings)
+    return msgspec.structs.replace(row, timings=timings)
+
+
+@pytest.mark.parametrize(("retries", "expected"), [(None, False), (0, False), (99, False), (100, True), (250, True)])
+def test_an_allocator_that_asks_again_in_every_batch_is_told_and_one_that_did_so_a_few_times_is_not(retries, expected):
+    rows = (row(1, 4.0), msgspec.structs.replace(row(4, 5.0, batches=100), allocator_retries=retries))
+    notice = told(msgspec.structs.replace(example(), rows=rows), "allocator_retries")
+
+    assert (notice is not None) is expected
+    if notice:
+        assert notice.batch_sizes == (4,)
+        assert f"asked again {retries} times" in notice.seen
+
+
+@pytest.mark.parametrize(
+    ("into_ms", "out_ms", "expected"),
+    [(4.0, 0.1, "80%"), (3.9, 3.9, None), (0.1, 6.0, "120%"), (None, None, None), (None, 5.0, "100%")],
+)
+def test_a_row_is_bound_by_its_copies_where_the_longer_way_takes_80_percent(into_ms, out_ms, expected):
+    rows = (row(1, 4.0), changed(row(8, 5.0), copy_in_ms=into_ms, copy_out_ms=out_ms))
+    notice = told(msgspec.structs.replace(example(), rows=rows), "copy_bound")
+
+    assert (notice and (notice.batch_sizes, f"takes {expected} of" in notice.seen)) == (expected and ((8,), True))
+
+
+@pytest.mark.parametrize(("graphs", "breaks", "expected"), [(1, 0, False), (2, 0, True), (1, 3, True), (3, 2, True)])
+def test_a_step_that_was_compiled_in_part_is_told(graphs, breaks, expected):
+    compiled = Compiled(seconds=1.0, graphs=graphs, breaks=breaks)
+    rows = (row(1, 4.0), changed(row(8, 5.0), compiled=compiled))
+    notice = told(msgspec.structs.replace(example(), rows=rows), "graph_breaks")
+
+    assert (notice is not None) is expected
+    if notice:
+        assert notice.batch_sizes == (8,)
+        assert notice.seen.endswith(f"graphs made: {graphs}")
+
+
+def test_latencies_too_few_for_the_percentile_that_a_limit_is_set_for_are_told():
+    record = example()
+    rows = (changed(row(1, 4.0), latency_ms=(1.0,) * 99), changed(row(4, 4.0), latency_ms=(1.0,) * 98), row(8, 4.0))
+    record = msgspec.structs.replace(record, rows=rows)
+    notice = told(record, "few_latency_samples")
+
+    assert record.spec.percentile == 99
+    assert notice.batch_sizes == (1, 4)
+    assert notice.cause == "it needs 100 latency batches, and they were 98"
+    free = msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, slo_ms=None))
+    assert told(free, "few_latency_samples") is None
+
+
+def test_what_is_advised_against_python_that_sets_the_pace_is_of_the_mode_and_the_phase():
+    def advice(**fields):
+        record = msgspec.structs.replace(example(), rows=(row(1, 4.0, enqueue_ms=3.2),))
+        record = msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, **fields))
+        return told(record, "host_bound").advice
+
+    assert "--mode cudagraph or --mode compile" in advice()
+    assert advice(mode="compile") == "take a larger batch, or --mode cudagraph"
+    assert advice(phase="train", dtype="bf16", mode="compile") == "take a larger batch, or --mode compile"
+
+
+def test_the_limit_of_a_second_is_told_only_where_it_is_the_default_that_ended_the_search():
+    def record(limited_by, limit):
+        edge = msgspec.structs.replace(example().edge, limited_by=limited_by)
+        return msgspec.structs.replace(
+            example(), edge=edge, spec=msgspec.structs.replace(example().spec, max_latency_ms=limit)
+        )
+
+    assert "(batch 6)" in told(record("latency", "auto"), "default_latency_limit").seen
+    assert told(record("memory", "auto"), "default_latency_limit") is None
+    assert told(record("latency", 500.0), "default_latency_limit") is None
+    assert told(msgspec.structs.replace(example(), edge=None), "default_latency_limit") is None
+
+
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        {"device": "cuda:0"},
+        {"limit_bytes": GIB},
+        {"limited_by": "cap"},
+        {"total_bytes": None},
+        {"free_bytes": None},
+        {},
+    ],
+)
+def test_a_search_of_the_hosts_memory_says_how_much_of_it_there_was(otherwise):
+    case = {"device": "cpu", "limit_bytes": None, "limited_by": "memory", "total_bytes": 32 * GIB} | otherwise
+    record = with_environment(
+        beside(example(), None),
+        device=case["device"],
+        memory_total_bytes=case["total_bytes"],
+        memory_free_bytes=case.get("free_bytes", 20 * GIB),
+        memory_of_others_bytes=None,
+    )
+    edge = msgspec.structs.replace(record.edge, limited_by=case["limited_by"])
+    spec = msgspec.structs.replace(record.spec, memory_limit_bytes=case["limit_bytes"])
+    notice = told(msgspec.structs.replace(record, edge=edge, spec=spec), "memory_of_others")
+
+    assert (notice is None) is bool(otherwise)
+    if notice:
+        assert notice.seen == "the search went up to 20.0 GiB, what was available of 32.0 GiB"
+    assert told(msgspec.structs.replace(record, edge=None), "memory_of_others") is None
+
+
+@pytest.mark.parametrize(
+    ("held", "before", "steady", "expected"),
+    [
+        ((0, 16 * MIB), 0, True, None),
+        ((0, 16 * MIB + 1), 0, True, "the edge are those of the moment"),
+        ((0, 16 * MIB), 0, False, "both sides of the edge were not tried"),
+        ((16 * MIB,), 16 * MIB, True, None),
+        ((16 * MIB + 1,), 16 * MIB + 1, True, "the largest batch is one for what is left"),
+        ((None,), None, False, None),
+    ],
+)
+def test_more_than_16_mib_of_others_is_told_and_less_only_where_the_edge_was_not_steady(held, before, steady, expected):
+    record = with_environment(beside(example(), *held), memory_of_others_bytes=before)
+    record = msgspec.structs.replace(record, edge=msgspec.structs.replace(record.edge, steady=steady))
+    causes = [notice.cause for notice in notices.of(record) if notice.kind.startswith("memory_of_others")]
+
+    assert len(causes) == (expected is not None)
+    assert all(expected in cause for cause in causes)
+    searched = msgspec.structs.replace(record, edge=None)
+    assert ("memory_of_others_changed" in kinds(searched)) is (held == (0, 16 * MIB + 1))
+
+
+@pytest.mark.parametrize(("others", "expected"), [(16 * MIB, True), (16 * MIB + 1, False)])
+def test_what_others_always_hold_does_not_explain_why_a_smaller_batch_failed(others, expected):
+    failure = Failure(kind="out_of_memory", message="it is full")
+    trials = tuple(Trial(batch_size=size, failure=failure, memory_of_others_bytes=others) for size in (4, 3))
+    record = msgspec.structs.replace(example(), trials=(*example().trials, *trials))
+
+    assert kinds(record).get("smaller_batches_fail") == ((3, 4) if expected else None)
+
+
+@pytest.mark.parametrize(("forecast", "fewer"), [(None, False), (5, True)])
+def test_expandable_segments_are_advised_only_where_they_were_forecast(forecast, fewer):
+    longer = [Trial(batch_size=size, steps=20, memory_of_others_bytes=0) for size in (9, 12, 10, 5)]
+    failed = Trial(batch_size=20, steps=20, failure=Failure(kind="out_of_memory", message="it is full"))
+    edge = msgspec.structs.replace(example().edge, expandable_forecast=forecast)
+    record = msgspec.structs.replace(example(), trials=(*example().trials, *longer, failed), edge=edge)
+    notice = told(record, "larger_batches_fit")
+
+    assert notice.batch_sizes == (12,)
+    assert ("--allocator expandable" in notice.advice) is fewer
+
+
+@pytest.mark.parametrize(("forecast", "expected"), [(104, False), (105, True)])
+def test_memory_in_pieces_is_told_from_five_percent_more_on_and_of_the_limit_that_was_set(forecast, expected):
+    edge = msgspec.structs.replace(
+        example().edge, largest_batch=100, expandable_forecast=forecast, memory_limit_bytes=8 * GIB
+    )
+    record = msgspec.structs.replace(example(), edge=edge, rows=(row(100, 5.0),))
+    notice = told(record, "fragmentation")
+
+    assert (notice and "100 MiB of 8.0 GiB" in notice.seen) == (expected or None)
+    unknown = msgspec.structs.replace(row(100, 5.0), peak_allocated_bytes=None)
+    assert told(msgspec.structs.replace(record, rows=(unknown,)), "fragmentation") is None
+    assert told(msgspec.structs.replace(record, rows=(row(1, 5.0),)), "fragmentation") is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "eager"),
+    [
+        ("compile", "unsupported", True),
+        ("cudagraph", "wrong_output", True),
+        ("compile", "died", False),
+        ("eager", "unsupported", False),
+    ],
+)
+def test_eager_mode_is_advised_where_another_may_be_the_reason(mode, kind, eager):
+    assert (notices.advice(kind, mode) == "--mode eager runs the model as it is") is eager
+
+
+def failed(kind, message="it is said so"):
+    return Failure(kind=kind, message=message)
+
+
+def test_failures_of_one_kind_are_told_together_in_the_words_of_the_smallest_batch():
+    trials = tuple(Trial(batch_size=size, failure=failed("died", f"at {size}")) for size in (64, 16, 32))
+    notice = told(msgspec.structs.replace(example(), trials=trials, rows=()), "trial_died")
+
+    assert notice.batch_sizes == (16, 32, 64)
+    assert notice.seen.endswith(": at 16")
+    assert "ended its process" in notice.cause
+    assert notice.advice == notices.ADVICE["died"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit_bytes", "expected"),
+    [
+        ("out_of_memory", 18 * GIB, None),  # it is the lower limit's doing
+        ("died", 18 * GIB, (4,)),
+        ("out_of_memory", None, (4,)),
+        ("died", None, (4,)),
+    ],
+)
+def test_a_soak_that_ran_out_of_memory_counts_unless_it_was_under_a_lower_limit(kind, limit_bytes, expected):
+    soak = Trial(batch_size=4, steps=4, memory_limit_bytes=limit_bytes, failure=failed(kind))
+    record = msgspec.structs.replace(example(), trials=(*example().trials, soak))
+    notice = told(record, "failed_when_soaked")
+
+    assert (notice and notice.batch_sizes) == expected
+    if notice:
+        assert "the failure came later" in notice.cause
+        assert notice.advice == "do not deploy such a batch"
+    assert told(msgspec.structs.replace(record, edge=None), "failed_when_soaked").batch_sizes == (4,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "expected"),
+    [
+        ("died", 2, "failed_when_timed"),
+        ("out_of_memory", 5, "failed_when_timed"),
+        ("died", 8, None),  # its trial has said so
+        ("out_of_memory", 8, None),
+        ("died", 77, "row_died"),
+        ("out_of_memory", 77, None),
+        ("wrong_output", 8, "row_wrong_output"),
+    ],
+)
+def test_a_row_that_failed_is_told_unless_its_trial_did_or_memory_ran_out(kind, size, expected):
+    record = msgspec.structs.replace(example(), rows=(row(1, 4.0), Row(batch_size=size, failure=failed(kind))))
+    found = [notice.kind for notice in notices.of(record) if notice.batch_sizes == (size,)]
+
+    assert found == ([expected] if expected else [])
+
+
+def test_a_loss_that_is_no_number_is_told_of_training_and_outputs_of_inference():
+    check = OutputCheck(result="not_finite")
+    one = msgspec.structs.replace(example(), rows=(msgspec.structs.replace(row(4, 5.0), output=check),))
+    training = msgspec.structs.replace(one, spec=msgspec.structs.replace(one.spec, phase="train", dtype="bf16"))
+
+    assert {"loss_not_finite", "output_not_finite"} & {*kinds(training)} == {"loss_not_finite"}
+    assert {"loss_not_finite", "output_not_finite"} & {*kinds(one)} == {"output_not_finite"}
