@@ -345,6 +345,38 @@ def test_weights_of_one_name_are_the_same_wherever_they_lie_and_none_are_random(
     assert compare(here, other, force=True).unlike == ("weights w.pt and v.pt",)
 
 
+def test_a_batch_that_failed_before_is_not_lost_and_one_that_fails_in_both_is_not_told():
+    failed = Row(batch_size=16, failure=Failure(kind="died", message="no"))
+    mended = compare(record(steady(8, 20), failed), record(steady(8, 20), steady(16, 40)))
+
+    assert [(one.old_batch, one.verdict, one.lost) for one in mended.rows] == [
+        (8, "same", False),
+        (16, "not_comparable", False),
+    ]
+    assert (mended.rows[1].reason, mended.rows[1].ratio) == ("died in OLD", None)
+    assert [one.old_batch for one in compare(record(steady(8, 20), failed), record(steady(8, 20), failed)).rows] == [8]
+    assert compare(record(steady(8, 20)), record(failed)).best is None
+
+
+def test_a_batch_that_is_lost_counts_though_the_host_set_its_pace():
+    failed = Row(batch_size=8, failure=Failure(kind="died", message="no"))
+    timings = tuple(Timing(device_ms=(20.0 * near,) * 20, enqueue_ms=(20.0,) * 20) for near in (0.999, 1, 1.001))
+    found = compare(record(Row(batch_size=8, timings=timings)), record(failed))
+
+    assert [(one.lost, one.host_bound) for one in found.slower_than(0.03)] == [(True, True)]
+
+
+def test_why_rows_that_are_not_judged_alike_are_not_is_told():
+    apart = compare(record(steady(8, 20)), record(steady(16, 40)))
+    untimed = compare(record(steady(8, 20)), record(Row(batch_size=8)))
+    one_process = compare(record(steady(8, 20)), record(row(8, [20.0] * 50)))
+
+    assert apart.best.reason == "no batch size is in both"
+    assert untimed.rows[0].reason == "not timed in NEW"
+    assert one_process.rows[0].reason == "timed in one process only"
+    assert compare(record(steady(8, 20)), record(steady(8, 20))).best.reason == ""
+
+
 spans = st.lists(st.lists(st.floats(5, 20), min_size=4, max_size=6).map(tuple), min_size=2, max_size=4)
 
 

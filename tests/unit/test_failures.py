@@ -8,14 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tputfind.measure import failures
 from tputfind.measure.failures import (
     CannotRunSo,
     Circumstances,
     Passed,
     for_want_of_memory,
+    in_short,
     of_death,
     of_exception,
+    of_misuse,
     of_silence,
+    said,
 )
 from tputfind.notices import ADVICE
 from tputfind.record import FailureKind
@@ -77,6 +81,9 @@ TABLE = [
     ("out_of_memory", MemoryError(), FIRST),
     ("out_of_memory", OSError(12, "Cannot allocate memory"), FIRST),
     ("out_of_memory", RuntimeError("unable to mmap 8192 bytes: Cannot allocate memory (12)"), UNDER_A_CEILING),
+    ("out_of_memory", RuntimeError("fork: Cannot allocate memory"), UNDER_A_CEILING),
+    ("out_of_memory", RuntimeError("fork: Cannot allocate memory"), FIRST_UNDER_A_CEILING),
+    ("error", RuntimeError("fork: Cannot allocate memory"), FIRST_AND_SHORT._replace(under_a_ceiling=False)),
     ("error", RuntimeError("unable to mmap 8192 bytes: Invalid argument (22)"), FIRST),
     ("error", OSError(2, "No such file or directory"), UNDER_A_CEILING),
     # A request that the batch cannot explain is a size that overflowed; mere size is not.
@@ -87,6 +94,16 @@ TABLE = [
     ("out_of_memory", RuntimeError(CUDA_OOM.format("196.00 GiB")), Circumstances(131072, Passed(65536, 120 * GIB))),
     ("out_of_memory", RuntimeError(CUDA_OOM.format("196.00 GiB")), FIRST),
     ("out_of_memory", RuntimeError(CUDA_OOM.format("196.00 GiB")), Circumstances(131072, Passed(8, GIB))),
+    # Four times what the batch explains, and at least 1 GiB; of one that is over twice as large nothing is explained.
+    ("out_of_memory", RuntimeError(CUDA_OOM.format("8.00 GiB")), Circumstances(64, Passed(32, GIB))),
+    ("index_limit", RuntimeError(CUDA_OOM.format("8.01 GiB")), Circumstances(64, Passed(32, GIB))),
+    ("out_of_memory", RuntimeError(CUDA_OOM.format("8.01 GiB")), Circumstances(65, Passed(32, GIB))),
+    ("index_limit", RuntimeError(CUDA_OOM.format("8.01 GiB")), Circumstances(33, Passed(32, GIB))),
+    ("out_of_memory", RuntimeError(CUDA_OOM.format("1.00 GiB")), Circumstances(64, Passed(32, GIB // 100))),
+    ("index_limit", RuntimeError(CUDA_OOM.format("1.01 GiB")), Circumstances(64, Passed(32, GIB // 100))),
+    ("out_of_memory", RuntimeError(CUDA_OOM.format("800.00 GiB")), Circumstances(64, Passed(32, None))),
+    ("out_of_memory", RuntimeError(CUDA_OOM.format("1048575.00 GiB")), FIRST),
+    ("index_limit", RuntimeError(CUDA_OOM.format("1048576.00 GiB")), FIRST),
     # 32-bit limits.
     ("index_limit", RuntimeError("Expected canUse32BitIndexMath(input) && canUse32BitIndexMath(output)"), FIRST),
     ("index_limit", RuntimeError("CUDA kernel launch blocks must be positive, but got N=-2147483648"), FIRST),
@@ -204,6 +221,67 @@ def test_no_size_of_a_request_is_misread_as_another_kind_of_failure(number, unit
     failure = of_exception(RuntimeError(CUDA_OOM.format(f"{number:f} {unit}")), LARGER)
 
     assert failure.kind in ("out_of_memory", "index_limit")
+
+
+def raised_by(source: str, path: str) -> BaseException:
+    """What code of that file raises."""
+    try:
+        exec(compile(source, path, "exec"), {})
+    except Exception as error:
+        return error
+    raise AssertionError(source)
+
+
+def test_the_traceback_begins_where_the_users_code_does_and_memory_has_none():
+    own = of_exception(raised_by("def layer():\n    raise ValueError('mine')\nlayer()", "/home/u/model.py"), FIRST)
+    ours = raised_by("raise ValueError('ours')", failures.__file__)
+    ours.__traceback__ = ours.__traceback__.tb_next
+    full = of_exception(raised_by("raise MemoryError", "/home/u/model.py"), FIRST)
+
+    assert 'File "/home/u/model.py", line 2, in layer' in own.traceback
+    assert own.traceback.endswith("ValueError: mine\n")
+    assert of_exception(ours, FIRST).traceback == ""
+    assert (full.kind, full.message, full.traceback) == ("out_of_memory", "MemoryError", "")
+
+
+def test_a_traceback_and_a_message_longer_than_anybody_reads_are_cut():
+    failure = of_exception(raised_by(f"raise ValueError('{'x' * 30_000}')", "/home/u/model.py"), FIRST)
+
+    assert failure.message == f"ValueError: {'x' * 488} [...]"
+    assert 20_000 <= len(failure.traceback) <= 20_010
+    assert "\n[...]\n" in failure.traceback
+    assert in_short("x" * 500) == "x" * 500
+    assert in_short("x" * 501) == f"{'x' * 500} [...]"
+
+
+def test_nothing_that_a_terminal_would_obey_is_told():
+    failure = of_exception(ValueError("red \x1b[31m\ud800 text\nmore"), FIRST)
+
+    assert failure.message == "ValueError: red ?[31m? text"
+    assert said(KeyError()) == "KeyError"
+    assert said(ValueError("first\nsecond")) == "first"
+
+
+class Mute(ValueError):
+    def __str__(self) -> str:
+        raise RuntimeError("CUDA out of memory")
+
+
+def test_an_exception_that_cannot_be_printed_is_told_by_its_type():
+    assert (of_exception(Mute(), FIRST).kind, of_exception(Mute(), FIRST).message) == ("error", "Mute")
+
+
+def test_what_cannot_be_run_in_a_mode_is_unsupported_and_told_in_its_first_line():
+    failure = of_exception(CannotRunSo("the step cannot be captured\nbecause"), FIRST)
+
+    assert (failure.kind, failure.message) == ("unsupported", "the step cannot be captured")
+
+
+def test_a_process_that_closed_its_pipe_has_died():
+    assert of_misuse().kind == "died"
+    assert not for_want_of_memory(of_misuse())
+    assert for_want_of_memory(of_exception(MemoryError(), FIRST))
+    assert not for_want_of_memory(of_exception(ValueError("out of memory"), FIRST))
 
 
 class OfTheCompiler(RuntimeError):
