@@ -279,6 +279,34 @@ def test_from_one_trial_a_step_is_taken_to_grow_with_the_batch():
     assert expected_batch(known(fitted(10, 120, step_ms=10.0), most_ms=30.0), 10, None) == 30
 
 
+def test_a_step_takes_no_longer_than_it_may_and_exactly_as_long_will_do():
+    trials = fitted(10, 120, step_ms=10.0), fitted(20, 140, step_ms=20.0)
+
+    assert expected_batch(known(*trials, most_ms=54.9), 20, None) == 54
+    assert expected_batch(known(*trials, most_ms=55.0), 20, None) == 55
+    # The two largest tell: what smaller ones took is not on the line.
+    assert expected_batch(known(fitted(1, 100, step_ms=9.0), *trials, most_ms=55.0), 20, None) == 55
+
+
+def test_what_ends_first_of_memory_and_time_counts():
+    trials = fitted(10, 120, step_ms=10.0), fitted(20, 140, step_ms=20.0)
+
+    assert expected_batch(known(*trials, limit_bytes=200 * 2**20, most_ms=90.0), 20, None) == 50
+    assert expected_batch(known(*trials, limit_bytes=300 * 2**20, most_ms=45.0), 20, None) == 45
+    assert expected_batch(known(*trials), 20, None) is None
+
+
+def test_what_is_known_goes_before_what_is_expected():
+    failed = Trial(batch_size=64, failure=Failure(kind="out_of_memory", message=""))
+    trials = fitted(10, 120), fitted(20, 140)
+
+    # Memory is expected to end at 100, and 64 is known not to fit: beyond 20 no end is then foreseen.
+    assert expected_batch(known(*trials, limit_bytes=300 * 2**20), 20, None) == 100
+    assert expected_batch(known(*trials, failed, limit_bytes=300 * 2**20), 20, 64) is None
+    assert expected_batch(known(*trials, limit_bytes=300 * 2**20), 20, 101) == 100
+    assert expected_batch(known(*trials, limit_bytes=130 * 2**20), 20, 40) == 20
+
+
 def test_peaks_that_do_not_rise_let_expect_nothing():
     assert expected_batch(known(fitted(10, 120), fitted(20, 120), limit_bytes=2**30), 20, None) is None
 

@@ -152,6 +152,44 @@ def test_between_batch_sizes_near_each_other_the_rest_follows_a_line():
     assert allocated(other, 40, one) == 55 * MIB
 
 
+def test_a_line_that_falls_or_begins_below_nothing_is_not_followed():
+    def at(batch_size, mib):
+        return trace(("allocate", mib * MIB), batch_size=batch_size)
+
+    falls, rises_too_fast = at(83, 150), at(83, 50)
+    from_nothing = at(99, 100)  # the line is 1 MiB a sample and 1 MiB, or a little less than nothing
+
+    assert allocated(at(100, 101), 200, falls) == 101 * MIB
+    assert allocated(at(100, 101), 200, rises_too_fast) == 101 * MIB
+    assert allocated(at(100, 101), 200, from_nothing) == 201 * MIB
+
+
+def test_batch_sizes_a_factor_of_two_apart_are_no_longer_near():
+    one = trace(("allocate", 101 * MIB), batch_size=100)
+    near, far = (trace(("allocate", (1 + each) * MIB), batch_size=each) for each in (51, 50))
+
+    assert allocated(one, 1000, near) == 1001 * MIB
+    assert allocated(one, 1000, far) == 1010 * MIB  # 101 is within 5 % of twice 51
+
+
+def test_a_size_follows_the_batch_size_if_it_does_so_within_5_percent():
+    one = trace(("allocate", 101 * MIB), batch_size=100)
+    within, beyond = (trace(("allocate", int(share * 10.1 * MIB)), batch_size=10) for share in (1.04, 1.06))
+
+    assert allocated(one, 200, within) == 202 * MIB
+    assert allocated(one, 200, beyond) == 101 * MIB
+    under = trace(("allocate", int(10.1 * MIB / 1.06)), batch_size=10)
+    assert allocated(one, 200, under) == 101 * MIB
+
+
+def test_a_workspace_that_another_batch_size_did_not_have_follows_the_batch_and_what_lasts_stays():
+    other = trace(("allocate", 3 * MIB), batch_size=20, fixed=1)
+    one = trace(("allocate", 3 * MIB), ("allocate", 7 * MIB), ("release", 1), ("allocate", 9 * MIB), fixed=1)
+
+    assert allocated(one, 20, other) == (3 + 14) * MIB
+    assert allocated(one, 10, other) == (3 + 9) * MIB
+
+
 def test_between_batch_sizes_far_apart_the_rest_follows_the_batch_size_if_it_did_so_between_them():
     one = trace(("allocate", 101 * MIB), batch_size=100)
     follows, does_not = (trace(("allocate", size * MIB), batch_size=10) for size in (10, 50))

@@ -135,6 +135,7 @@ def test_smaller_batches_that_ran_out_of_memory_are_told(size, kind, others, lim
         (9, 3, 0, None, False),  # no more than a trial
         (9, 20, 0, GIB, False),  # under another limit
         (4, 20, 0, None, False),  # smaller than the largest
+        (5, 20, 0, None, False),  # the largest itself
     ],
 )
 def test_a_larger_batch_that_fits_again_for_longer_than_a_trial_is_told(size, steps, others, limit_bytes, told):

@@ -1,0 +1,178 @@
+"""The answers of a record, and what its rows say together."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from support.records import HEALTH, example, row
+
+from tputfind.record import Compiled, Edge, Failure, Health, Row, Timing, Trial
+from tputfind.summary import (
+    answers,
+    best_under,
+    compile_s,
+    fastest,
+    format_rate,
+    health,
+    host_bound,
+    knee,
+    latency_interval_ms,
+    peak_bytes,
+    rate_ratio_interval,
+    throughput_interval,
+)
+
+replace = msgspec.structs.replace
+FAILED = Row(batch_size=64, failure=Failure(kind="died", message="no"))
+
+
+def watched(*windows: tuple[int, float, Health | None], batch_size: int = 4) -> Row:
+    """A row of processes that timed so many batches of so many ms, and were watched so."""
+    timings = tuple(Timing(device_ms=(ms,) * count, health=seen) for count, ms, seen in windows)
+    return Row(batch_size=batch_size, timings=timings)
+
+
+def seen(**fields) -> Health:
+    return replace(HEALTH, **fields)
+
+
+def test_health_weighs_each_process_by_the_length_of_its_window():
+    short, long = seen(power_w=100.0, sm_clock_mhz=1000.0), seen(power_w=400.0, sm_clock_mhz=1600.0)
+    found = health(watched((10, 10.0, short), (20, 10.0, long)))
+
+    assert found.power_w == pytest.approx(300)
+    assert found.sm_clock_mhz == pytest.approx(1400)
+
+
+def test_energy_is_of_the_processes_whose_power_was_read_alone():
+    found = health(watched((10, 10.0, seen(power_w=100.0)), (30, 10.0, seen(power_w=None)), (5, 10.0, None)))
+
+    assert found.power_w == pytest.approx(100)
+    assert found.energy_mj_per_sample == pytest.approx(100 * 0.1 / (10 * 4) * 1000)
+    unread = health(watched((10, 10.0, seen(power_w=None))))
+    assert (unread.power_w, unread.energy_mj_per_sample) == (None, None)
+
+
+def test_the_highest_temperature_and_clock_limit_of_all_processes_count():
+    one = seen(temperature_c=50.0, sm_clock_max_mhz=1980.0)
+    other = seen(temperature_c=70.0, sm_clock_max_mhz=1900.0)
+    unknown = seen(temperature_c=None, sm_clock_max_mhz=None)
+    found = health(watched((10, 10.0, one), (10, 10.0, other), (10, 10.0, unknown)))
+
+    assert (found.temperature_c, found.sm_clock_max_mhz) == (70, 1980)
+
+
+def test_what_slowed_one_process_is_shared_out_over_all_that_were_watched():
+    slow = seen(slowed={"power_cap": 0.04, "sync_boost": 0.008})
+    found = health(watched((10, 10.0, slow), (30, 10.0, seen(slowed={})), (60, 10.0, None)))
+
+    assert found.slowed == {"power_cap": pytest.approx(0.01), "sync_boost": pytest.approx(0.002)}
+    assert health(watched((10, 10.0, slow))).throttled is True
+    assert health(watched((10, 10.0, seen(slowed={"power_cap": 0.01})))).throttled is True
+    assert health(watched((10, 10.0, seen(slowed={"power_cap": 0.009})))).throttled is False
+    assert health(watched((10, 10.0, None))) is None
+
+
+def test_of_equally_fast_rows_the_smallest_is_the_fastest_and_rows_that_failed_are_none():
+    rows = [row(8, 4.0), row(4, 2.0), row(1, 1.0), FAILED]
+
+    assert fastest(rows).batch_size == 4
+    assert fastest([FAILED]) is None
+    assert fastest([]) is None
+
+
+def test_the_knee_is_the_smallest_row_of_95_percent_of_the_best_and_takes_two():
+    at_95, below = row(95, 10.0), row(90, 10.0)
+
+    assert knee([below, row(100, 10.0), at_95, FAILED]).batch_size == 95
+    assert knee([row(1, 10.0), row(100, 10.0)]).batch_size == 100
+    assert knee([row(100, 10.0), FAILED]) is None
+
+
+def test_answers_are_rows_that_were_timed():
+    record = example()
+    largest = replace(record.edge, largest_batch=2)
+
+    assert [name for name, _ in answers(record)] == ["fastest", "knee", "largest", "safe"]
+    assert [name for name, _ in answers(replace(record, edge=largest, safe=None))] == ["fastest", "knee"]
+    assert {name: one.batch_size for name, one in answers(record)} == {
+        "fastest": 4,
+        "knee": 4,
+        "largest": 5,
+        "safe": 4,
+    }
+    assert [name for name, _ in answers(replace(record, edge=Edge(largest_batch=0, limited_by="memory")))][-1] == "safe"
+
+
+def test_the_best_under_a_limit_meets_it_with_its_percentile():
+    rows = [row(1, 4.0), row(8, 10.0), row(64, 20.0)]
+
+    # Latencies count up from the device time by 0.01 ms a batch.
+    assert best_under(rows, 10.5, 50).batch_size == 8
+    assert best_under(rows, 10.4951, 50).batch_size == 8
+    assert best_under(rows, 10.49, 50).batch_size == 1
+    assert best_under(rows, 3.0, 50) is None
+    assert best_under([row(1, 4.0, batches=99)], 100.0, 99) is None
+
+
+def test_a_row_is_host_bound_from_80_percent_on_and_unknown_without_samples():
+    assert host_bound(row(1, 10.0, enqueue_ms=8.0)) is True
+    assert host_bound(row(1, 10.0, enqueue_ms=7.99)) is False
+    assert host_bound(Row(batch_size=1, timings=(Timing(device_ms=(1.0,)),))) is None
+    assert host_bound(Row(batch_size=1, timings=(Timing(enqueue_ms=(1.0,)),))) is None
+
+
+def test_memory_is_what_is_resident_on_the_host_and_what_is_reserved_on_a_card():
+    record, one = example(), row(8, 4.0)
+    host = replace(record, environment=replace(record.environment, device="cpu"))
+
+    assert peak_bytes(record, one) == 8 * 2**21
+    assert peak_bytes(host, one) == 8 * 2**20
+
+
+def test_compiling_took_as_long_as_in_the_process_that_did_it_first():
+    def compiled(seconds):
+        return Compiled(seconds=seconds, graphs=1)
+
+    one = Row(batch_size=4, timings=tuple(Timing(compiled=each) for each in (compiled(2.0), None, compiled(1.0))))
+    trials = (Trial(batch_size=4, compiled=compiled(30.0)), Trial(batch_size=8, compiled=compiled(90.0)))
+
+    assert compile_s(replace(example(), trials=trials), one) == 30
+    assert compile_s(replace(example(), trials=()), one) == 2
+    assert compile_s(replace(example(), trials=()), row(4, 1.0)) is None
+
+
+def test_the_interval_of_a_row_without_noise_is_what_figures_repeat_to():
+    one = row(8, 10.0)
+    interval, latency = throughput_interval(one), latency_interval_ms(one)
+
+    assert interval == pytest.approx((800 * 0.998, 800 * 1.002))
+    assert latency.low < 10.495 * 0.998 < 10.495 * 1.002 < latency.high
+    assert throughput_interval(FAILED) is None
+    assert latency_interval_ms(FAILED) is None
+    assert latency_interval_ms(replace(one, failure=FAILED.failure)) is None
+
+
+def test_an_interval_ends_at_nothing():
+    """Two processes a factor apart: their mean is known to no better than many times itself."""
+    wild = Row(batch_size=1, timings=(Timing(device_ms=(1.0,) * 9, latency_ms=(1.0,) * 9),) * 1)
+    wild = replace(wild, timings=(*wild.timings, Timing(device_ms=(99.0,) * 9, latency_ms=(99.0,) * 9)))
+
+    assert throughput_interval(wild).low == 0
+    assert latency_interval_ms(wild).low == 0
+
+
+def test_the_ratio_of_two_rates_is_of_samples_and_not_of_batches():
+    one, other = (
+        Row(batch_size=size, timings=(Timing(device_ms=(ms,) * 9),) * 3) for size, ms in ((8, 10.0), (2, 5.0))
+    )
+    interval = rate_ratio_interval(one, other)
+
+    assert interval.low < 2 < interval.high
+    assert interval.low * interval.high == pytest.approx(4)
+    assert rate_ratio_interval(row(1, 1.0), row(1, 1.0)) is None
+
+
+def test_a_rate_is_printed_with_the_digits_that_are_known():
+    assert format_rate(FAILED) == ""
+    assert format_rate(row(8, 6.54321)) == "1223"
