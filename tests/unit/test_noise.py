@@ -41,14 +41,14 @@ def of_two_modes(rng):
     return [sample * rng.choice((1, 1.2)) for sample in quiet(rng)]
 
 
-def kinds(*windows, steady=True, missing=0, **changes):
+def kinds(*windows, steady=True, missing=0, finished="2026-11-20T12:01:00+00:00", **changes):
     """The kinds of notices about noise that a record with a row of these windows has, one process each."""
     timings = tuple(
         Timing(device_ms=tuple(window), latency_ms=(1.0,) * 100, health=HEALTH, steady=steady) for window in windows
     )
     spec = msgspec.structs.replace(example().spec, processes=len(windows) + missing, **changes)
     only = msgspec.structs.replace(row(4, 5.0), timings=timings)
-    found = notices.of(msgspec.structs.replace(example(), spec=spec, rows=(only,)))
+    found = notices.of(msgspec.structs.replace(example(), spec=spec, rows=(only,), finished=finished))
     return [notice.kind for notice in found if notice.kind in OF_NOISE]
 
 
@@ -107,6 +107,56 @@ def test_a_process_that_did_not_settle_is_told_unless_its_trend_is():
 
     assert kinds(quiet(rng), steady=False) == ["not_settled"]
     assert kinds(drifting_by_10_percent(rng), steady=False) == ["trend"]
+
+
+def flat(ms=10.0, count=100):
+    return [ms] * count
+
+
+def scattered(deviation):
+    """A hundred samples with this spread, in no order that would be a trend."""
+    step = 1.349 * deviation
+    return [10 * (1 + step * (number % 2 - 0.5)) for number in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [
+        ([[*flat(count=99), 10 * (1 + 100 * 0.0099)]], []),
+        ([[*flat(count=99), 10 * (1 + 100 * 0.0101)]], ["outliers"]),
+        ([[10 * (1 + 0.019 * (number // 10) / 8.5) for number in range(100)]], []),
+        ([[10 * (1 + 0.021 * (number // 10) / 8.0) for number in range(100)]], ["trend"]),
+        ([scattered(0.049)] * 3, []),
+        ([scattered(0.051)] * 3, ["spread"]),
+        ([scattered(0.051), flat(), flat()], []),  # one of three
+    ],
+)
+def test_each_sign_of_noise_is_told_from_its_own_share_on(windows, expected):
+    assert kinds(*windows) == expected
+
+
+@pytest.mark.parametrize(
+    ("half_width", "trending", "expected"),
+    [
+        (0.029, False, []),
+        (0.031, False, ["wide_interval"]),
+        (0.09, True, ["trend"]),
+        (0.11, True, ["trend", "wide_interval"]),
+    ],
+)
+def test_processes_that_disagree_are_told_from_3_percent_on_and_from_10_beside_a_trend(half_width, trending, expected):
+    # Of three processes that are off by -d, 0 and d, the interval is 4.303 d / the root of 3 to either side.
+    off = half_width * 3**0.5 / 4.303
+    drift = [1 + (0.03 * (number // 10) if trending else 0) for number in range(100)]
+
+    assert kinds(*([10 * (1 + each) * pace for pace in drift] for each in (-off, 0, off))) == expected
+
+
+def test_a_run_that_goes_on_may_still_reach_its_noise():
+    apart = [flat(), flat(10.5), flat()]
+
+    assert kinds(*apart, max_noise=0.01) == ["max_noise_not_reached"]
+    assert kinds(*apart, max_noise=0.01, finished=None) == ["wide_interval"]
 
 
 def test_a_row_of_fewer_processes_than_it_will_have_is_told():
@@ -199,7 +249,19 @@ def test_of_several_throttled_rows_the_lowest_clock_and_the_highest_there_is_are
     assert seen(at(1, 0.2, 1500.0, None)).endswith(": for 20% of the time")
 
 
-@pytest.mark.parametrize(("uuid", "schema", "told"), [("GPU-0", 5, True), (None, 5, False), ("GPU-0", 2, False)])
+def test_all_that_held_the_clocks_down_for_long_is_named_in_one_order():
+    held = slowed(power_cap=0.5, sync_boost=0.2, power_brake=0.1, hardware_slowdown=0.3, software_thermal=0.001)
+    (notice,) = [notice for notice in notices.of(held) if notice.kind == "throttled"]
+
+    assert notice.cause == (
+        "a hardware slowdown and the power brake of the machine and the power limit "
+        "and another GPU of its sync boost group"
+    )
+
+
+@pytest.mark.parametrize(
+    ("uuid", "schema", "told"), [("GPU-0", 5, True), ("GPU-0", 3, True), (None, 5, False), ("GPU-0", 2, False)]
+)
 def test_health_is_missed_only_of_a_gpu_and_in_records_that_could_hold_it(uuid, schema, told):
     bare = tuple(msgspec.structs.replace(timing, health=None) for timing in row(4, 5.0).timings)
     record = example()

@@ -426,3 +426,41 @@ def test_a_loss_that_is_no_number_is_told_of_training_and_outputs_of_inference()
 
     assert {"loss_not_finite", "output_not_finite"} & {*kinds(training)} == {"loss_not_finite"}
     assert {"loss_not_finite", "output_not_finite"} & {*kinds(one)} == {"output_not_finite"}
+    for record in (training, one):
+        finite = msgspec.structs.replace(record, rows=(row(4, 5.0), msgspec.structs.replace(row(8, 5.0), output=None)))
+        assert not {"loss_not_finite", "output_not_finite", "output_unchecked"} & {*kinds(finite)}
+
+
+def test_rows_that_were_cut_short_are_told_with_the_fewest_of_their_batches():
+    rows = (
+        row(1, 4.0),
+        changed(row(2, 4.0), device_ms=(4.0,) * 30),
+        changed(row(4, 4.0), latency_ms=(4.0,) * 20),
+        changed(row(8, 4.0), device_ms=(4.0,) * 50),
+    )
+    record = msgspec.structs.replace(example(), rows=rows)
+    notice = told(record, "cut_short")
+
+    assert (record.spec.batches, record.spec.latency_batches) == (100, 100)
+    assert notice.batch_sizes == (2, 4, 8)
+    assert notice.seen.endswith("at the least 30 of 100, and 20 of 100 for the latency")
+
+
+@pytest.mark.parametrize(("slowest_ms", "grows"), [(16.0, False), (16.1, True)])
+def test_a_row_bound_by_the_host_is_told_with_its_share_and_whether_its_time_grows(slowest_ms, grows):
+    rows = (row(1, 4.0, enqueue_ms=3.2), row(64, slowest_ms, enqueue_ms=slowest_ms), row(128, 200.0, enqueue_ms=1.0))
+    notice = told(msgspec.structs.replace(example(), rows=rows), "host_bound")
+
+    assert notice.batch_sizes == (1, 64)
+    assert notice.seen.startswith("submitting a batch takes 80% to 100% of its time")
+    assert ("a profiler says where" in notice.advice) is grows
+    assert ("the model's own code" in notice.cause) is grows
+
+
+def test_of_processes_that_compiled_a_step_the_one_with_the_most_graphs_is_told():
+    compiled = [Compiled(seconds=1.0, graphs=graphs) for graphs in (2, 5, 1)]
+    one = row(8, 5.0)
+    timings = tuple(msgspec.structs.replace(one.timings[0], compiled=each) for each in (*compiled, None))
+    record = msgspec.structs.replace(example(), rows=(msgspec.structs.replace(one, timings=timings),))
+
+    assert told(record, "graph_breaks").seen.endswith("graphs made: 5")
