@@ -219,6 +219,14 @@ def judged(ratio, low, high):
     return Judgement(old_batch=8, new_batch=8, ratio=ratio, low=low, high=high, verdict="ambiguous")
 
 
+def test_the_fastest_rows_can_be_what_became_slower():
+    found = compare(record(steady(8, 20)), record(steady(16, 80)))
+
+    assert found.slower_than(0.03) == [found.best]
+    assert found.slower_than(0.6) == []
+    assert compare(record(), record()).slower_than(0.03) == []
+
+
 def test_what_is_slower_by_more_than_a_share_is_so_only_where_the_interval_excludes_that_it_is_as_fast():
     old, new = record(steady(8, 20, spread=0.1)), record(steady(8, 24, spread=0.1))
     found = compare(old, new)

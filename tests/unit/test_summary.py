@@ -113,6 +113,8 @@ def test_the_best_under_a_limit_meets_it_with_its_percentile():
     assert best_under(rows, 10.49, 50).batch_size == 1
     assert best_under(rows, 3.0, 50) is None
     assert best_under([row(1, 4.0, batches=99)], 100.0, 99) is None
+    even = Row(batch_size=1, timings=(Timing(device_ms=(10.0,) * 100, latency_ms=(10.0,) * 100),))
+    assert best_under([even], 10.0, 99) == even
 
 
 def test_a_row_is_host_bound_from_80_percent_on_and_unknown_without_samples():
@@ -149,6 +151,8 @@ def test_the_interval_of_a_row_without_noise_is_what_figures_repeat_to():
     assert interval == pytest.approx((800 * 0.998, 800 * 1.002))
     assert latency.low < 10.495 * 0.998 < 10.495 * 1.002 < latency.high
     assert throughput_interval(FAILED) is None
+    assert throughput_interval(replace(one, failure=FAILED.failure)) is None
+    assert throughput_interval(row(8, 10.0, batches=3)) is None
     assert latency_interval_ms(FAILED) is None
     assert latency_interval_ms(replace(one, failure=FAILED.failure)) is None
 
