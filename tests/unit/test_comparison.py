@@ -139,7 +139,18 @@ def test_rows_whose_clocks_were_held_down_are_not_compared_but_a_power_limit_is_
     capped = compare(at(1900, "power_cap"), at(1700, "power_cap"))
 
     assert (hot.verdict, hot.best.reason) == ("not_comparable", "throttled in NEW: hardware thermal")
+    assert (hot.best.low, hot.best.high) == (None, None)
     assert (capped.verdict, capped.best.reason) == ("same", "SM clock 1900 and 1700 MHz at the power limit")
+
+
+@pytest.mark.parametrize("slowed", [({"power_cap": 0.5}, {}), ({}, {"power_cap": 0.5})])
+def test_a_power_limit_that_only_one_record_reached_is_told_beside_its_clocks(slowed):
+    old, new = (
+        record(row(8, *[[20.0] * 20, [20.01] * 20], health=Health(readings=5, sm_clock_mhz=mhz, slowed=by)))
+        for mhz, by in zip((1900, 1700), slowed, strict=True)
+    )
+
+    assert compare(old, new).best.reason == "SM clock 1900 and 1700 MHz at the power limit"
 
 
 def test_a_batch_that_fails_in_the_new_record_is_lost_and_counts_as_slower():
@@ -374,6 +385,38 @@ def test_a_batch_that_is_lost_counts_though_the_host_set_its_pace():
     found = compare(record(Row(batch_size=8, timings=timings)), record(failed))
 
     assert [(one.lost, one.host_bound) for one in found.slower_than(0.03)] == [(True, True)]
+
+
+def test_half_the_widths_of_both_rates_are_told_where_they_are_known():
+    found = compare(record(steady(8, 20)), record(steady(8, 20, spread=0.01))).best
+    unknown = compare(record(steady(8, 20)), record(Row(batch_size=8))).rows[0]
+
+    assert 0.002 < found.old_share < 0.01 < found.new_share
+    assert (unknown.new_share, unknown.ratio, unknown.lost) == (None, None, False)
+
+
+def test_a_row_that_the_host_sets_the_pace_of_in_the_new_record_alone_is_bound_by_it():
+    timings = tuple(Timing(device_ms=(30.0 * near,) * 20, enqueue_ms=(30.0,) * 20) for near in (0.999, 1, 1.001))
+
+    assert compare(record(steady(8, 20)), record(Row(batch_size=8, timings=timings))).best.host_bound
+    assert not compare(record(steady(8, 20)), record(steady(8, 20))).best.host_bound
+
+
+def test_a_moment_at_the_temperature_limit_keeps_nothing_from_being_compared():
+    def at(share):
+        health = Health(readings=5, sm_clock_mhz=1900, slowed={"hardware_thermal": share})
+        return record(row(8, *[[20.0] * 20, [20.01] * 20], health=health))
+
+    assert compare(at(0.0099), at(0.0099)).verdict == "same"
+    assert compare(at(0.011), at(0.0)).best.reason == "throttled in OLD: hardware thermal"
+
+
+def test_a_model_of_a_library_goes_by_its_whole_name():
+    old = record(steady(8, 20))
+    one, other = (replace(old, spec=replace(old.spec, model=f"hf:{name}/vit")) for name in ("here", "there"))
+
+    with pytest.raises(BadRequest, match="here/vit and hf:there/vit"):
+        compare(one, other)
 
 
 def test_why_rows_that_are_not_judged_alike_are_not_is_told():
