@@ -97,7 +97,7 @@ TABLE = [
     # Four times what the batch explains, and at least 1 GiB; of one that is over twice as large nothing is explained.
     ("out_of_memory", RuntimeError(CUDA_OOM.format("8.00 GiB")), Circumstances(64, Passed(32, GIB))),
     ("index_limit", RuntimeError(CUDA_OOM.format("8.01 GiB")), Circumstances(64, Passed(32, GIB))),
-    ("out_of_memory", RuntimeError(CUDA_OOM.format("8.01 GiB")), Circumstances(65, Passed(32, GIB))),
+    ("out_of_memory", RuntimeError(CUDA_OOM.format("9.00 GiB")), Circumstances(65, Passed(32, GIB))),
     ("index_limit", RuntimeError(CUDA_OOM.format("8.01 GiB")), Circumstances(33, Passed(32, GIB))),
     ("out_of_memory", RuntimeError(CUDA_OOM.format("1.00 GiB")), Circumstances(64, Passed(32, GIB // 100))),
     ("index_limit", RuntimeError(CUDA_OOM.format("1.01 GiB")), Circumstances(64, Passed(32, GIB // 100))),
@@ -157,6 +157,7 @@ TABLE = [
     ("error", RuntimeError("expected scalar type Long but found Int"), FIRST),
     ("error", RuntimeError("the queue ran out of memory slots"), FIRST),
     ("error", RuntimeError("something that nobody has seen yet"), SHORT),
+    ("error", RuntimeError("something that nobody has seen yet"), UNDER_A_CEILING),
     ("error", ValueError("CUDA out of memory"), FIRST),
     ("error", KeyError("CUDA error: out of memory"), SHORT),
     ("error", SystemExit(0), FIRST),
@@ -175,6 +176,27 @@ def test_an_exception_raised_from_another_stands_for_what_that_one_does():
     failure = of_exception(error, FIRST)
 
     assert (failure.kind, failure.message) == ("out_of_memory", "ValueError: the third layer failed")
+
+
+def test_an_exception_that_is_known_itself_does_not_stand_for_its_cause():
+    error = RuntimeError(CUDA_OOM.format("20.00 MiB"))
+    error.__cause__ = RuntimeError(ILLEGAL)
+
+    assert of_exception(error, FIRST).kind == "out_of_memory"
+
+
+def test_torchs_own_type_is_memory_whatever_it_says():
+    torchs = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
+    of_anybody = type("OutOfMemoryError", (RuntimeError,), {"__module__": "mine"})
+
+    assert of_exception(torchs("full"), FIRST).kind == "out_of_memory"
+    assert of_exception(type("Derived", (torchs,), {})("full"), FIRST).kind == "out_of_memory"
+    assert of_exception(of_anybody("full"), FIRST).kind == "error"
+
+
+def test_last_words_are_told_where_there_are_any():
+    assert of_death(-9, "").message == "killed by SIGKILL"
+    assert of_death(-6, "abort").message == "killed by SIGABRT: abort"
 
 
 @pytest.mark.parametrize(
@@ -239,6 +261,7 @@ def test_the_traceback_begins_where_the_users_code_does_and_memory_has_none():
     full = of_exception(raised_by("raise MemoryError", "/home/u/model.py"), FIRST)
 
     assert 'File "/home/u/model.py", line 2, in layer' in own.traceback
+    assert "[...]" not in own.traceback
     assert own.traceback.endswith("ValueError: mine\n")
     assert of_exception(ours, FIRST).traceback == ""
     assert (full.kind, full.message, full.traceback) == ("out_of_memory", "MemoryError", "")
