@@ -29,6 +29,8 @@ def main() -> None:
     asked.add_argument("--csv")
     given = asked.parse_args()
     old = _records(given.old)
+    if not old or (given.new and not _records(given.new)):
+        asked.error("a folder holds no records; see above how to make some")
     pairs = product(old, _records(given.new)) if given.new else combinations(old, 2)
     lines = [
         {

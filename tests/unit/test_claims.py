@@ -1,0 +1,409 @@
+"""Every figure below is reckoned anew from the file that is its evidence, and must stand in the README as reckoned.
+
+To add a claim, write its sentence with ``{}`` for each figure and a function that returns the figures as text.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import pytest
+
+from tputfind import load_record
+from tputfind.record import Record, Row
+from tputfind.summary import rate_ratio_interval
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+
+
+class Claim(NamedTuple):
+    """A sentence or table line of the README, the file under ``results/`` that it rests on, and its figures."""
+
+    said: str
+    evidence: str
+    reckon: Callable[[], tuple[str, ...]]
+
+    @property
+    def name(self) -> str:
+        return re.sub(r"[^a-z0-9]+", "-", self.said.lower()).strip("-")[:60]
+
+
+def folded(text: str) -> str:
+    return " ".join(text.split())
+
+
+README = folded((ROOT / "README.md").read_text())
+
+
+def record(name: str) -> Record:
+    return load_record(RESULTS / f"{name}.json")
+
+
+def table(name: str) -> pd.DataFrame:
+    return pd.read_csv(RESULTS / name)
+
+
+def fastest(rows: tuple[Row, ...]) -> Row:
+    return max(rows, key=lambda row: row.samples_per_s or 0.0)
+
+
+def rate(row: Row) -> str:
+    return f"{row.samples_per_s:.0f}"
+
+
+def edge_and_fastest(name: str) -> tuple[str, ...]:
+    """The largest batch and its rate, the fastest and its rate, the seconds that the run took."""
+    found = record(name)
+    largest = next(row for row in found.rows if row.batch_size == found.edge.largest_batch)
+    best = fastest(found.rows)
+    return f"{largest.batch_size}", rate(largest), f"{best.batch_size}", rate(best), f"{found.wall_s:.0f}"
+
+
+def edge_of_kind(name: str) -> tuple[str, ...]:
+    largest, _, best, rate_of_best, seconds = edge_and_fastest(f"kinds/{name}")
+    return largest, best, rate_of_best, seconds
+
+
+def edge_of_training(name: str) -> tuple[str, ...]:
+    largest, best, rate_of_best, seconds = edge_of_kind(name)
+    return largest, f"{record(f'kinds/{name}').edge.fails_at}", best, rate_of_best, seconds
+
+
+def recipes(name: str) -> tuple[str, ...]:
+    """Rates at the largest batch size: eager, compiled, their ratio, the compile time, as a CUDA graph, its ratio."""
+    eager, compiled, graph = (record(f"recipes/{name}{mode}-nvidia-h200") for mode in ("", "-compile", "-cudagraph"))
+    base, above, of_graph = (found.rows[-1] for found in (eager, compiled, graph))
+    known = [one.compiled for one in (*compiled.trials, *above.timings) if one.compiled is not None]
+    seconds = max(one.seconds for one in known)
+    return rate(base), rate(above), times(above, base), f"{seconds:.0f}", rate(of_graph), times(of_graph, base)
+
+
+def times(above: Row, below: Row) -> str:
+    interval = rate_ratio_interval(above, below)
+    if interval.low <= 1 <= interval.high:
+        return "within the noise"
+    return f"{above.samples_per_s / below.samples_per_s:.2f}"
+
+
+def zoo_runs() -> tuple[str, ...]:
+    ran = table("zoo-nvidia-h200.csv").query("status == 'ok'").groupby("dtype").model.nunique()
+    every = table("zoo-nvidia-h200.csv")
+    never = every.groupby("model").status.agg(lambda status: "ok" not in set(status)).sum()
+    return f"{ran['fp16']}", f"{every.model.nunique()}", f"{never}"
+
+
+def zoo_outputs() -> tuple[str, ...]:
+    models = table("zoo-nvidia-h200.csv").groupby(["model", "family"]).output.agg(set).reset_index()
+    unchecked = models[models.output.map(lambda outputs: "unchecked" in outputs)]
+    detectors = (unchecked.family == "detection").sum()
+    infinite = models.output.map(lambda outputs: "not_finite" in outputs).sum()
+    words = {5: "five"}
+    return f"{len(unchecked) - detectors}", f"{detectors}", words[infinite]
+
+
+def largest_is_slower_than_the_fastest() -> tuple[str, ...]:
+    found = record("resnet50-fp16-nvidia-h200")
+    largest, best = found.rows[-1], fastest(found.rows)
+    return f"{100 * (1 - largest.samples_per_s / best.samples_per_s):.0f}", f"{best.batch_size}"
+
+
+def trace_sizes() -> tuple[str, ...]:
+    """Of the allocator's traces, as the JSON of the records holds them."""
+    sizes = [len(base64.b64encode(trial.trace.packed)) for found in records() for trial in found.trials if trial.trace]
+    return f"{min(sizes) / 1000:.1f}", f"{max(sizes) / 1000:.0f}"
+
+
+def records() -> Iterator[Record]:
+    for path in RESULTS.rglob("*.json"):
+        if not path.name.startswith("clocks-"):
+            yield load_record(path)
+
+
+def edges_of_another_method() -> tuple[str, ...]:
+    searched = table("search-fp16-nvidia-h200.csv").query("memory == 'all' and layout == 'nchw'").set_index("model")
+    return tuple(f"{searched.forecast_edge[model]}" for model in ("vit_b_16", "efficientnet_b0"))
+
+
+def searches(dtype: str, memory: str) -> tuple[str, ...]:
+    of = table(f"search-{dtype}-nvidia-h200.csv").query("memory == @memory")
+    over, faster = of.forecast_s / of.forecast_proving_s, of.bisect_s / of.forecast_s
+    same = (of.forecast_edge == of.bisect_edge).sum()
+    return (
+        f"{len(of)}", f"{same}", f"{of.forecast_trials.median():.0f} ({of.forecast_trials.max()})",
+        f"{of.bisect_trials.median():.0f} ({of.bisect_trials.max()})", f"{of.forecast_s.median():.0f}",
+        f"{over.median():.1f} ({over.max():.1f})", f"{faster.median():.1f} ({faster.min():.1f})",
+    )  # fmt: skip
+
+
+def forecasts() -> tuple[str, ...]:
+    both = pd.concat([table(f"search-{dtype}-nvidia-h200.csv") for dtype in ("fp16", "fp32")])
+    off = both[both.command_forecast.notna()].command_off_percent.abs()
+    words = {3: "three"}
+    return f"{(off == 0).sum()}", f"{len(off)}", words[((off > 0) & (off <= 0.2)).sum()]
+
+
+def edges_that_differ() -> tuple[str, ...]:
+    both = pd.concat([table(f"search-{dtype}-nvidia-h200.csv") for dtype in ("fp16", "fp32")])
+    words = {1: "One"}
+    return words[(both.forecast_edge != both.bisect_edge).sum()], f"{len(both)}"
+
+
+def expandable() -> tuple[str, ...]:
+    native = table("search-fp16-nvidia-h200.csv").query("model == 'resnet50' and memory == '8GiB' and layout == 'nchw'")
+    (found,) = table("expandable-resnet50-fp16-nvidia-h200.csv").itertuples()
+    assert found.forecast_edge == found.bisect_edge
+    return f"{found.forecast_edge}", f"{native.forecast_edge.item()}"
+
+
+def first_pooling_past_32_bits() -> tuple[str, ...]:
+    return (f"{2**32 // (64 * 56 * 56) + 1}",)
+
+
+def agreement(model: str, batch: int) -> tuple[str, ...]:
+    found = table(f"agreement-{model}-fp16-nvidia-h200.csv").query("batch_size == @batch").iloc[0]
+    return f"{found.runs_within_half_percent:.0f}", f"{found.intervals_that_cover:.0f}"
+
+
+def agreement_of_device_bound_rows() -> tuple[str, ...]:
+    models = ("resnet50", "vit_b_16", "mobilenet_v3_large")
+    rows = [table(f"agreement-{model}-fp16-nvidia-h200.csv").query("batch_size == 256").iloc[0] for model in models]
+    return f"{sum(row.runs_within_half_percent for row in rows):.0f}", f"{sum(row.runs for row in rows):.0f}"
+
+
+def served(load: float) -> tuple[str, ...]:
+    """p99 measured and predicted, and the error, of either server at a share of what the device can do."""
+    cells: list[str] = []
+    for server in ("mosec", "litserve"):
+        found = table(f"serving/{server}-vit_l_16-fp32-nvidia-h200.csv").query("load == @load").iloc[0]
+        cells += [f"{found.p99_ms:.0f}", f"{found.simulated_p99_ms:.0f}", f"{100 * found.p99_error:+.1f}"]
+    return tuple(cells)
+
+
+def fleet(rate_per_s: float, devices: int) -> tuple[str, ...]:
+    found = table("serving/fleet-mosec-vit_l_16-fp32-nvidia-h200.csv")
+    row = found[(found.rate_per_s.round() == rate_per_s) & (found.devices == devices)].iloc[0]
+    predicted = f"{row.simulated_p99_ms:.3g}" if row.met else "cannot keep up"
+    return f"{row.recommended}", f"{row.p99_ms:.4g}" if row.p99_ms >= 1000 else f"{row.p99_ms:.3g}", predicted
+
+
+def verdicts(name: str, *batches: str) -> Counter[str]:
+    found = table(f"verdicts-{name}-resnet50-fp16-nvidia-h200.csv")
+    return Counter(found[found.what.isin(batches)].verdict)
+
+
+def same_verdicts() -> tuple[str, ...]:
+    device_bound, host_bound = verdicts("same", "batch 256"), verdicts("same", "batch 1", "batch 32")
+    assert set(device_bound) == {"same"}
+    assert set(host_bound) == {"ambiguous", "slower"}
+    words = {2: "two"}
+    return f"{device_bound['same']}", f"{host_bound['ambiguous']}", f"{host_bound.total()}", words[host_bound["slower"]]
+
+
+def slower_verdicts() -> tuple[str, ...]:
+    planted = verdicts("slower", "batch 256")
+    assert set(planted) == {"SLOWER"} or set(planted) == {"slower"}
+    return (f"{planted.total()}",)
+
+
+def numbers_in(name: str, pattern: str) -> tuple[str, ...]:
+    found = re.search(pattern, (RESULTS / name).read_text())
+    assert found, pattern
+    return found.groups()
+
+
+def sampling() -> tuple[str, ...]:
+    pattern = r"ratio ([0-9.]+), standard error ([0-9.]+)"
+    one, large, vit = re.findall(pattern, (RESULTS / "sampling-nvidia-h200.txt").read_text())
+    return *large, *one, *vit
+
+
+def clock_said(start: str) -> tuple[str, ...]:
+    """The line of the report that begins so, whole."""
+    for name in ("mobilenet_v3_large-fp32", "resnet50-fp16-batch-1"):
+        lines = (RESULTS / f"clocks-{name}-nvidia-h200.md").read_text().splitlines()
+        for line in lines:
+            if line.startswith(f"- {start}") and folded(line) in README:
+                return (folded(line),)
+    return (f"no report has a line of the README that begins with {start!r}",)
+
+
+HEADLINES = {
+    "resnet50 --dtype fp16": "resnet50-fp16-nvidia-h200",
+    "resnet50 --dtype fp16 --layout nhwc --max-seconds 20": "resnet50-fp16-nvidia-h200-20261121T051024",
+    "mobilenet_v3_large --dtype fp16 --max-seconds 10": "mobilenet_v3_large-fp16-nvidia-h200",
+    "efficientnet_b0 --dtype fp16 --max-seconds 10": "efficientnet_b0-fp16-nvidia-h200",
+    "vit_b_16 --dtype fp16 --max-seconds 10": "vit_b_16-fp16-nvidia-h200",
+}
+KINDS = {
+    "deeplabv3_resnet50 --dtype fp16` | 3x520x520": "deeplabv3_resnet50-fp16",
+    "fasterrcnn_resnet50_fpn --dtype amp-fp16` | 3x800x1333": "fasterrcnn_resnet50_fpn-amp-fp16",
+    "r3d_18 --dtype fp16` | 3x16x112x112": "r3d_18-fp16",
+    "raft_small --dtype amp-fp16` | two of 3x520x960": "raft_small-amp-fp16",
+    "timm:convnext_tiny --dtype fp16` | 3x224x224": "timm-convnext_tiny-fp16",
+    "hf:gpt2 --dtype bf16` | 512 tokens": "hf-gpt2-bf16",
+}
+RECIPES = {
+    "`resnet50` nchw | 256": "resnet50-fp16",
+    "`resnet50` nhwc | 256": "resnet50-fp16-nhwc",
+    **{
+        f"`{model}` | 256": f"{model}-fp16"
+        for model in (
+            "vit_b_16", "resnet18", "mobilenet_v3_large", "efficientnet_b0", "convnext_tiny", "swin_t",
+            "regnet_y_3_2gf", "densenet121", "resnext50_32x4d",
+        )
+    },
+    "`hf:bert`, 512 tokens | 32": "hf-bert-fp16",
+}  # fmt: skip
+CLAIMS = [
+    *(
+        Claim(
+            f"| `tputfind {command}` | {{}}, {{}} samples/s | {{}}, {{}} samples/s | {{}} s |",
+            f"{name}.json",
+            partial(edge_and_fastest, name),
+        )
+        for command, name in HEADLINES.items()
+    ),
+    *(
+        Claim(
+            f"| `{row} | {{}} | {{}}, {{}} samples/s | {{}} s |",
+            f"kinds/{name}-nvidia-h200.json",
+            partial(edge_of_kind, f"{name}-nvidia-h200"),
+        )
+        for row, name in KINDS.items()
+    ),
+    *(
+        Claim(
+            f"| `{row} | {{}}, batch {{}} does not fit | {{}}, {{}} samples/s | {{}} s |",
+            f"kinds/{name}-amp-fp16-train-nvidia-h200.json",
+            partial(edge_of_training, f"{name}-amp-fp16-train-nvidia-h200"),
+        )
+        for row, name in {"resnet50` (SGD)": "resnet50", "vit_b_16 --optimizer adamw`": "vit_b_16"}.items()
+    ),
+    *(
+        Claim(
+            f"| {row} | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} |",
+            f"recipes/{name}-nvidia-h200.json",
+            partial(recipes, name),
+        )
+        for row, name in RECIPES.items()
+    ),
+    Claim(
+        "ResNet-50's is {} % slower than its batch {}.",
+        "resnet50-fp16-nvidia-h200.json",
+        largest_is_slower_than_the_fastest,
+    ),
+    Claim("{} of the {} run in pure fp16", "zoo-nvidia-h200.csv", lambda: zoo_runs()[:2]),
+    Claim("and the {} quantized ones on the CPU only", "zoo-nvidia-h200.csv", lambda: zoo_runs()[2:]),
+    Claim(
+        "the outputs of {} of them cannot be checked in fp16, because they fall below its normal numbers or hardly "
+        "differ. Those of the {} detectors cannot be compared, and those of {} models are not finite.",
+        "zoo-nvidia-h200.csv",
+        zoo_outputs,
+    ),
+    Claim("some thousand requests, in {} to {} kB of the record.", "kinds", trace_sizes),
+    Claim(
+        "finds one sample more for two of them (vit_b_16 {}, efficientnet_b0 {}).",
+        "search-fp16-nvidia-h200.csv",
+        edges_of_another_method,
+    ),
+    *(
+        Claim(
+            f"| {dtype} | {shown} | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} times | {{}} times |",
+            f"search-{dtype}-nvidia-h200.csv",
+            partial(searches, dtype, memory),
+        )
+        for dtype in ("fp16", "fp32")
+        for memory, shown in {"8GiB": "8 GiB", "24GiB": "24 GiB", "80GiB": "80 GiB", "all": "whole card"}.items()
+    ),
+    Claim("{} of the {} edges differs", "search-fp16-nvidia-h200.csv", edges_that_differ),
+    Claim(
+        "right to the sample in {} of {} cases and within 0.2 % in {}.", "search-fp16-nvidia-h200.csv", forecasts
+    ),
+    Claim(
+        "ResNet-50 fp16 under 8 GiB fits {} instead of {}", "expandable-resnet50-fp16-nvidia-h200.csv", expandable
+    ),
+    Claim("From batch {} on its first pooling (64x56x56 a sample)", "", first_pooling_past_32_bits),
+    *(
+        Claim(
+            f"| {load:.0%} ({rates} requests/s)".replace("%", " %") + " | {} | {} | {} % | {} | {} | {} % |",
+            "serving/mosec-vit_l_16-fp32-nvidia-h200.csv",
+            partial(served, load),
+        )
+        for load, rates in {0.7: "227 and 219", 0.85: "274 and 264", 0.95: "306 and 295"}.items()
+    ),
+    *(
+        Claim(
+            f"| {rate_per_s} | {{}} | {devices} | {{}}{after} | {{}} |",
+            "serving/fleet-mosec-vit_l_16-fp32-nvidia-h200.csv",
+            partial(fleet, rate_per_s, devices),
+        )
+        for rate_per_s, devices, after in (
+            (301, 1, ""), (368, 2, ""), (368, 1, " after 20 s"), (626, 2, ""), (765, 2, " after 20 s"),
+        )
+    ),
+    *(
+        Claim(
+            f"| {model} | {batch} | {{loops}} | {{}} of 20 | {{}} of 20 |",
+            f"agreement-{model}-fp16-nvidia-h200.csv",
+            partial(agreement, model, batch),
+        )
+        for model in ("resnet50", "vit_b_16", "mobilenet_v3_large")
+        for batch in (1, 32, 256)
+    ),
+    Claim(
+        "So rows that the GPU limits were within 0.5 % in {} of {} runs.",
+        "agreement-resnet50-fp16-nvidia-h200.csv",
+        agreement_of_device_bound_rows,
+    ),
+    Claim(
+        "at batch 256 all {} pairs are `same`; at 1 and 32, where that host set the pace and changed it by up to two, "
+        "{} of {} are `ambiguous`, and {} `slower`",
+        "verdicts-same-resnet50-fp16-nvidia-h200.csv",
+        same_verdicts,
+    ),
+    Claim(
+        "all {} pairs with the ten are `SLOWER` at 256",
+        "verdicts-slower-resnet50-fp16-nvidia-h200.csv",
+        slower_verdicts,
+    ),
+    Claim(
+        "was {} with a standard error of {} for mobilenet_v3_large at batch 256 ({} and {} at batch 1, {} and {} for "
+        "vit_b_16 at 256",
+        "sampling-nvidia-h200.txt",
+        sampling,
+    ),
+    Claim(
+        "600 stages of 1 ms took {} % longer with it than without.",
+        "stages-nvidia-h200.txt",
+        lambda: (f"{float(*numbers_in('stages-nvidia-h200.txt', r'overhead +([0-9.]+) % of')):.2f}",),
+    ),
+    Claim(
+        "A stage of 1 ms was {} % longer than when it was synchronised, one of 1.7 ms {} %",
+        "stages-nvidia-h200.txt",
+        lambda: numbers_in("stages-nvidia-h200.txt", r"spin kernel: .*\+([0-9.]+) %\n *matmul: .*\+([0-9.]+) %"),
+    ),
+    *(
+        Claim("{}", "clocks-mobilenet_v3_large-fp32-nvidia-h200.md", partial(clock_said, start))
+        for start in ("The host clock alone sees", "No warm-up:", "Copying the input", "Python holds the device up:")
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=[f"{number}-{claim.name}" for number, claim in enumerate(CLAIMS)])
+def test_a_claim_of_the_readme_is_what_its_evidence_comes_to(claim):
+    if claim.evidence:
+        assert (RESULTS / claim.evidence).exists()
+    if "{loops}" in claim.said:  # a line of a table of which only the last figures are counted
+        start, end = claim.said.split("{loops}")
+        pattern = re.escape(start) + r"[^|]*(?:\|[^|]*){3}" + re.escape(end.format(*claim.reckon()))
+        assert re.search(pattern, README), pattern
+        return
+    assert claim.said.format(*claim.reckon()) in README
