@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.records import example
 
@@ -222,7 +222,6 @@ def test_no_sign_of_any_text_in_a_record_acts_on_a_terminal(command):
     assert shown or command == "resume"
 
 
-@settings(deadline=None)
 @given(st.sampled_from(STRINGS), st.sampled_from(ESCAPES) | st.text(max_size=5))
 def test_a_record_with_any_text_at_any_place_is_clean_or_refused(place, text):
     try:

@@ -110,7 +110,7 @@ def layouts(draw):
     return files, links, wanted, read, draw(st.booleans())
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(layouts())
 def test_nothing_that_is_read_ever_changes_and_nothing_else_of_others_without_overwrite(reports, layout):
     files, links, wanted, read, overwrite = layout

@@ -7,7 +7,7 @@ import warnings
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.records import example, row
 
@@ -54,7 +54,6 @@ long_gaps = st.lists(st.sampled_from([0.0, 0.3, 2.0, 7.7, 40.1, 333.3, 5000.7]),
 @given(
     long_gaps, st.integers(1, 3), st.integers(1, 8), st.sampled_from(BATCHERS), st.sampled_from(["shared", "random"])
 )
-@settings(deadline=None)
 def test_idle_time_that_is_cut_changes_no_latency(gaps, devices, cap, batcher, routing):
     if batcher == "ray":
         routing = "least-loaded"
@@ -182,7 +181,6 @@ OPTIONS = (
 
 
 @given(st.dictionaries(st.sampled_from(("rate", *OPTIONS)), numbers | texts), st.sampled_from(BATCHERS))
-@settings(deadline=None)
 def test_a_demand_that_is_read_survives_a_file(options, batcher):
     try:
         demand = read_demand({"rate": 5, "slo": 50, "batcher": batcher} | options)

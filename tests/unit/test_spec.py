@@ -134,7 +134,7 @@ words = st.sampled_from(["auto", "none", "cuda:7", "nhwc", "train", "sgd", "bf16
 
 
 @given(st.sampled_from(sorted(_READERS)), numbers | texts | shapes | words | st.booleans())
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 def test_whatever_an_option_accepts_a_record_holds(name, value):
     """The parent builds a Spec without msgspec's checks, and its children read it with them."""
     try:
