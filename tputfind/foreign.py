@@ -80,7 +80,7 @@ def wrong_json(data: bytes, error: Exception) -> str:
     value = echoed(_at(data, place))
     where = f"{place} is {value}, and must be " if place else f"it is {value}, and must be "
     if missing := re.fullmatch(r"Object missing required field `(\w+)`", words):
-        return f"{place + ' ' if place else ''}has no field {missing[1]}".strip()
+        return f"{place or 'it'} has no field {missing[1]}"
     if bound := re.fullmatch(r"Expected `(\w+)` (>=|<=|>|<) (\S+)", words):
         return f"{where}{_TYPES.get(bound[1], bound[1])} {_BOUNDS[bound[2]]} {bound[3]}"
     if expected := re.fullmatch(r"Expected `([^`]+)`(?:, got `[^`]+`)?(?: of length (>=|<=) (\d+))?", words):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -324,6 +325,9 @@ def _with_timings(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "spec": spec, "rows": rows}
 
 
+_OF_CLOCKS: Final = re.compile(rb'\s*\{\s*"kind":\s*"(?:methods|pipeline)"')
+
+
 def from_json(data: bytes, name: str) -> Record:
     """Return the record that ``Record.to_json`` wrote; ``name`` says in errors whose bytes they are.
 
@@ -342,7 +346,8 @@ def from_json(data: bytes, name: str) -> Record:
             data = msgspec.json.encode(_with_timings(msgspec.json.decode(data)))
         return _checked(msgspec.json.decode(data, type=Record), name)
     except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, KeyError, TypeError, RecursionError) as error:
-        raise BadRecord(f"{name} is not a tputfind record: {wrong_json(data, error)}") from None
+        hint = "tputfind clocks wrote it: its tables are in its --md" if _OF_CLOCKS.match(data) else ""
+        raise BadRecord(f"{name} is not a tputfind record: {wrong_json(data, error)}", hint) from None
 
 
 def _checked(record: Record, name: str) -> Record:

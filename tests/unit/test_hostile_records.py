@@ -28,6 +28,7 @@ from tputfind.units import echoed
 
 ESCAPES = "\x1b[31m", "\x1b]52;c;aGk=\x07", "\x1b]8;;http://x\x1b\\", "\r\b\x9b2J", "\u202e\u200b\u2028", "\x00\x7f\n\t"
 DOCUMENTED = {0, 1, 2, 6}
+ROOT = Path(__file__).parents[2]
 
 
 def healthy() -> dict[str, Any]:
@@ -335,6 +336,14 @@ def test_a_pipe_that_nobody_writes_to_is_no_record_and_does_not_hang(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(BadRecord):
         tputfind.load_record(tmp_path / "pipe")
+
+
+def test_what_clocks_wrote_is_said_to_be_that():
+    with pytest.raises(BadRecord) as refused:
+        tputfind.load_record(ROOT / "results" / "clocks-resnet50-fp16-batch-1-nvidia-h200.json")
+
+    assert "it has no field schema" in refused.value.message
+    assert "tputfind clocks wrote it" in refused.value.hint
 
 
 def test_an_honest_record_is_read_as_it_was_written():

@@ -139,7 +139,8 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _title(plan: Plan) -> str:
     demand = plan.demand
-    stream = f"{format_figure(demand.rate_per_s)} requests/s, {demand.percentile:g} % within {demand.slo_ms:g} ms"
+    rate = format_figure(demand.rate_per_s) if demand.rate_per_s >= 0.01 else f"{demand.rate_per_s:.4g}"
+    stream = f"{rate} requests/s, {demand.percentile:g} % within {demand.slo_ms:g} ms"
     network = f", {demand.network_ms:g} ms of them for the network" if demand.network_ms else ""
     return f"{plan.model} {plan.recipe} on {plan.device_name}: {stream}{network}"
 
