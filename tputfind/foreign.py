@@ -42,17 +42,18 @@ def _shown(sign: str) -> str:
 def printable_json(data: bytes) -> bytes:
     """Return JSON in which every text can be shown; the same bytes where there is nothing to mend.
 
-    Line ends are kept in tracebacks alone. What is no JSON comes back as it is.
+    Line ends are kept in tracebacks alone.
 
     Raises:
+        msgspec.DecodeError: a part of it is no JSON; one that nobody asks for would hide what the others hold.
         RecursionError: it nests too deep.
     """
     if not _SUSPECT.search(data):
         return data
     try:
         return msgspec.json.encode(_printable(msgspec.json.decode(data)))
-    except (msgspec.MsgspecError, UnicodeError):
-        return data
+    except UnicodeError as error:
+        raise msgspec.DecodeError(str(error)) from None
 
 
 def _printable(value: Any, *, lines: bool = False) -> Any:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -26,6 +26,10 @@ from tputfind.places import Outputs, Places, Source, check_places, sources_of, t
 from tputfind.record import Record
 from tputfind.report.progress import ShownProgress
 from tputfind.spec import Spec, read_spec
+from tputfind.units import shortened
+
+_LONGEST: Final = 10_000
+"""Signs of an error: it may name every row, but does not fill the screen with what somebody else wrote."""
 
 
 class Job(NamedTuple):
@@ -143,7 +147,7 @@ def say(error: TputfindError, *, show_traceback: bool) -> None:
     if error.traceback:
         _tell(error.traceback.rstrip())
     hint = f" ({error.hint})" if error.hint else ""
-    _tell(printable(f"tputfind: {error.message}{hint}"))
+    _tell(printable(f"tputfind: {shortened(error.message, _LONGEST)}{hint}"))
 
 
 def _tell(text: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,7 @@ from tputfind.cli import main
 from tputfind.errors import BadRecord
 from tputfind.foreign import printable, printable_json, wrong_json
 from tputfind.record import Record, from_json
+from tputfind.report import snippet, terminal
 from tputfind.report.escaping import markdown, spreadsheet_text
 from tputfind.units import echoed
 
@@ -165,7 +168,9 @@ COMMANDS = {
     "compare": ["compare", "x.json", "y.json", "--force", "--md", "o.md", "--json", "o.json"],
     "compare-new": ["compare", "y.json", "x.json"],
     "size": ["size", "x.json", "--rate", "100", "--slo", "1s", "--csv", "o.csv", "--md", "o.md", "--json", "o.json"],
-    "resume": ["--resume", "x.json", "resnet50", "--device", "nowhere"],
+    "compare-folders": ["compare", "old", "new", "--fail-slower", "3%", "--md", "o.md"],
+    "resume-asked": ["--resume", "x.json", "resnet50", "--device", "nowhere"],
+    "resume": ["--resume", "x.json", "--csv", "o.csv", "--md", "o.md", "--html", "o.html"],
 }
 
 
@@ -174,6 +179,9 @@ def invoked(command: str, data: bytes) -> tuple[int, str, list[bytes]]:
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path("x.json").write_bytes(data)
         Path("y.json").write_bytes(example().to_json())
+        for name, content in {"old": example().to_json(), "new": data}.items():
+            Path(name).mkdir()
+            (Path(name) / "a.json").write_bytes(content)
         done = CliRunner().invoke(main, COMMANDS[command])
         written = [path.read_bytes() for path in Path().glob("o.*")]
     unexpected = done.exception is not None and not isinstance(done.exception, SystemExit)
@@ -189,9 +197,11 @@ def assert_harmless(text: str) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("name", ODD)
 def test_an_odd_record_is_refused_in_one_line_or_shown(name, command):
+    if (name, command) == ("not finished", "resume"):
+        pytest.skip("measures, in processes of torch")
     status, said, written = invoked(command, ODD[name])
 
-    assert status in DOCUMENTED
+    assert status in DOCUMENTED | ({4, 5} if command == "resume" else set())
     assert "Traceback" not in said.replace("Traceback\n  line 1", "")
     assert "msgspec" not in said
     assert "Expected `" not in said
@@ -204,7 +214,7 @@ STRINGS = [place for place in places(healthy()) if isinstance(at(healthy(), plac
 WITHOUT_CHOICE = [place for place in STRINGS if place[-1] not in {"packed", "dtype", "kind", "limited_by", "result"}]
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "compare-new"])
+@pytest.mark.parametrize("command", ["report", "compare", "compare-folders", "size", "resume-asked", "resume"])
 def test_no_sign_of_any_text_in_a_record_acts_on_a_terminal(command):
     """All texts at once, and each by itself where all of them are refused."""
     shown = 0
@@ -220,7 +230,7 @@ def test_no_sign_of_any_text_in_a_record_acts_on_a_terminal(command):
         for data in written:
             assert_harmless(data.decode())
         shown += status in (0, 1)
-    assert shown or command == "resume"
+    assert shown or command in ("resume-asked", "compare-folders")
 
 
 @given(st.sampled_from(STRINGS), st.sampled_from(ESCAPES) | st.text(max_size=5))
@@ -244,15 +254,29 @@ def test_printable_text_is_left_and_the_rest_is_written_as_escapes(text):
     assert printable(text, lines=True).count("\n") == text.count("\n")
 
 
+@pytest.mark.parametrize(
+    "odd", [b"1e400", b'"\xff"', b'"\\ud800"', b"-1e999", b'{"\xff": 1}', b"[" * 5000 + b"]" * 5000]
+)
+def test_a_field_that_nobody_asks_for_hides_no_escape_in_another(odd):
+    record = put(("environment", "device_name"), "a\x1b[31mb")
+    data = json.dumps(record).encode()[:-1] + b', "extra": ' + odd + b"}"
+
+    with pytest.raises(BadRecord) as refused:
+        from_json(data, "x.json")
+    assert refused.value.message.isprintable()
+    assert "Expected" not in refused.value.message
+
+
 def test_an_escape_is_told_and_a_tab_is_a_blank():
     assert printable("a\x1b[31m\tb\x9b\u202e") == "a\\x1b[31m b\\x9b\\u202e"
 
 
 def test_json_that_can_be_shown_is_the_same_bytes():
-    for data in (example().to_json(), b"[1, 2]", b"no json", '{"a": "\\u00e9 \u00e9"}'.encode()):
-        assert msgspec.json.decode(printable_json(data)) == msgspec.json.decode(data) if data != b"no json" else True
+    for data in (example().to_json(), b"[1, 2]", '{"a": "\\u00e9 \u00e9"}'.encode()):
+        assert msgspec.json.decode(printable_json(data)) == msgspec.json.decode(data)
     assert printable_json(example().to_json()) == example().to_json()
-    assert printable_json(b"no \xff json") == b"no \xff json"
+    with pytest.raises(msgspec.DecodeError):
+        printable_json(b"no \xff json")
 
 
 @pytest.mark.parametrize(
@@ -325,6 +349,54 @@ def test_markdown_of_others_makes_no_html_no_link_and_no_code():
     written = markdown(["a <script>", "[x](javascript:y) `z` ![p](q)", "```python", "a[0] < b", "```", "<b>"]).decode()
 
     assert written == "a &lt;script>\n\\[x\\](javascript:y) \\`z\\` !\\[p\\](q)\n```python\na[0] < b\n```\n&lt;b>\n"
+
+
+@given(st.text("\\`[]()<!ab", max_size=12))
+def test_no_backslash_of_others_undoes_that_of_ours_in_markdown(text):
+    """CommonMark: an even number of backslashes before a sign leaves it active."""
+    written = markdown([f"- {text}"]).decode()
+
+    for found in re.finditer(r"(\\*)[`\[\]]", written):
+        assert len(found[1]) % 2 == 1, written
+    assert "<" not in written
+
+
+@pytest.mark.parametrize("text", ["a|b", "a\\|b", "\\\\|", "|", "x" * 20_000])
+def test_no_cell_of_a_table_in_markdown_becomes_two_or_goes_on_in_the_next_line(text):
+    record = put(("environment", "device_name"), text)
+    record["notices"][0]["kind"] = text
+    records = [from_json(json.dumps(one).encode(), "x.json") for one in (record, healthy())]
+    table = [line for line in terminal.to_markdown(records).decode().splitlines() if line.startswith("|")]
+
+    assert len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in table}) == 1
+    assert sum("---" not in line for line in table) == 1 + sum(len(one.rows) for one in records)
+
+
+def test_words_of_others_are_no_names_of_signs(tmp_path):
+    """Of signs such as rich draws for them."""
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(put(("notices", 0, "seen"), ":smile: [red]hot")))
+
+    assert ":smile: [red]hot" in CliRunner().invoke(main, ["report", str(path)]).output
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "amp-fp16"])
+@pytest.mark.parametrize("model", ["resnet50", "timm:a", "a.py:f"])
+def test_code_to_copy_calls_nothing_that_others_wrote(model, dtype):
+    record = put(("environment", "device"), 'cpu"); evil(); ("')
+    record["spec"] |= {"model": model + '"); evil(); ("', "weights": '"); evil(); ("', "dtype": dtype}
+    record["input_shape"] = "evil(), 3"
+    code = "\n".join(snippet.lines(from_json(json.dumps(record).encode(), "x.json"), 2))
+
+    assert "evil" in code
+    assert not {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)} & {"evil"}
+
+
+def test_an_error_is_one_line_that_can_be_read_however_much_a_record_says():
+    status, said, _ = invoked("compare-new", json.dumps(put(("environment", "device_name"), "x " * 500_000)).encode())
+
+    assert status == 2
+    assert len(said) < 11_000
 
 
 def test_what_is_larger_than_any_record_is_not_read_to_its_end():

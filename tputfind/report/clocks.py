@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 from rich import box
@@ -27,6 +26,7 @@ from tputfind.clocks import (
     turn_counts,
 )
 from tputfind.report.escaping import markdown
+from tputfind.report.terminal import markdown_of
 from tputfind.spec import Spec
 from tputfind.units import format_figure
 
@@ -38,16 +38,14 @@ def print_clocks(found: Methods | Pipeline, console: Console) -> None:
     for table in _tables(found, box.SIMPLE_HEAD):
         console.print(table)
     for sentence in found.sentences:
-        console.print(f"- {sentence}", highlight=False, markup=False)
+        console.print(f"- {sentence}", highlight=False, markup=False, emoji=False)
 
 
 def to_markdown(found: Methods | Pipeline) -> bytes:
     """Return title, tables and sentences as Markdown."""
     lines = [f"**{_title(found)}**", "", _explained(found), ""]
-    for table in _tables(found, box.MARKDOWN, barrier="\\|"):
-        paper = io.StringIO()
-        Console(file=paper, width=10_000, color_system=None).print(table)
-        lines += [*(line.strip() for line in paper.getvalue().splitlines() if line.strip()), ""]
+    for table in _tables(found, box.MARKDOWN):
+        lines += [*markdown_of(table), ""]
     lines += [f"- {sentence}" for sentence in found.sentences]
     return markdown(lines)
 
@@ -76,10 +74,10 @@ def _explained(found: Methods | Pipeline) -> str:
     return f"ms an iteration: {counted}. Empty: not timed, or does not apply."
 
 
-def _tables(found: Methods | Pipeline, style: box.Box, barrier: str = "|") -> list[Table]:
+def _tables(found: Methods | Pipeline, style: box.Box) -> list[Table]:
     if isinstance(found, Methods):
         return [_methods(found.cells, style), _boundaries(found.cells, style)]
-    return [_stages(found, style, barrier)]
+    return [_stages(found, style)]
 
 
 def _table(style: box.Box, names: Sequence[str]) -> Table:
@@ -107,8 +105,8 @@ def _boundaries(cells: Sequence[Cell], style: box.Box) -> Table:
     return table
 
 
-def _stages(found: Pipeline, style: box.Box, barrier: str) -> Table:
-    first, second = (spec.model.replace("|", barrier) for spec in found.specs)
+def _stages(found: Pipeline, style: box.Box) -> Table:
+    first, second = (spec.model for spec in found.specs)
     table = _table(style, ["stage", *STAGE_WAYS.values()])
     stages: dict[Stage, str] = {"first": first, "work": "CPU work", "second": second, "whole": "the whole"}
     for stage, name in stages.items():

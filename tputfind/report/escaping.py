@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import Final
 
 _FORMULA: Final = re.compile(r"[\s]*[=+\-@\t\r＝＋－＠]")  # spreadsheets take the wide forms too
+_ACTIVE: Final = re.compile(r"(\\*)([`\[\]])")
+"""What makes links, images and code, after backslashes, each of which would undo the next."""
 _FENCE: Final = "```"
 
 
@@ -27,5 +29,5 @@ def markdown(lines: Iterable[str]) -> bytes:
     for line in lines:
         fence = line.startswith(_FENCE)
         fenced ^= fence
-        written.append(line if fenced or fence else re.sub(r"[`\[\]]", r"\\\g<0>", line.replace("<", "&lt;")))
+        written.append(line if fenced or fence else _ACTIVE.sub(r"\1\1\\\2", line.replace("<", "&lt;")))
     return ("\n".join(written).strip() + "\n").encode()

@@ -41,8 +41,8 @@ def print_forecasts(found: Forecasts, console: Console) -> None:
         table.add_row(format_bytes(card.memory_bytes), words.get(card.largest_batch, str(card.largest_batch)), error)
     console.print(table)
     tried = ", ".join(map(str, found.tried))
-    console.print(f"from {_source(found)}, batch {tried}", highlight=False, markup=False)
-    console.print(_ON_FAKE if found.device_name is None else _FROM_TRIALS, highlight=False, markup=False)
+    console.print(f"from {_source(found)}, batch {tried}", highlight=False, markup=False, emoji=False)
+    console.print(_ON_FAKE if found.device_name is None else _FROM_TRIALS, highlight=False, markup=False, emoji=False)
 
 
 def to_csv(found: Forecasts) -> bytes:

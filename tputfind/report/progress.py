@@ -60,4 +60,4 @@ class ShownProgress:
 
     def _print(self, line: str) -> None:
         with suppress(*_NOBODY_WATCHES):
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+            self._console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)

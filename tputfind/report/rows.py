@@ -24,16 +24,15 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 class Look(NamedTuple):
     """How a table is drawn: the characters that the bar of the throughput has, whether there is room for more columns,
-    whether blocks can be shown, and how a barrier in a name is written.
+    and whether blocks can be shown.
     """
 
     bar: int
     wide: bool
     blocks: bool = True
-    barrier: str = "|"
 
 
-MARKDOWN: Final = Look(bar=0, wide=True, barrier="\\|")
+EVERYTHING: Final = Look(bar=0, wide=True)
 
 
 def look(console: Console) -> Look:
@@ -62,7 +61,7 @@ def table(records: Sequence[Record], style: box.Box, drawn: Look) -> Table:
     lines.add_column("", overflow="fold", min_width=_REMARKS)
     most = max((row.samples_per_s or 0.0 for record in records for row in record.rows), default=0.0)
     for record in records:
-        named = [Text(recipes.NAMES[name](record).replace("|", drawn.barrier)) for name in names]
+        named = [Text(recipes.NAMES[name](record)) for name in names]
         best = [row for _, row in answers(record)]
         for row in record.rows:
             seconds = [_figure(compile_s(record, row))] if compiled else []

@@ -15,23 +15,23 @@ _AUTOCAST = {"amp-fp16": "torch.float16", "amp-bf16": "torch.bfloat16"}
 def lines(record: Record, batch_size: int) -> Iterator[str]:
     """Yield the lines that run the step of a record at a batch size."""
     spec = record.spec
-    device = record.environment.device.partition(":")[0]
+    device = json.dumps(record.environment.device.partition(":")[0])
     yield from _model(spec)
     if spec.dtype == "tf32":
         yield "torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True"
     dtype = _TORCH_DTYPES.get(spec.dtype, "torch.float32")
     nhwc = ".to(memory_format=torch.channels_last)" if spec.layout == "nhwc" else ""
-    yield f'model = model.to("{device}", {dtype}){nhwc}'
+    yield f"model = model.to({device}, {dtype}){nhwc}"
     if spec.mode == "compile":
         yield "model = torch.compile(model, dynamic=False)"
     shape = record.input_shape.split("x")
     if spec.source in ("torchvision", "timm") and all(length.isdigit() for length in shape):
-        yield f'x = torch.randn({", ".join([str(batch_size), *shape])}, device="{device}", dtype={dtype}){nhwc}'
+        yield f"x = torch.randn({', '.join([str(batch_size), *shape])}, device={device}, dtype={dtype}){nhwc}"
     else:
         yield f"x = ...  # {batch_size} samples of {record.input_shape}, as the model takes them"
     modes = "torch.enable_grad()" if spec.phase == "train" else "torch.inference_mode()"
     if spec.dtype in _AUTOCAST:
-        modes += f', torch.autocast("{device}", {_AUTOCAST[spec.dtype]})'
+        modes += f", torch.autocast({device}, {_AUTOCAST[spec.dtype]})"
     yield from _step(spec, modes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable, Sequence
 
 from rich import box
@@ -19,6 +20,10 @@ from tputfind.summary import KNEE_SHARE, best_under, fastest, format_rate, knee,
 from tputfind.units import format_bytes, format_figure, format_width
 
 _NARROWEST = 78
+_WIDEST = 10_000_000
+_BARRIER = "\ue000"
+"""Between columns, until the barriers in their cells are written as such: for private use, so that no text holds it."""
+_MARKDOWN = box.Box(str(box.MARKDOWN).replace("|", _BARRIER), ascii=True)
 _STOPPED_BY = {
     "memory": "batch {at} does not fit in memory",
     "index": "batch {at} passes a 32-bit limit of a kernel, not of memory",
@@ -75,14 +80,14 @@ def print_answers(answers: Iterable[tuple[str, str]], console: Console) -> None:
     """Print answers, each a label and a text."""
     for label, text in answers:
         console.print(f"[bold]{label:<14}[/bold] ", end="")
-        console.print(text, highlight=False, markup=False)
+        console.print(text, highlight=False, markup=False, emoji=False)
 
 
 def print_notices(notices: Iterable[Notice], console: Console) -> None:
     """Print notices, a line each."""
     for notice in notices:
         console.print("[yellow]notice[/yellow] ", end="")
-        console.print(notice_line(notice), highlight=False, markup=False)
+        console.print(notice_line(notice), highlight=False, markup=False, emoji=False)
 
 
 def recipes_title(records: Sequence[Record]) -> str:
@@ -126,7 +131,7 @@ def code(records: Sequence[Record]) -> list[str]:
 
 def to_markdown(records: Sequence[Record]) -> bytes:
     """Return the table, and the summary and notices of each record, as Markdown."""
-    lines = markdown_of(rows.table(records, box.MARKDOWN, rows.MARKDOWN))
+    lines = markdown_of(rows.table(records, box.MARKDOWN, rows.EVERYTHING))
     for record in records:
         lines += ["", f"**{rows.title(record)}**", ""]
         lines += [f"- {label}: {text}" for label, text in summary(record)]
@@ -139,10 +144,15 @@ def to_markdown(records: Sequence[Record]) -> bytes:
 
 
 def markdown_of(table: Table) -> list[str]:
-    """Return the lines of a table in the style of Markdown, however wide."""
+    """Return the lines of a table in the style of Markdown, however wide; a barrier in a cell parts no columns."""
     paper = io.StringIO()
-    Console(file=paper, width=10_000, color_system=None).print(table)
-    return [line.strip() for line in paper.getvalue().splitlines() if line.strip()]
+    table.box = _MARKDOWN
+    Console(file=paper, width=_WIDEST, color_system=None).print(table)
+    return [
+        re.sub(r"(\\*)\|", r"\1\1\\|", line.strip()).replace(_BARRIER, "|")
+        for line in paper.getvalue().splitlines()
+        if line.strip()
+    ]
 
 
 def summary(record: Record) -> list[tuple[str, str]]:
