@@ -47,7 +47,7 @@ def kill_at(folder, lines: int, seconds: float, *arguments) -> None:
         process.kill()
 
 
-def test_a_run_killed_at_20_random_moments_resumes_each_time_to_the_same_table(tmp_path):
+def test_a_run_killed_at_20_random_moments_ends_in_the_same_table_wherever_anything_was_saved(tmp_path):
     whole = tmp_path / "whole"
     whole.mkdir()
     asked = (f"{MODELS}/plain.py:fails_above_3", *SHORT, "--soak", 2, "--headroom", "50%")
@@ -127,10 +127,13 @@ def test_no_finished_trial_is_repeated_and_the_record_says_that_it_was_resumed(t
     ],
 )
 def test_a_trial_that_was_cut_short_itself_is_asked_again_and_patience_is_kept(tmp_path, cut_short, failure):
-    trials = [*json.loads(cut_short.to_json())["trials"][:1], {"batch_size": 2, "failure": failure}]
-    ran = resumed(tmp_path, cut_short, trials=trials, spec__trial_timeout_s=50.0)
+    first, second = json.loads(cut_short.to_json())["trials"][:2]
+    ended = {name: second[name] for name in ("batch_size", "steps", "memory_limit_bytes")} | {"failure": failure}
+    ran = resumed(tmp_path, cut_short, trials=[first, ended], spec__trial_timeout_s=50.0)
 
     assert ran.status == 0, ran.err
+    assert "does batch 1 fit" not in ran.err
+    assert "does batch 2 fit" in ran.err
     record = tputfind.load_record(tmp_path / "cut.json")
     assert (record.edge.largest_batch, record.edge.limited_by) == (2, "latency")
     assert record.spec.trial_timeout_s == 50

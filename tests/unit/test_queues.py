@@ -329,3 +329,19 @@ def test_what_a_server_adds_is_added_to_every_batch_and_for_every_request():
 
     assert service.mean_ms(6) == pytest.approx(1.5 + 3.0 + 0.6)
     assert service.line_ms() == pytest.approx((0.2, 3.9))
+
+
+def test_answers_to_a_whole_batch_free_their_device_of_all_of_it():
+    """The first four requests go to the first device, three of them as one batch; then the idler one is asked."""
+    asked = iter([[0], [0], [0], [0], [0, 1], [0, 1]])
+    replicas = Replicas(2, 4, spans(4), rule_of("greedy", 0.0), lambda: next(asked))
+
+    served = replicas.serve([1.0, 2.0, 3.0, 4.0, 20.0, 20.1])
+
+    assert served.done_ms.tolist() == pytest.approx([6.5, 13.0, 13.0, 13.0, 25.5, 25.6])
+
+
+def test_ray_begins_to_collect_the_next_batch_when_the_last_was_closed_and_not_when_it_ended():
+    served = Replicas(1, 8, spans(8), rule_of("ray", 10.0)).serve([1.0, 12.0])
+
+    assert served.done_ms.tolist() == pytest.approx([16.5, 27.5])

@@ -122,6 +122,7 @@ def test_a_record_of_schema_3_still_loads_and_its_trials_have_no_traces():
     record = tputfind.load_record(GOLDEN / "schema-3.json")
 
     assert (record.schema, record.spec.search, record.spec.allocator) == (3, "bisect", None)
+    assert (record.spec.processes, record.spec.min_seconds) == (1, 3.0)  # as it says, and not as older ones are read
     assert record.rows == example().rows
     assert [trial.trace for trial in record.trials] == [None] * 6
 

@@ -160,3 +160,12 @@ def test_a_long_value_is_not_echoed_whole(name, value):
 def test_a_model_that_is_no_name_is_told(model):
     with pytest.raises(BadRequest, match="MODEL must be a name"):
         read_spec(model, {})
+
+
+@pytest.mark.parametrize(("shape", "taken"), [("8x8", False), ("3x8x8", True), ("3x4x8x8", True), ("1x2x3x4x5", False)])
+def test_channels_last_is_for_samples_of_three_and_four_dimensions(shape, taken):
+    if taken:
+        assert read_spec("m", {"layout": "nhwc", "input_size": shape}).layout == "nhwc"
+        return
+    with pytest.raises(BadRequest, match="samples of 3 or 4 dimensions"):
+        read_spec("m", {"layout": "nhwc", "input_size": shape})
