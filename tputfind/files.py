@@ -18,8 +18,8 @@ from tputfind.errors import BadRecord, BadRequest, TputfindError
 from tputfind.record import Record, from_json
 from tputfind.units import echoed
 
-_MOST_BYTES: Final = 2**28
-"""Of a record: ten thousand rows of three processes take a tenth of it."""
+_MOST_BYTES: Final = 2**26
+"""Of a record: five hundred times what most take."""
 
 _LONGEST_ENDING: Final = ".-20261120T235328-99.json.4194304.tmp"
 """What the name of a record may get beside its stem, while it is written too."""

@@ -400,7 +400,7 @@ def test_an_error_is_one_line_that_can_be_read_however_much_a_record_says():
 
 
 def test_what_is_larger_than_any_record_is_not_read_to_its_end():
-    with pytest.raises(BadRecord, match="larger than 256 MiB"):
+    with pytest.raises(BadRecord, match="larger than 64 MiB"):
         tputfind.load_record("/dev/zero")
 
 
