@@ -14,6 +14,7 @@ ACCIDENTS = [
     Failure(kind="died", message="killed by SIGTERM"),
     Failure(kind="died", message="killed by SIGINT"),
     Failure(kind="died", message="killed by SIGHUP"),
+    Failure(kind="died", message="the measuring process was killed"),
 ]
 FAULTS = [
     Failure(kind="out_of_memory", message="OutOfMemoryError: CUDA out of memory."),
