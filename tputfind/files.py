@@ -37,7 +37,7 @@ def path_of(name: str, given: object) -> Path:
         raise BadRequest(f"{name} {text!r} is no path")
     if not text:
         raise BadRequest(f"{name} is empty", "leave it out, or name a place to write to")
-    if any(character < " " or "\x7f" <= character <= "\x9f" or character in "\u2028\u2029" for character in text):
+    if not text.isprintable():
         raise BadRequest(f"{name} {text!r} has characters that cannot be shown")
     return Path(text)
 

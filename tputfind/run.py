@@ -93,7 +93,7 @@ def keeper_of(folder: Path | None, spec: Spec, inspection: Inspection) -> files.
 
     Its name in the folder says the model, the dtype, the device, and what else is not as it is by default.
     """
-    name = spec.model.replace(".py:", "-").rpartition("/")[2][:100]  # a file's name has room for 255 in all
+    name = spec.model.replace(".py:", "-").rpartition("/")[2]
     layout = () if spec.layout == "nchw" else (spec.layout,)
     parts = (name, spec.dtype, *layout, *spec.way, inspection.environment.device_name)
     return files.Keeper(folder, "-".join(map(files.slug, parts)))

@@ -280,7 +280,7 @@ def test_a_traceback_and_a_message_longer_than_anybody_reads_are_cut():
 def test_nothing_that_a_terminal_would_obey_is_told():
     failure = of_exception(ValueError("red \x1b[31m\ud800 text\nmore"), FIRST)
 
-    assert failure.message == "ValueError: red ?[31m? text"
+    assert failure.message == "ValueError: red \\x1b[31m\\ud800 text"
     assert said(KeyError()) == "KeyError"
     assert said(ValueError("first\nsecond")) == "first"
 

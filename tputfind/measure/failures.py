@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tputfind.foreign import printable
 from tputfind.record import Failure, FailureKind
 from tputfind.units import GIB, parse_bytes
 
@@ -202,7 +203,7 @@ def _model_traceback(error: BaseException) -> str:
         trace = trace.tb_next
     if trace is None:
         return ""
-    text = _printable("".join(traceback.format_exception(error.with_traceback(trace))))
+    text = printable("".join(traceback.format_exception(error.with_traceback(trace))), lines=True)
     middle = _LONGEST_TRACEBACK // 2
     return text if len(text) <= _LONGEST_TRACEBACK else f"{text[:middle]}\n[...]\n{text[-middle:]}"
 
@@ -210,15 +211,9 @@ def _model_traceback(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     """Return what the exception says, or the first part of it; a model's own may fail even at that."""
     try:
-        return _printable(str(error)[:_LONGEST_TRACEBACK]).strip()
+        return printable(str(error)[:_LONGEST_TRACEBACK], lines=True).strip()
     except Exception:  # whatever the model's __str__ raises
         return ""
-
-
-def _printable(text: str) -> str:
-    """Replace what UTF-8 cannot hold, and what a terminal would take for a command."""
-    text = text.encode(errors="replace").decode()
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
 
 
 def said(error: BaseException) -> str:
@@ -237,7 +232,7 @@ def _first_line(error: BaseException, text: str) -> str:
 
 def in_short(line: str) -> str:
     """Return a line as it can be printed, cut where it is longer than anybody reads."""
-    line = _printable(line[: _LONGEST_LINE + 1])
+    line = printable(line[: _LONGEST_LINE + 1])
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} [...]"
 
 
