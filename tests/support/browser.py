@@ -124,12 +124,6 @@ class Page:
         """By how many pixels the page is wider than its window: a reader would have to scroll sideways."""
         return self.page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
-    def screenshot(self, path: Path) -> Path:
-        """Write the whole page, also what lies below the window, as PNG."""
-        self.settle()
-        self.page.screenshot(path=path, full_page=True)
-        return path
-
     def pdf(self, path: Path) -> Path:
         """Print the page, in the paper size that it asks for."""
         self.page.pdf(path=path, prefer_css_page_size=True, print_background=True)
@@ -152,10 +146,6 @@ class Browser:
 
     def __init__(self, browser) -> None:
         self.browser = browser
-
-    @property
-    def version(self) -> str:
-        return self.browser.version
 
     @contextmanager
     def open(self, path: Path, width: int = DESKTOP, *, dark: bool = False) -> Iterator[Page]:
