@@ -2,12 +2,80 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import msgspec
 import pytest
 from support.records import example, row
 
-from tputfind.record import Failure, Row, Trial
-from tputfind.resume import without_accidents
+from tputfind.errors import BadRecord
+from tputfind.measure.messages import Inspection
+from tputfind.record import METHOD, SCHEMA, Environment, Failure, Row, Trial
+from tputfind.resume import check_file, check_same, check_spec, without_accidents
+from tputfind.spec import Spec
+
+RECORD = example()
+OTHER = {
+    "model": "resnet18",
+    "device": "cpu",
+    "dtype": "bf16",
+    "layout": "nhwc",
+    "mode": "compile",
+    "phase": "train",
+    "optimizer": "sgd",
+    "grad_checkpoint": True,
+    "weights": "DEFAULT",
+    "image_size": 64,
+    "input_size": (3, 8, 8),
+    "sequence_length": 9,
+    "inputs": (),
+    "batch_sizes": (1, 2),
+    "max_batch": 9,
+    "granularity": 2,
+    "memory_limit_bytes": 2**30,
+    "headroom": 0.5,
+    "max_latency_ms": 5.0,
+    "batches": 9,
+    "warmup": 9,
+    "latency_batches": 9,
+    "max_seconds": 9.0,
+    "min_seconds": 9.0,
+    "processes": 9,
+    "max_noise": 0.5,
+    "transfer": "h2d",
+    "soak": 9,
+    "slo_ms": 9.0,
+    "percentile": 90.0,
+    "search": "bisect",
+    "allocator": "native",
+    "seed": 9,
+    "trial_timeout_s": 9.0,
+    "strict": True,
+}
+"""A value for each field of a spec, which the record has another of."""
+PATIENCE = {"trial_timeout_s", "strict"}
+
+
+class Free(Spec, frozen=True, kw_only=True):
+    """A spec of any fields: whether they go together is not what is asked here."""
+
+    def __post_init__(self) -> None:
+        """Check nothing."""
+
+
+def spec_with(**fields: object) -> Spec:
+    return Free(**{name: getattr(RECORD.spec, name) for name in Spec.__struct_fields__} | fields)
+
+
+def inspection(**fields: object) -> Inspection:
+    known = {
+        "environment": RECORD.environment,
+        "input_shape": RECORD.input_shape,
+        "parameters": RECORD.parameters,
+        "source_sha256": RECORD.source_sha256,
+    }
+    return Inspection(**known | fields)
+
 
 ACCIDENTS = [
     Failure(kind="timeout", message="no answer within 2 s"),
@@ -43,3 +111,84 @@ def test_what_says_something_of_the_model_is_kept(failure):
     record = msgspec.structs.replace(example(), trials=trials, rows=(Row(batch_size=2, failure=failure),))
 
     assert without_accidents(record) == record
+
+
+@pytest.mark.parametrize("field", Spec.__struct_fields__)
+def test_another_value_of_a_field_is_another_question_unless_it_is_patience(field):
+    now = spec_with(**{field: OTHER[field]})
+    if field in PATIENCE:
+        check_spec(RECORD, now)
+        return
+    with pytest.raises(BadRecord, match=f"another question: {field} \\(.* then, .* now\\)$") as refused:
+        check_spec(RECORD, now)
+    assert "--resume alone" in refused.value.hint
+
+
+def test_all_that_differs_is_named_at_once():
+    with pytest.raises(BadRecord, match=r"dtype .*; seed "):
+        check_spec(RECORD, spec_with(dtype="bf16", seed=9))
+
+
+def test_what_an_older_schema_knows_nothing_of_may_differ():
+    old = msgspec.structs.replace(RECORD, schema=SCHEMA - 1)
+    check_spec(old, spec_with(processes=9, search="bisect"))
+    with pytest.raises(BadRecord, match="seed"):
+        check_spec(old, spec_with(processes=9, seed=9))
+
+
+@pytest.mark.parametrize("field", Environment.__struct_fields__)
+def test_a_record_is_resumed_where_it_was_begun_whatever_memory_others_hold(field):
+    then = getattr(RECORD.environment, field)
+    other = then + 1 if isinstance(then, int) else f"{then}x"
+    now = inspection(environment=msgspec.structs.replace(RECORD.environment, **{field: other}))
+    if field in ("memory_free_bytes", "memory_of_others_bytes"):
+        check_same(RECORD, RECORD.spec, now)
+        return
+    with pytest.raises(BadRecord, match=f"cannot be resumed here, since this differs: {field} "):
+        check_same(RECORD, RECORD.spec, now)
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (inspection(input_shape="3x8x8"), "the model's input and parameters"),
+        (inspection(parameters=1), "the model's input and parameters"),
+        (inspection(source_sha256="0"), "the file that the model is made by was changed"),
+    ],
+)
+def test_another_model_under_the_same_name_is_not_gone_on_with(now, expected):
+    with pytest.raises(BadRecord, match=expected):
+        check_same(RECORD, RECORD.spec, now)
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (msgspec.structs.replace(RECORD, method=METHOD - 1), f"by method {METHOD - 1}, and .* by method {METHOD}"),
+        (msgspec.structs.replace(RECORD, schema=SCHEMA - 1), f"with schema {SCHEMA - 1}; this one writes {SCHEMA}"),
+    ],
+)
+def test_figures_of_two_methods_or_versions_do_not_stand_side_by_side(record, expected):
+    check_same(RECORD, RECORD.spec, inspection())
+    with pytest.raises(BadRecord, match=expected):
+        check_same(record, record.spec, inspection())
+
+
+@pytest.mark.parametrize(("model", "changed"), [("net.py:make", True), ("net.pt2", True), ("resnet50", False)])
+def test_a_file_that_was_changed_is_refused_before_it_is_run(tmp_path, monkeypatch, model, changed):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / model.partition(":")[0]
+    path.write_bytes(b"as it was")
+    spec = msgspec.structs.replace(RECORD.spec, model=model)
+    record = msgspec.structs.replace(RECORD, spec=spec, source_sha256=sha256(b"as it was").hexdigest())
+    check_file(record)
+
+    path.write_bytes(b"changed")
+    check_file(msgspec.structs.replace(record, source_sha256=None))
+    if not changed:
+        check_file(record)
+        return
+    with pytest.raises(BadRecord, match="was changed"):
+        check_file(record)
+    path.unlink()
+    check_file(record)

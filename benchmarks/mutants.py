@@ -1,0 +1,108 @@
+"""How many small changes to the code the tests notice: the share, and what was not noticed.
+
+    python benchmarks/mutants.py resume comparison --most 100
+
+Of each group a random sample of mutmut's changes is made, one at a time, in a copy of this repository, and the group's
+unit tests are run. Needs ``pip install mutmut``; a change takes from half a second to some ten. What is not noticed is
+either a test that is missing or a line that makes no difference: judge each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).parents[1]
+NOT_NOTICED: Final = {0: "not noticed", 33: "no test runs it"}
+"""Exit codes that mutmut keeps of a change; with any other a test failed, or did not end."""
+
+
+class Group(NamedTuple):
+    """Modules that are changed, and the unit tests that are to notice it."""
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+GROUPS: Final = {
+    "search": Group(("search/*",), ("edge", "forecast", "expect", "allocator", "addresses")),
+    "stats": Group(("stats",), ("stats", "summary", "comparison", "noise")),
+    "comparison": Group(("comparison",), ("comparison",)),
+    "failures": Group(("measure/failures",), ("failures",)),
+    "resume": Group(("resume",), ("resume", "fuzz")),
+    "notices": Group(("notices/*",), ("notices", "noise")),
+    "summary": Group(("summary",), ("summary", "report", "stats")),
+    "sizing": Group(("sizing/*",), ("queues", "sizing", "sizing_limits", "prices", "overheads")),
+    "record": Group(("record", "foreign"), ("record", "hostile_records")),
+}
+
+
+def main() -> None:
+    """Change the code of each group that was named, print its share, and what was not noticed as a diff."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("groups", nargs="+", choices=GROUPS)
+    asked.add_argument("--most", type=int, default=100, help="changes of a group")
+    asked.add_argument("--seed", type=int, default=0)
+    asked.add_argument("--at-once", type=int, default=2, help="processes")
+    given = asked.parse_args()
+    for name in given.groups:
+        with tempfile.TemporaryDirectory() as scratch:
+            copy = Path(scratch, "copy")
+            prepare(copy, GROUPS[name])
+            run(copy, ["none of that name"])  # makes all changes, and tries none of them
+            every = sorted(outcomes(copy))
+            some = random.Random(given.seed).sample(every, min(given.most, len(every)))
+            run(copy, ["--max-children", str(given.at_once), *some])
+            show(copy, name, {change: code for change, code in outcomes(copy).items() if change in some}, len(every))
+
+
+def prepare(copy: Path, group: Group) -> None:
+    """Copy the repository, and tell mutmut what to change and which tests to run."""
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "mutants", "build"))
+    settings = {
+        "source_paths": ["tputfind"],
+        "only_mutate": [f"tputfind/{module}.py" for module in group.modules],
+        "also_copy": ["tests", "results", "README.md", "pyproject.toml", "setup.cfg"],
+        "pytest_add_cli_args": ["-p", "no:cacheprovider"],
+        "pytest_add_cli_args_test_selection": [f"tests/unit/test_{test}.py" for test in group.tests],
+    }
+    lines = (f"{name} =\n" + "".join(f"    {value}\n" for value in values) for name, values in settings.items())
+    with (copy / "setup.cfg").open("a") as file:
+        file.write("\n[mutmut]\n" + "".join(lines))
+
+
+def run(copy: Path, arguments: list[str]) -> None:
+    """Run mutmut; it ends with an error where it was given no change to try."""
+    command = [sys.executable, "-m", "mutmut", "run", *arguments]
+    subprocess.run(command, cwd=copy, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def outcomes(copy: Path) -> dict[str, int | None]:
+    """Return mutmut's exit code of every change, None where it was not tried."""
+    kept = (json.loads(path.read_text())["exit_code_by_key"] for path in (copy / "mutants").rglob("*.meta"))
+    return {change: code for codes in kept for change, code in codes.items()}
+
+
+def show(copy: Path, name: str, tried: dict[str, int | None], every: int) -> None:
+    """Print the share of changes that were noticed, and those that were not."""
+    known = {change: code for change, code in tried.items() if code is not None}
+    missed = {change: NOT_NOTICED[code] for change, code in known.items() if code in NOT_NOTICED}
+    share = f"{1 - len(missed) / len(known):.1%}" if known else "none tried"
+    counts = ", ".join(f"{count} {words}" for words, count in Counter(missed.values()).items())
+    print(f"{name}: {share} of {len(known)} changes noticed, of {every} there are; {counts}")
+    for change in missed:
+        command = [sys.executable, "-m", "mutmut", "show", change]
+        shown = subprocess.run(command, cwd=copy, check=False, capture_output=True, text=True)
+        print(shown.stdout)
+
+
+if __name__ == "__main__":
+    main()
