@@ -60,8 +60,11 @@ def main() -> None:
             run(copy, ["none of that name"])  # makes all changes, and tries none of them
             every = sorted(outcomes(copy))
             some = random.Random(given.seed).sample(every, min(given.most, len(every)))
-            run(copy, ["--max-children", str(given.at_once), *some])
-            show(copy, name, {change: code for change, code in outcomes(copy).items() if change in some}, len(every))
+            words = run(copy, ["--max-children", str(given.at_once), *some])
+            tried = {change: code for change, code in outcomes(copy).items() if change in some and code is not None}
+            if not tried:
+                sys.exit(f"{name}: mutmut tried nothing:\n{words[-2000:]}")
+            show(copy, name, tried, len(every))
 
 
 def prepare(copy: Path, group: Group) -> None:
@@ -79,10 +82,11 @@ def prepare(copy: Path, group: Group) -> None:
         file.write("\n[mutmut]\n" + "".join(lines))
 
 
-def run(copy: Path, arguments: list[str]) -> None:
-    """Run mutmut; it ends with an error where it was given no change to try."""
+def run(copy: Path, arguments: list[str]) -> str:
+    """Run mutmut, and return what it printed; it ends with an error where it was given no change to try."""
     command = [sys.executable, "-m", "mutmut", "run", *arguments]
-    subprocess.run(command, cwd=copy, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    done = subprocess.run(command, cwd=copy, check=False, capture_output=True, text=True)
+    return done.stdout.replace("\r", "\n") + done.stderr
 
 
 def outcomes(copy: Path) -> dict[str, int | None]:
@@ -91,13 +95,11 @@ def outcomes(copy: Path) -> dict[str, int | None]:
     return {change: code for codes in kept for change, code in codes.items()}
 
 
-def show(copy: Path, name: str, tried: dict[str, int | None], every: int) -> None:
+def show(copy: Path, name: str, tried: dict[str, int], every: int) -> None:
     """Print the share of changes that were noticed, and those that were not."""
-    known = {change: code for change, code in tried.items() if code is not None}
-    missed = {change: NOT_NOTICED[code] for change, code in known.items() if code in NOT_NOTICED}
-    share = f"{1 - len(missed) / len(known):.1%}" if known else "none tried"
+    missed = {change: NOT_NOTICED[code] for change, code in tried.items() if code in NOT_NOTICED}
     counts = ", ".join(f"{count} {words}" for words, count in Counter(missed.values()).items())
-    print(f"{name}: {share} of {len(known)} changes noticed, of {every} there are; {counts}")
+    print(f"{name}: {1 - len(missed) / len(tried):.1%} of {len(tried)} changes noticed, of {every} there are; {counts}")
     for change in missed:
         command = [sys.executable, "-m", "mutmut", "show", change]
         shown = subprocess.run(command, cwd=copy, check=False, capture_output=True, text=True)

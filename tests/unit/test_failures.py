@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import get_args
 
 import pytest
@@ -164,7 +165,9 @@ TABLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "error", "circumstances"), TABLE, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(
+    ("kind", "error", "circumstances"), TABLE, ids=lambda value: re.sub(r"\W+", " ", str(value))[:60]
+)
 def test_an_exception_stands_for_its_kind(kind, error, circumstances):
     assert of_exception(error, circumstances).kind == kind
 
