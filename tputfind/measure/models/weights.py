@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from torch import nn
@@ -34,12 +35,19 @@ def load(module: nn.Module, file: Path, model: str) -> None:
     except BadRequest:
         raise
     except UnpicklingError as error:
+        if not _is_checkpoint(file, error):
+            raise BadRequest(f"--weights: {file} holds no weights of {model}: torch finds no tensors in it") from None
         what = f"holds more than tensors and plain values: {wanted(error)}"
         raise BadRequest(f"--weights: {file} is not loaded: it {what}", HINT) from None
     except Exception as error:  # reading what is no checkpoint can raise anything
         lines = f"{error}".strip().splitlines() or [type(error).__name__]
         reason = " ".join(line.strip() for line in lines[:2])
         raise BadRequest(f"--weights: {file} holds no weights of {model}: {reason}") from None
+
+
+def _is_checkpoint(file: Path, error: UnpicklingError) -> bool:
+    """Whether what torch could not unpickle is a checkpoint, and not just any file: nobody is told to trust that."""
+    return "GLOBAL" in f"{error}" or is_zipfile(file)
 
 
 def _read(file: Path) -> Mapping[str, Any]:
