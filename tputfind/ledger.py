@@ -284,7 +284,7 @@ class Ledger:
     def _stop_if_the_model_fails(self, batch_size: int, failure: Failure | None) -> None:
         """End the run where nothing has passed yet and it is not memory that stands in the way."""
         failures = [one.failure for one in self._taken()]
-        smallest = batch_size == (self._spec.batch_sizes or (self._spec.granularity,))[0]
+        smallest = batch_size == self._spec.smallest_batch
         if smallest and failure is not None and None not in failures and not for_want_of_memory(failure):
             raise no_answer(self._spec, batch_size, failure)
 

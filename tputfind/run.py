@@ -117,8 +117,10 @@ def new_record(spec: Spec, inspection: Inspection, command: str) -> Record:
 def failed_record(record: Record, error: TputfindError) -> Record:
     """Return a record with one row that holds what kept anything from being measured, so that a list shows it too."""
     kind = _KINDS.get(type(error), "error")
-    smallest = (record.spec.batch_sizes or (record.spec.granularity,))[0]
-    row = Row(batch_size=smallest, failure=Failure(kind=kind, message=error.message, traceback=error.traceback))
+    row = Row(
+        batch_size=record.spec.smallest_batch,
+        failure=Failure(kind=kind, message=error.message, traceback=error.traceback),
+    )
     failed = msgspec.structs.replace(record, rows=(row,), finished=now())
     return msgspec.structs.replace(failed, notices=notices.of(failed))
 

@@ -128,6 +128,11 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(word for word in (self.mode, self.phase) if word not in ("eager", "infer"))
 
     @property
+    def smallest_batch(self) -> int:
+        """The smallest batch size that is asked for: some models, and makers of inputs, take none below."""
+        return (self.batch_sizes or (self.granularity,))[0]
+
+    @property
     def scales_gradients(self) -> bool:
         """Whether a step trains with gradients in fp16, which a scaler keeps from vanishing."""
         return self.phase == "train" and self.dtype == "amp-fp16"

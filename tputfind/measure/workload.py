@@ -212,7 +212,7 @@ class Workload:
         """
         if not callable(self._wanted):
             return shape_text([drawn.sample_shape for drawn in drawn_of(self._wanted)])
-        size = self._smallest
+        size = self._spec.smallest_batch
         once, twice = self._made(size), self._made(2 * size)
         shapes = list(sample_shapes(once, twice, size))
         if not any(follows for _, follows in shapes):
@@ -228,13 +228,8 @@ class Workload:
         """Where the samples lie in a batch's inputs."""
         if not callable(self._wanted):
             return split_of_drawn(self._wanted)
-        size = self._smallest
+        size = self._spec.smallest_batch
         return split_of(self._made(size), self._made(2 * size), size)
-
-    @property
-    def _smallest(self) -> int:
-        """The smallest batch size that is asked for: a callable may take none below."""
-        return (self._spec.batch_sizes or (self._spec.granularity,))[0]
 
     def _inputs(self, batch_size: int) -> Call:
         if callable(self._wanted):
