@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import pandas as pd
@@ -262,6 +263,20 @@ RECIPES = {
     },
     "`hf:bert`, 512 tokens | 32": "hf-bert-fp16",
 }  # fmt: skip
+
+
+def printed_on_a_gpu(*patterns: str) -> Callable[[], tuple[str, ...]]:
+    """Return the figures of the patterns, in their order, from what the tests that need a GPU printed."""
+    return lambda: tuple(figure for one in patterns for figure in numbers_in("gpu-tests-nvidia-h200.txt", one))
+
+
+def marks_against_loops() -> tuple[str, ...]:
+    """The number of windows, and the median, lowest and highest ratio of their rates to the loops'."""
+    (printed,) = numbers_in("gpu-tests-nvidia-h200.txt", r"window against loop: [0-9.]+ of \[([^]]*)\]")
+    ratios = [float(ratio) for ratio in printed.split(", ")]
+    return f"{len(ratios)}", f"{median(ratios):.3f}", f"{min(ratios):.2f}", f"{max(ratios):.2f}"
+
+
 CLAIMS = [
     *(
         Claim(
@@ -389,6 +404,45 @@ CLAIMS = [
         "A stage of 1 ms was {} % longer than when it was synchronised, one of 1.7 ms {} %",
         "stages-nvidia-h200.txt",
         lambda: numbers_in("stages-nvidia-h200.txt", r"spin kernel: .*\+([0-9.]+) %\n *matmul: .*\+([0-9.]+) %"),
+    ),
+    Claim(
+        "a kernel that spins for 1, 5, 20 ms by the GPU's own clock | {}, {}, {} ms by our events",
+        "gpu-tests-nvidia-h200.txt",
+        printed_on_a_gpu(*(rf"\.{ms} ms: \[([0-9]+\.[0-9]{{3}})" for ms in (1, 5, 20))),
+    ),
+    Claim(
+        "windows and plain loops in turn in one process, {} of each | {} at the median, {} to {}:",
+        "gpu-tests-nvidia-h200.txt",
+        marks_against_loops,
+    ),
+    Claim(
+        "resnet18 {} against {}; vit_b_16 {} against {} |",
+        "gpu-tests-nvidia-h200.txt",
+        printed_on_a_gpu(
+            *(rf"{model}: --memory-limit 4GiB (\d+), a card with 4 GiB (\d+)" for model in ("resnet18", "vit_b_16"))
+        ),
+    ),
+    Claim(
+        "index limit at {1} samples, largest batch {0}; wrong output at {3}, largest batch {2} |",
+        "gpu-tests-nvidia-h200.txt",
+        printed_on_a_gpu(
+            *(
+                rf"largest_batch=(\d+), limited_by='{limit}', fails_at=(\d+)"
+                for limit in ("index", "wrong_output")
+            )
+        ),
+    ),
+    Claim(
+        "`--help` {} s; `tputfind resnet50 --dtype fp16 --layout nhwc --max-batch 256` {} s, of which {} s outside",
+        "gpu-tests-nvidia-h200.txt",
+        printed_on_a_gpu(
+            r"--help: median of 15 ([0-9.]+) s", r"whole command +([0-9.]+) s", r"outside the timed windows +([0-9.]+)"
+        ),
+    ),
+    Claim(
+        "starts once, in {} s, and a whole trial of ResNet-50 takes {} s at the median",
+        "gpu-tests-nvidia-h200.txt",
+        printed_on_a_gpu(r"torchvision: ([0-9.]+) s, once", r"trials +2, median ([0-9.]+) s each"),
     ),
     *(
         Claim("{}", "clocks-mobilenet_v3_large-fp32-nvidia-h200.md", partial(clock_said, start))
