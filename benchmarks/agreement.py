@@ -18,12 +18,12 @@ from statistics import fmean, median, quantiles
 
 import pandas as pd
 
-from tputfind.files import Keeper
-from tputfind.ledger import Silent
-from tputfind.measure.children import Children
-from tputfind.run import inspect, measure, new_record
-from tputfind.spec import read_spec
-from tputfind.summary import throughput_interval
+from tputfind.analysis.answers import throughput_interval
+from tputfind.processes.children import Children
+from tputfind.record.files import Keeper
+from tputfind.record.spec import read_spec
+from tputfind.session.progress import Silent
+from tputfind.session.run import inspect, measure, new_record
 
 LOOP = """
 import json, sys, time, torch, torchvision

@@ -35,13 +35,13 @@ class Group(NamedTuple):
 GROUPS: Final = {
     "search": Group(("search/*",), ("edge", "forecast", "expect", "allocator", "addresses")),
     "stats": Group(("stats",), ("stats", "summary", "comparison", "noise")),
-    "comparison": Group(("comparison",), ("comparison",)),
-    "failures": Group(("measure/failures",), ("failures",)),
-    "resume": Group(("resume",), ("resume", "fuzz")),
-    "notices": Group(("notices/*",), ("notices", "noise")),
-    "summary": Group(("summary",), ("summary", "report", "stats")),
-    "sizing": Group(("sizing/*",), ("queues", "sizing", "sizing_limits", "prices", "overheads")),
-    "record": Group(("record", "foreign"), ("record", "hostile_records")),
+    "comparison": Group(("analysis/compare",), ("comparison",)),
+    "failures": Group(("processes/failures",), ("failures",)),
+    "resume": Group(("session/resume",), ("resume", "fuzz")),
+    "notices": Group(("analysis/notices/*",), ("notices", "noise")),
+    "summary": Group(("analysis/answers",), ("summary", "report", "stats")),
+    "sizing": Group(("sizing/*",), ("queues", "sizing", "sizing_limits", "prices")),
+    "record": Group(("record/record", "record/untrusted"), ("record", "hostile_records")),
 }
 
 

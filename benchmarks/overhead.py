@@ -19,10 +19,10 @@ from pathlib import Path
 import psutil
 
 import tputfind
-from tputfind.measure.children import Children
-from tputfind.measure.messages import ListDevices, TryBatch
-from tputfind.record import Environment, Record, Trial
-from tputfind.spec import read_spec
+from tputfind.processes.children import Children
+from tputfind.processes.messages import ListDevices, TryBatch
+from tputfind.record.record import Environment, Record, Trial
+from tputfind.record.spec import read_spec
 
 TPUTFIND = shutil.which("tputfind", path=Path(sys.executable).parent)
 COMMAND = [TPUTFIND] if TPUTFIND else [sys.executable, "-m", "tputfind"]

@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 from statistics import fmean, median, stdev
 
-from tputfind.measure.children import Children
-from tputfind.measure.health import Watch
-from tputfind.measure.messages import ListDevices
-from tputfind.record import Environment
+from tputfind.processes.children import Children
+from tputfind.processes.messages import ListDevices
+from tputfind.record.record import Environment
+from tputfind.session.health import Watch
 
 WORKLOADS = (("mobilenet_v3_large", 1, 80), ("mobilenet_v3_large", 256, 30), ("vit_b_16", 256, 30))
 SLOT_S = 1.0

@@ -19,15 +19,16 @@ from time import perf_counter
 import msgspec
 import pandas as pd
 
-from tputfind import forecast_run
-from tputfind.files import Keeper
-from tputfind.ledger import Ledger, Silent
-from tputfind.measure.bench import Bench
-from tputfind.measure.children import Children
-from tputfind.record import METHOD, Edge, Record
-from tputfind.run import inspect, new_record
+from tputfind.processes.children import Children
+from tputfind.record.files import Keeper
+from tputfind.record.record import METHOD, Edge, Record
+from tputfind.record.spec import LARGEST_BATCH, Spec, read_spec
 from tputfind.search.edge import find_edge
-from tputfind.spec import LARGEST_BATCH, Spec, read_spec
+from tputfind.session import forecast
+from tputfind.session.progress import Silent
+from tputfind.session.run import inspect, new_record
+from tputfind.session.session import Ledger
+from tputfind.session.trials import Bench
 from tputfind.units import GIB
 
 MODELS = "resnet50,efficientnet_b0,vit_b_16,swin_t,densenet121,mobilenet_v3_large"
@@ -88,7 +89,7 @@ def add_forecasts(children: Children, spec: Spec, edges: dict[int, int], lines: 
     if not edges:
         return
     start = perf_counter()
-    found = forecast_run.measure(spec, sorted(edges), children, Silent())
+    found = forecast.measure(spec, sorted(edges), children, Silent())
     print(spec.model, spec.dtype, spec.layout, found.cards, found.tried, f"{perf_counter() - start:.1f} s", flush=True)
     for card in found.cards:
         for line in lines:

@@ -23,7 +23,7 @@ from client import Answer
 from harness import Case, Load, Overheads, fitted, get_ms, loaded, measured, most_per_s, pace, served, simulated
 
 import tputfind
-from tputfind.record import Record
+from tputfind.record.record import Record
 
 FITTED, PREDICTED = (0.1, 0.5), (0.7, 0.85, 0.95)
 

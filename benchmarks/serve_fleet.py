@@ -26,10 +26,10 @@ from harness import Case, Overheads, loaded, served
 
 import tputfind
 from tputfind.errors import NoPlan
-from tputfind.record import Record
-from tputfind.sizing.answers import answers
+from tputfind.record.record import Record
 from tputfind.sizing.demand import Demand
 from tputfind.sizing.plan import Plan
+from tputfind.sizing.size import answers
 
 _BELOW, _ABOVE = 0.9, 1.1
 _HALVINGS = 10

@@ -9,7 +9,7 @@ import argparse
 import time
 
 import tputfind
-from tputfind.record import Record
+from tputfind.record.record import Record
 from tputfind.sizing.demand import BATCHERS, read_demand
 from tputfind.sizing.plan import plan
 from tputfind.sizing.service import service_of

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from tputfind.measure.stages import StageTimer
+from tputfind.stages.timer import StageTimer
 
 STAGES = ("detect", "classify", "track")
 ITERATIONS = 200

@@ -19,13 +19,13 @@ from queue import SimpleQueue
 import pandas as pd
 
 from tputfind.errors import TputfindError
-from tputfind.files import Keeper
-from tputfind.ledger import Silent
-from tputfind.measure import catalogue
-from tputfind.measure.children import Children
-from tputfind.measure.messages import NamedModel
-from tputfind.run import inspect, measure, new_record
-from tputfind.spec import read_spec
+from tputfind.processes.children import Children
+from tputfind.processes.messages import NamedModel
+from tputfind.record.files import Keeper
+from tputfind.record.spec import read_spec
+from tputfind.session import catalogue
+from tputfind.session.progress import Silent
+from tputfind.session.run import inspect, measure, new_record
 
 QUICK = {"batches": 10, "latency_batches": 10, "warmup": 2, "processes": 1, "min_seconds": "0"}
 

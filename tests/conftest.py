@@ -34,7 +34,7 @@ def golden(request: pytest.FixtureRequest):
 @pytest.fixture(scope="module")
 def children():
     """A server that forks a process for every question."""
-    from tputfind.measure.children import Children
+    from tputfind.processes.children import Children
 
     with Children() as children:
         yield children

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # the name is what type checkers know; typing takes time, in which Ctrl-C is not ours yet
 if TYPE_CHECKING:
-    from tputfind.comparison import compare
-    from tputfind.files import load_record
-    from tputfind.measure.stages import StageTimer
-    from tputfind.record import Record
-    from tputfind.run import find
-    from tputfind.sizing.answers import size
+    from tputfind.analysis.compare import compare
+    from tputfind.record.files import load_record
+    from tputfind.record.record import Record
+    from tputfind.session.run import find
+    from tputfind.sizing.size import size
+    from tputfind.stages.timer import StageTimer
 
 __version__ = "0.1.0"
 __all__ = ["Record", "StageTimer", "__version__", "compare", "find", "load_record", "size"]
 
 _HOMES = {
-    "compare": "tputfind.comparison",
-    "find": "tputfind.run",
-    "load_record": "tputfind.files",
-    "size": "tputfind.sizing.answers",
-    "Record": "tputfind.record",
-    "StageTimer": "tputfind.measure.stages",
+    "compare": "tputfind.analysis.compare",
+    "find": "tputfind.session.run",
+    "load_record": "tputfind.record.files",
+    "size": "tputfind.sizing.size",
+    "Record": "tputfind.record.record",
+    "StageTimer": "tputfind.stages.timer",
 }
 
 

@@ -22,7 +22,7 @@ from scipy.stats import theilslopes
 from step import CAP, MODEL, OPTIONS
 
 import tputfind
-from tputfind.record import Record
+from tputfind.record.record import Record
 from tputfind.sizing.arrivals import arrivals_ms
 from tputfind.sizing.batchers import held_ms
 from tputfind.sizing.demand import Demand, read_demand

@@ -6,9 +6,9 @@ import json
 import os
 from time import perf_counter
 
-from tputfind.measure.devices import open_device
-from tputfind.measure.workload import Workload, gradients
-from tputfind.spec import read_spec
+from tputfind.record.spec import read_spec
+from tputfind.worker.devices import open_device
+from tputfind.worker.workload import Workload, gradients
 
 MODEL, OPTIONS, CAP = "SERVING_MODEL", "SERVING_OPTIONS", "SERVING_CAP"
 """Names of the variables of the environment that say what is served."""

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from support.command import MODELS, run
 
-from tputfind.clocks import BOUNDARIES, METHODS, Methods, Pipeline, cell_of, figures_of, stage_figures
+from tputfind.record.clocks import BOUNDARIES, METHODS, Methods, Pipeline, cell_of, figures_of, stage_figures
 
 SPIN_MS = 5
 """As in ``hard_to_time.py``."""
@@ -85,7 +85,7 @@ def test_a_graph_is_faster_than_python_at_batch_1(tmp_path):
 def test_a_replay_computes_what_the_step_computes_on_the_inputs_of_the_day():
     import torch
 
-    from tputfind.measure.graph import captured
+    from tputfind.worker.modes.cudagraph import captured
 
     torch.manual_seed(0)
     with torch.inference_mode():

@@ -6,8 +6,8 @@ import pytest
 from support.command import run
 from support.rows import time_rows
 
-from tputfind.measure.children import Children
-from tputfind.spec import DTYPES, LAYOUTS, read_spec
+from tputfind.processes.children import Children
+from tputfind.record.spec import DTYPES, LAYOUTS, read_spec
 
 
 @pytest.mark.opens_gpu

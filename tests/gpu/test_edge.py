@@ -8,9 +8,9 @@ import pytest
 from support.command import MODELS, QUICK, run
 from support.tenants import taking_all_but
 
-from tputfind.measure.children import Children
-from tputfind.measure.messages import TimeBatches, Timed, TryBatch
-from tputfind.record import Trial
+from tputfind.processes.children import Children
+from tputfind.processes.messages import TimeBatches, Timed, TryBatch
+from tputfind.record.record import Trial
 
 GIB = 2**30
 
@@ -97,7 +97,7 @@ def test_the_row_after_a_trial_takes_the_memory_that_the_trial_took(tmp_path):
 
 
 def test_memory_is_free_again_after_a_child_was_killed():
-    from tputfind.spec import read_spec
+    from tputfind.record.spec import read_spec
 
     spec = read_spec("resnet18", {"device": "cuda", "batches": "100000", "max_seconds": "60"})
     with Children() as children:

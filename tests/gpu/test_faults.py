@@ -9,10 +9,10 @@ import pytest
 from support.command import ENVIRONMENT, MODELS, command, run
 from support.tenants import taking_all_but
 
-from tputfind.measure.children import Children
-from tputfind.measure.health import memory_in_use_bytes
-from tputfind.measure.messages import ListDevices
-from tputfind.record import Environment
+from tputfind.processes.children import Children
+from tputfind.processes.messages import ListDevices
+from tputfind.record.record import Environment
+from tputfind.session.health import memory_in_use_bytes
 
 QUICK = ("--batches", 10, "--latency-batches", 10, "--warmup", 1, "--device", "cuda")
 GIB = 2**30

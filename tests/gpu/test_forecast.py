@@ -7,11 +7,11 @@ import csv
 import pytest
 from support.command import QUICK, run
 
-from tputfind.measure.messages import TryBatch
-from tputfind.record import Trial
-from tputfind.search.forecast import right_about
-from tputfind.spec import read_spec
-from tputfind.trace import Event
+from tputfind.processes.messages import TryBatch
+from tputfind.record.record import Trial
+from tputfind.record.spec import read_spec
+from tputfind.record.trace import Event
+from tputfind.search.replay import right_about
 
 GIB = 2**30
 ASKED = ("resnet50", "--dtype", "fp16", "--memory-limit", "8GiB")

@@ -36,7 +36,7 @@ def test_stage_times_agree_with_synchronised_ones_within_2_percent(kind):
     """Both sides in turn, five times, and the medians: a card's clocks wander."""
     import torch
 
-    from tputfind.measure.stages import StageTimer
+    from tputfind.stages.timer import StageTimer
 
     spin = spin_kernel()
     x = torch.randn(8192, 8192, device="cuda", dtype=torch.float16)
@@ -66,7 +66,7 @@ def test_stage_times_agree_with_synchronised_ones_within_2_percent(kind):
 
 @pytest.mark.opens_gpu
 def test_stages_after_each_other_and_nested_ones_are_each_timed_right():
-    from tputfind.measure.stages import StageTimer
+    from tputfind.stages.timer import StageTimer
 
     spin, timer = spin_kernel(), StageTimer("cuda")
     for _ in range(20):
@@ -98,7 +98,7 @@ def test_stages_after_each_other_and_nested_ones_are_each_timed_right():
 def test_the_host_never_waits_within_the_loop():
     import torch
 
-    from tputfind.measure.stages import StageTimer
+    from tputfind.stages.timer import StageTimer
 
     spin, timer = spin_kernel(), StageTimer()
     torch.cuda.synchronize()
@@ -124,7 +124,7 @@ def test_the_host_never_waits_within_the_loop():
 
 @pytest.mark.opens_gpu
 def test_the_share_does_not_depend_on_when_it_is_asked_for():
-    from tputfind.measure.stages import StageTimer
+    from tputfind.stages.timer import StageTimer
 
     spin, timer = spin_kernel(), StageTimer()
     for _ in range(50):
@@ -142,7 +142,7 @@ def test_the_share_does_not_depend_on_when_it_is_asked_for():
 def test_streams_are_timed_each_by_its_own_marks():
     import torch
 
-    from tputfind.measure.stages import StageTimer
+    from tputfind.stages.timer import StageTimer
 
     spin, timer = spin_kernel(), StageTimer()
     streams = {"slow": torch.cuda.Stream(), "fast": torch.cuda.Stream()}
@@ -168,7 +168,7 @@ def test_streams_are_timed_each_by_its_own_marks():
 def test_a_busy_stream_does_not_hold_up_the_spans_of_another():
     import torch
 
-    from tputfind.measure.stages import StageTimer
+    from tputfind.stages.timer import StageTimer
 
     spin, timer = spin_kernel(), StageTimer()
     busy, quick = torch.cuda.Stream(), torch.cuda.Stream()
@@ -193,7 +193,7 @@ def test_a_busy_stream_does_not_hold_up_the_spans_of_another():
 def test_a_stream_that_changes_within_a_block_is_timed_from_the_first_to_the_second():
     import torch
 
-    from tputfind.measure.stages import StageTimer
+    from tputfind.stages.timer import StageTimer
 
     spin, timer = spin_kernel(), StageTimer()
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
@@ -220,8 +220,8 @@ def test_a_stream_that_changes_within_a_block_is_timed_from_the_first_to_the_sec
 def test_events_are_used_again_so_that_their_number_is_bounded_by_the_launch_queue():
     import torch
 
-    from tputfind.measure.marks import MOST_OUTSTANDING
-    from tputfind.measure.stages import StageTimer
+    from tputfind.stages.marks import MOST_OUTSTANDING
+    from tputfind.stages.timer import StageTimer
 
     spin, timer = spin_kernel(), StageTimer()
     x = torch.zeros(1, device="cuda")
@@ -247,7 +247,8 @@ def test_events_are_used_again_so_that_their_number_is_bounded_by_the_launch_que
 def test_beyond_the_cap_blocks_go_unresolved_and_nothing_waits(monkeypatch):
     import torch
 
-    from tputfind.measure import marks, stages
+    from tputfind.stages import marks
+    from tputfind.stages import timer as stages
 
     monkeypatch.setattr(marks, "MOST_OUTSTANDING", 4)
     spin, timer = spin_kernel(), stages.StageTimer()
@@ -274,7 +275,7 @@ def test_beyond_the_cap_blocks_go_unresolved_and_nothing_waits(monkeypatch):
 def test_an_exception_goes_through_and_leaves_the_events_for_others():
     import torch
 
-    from tputfind.measure.stages import StageTimer
+    from tputfind.stages.timer import StageTimer
 
     spin, timer = spin_kernel(), StageTimer()
     error = ValueError("no such box")
@@ -302,7 +303,7 @@ def test_an_exception_goes_through_and_leaves_the_events_for_others():
 def test_an_out_of_memory_within_a_stage_stays_what_it_is():
     import torch
 
-    from tputfind.measure.stages import StageTimer
+    from tputfind.stages.timer import StageTimer
 
     timer = StageTimer()
     with pytest.raises(torch.OutOfMemoryError), timer.stage("huge"):
@@ -317,7 +318,7 @@ def test_an_out_of_memory_within_a_stage_stays_what_it_is():
 def test_a_capture_is_left_alone_and_its_replays_are_timed():
     import torch
 
-    from tputfind.measure.stages import StageTimer
+    from tputfind.stages.timer import StageTimer
 
     spin, timer = spin_kernel(), StageTimer()
     x = torch.ones(8, device="cuda")
@@ -353,7 +354,7 @@ def test_a_capture_is_left_alone_and_its_replays_are_timed():
 def test_threads_with_streams_of_their_own_share_a_timer():
     import torch
 
-    from tputfind.measure.stages import StageTimer
+    from tputfind.stages.timer import StageTimer
 
     spin, timer = spin_kernel(), StageTimer()
     torch.cuda.synchronize()
@@ -384,7 +385,7 @@ def test_threads_with_streams_of_their_own_share_a_timer():
 def test_inference_mode_may_be_inside_or_outside_of_device_stages():
     import torch
 
-    from tputfind.measure.stages import StageTimer
+    from tputfind.stages.timer import StageTimer
 
     timer, x = StageTimer(), torch.ones(8, device="cuda")
     for _ in range(3):  # events made in inference mode are used again outside of it
@@ -399,7 +400,7 @@ def test_inference_mode_may_be_inside_or_outside_of_device_stages():
 
 @pytest.mark.opens_gpu
 def test_reset_forgets_what_the_device_still_owes():
-    from tputfind.measure.stages import StageTimer
+    from tputfind.stages.timer import StageTimer
 
     spin, timer = spin_kernel(), StageTimer()
     for _ in range(5):
@@ -420,7 +421,7 @@ def test_reset_forgets_what_the_device_still_owes():
 def test_a_timer_of_the_cpu_sets_no_marks():
     import torch
 
-    from tputfind.measure.stages import StageTimer
+    from tputfind.stages.timer import StageTimer
 
     timer, x = StageTimer("cpu"), torch.ones(8, device="cuda")
     with timer.stage("work"):
@@ -436,7 +437,7 @@ def test_a_device_that_is_not_there_is_refused():
     import torch
 
     from tputfind.errors import BadRequest
-    from tputfind.measure.stages import StageTimer
+    from tputfind.stages.timer import StageTimer
 
     with pytest.raises(BadRequest, match="there is no device cuda:99") as raised:
         StageTimer("cuda:99")
@@ -448,7 +449,7 @@ def test_a_device_that_is_not_there_is_refused():
 def test_a_device_other_than_the_current_one_is_timed():
     import torch
 
-    from tputfind.measure.stages import StageTimer
+    from tputfind.stages.timer import StageTimer
 
     if torch.cuda.device_count() < 2:
         pytest.skip("one device only")
@@ -474,7 +475,7 @@ def test_a_timer_waits_for_torch_to_open_the_gpu_and_survives_its_death():
     """In a process of its own, which the last stage leaves past use."""
     script = (
         "import torch\n"
-        "from tputfind.measure.stages import StageTimer\n"
+        "from tputfind.stages.timer import StageTimer\n"
         "timer = StageTimer()\n"
         "with timer.stage('early'):\n"
         "    torch.ones(8) * 2\n"

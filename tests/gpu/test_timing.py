@@ -10,9 +10,9 @@ from support.command import run
 from support.gpu import loop_per_s, spin_kernel
 from support.rows import time_rows
 
-from tputfind.measure.children import Children
-from tputfind.spec import read_spec
-from tputfind.summary import throughput_interval
+from tputfind.analysis.answers import throughput_interval
+from tputfind.processes.children import Children
+from tputfind.record.spec import read_spec
 
 GIB = 2**30
 
@@ -30,8 +30,8 @@ class Unheard:
 @pytest.mark.opens_gpu
 @pytest.mark.parametrize("known_ms", [1, 5, 20])
 def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms):
-    from tputfind.measure.devices.cuda import Cuda
-    from tputfind.measure.timing import Plan, Work, time_windows
+    from tputfind.worker.devices.cuda import Cuda
+    from tputfind.worker.timing import Plan, Work, time_windows
 
     device, spin = Cuda(0), spin_kernel()
 
@@ -57,8 +57,8 @@ def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms):
 
 @pytest.mark.opens_gpu
 def test_the_host_does_not_wait_within_the_throughput_window():
-    from tputfind.measure.devices.cuda import Cuda
-    from tputfind.measure.timing import Work, _throughput_window
+    from tputfind.worker.devices.cuda import Cuda
+    from tputfind.worker.timing import Work, _throughput_window
 
     spin = spin_kernel()
     submitted = []
@@ -76,7 +76,7 @@ def test_the_host_does_not_wait_within_the_throughput_window():
 def test_the_spans_add_up_to_the_window():
     import torch
 
-    from tputfind.measure.devices.cuda import Cuda
+    from tputfind.worker.devices.cuda import Cuda
 
     watch = Cuda(0).stopwatch(101)
     x = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
@@ -122,8 +122,8 @@ def test_the_marks_do_not_slow_down_a_host_that_is_the_limit():
     import torch
     import torchvision
 
-    from tputfind.measure.devices.cuda import Cuda
-    from tputfind.measure.timing import Work, _throughput_window
+    from tputfind.worker.devices.cuda import Cuda
+    from tputfind.worker.timing import Work, _throughput_window
 
     module = torchvision.models.get_model("mobilenet_v3_large", weights=None).eval().half().cuda()
     inputs = torch.randn(1, 3, 224, 224, dtype=torch.float16, device="cuda")
@@ -155,7 +155,7 @@ def test_fp32_is_ieee_and_tf32_is_faster():
 
 
 def test_small_batches_are_host_bound_and_large_ones_are_not(tmp_path):
-    from tputfind.summary import host_bound
+    from tputfind.analysis.answers import host_bound
 
     ran = run(tmp_path, "resnet50", "--dtype", "fp16", "--batch-sizes", "1,512", "--batches", 30)
 

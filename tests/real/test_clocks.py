@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from support.command import ENVIRONMENT, MODELS, command, run
 
-from tputfind.clocks import Methods, Pipeline, cell_of, figures_of, stage_figures, turn_counts
+from tputfind.record.clocks import Methods, Pipeline, cell_of, figures_of, stage_figures, turn_counts
 
 FEW = ("--device", "cpu", "--batch-size", 2, "--repeats", 6, "--drop", 1, "--warmup", 1)
 SMALL = (*FEW, "--image-size", 64)

@@ -9,7 +9,7 @@ import pandas
 import pytest
 from support.command import ENVIRONMENT, MODELS, QUICK, TINY, command, run
 
-from tputfind.report import table
+from tputfind.report import csv as table
 
 
 def test_the_main_job_prints_a_table_and_four_answers_and_saves_record_and_csv(tmp_path):
@@ -97,7 +97,7 @@ def test_channels_last_arranges_a_model_as_torch_itself_does():
     import torch
     import torchvision
 
-    from tputfind.measure.workload import _arranged
+    from tputfind.worker.workload import _arranged
 
     ours, torchs = (torchvision.models.get_model("resnet18", weights=None) for _ in range(2))
     ours.load_state_dict(torchs.state_dict())

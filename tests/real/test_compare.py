@@ -15,7 +15,7 @@ from support.command import ENVIRONMENT, command, run
 from support.records import example
 
 import tputfind
-from tputfind.record import Edge, Row, Timing
+from tputfind.record.record import Edge, Row, Timing
 
 RECIPES = Path(__file__).parents[2] / "results" / "recipes"
 replace = msgspec.structs.replace

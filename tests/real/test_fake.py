@@ -6,9 +6,9 @@ import pytest
 from support.command import MODELS
 
 from tputfind.errors import BadRequest
-from tputfind.measure.fake import OUTSIDE_BYTES, fake_trace
-from tputfind.spec import Spec
-from tputfind.trace import Event
+from tputfind.record.spec import Spec
+from tputfind.record.trace import Event
+from tputfind.worker.fake_trace import OUTSIDE_BYTES, fake_trace
 
 BLAS = [Event("allocate", 32 * 2**20), Event("allocate", 2**20)]
 

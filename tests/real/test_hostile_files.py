@@ -19,8 +19,8 @@ from torch import nn
 from torch.export import Dim
 
 from tputfind.errors import BadRequest
-from tputfind.measure.children import TRUSTED
-from tputfind.measure.models.checked import load_program, load_script
+from tputfind.processes.children import TRUSTED
+from tputfind.worker.models.checked import load_program, load_script
 
 RUN = "__import__('os').system('touch ran')"
 PICKLED_TENSOR = {"path_name": "weight_0", "is_param": True, "use_pickle": True, "tensor_meta": None}

@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from tputfind import load_record
 from tputfind.errors import BadRequest
-from tputfind.measure.inputs import Indivisible, divides, miscounts, picked, sample_shapes, split_of
-from tputfind.measure.workload import Workload
-from tputfind.spec import read_spec
+from tputfind.record.spec import read_spec
+from tputfind.worker.inputs import Indivisible, divides, miscounts, picked, sample_shapes, split_of
+from tputfind.worker.workload import Workload
 
 
 class Pair(NamedTuple):

@@ -15,10 +15,10 @@ import psutil
 import pytest
 from support.command import ENVIRONMENT, MODELS, QUICK, command, run
 
-from tputfind.measure import bench
-from tputfind.measure.children import Children
-from tputfind.run import inspect
-from tputfind.spec import read_spec
+from tputfind.processes.children import Children
+from tputfind.record.spec import read_spec
+from tputfind.session import trials
+from tputfind.session.run import inspect
 
 
 def processes(*words: str) -> list[psutil.Process]:
@@ -156,10 +156,10 @@ def test_every_process_and_folder_is_gone_when_the_parent_is_killed_while_a_mode
 
 
 def test_the_time_of_a_trial_sets_the_next_ones_patience():
-    assert bench.default_timeout_s(None) == 600
-    assert bench.default_timeout_s(0.2) == 60
-    assert bench.default_timeout_s(30) == 300
-    assert bench.default_timeout_s(5, steps_s=35) == 400  # a forecast may lead to a batch hundreds of times as large
+    assert trials.default_timeout_s(None) == 600
+    assert trials.default_timeout_s(0.2) == 60
+    assert trials.default_timeout_s(30) == 300
+    assert trials.default_timeout_s(5, steps_s=35) == 400  # a forecast may lead to a batch hundreds of times as large
 
 
 def test_a_much_larger_batch_is_waited_for_as_its_steps_let_expect_and_not_as_the_start_does(tmp_path, monkeypatch):
@@ -173,10 +173,10 @@ def test_a_much_larger_batch_is_waited_for_as_its_steps_let_expect_and_not_as_th
         "    time.sleep(0.5)\n"
         "    return Sleeps(), lambda n: torch.randn(n, 2)\n"
     )
-    monkeypatch.setattr(bench, "LEAST_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(trials, "LEAST_TIMEOUT_S", 1.0)
     spec = read_spec(f"{tmp_path / 'model.py'}:make", {"device": "cpu"})
     with Children() as children:
-        asked = bench.Bench(children, spec, inspect(spec, children).environment)
+        asked = trials.Bench(children, spec, inspect(spec, children).environment)
         small = asked.try_batch(61, None, memory_limit_bytes=None)
         large = asked.try_batch(3050, None, memory_limit_bytes=None)
 
@@ -238,7 +238,7 @@ def test_a_run_that_is_killed_at_any_moment_leaves_nothing(tmp_path):
             process.wait(tenths / 10)
         process.kill()
         process.wait()
-    servers = [one for one in psutil.process_iter() if "tputfind.measure.server" in " ".join(_command_line(one))]
+    servers = [one for one in psutil.process_iter() if "tputfind.worker.server" in " ".join(_command_line(one))]
     _, alive = psutil.wait_procs([one for one in servers if _has(one, "TMPDIR", str(tmp_path))], timeout=60)
 
     assert not alive

@@ -13,8 +13,8 @@ import transformers
 from support.command import ENVIRONMENT, QUICK, command, run
 
 from tputfind.errors import BadRequest
-from tputfind.measure.models import find_model
-from tputfind.spec import read_spec
+from tputfind.record.spec import read_spec
+from tputfind.worker.models import find_model
 
 ENCODER = transformers.BertConfig(
     hidden_size=32,

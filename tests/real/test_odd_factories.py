@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from support.rows import time_rows
 
 from tputfind.errors import TputfindError
-from tputfind.measure.messages import Inspect, Inspection, TryBatch
-from tputfind.record import Trial
-from tputfind.spec import read_spec
+from tputfind.processes.messages import Inspect, Inspection, TryBatch
+from tputfind.record.record import Trial
+from tputfind.record.spec import read_spec
 
 VALUES = st.recursive(
     st.sampled_from(

@@ -10,8 +10,8 @@ from support.browser import DESKTOP, PHONE
 from support.records import example
 
 import tputfind
-from tputfind.record import Notice
-from tputfind.report.page import to_html
+from tputfind.record.record import Notice
+from tputfind.report.page.page import to_html
 
 RESULTS = Path(__file__).parents[2] / "results"
 HOSTILE = "<img src=x onerror=alert(1)>"

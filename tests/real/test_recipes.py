@@ -8,8 +8,8 @@ import torch
 from support.command import MODELS, QUICK, run
 
 import tputfind
-from tputfind.measure.workload import Workload, inference
 from tputfind.report import snippet
+from tputfind.worker.workload import Workload, inference
 
 
 def test_every_combination_is_measured_and_what_the_device_cannot_do_is_a_row(tmp_path):

@@ -14,8 +14,8 @@ import pytest
 from support.command import ENVIRONMENT, MODELS, QUICK, command, run
 
 import tputfind
-from tputfind.record import Record
-from tputfind.report.table import COLUMNS
+from tputfind.record.record import Record
+from tputfind.report.csv import COLUMNS
 
 SEED = 20261121
 KILLS = 20
@@ -92,7 +92,7 @@ def cut_short(tmp_path_factory) -> Record:
     assert ran.status == 0, ran.err
     whole = json.loads(next((folder / "results").glob("*.json")).read_bytes())
     left = whole | {"trials": whole["trials"][:2], "rows": [], "edge": None, "finished": None}
-    return tputfind.record.from_json(json.dumps(left).encode(), "cut short")
+    return tputfind.record.record.from_json(json.dumps(left).encode(), "cut short")
 
 
 def resumed(folder, record: Record, *arguments, **changes):

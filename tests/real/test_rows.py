@@ -13,7 +13,7 @@ from threading import Event, Thread
 import pytest
 from support.command import MODELS, run
 
-from tputfind.summary import throughput_interval
+from tputfind.analysis.answers import throughput_interval
 
 ONE = ("--batch-sizes", 1, "--latency-batches", 10, "--device", "cpu")
 
@@ -70,7 +70,7 @@ def test_warm_up_goes_on_until_the_steps_are_as_fast_as_they_stay(tmp_path):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_spans_are_steady_when_they_neither_change_nor_scatter_enough_to_hide_it(seed):
-    from tputfind.measure.timing import _settled
+    from tputfind.worker.timing import _settled
 
     rng = random.Random(seed)
 
@@ -96,8 +96,8 @@ def test_spans_are_steady_when_they_neither_change_nor_scatter_enough_to_hide_it
 
 
 def test_a_trials_step_is_the_fastest_after_the_first_and_one_alone_stands_for_itself():
-    from tputfind.measure.devices.cpu import Cpu
-    from tputfind.measure.timing import try_steps
+    from tputfind.worker.devices.cpu import Cpu
+    from tputfind.worker.timing import try_steps
 
     device, announced = Cpu(), []
 
@@ -114,7 +114,7 @@ def test_a_trials_step_is_the_fastest_after_the_first_and_one_alone_stands_for_i
 
 @pytest.mark.parametrize(("fastest_ms", "batches"), [(2.0, 500), (4.0, 250), (20.0, 100)])
 def test_a_window_is_as_long_as_asked_even_if_steps_are_as_fast_as_the_fastest_of_a_warm_up(fastest_ms, batches):
-    from tputfind.measure.timing import Plan, WarmUp, _batches_of
+    from tputfind.worker.timing import Plan, WarmUp, _batches_of
 
     plan = Plan(warmup=3, batches=100, latency_batches=10, least_batches=10, min_seconds=1, max_seconds=10)
     disturbed = WarmUp(

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tputfind.errors import BadRequest
-from tputfind.measure.marks import RESERVOIR, Samples
-from tputfind.measure.stages import COLUMNS, StageTimer
+from tputfind.stages.marks import RESERVOIR, Samples
+from tputfind.stages.timer import COLUMNS, StageTimer
 
 
 def busy(seconds: float) -> None:
@@ -339,7 +339,7 @@ def test_a_device_without_marks_is_refused_with_what_to_do(device):
 def test_a_timer_opens_no_gpu_loads_no_pandas_and_lets_the_interpreter_end():
     script = (
         "import sys, torch\n"
-        "from tputfind.measure.stages import StageTimer\n"
+        "from tputfind.stages.timer import StageTimer\n"
         "timer = StageTimer()\n"
         "with timer.stage('work'):\n"
         "    torch.ones(8) * 2\n"

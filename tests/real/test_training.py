@@ -9,9 +9,9 @@ from support.command import MODELS, QUICK, run
 from torch.nn.functional import cross_entropy
 
 import tputfind
-from tputfind.measure.training import loss_of
-from tputfind.measure.workload import Workload, gradients
-from tputfind.spec import read_spec
+from tputfind.record.spec import read_spec
+from tputfind.worker.training import loss_of
+from tputfind.worker.workload import Workload, gradients
 
 SMALL = f"{MODELS}/compiled.py:small"
 TRAIN = ("--device", "cpu", "--phase", "train", *QUICK)

@@ -11,10 +11,10 @@ from support.command import QUICK, run
 from torch.utils._pytree import tree_leaves
 
 from tputfind.errors import BadRequest
-from tputfind.measure.catalogue import at_hand
-from tputfind.measure.models.zoo import find, named_models
-from tputfind.measure.workload import Workload, inference
-from tputfind.spec import read_spec
+from tputfind.record.spec import read_spec
+from tputfind.session.catalogue import at_hand
+from tputfind.worker.models.torchvision_models import find, named_models
+from tputfind.worker.workload import Workload, inference
 
 SMALLEST = {"inception_v3": 75, "maxvit_t": 224, "mvit_v1_b": 224, "mvit_v2_s": 224, "s3d": 224, "vit_h_14": 56}
 """Image sizes below which a model does not go; RAFT's are 128."""

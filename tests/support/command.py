@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tputfind
-from tputfind.record import Record
+from tputfind.record.record import Record
 
 QUICK = ("--batches", 10, "--latency-batches", 10, "--warmup", 1, "--processes", 1, "--min-seconds", 0)
 TINY = ("--image-size", 64, "--batch-sizes", 1, *QUICK)

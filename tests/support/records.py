@@ -6,10 +6,10 @@ import base64
 
 import msgspec
 
-from tputfind import notices
-from tputfind.record import Edge, Environment, Failure, Health, OutputCheck, Record, Row, Timing, Trial
-from tputfind.spec import Spec
-from tputfind.trace import Trace
+from tputfind.analysis import notices
+from tputfind.record.record import Edge, Environment, Failure, Health, OutputCheck, Record, Row, Timing, Trial
+from tputfind.record.spec import Spec
+from tputfind.record.trace import Trace
 
 HEALTH = Health(readings=5, sm_clock_mhz=1700.0, sm_clock_max_mhz=1980.0, power_w=400.0, temperature_c=50.0)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tputfind.measure.children import Children
-from tputfind.measure.messages import TimeBatches, Timed
-from tputfind.record import Row
-from tputfind.spec import Spec
+from tputfind.processes.children import Children
+from tputfind.processes.messages import TimeBatches, Timed
+from tputfind.record.record import Row
+from tputfind.record.spec import Spec
 
 
 def time_rows(children: Children, spec: Spec, *batch_sizes: int, timeout_s: float | None = None) -> Iterator[Row]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from tputfind.record import Failure, Trial
-from tputfind.trace import Trace
+from tputfind.record.record import Failure, Trial
+from tputfind.record.trace import Trace
 
 _GOLDEN = Path(__file__).parents[1] / "golden" / "alternating-searches.json"
 OUT_OF_MEMORY = Failure(kind="out_of_memory", message="it is full")

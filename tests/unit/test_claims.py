@@ -18,8 +18,8 @@ import pandas as pd
 import pytest
 
 from tputfind import load_record
-from tputfind.record import Record, Row
-from tputfind.summary import rate_ratio_interval
+from tputfind.analysis.answers import rate_ratio_interval
+from tputfind.record.record import Record, Row
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"

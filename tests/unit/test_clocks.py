@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 from support.records import example
 
-from tputfind import clocks_job, mistakes
-from tputfind.clocks import (
+from tputfind.analysis import clocks as findings
+from tputfind.commands import clocks
+from tputfind.commands.outputs import Places
+from tputfind.errors import BadRequest
+from tputfind.record.clocks import (
     Cell,
     Figures,
     Methods,
@@ -27,11 +30,9 @@ from tputfind.clocks import (
     schedule,
     turn_counts,
 )
-from tputfind.errors import BadRequest
-from tputfind.places import Places
-from tputfind.record import Failure
+from tputfind.record.record import Failure
+from tputfind.record.spec import Spec
 from tputfind.report.clocks import print_clocks, to_markdown
-from tputfind.spec import Spec
 
 MEANS = {
     "host_clock": 0.2,
@@ -83,7 +84,7 @@ def made(cells) -> Methods:
         drop=5,
         cells=tuple(cells),
     )
-    return msgspec.structs.replace(found, sentences=mistakes.of_methods(found))
+    return msgspec.structs.replace(found, sentences=findings.of_methods(found))
 
 
 def pipeline(wholes=(57.1, 48.2, 48.0), first=(27.0, 26.9)) -> Pipeline:
@@ -110,7 +111,7 @@ def pipeline(wholes=(57.1, 48.2, 48.0), first=(27.0, 26.9)) -> Pipeline:
             if mean_ms is not None
         ),
     )
-    return msgspec.structs.replace(found, sentences=mistakes.of_pipeline(found))
+    return msgspec.structs.replace(found, sentences=findings.of_pipeline(found))
 
 
 def about(found, words: str) -> str:
@@ -304,7 +305,7 @@ def test_on_the_cpu_one_sentence_says_what_does_not_apply():
     ]
     found = msgspec.structs.replace(made(cells), environment=on_cpu)
 
-    sentences = mistakes.of_methods(found)
+    sentences = findings.of_methods(found)
 
     assert "events, CUDA graphs and pinned copies do not apply" in sentences[0]
     assert not any("pinned" in sentence or "CUDA graph" in sentence for sentence in sentences[1:])
@@ -368,7 +369,7 @@ def test_whatever_the_figures_are_the_sentences_make_sense(drawn):
     device, cells = drawn
     environment = msgspec.structs.replace(example().environment, device=device)
 
-    sentences = mistakes.of_methods(msgspec.structs.replace(made([]), cells=tuple(cells), environment=environment))
+    sentences = findings.of_methods(msgspec.structs.replace(made([]), cells=tuple(cells), environment=environment))
 
     check_sense(sentences)
     alone, whole = figures_of(cells, "host_clock"), figures_of(cells, "host_clock_synchronised")
@@ -382,7 +383,7 @@ def test_whatever_a_pipeline_takes_the_sentences_make_sense(device, data):
     environment = msgspec.structs.replace(example().environment, device=device)
     cells = tuple(msgspec.structs.replace(cell, figures=data.draw(FIGURES)) for cell in pipeline().cells)
 
-    check_sense(mistakes.of_pipeline(msgspec.structs.replace(pipeline(), cells=cells, environment=environment)))
+    check_sense(findings.of_pipeline(msgspec.structs.replace(pipeline(), cells=cells, environment=environment)))
 
 
 def shown(found) -> str:
@@ -438,26 +439,26 @@ def test_the_json_holds_every_sample_and_reads_back(found):
 )
 def test_a_request_that_cannot_be_carried_out_is_refused_in_one_line(models, options, expected):
     with pytest.raises(BadRequest, match=re.escape(expected)) as refused:
-        clocks_job.read_request(models, options, Places(None))
+        clocks.read_request(models, options, Places(None))
 
     assert "\n" not in refused.value.message
 
 
 def test_the_defaults_are_those_of_the_help():
-    asked = clocks_job.read_request(["a", "b"], {"repeats": None}, Places(None)).asked
+    asked = clocks.read_request(["a", "b"], {"repeats": None}, Places(None)).asked
 
     assert (asked.batch_size, asked.repeats, asked.drop, asked.host_work_ms) == (32, 200, 5, 10.0)
     assert [spec.batch_sizes for spec in asked.specs] == [(32,), (32,)]
-    assert clocks_job.read_request(["a"], {}, Places(None)).asked.repeats == 50
+    assert clocks.read_request(["a"], {}, Places(None)).asked.repeats == 50
 
 
 def test_its_help_and_its_parent_leave_torch_alone():
     program = (
-        "import sys, tputfind.cli\n"
-        "try: tputfind.cli.main(['clocks', '--help'])\n"
+        "import sys, tputfind.commands.cli\n"
+        "try: tputfind.commands.cli.main(['clocks', '--help'])\n"
         "except SystemExit as end: assert end.code == 0\n"
         "assert not {'torch', 'pandas', 'numpy', 'rich', 'msgspec'} & set(sys.modules)\n"
-        "import tputfind.clocks_job, tputfind.report.clocks\n"
+        "import tputfind.commands.clocks, tputfind.report.clocks\n"
         "assert not {'torch', 'pandas', 'numpy'} & set(sys.modules)\n"
     )
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.records import example
 
-from tputfind.comparison import Judgement, compare
+from tputfind.analysis.compare import Judgement, compare
 from tputfind.errors import BadRequest
-from tputfind.record import Edge, Failure, Health, Row, Timing
+from tputfind.record.record import Edge, Failure, Health, Row, Timing
 from tputfind.stats import ratio_interval
 
 replace = msgspec.structs.replace

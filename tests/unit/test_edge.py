@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tputfind.record import Edge
+from tputfind.record.record import Edge
 from tputfind.search.edge import find_edge
 
 EDGES = st.integers(0, 100_000)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.searches import SEARCHES
 
-from tputfind.record import Failure, Trial
+from tputfind.record.record import Failure, Trial
 from tputfind.search.edge import _Search, find_edge
-from tputfind.search.expect import (
+from tputfind.search.forecast import (
     Alternation,
     Known,
     alternation_where,
@@ -19,7 +19,7 @@ from tputfind.search.expect import (
     expected_alternation,
     expected_batch,
 )
-from tputfind.search.forecast import Forecast, Memory
+from tputfind.search.replay import Forecast, Memory
 
 NO_CAP = 2**31 - 1
 EDGES = st.integers(0, 100_000)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tputfind.measure import failures
-from tputfind.measure.failures import (
+from tputfind.analysis.notices import ADVICE
+from tputfind.processes import failures
+from tputfind.processes.failures import (
     CannotRunSo,
     Circumstances,
     Passed,
@@ -22,8 +23,7 @@ from tputfind.measure.failures import (
     of_silence,
     said,
 )
-from tputfind.notices import ADVICE
-from tputfind.record import FailureKind
+from tputfind.record.record import FailureKind
 from tputfind.units import GIB
 
 FIRST = Circumstances(batch_size=1)

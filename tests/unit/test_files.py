@@ -8,7 +8,7 @@ import pytest
 from support.records import example
 
 from tputfind.errors import BadRequest
-from tputfind.files import Keeper, check_folder, check_writable, path_of, slug, write_new, write_whole
+from tputfind.record.files import Keeper, check_folder, check_writable, path_of, slug, write_new, write_whole
 
 
 def test_what_a_name_is_made_of_stays_in_the_folder():

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tputfind.record.trace import MOST_EVENTS, Event, Trace, packed
 from tputfind.search.edge import find_edge
-from tputfind.search.forecast import Forecast, Memory, Program, Replay, readable, right_about
-from tputfind.trace import MOST_EVENTS, Event, Trace, packed
+from tputfind.search.replay import Forecast, Memory, Program, Replay, readable, right_about
 
 MIB = 2**20
 GIB = 2**30

@@ -13,13 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.records import example
 
-from tputfind import notices, resume
-from tputfind.cli import _OPTIONS, main
+from tputfind.analysis import notices
+from tputfind.commands.cli import _OPTIONS, main
 from tputfind.errors import BadRecord, BadRequest
-from tputfind.measure.bench import Bench
-from tputfind.record import Record, from_json
-from tputfind.report import table, terminal
-from tputfind.spec import Spec, read_spec
+from tputfind.record.record import Record, from_json
+from tputfind.record.spec import Spec, read_spec
+from tputfind.report import csv, terminal
+from tputfind.session import resume
+from tputfind.session.trials import Bench
 
 JSON = st.recursive(
     st.none()
@@ -73,7 +74,7 @@ def test_a_mutated_record_is_refused_in_one_line_or_can_be_shown(data):
         return
     assert isinstance(record, Record)
     record = record if record.notices else type(record)(**_fields(record) | {"notices": notices.of(record)})
-    table.to_csv([record])
+    csv.to_csv([record])
     terminal.to_markdown([record, record])
     resume.check_spec(record, record.spec)
     try:

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tputfind.measure.health import Ends, Reading, Watch, memory_in_use_bytes, summarise
-from tputfind.record import Health
+from tputfind.record.record import Health
+from tputfind.session.health import Ends, Reading, Watch, memory_in_use_bytes, summarise
 
 RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "nvml-h200.json").read_bytes())
 

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from support.records import example
 
 import tputfind
-from tputfind.cli import main
+from tputfind.commands.cli import main
 from tputfind.errors import BadRecord
-from tputfind.foreign import printable, printable_json, wrong_json
-from tputfind.record import Record, from_json
+from tputfind.record.record import Record, from_json
+from tputfind.record.untrusted import printable, printable_json, wrong_json
 from tputfind.report import snippet, terminal
 from tputfind.report.escaping import markdown, spreadsheet_text
 from tputfind.units import echoed

@@ -5,9 +5,10 @@ import pytest
 from support.records import example
 from support.searches import OUT_OF_MEMORY, SEARCHES
 
-from tputfind.files import Keeper
-from tputfind.ledger import Ledger, Silent
-from tputfind.record import TRIAL_STEPS, Edge, Trial
+from tputfind.record.files import Keeper
+from tputfind.record.record import TRIAL_STEPS, Edge, Trial
+from tputfind.session.progress import Silent
+from tputfind.session.session import Ledger
 
 SEARCHED = SEARCHES["densenet121 fp32 24GiB"]
 SMALLER, LARGER = 1311, 1903

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from support.records import HEALTH, example, row
 
-from tputfind import notices
-from tputfind.record import Timing
-from tputfind.report.table import frame
-from tputfind.summary import health, throughput_interval
+from tputfind.analysis import notices
+from tputfind.analysis.answers import health, throughput_interval
+from tputfind.record.record import Timing
+from tputfind.report.csv import frame
 
 OF_NOISE = {
     *("outliers", "trend", "spread", "wide_interval", "not_settled"),

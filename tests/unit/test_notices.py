@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from support.records import example, row
 
-from tputfind import notices
-from tputfind.record import Compiled, Failure, OutputCheck, Row, Trial
+from tputfind.analysis import notices
+from tputfind.record.record import Compiled, Failure, OutputCheck, Row, Trial
 
 GIB = 2**30
 MIB = 2**20

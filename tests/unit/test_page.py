@@ -15,9 +15,10 @@ from support.pages import Page
 from support.records import example, row
 
 import tputfind
-from tputfind.record import Edge, Failure, Notice, Row, Timing, Trial
-from tputfind.report import chart, colours, page, plots, series, windows
-from tputfind.report.contents import contents
+from tputfind.record.record import Edge, Failure, Notice, Row, Timing, Trial
+from tputfind.report.charts import chart, charts, colours, draw, health
+from tputfind.report.page import page
+from tputfind.report.page.contents import contents
 
 RESULTS = Path(__file__).parents[2] / "results"
 replace = msgspec.structs.replace
@@ -98,9 +99,9 @@ def test_the_page_says_everything_in_its_order():
 
 def test_the_same_record_gives_the_same_bytes_and_those_of_an_image_too():
     assert page.to_html([example()]) == page.to_html([example()])
-    for ending in plots.ENDINGS:
-        drawing = series.throughput([example()])
-        assert plots.image(drawing, ending) == plots.image(drawing, ending)
+    for ending in draw.ENDINGS:
+        drawing = charts.throughput([example()])
+        assert draw.image(drawing, ending) == draw.image(drawing, ending)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ def test_nothing_of_a_record_is_more_than_text(tame, text):
 def test_names_stand_in_the_legend_as_they_are():
     records = [replace(example(), spec=replace(example().spec, model=name)) for name in ("_a", "$b$", "<c>&")]
 
-    legend = Page(plots.inline(series.throughput(records)).encode()).text()
+    legend = Page(draw.inline(charts.throughput(records)).encode()).text()
 
     assert all(name in legend for name in ("_a", "$b$", "<c>&"))
 
@@ -188,7 +189,7 @@ def test_a_screen_reader_finds_its_way():
 
 
 def test_every_plot_says_in_words_what_it_shows():
-    words = {one.kind: one.words for one in series.charts([example()])}
+    words = {one.kind: one.words for one in charts.charts([example()])}
 
     assert set(words) == {"throughput", "tradeoff", "memory", "latency", "clock", "power"}
     assert "Fastest batch 4 with 800.0 samples/s" in words["throughput"]
@@ -200,7 +201,7 @@ def test_a_row_that_failed_is_drawn_nowhere_and_unknown_is_never_zero():
     partly = Failure(kind="died", message="late")
     record = replace(example(), rows=(row(1, 4.0), replace(row(2, 4.0), failure=partly), row(4, 5.0)), trials=())
 
-    for one in series.charts([record]):
+    for one in charts.charts([record]):
         assert all(point.y > 0 for point in drawn(one))
         if one.x.label == "batch size":
             assert [point.x for point in drawn(one)] == [1, 4]
@@ -210,7 +211,7 @@ def test_a_row_that_failed_is_drawn_nowhere_and_unknown_is_never_zero():
 
 
 def test_marks_and_intervals_are_those_of_the_summary():
-    shown = series.throughput([example()])
+    shown = charts.throughput([example()])
 
     assert {mark.kind: mark.x for mark in shown.marks} == {"fastest": 4, "knee": 4, "largest": 5}
     assert all(point.low < point.y < point.high for point in drawn(shown))
@@ -220,7 +221,7 @@ def test_marks_and_intervals_are_those_of_the_summary():
 def test_the_plot_and_the_table_call_the_same_rows_the_best(rows):
     record = replace(example(), rows=rows, safe=None, notices=())
 
-    marked = {(mark.kind, mark.x) for mark in series.throughput([record]).marks}
+    marked = {(mark.kind, mark.x) for mark in charts.throughput([record]).marks}
     held = contents([record]).rows
     remarks = {row.batch_size: line[-1].text for row, line in zip(rows, held.rows, strict=True)}
 
@@ -236,7 +237,7 @@ def scattered(batch_size, *processes_ms):
 def test_an_interval_that_reaches_above_the_plot_is_said_to_be_cut():
     wild, tame = scattered(1, 1.0, 3.0), scattered(8, 4.0, 4.01)
     record = replace(example(), rows=(wild, tame), edge=None, safe=None)
-    (first, *others) = series.charts([record])
+    (first, *others) = charts.charts([record])
 
     assert [point.x for point in first.cut] == [1]
     assert first.words.endswith(" Bars cut at the top of the plot: batch 1, up to 3677 samples/s.")
@@ -247,14 +248,14 @@ def test_an_interval_that_reaches_above_the_plot_is_said_to_be_cut():
 def test_of_several_intervals_that_are_cut_the_line_says_how_far_they_reach():
     rows = tuple(scattered(batch, 1.0, 1.0 + batch) for batch in (1, 2, 4))
 
-    words = series.charts([replace(example(), rows=rows), replace(example(), rows=rows[:1])])[0].words
+    words = charts.charts([replace(example(), rows=rows), replace(example(), rows=rows[:1])])[0].words
 
     assert "Bars cut at the top of the plot: batch 1, 2, 4, up to " in words
 
 
 def test_where_every_interval_ends_in_the_plot_nothing_is_said_of_cuts():
     for record in (example(), replace(example(), rows=(scattered(8, 4.0, 4.1), scattered(16, 7.0, 7.01)))):
-        first = series.charts([record])[0]
+        first = charts.charts([record])[0]
 
         assert first.cut == ()
         assert all((point.high or 0.0) <= first.top for point in drawn(first))
@@ -263,9 +264,9 @@ def test_where_every_interval_ends_in_the_plot_nothing_is_said_of_cuts():
 
 def test_a_plot_ends_where_the_line_says_that_intervals_are_cut():
     record = replace(example(), rows=(scattered(1, 1.0, 3.0), scattered(8, 4.0, 4.01)), edge=None, safe=None)
-    chart = series.throughput([record])
+    chart = charts.throughput([record])
 
-    axes = plots._figure(chart, colours.LIGHT).axes[0]
+    axes = draw._figure(chart, colours.LIGHT).axes[0]
 
     assert axes.get_ylim() == (0, chart.top)
     assert chart.top == 1.25 * max(point.y for point in drawn(chart))
@@ -278,16 +279,16 @@ def test_trials_without_a_peak_that_ran_out_of_memory_stand_at_the_limit():
         Trial(batch_size=9, failure=Failure(kind="died", message="")),
     )
 
-    shown = {one.look: one.points for one in series.memory([replace(example(), trials=trials)]).series}
+    shown = {one.look: one.points for one in charts.memory([replace(example(), trials=trials)]).series}
 
     assert [(point.x, point.y) for point in shown["fitted"]] == [(4, 1024)]
     assert [(point.x, point.y) for point in shown["failed"]] == [(8, 24 * 1024)]
 
 
 def test_the_latency_of_the_tradeoff_is_that_of_the_slo_where_it_is_known():
-    asked = series.tradeoff([example()])
-    unasked = series.tradeoff([replace(example(), spec=replace(example().spec, slo_ms=None))])
-    unknown = series.tradeoff([replace(example(), rows=(row(5, 10.0, batches=20),))])
+    asked = charts.tradeoff([example()])
+    unasked = charts.tradeoff([replace(example(), spec=replace(example().spec, slo_ms=None))])
+    unknown = charts.tradeoff([replace(example(), rows=(row(5, 10.0, batches=20),))])
 
     assert (asked.x.label, [level.value for level in asked.levels]) == ("p99 latency, ms", [10.0])
     assert (unasked.x.label, unasked.levels) == ("p50 latency, ms", ())
@@ -295,9 +296,9 @@ def test_the_latency_of_the_tradeoff_is_that_of_the_slo_where_it_is_known():
 
 
 def test_latencies_of_many_batch_sizes_or_records_are_lines():
-    assert {one.look for one in series.latency([example()]).series} == {"boxes"}
-    assert {one.look for one in series.latency([long(300)]).series} == {"line", "outline"}
-    assert {one.look for one in series.latency([example(), long(3)]).series} == {"line", "outline"}
+    assert {one.look for one in charts.latency([example()]).series} == {"boxes"}
+    assert {one.look for one in charts.latency([long(300)]).series} == {"line", "outline"}
+    assert {one.look for one in charts.latency([example(), long(3)]).series} == {"line", "outline"}
 
 
 def test_clock_and_power_follow_the_order_of_the_run():
@@ -308,7 +309,7 @@ def test_clock_and_power_follow_the_order_of_the_run():
     rows = (Row(batch_size=1, timings=timed(100.0, 110.0)), Row(batch_size=2, timings=timed(200.0, None, 220.0)))
     record = replace(example(), rows=rows)
 
-    assert [(point.x, point.y) for point in drawn(windows.power([record]))] == [(1, 100), (2, 200), (3, 110), (5, 220)]
+    assert [(point.x, point.y) for point in drawn(health.power([record]))] == [(1, 100), (2, 200), (3, 110), (5, 220)]
 
 
 def test_records_are_named_by_what_sets_them_apart():
@@ -340,7 +341,7 @@ ODD = {
 def test_odd_records_give_a_page_and_a_plot(record):
     assert Page(page.to_html([record])).all("h1")
     assert Page(page.to_html([record, example()])).all("figure")
-    assert plots.image(series.throughput([record]), "png").startswith(b"\x89PNG")
+    assert draw.image(charts.throughput([record]), "png").startswith(b"\x89PNG")
 
 
 def test_a_run_that_was_cut_short_is_said_to_be():
@@ -366,7 +367,7 @@ def test_text_and_lines_stand_out_from_the_paper(of):
 
 
 def test_every_colour_of_a_plot_is_the_pages():
-    drawing = plots.inline(series.memory([example()]))
+    drawing = draw.inline(charts.memory([example()]))
 
     assert not re.search(r"(fill|stroke): #[0-9a-f]{6}", drawing)
     assert {f"var(--{name})" for name in ("ink", "series-0", "warning")} <= set(
@@ -379,7 +380,7 @@ def test_every_colour_of_a_plot_is_the_pages():
     [(1, 2, 2), (128, 512, 2), (1, 2**31, 2), (2.5, 2.6, 10), (1e-9, 1e15, 10), (3, 4000, 10), (99, 101, 2)],
 )
 def test_a_logarithmic_axis_has_a_few_labels(low, high, base):
-    places = plots.ticks(low, high, base)
+    places = draw.ticks(low, high, base)
 
     assert 2 <= len(places) <= 9
     assert all(low <= place <= high or math.isclose(place, low) for place in places)
@@ -387,7 +388,8 @@ def test_a_logarithmic_axis_has_a_few_labels(low, high, base):
 
 def test_matplotlib_and_jinja_are_left_alone_until_a_page_is_asked_for():
     program = (
-        "import sys, tputfind.cli, tputfind.job, tputfind.report_job, tputfind.report.page, tputfind.report.plots\n"
+        "import sys, tputfind.commands.cli, tputfind.commands.run, tputfind.commands.report\n"
+        "import tputfind.report.page.page, tputfind.report.charts.draw\n"
         "assert not {'matplotlib', 'jinja2', 'torch'} & set(sys.modules)\n"
     )
 

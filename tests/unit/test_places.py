@@ -13,16 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.records import example
 
-from tputfind.comparison import compare
+from tputfind.analysis.compare import compare
+from tputfind.commands.outputs import Places, Source, check_places, sources_of, table_of
 from tputfind.errors import BadRequest, TputfindError
-from tputfind.forecasts import Forecasts
-from tputfind.places import Places, Source, check_places, sources_of, table_of
+from tputfind.record.forecast import Forecasts
+from tputfind.record.spec import Spec, read_spec
 from tputfind.report import compare as compared
-from tputfind.report import forecast, page, plans, plots, series, table, terminal
+from tputfind.report import csv, forecast, size, terminal
+from tputfind.report.charts import charts, draw
 from tputfind.report.kinds import NAMES, Kind, is_report
-from tputfind.sizing.answers import answers
+from tputfind.report.page import page
 from tputfind.sizing.demand import read_demand
-from tputfind.spec import Spec, read_spec
+from tputfind.sizing.size import answers
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RESULTS = Path(__file__).parents[2] / "results"
@@ -38,24 +40,24 @@ def comparisons():
 
 
 REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
-    "table": ("csv", lambda: table.to_csv([example()])),
-    "plans_csv": ("csv", lambda: plans.to_csv(sized(1))),
+    "table": ("csv", lambda: csv.to_csv([example()])),
+    "plans_csv": ("csv", lambda: size.to_csv(sized(1))),
     "forecast": ("csv", lambda: forecast.to_csv(Forecasts(Spec(model="resnet50"), None, (8,), ()))),
     "record": ("record", lambda: example().to_json()),
     "old_record": ("record", (GOLDEN / "schema-1.json").read_bytes),
     "clocks": ("clocks", (RESULTS / "clocks-mobilenet_v3_large-fp32-nvidia-h200.json").read_bytes),
     "comparison": ("comparison", lambda: compared.to_json(comparisons())),
-    "plans": ("plans", lambda: plans.to_json(sized(1))),
+    "plans": ("plans", lambda: size.to_json(sized(1))),
     "md": ("md", lambda: terminal.to_markdown([example()])),
     "md_of_two": ("md", lambda: terminal.to_markdown([example(), example()])),
     "clocks_md": ("md", (GOLDEN / "clocks.md").read_bytes),
     "comparison_md": ("md", lambda: compared.to_markdown(comparisons())),
-    "plan_md": ("md", lambda: plans.to_markdown(sized(1))),
-    "plans_md": ("md", lambda: plans.to_markdown(sized(2))),
+    "plan_md": ("md", lambda: size.to_markdown(sized(1))),
+    "plans_md": ("md", lambda: size.to_markdown(sized(2))),
     "html": ("html", lambda: page.to_html([example()])),
     **{
-        ending: (ending, lambda ending=ending: plots.image(series.throughput([example()]), ending))
-        for ending in plots.ENDINGS
+        ending: (ending, lambda ending=ending: draw.image(charts.throughput([example()]), ending))
+        for ending in draw.ENDINGS
     },
 }
 OTHERS = {

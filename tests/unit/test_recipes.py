@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from support.records import example, row
 
-from tputfind import recipes
-from tputfind.record import Failure, Row
+from tputfind.analysis import recipes
+from tputfind.analysis.answers import throughput_interval
+from tputfind.record.record import Failure, Row
 from tputfind.report import snippet, terminal
-from tputfind.summary import throughput_interval
 
 VALUES = {"dtype": ["fp32", "fp16", "bf16"], "layout": ["nchw", "nhwc"], "mode": ["eager", "compile", "cudagraph"]}
 LISTS = {name: st.lists(st.sampled_from(values), min_size=1, max_size=4) for name, values in VALUES.items()}

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from support.records import example, row
 
 import tputfind
-from tputfind import resume
 from tputfind.errors import BadRecord
-from tputfind.record import (
+from tputfind.record.record import (
     METHOD,
     SCHEMA,
     Edge,
@@ -27,7 +26,8 @@ from tputfind.record import (
     from_json,
     joined,
 )
-from tputfind.spec import Spec
+from tputfind.record.spec import Spec
+from tputfind.session import resume
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TEXT = st.text(st.sampled_from("aZ09 -_.:=@<é漢😀"), max_size=10)  # what can be shown

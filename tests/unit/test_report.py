@@ -10,10 +10,12 @@ import pytest
 from rich.console import Console
 from support.records import example, row
 
-from tputfind import notices
-from tputfind.record import Edge, Timing
-from tputfind.report import contents, series, table, terminal
-from tputfind.summary import answers, best_under, fastest, host_bound, knee
+from tputfind.analysis import notices
+from tputfind.analysis.answers import answers, best_under, fastest, host_bound, knee
+from tputfind.record.record import Edge, Timing
+from tputfind.report import csv, terminal
+from tputfind.report.charts import charts
+from tputfind.report.page import contents
 
 COLUMNS = (
     "model,phase,device,device_name,dtype,layout,mode,input_shape,batch_size,status,batches,samples_per_s,"
@@ -32,11 +34,11 @@ def shown(*records) -> str:
 
 
 def test_the_csv_has_the_columns_of_the_contract_in_their_order():
-    assert table.to_csv([example()]).decode().split("\n")[0] == COLUMNS
+    assert csv.to_csv([example()]).decode().split("\n")[0] == COLUMNS
 
 
 def test_the_csv_is_as_it_was(golden):
-    golden("table.csv", table.to_csv([example()]))
+    golden("table.csv", csv.to_csv([example()]))
 
 
 def test_the_terminal_report_is_as_it_was(golden):
@@ -55,23 +57,23 @@ def test_the_markdown_is_as_it_was(golden):
 
 def test_the_csv_loads_with_the_types_it_was_written_with(tmp_path):
     path = tmp_path / "table.csv"
-    path.write_bytes(table.to_csv([example()]))
+    path.write_bytes(csv.to_csv([example()]))
 
-    loaded = pandas.read_csv(path, dtype=table.COLUMNS)
+    loaded = pandas.read_csv(path, dtype=csv.COLUMNS)
 
-    expected = table.frame([example()])
+    expected = csv.frame([example()])
     pandas.testing.assert_frame_equal(loaded, expected, check_exact=False, rtol=1e-5)
 
 
 def test_a_failed_row_is_kept_and_its_figures_are_empty():
-    failed = table.frame([example()]).set_index("batch_size").loc[2]
+    failed = csv.frame([example()]).set_index("batch_size").loc[2]
 
     assert failed["status"] == "died"
     assert failed["samples_per_s":"throttled"].isna().all()
 
 
 def test_the_99th_percentile_is_empty_under_100_latency_batches():
-    rows = table.frame([example()]).set_index("batch_size")
+    rows = csv.frame([example()]).set_index("batch_size")
 
     assert pandas.isna(rows.loc[5, "latency_ms_p99"])
     assert not pandas.isna(rows.loc[4, "latency_ms_p99"])
@@ -127,8 +129,8 @@ def test_the_summary_says_what_stopped_the_search(limit):
 
 def test_help_and_import_leave_torch_and_pandas_alone():
     program = (
-        "import sys, tputfind, tputfind.cli\n"
-        "try: tputfind.cli.main(['--help'])\n"
+        "import sys, tputfind, tputfind.commands.cli\n"
+        "try: tputfind.commands.cli.main(['--help'])\n"
         "except SystemExit as end: assert end.code == 0\n"
         "heavy = {'torch', 'torchvision', 'pandas', 'numpy', 'rich', 'msgspec'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
@@ -141,7 +143,7 @@ def test_help_and_import_leave_torch_and_pandas_alone():
 
 def test_what_runs_in_the_parent_leaves_torch_alone():
     program = (
-        "import sys, tputfind.run, tputfind.report.table, tputfind.report.terminal, tputfind.report.progress\n"
+        "import sys, tputfind.session.run, tputfind.report.csv, tputfind.report.terminal, tputfind.report.progress\n"
         "assert 'torch' not in sys.modules\n"
     )
 
@@ -181,7 +183,7 @@ def one_that_is_hardly_known():
 
 def test_of_a_wide_interval_table_page_markdown_notice_and_csv_say_one_thing():
     record = one_that_is_hardly_known()
-    (cells,) = table.frame([record]).to_dict("records")
+    (cells,) = csv.frame([record]).to_dict("records")
     rate, low, high = (cells[f"samples_per_s{end}"] for end in ("", "_ci_low", "_ci_high"))
     width = f"{100 * (high / rate - 1):.1f}"
     (seen,) = [notice.seen for notice in record.notices if notice.kind == "wide_interval"]
@@ -199,8 +201,8 @@ def test_of_a_wide_interval_table_page_markdown_notice_and_csv_say_one_thing():
 
 
 def test_what_is_printed_of_an_interval_is_possible_for_a_rate_and_a_time():
-    (cells,) = table.frame([one_that_is_hardly_known()]).to_dict("records")
-    (point,) = series.throughput([one_that_is_hardly_known()]).series[0].points
+    (cells,) = csv.frame([one_that_is_hardly_known()]).to_dict("records")
+    (point,) = charts.throughput([one_that_is_hardly_known()]).series[0].points
 
     assert cells["latency_ms_p50_ci_low"] == point.low == 0
     assert cells["latency_ms_p50_ci_high"] > 2 * cells["latency_ms_p50"]

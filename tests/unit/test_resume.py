@@ -9,10 +9,10 @@ import pytest
 from support.records import example, row
 
 from tputfind.errors import BadRecord
-from tputfind.measure.messages import Inspection
-from tputfind.record import METHOD, SCHEMA, Environment, Failure, Row, Trial
-from tputfind.resume import check_file, check_same, check_spec, without_accidents
-from tputfind.spec import Spec
+from tputfind.processes.messages import Inspection
+from tputfind.record.record import METHOD, SCHEMA, Environment, Failure, Row, Trial
+from tputfind.record.spec import Spec
+from tputfind.session.resume import check_file, check_same, check_spec, without_accidents
 
 RECORD = example()
 OTHER = {

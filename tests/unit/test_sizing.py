@@ -11,14 +11,14 @@ from support.records import example, row
 
 import tputfind
 from tputfind.errors import BadRequest, NoPlan
-from tputfind.record import Record, Timing
-from tputfind.report import plans
+from tputfind.record.record import Record, Timing
+from tputfind.report import size as plans
 from tputfind.sizing import formulas
-from tputfind.sizing.answers import answers, curve
 from tputfind.sizing.demand import Demand, read_demand
 from tputfind.sizing.plan import Price, plan
 from tputfind.sizing.service import service_of
 from tputfind.sizing.simulate import Fleet, simulate
+from tputfind.sizing.size import answers, curve
 
 
 def timed(size: int, latency_ms: float):

@@ -13,12 +13,12 @@ from support.records import example, row
 
 import tputfind
 from tputfind.errors import BadRequest, NoPlan
-from tputfind.record import Record, Timing
-from tputfind.sizing.answers import answers
+from tputfind.record.record import Record, Timing
 from tputfind.sizing.arrivals import without_idle_ms
 from tputfind.sizing.demand import BATCHERS, Demand, read_demand
 from tputfind.sizing.service import ServiceTimes
 from tputfind.sizing.simulate import Fleet, Server, serve, simulate
+from tputfind.sizing.size import answers
 
 
 def record(*latencies_ms: float) -> Record:

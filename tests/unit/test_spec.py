@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tputfind.errors import BadRequest
-from tputfind.spec import _READERS, Spec, read_spec
+from tputfind.record.spec import _READERS, Spec, read_spec
 
 
 def test_what_is_not_given_is_the_default():

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 from support.records import HEALTH, example, row
 
-from tputfind.record import Compiled, Edge, Failure, Health, Row, Timing, Trial
-from tputfind.summary import (
+from tputfind.analysis.answers import (
     answers,
     best_under,
     compile_s,
@@ -21,6 +20,7 @@ from tputfind.summary import (
     rate_ratio_interval,
     throughput_interval,
 )
+from tputfind.record.record import Compiled, Edge, Failure, Health, Row, Timing, Trial
 
 replace = msgspec.structs.replace
 FAILED = Row(batch_size=64, failure=Failure(kind="died", message="no"))

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tputfind.clocks import (
+from tputfind.record.clocks import (
     BOUNDARIES,
     CONDITIONS,
     METHODS,
@@ -25,9 +25,9 @@ from tputfind.clocks import (
     stage_figures,
     turn_counts,
 )
+from tputfind.record.spec import Spec
 from tputfind.report.escaping import markdown
 from tputfind.report.terminal import markdown_of
-from tputfind.spec import Spec
 from tputfind.units import format_figure
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tputfind.comparison import Comparison, Judgement, Verdict
+from tputfind.analysis.compare import Comparison, Judgement, Verdict
 from tputfind.report.escaping import markdown
 from tputfind.report.terminal import markdown_of, print_answers, print_table
 from tputfind.units import format_known

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tputfind.forecasts import Forecasts
+from tputfind.record.forecast import Forecasts
+from tputfind.record.spec import LARGEST_BATCH
 from tputfind.report.escaping import spreadsheet_text
-from tputfind.spec import LARGEST_BATCH
 from tputfind.units import GIB, format_bytes, format_share
 
 _COLUMNS = (

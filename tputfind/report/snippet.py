@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from tputfind.record import Record
-from tputfind.spec import Spec
+from tputfind.record.record import Record
+from tputfind.record.spec import Spec
 
 _TORCH_DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _AUTOCAST = {"amp-fp16": "torch.float16", "amp-bf16": "torch.bfloat16"}

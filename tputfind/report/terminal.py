@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tputfind import recipes
-from tputfind.record import Edge, Notice, Record, Row
-from tputfind.report import rows, snippet
+from tputfind.analysis import recipes
+from tputfind.analysis.answers import KNEE_SHARE, best_under, fastest, format_rate, knee, throughput_interval
+from tputfind.record import identity
+from tputfind.record.record import Edge, Notice, Record, Row
+from tputfind.report import snippet, tables
 from tputfind.report.escaping import markdown
 from tputfind.stats import percentile
-from tputfind.summary import KNEE_SHARE, best_under, fastest, format_rate, knee, throughput_interval
 from tputfind.units import format_bytes, format_figure, format_width
 
 _NARROWEST = 78
@@ -43,18 +44,18 @@ def print_report(records: Sequence[Record], console: Console) -> None:
     Where a model was measured in several recipes, each has its table, and one at the end sets them side by side.
     """
     in_recipes = models_in_recipes(records)
-    names = recipes.told_apart_by(records)
+    names = identity.told_apart_by(records)
     apart = names != ["model"]
     if not apart:
-        print_table(rows.table(records, box.SIMPLE_HEAD, rows.look(console)), console)
+        print_table(tables.table(records, box.SIMPLE_HEAD, tables.look(console)), console)
     for record in records:
         if apart:
-            table = rows.table([record], box.SIMPLE_HEAD, rows.look(console))
+            table = tables.table([record], box.SIMPLE_HEAD, tables.look(console))
             begun = f", begun {record.started}" if "begun" in names else ""
-            table.title = Text(f"{rows.title(record)}{begun}")
+            table.title = Text(f"{tables.title(record)}{begun}")
             print_table(table, console)
         else:
-            console.print(Text(rows.title(record), style="italic"))
+            console.print(Text(tables.title(record), style="italic"))
         print_answers(summary(record), console)
         print_notices(record.notices, console)
         console.print()
@@ -106,7 +107,7 @@ def _recipes_table(records: Sequence[Record], style: box.Box) -> Table:
         failure = next((row.failure for row in record.rows if row.failure), None) if best is None else None
         interval = throughput_interval(best) if best else None
         table.add_row(
-            recipes.name_of(record.spec),
+            identity.name_of(record.spec),
             str(edge.largest_batch) if edge else "",
             str(best.batch_size) if best else "",
             format_rate(best) if best else "",
@@ -118,9 +119,9 @@ def _recipes_table(records: Sequence[Record], style: box.Box) -> Table:
 
 def models_in_recipes(records: Sequence[Record]) -> list[list[Record]]:
     """Return the records of each model that was measured in several recipes, and otherwise alike."""
-    works = dict.fromkeys(map(recipes.work_of, records))
-    together = [[record for record in records if recipes.work_of(record) == work] for work in works]
-    return [of_model for of_model in together if len({recipes.name_of(one.spec) for one in of_model}) > 1]
+    works = dict.fromkeys(map(identity.work_of, records))
+    together = [[record for record in records if identity.work_of(record) == work] for work in works]
+    return [of_model for of_model in together if len({identity.name_of(one.spec) for one in of_model}) > 1]
 
 
 def code(records: Sequence[Record]) -> list[str]:
@@ -131,9 +132,9 @@ def code(records: Sequence[Record]) -> list[str]:
 
 def to_markdown(records: Sequence[Record]) -> bytes:
     """Return the table, and the summary and notices of each record, as Markdown."""
-    lines = markdown_of(rows.table(records, box.MARKDOWN, rows.EVERYTHING))
+    lines = markdown_of(tables.table(records, box.MARKDOWN, tables.EVERYTHING))
     for record in records:
-        lines += ["", f"**{rows.title(record)}**", ""]
+        lines += ["", f"**{tables.title(record)}**", ""]
         lines += [f"- {label}: {text}" for label, text in summary(record)]
         lines += [f"- notice: {notice_line(notice)}" for notice in record.notices]
     for of_model in models_in_recipes(records):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tputfind.record import Edge, LimitedBy
+from tputfind.record.record import Edge, LimitedBy
 
 Ask = Callable[[int], LimitedBy | None]
 """A question about one batch size: None where it passes, else what stands in its way."""

@@ -1,205 +1,160 @@
-"""Forecast which batch sizes fit, from what trials asked of the memory allocator.
-
-A trace of one batch size, its requests scaled to another and put to a model of the allocator, tells whether that one
-would fit. The idea of replaying a trace through the allocator's rules is xMem's (arXiv 2510.21048).
-"""
+"""What a search may expect, from the trials taken so far: the largest batch that their traces and times allow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
-from itertools import pairwise
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tputfind.search.allocator import Block, CachingAllocator
-from tputfind.trace import Event, Trace
+from tputfind.record.record import LimitedBy, Trial
+from tputfind.search.edge import find_edge
+from tputfind.search.replay import Forecast, Memory, readable, right_about
 
-_TOLERANCE_BYTES: Final = 2 * 2**20
-"""The model may be wrong by this about what a trial took, and is not used for its like where it is wrong by more."""
-_NEAR: Final = 2.0
-"""Batch sizes within this factor of each other."""
-_FOLLOWS: Final = 0.05
-"""A workspace follows the batch size if it does so within this share."""
+FIRST_BATCH: Final = 61
+"""Where traces can be had, the first trial is of about this batch size: small enough to cost little, large enough for
+the kernels of larger ones, and a prime number, so that what it divides is what follows the batch size."""
+_MOST_GROWTH: Final = 8
+"""A line through measured points is not followed further than to so many times the largest of them."""
+
+_SAMPLES: Final = 256
+"""So many batch sizes on either side of an edge are asked about, to see whether fits and fails alternate there."""
+
+Fits = Callable[[int], bool]
 
 
-class Memory(NamedTuple):
-    """The memory that a process can have of its device in all, and how the allocator takes its part.
+class Known(NamedTuple):
+    """What is known, and what is asked.
 
-    ``capped`` says whether the limit is one set on the allocator, and not the end of the device's memory.
+    ``trials`` are those that a forecast may learn from, under whatever limit, ``passes`` the answers under the limit
+    that is asked about. ``limit_bytes`` is that limit, None where there is none but the device's; ``most_ms`` what a
+    step may take at the most. ``expandable`` asks about segments of that kind or the other, None about the trials' own.
     """
 
-    limit_bytes: int
-    expandable: bool = False
-    capped: bool = False
+    trials: Sequence[Trial]
+    passes: Mapping[int, bool]
+    granularity: int
+    max_batch: int
+    limit_bytes: int | None = None
+    most_ms: float | None = None
+    expandable: bool | None = None
 
 
-class Replay(NamedTuple):
-    """What the model of the allocator says of a batch size."""
+def expected_batch(known: Known, passes: int, fails: int | None) -> int | None:
+    """Return the batch size that is expected to be the edge; None where nothing can be said.
 
-    fits: bool
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
+    It is the one that doubling and bisection would come to if all were as forecast: where larger batches fit again
+    beyond one that does not, the answer is then the same as without a forecast. Where no end is in sight it is the
+    largest that may be tried.
 
+    Args:
+        known: what is known.
+        passes: the largest batch size that passes, or 0.
+        fails: the smallest beyond it that does not. None where there is none yet, and where it is asked whether larger
+            ones pass again: of a forecast that is wrong about any that is known not to, nothing is expected then.
+    """
+    expected = _expectation(known)
+    if expected is None:
+        return None
+    beyond = [size for size, passed in known.passes.items() if size > passes > 0 and not passed]
+    if any(expected(size) for size in (beyond if fails is None else [fails])):
+        return None  # it is wrong about what is known
 
-class Program:
-    """The requests of one trace, which can be replayed at any batch size; another trace helps to tell how they grow."""
+    def fits(batch_size: int) -> bool:
+        known_to = known.passes.get(batch_size)
+        return expected(batch_size) if known_to is None else known_to
 
-    def __init__(self, trace: Trace, other: Trace | None = None) -> None:
-        """Read a trace; ValueError where it cannot be."""
-        self.trace = trace
-        self._events = list(trace.events())
-        self._transient = _transient(self._events)
-        self._last = max((index for index, event in enumerate(self._events) if event.kind != "outside"), default=None)
-        self._sizes = list(self._lines(other))
-
-    def replay(self, batch_size: int, memory: Memory) -> Replay:
-        """Return what becomes of a batch size.
-
-        A request that nothing else is asked for before it is given back is some library's workspace. Where there is no
-        memory for it, the library does with less: it does not count.
-        """
-        allocator = CachingAllocator(memory.limit_bytes, expandable=memory.expandable, capped=memory.capped)
-        fits = self._run(allocator, batch_size, memory.limit_bytes)
-        return Replay(fits, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
-
-    def _run(self, allocator: CachingAllocator, batch_size: int, memory_bytes: int) -> bool:
-        held: list[Block | None] = []
-        for index, (kind, value) in enumerate(self._events):
-            if kind == "allocate":
-                number = len(held)
-                held.append(allocator.allocate(self._size(number, batch_size)))
-                if held[-1] is None and number not in self._transient:
-                    return False
-            elif kind == "release":
-                block = held[value]
-                held[value] = None
-                if block is not None:
-                    allocator.release(block)
-            elif kind == "outside":
-                allocator.limit_bytes = memory_bytes - value
-                if allocator.reserved_bytes > allocator.limit_bytes:
-                    return False
-            else:
-                block = allocator.allocate(round(value * batch_size / self.trace.batch_size))
-                if block is not None:
-                    allocator.release(block)
-                elif index == self._last and not self.trace.complete:
-                    return False
-        return True
-
-    def _size(self, number: int, batch_size: int) -> int:
-        base, slope = self._sizes[number]
-        return max(1, round(base + slope * batch_size))
-
-    def _lines(self, other: Trace | None) -> Iterator[tuple[float, float]]:
-        """Yield for every allocation its size as a line over the batch size: what is fixed, and what a sample adds.
-
-        What the batch size divides follows it, unless it was the same at another batch size. The rest, workspaces
-        mostly, follow a line between two batch sizes near each other, where that makes sense. Between two far apart
-        they follow the batch size if they did so from the one to the other, and stay as they are if not: a library has
-        then gone over to another kernel. Of one batch size alone, workspaces are taken to follow it, and no others.
-        """
-        batch_size = self.trace.batch_size
-        elsewhere = {} if other is None else dict(_aligned(other))
-        for number, (place, size) in enumerate(_placed(self._events, self._transient)):
-            away = elsewhere.get(place)
-            if number < self.trace.fixed or away == size:
-                yield size, 0.0
-            elif size % batch_size == 0:
-                yield 0.0, size / batch_size
-            elif away is None or other is None:
-                yield (0.0, size / batch_size) if number in self._transient else (size, 0.0)
-            elif ratio(batch_size, other.batch_size) < _NEAR:
-                slope = (size - away) / (batch_size - other.batch_size)
-                base = size - slope * batch_size
-                yield (base, slope) if slope > 0 and base >= 0 else (size, 0.0)
-            else:
-                follows = abs(size / batch_size / (away / other.batch_size) - 1) < _FOLLOWS
-                yield (0.0, size / batch_size) if follows else (size, 0.0)
-
-
-@lru_cache(maxsize=256)
-def right_about(trace: Trace, peak_reserved_bytes: int) -> bool:
-    """Return whether the model tells what a trial that passed took, from the trial's own trace."""
-    memory = Memory(trace.memory_bytes, trace.expandable, trace.capped)
-    try:
-        replayed = Program(trace).replay(trace.batch_size, memory)
-    except ValueError:
-        return False
-    return replayed.fits and abs(replayed.peak_reserved_bytes - peak_reserved_bytes) <= _TOLERANCE_BYTES
-
-
-@lru_cache(maxsize=256)
-def readable(trace: Trace) -> bool:
-    """Return whether the events of a trace can be told: a record may have been edited."""
-    try:
-        return all(True for _ in trace.events())
-    except ValueError:
-        return False
-
-
-class Forecast:
-    """What the traces of some trials let expect of other batch sizes."""
-
-    def __init__(self, traces: Iterable[Trace], memory: Memory) -> None:
-        """Take traces in different batch sizes, at least one of them complete, and the memory to fill."""
-        self._memory = memory
-        self._programs: dict[int, Program] = {}
-        self._traces = list(traces)
-
-    def fits(self, batch_size: int) -> bool:
-        """Return whether a batch size is expected to fit.
-
-        The nearest trial that passed is replayed whole. One that failed nearer by may show, up to where it did, that
-        the requests are others there.
-        """
-        by_distance = sorted(self._traces, key=lambda trace: ratio(trace.batch_size, batch_size))
-        whole = next(trace for trace in by_distance if trace.complete)
-        used = dict.fromkeys(trace.batch_size for trace in (by_distance[0], whole))
-        return all(self._program(near).replay(batch_size, self._memory).fits for near in used)
-
-    def _program(self, batch_size: int) -> Program:
-        if batch_size not in self._programs:
-            trace = next(trace for trace in self._traces if trace.batch_size == batch_size)
-            others = (other for other in self._traces if other is not trace)
-            nearest = min(others, key=lambda other: ratio(other.batch_size, batch_size), default=None)
-            self._programs[batch_size] = Program(trace, nearest)
-        return self._programs[batch_size]
-
-
-def _transient(events: Sequence[Event]) -> set[int]:
-    """Return the allocations that are given back before anything else is asked for."""
-    found, number = set(), -1
-    for event, following in pairwise(events):
-        number += event.kind == "allocate"
-        if event.kind == "allocate" and following == Event("release", number):
-            found.add(number)
+    steps = {"granularity": known.granularity, "max_batch": known.max_batch}
+    found = edge_where(fits, **steps)
+    if found < passes or (fails is not None and found >= fails):
+        found = edge_where(lambda size: size <= passes or ((fails is None or size < fails) and fits(size)), **steps)
     return found
 
 
-def _placed(events: Iterable[Event], transient: set[int]) -> Iterator[tuple[tuple[int, int], int]]:
-    """Yield every allocation's place among the lasting ones, and its size.
+class Alternation(NamedTuple):
+    """One batch size on either side of an edge that does not follow it; None where there is none.
 
-    A model asks for the same tensors whatever the batch size; only the workspaces between them come and go.
+    ``fails`` is the smallest seen above half the edge that does not fit, ``fits`` the largest seen that does, up to one
+    and a half times the edge.
     """
-    lasting, between, number = 0, 0, -1
-    for kind, size in events:
-        if kind != "allocate":
-            continue
-        number += 1
-        if number in transient:
-            between += 1
-            yield (lasting, between), size
-        else:
-            lasting, between = lasting + 1, 0
-            yield (lasting, 0), size
+
+    fails: int | None
+    fits: int | None
 
 
-def _aligned(trace: Trace) -> Iterator[tuple[tuple[int, int], int]]:
-    events = list(trace.events())
-    return _placed(events, _transient(events))
+def expected_alternation(known: Known, edge: int) -> Alternation:
+    """Return what is expected around an edge; nothing where the forecast is wrong about any answer that is known.
+
+    What the allocator holds in pieces makes smaller batches fail, and larger ones fit again. No search could afford to
+    try all of them, and bisection takes no notice.
+    """
+    expected = _expectation(known) if edge else None
+    if expected is None or any(expected(size) != passed for size, passed in known.passes.items()):
+        return Alternation(None, None)
+    return alternation_where(expected, edge, granularity=known.granularity, max_batch=known.max_batch)
 
 
-def ratio(one: int, other: int) -> float:
-    """Return how many times the one batch size is the other, or the other the one: at least 1."""
-    return max(one / other, other / one)
+def alternation_where(fits: Fits, edge: int, *, granularity: int, max_batch: int) -> Alternation:
+    """Return what a few hundred batch sizes on either side of an edge, evenly apart, tell."""
+    step = granularity * max(1, math.ceil(edge / 2 / granularity / _SAMPLES))
+    below = range(edge - step, edge // 2, -step)
+    above = range(edge + step, min(edge + edge // 2, max_batch) + 1, step)
+    fails = next((size for size in reversed(below) if not fits(size)), None)
+    again = next((size for size in reversed(above) if fits(size)), None)
+    return Alternation(fails, again)
+
+
+def edge_where(fits: Fits, *, granularity: int, max_batch: int) -> int:
+    """Return the edge that doubling and bisection come to, or 0."""
+
+    def ask(batch_size: int) -> LimitedBy | None:
+        return None if fits(batch_size) else "memory"
+
+    return find_edge(ask, ask, granularity=granularity, max_batch=max_batch).largest_batch
+
+
+def _expectation(known: Known) -> Fits | None:
+    """Return what is expected of a batch size, by memory and by time; None where nothing can be said."""
+    by_memory, by_time = _by_memory(known), _by_time(known)
+    if by_memory is None and by_time is None:
+        return None
+    return lambda size: (by_memory is None or by_memory(size)) and (by_time is None or by_time(size))
+
+
+def _by_memory(known: Known) -> Fits | None:
+    """Forecast by traces, where the model of the allocator is right about what their trials took; else by a line."""
+    traces = [trial.trace for trial in known.trials if trial.trace is not None and _trusted(trial)]
+    if traces:
+        by_size = {trace.batch_size: trace for trace in sorted(traces, key=lambda trace: trace.complete)}
+        latest = traces[-1]
+        expandable = latest.expandable if known.expandable is None else known.expandable
+        memory = Memory(known.limit_bytes or latest.memory_bytes, expandable, capped=known.limit_bytes is not None)
+        complete = any(trace.complete for trace in traces)
+        return Forecast(by_size.values(), memory).fits if complete else None
+    if known.limit_bytes is None:
+        return None
+    peaks = {trial.batch_size: trial.peak_reserved_bytes for trial in known.trials}
+    return _below({size: peak for size, peak in peaks.items() if peak is not None}, known.limit_bytes)
+
+
+def _trusted(trial: Trial) -> bool:
+    trace, peak_bytes = trial.trace, trial.peak_reserved_bytes
+    if trace is None or not trace.complete:
+        return trace is not None and readable(trace)
+    return peak_bytes is not None and right_about(trace, peak_bytes)
+
+
+def _by_time(known: Known) -> Fits | None:
+    if known.most_ms is None:
+        return None
+    times = {trial.batch_size: trial.step_ms for trial in known.trials if trial.step_ms is not None}
+    # From one batch size alone, a step is taken to grow as the batch does, which is more than it will.
+    return _below(times if len(times) != 1 else {0: 0.0, **times}, known.most_ms)
+
+
+def _below(points: Mapping[int, float], limit: float) -> Fits | None:
+    """Follow the line through the two largest of the points; None where there are not two, or it does not rise."""
+    if len(points) < 2:
+        return None
+    (small, low), (large, high) = sorted(points.items())[-2:]
+    slope = (high - low) / (large - small)
+    return (lambda size: size <= _MOST_GROWTH * large and high + slope * (size - large) <= limit) if slope > 0 else None

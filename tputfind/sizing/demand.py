@@ -10,9 +10,9 @@ from typing import Annotated, Final, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from tputfind import values
+from tputfind import options as values
 from tputfind.errors import BadRequest
-from tputfind.spec import Above0, Amount, Count, CountFromZero
+from tputfind.record.spec import Above0, Amount, Count, CountFromZero
 from tputfind.units import echoed
 
 Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray"]

@@ -11,8 +11,9 @@ import numpy as np
 from msgspec import Meta
 
 from tputfind.errors import NoPlan
-from tputfind.recipes import name_of
-from tputfind.record import Notice, Record
+from tputfind.record.identity import name_of
+from tputfind.record.record import Notice, Record
+from tputfind.record.spec import Above0, Count, CountFromZero
 from tputfind.sizing.demand import Demand
 from tputfind.sizing.formulas import (
     devices_at_full_batch,
@@ -20,10 +21,9 @@ from tputfind.sizing.formulas import (
     devices_by_mean,
     largest_within,
 )
-from tputfind.sizing.plan_notices import notices
+from tputfind.sizing.notices import notices
 from tputfind.sizing.service import service_of
 from tputfind.sizing.simulate import Fleet, Outcome, simulate
-from tputfind.spec import Above0, Count, CountFromZero
 
 MORE_TRAFFIC: Final = 1.2
 _SEEDS: Final = 5

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from tputfind import values
-from tputfind.record import Record
+from tputfind import options
+from tputfind.record.record import Record
 from tputfind.sizing.plan import Price
 from tputfind.units import echoed
 
@@ -15,7 +15,7 @@ COLUMNS: Final = ("device", "price_per_hour", "currency", "source", "date")
 _NEEDED: Final = COLUMNS[:3]
 _HIGHEST: Final = 1e12
 _MOST_PRICES: Final = 10_000
-_price = values.number_within(0, _HIGHEST)
+_price = options.number_within(0, _HIGHEST)
 
 
 def read_prices(rows: Iterable[tuple[int, Sequence[str]]]) -> list[Price]:

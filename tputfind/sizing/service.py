@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tputfind.errors import BadRequest
-from tputfind.record import Record
+from tputfind.record.record import Record
 from tputfind.sizing.demand import Demand
 
 _FEWEST, _MOST = 200, 5000

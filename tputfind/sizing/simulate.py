@@ -11,12 +11,12 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from tputfind.record.spec import Amount, Count
 from tputfind.sizing.arrivals import arrivals_ms, dispersion_of, gaps_ms, without_idle_ms
 from tputfind.sizing.batchers import held_ms, rule_of
 from tputfind.sizing.demand import Demand
 from tputfind.sizing.queues import Getters, Replicas, Served, Spans, Workers, by_rule, greedy
 from tputfind.sizing.service import ServiceTimes
-from tputfind.spec import Amount, Count
 from tputfind.stats import t_quantile
 
 _WARM_UP_SHARE: Final = 0.1

@@ -1,0 +1,188 @@
+"""The answers of a record: which batch to deploy. Pure functions of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal, NamedTuple
+
+from tputfind.record.record import Edge, Record, Row, Trial
+from tputfind.record.spec import REPEATABILITY
+from tputfind.stats import (
+    CONFIDENCE,
+    Interval,
+    mean,
+    mean_interval,
+    median_interval,
+    percentile,
+    ratio_interval,
+    widened,
+)
+from tputfind.units import format_known
+
+Best = Literal["fastest", "knee", "largest"]
+Answer = Literal[Best, "safe"]
+KNEE_SHARE: Final = 0.95
+HOST_BOUND_SHARE: Final = 0.80
+"""trtexec warns from the same share of enqueue time on."""
+THROTTLED_SHARE: Final = 0.01
+"""Clocks held down for less of the window than this move no figure that anyone could see."""
+
+
+class RowHealth(NamedTuple):
+    """The device over all windows of a row. Unknown is None; ``slowed`` as in ``Health``, of all windows together."""
+
+    sm_clock_mhz: float | None
+    sm_clock_max_mhz: float | None
+    power_w: float | None
+    energy_mj_per_sample: float | None
+    temperature_c: float | None
+    slowed: dict[str, float]
+
+    @property
+    def throttled(self) -> bool:
+        """Whether something held the clocks down for more than a moment."""
+        return any(share >= THROTTLED_SHARE for share in self.slowed.values())
+
+
+def compile_s(record: Record, row: Row) -> float | None:
+    """Return how long compiling a row's step took in the process that did it first; None where nothing was compiled."""
+    trials = [trial.compiled for trial in record.trials if trial.batch_size == row.batch_size]
+    compiled = [*trials, *(timing.compiled for timing in row.timings)]
+    return max((one.seconds for one in compiled if one is not None), default=None)
+
+
+def fastest(rows: Sequence[Row]) -> Row | None:
+    """Return the row of the highest throughput, the smallest batch among equals; None where no row was timed."""
+    timed = [row for row in rows if row.samples_per_s is not None]
+    return max(timed, key=lambda row: (row.samples_per_s or 0.0, -row.batch_size), default=None)
+
+
+def knee(rows: Sequence[Row]) -> Row | None:
+    """Return the smallest batch with at least 95 % of the best row's throughput.
+
+    None where fewer than two rows were timed: of one it is not known whether larger batches would gain anything.
+    """
+    timed = [row.samples_per_s for row in rows if row.samples_per_s is not None]
+    if len(timed) < 2:
+        return None
+    enough = KNEE_SHARE * max(timed)
+    return min((row for row in rows if (row.samples_per_s or 0.0) >= enough), key=lambda row: row.batch_size)
+
+
+def answers(record: Record) -> list[tuple[Answer, Row]]:
+    """Return the rows that are the answer to something, each with what it answers; one that was not timed is none."""
+    timed = [row for row in record.rows if row.samples_per_s is not None]
+    named: tuple[tuple[Answer, Row | None], ...] = (
+        ("fastest", fastest(timed)),
+        ("knee", knee(timed)),
+        ("largest", _row_of(record.edge, timed)),
+        ("safe", _row_of(record.safe, timed)),
+    )
+    return [(name, row) for name, row in named if row is not None]
+
+
+def _row_of(edge: Edge | None, rows: Sequence[Row]) -> Row | None:
+    return next((row for row in rows if edge is not None and row.batch_size == edge.largest_batch), None)
+
+
+def best_under(rows: Sequence[Row], slo_ms: float, percent: float) -> Row | None:
+    """Return the row of the highest throughput among those whose latency percentile meets the SLO.
+
+    A row with too few latency samples for the percentile is not among them.
+    """
+    return fastest([row for row in rows if _meets(row, slo_ms, percent)])
+
+
+def _meets(row: Row, slo_ms: float, percent: float) -> bool:
+    latency_ms = percentile(row.latency_ms, percent)
+    return latency_ms is not None and latency_ms <= slo_ms
+
+
+def host_bound(row: Row) -> bool | None:
+    """Return whether the device waits for Python: submitting a batch takes 80 % of its span; None if unknown."""
+    enqueue_ms, device_ms = mean(row.enqueue_ms), mean(row.device_ms)
+    if enqueue_ms is None or device_ms is None:
+        return None
+    return enqueue_ms >= HOST_BOUND_SHARE * device_ms
+
+
+def peak_bytes(record: Record, measured: Row | Trial) -> int | None:
+    """Return the memory that must be there for a row or a trial; None if unknown.
+
+    The card must hold what the allocator reserves, the host what is resident.
+    """
+    return measured.peak_allocated_bytes if record.environment.device == "cpu" else measured.peak_reserved_bytes
+
+
+def throughput_interval(row: Row) -> Interval | None:
+    """Return the confidence interval of the throughput, in samples/s; None where the samples do not tell one.
+
+    What the samples cannot show is added: ``REPEATABILITY``. The rate is its middle, so that it may reach below 0.
+    """
+    interval_ms = mean_interval([timing.device_ms for timing in row.timings])
+    if interval_ms is None or row.samples_per_s is None:
+        return None
+    # As wide, as a share, as that of the time a batch takes: 1 / x has no interval of its own where x may be 0.
+    half = widened(interval_ms, REPEATABILITY).half_width
+    return Interval(row.samples_per_s * (1 - half), row.samples_per_s * (1 + half))
+
+
+def rate_ratio_interval(above: Row, below: Row, confidence: float = CONFIDENCE) -> Interval | None:
+    """Return the interval of one row's throughput over another's, with ``REPEATABILITY``; None where there is none."""
+    spans = [[timing.device_ms for timing in row.timings] for row in (below, above)]
+    interval = ratio_interval(spans[0], spans[1], REPEATABILITY, confidence)
+    if interval is None:
+        return None
+    batches = above.batch_size / below.batch_size
+    return Interval(interval.low * batches, interval.high * batches)
+
+
+def format_rate(row: Row) -> str:
+    """Print a row's samples/s with the digits that its interval supports; empty where it was not timed."""
+    interval = throughput_interval(row)
+    if row.samples_per_s is None:
+        return ""
+    return format_known(row.samples_per_s, None if interval is None else interval.half_width)
+
+
+def latency_interval_ms(row: Row) -> Interval | None:
+    """Return the confidence interval of the median latency, with ``REPEATABILITY``; None where there is none.
+
+    The median is its middle, so that it may reach below 0.
+    """
+    interval_ms = median_interval([timing.latency_ms for timing in row.timings])
+    if interval_ms is None or row.failure is not None:
+        return None
+    return widened(interval_ms, REPEATABILITY)
+
+
+def health(row: Row) -> RowHealth | None:
+    """Return how the device was while the row was timed, each process by the length of its window; None if unknown."""
+    known = [(timing.health, sum(timing.device_ms) / 1000) for timing in row.timings if timing.health is not None]
+    if not known:
+        return None
+    metered = [(seen.power_w * seconds, seconds) for seen, seconds in known if seen.power_w is not None]
+    samples = sum(len(t.device_ms) for t in row.timings if t.health and t.health.power_w is not None) * row.batch_size
+    energy_j, metered_s = sum(energy for energy, _ in metered), sum(seconds for _, seconds in metered)
+    reasons = {name for seen, _ in known for name in seen.slowed}
+    return RowHealth(
+        sm_clock_mhz=_weighted([(seen.sm_clock_mhz, seconds) for seen, seconds in known]),
+        sm_clock_max_mhz=_largest(seen.sm_clock_max_mhz for seen, _ in known),
+        power_w=energy_j / metered_s if metered_s else None,
+        energy_mj_per_sample=energy_j * 1000 / samples if samples else None,
+        temperature_c=_largest(seen.temperature_c for seen, _ in known),
+        slowed={
+            name: _weighted([(seen.slowed.get(name, 0.0), seconds) for seen, seconds in known]) or 0.0
+            for name in sorted(reasons)
+        },
+    )
+
+
+def _weighted(values: Sequence[tuple[float | None, float]]) -> float | None:
+    told = [(value, weight) for value, weight in values if value is not None]
+    whole = sum(weight for _, weight in told)
+    return sum(value * weight for value, weight in told) / whole if whole else None
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)

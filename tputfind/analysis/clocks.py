@@ -1,0 +1,312 @@
+"""What each way of timing gets wrong, in one sentence with its size: pure functions of the figures.
+
+A sentence that compares two ways says no more than the figures do: a difference of which the interval holds nothing at
+all may be noise, and one that is known to be under 1 % does not matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Literal, NamedTuple
+
+from tputfind.analysis.answers import HOST_BOUND_SHARE
+from tputfind.analysis.notices import NEGLIGIBLE_BYTES
+from tputfind.record.clocks import (
+    Cell,
+    Figures,
+    Methods,
+    Pipeline,
+    Stage,
+    StageCell,
+    StageWay,
+    by_turn,
+    cell_of,
+    figures_of,
+    stage_figures,
+)
+from tputfind.record.record import Environment
+from tputfind.stats import mean_interval
+from tputfind.units import format_bytes, format_figure, format_ratio, format_share, format_share_up
+
+NO_MATTER: Final = 0.01
+"""A difference below this share does not matter."""
+_CONFIDENCE: Final = 0.99
+"""Of the intervals of differences: a table makes up to five comparisons."""
+_NEARLY_ALL: Final = 0.9
+_QUEUED: Final = 2.0
+"""Calls that take so many times as long as a single one on an idle device wait behind earlier ones."""
+_QUEUED_SHARE: Final = 0.1
+_AGREEING: Final = 0.05
+
+_CPU: Final = (
+    "On the CPU a call returns when its work is done: with or without synchronising is the same measurement, and "
+    "events, CUDA graphs and pinned copies do not apply."
+)
+_CPU_PIPELINE: Final = (
+    "On the CPU a call returns when its work is done: synchronising costs nothing there, and there are no events to "
+    "read afterwards"
+)
+
+
+def of_methods(found: Methods) -> tuple[str, ...]:
+    """Return the sentences about the ways of timing one batch."""
+    cells = found.cells
+    on_cpu = found.environment.device == "cpu"
+    said = [_CPU] if on_cpu else list(_host_clock_alone(cells))
+    said += [*_no_warm_up(cells), *_single_sample(cells)]
+    said += [] if on_cpu else [*_waiting(cells), *_host_against_events(cells)]
+    return (*said, *_copies(cells), *_graph(cells), *_others(found.environment))
+
+
+def of_pipeline(found: Pipeline) -> tuple[str, ...]:
+    """Return the sentences about the ways of timing a pipeline."""
+    if found.environment.device == "cpu":
+        return (f"{_CPU_PIPELINE}{_difference_on_the_cpu(found.cells)}.",)
+    names = (found.specs[0].model, found.specs[1].model)
+    return (*_cost_to_the_whole(found.cells), *_agreement(found.cells, names), *_others(found.environment))
+
+
+class _Change(NamedTuple):
+    """How another mean lies to a base: by which share of it, and what is to be made of that."""
+
+    share: float
+    kind: Literal["same", "unclear", "more", "less"]
+
+    @property
+    def shown(self) -> str:
+        return format_share(abs(self.share))
+
+
+def _change(base: Figures, other: Figures) -> _Change | None:
+    """Compare two means turn by turn: what the machine does in a turn, it does to both. None of a base of nothing."""
+    return _change_by(by_turn, base, other)
+
+
+def _change_of_wholes(base: Figures, other: Figures) -> _Change | None:
+    """Compare the wholes of a pipeline, of which each turn has one."""
+    return _change_by(lambda samples_ms: [[ms] for ms in samples_ms], base, other)
+
+
+def _change_by(
+    turns_of: Callable[[Sequence[float]], Sequence[Sequence[float]]], base: Figures, other: Figures
+) -> _Change | None:
+    if base.mean_ms <= 0:
+        return None
+    share = other.mean_ms / base.mean_ms - 1
+    if len(base.samples_ms) != len(other.samples_ms):
+        return _Change(share, "unclear")
+    differences = [(two - one) / base.mean_ms for one, two in zip(base.samples_ms, other.samples_ms, strict=True)]
+    interval = mean_interval(turns_of(differences), _CONFIDENCE)
+    half = math.inf if interval is None else (interval.high - interval.low) / 2
+    if abs(share) + half <= NO_MATTER:
+        return _Change(share, "same")
+    if half >= abs(share):
+        return _Change(share, "unclear")
+    return _Change(share, "same" if abs(share) < NO_MATTER else "more" if share > 0 else "less")
+
+
+def _host_clock_alone(cells: Sequence[Cell]) -> Iterator[str]:
+    alone, whole = figures_of(cells, "host_clock"), figures_of(cells, "host_clock_synchronised")
+    if alone is None or whole is None or whole.mean_ms <= 0:
+        return
+    share, sizes = alone.mean_ms / whole.mean_ms, f"{_ms(alone)} of {_ms(whole)}"
+    single = figures_of(cells, "submission")
+    queued = "" if single is None else _queued(alone, single)
+    if share < _NEARLY_ALL:
+        yield f"The host clock alone sees {format_share(share)} of the time ({sizes}){queued and f': {queued}'}."
+    elif share > 2 - _NEARLY_ALL:
+        yield f"The host clock alone sees {format_share(share)} of the time ({sizes}), which is not the batch's."
+    elif queued:
+        yield f"The host clock alone comes close here ({sizes}) only because the launch queue is full: {queued}."
+    elif single is not None and single.mean_ms >= HOST_BOUND_SHARE * whole.mean_ms:
+        yield f"The host clock alone comes close here ({sizes}) because a batch takes nearly as long to be submitted."
+    else:
+        yield f"The host clock alone comes close here ({sizes}), but it does not wait for the device."
+
+
+def _queued(alone: Figures, single: Figures) -> str:
+    """Return what says that calls waited behind earlier ones; nothing where they did not."""
+    slow = sum(ms >= _QUEUED * single.mean_ms for ms in alone.samples_ms)
+    if alone.mean_ms < _QUEUED * single.mean_ms or slow < _QUEUED_SHARE * len(alone.samples_ms):
+        return ""
+    return (
+        f"{slow} of {len(alone.samples_ms)} calls waited behind those before them, and a single call to an idle device "
+        f"returns after {_ms(single)}"
+    )
+
+
+def _no_warm_up(cells: Sequence[Cell]) -> Iterator[str]:
+    warm = figures_of(cells, "host_clock_synchronised")
+    cold = figures_of(cells, "host_clock_synchronised", "cold")
+    if warm is None or cold is None or warm.mean_ms <= 0:
+        return
+    count, ratio = len(cold.samples_ms), cold.mean_ms / warm.mean_ms
+    first = _first_call(cold.samples_ms[0], warm.mean_ms)
+    if ratio >= 1 + NO_MATTER:
+        size = format_ratio(ratio)
+        yield f"No warm-up: the mean of {count} is {size} what it is warm, and the first call alone {first}."
+    elif ratio > 1 - NO_MATTER:
+        yield f"No warm-up does not matter to the mean of {count} here; the first call alone {first}."
+    else:
+        yield f"No warm-up: the mean of {count} is no longer for it ({_against(cold, warm)}); the first call {first}."
+
+
+def _first_call(first_ms: float, warm_ms: float) -> str:
+    ratio = first_ms / warm_ms
+    if ratio >= 1 + NO_MATTER:
+        return f"takes {format_ratio(ratio)} as long ({format_figure(first_ms)} ms)"
+    return "takes about as long" if ratio > 1 - NO_MATTER else "takes less"
+
+
+def _single_sample(cells: Sequence[Cell]) -> Iterator[str]:
+    warm = figures_of(cells, "host_clock_synchronised")
+    if warm is None or warm.mean_ms <= 0 or len(warm.samples_ms) < 2:
+        return
+    below = max(0.0, 1 - min(warm.samples_ms) / warm.mean_ms)
+    above = max(0.0, max(warm.samples_ms) / warm.mean_ms - 1)
+    count = len(warm.samples_ms)
+    if max(below, above) < NO_MATTER:
+        yield f"A single sample would do here: {count} batches all lie within 1 % of their mean."
+    else:
+        yield (
+            f"A single sample may be off: of {count} batches the fastest takes {format_share(below)} less than the "
+            f"mean, the slowest {format_share(above)} more."
+        )
+
+
+def _waiting(cells: Sequence[Cell]) -> Iterator[str]:
+    back_to_back, waited = figures_of(cells, "events_at_end"), figures_of(cells, "events_waited")
+    change = None if back_to_back is None or waited is None else _change(back_to_back, waited)
+    if change is None or back_to_back is None or waited is None:
+        return
+    sizes = _against(waited, back_to_back)
+    yield {
+        "same": f"Waiting after each batch or going on back to back does not matter here ({sizes}).",
+        "unclear": f"Waiting after each batch makes no difference that stands out from the noise ({sizes}).",
+        "more": f"Waiting after each batch makes it seem {change.shown} slower than back to back ({sizes}).",
+        "less": f"Waiting after each batch makes it seem {change.shown} faster than back to back ({sizes}).",
+    }[change.kind]
+
+
+def _host_against_events(cells: Sequence[Cell]) -> Iterator[str]:
+    events, host = figures_of(cells, "events_waited"), figures_of(cells, "host_clock_synchronised")
+    change = None if events is None or host is None else _change(events, host)
+    if change is None or events is None or host is None:
+        return
+    sizes = f"{_ms(host)} and {_ms(events)}"
+    if change.kind == "same":
+        yield f"The synchronised host clock and an event pair agree within 1 % ({sizes})."
+    elif change.kind == "unclear":
+        yield f"The synchronised host clock and an event pair do not differ by more than the noise ({sizes})."
+    else:
+        way = "more" if change.kind == "more" else "less"
+        yield f"The synchronised host clock reads {change.shown} {way} than an event pair around the call ({sizes})."
+
+
+def _copies(cells: Sequence[Cell]) -> Iterator[str]:
+    resident = figures_of(cells, "host_clock_synchronised")
+    parts: list[str] = []
+    for condition in ("pageable", "pinned"):
+        cell = cell_of(cells, "host_clock_synchronised", condition)
+        if cell is not None and cell.failure is not None:
+            parts.append(f"from {condition} memory fails ({cell.failure.message})")
+        change = _change(resident, cell.figures) if resident and cell and cell.figures else None
+        if change is not None:
+            parts.append(f"from {condition} memory {_added(change)}")
+    if parts:
+        yield f"Copying the input inside the timed region: {', '.join(parts)}."
+
+
+def _added(change: _Change) -> str:
+    if change.kind == "more":
+        return f"adds {change.shown}"
+    if change.kind == "unclear" and abs(change.share) < NO_MATTER:
+        return "adds nothing that stands out from the noise"
+    if change.kind == "unclear":
+        more = "adds" if change.share > 0 else "takes off"
+        return f"{more} {change.shown}, which does not stand out from the noise"
+    return {"same": "adds less than 1 %", "less": "adds nothing"}[change.kind]
+
+
+def _graph(cells: Sequence[Cell]) -> Iterator[str]:
+    cell, eager = cell_of(cells, "graph", "warm"), figures_of(cells, "events_at_end")
+    if cell is not None and cell.failure is not None:
+        yield f"There is no CUDA graph to compare with: it could not be captured and replayed ({cell.failure.message})."
+    change = _change(eager, cell.figures) if cell and cell.figures and eager else None
+    if change is None or cell is None or cell.figures is None or eager is None:
+        return
+    sizes = f"{_ms(cell.figures)} instead of {_ms(eager)}"
+    single = figures_of(cells, "submission")
+    if change.kind == "less" and single is not None and single.mean_ms >= HOST_BOUND_SHARE * eager.mean_ms:
+        yield f"Python holds the device up: as a CUDA graph the batch takes {sizes}."
+    elif change.kind == "less":
+        yield f"Launched as a whole, as a CUDA graph, the batch takes {change.shown} less: {sizes}."
+    elif change.kind == "more":
+        yield f"A CUDA graph gains nothing here: the batch takes {change.shown} more, {sizes}."
+    elif change.kind == "same":
+        yield f"A CUDA graph gains less than 1 % here ({sizes}): Python does not hold the device up."
+    else:
+        yield f"What a CUDA graph gains does not stand out from the noise here ({sizes})."
+
+
+def _cost_to_the_whole(cells: Sequence[StageCell]) -> Iterator[str]:
+    untimed = stage_figures(cells, "whole", "untimed")
+    doings: dict[StageWay, str] = {
+        "synchronised": "Synchronising around each stage",
+        "events": "Reading events afterwards",
+    }
+    for way, doing in doings.items():
+        timed = stage_figures(cells, "whole", way)
+        change = _change_of_wholes(untimed, timed) if untimed and timed else None
+        if change is None or timed is None or untimed is None:
+            continue
+        sizes = f"{_against(timed, untimed)} not timed"
+        if change.kind == "more":
+            yield f"{doing} makes the whole take {change.shown} longer ({sizes})."
+        elif change.kind == "same":
+            yield f"{doing} changes the whole by less than 1 % ({sizes})."
+        elif change.kind == "less":
+            yield f"{doing} costs the whole nothing here ({sizes})."
+        else:
+            yield f"{doing} costs the whole nothing that stands out from the noise ({sizes})."
+
+
+def _difference_on_the_cpu(cells: Sequence[StageCell]) -> str:
+    untimed, timed = (stage_figures(cells, "whole", way) for way in ("untimed", "synchronised"))
+    change = _change_of_wholes(untimed, timed) if untimed and timed else None
+    if change is None or change.kind == "same":
+        return ""
+    return f"; the {change.shown} that the wholes differ by is the unrest of the machine"
+
+
+def _agreement(cells: Sequence[StageCell], names: tuple[str, str]) -> Iterator[str]:
+    """Say how far the two ways to time a stage agree, of the models: the host times its own work either way."""
+    stages: tuple[Stage, Stage] = ("first", "second")
+    pairs = [
+        (name, stage_figures(cells, stage, "synchronised"), stage_figures(cells, stage, "events"))
+        for name, stage in zip(names, stages, strict=True)
+    ]
+    known = [(name, host, events) for name, host, events in pairs if host and events and events.mean_ms > 0]
+    if not known:
+        return
+    apart = max(abs(host.mean_ms / events.mean_ms - 1) for _, host, events in known)
+    sizes = ", ".join(f"{name} {_ms(host)} and {_ms(events)}" for name, host, events in known)
+    how = "agree within" if apart <= _AGREEING else "differ by up to"
+    slower = apart > _AGREEING and all(host.mean_ms > events.mean_ms for _, host, events in known)
+    why = "; a stage that begins behind nothing waits for its own submission too" if slower else ""
+    yield f"The stage times {how} {format_share_up(apart)}, synchronised and by events: {sizes}{why}."
+
+
+def _others(environment: Environment) -> Iterator[str]:
+    held_bytes = environment.memory_of_others_bytes
+    if held_bytes is not None and held_bytes > NEGLIGIBLE_BYTES:
+        yield f"Other processes hold {format_bytes(held_bytes)} of the device's memory, and may take its time too."
+
+
+def _ms(figures: Figures) -> str:
+    return f"{format_figure(figures.mean_ms)} ms"
+
+
+def _against(one: Figures, other: Figures) -> str:
+    return f"{_ms(one)} against {_ms(other)}"

@@ -1,0 +1,336 @@
+"""Two records of the same work side by side: which rows became faster or slower, and which cannot be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import sqrt
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from tputfind import options
+from tputfind.analysis.answers import (
+    THROTTLED_SHARE,
+    fastest,
+    health,
+    host_bound,
+    rate_ratio_interval,
+    throughput_interval,
+)
+from tputfind.errors import BadRequest
+from tputfind.record.identity import name_of
+from tputfind.record.record import Record, Row, check_record
+from tputfind.record.spec import REPEATABILITY, Above0, Amount, Count
+from tputfind.stats import CONFIDENCE, Interval
+from tputfind.units import format_sizes
+
+Verdict = Literal["same", "faster", "slower", "ambiguous", "not_comparable"]
+TOLERANCE: Final = 0.01
+"""Rates whose ratio certainly lies within this of 1 are called the same."""
+LEAST_TOLERANCE: Final = sqrt(2) * REPEATABILITY
+"""No two rates are known well enough to be the same within less."""
+_CLOCKS_DIFFER: Final = 0.02
+_UNLIKE: Final = ("phase", "dtype", "optimizer", "transfer", "inputs")
+"""What of a request makes it another job. Layout, mode and checkpointing are ways to do the same one."""
+_TOLD: Final = (
+    "layout",
+    "mode",
+    "grad_checkpoint",
+    "processes",
+    "min_seconds",
+    "memory_limit_bytes",
+    "batches",
+    "seed",
+)
+_TOLD_OF_PLACE: Final = (
+    "torch", "torchvision", "timm", "transformers", "cuda", "cudnn", "driver", "python", "host", "cpu_name",
+    "cpu_count", "torch_threads", "device_uuid",
+)  # fmt: skip
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """One rate over another: NEW over OLD, with the interval of the ratio and what to make of it.
+
+    ``old_share`` and ``new_share`` are half the widths of the rates' own intervals, as shares. ``host_bound`` says that
+    Python sets the pace in one of the two; ``lost`` is a batch size that ran in OLD and does not in NEW. ``reason``
+    says why they cannot be compared, or what else differs; empty where there is nothing to say.
+    """
+
+    old_batch: Count
+    new_batch: Count
+    old_per_s: Amount | None = None
+    new_per_s: Amount | None = None
+    old_share: Amount | None = None
+    new_share: Amount | None = None
+    ratio: Above0 | None = None
+    low: Above0 | None = None
+    high: Above0 | None = None
+    verdict: Verdict
+    host_bound: bool = False
+    lost: bool = False
+    reason: str = ""
+
+    def slower_than(self, share: float) -> bool:
+        """Whether NEW is certainly slower, and as far as is known by more than this share, or does not run at all."""
+        return self.lost or (self.high is not None and self.high < 1 and (self.ratio or 1.0) < 1 - share)
+
+    def may_be_slower_than(self, share: float) -> bool:
+        """Whether that cannot be excluded."""
+        return self.low is None or self.low < 1 - share
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two records: their fastest rows among the batch sizes that both have, and each of these.
+
+    ``unlike`` is what should have kept them from being compared, and did not because it was asked for; ``differs`` is
+    what else is not the same.
+    """
+
+    model: str
+    recipe: str
+    device_name: str
+    old_started: str
+    new_started: str
+    tolerance: Annotated[float, Meta(ge=0, lt=1)]
+    best: Judgement | None
+    rows: tuple[Judgement, ...]
+    old_largest: str = ""
+    new_largest: str = ""
+    unlike: tuple[str, ...] = ()
+    differs: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """That of the fastest rows."""
+        return self.best.verdict if self.best else "not_comparable"
+
+    def slower_than(self, share: float) -> list[Judgement]:
+        """Return what became certainly slower by more than this share, or does not run any more.
+
+        Rows that are bound by the host are left out: their pace is the host's, and changes from run to run.
+        """
+        judged = [*([self.best] if self.best else []), *self.rows]
+        return [one for one in judged if one.slower_than(share) and (one.lost or not one.host_bound)]
+
+    def may_be_slower_than(self, share: float) -> list[Judgement]:
+        """Return the rows of which that cannot be excluded, those bound by the host among them."""
+        return [one for one in self.rows if one.may_be_slower_than(share) and not one.slower_than(share)]
+
+
+def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bool = False) -> Comparison:
+    """Return what became of the throughput from one record to a later one, of the same work on the same device.
+
+    The ratio of the fastest rows has a 95 % confidence interval of its own; those of the batch sizes hold together with
+    95 % (Bonferroni). A row is the ``same`` where its whole interval lies within the tolerance, ``faster`` or
+    ``slower`` where the interval excludes 1, and else ``ambiguous``: the processes differ too much to tell. As far as
+    processes are independent and their paces normal, two equal runs are told apart in fewer than 5 % of cases; a host
+    that keeps a pace for a whole run is neither. See ``stats.ratio_interval``.
+
+    Args:
+        old: what came before.
+        new: what is asked about.
+        tolerance: the share up to which a difference is none: 0.01 is 1 %.
+        force: compare unlike things too; the comparison then names them.
+
+    Raises:
+        BadRequest: they are unlike, or the tolerance is none.
+    """
+    check_record("old", old)
+    check_record("new", new)
+    try:
+        tolerance = options.number(tolerance)
+    except ValueError as problem:
+        raise BadRequest(f"tolerance: {problem}") from None
+    if not LEAST_TOLERANCE < tolerance < 1:
+        raise BadRequest(
+            f"a tolerance of {tolerance:g} is not above {LEAST_TOLERANCE:.2%}, which is what figures repeat to"
+        )
+    unlike = tuple(_unlike(old, new))
+    if unlike and not force:
+        raise BadRequest(
+            f"these are not comparable: {'; '.join(unlike)}", "--force compares them nevertheless, and says so"
+        )
+    pairs = list(_pairs(old, new))
+    certain = 1 - (1 - CONFIDENCE) / max(1, len(pairs))
+    return Comparison(
+        model=subject(new),
+        recipe=name_of(new.spec),
+        device_name=new.environment.device_name,
+        old_started=old.started,
+        new_started=new.started,
+        tolerance=tolerance,
+        best=_best(old, new, tolerance),
+        rows=tuple(
+            sorted(
+                [*(_judged(one, other, tolerance, certain) for one, other in pairs), *_beyond(old, new)],
+                key=lambda row: row.old_batch,
+            )
+        ),
+        old_largest=_largest(old),
+        new_largest=_largest(new),
+        unlike=unlike,
+        differs=tuple(_differs(old, new)),
+    )
+
+
+def subject(record: Record) -> str:
+    """Name the model; of one in a file without the folder, so that two checkouts of it are the same."""
+    spec = record.spec
+    return spec.model.rpartition("/")[2] if spec.source in ("factory", "file") else spec.model
+
+
+def _best(old: Record, new: Record, tolerance: float) -> Judgement | None:
+    """Set the fastest rows side by side: of the batch sizes that both have, or of all where they share none."""
+    both = {row.batch_size for row in old.rows} & {row.batch_size for row in new.rows}
+    before, after = (
+        fastest([row for row in record.rows if row.batch_size in both or not both]) for record in (old, new)
+    )
+    if before is None or after is None:
+        return None
+    found = _judged(before, after, tolerance, CONFIDENCE)
+    return found if both else msgspec.structs.replace(found, reason="no batch size is in both")
+
+
+def _unlike(old: Record, new: Record) -> Iterator[str]:
+    yield from _told("model", subject(old), subject(new))
+    for name in _UNLIKE:
+        yield from _told(name, getattr(old.spec, name), getattr(new.spec, name))
+    yield from _told("weights", _weights(old), _weights(new))
+    yield from _told("input", old.input_shape, new.input_shape)
+    yield from _told("device", old.environment.device_name, new.environment.device_name)
+    if new.environment.device == "cpu":
+        yield from _told("threads", old.environment.torch_threads, new.environment.torch_threads)
+    yield from _told("allocator", _allocator(old), _allocator(new))
+    yield from _told("method", old.method, new.method)
+
+
+def _weights(record: Record) -> str:
+    return (record.spec.weights or "random").rpartition("/")[2]
+
+
+def _allocator(record: Record) -> str:
+    """Return the settings of the memory allocator in one order, without one that leaves it as it is."""
+    settings = {setting.strip() for setting in (record.environment.allocator_conf or "").split(",")}
+    return ",".join(sorted(settings - {"", "expandable_segments:False"})) or "as it is"
+
+
+def _differs(old: Record, new: Record) -> Iterator[str]:
+    yield from _told("parameters", old.parameters, new.parameters)
+    if old.source_sha256 != new.source_sha256:
+        yield "the file that the model or its weights are made by"
+    for name in _TOLD:
+        yield from _told(name, getattr(old.spec, name), getattr(new.spec, name))
+    for name in _TOLD_OF_PLACE:
+        yield from _told(name, getattr(old.environment, name), getattr(new.environment, name))
+    for record, other, which in ((old, new, "OLD"), (new, old, "NEW")):
+        if record.finished is None:
+            yield f"{which} was cut short"
+        alone = {row.batch_size for row in record.rows} - {row.batch_size for row in other.rows}
+        if alone:
+            yield f"only {which} has batch {format_sizes(alone)}"
+
+
+def _told(name: str, before: object, after: object) -> Iterator[str]:
+    if before != after:
+        yield f"{name.removesuffix('_bytes').replace('_', ' ')} {before} and {after}"
+
+
+def _largest(record: Record) -> str:
+    """Return the largest batch and what limits it; empty where it was not searched for."""
+    edge = record.edge
+    return "" if edge is None else f"{edge.largest_batch} ({edge.limited_by.replace('_', ' ')})"
+
+
+def _pairs(old: Record, new: Record) -> Iterator[tuple[Row, Row]]:
+    after = {row.batch_size: row for row in new.rows}
+    for row in old.rows:
+        if row.batch_size in after and (row.failure is None or after[row.batch_size].failure is None):
+            yield row, after[row.batch_size]
+
+
+def _beyond(old: Record, new: Record) -> Iterator[Judgement]:
+    """Yield the rows of OLD that lie beyond the largest batch of NEW, where that is not a limit that was set."""
+    edge = new.edge
+    if (
+        edge is None
+        or edge.limited_by in ("cap", "latency")
+        or old.spec.memory_limit_bytes != new.spec.memory_limit_bytes
+    ):
+        return
+    tried = {row.batch_size for row in new.rows}
+    for row in old.rows:
+        if row.samples_per_s is not None and row.batch_size > edge.largest_batch and row.batch_size not in tried:
+            yield Judgement(
+                old_batch=row.batch_size,
+                new_batch=row.batch_size,
+                old_per_s=row.samples_per_s,
+                verdict="not_comparable",
+                lost=True,
+                reason=f"beyond the largest batch of NEW, {_largest(new)}",
+            )
+
+
+def _judged(old: Row, new: Row, tolerance: float, confidence: float) -> Judgement:
+    against = _against(old, new)
+    interval = None if against else rate_ratio_interval(new, old, confidence)
+    several = min(len([timing for timing in row.timings if timing.device_ms]) for row in (old, new)) > 1
+    unknown = "processes differ too much to tell" if several else "timed in one process only"
+    verdict: Verdict = (
+        "not_comparable" if against else "ambiguous" if interval is None else _verdict(interval, tolerance)
+    )
+    known = old.samples_per_s is not None and new.samples_per_s is not None
+    return Judgement(
+        old_batch=old.batch_size,
+        new_batch=new.batch_size,
+        old_per_s=old.samples_per_s,
+        new_per_s=new.samples_per_s,
+        old_share=_share(old),
+        new_share=_share(new),
+        ratio=(new.samples_per_s or 0.0) / (old.samples_per_s or 1.0) if known else None,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        verdict=verdict,
+        host_bound=bool(host_bound(old) or host_bound(new)),
+        lost=old.samples_per_s is not None and new.failure is not None,
+        reason=against or (unknown if interval is None else _clocks(old, new)),
+    )
+
+
+def _share(row: Row) -> float | None:
+    interval = throughput_interval(row)
+    return None if interval is None else interval.half_width
+
+
+def _verdict(interval: Interval, tolerance: float) -> Verdict:
+    if 1 / (1 + tolerance) <= interval.low and interval.high <= 1 + tolerance:
+        return "same"
+    if interval.low > 1:
+        return "faster"
+    return "slower" if interval.high < 1 else "ambiguous"
+
+
+def _against(old: Row, new: Row) -> str:
+    """Say why two rows cannot be compared: one failed, or its clocks were held down by something not its own."""
+    for row, which in ((old, "OLD"), (new, "NEW")):
+        if row.failure is not None:
+            return f"{row.failure.kind.replace('_', ' ')} in {which}"
+        if row.samples_per_s is None:
+            return f"not timed in {which}"
+        found = health(row)
+        slowed = {} if found is None else found.slowed
+        foreign = [name for name, share in slowed.items() if share >= THROTTLED_SHARE and name != "power_cap"]
+        if foreign:
+            return f"throttled in {which}: {', '.join(foreign).replace('_', ' ')}"
+    return ""
+
+
+def _clocks(old: Row, new: Row) -> str:
+    """Say how the clocks differ where they do: a device at the limit of its power runs as fast as that lets it."""
+    before, after = health(old), health(new)
+    if before is None or after is None or not before.sm_clock_mhz or not after.sm_clock_mhz:
+        return ""
+    if abs(after.sm_clock_mhz / before.sm_clock_mhz - 1) < _CLOCKS_DIFFER:
+        return ""
+    capped = " at the power limit" if "power_cap" in before.slowed or "power_cap" in after.slowed else ""
+    return f"SM clock {before.sm_clock_mhz:.0f} and {after.sm_clock_mhz:.0f} MHz{capped}"

@@ -1,0 +1,64 @@
+"""Notices of the device's health while rows were timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tputfind.analysis.answers import THROTTLED_SHARE, RowHealth, health
+from tputfind.analysis.notices.words import batches, sizes, span
+from tputfind.record.record import Notice, Record, Row
+
+_REASONS: Final = {
+    "power_cap": "the power limit",
+    "hardware_slowdown": "a hardware slowdown",
+    "sync_boost": "another GPU of its sync boost group",
+    "software_thermal": "the temperature limit",
+    "hardware_thermal": "a thermal slowdown of the hardware",
+    "power_brake": "the power brake of the machine",
+}
+_HEALTH_SINCE: Final = 3
+"""The first schema that holds anything of health."""
+_HEAT: Final = {"software_thermal", "hardware_thermal", "hardware_slowdown"}
+
+
+def of_health(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    """Notices of clocks that were held down, and of a GPU whose health could not be read."""
+    seen = [(row, found) for row in timed if (found := health(row)) is not None]
+    unseen = [row for row in timed if health(row) is None]
+    if unseen and record.environment.device_uuid is not None and record.schema >= _HEALTH_SINCE:
+        yield Notice(
+            kind="health_unknown",
+            seen=f"clocks, power and temperature are not known at {batches(unseen)}",
+            cause="NVML does not tell them here",
+            advice="install nvidia-ml-py and NVIDIA's driver library; whether the device was throttled is not known",
+            batch_sizes=sizes(unseen),
+        )
+    slowed = [(row, found) for row, found in seen if found.throttled]
+    if slowed:
+        rows = [row for row, _ in slowed]
+        reasons = sorted({name for _, found in slowed for name, share in found.slowed.items() if _counts(share)})
+        hot = any(name in _HEAT for name in reasons)
+        yield Notice(
+            kind="throttled",
+            seen=f"the clocks were held down at {batches(rows)}: {_clocks([found for _, found in slowed])}",
+            cause=" and ".join(_REASONS.get(name, name) for name in reasons),
+            advice="better cooling would make it faster"
+            if hot
+            else "the figures are those of this limit (nvidia-smi -q -d POWER); a device with another one differs",
+            batch_sizes=sizes(rows),
+        )
+
+
+def _counts(share: float) -> bool:
+    return share >= THROTTLED_SHARE
+
+
+def _clocks(found: Sequence[RowHealth]) -> str:
+    shares = [max(each.slowed.values()) for each in found]
+    held = f"for {span(min(shares), max(shares))} of the time"
+    clocks = [each.sm_clock_mhz for each in found if each.sm_clock_mhz is not None]
+    most = max((each.sm_clock_max_mhz for each in found if each.sm_clock_max_mhz is not None), default=None)
+    if not clocks or most is None:
+        return held
+    return f"{held}, SM clock {min(clocks):.0f} MHz at the least, of {most:.0f}"

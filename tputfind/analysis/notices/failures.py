@@ -1,0 +1,121 @@
+"""Notices of trials and rows that failed, and of outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tputfind.analysis.notices.words import batches, sizes
+from tputfind.record.record import TRIAL_STEPS, Failure, FailureKind, Notice, Record, Row, Trial
+from tputfind.record.spec import Mode
+from tputfind.units import format_sizes
+
+ADVICE: Final[dict[FailureKind, str]] = {
+    "out_of_memory": "take a smaller batch, dtype or input, or a device with more memory",
+    "index_limit": "more memory will not help: split the batch, or try another --layout or --dtype",
+    "unsupported": "try another --dtype (amp-fp16 and amp-bf16 leave such operators in fp32) or --layout nchw",
+    "died": "run the model by itself at that batch to see why",
+    "timeout": "if the model is only slow, raise --trial-timeout",
+    "wrong_output": "do not deploy this batch; a smaller one is computed right",
+    "error": "the model's own traceback says where: does it take this batch and this input?",
+}
+"""What to do about each kind of failure, in one line."""
+
+
+def advice(kind: FailureKind, mode: Mode) -> str:
+    """Return what to do about a failure in a mode."""
+    if mode != "eager" and kind in ("unsupported", "wrong_output"):
+        return "--mode eager runs the model as it is"
+    return ADVICE[kind]
+
+
+_CAUSES: Final[dict[FailureKind, str]] = {
+    "out_of_memory": "the memory ran out",
+    "index_limit": "a kernel or a library counts in 32 bits there; it is not memory that is lacking",
+    "unsupported": "an operator has no kernel for it, whatever the memory",
+    "died": "the model's code or a kernel ended its process, or the system did for want of host memory",
+    "timeout": "it hangs, or takes far longer than the trials before it",
+    "wrong_output": "a kernel computes something else at this size: such is what an overflowed index does",
+    "error": "the model's code or a kernel fails there, not the device's memory",
+}
+
+
+def of_failures(record: Record) -> Iterator[Notice]:
+    """Notices of failures, those of one kind together, in the words of the smallest batch."""
+    together: dict[tuple[str, str], dict[int, Failure]] = {}
+    for kind, how, batch_size, failure in _failures(record):
+        together.setdefault((kind, how), {})[batch_size] = failure
+    for (kind, how), failures in together.items():
+        sizes = tuple(sorted(failures))
+        smallest = failures[sizes[0]]
+        later = kind.startswith("failed_when")
+        yield Notice(
+            kind=kind,
+            seen=f"batch {format_sizes(sizes)} {how}: {smallest.message}",
+            cause=_LATER if later else _CAUSES[smallest.kind],
+            advice="do not deploy such a batch" if later else advice(smallest.kind, record.spec.mode),
+            batch_sizes=sizes,
+        )
+
+
+_LATER: Final = "a trial takes a few steps in one process, and the failure came later, or in another"
+
+
+def _failures(record: Record) -> Iterator[tuple[str, str, int, Failure]]:
+    """Yield what a reader must know of: the kind of notice, how it failed, the batch size, the failure."""
+    for trial in record.trials:
+        if trial.failure is None:
+            continue
+        if trial.steps > TRIAL_STEPS:
+            # Under --headroom's lower limit, memory that ran out says nothing against the batch itself.
+            if not _lowered(record, trial) or trial.failure.kind != "out_of_memory":
+                how = f"passed its trial and failed within {trial.steps} steps"
+                yield "failed_when_soaked", how, trial.batch_size, trial.failure
+        elif trial.failure.kind != "out_of_memory":
+            yield f"trial_{trial.failure.kind}", "failed its trial", trial.batch_size, trial.failure
+    tried = {trial.batch_size for trial in record.trials}
+    passed = {trial.batch_size for trial in record.trials if trial.failure is None}
+    for row in record.rows:
+        if row.failure is None:
+            continue
+        if row.failure.kind == "wrong_output":
+            yield "row_wrong_output", "computed something else than small batches do", row.batch_size, row.failure
+        elif row.batch_size in passed:
+            how = "passed its trial and failed when timed in full"
+            yield "failed_when_timed", how, row.batch_size, row.failure
+        elif row.failure.kind != "out_of_memory" and row.batch_size not in tried:
+            yield f"row_{row.failure.kind}", "failed when timed", row.batch_size, row.failure
+
+
+def _lowered(record: Record, trial: Trial) -> bool:
+    return record.edge is not None and trial.memory_limit_bytes != record.edge.memory_limit_bytes
+
+
+def of_outputs(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    """Notices of outputs that could not be checked, or that are no numbers in small batches either."""
+    for remark in dict.fromkeys(row.output.remark for row in timed if row.output and row.output.result == "unchecked"):
+        rows = [row for row in timed if row.output and row.output.remark == remark]
+        yield Notice(
+            kind="output_unchecked",
+            seen=f"whether the outputs are right was not checked at {batches(rows)}",
+            cause=remark,
+            advice="compare them with a small batch's yourself before you deploy a large one",
+            batch_sizes=sizes(rows),
+        )
+    no_numbers = [row for row in timed if row.output and row.output.result == "not_finite"]
+    if no_numbers and record.spec.phase == "train":
+        yield Notice(
+            kind="loss_not_finite",
+            seen=f"the loss is NaN or infinite at {batches(no_numbers)}",
+            cause="it overflows in this dtype, or training diverged",
+            advice="do not rely on the times: numbers that are none can change a device's power and clocks",
+            batch_sizes=sizes(no_numbers),
+        )
+    elif no_numbers:
+        yield Notice(
+            kind="output_not_finite",
+            seen=f"outputs hold NaN or infinity at {batches(no_numbers)}, and in small batches too",
+            cause="the weights overflow in this dtype; random ones often do",
+            advice="the times stand; check the outputs with trained weights, or take bf16",
+            batch_sizes=sizes(no_numbers),
+        )

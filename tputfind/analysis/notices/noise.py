@@ -1,0 +1,149 @@
+"""Notices of what the samples of a row show: outliers, trends, scatter, processes that disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Final, Literal, NamedTuple
+
+from tputfind.analysis.answers import throughput_interval
+from tputfind.analysis.notices.words import batches, sizes, span
+from tputfind.record.record import Notice, Record, Row
+from tputfind.record.spec import MOST_PROCESSES
+from tputfind.stats import mean_interval, ordinary, outlier_share, spread, trend
+
+LARGE_OUTLIERS: Final = 0.01
+LARGE_TREND: Final = 0.02
+LARGE_SPREAD: Final = 0.05
+WIDE_INTERVAL: Final = 0.03
+"""To either side. Figures of three processes that are known to no better than this differ by more than 1 % (the
+interquartile range) from one run to the next."""
+
+GROSS_INTERVAL: Final = 0.10
+
+Kind = Literal["outliers", "trend", "spread", "wide_interval"]
+
+_CAUSES: Final[dict[Kind, str]] = {
+    "outliers": "something else took the device or the host for a moment",
+    "trend": "clocks, heat or the host's load were still changing",
+    "spread": "the host, the clocks or something else on the device changes from one batch to the next",
+    "wide_interval": "processes differ: by where their memory lies, by the host's mood, or by clocks at a limit",
+}
+_ADVICE: Final[dict[Kind, str]] = {
+    "outliers": "measure on a quiet machine; the median of device_ms in the record is free of them",
+    "trend": "raise --warmup or --min-seconds, or let the device cool down",
+    "spread": "measure on a quiet machine, and longer (--min-seconds); a GPU's clocks stand in the CSV",
+    "wide_interval": "use the interval, not the figure; --max-noise 1% goes on until it is narrow",
+}
+
+
+class Finding(NamedTuple):
+    """What stands out in the samples of a row, and its size as a share."""
+
+    kind: Kind
+    share: float
+
+
+def findings(row: Row) -> list[Finding]:
+    """Return what a reader must know of a row's samples.
+
+    One cause often looks like others too, so that of outliers, a trend and scatter only the first is told. That
+    processes differ is told beside it where outliers do not explain it, and beside a trend or scatter where it is
+    gross.
+    """
+    windows = [timing.device_ms for timing in row.timings if timing.device_ms]
+    if not windows:
+        return []
+    count = len(row.device_ms)
+    kept = [ordinary(window) for window in windows]
+    carried = sum(outlier_share(window) * len(window) / count for window in windows)
+    steepest = max((trend(window) for window in windows), key=abs)
+    told: list[tuple[Kind, float, float]] = [
+        ("outliers", carried, LARGE_OUTLIERS),
+        ("trend", steepest, LARGE_TREND),
+        ("spread", median(spread(window) for window in windows), LARGE_SPREAD),
+    ]
+    found = [Finding(kind, share) for kind, share, least in told if abs(share) >= least][:1]
+    interval = mean_interval(kept)
+    width = 0.0 if interval is None else interval.half_width
+    told_of = throughput_interval(row)  # the one that is printed, outliers and all
+    explained = bool(found) and found[0].kind != "outliers"
+    if width >= (GROSS_INTERVAL if explained else WIDE_INTERVAL):
+        found.append(Finding("wide_interval", width if told_of is None else told_of.half_width))
+    return found
+
+
+def of_noise(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    """Notices of what the samples show, of rows that are not done, and of noise that time did not bring down."""
+    found = [(row, seen) for row in timed for seen in findings(row)]
+    limited = record.spec.max_noise is not None and record.finished is not None
+    for kind in _CAUSES:
+        those = [(row, seen.share) for row, seen in found if seen.kind == kind]
+        if those and not (kind == "wide_interval" and limited):  # of_limit has more to say of it
+            rows = [row for row, _ in those]
+            alone = kind == "wide_interval" and all(len(row.timings) == 1 for row in rows)
+            yield Notice(
+                kind=kind,
+                seen=_seen(kind, rows, [share for _, share in those]),
+                cause="its one process is not steady" if alone else _CAUSES[kind],
+                advice="measure longer, and in more --processes" if alone else _ADVICE[kind],
+                batch_sizes=sizes(rows),
+            )
+    unsettled = [row for row in timed if any(timing.steady is False for timing in row.timings)]
+    trending = [row for row, seen in found if seen.kind == "trend"]
+    yield from _of_warm_up([row for row in unsettled if row not in trending])
+    yield from _of_unfinished(record, timed)
+    yield from _of_limit(record, timed)
+
+
+def _of_warm_up(unsettled: Sequence[Row]) -> Iterator[Notice]:
+    if unsettled:
+        longest_s = max(timing.warmup_s or 0.0 for row in unsettled for timing in row.timings)
+        yield Notice(
+            kind="not_settled",
+            seen=f"batch times had not settled after up to {longest_s:.1f} s of warm-up at {batches(unsettled)}",
+            cause="they were still changing, or scatter too much to tell",
+            advice="raise --min-seconds, which warm-up grows with",
+            batch_sizes=sizes(unsettled),
+        )
+
+
+def _of_unfinished(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    processes = record.spec.processes
+    short = [row for row in timed if len(row.timings) < processes]
+    if short:
+        fewest = min(len(row.timings) for row in short)
+        yield Notice(
+            kind="unfinished",
+            seen=f"{batches(short)} was timed in {fewest} of {processes} processes so far",
+            cause="the run was cut short, or goes on",
+            advice="finish it with --resume: the interval of one process does not know how processes differ",
+            batch_sizes=sizes(short),
+        )
+
+
+def _seen(kind: Kind, rows: Sequence[Row], shares: Sequence[float]) -> str:
+    size = span(min(map(abs, shares)), max(map(abs, shares)), ".1%")
+    return {
+        "outliers": f"a few batches far from the others move the mean by {size} at {batches(rows)}",
+        "trend": f"batch times change steadily in the course of a window, by {size} at {batches(rows)}",
+        "spread": f"batch times scatter by {size} at {batches(rows)}",
+        "wide_interval": f"the throughput is known to no better than {size} at {batches(rows)}",
+    }[kind]
+
+
+def _of_limit(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    spec = record.spec
+    if spec.max_noise is None or record.finished is None:
+        return
+    widths = [(row, interval.half_width) for row in timed if (interval := throughput_interval(row)) is not None]
+    wide = [row for row, half_width in widths if half_width > spec.max_noise]
+    if wide:
+        widest = max(half_width for _, half_width in widths)
+        yield Notice(
+            kind="max_noise_not_reached",
+            seen=f"--max-noise {spec.max_noise:.2%} was not reached at {batches(wide)}: up to {widest:.2%} are left",
+            cause=f"--max-seconds {spec.max_seconds:g} a row, or {MOST_PROCESSES} processes, ended it",
+            advice="raise --max-seconds, or take the interval as it is",
+            batch_sizes=sizes(wide),
+        )

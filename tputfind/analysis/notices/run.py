@@ -1,0 +1,123 @@
+"""Notices of the search, and of others on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tputfind.record.record import TRIAL_STEPS, Notice, Record, Row, Trial
+from tputfind.units import format_bytes, format_sizes
+
+NEGLIGIBLE_BYTES: Final = 16 * 2**20
+"""Less than this, held by others, is what drivers and monitors keep: it changes no answer that is worth a notice."""
+
+_MUCH_MORE: Final = 1.05
+"""So many times the batch is worth another setting."""
+
+
+def of_search(record: Record) -> Iterator[Notice]:
+    edge = record.edge
+    if edge is not None and edge.limited_by == "latency" and record.spec.max_latency_ms == "auto":
+        yield Notice(
+            kind="default_latency_limit",
+            seen=f"the search stopped where a step takes more than 1 s, before memory ran out (batch {edge.fails_at})",
+            cause="that is the default on the CPU",
+            advice="--max-latency none searches up to the end of memory",
+        )
+    yield from _of_alternation(record)
+    yield from _of_fragmentation(record)
+
+
+def _of_alternation(record: Record) -> Iterator[Notice]:
+    """Notices of smaller batches that did not fit, and of larger ones that did.
+
+    Whoever reads the largest as a bound would deploy one of the smaller; whoever knows that a larger one works would
+    not believe it.
+    """
+    edge = record.edge
+    if edge is None:
+        return
+    taken = [trial for trial in record.trials if trial.memory_limit_bytes == edge.memory_limit_bytes]
+    tried: tuple[Trial | Row, ...] = (*taken, *record.rows)
+    beside = max((_others_bytes(one) for one in tried if one.batch_size == edge.largest_batch), default=0)
+    full = (one for one in tried if one.failure and one.failure.kind == "out_of_memory")
+    alike = (one for one in full if _others_bytes(one) <= beside + NEGLIGIBLE_BYTES)
+    failed = sorted({one.batch_size for one in alike if one.batch_size < edge.largest_batch})
+    cause = "what the allocator holds in pieces differs from one batch size to the next"
+    fewer = "; --allocator expandable leaves fewer pieces" if edge.expandable_forecast is not None else ""
+    if failed:
+        yield Notice(
+            kind="smaller_batches_fail",
+            seen=f"batch {format_sizes(failed)} ran out of memory, though {edge.largest_batch} fits",
+            cause=cause,
+            advice=f"deploy only batch sizes that were tried{fewer}",
+            batch_sizes=tuple(failed),
+        )
+    longer = [t for t in taken if t.steps > TRIAL_STEPS and t.batch_size > edge.largest_batch]
+    lasted = [trial for trial in longer if trial.failure is None and _others_bytes(trial) >= beside]
+    if lasted and edge.limited_by == "memory" and edge.steady:
+        larger = max(lasted, key=lambda trial: trial.batch_size)
+        yield Notice(
+            kind="larger_batches_fit",
+            seen=f"batch {larger.batch_size} lasted {larger.steps} steps, though {edge.fails_at} ran out of memory",
+            cause=cause,
+            advice=f"--batch-sizes {larger.batch_size} times it{fewer}",
+            batch_sizes=(larger.batch_size,),
+        )
+
+
+def _others_bytes(taken: Trial | Row) -> int:
+    return taken.memory_of_others_bytes or 0
+
+
+def _of_fragmentation(record: Record) -> Iterator[Notice]:
+    """Notice of memory that the allocator holds and cannot use, where other settings are forecast to fit much more."""
+    edge = record.edge
+    row = None if edge is None else next((r for r in record.rows if r.batch_size == edge.largest_batch), None)
+    if edge is None or row is None or row.peak_allocated_bytes is None or edge.expandable_forecast is None:
+        return
+    if edge.expandable_forecast >= _MUCH_MORE * edge.largest_batch:
+        whole_bytes = edge.memory_limit_bytes or record.environment.memory_total_bytes or 0
+        yield Notice(
+            kind="fragmentation",
+            seen=f"at batch {edge.largest_batch} the model uses {format_bytes(row.peak_allocated_bytes)} of "
+            f"{format_bytes(whole_bytes)}",
+            cause="most of the rest is fragmentation: the allocator holds it in pieces too small to serve a request",
+            advice="--allocator expandable (PYTORCH_ALLOC_CONF=expandable_segments:True) is forecast to fit "
+            f"{edge.expandable_forecast} instead",
+        )
+
+
+def of_others(record: Record) -> Iterator[Notice]:
+    """Notices of other processes on the device, and of what they did meanwhile."""
+    before = record.environment.memory_of_others_bytes
+    held = [trial.memory_of_others_bytes for trial in record.trials]
+    held += [row.memory_of_others_bytes for row in record.rows]
+    known = [count for count in (before, *held) if count is not None]
+    total_bytes, free_bytes = record.environment.memory_total_bytes, record.environment.memory_free_bytes
+    own_limit = record.environment.device == "cpu" and record.spec.memory_limit_bytes is None
+    if own_limit and record.edge is not None and record.edge.limited_by == "memory" and total_bytes and free_bytes:
+        yield Notice(
+            kind="memory_of_others",
+            seen=f"the search went up to {format_bytes(free_bytes)}, what was available of {format_bytes(total_bytes)}",
+            cause="the system and other processes hold the rest",
+            advice="--memory-limit says how much the model may have",
+        )
+    steady = record.edge is None or record.edge.steady
+    if known and (max(known) - min(known) > NEGLIGIBLE_BYTES or not steady):
+        yield Notice(
+            kind="memory_of_others_changed",
+            seen=f"other processes held {format_bytes(min(known))} to {format_bytes(max(known))} of the device's "
+            "memory in the course of the run",
+            cause="the device is shared: times and the edge are those of the moment"
+            if steady
+            else "the device is shared, and both sides of the edge were not tried while others held the same",
+            advice="measure on a device of one's own (--strict insists on it)",
+        )
+    elif before is not None and before > NEGLIGIBLE_BYTES:
+        yield Notice(
+            kind="memory_of_others",
+            seen=f"other processes hold {format_bytes(before)} of the device's memory",
+            cause="the device is shared; the largest batch is one for what is left, and times may suffer",
+            advice="end them (nvidia-smi lists them); --strict refuses to go on beside them",
+        )

@@ -1,0 +1,127 @@
+"""Notices of windows cut short, of what a row spent its time on beside the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tputfind.analysis.answers import host_bound
+from tputfind.analysis.notices.words import batches, sizes, span
+from tputfind.record.record import Notice, Record, Row
+from tputfind.stats import mean, percentile, samples_for_percentile
+
+COPY_BOUND_SHARE: Final = 0.80
+"""As for submitting."""
+
+
+def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    spec = record.spec
+    whole = [row for row in timed if len(row.timings) >= spec.processes]  # the others are still to come
+    short = [row for row in whole if len(row.device_ms) < spec.batches or len(row.latency_ms) < spec.latency_batches]
+    if short:
+        least, least_latency = (min(map(len, column)) for column in zip(*map(_windows, short), strict=True))
+        yield Notice(
+            kind="cut_short",
+            seen=f"not all batches were timed at {batches(short)}: at the least {least} of {spec.batches}, "
+            f"and {least_latency} of {spec.latency_batches} for the latency",
+            cause=f"all of them would have taken more than --max-seconds {spec.max_seconds:g}",
+            advice="raise --max-seconds",
+            batch_sizes=sizes(short),
+        )
+    few = [row for row in whole if percentile(row.latency_ms, spec.percentile) is None]
+    if spec.slo_ms is not None and few:
+        needed = samples_for_percentile(spec.percentile)
+        yield Notice(
+            kind="few_latency_samples",
+            seen=f"p{spec.percentile:g} of the latency is unknown at {batches(few)}",
+            cause=f"it needs {needed} latency batches, and they were {min(len(row.latency_ms) for row in few)}",
+            advice="raise --latency-batches or --max-seconds, or ask for a lower --percentile",
+            batch_sizes=sizes(few),
+        )
+
+
+def of_allocator(timed: Sequence[Row]) -> Iterator[Notice]:
+    """The first retry or two fall into the first step; a row that goes on retrying is timed at it."""
+    busy = [row for row in timed if (row.allocator_retries or 0) >= len(row.device_ms)]
+    if busy:
+        yield Notice(
+            kind="allocator_retries",
+            seen=f"the allocator gave memory back and asked again {_counts(busy)} times at {batches(busy)}",
+            cause="the batch fits only if the memory's pieces are rearranged in every step, which costs time",
+            advice="take a smaller batch, or try PYTORCH_ALLOC_CONF=expandable_segments:True",
+            batch_sizes=sizes(busy),
+        )
+
+
+def _counts(rows: Sequence[Row]) -> str:
+    return ", ".join(str(row.allocator_retries) for row in rows)
+
+
+def of_copies(timed: Sequence[Row]) -> Iterator[Notice]:
+    """Notices of rows that wait for their copies more than for their compute."""
+    shares = {row.batch_size: _copies_ms(row) / (mean(row.device_ms) or 1.0) for row in timed}
+    bound = [row for row in timed if shares[row.batch_size] >= COPY_BOUND_SHARE]
+    if bound:
+        told = [shares[row.batch_size] for row in bound]
+        yield Notice(
+            kind="copy_bound",
+            seen=f"copying takes {span(min(told), max(told))} of a batch's time at {batches(bound)}",
+            cause="the device waits for its inputs, or for its outputs to be gone",
+            advice="send smaller inputs (uint8, or encoded), and outputs that were reduced on the device",
+            batch_sizes=sizes(bound),
+        )
+
+
+def _copies_ms(row: Row) -> float:
+    """Return the longer of the two ways, by itself; they run beside each other."""
+    ways = [(timing.copy_in_ms or 0.0, timing.copy_out_ms or 0.0) for timing in row.timings]
+    return max((mean([way[number] for way in ways]) or 0.0 for number in (0, 1)), default=0.0)
+
+
+def of_hosts(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    bound = [row for row in timed if host_bound(row)]
+    if bound:
+        spans_ms = [mean(row.device_ms) or 1.0 for row in bound]
+        shares = [(mean(row.enqueue_ms) or 0.0) / span_ms for row, span_ms in zip(bound, spans_ms, strict=True)]
+        grows = max(spans_ms) > _SAME_LAUNCHES * min(spans_ms)
+        less_python = _LESS_PYTHON["train" if record.spec.phase == "train" else record.spec.mode]
+        yield Notice(
+            kind="host_bound",
+            seen=f"submitting a batch takes {span(min(shares), max(shares))} of its time at {batches(bound)}",
+            cause=_WAITS_ITSELF if grows else "the device waits for Python to launch its kernels",
+            advice="a profiler says where; larger batches change little" if grows else less_python,
+            batch_sizes=sizes(bound),
+        )
+
+
+def of_breaks(timed: Sequence[Row]) -> Iterator[Notice]:
+    """Notices of steps that were compiled in part."""
+    compiled = {row.batch_size: [timing.compiled for timing in row.timings if timing.compiled] for row in timed}
+    pieces = [row for row in timed if any(one.graphs > 1 or one.breaks for one in compiled[row.batch_size])]
+    if pieces:
+        graphs = ", ".join(str(max(one.graphs for one in compiled[row.batch_size])) for row in pieces)
+        yield Notice(
+            kind="graph_breaks",
+            seen=f"torch.compile took {batches(pieces)} in part, with breaks: graphs made: {graphs}",
+            cause="outside of them Python runs as ever: something there cannot be compiled",
+            advice="TORCH_LOGS=graph_breaks says what",
+            batch_sizes=sizes(pieces),
+        )
+
+
+_SAME_LAUNCHES: Final = 4.0
+"""Launching the kernels of a large batch takes as long as of a small one, but for the host's mood."""
+_WAITS_ITSELF: Final = (
+    "its time grows with the batch, so it is not launching kernels alone: the model's own code waits for the device "
+    "(.item(), what a detector has found), or does more for each sample"
+)
+_LESS_PYTHON: Final = {
+    "eager": "take a larger batch, --mode cudagraph or --mode compile",
+    "compile": "take a larger batch, or --mode cudagraph",
+    "cudagraph": "take a larger batch",
+    "train": "take a larger batch, or --mode compile",
+}
+
+
+def _windows(row: Row) -> tuple[Sequence[float], Sequence[float]]:
+    return row.device_ms, row.latency_ms

@@ -1,0 +1,109 @@
+"""Recipes: the ways to run a model that lists of dtypes, layouts and modes ask for; which is best, and by how much."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from tputfind.analysis.answers import fastest, format_rate, rate_ratio_interval, throughput_interval
+from tputfind.record.identity import name_of
+from tputfind.record.record import Record, Row
+from tputfind.record.spec import Spec
+
+LISTED: Final = "dtype", "layout", "mode"
+"""The options that take several values, apart by commas."""
+Part = Literal["layout", "mode"]
+_PLAIN: Final[dict[Part, str]] = {"layout": "nchw", "mode": "eager"}
+
+
+def each(options: Mapping[str, object]) -> Iterator[dict[str, object]]:
+    """Yield the options of every recipe that the lists among them ask for, the first values first."""
+    lists = {name: value.split(",") for name in LISTED if isinstance(value := options.get(name), str)}
+    for values in itertools.product(*(dict.fromkeys(values) for values in lists.values())):
+        yield {**options, **dict(zip(lists, values, strict=True))}
+
+
+def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
+    """Yield what the records of one model in several recipes tell together, each a label and a text.
+
+    The smallest batch has an answer of its own: what Python costs shows there.
+    """
+    best = best_of(records)
+    if best is None:
+        return
+    yield "Best recipe", _told_of(*best, records)
+    smallest = _smallest_in_all(records)
+    if smallest is not None and smallest < best[1].batch_size:
+        of_smallest = [_only(record, smallest) for record in records]
+        at_smallest = best_of(of_smallest)
+        if at_smallest is not None:
+            yield f"At batch {smallest}", _told_of(*at_smallest, of_smallest)
+    for part in ("mode", "layout"):
+        compared = list(_compared(part, records))
+        if compared:
+            yield f"By {part}", "; ".join(compared)
+
+
+def best_of(records: Sequence[Record]) -> tuple[Record, Row] | None:
+    """Return the record and the row of the highest throughput; None where nothing was timed."""
+    known = [(record, row) for record in records if (row := fastest(record.rows)) is not None]
+    return max(known, key=lambda one: one[1].samples_per_s or 0.0, default=None)
+
+
+def _told_of(record: Record, row: Row, records: Sequence[Record]) -> str:
+    plain = _like(record.spec, records, **_PLAIN)
+    against = [] if plain in (None, record) else list(_set_beside(record, plain, f"plain {name_of(plain.spec)}"))
+    return ", ".join([f"{name_of(record.spec)}, batch {row.batch_size}: {format_rate(row)} samples/s", *against])
+
+
+def _smallest_in_all(records: Sequence[Record]) -> int | None:
+    """Return the smallest batch size that was timed in every recipe in which anything was."""
+    timed = [{row.batch_size for row in record.rows if row.samples_per_s is not None} for record in records]
+    return min(set.intersection(*filter(None, timed)), default=None)
+
+
+def _only(record: Record, batch_size: int) -> Record:
+    rows = tuple(row for row in record.rows if row.batch_size == batch_size)
+    return msgspec.structs.replace(record, rows=rows)
+
+
+def _compared(part: Part, records: Sequence[Record]) -> Iterator[str]:
+    """Say of every recipe what the part that is not plain brings."""
+    for record in records:
+        plain = _like(record.spec, records, **{part: _PLAIN[part]})
+        if plain not in (None, record):
+            yield from (f"{name_of(record.spec)} {told}" for told in _set_beside(record, plain, _PLAIN[part]))
+
+
+def _like(spec: Spec, records: Sequence[Record], **parts: str) -> Record | None:
+    """Return the record of the recipe that differs from a spec's in nothing but these parts, if there is one."""
+    wanted = [parts.get(name, getattr(spec, name)) for name in LISTED]
+    return next((one for one in records if [getattr(one.spec, name) for name in LISTED] == wanted), None)
+
+
+def _set_beside(record: Record, plain: Record, what: str) -> Iterator[str]:
+    """Say how many times as fast the best batch of one is as that of the other, if both were timed."""
+    here, there = fastest(record.rows), fastest(plain.rows)
+    if here is None or there is None:
+        return
+    ratio = (here.samples_per_s or 0.0) / (there.samples_per_s or 1.0)
+    if _within_the_noise(here, there):
+        yield f"no faster than {what} ({ratio:.2f} times, within the noise)"
+    else:
+        times = f"{ratio:.2f}"
+        yield f"{f'{ratio:.3f}' if times == '1.00' else times} times {what}"
+
+
+def _within_the_noise(here: Row, there: Row) -> bool:
+    """Whether the interval of the ratio of two rates, which holds with 95 % by itself, includes 1.
+
+    Where it is not known, as of rows of one process, whether the intervals of the rates meet.
+    """
+    interval = rate_ratio_interval(here, there)
+    if interval is not None:
+        return interval.low <= 1 <= interval.high
+    one, other = throughput_interval(here), throughput_interval(there)
+    return one is not None and other is not None and one.low <= other.high and other.low <= one.high

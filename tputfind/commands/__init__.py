@@ -1,0 +1,1 @@
+"""What a user types: the only room that knows click."""

@@ -1,0 +1,221 @@
+"""What one `tputfind compare` asks: records or folders of them read, paired, judged, written and shown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rich.console import Console
+
+from tputfind import options
+from tputfind.analysis.compare import TOLERANCE, Comparison, compare, subject
+from tputfind.commands.outputs import Outputs, Places, check_places, records_read
+from tputfind.commands.run import finish, say
+from tputfind.errors import BadRecord, BadRequest, Regression, TputfindError
+from tputfind.record import files
+from tputfind.record.identity import name_of, work_of
+from tputfind.record.record import Record
+
+_SHARES: Final[dict[str, tuple[str, options.Reader]]] = {
+    "tolerance": ("tolerance", options.share),
+    "fail_slower": ("fail_slower", options.share),
+}
+
+
+class Request(NamedTuple):
+    """Which records to compare with which, how, and where to write it.
+
+    ``problems`` is what could not be looked at, ``notes`` what a newer record takes the place of.
+    """
+
+    pairs: list[tuple[Record, Record]]
+    tolerance: float
+    fail_slower: float | None
+    force: bool
+    outputs: Outputs
+    problems: list[TputfindError]
+    notes: list[TputfindError]
+
+
+def read_request(
+    old: str, new: str, places: Places, *, tolerance: str | None, fail_slower: str | None, force: bool
+) -> Request:
+    """Return the request that a command line describes, with all records read.
+
+    Args:
+        old: a record, or a folder of them.
+        new: the same.
+        places: files to write.
+        tolerance: the share up to which a difference is none, such as ``1%``, or None.
+        fail_slower: the share beyond which a slower row is a regression, or None.
+        force: compare unlike things too.
+
+    Raises:
+        BadRequest: an option is wrong, or the two have nothing in common.
+        BadRecord: a file is no record.
+    """
+    asked, wrong = options.fields_of({"tolerance": tolerance, "fail_slower": fail_slower}, _SHARES)
+    if wrong:
+        raise BadRequest("; ".join(wrong))
+    problems: list[TputfindError] = []
+    notes: list[TputfindError] = []
+    if Path(old).is_dir() != Path(new).is_dir():
+        raise BadRequest("OLD and NEW must be two records, or two folders of them")
+    if Path(old).is_dir():
+        sources = records_read(path for folder in (old, new) for path in _in(Path(folder)))
+        before, after = (_records(Path(folder), problems, notes) for folder in (old, new))
+        pairs = _paired(before, after, problems)
+    else:
+        sources = records_read([old, new])
+        pairs = [(files.load_record(old), files.load_record(new))]
+    if not pairs:
+        raise BadRequest(f"{old} and {new} hold no records of the same work", "name two records and --force")
+    shares = {"tolerance": TOLERANCE, "fail_slower": None, **asked}
+    return Request(
+        pairs=pairs,
+        force=force,
+        outputs=check_places(places, sources, json="comparison"),
+        problems=problems,
+        notes=notes,
+        **shares,  # type: ignore[arg-type]  # each reader returns its field's type
+    )
+
+
+def do(request: Request, *, show_traceback: bool) -> int:
+    """Judge, write, show, and return the exit code.
+
+    Raises:
+        TputfindError: nothing could be compared.
+    """
+    compared: list[Comparison] = []
+    problems = list(request.problems)
+    for old, new in request.pairs:
+        try:
+            compared.append(compare(old, new, tolerance=request.tolerance, force=request.force))
+        except BadRequest as unlike:
+            problems.append(
+                BadRequest(f"{_named(new)}: {unlike.message}", unlike.hint) if len(request.pairs) > 1 else unlike
+            )
+    if not compared:
+        for problem in problems[1:]:
+            say(problem, show_traceback=show_traceback)
+        raise problems[0]
+    from tputfind.report import compare as report
+
+    outputs = request.outputs
+    outputs.write({"json": partial(report.to_json, compared), "md": partial(report.to_markdown, compared)})
+    code = _judged(compared, request.fail_slower, problems)
+    for problem in [*request.notes, *problems]:  # before the table, with which a pipe may take all other output away
+        say(problem, show_traceback=show_traceback)
+    show = partial(report.print_comparisons, compared, Console())
+    unwritten = finish(show, outputs.problems, show_traceback=show_traceback)
+    return code or unwritten
+
+
+def _judged(compared: Sequence[Comparison], share: float | None, problems: list[TputfindError]) -> int:
+    """Return the exit code of a gate at this share, and say what it comes to; without one nothing fails.
+
+    A gate that could not look at everything has not been passed.
+    """
+    if share is None:
+        return 0
+    regressions = [told for one in compared for told in _regressions(one, share)]
+    for one in compared:
+        problems += _open(one, share)
+    code = BadRequest.exit_code if problems else 0
+    unsure = [told for one in compared for told in _unsure(one, share)]
+    if unsure:
+        problems.append(BadRequest(f"too noisy to exclude that it is {100 * share:g} % slower: {'; '.join(unsure)}"))
+    if not regressions:
+        return code
+    problems.append(Regression(f"slower by more than {100 * share:g} %: {'; '.join(regressions)}"))
+    return Regression.exit_code
+
+
+def _regressions(one: Comparison, share: float) -> Iterator[str]:
+    found = one.slower_than(share)
+    sizes = {row.new_batch for row in found if row is not one.best}
+    for row in found:
+        what = f"batch {row.new_batch}"
+        if row is one.best:
+            if row.old_batch == row.new_batch and row.new_batch in sizes:
+                continue
+            what = f"the fastest (batch {row.old_batch} and {row.new_batch})"
+        told = row.reason if row.lost else f"{100 * (1 - (row.ratio or 0.0)):.1f} % slower"
+        yield f"{one.model} {one.recipe}, {what}: {told}"
+
+
+def _open(one: Comparison, share: float) -> Iterator[BadRequest]:
+    """Yield why a comparison leaves open whether the fastest rows are slower."""
+    if one.best is None or one.best.verdict == "not_comparable":
+        reason = one.best.reason if one.best else "one of them has no row that was timed"
+    elif one.best.may_be_slower_than(share) and not one.best.slower_than(share):
+        reason = one.best.reason or "the processes differ too much to tell"
+    else:
+        return
+    yield BadRequest(f"{one.model} {one.recipe} could not be judged: {reason}", "measure in more processes")
+
+
+def _unsure(one: Comparison, share: float) -> Iterator[str]:
+    batches = [str(row.new_batch) for row in one.may_be_slower_than(share)]
+    if batches:
+        yield f"{one.model} {one.recipe} at batch {', '.join(batches)}"
+
+
+def _in(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.json"))
+
+
+class _Work(NamedTuple):
+    """What two records of the same work have in common; ``model`` as seen from the folder that all models share."""
+
+    model: str
+    recipe: str
+    rest: tuple[object, ...]
+
+
+def _records(folder: Path, problems: list[TputfindError], notes: list[TputfindError]) -> dict[_Work, Record]:
+    """Return the records of a folder by what they are of, of several the newest finished one; say what is left out."""
+    read: list[Record] = []
+    for path in _in(folder):
+        try:
+            read.append(files.load_record(path))
+        except BadRecord as problem:
+            problems.append(problem)
+    homes = [Path(record.spec.model).parent for record in read if record.spec.source in ("factory", "file")]
+    shared = os.path.commonpath(homes) if len({home.is_absolute() for home in homes}) == 1 else ""
+    found: dict[_Work, Record] = {}
+    for record in sorted(read, key=lambda record: (record.finished is not None, record.started)):
+        work = _work(record, shared)
+        if work in found:
+            notes.append(
+                BadRequest(f"{folder} has several records of {_named(record)}: the newest finished one counts")
+            )
+        found[work] = record
+    return found
+
+
+def _work(record: Record, shared: str) -> _Work:
+    spec = record.spec
+    model = os.path.relpath(spec.model, shared) if shared and spec.source in ("factory", "file") else spec.model
+    _, *rest = work_of(record)
+    return _Work(model, name_of(spec), (*rest, record.input_shape, spec.grad_checkpoint, spec.memory_limit_bytes))
+
+
+def _paired(
+    old: dict[_Work, Record], new: dict[_Work, Record], problems: list[TputfindError]
+) -> list[tuple[Record, Record]]:
+    for mine, others, which in ((old, new, "NEW"), (new, old, "OLD")):
+        problems += [
+            BadRequest(f"{which} has no record of {_named(record)}")
+            for work, record in mine.items()
+            if work not in others
+        ]
+    return [(record, new[work]) for work, record in old.items() if work in new]
+
+
+def _named(record: Record) -> str:
+    return f"{subject(record)} {name_of(record.spec)}"

@@ -1,0 +1,93 @@
+"""What one `tputfind forecast` asks: read and checked, measured, written and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+from rich.console import Console
+
+from tputfind import options as values
+from tputfind.commands.outputs import Outputs, Places, check_places, sources_of
+from tputfind.commands.run import finish, stop_signals
+from tputfind.errors import BadRequest
+from tputfind.processes.children import Children
+from tputfind.record.spec import Spec, read_spec
+from tputfind.report import forecast
+from tputfind.report.progress import ShownProgress
+from tputfind.session import forecast as forecast_run
+
+_MOST_MEMORIES: Final = 1000
+
+
+class Request(NamedTuple):
+    """What to forecast, from what, and where to write it."""
+
+    spec: Spec
+    memories_bytes: tuple[int, ...]
+    on_fake: bool
+    outputs: Outputs
+    quiet: bool
+    trust_model_file: bool = False
+
+
+def read_request(
+    model: str,
+    options: Mapping[str, object],
+    memory: str | None,
+    places: Places,
+    *,
+    on_fake: bool,
+    quiet: bool,
+    trust_model_file: bool = False,
+) -> Request:
+    """Return the request that a command line describes, checked before anything is measured for it.
+
+    Args:
+        model: as ``spec.read_spec`` takes it.
+        options: likewise.
+        memory: sizes, apart by commas.
+        places: files to write.
+        on_fake: whether to do without a device.
+        quiet: whether to show no progress.
+        trust_model_file: whether to load files of models even where that can run code of theirs.
+
+    Raises:
+        BadRequest: what is wrong, all of it in one line.
+    """
+    problems: list[str] = []
+    sizes: tuple[int, ...] = ()
+    if not memory:
+        problems.append("--memory says for which: --memory 16GiB,24GiB,80GiB")
+    else:
+        try:
+            sizes = tuple(sorted({values.size(text) for text in memory.split(",")}))
+            if len(sizes) > _MOST_MEMORIES:
+                problems.append(f"--memory: {len(sizes)} sizes are more than {_MOST_MEMORIES}")
+        except ValueError as problem:
+            problems.append(f"--memory: {problem}")
+    try:
+        spec = read_spec(model, options)
+    except BadRequest as problem:
+        problems.append(problem.message)
+    if problems:
+        raise BadRequest("; ".join(problems), "see tputfind forecast --help")
+    outputs = check_places(places, sources_of([spec]))
+    return Request(spec, sizes, on_fake, outputs, quiet, trust_model_file)
+
+
+def do(request: Request, *, show_traceback: bool) -> int:
+    """Forecast, write, show, and return the exit code.
+
+    Raises:
+        TputfindError: the device or the model does not allow it.
+    """
+    ask = forecast_run.on_fake if request.on_fake else forecast_run.measure
+    children = Children(trust_model_file=request.trust_model_file)
+    with stop_signals(), children, ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
+        progress.about(request.spec.model)
+        found = ask(request.spec, request.memories_bytes, children, progress)
+    request.outputs.write({"csv": partial(forecast.to_csv, found)})
+    show = partial(forecast.print_forecasts, found, Console())
+    return finish(show, request.outputs.problems, show_traceback=show_traceback)

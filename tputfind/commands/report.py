@@ -1,0 +1,78 @@
+"""What one `tputfind report` asks: records read, written and shown again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from rich.console import Console
+
+from tputfind.commands.outputs import Outputs, Places, check_places, records_read
+from tputfind.commands.run import finish
+from tputfind.errors import BadRequest
+from tputfind.record import files
+from tputfind.record.record import Record
+from tputfind.record.spec import read_spec
+
+
+class Request(NamedTuple):
+    """What to show, and where to write it."""
+
+    records: list[Record]
+    outputs: Outputs
+    plot: str
+    """The ending of the plot's name, which says what is drawn."""
+
+
+def read_request(records: Sequence[str], places: Places, *, slo: str | None, percentile: str | None) -> Request:
+    """Return the request that a command line describes, with all records read.
+
+    Args:
+        records: files that runs of the tool saved.
+        places: files to write.
+        slo: the latency to name the best batch under, or None for what the record was asked with.
+        percentile: of that latency, or None.
+
+    Raises:
+        BadRequest: an option is wrong, or a file to write is one of the records.
+        BadRecord: a file is no record.
+    """
+    if not records:
+        raise BadRequest("no record to show", "tputfind report results/resnet50-fp16-nvidia-h200.json")
+    read = [_with(files.load_record(path), slo, percentile) for path in records]
+    ending = Path(places.plot or "").suffix.lower().removeprefix(".")
+    return Request(read, check_places(places, records_read(records)), ending)
+
+
+def _with(record: Record, slo: str | None, percentile: str | None) -> Record:
+    """Return the record as if it had been asked with this latency."""
+    asked = read_spec(record.spec.model, {"slo": slo, "percentile": percentile})
+    return msgspec.structs.replace(
+        record,
+        spec=msgspec.structs.replace(
+            record.spec,
+            slo_ms=record.spec.slo_ms if slo is None else asked.slo_ms,
+            percentile=record.spec.percentile if percentile is None else asked.percentile,
+        ),
+    )
+
+
+def do(request: Request, *, show_traceback: bool) -> int:
+    """Write, show, and return the exit code."""
+    from tputfind.report import csv, terminal
+    from tputfind.report.charts import charts, draw
+    from tputfind.report.page import page
+
+    records, outputs = request.records, request.outputs
+    contents: dict[str, Callable[[], bytes]] = {
+        "csv": partial(csv.to_csv, records),
+        "md": partial(terminal.to_markdown, records),
+        "html": partial(page.to_html, records),
+        "plot": lambda: draw.image(charts.throughput(records), request.plot),
+    }
+    outputs.write(contents)
+    show = partial(terminal.print_report, records, Console())
+    return finish(show, outputs.problems, show_traceback=show_traceback)

@@ -1,0 +1,348 @@
+"""What one command line asks: several models measured, whatever becomes of each, and everything kept and shown."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+from rich.console import Console
+
+from tputfind.analysis import recipes
+from tputfind.commands.outputs import Outputs, Places, Source, check_places, sources_of, table_of
+from tputfind.errors import BadRequest, Interrupted, NoSuchDevice, TputfindError
+from tputfind.processes.children import Children
+from tputfind.processes.messages import Inspection
+from tputfind.record import files, identity
+from tputfind.record.record import Record
+from tputfind.record.spec import Spec, read_spec
+from tputfind.record.untrusted import printable
+from tputfind.report.progress import ShownProgress
+from tputfind.session import resume, run
+from tputfind.units import shortened
+
+_LONGEST: Final = 10_000
+"""Signs of an error: it may name every row, but does not fill the screen with what somebody else wrote."""
+
+
+class Job(NamedTuple):
+    """What to measure and where to write it: records into ``folder``, unless it is None.
+
+    ``resumed`` is a record to go on with, and the file it lies in. ``trust_model_file`` is of this command line alone:
+    a record cannot ask for it.
+    """
+
+    specs: Sequence[Spec]
+    folder: Path | None
+    outputs: Outputs
+    resumed: tuple[Record, Path] | None = None
+    quiet: bool = False
+    trust_model_file: bool = False
+
+
+def read_job(
+    models: Sequence[str],
+    options: Mapping[str, object],
+    places: Places,
+    resumed: str | None,
+    *,
+    quiet: bool,
+    trust_model_file: bool = False,
+) -> Job:
+    """Return the job that a command line describes, checked before anything is measured for it.
+
+    Raises:
+        BadRequest: a model, an option or a place is wrong, or they do not go together.
+        BadRecord: the record to resume cannot be read.
+    """
+    if resumed is None:
+        if not models:
+            raise BadRequest("no MODEL was named", "see tputfind --help")
+        specs = [read_spec(model, one) for model in models for one in recipes.each(options)]
+        if places.json is not None and len(specs) > 1:
+            raise BadRequest(
+                "--json holds one record, and several models were named", "--output keeps one file for each"
+            )
+        outputs = check_places(places, sources_of(specs))
+        return Job(specs, places.folder, outputs, quiet=quiet, trust_model_file=trust_model_file)
+    if len(models) > 1:
+        raise BadRequest("--resume goes on with one record, and several models were named")
+    path = Path(resumed)
+    record = files.load_record(path)
+    patience = {name: options.get(name) for name in ("trial_timeout", "strict")}
+    given = [name for name, value in options.items() if value is not None and name not in patience]
+    if given and not models:
+        raise BadRequest("options without a MODEL ask nothing", "name the model too, or give --resume alone")
+    if len(list(recipes.each(options))) > 1:
+        raise BadRequest("--resume goes on with one record, and several recipes were asked for")
+    spec = read_spec(models[0], options) if models else _with(record.spec, patience)
+    sources = [Source("the record to go on with", path), *sources_of([spec])]
+    folder = None if places.folder is None else Path(os.path.realpath(path)).parent
+    table = None if folder is None else table_of(path)
+    outputs = check_places(places._replace(folder=folder), sources, table=table)
+    return Job([spec], folder, outputs, (record, path), quiet, trust_model_file)
+
+
+def _with(spec: Spec, patience: Mapping[str, object]) -> Spec:
+    """Return a record's spec with what was given anew."""
+    given = read_spec(spec.model, patience)
+    return msgspec.structs.replace(
+        spec, trial_timeout_s=given.trial_timeout_s or spec.trial_timeout_s, strict=given.strict or spec.strict
+    )
+
+
+def do(job: Job, *, show_traceback: bool) -> int:
+    """Measure, save, show, and return the exit code."""
+    keepers: list[files.Keeper] = []
+    problems: list[TputfindError] = []
+    with stop_signals() as ignore_signals:
+        try:
+            _measure_all(job, keepers, problems)
+        except KeyboardInterrupt:
+            interrupted = True
+        else:
+            interrupted = False
+        ignore_signals()  # what follows takes a second, and must not be lost to a second signal
+        if interrupted:
+            for keeper in keepers:
+                keeper.save_again()
+        kept = [keeper for keeper in keepers if keeper.record is not None]
+        saved = _write(kept, job.outputs, problems)
+        if interrupted:
+            problems.insert(0, _interruption(kept, saved, [spec.model for spec in job.specs[len(keepers) :]]))
+    records = [keeper.record for keeper in kept if keeper.record is not None]
+    return finish(partial(_show, records), problems, saved, show_traceback=show_traceback)
+
+
+def finish(
+    show: Callable[[], None], problems: list[TputfindError], saved: Sequence[str] = (), *, show_traceback: bool
+) -> int:
+    """Show a result, name what was saved, and say what could not be; return the exit code.
+
+    Every command ends so: by then what can be written is, and no problem with one file keeps another or the result.
+    """
+    with terminal_that_may_be_gone(problems):
+        show()
+    with terminal_that_may_be_gone(problems, stream=2):
+        if saved:
+            _tell(f"saved {', '.join(saved)}")
+        for problem in problems:
+            say(problem, show_traceback=show_traceback)
+    return problems[0].exit_code if problems else 0
+
+
+def say(error: TputfindError, *, show_traceback: bool) -> None:
+    """Print an error of ours: one line, after the traceback of the user's own code where there is one."""
+    if show_traceback:
+        import traceback
+
+        _tell("".join(traceback.format_exception(error)).rstrip())
+    if error.traceback:
+        _tell(error.traceback.rstrip())
+    hint = f" ({error.hint})" if error.hint else ""
+    _tell(printable(f"tputfind: {shortened(error.message, _LONGEST)}{hint}"))
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"{printable(text, lines=True)}\n")
+
+
+def _measure_all(job: Job, keepers: list[files.Keeper], failures: list[TputfindError]) -> None:
+    """Look at every model before measuring any; then measure each, and keep what becomes of it in the two lists."""
+    if job.resumed is not None and job.resumed[0].finished is not None:
+        resume.check_spec(job.resumed[0], job.specs[0])
+        keepers.append(files.Keeper.of(job.resumed[0], job.resumed[1] if job.folder else None))
+        _tell(f"{job.resumed[1]} is finished: there is nothing left to measure")
+        try:
+            run.check_answered(job.resumed[0])
+        except TputfindError as failure:
+            failures.append(failure)
+        return
+    if job.resumed is not None:
+        _check_what_is_run(job, *job.resumed)
+    command = shlex.join(["tputfind", *sys.argv[1:]])
+    children = Children(trust_model_file=job.trust_model_file)
+    with children, ShownProgress(Console(stderr=True, quiet=job.quiet)) as progress:
+        inspections = _look_at_all(job.specs, children, progress)
+        _try_out(job, inspections, command)
+        for number, (spec, inspection) in enumerate(zip(job.specs, inspections, strict=True), 1):
+            progress.about(_subject(job.specs, number))
+            if isinstance(inspection, NoSuchDevice):
+                failures.append(inspection)
+                like = next(one for one in inspections if isinstance(one, Inspection))
+                known = msgspec.structs.replace(like, input_shape="", parameters=None, source_sha256=None, caveats=())
+                keepers.append(run.keeper_of(job.folder, spec, known))
+                keepers[-1].save(run.failed_record(run.new_record(spec, known, command), inspection))
+                continue
+            record = run.new_record(spec, inspection, command)
+            keeper = run.keeper_of(job.folder, spec, inspection)
+            if job.resumed is not None:
+                record = run.resumed_record(job.resumed[0], spec, inspection)
+                keeper = files.Keeper.of(record, job.resumed[1] if job.folder else None)
+            keepers.append(keeper)
+            try:
+                run.measure(record, children, keeper, progress)
+            except TputfindError as failure:
+                failures.append(failure)
+                if len(job.specs) > 1 and not (keeper.record or record).rows:
+                    keeper.save(run.failed_record(keeper.record or record, failure))
+
+
+def _check_what_is_run(job: Job, record: Record, path: Path) -> None:
+    """Name the user's code that a record has run: who was given the record may not have looked.
+
+    Raises:
+        BadRecord: it is not the code that the record is of.
+    """
+    spec = job.specs[0]
+    if spec.model == record.spec.model:
+        resume.check_file(record)
+    if spec.source == "factory" and not job.quiet:
+        _tell(f"{path} goes on with {spec.model}, which is imported and called")
+
+
+def _try_out(job: Job, inspections: Sequence[Inspection | NoSuchDevice], command: str) -> None:
+    """Make sure that what every model comes to can be saved, before any is measured; BadRequest otherwise."""
+    for spec, inspection in zip(job.specs, inspections, strict=True):
+        if isinstance(inspection, Inspection):
+            record = run.new_record(spec, inspection, command)
+            keeper = run.keeper_of(job.folder, spec, inspection)
+            if job.resumed is not None:
+                keeper = files.Keeper.of(record, job.resumed[1] if job.folder else None)
+            keeper.try_out(record)
+
+
+def _look_at_all(specs: Sequence[Spec], children: Children, progress: ShownProgress) -> list[Inspection | NoSuchDevice]:
+    """Look at every model in every recipe before any is measured; what a device or a model cannot do ends no list.
+
+    Raises:
+        TputfindError: none of them can be measured, or one was asked for wrongly.
+    """
+    found: list[Inspection | NoSuchDevice] = []
+    for number, spec in enumerate(specs, 1):
+        progress.about(_subject(specs, number))
+        progress.doing("looking at the model and the device", None)
+        try:
+            found.append(run.inspect(spec, children))
+        except NoSuchDevice as refusal:
+            found.append(refusal)
+    refusals = [one for one in found if isinstance(one, NoSuchDevice)]
+    if len(refusals) == len(found):
+        raise refusals[0]
+    return found
+
+
+def _subject(specs: Sequence[Spec], number: int) -> str:
+    """Say which model is being measured, and where several are, in which recipe, and which of how many it is."""
+    spec = specs[number - 1]
+    return spec.model if len(specs) == 1 else f"{number}/{len(specs)} {spec.model} {identity.name_of(spec)}"
+
+
+def _write(keepers: Sequence[files.Keeper], outputs: Outputs, problems: list[TputfindError]) -> list[str]:
+    """Write every file that was asked for; return what was written, what could not be goes to the problems."""
+    from tputfind.report import csv, terminal
+    from tputfind.report.page import page
+
+    records = [keeper.record for keeper in keepers if keeper.record is not None]
+    if not records:
+        return []
+    paths = [keeper.path for keeper in keepers if keeper.path is not None]
+    outputs.protect(Source("the record of this run", path) for path in paths)
+    tables = [
+        (table_of(keeper.path), partial(csv.to_csv, [keeper.record]))
+        for keeper in keepers
+        if keeper.path is not None and keeper.record is not None
+    ]
+    contents: dict[str, Callable[[], bytes]] = {
+        "csv": partial(csv.to_csv, records),
+        "json": records[0].to_json,
+        "md": partial(terminal.to_markdown, records),
+        "html": partial(page.to_html, records),
+    }
+    outputs.write(contents, tables)
+    problems += [keeper.problem for keeper in keepers if keeper.problem is not None]
+    problems += outputs.problems
+    return [str(keeper.path) for keeper in keepers if keeper.path and keeper.problem is None] + outputs.saved
+
+
+def _show(records: Sequence[Record]) -> None:
+    from tputfind.report import terminal
+
+    if any(record.rows for record in records):
+        terminal.print_report(records, Console())
+
+
+def _interruption(keepers: Sequence[files.Keeper], saved: Sequence[str], not_begun: Sequence[str]) -> Interrupted:
+    """Return the error that says what an interruption left, and how to go on."""
+    rest = f"; not begun: {', '.join(not_begun)}" if not_begun and keepers else ""
+    if not saved:
+        return Interrupted(f"interrupted; nothing was saved{rest}")
+    unfinished = [keeper.path for keeper in keepers if keeper.path and keeper.record and keeper.record.finished is None]
+    hint = f"go on with: {shlex.join(['tputfind', '--resume', str(unfinished[0])])}" if unfinished else ""
+    return Interrupted(f"interrupted; what was measured until then is saved{rest}", hint)
+
+
+@contextmanager
+def stop_signals() -> Iterator[Callable[[], None]]:
+    """Have SIGTERM and a lost terminal interrupt as Ctrl-C does, once; give what has all of them ignored from then on.
+
+    A signal that was ignored from the start, as under nohup, stays ignored.
+    """
+    stopping = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {each: signal.getsignal(each) for each in stopping}
+    before = {each: handler for each, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+
+    def ignore() -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # as the signal module calls it
+        ignore()
+        raise KeyboardInterrupt
+
+    for each in before:
+        signal.signal(each, interrupt)
+    try:
+        yield ignore
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@contextmanager
+def terminal_that_may_be_gone(problems: list[TputfindError], stream: Literal[1, 2] = 1) -> Iterator[None]:
+    """Let what is printed to a standard stream be lost where nobody reads it any more: it is in files by then.
+
+    Where it is lost for another reason, such as a full disk, that is one more problem.
+    """
+    try:
+        yield
+        (sys.stdout if stream == 1 else sys.stderr).flush()
+    except (OSError, SystemExit) as error:  # rich leaves by SystemExit where a pipe is closed
+        problem = unheard(error) if isinstance(error, OSError) else None
+        if problem is not None:
+            problems.append(problem)
+        print_nowhere(stream)
+
+
+def unheard(error: OSError) -> BadRequest | None:
+    """Return the problem that a failure to print is; None where nobody reads it any more."""
+    nobody = error.errno in (errno.EPIPE, errno.EIO)
+    return None if nobody else BadRequest(f"cannot print: {error.strerror}")
+
+
+def print_nowhere(*streams: int) -> None:
+    """Lose what is still to be printed, and what waits in Python's buffers, which it would try again at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(nowhere, stream)
+    os.close(nowhere)

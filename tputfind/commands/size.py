@@ -1,0 +1,201 @@
+"""What one `tputfind size` asks: records, prices and arrivals read, simulated, written and shown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+from rich.console import Console
+
+from tputfind import options as values
+from tputfind import units
+from tputfind.commands.outputs import Outputs, Places, Source, check_places, records_read
+from tputfind.commands.run import finish, say, stop_signals
+from tputfind.errors import BadRequest
+from tputfind.record import files
+from tputfind.record.record import Record
+from tputfind.report import size
+from tputfind.report.progress import ShownProgress
+from tputfind.sizing.demand import Demand, gaps_of, read_demand
+from tputfind.sizing.plan import Price
+from tputfind.sizing.prices import COLUMNS, read_prices
+from tputfind.sizing.size import answers, curve
+
+_AFTER_S: Final = 2.0
+"""What ends sooner needs no progress."""
+_REFRESH_S, _EVERY_S = 0.2, 10.0
+"""A line on a terminal changes so often, and elsewhere a new one comes so often."""
+_MOST_BYTES: Final = 2**27
+
+
+class Request(NamedTuple):
+    """What to size, from what, and where to write it."""
+
+    records: list[Record]
+    demand: Demand
+    prices: list[Price]
+    outputs: Outputs
+    curve: bool
+
+
+def read_request(
+    records: Sequence[str],
+    options: Mapping[str, object],
+    places: Places,
+    *,
+    arrivals: str | None,
+    price_file: str | None,
+    curve: bool,
+) -> Request:
+    """Return the request that a command line describes, checked before anything is simulated.
+
+    Args:
+        records: files that runs of the tool saved.
+        options: as ``demand.read_demand`` takes them.
+        places: files to write.
+        arrivals: a file of the times at which requests came, in its first column, or None.
+        price_file: a file of prices, or None.
+        curve: whether to follow the rate instead.
+
+    Raises:
+        BadRequest: what is wrong with the options or a file.
+        BadRecord: a file is no record.
+    """
+    if not records:
+        raise BadRequest("no record to size from", "tputfind size results/resnet50-fp16-nvidia-h200.json --rate ...")
+    if curve and len(records) > 1:
+        raise BadRequest("--curve follows one record")
+    if curve and (places.csv or places.json or places.md):
+        raise BadRequest("--curve is printed: > curve.csv keeps it")
+    gaps = None if arrivals is None else _gaps(Path(arrivals))
+    demand = read_demand({**options, "gaps": gaps})
+    prices = [] if price_file is None else _prices(Path(price_file))
+    sources = records_read(records)
+    sources += [Source("the file of arrivals", Path(arrivals))] if arrivals is not None else []
+    sources += [Source("the file of prices", Path(price_file))] if price_file is not None else []
+    read = [files.load_record(path) for path in records]
+    return Request(read, demand, prices, check_places(places, sources, json="plans"), curve)
+
+
+def do(request: Request, *, show_traceback: bool) -> int:
+    """Simulate, write, show, and return the exit code.
+
+    Raises:
+        TputfindError: no record allows a plan.
+    """
+    with stop_signals():
+        if request.curve:
+            with _Told() as told:
+                followed = size.curve_csv(curve(request.records[0], request.demand, told.tell))
+            return finish(partial(_print, followed.decode()), [], show_traceback=show_traceback)
+        with _Told() as told:
+            found = answers(request.records, request.demand, request.prices, told.tell)
+    if not found.plans:
+        for _, error in found.without[1:]:
+            say(error, show_traceback=show_traceback)
+        raise found.without[0][1]
+    outputs = request.outputs
+    contents = {"csv": size.to_csv, "json": size.to_json, "md": size.to_markdown}
+    outputs.write({word: partial(make, found) for word, make in contents.items()})
+    code = finish(partial(size.print_plans, found, Console()), outputs.problems, show_traceback=show_traceback)
+    for _, error in found.without:
+        say(error, show_traceback=show_traceback)
+    for plan in found.plans if request.prices else ():
+        if plan.price is None:
+            say(BadRequest(f"--price has none of {plan.device_name}"), show_traceback=show_traceback)
+    return code
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text)
+
+
+class _Told:
+    """Shows what is simulated, once that has taken a while."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._progress = ShownProgress(self._console)
+        self._next_s = time.monotonic() + _AFTER_S
+
+    def __enter__(self) -> Self:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *how: Any) -> None:  # noqa: PYI036  # passed on as it is
+        self._progress.__exit__(*how)
+
+    def tell(self, what: str) -> None:
+        """Show a line, if the last one was some time ago."""
+        if time.monotonic() >= self._next_s:
+            subject, _, doing = what.partition(": ")
+            self._progress.about(subject)
+            self._progress.doing(doing, None)
+            self._next_s = time.monotonic() + (_REFRESH_S if self._console.is_terminal else _EVERY_S)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a CSV file with the numbers of their lines, but for empty ones.
+
+    Raises:
+        ValueError: the file cannot be read, and why.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"is larger than {units.format_bytes(_MOST_BYTES)}")
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line}: the byte 0x{data[error.start]:02x} is no text in UTF-8") from None
+    reader = csv.reader(io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline=""))
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                yield reader.line_num, [cell.strip() for cell in cells]
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num + 1}: {error}") from None
+
+
+def _gaps(path: Path) -> tuple[float, ...]:
+    """Return the times between the requests whose times are in the first column of a file, with or without a header."""
+    times: list[float] = []
+    names: list[str] = []
+    try:
+        for row, (line, cells) in enumerate(_rows(path)):
+            try:
+                times.append(values.number(cells[0]))
+            except ValueError as problem:
+                if row == 0 and not _is_number(cells[0]):
+                    continue
+                raise ValueError(f"line {line}: {problem}") from None
+            names.append(f"line {line}")
+        return gaps_of(times, names)
+    except ValueError as error:
+        raise BadRequest(f"--arrivals {path}: {error}", "its first column holds the times of requests") from None
+
+
+def _is_number(cell: str) -> bool:
+    """Whether a cell is a number, were it not one of all: ``nan`` and ``inf`` are no names of columns."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _prices(path: Path) -> list[Price]:
+    try:
+        return read_prices(_rows(path))
+    except ValueError as error:
+        raise BadRequest(f"--price {path}: {error}", f"its columns, apart by commas, are {','.join(COLUMNS)}") from None

@@ -1,0 +1,304 @@
+"""The parent's side of the child processes: ask one question of a fresh process and wait, asleep, for its answers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.reduction import send_handle
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self, TypeVar
+
+import msgspec
+
+from tputfind.errors import BY_NAME, BrokenInstall, TputfindError
+from tputfind.processes import failures, folder
+from tputfind.processes.messages import Question, Reply
+from tputfind.record.record import Failure
+from tputfind.record.untrusted import printable, printable_json
+
+Answer = TypeVar("Answer")
+
+COMPILER_CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
+"""Names the folder that compilers keep what they made in: a fresh one for each run, so that its times are the same.
+The server makes it: see ``folder``."""
+TRUSTED: Final = "TPUTFIND_TRUST_MODEL_FILE"
+"""Tells the server and its children whether the user trusts the files of models; no record can say so."""
+KILL: Final = b"kill"
+"""What the parent sends the server to end the child at work."""
+IMPORT: Final = b"import "
+"""What the parent sends the server, and a name, to have it import what the children to come need."""
+_TAIL_BYTES: Final = 4096
+_GRACE_S: Final = 3.0
+"""What a child that says no more is given to end by itself, so that its own status is known. A GPU's memory is given
+back before the status is there."""
+_LAST_S: Final = 30.0
+"""What a child that was killed is given to end; one that hangs in a driver does not, whatever is sent to it."""
+_START_S: Final = 600.0
+_LONGEST_MESSAGE_BYTES: Final = 2**28
+_PATIENCE: Final = 3
+"""A stage may take so many times as long as the child said it would."""
+
+
+class ChildFailed(TputfindError):
+    """Raised when a child ends without having said all: killed, aborted, exited, silent, or speaking rubbish.
+
+    ``failure`` says which, as a record would: ``died`` or ``timeout``.
+    """
+
+    exit_code = BrokenInstall.exit_code
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Children:
+    """Asks questions of fresh child processes; use it as a context manager.
+
+    One server process per run imports torch once, and what else is needed, and forks a child for every question, so
+    that a trial costs a fork and not an import, and starts from the same memory as every other. It is not
+    multiprocessing's forkserver because that imports the caller's ``__main__`` again in every child and keeps import
+    errors to itself.
+    """
+
+    def __init__(self, *, trust_model_file: bool = False) -> None:
+        self._trusted = {TRUSTED: "1" if trust_model_file else "0"}
+        self._server: subprocess.Popen[bytes] | None = None
+        self._control: Connection | None = None
+        self._log: IO[bytes] | None = None
+        self._cache: Path | None = None
+        self._imports: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the server, and with it every child."""
+        if self._control is not None:
+            self._control.close()  # at which the server ends what it has started, and itself
+        if self._server is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._server.wait(_GRACE_S)
+            self._server.kill()
+            self._server.wait()
+        if self._log is not None:
+            self._log.close()
+        if self._cache is not None:
+            shutil.rmtree(self._cache, ignore_errors=True)  # of a server that was killed
+        self._server = self._control = self._log = self._cache = None
+
+    def preload(self, package: str) -> str:
+        """Have the server import a package, so that every child finds it there; return nothing, or why it cannot be.
+
+        Raises:
+            BrokenInstall: the server does not start, or torch does not import.
+        """
+        control = self._connected()
+        if package not in self._imports:
+            self._imports[package] = self._imported(control, package)
+        return self._imports[package]
+
+    def ask(self, question: Question, answer_type: type[Answer], timeout_s: float | None = None) -> Generator[Answer]:
+        """Yield the answers of one fresh child as they come, and end when it has ended.
+
+        Leaving early kills the child. So does a silence of ``timeout_s`` seconds beyond what the child announced.
+
+        Raises:
+            TputfindError: the child refused the question.
+            ChildFailed: the child ended without having said all, or was silent for too long.
+        """
+        control = self._connected()
+        answers, theirs = os.pipe()
+        with tempfile.TemporaryFile() as output:
+            try:
+                try:
+                    _hand_over(control, question, theirs, output)
+                finally:
+                    os.close(theirs)
+                yield from self._heard(control, answers, output, answer_type, timeout_s)
+            finally:
+                os.close(answers)
+
+    def ask_one(self, question: Question, answer_type: type[Answer], timeout_s: float | None = None) -> Answer:
+        """Return the one answer of a fresh child; errors as for ``ask``."""
+        answers = list(self.ask(question, answer_type, timeout_s))
+        if len(answers) != 1:
+            raise ChildFailed(Failure(kind="died", message=f"gave {len(answers)} answers to one question"))
+        return answers[0]
+
+    def _heard(
+        self,
+        control: Connection,
+        answers: int,
+        output: IO[bytes],
+        answer_type: type[Answer],
+        timeout_s: float | None,
+    ) -> Generator[Answer]:
+        """Yield the answers, see the child to its end, and say what became of it if that was not the end of them."""
+        failure: Failure | None = None
+        finished, leaving = False, True
+        try:
+            finished = yield from _answers(control, answers, answer_type, timeout_s)
+            leaving = False
+        except _Silent as silence:
+            failure = failures.of_silence(silence.seconds)
+        finally:
+            killed = not control.poll(0 if leaving else _GRACE_S)
+            if killed:
+                with suppress(OSError):
+                    control.send_bytes(KILL)
+            status = self._exit_status(control)
+        if not finished:
+            if killed and status == -signal.SIGKILL:  # one that was dying of something else keeps that status
+                failure = failure or failures.of_misuse()
+            raise ChildFailed(failure or failures.of_death(status, _last_line(output)))
+
+    def _connected(self) -> Connection:
+        if self._control is None:
+            ours, theirs = Pipe(duplex=True)
+            self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close
+            self._cache = folder.new_path()
+            program = (
+                f"import os, sys; sys.path[:] = {sys.path!r}; "
+                f"from tputfind.worker.server import serve; serve({theirs.fileno()}); "
+                "os._exit(0)"  # taking torch down in order takes time, and serves nobody
+            )
+            self._server = subprocess.Popen(
+                [sys.executable, "-P", "-W", "ignore", "-c", program],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env={**os.environ, COMPILER_CACHE: str(self._cache), **self._trusted},
+            )
+            theirs.close()
+            self._control = ours
+            problem = self._word(ours)
+            if problem:
+                self.close()
+                raise BrokenInstall(f"torch does not import: {problem}", REINSTALL)
+            for package in self._imports:  # of the server before, which died
+                self._imported(ours, package)
+        return self._control
+
+    def _imported(self, control: Connection, package: str) -> str:
+        with suppress(OSError):  # a dead server shows as it is listened to
+            control.send_bytes(IMPORT + package.encode())
+        return self._word(control)
+
+    def _word(self, control: Connection) -> str:
+        """Return what the server says of an import: nothing, or why it failed."""
+        try:
+            if control.poll(_START_S):
+                return control.recv_bytes().decode()
+        except (EOFError, OSError):
+            pass
+        last = _last_line(self._log) or "it ended without a word"
+        self.close()
+        raise BrokenInstall(f"the measuring process does not start: {last}", REINSTALL)
+
+    def _exit_status(self, control: Connection) -> int | None:
+        """Wait for the child's exit status; None where the server died too, or both hang: the next one is new."""
+        try:
+            if control.poll(_LAST_S):
+                return int(control.recv_bytes())
+        except (EOFError, OSError, ValueError):
+            pass
+        self.close()
+        return None
+
+
+REINSTALL: Final = "install the pair that goes together: pip install --upgrade --force-reinstall torch torchvision"
+
+
+def _hand_over(control: Connection, question: Question, answers: int, output: IO[bytes]) -> None:
+    """Send the server a question, the pipe for its answers and the file for what the child prints."""
+    with suppress(OSError):  # a dead server shows as the end of both pipes
+        control.send_bytes(msgspec.json.encode(question))
+        for handle in (answers, output.fileno()):
+            send_handle(control, handle, None)
+
+
+def _answers(
+    control: Connection, answers: int, answer_type: type[Answer], timeout_s: float | None
+) -> Generator[Answer, None, bool]:
+    """Yield each answer; return (as the generator's value) whether the child said that it had said all."""
+    lines = _Lines(answers, control)
+    allowed_s = timeout_s
+    while (line := lines.read(allowed_s)) is not None:
+        try:
+            reply = msgspec.json.decode(printable_json(line), type=Reply)
+            answer = msgspec.json.decode(reply.answer, type=answer_type) if bytes(reply.answer) else None
+        except (msgspec.DecodeError, RecursionError):
+            return False
+        if reply.refusal is not None:
+            said = reply.refusal
+            raise BY_NAME.get(said.error, TputfindError)(said.message, said.hint, said.traceback)
+        if reply.done:
+            return True
+        allowed_s = None if timeout_s is None else timeout_s + _PATIENCE * (reply.busy_s or 0.0)
+        if answer is not None:
+            yield answer
+    return False
+
+
+class _Silent(Exception):
+    """Raised when a child says nothing for as long as it may."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+class _Lines:
+    """The lines that a child writes, none waited for longer than is allowed, whatever it writes instead."""
+
+    def __init__(self, answers: int, control: Connection) -> None:
+        self._answers = answers
+        self._control = control
+        self._held = bytearray()
+
+    def read(self, allowed_s: float | None) -> bytes | None:
+        """Return the next line, or None where the child has ended or writes what is no line of ours.
+
+        Raises:
+            _Silent: it did neither for so many seconds.
+        """
+        deadline = None if allowed_s is None else time.monotonic() + allowed_s
+        while (end := self._held.find(b"\n")) < 0:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = wait([self._answers, self._control], left)
+            if not ready:
+                raise _Silent(allowed_s or 0.0)
+            # The end of the process may be told before its last words were read.
+            more = os.read(self._answers, 2**16) if self._answers in wait([self._answers], 0) else b""
+            if not more or len(self._held) > _LONGEST_MESSAGE_BYTES:
+                return None
+            self._held += more
+        line = bytes(self._held[:end])
+        del self._held[: end + 1]
+        return line
+
+
+def _last_line(output: IO[bytes] | None) -> str:
+    if output is None:
+        return ""
+    end = output.seek(0, os.SEEK_END)
+    output.seek(max(0, end - _TAIL_BYTES))
+    lines = output.read().decode(errors="replace").split("\n")
+    return printable(next((line.strip() for line in reversed(lines) if line.strip()), ""))

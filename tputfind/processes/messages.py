@@ -1,0 +1,145 @@
+"""What the parent asks of a child process and what comes back: JSON values, so that rubbish is told from an answer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tputfind.processes.failures import Passed
+from tputfind.record.clocks import Loop
+from tputfind.record.record import TRIAL_STEPS, Environment, Notice, Row
+from tputfind.record.spec import Spec
+
+Zoo = Literal["torchvision", "timm", "hf"]
+
+
+class Inspect(msgspec.Struct, frozen=True, tag=True):
+    """Can this be measured, on what, and with which input? Answered by one ``Inspection``."""
+
+    spec: Spec
+
+
+class TryBatch(msgspec.Struct, frozen=True, tag=True):
+    """Does this batch size fit, for so many steps under this memory limit (or the spec's)? Answered by one ``Trial``.
+
+    ``passed`` is the largest smaller batch known to pass: it decides what ambiguous failures mean.
+    """
+
+    spec: Spec
+    batch_size: int
+    steps: int = TRIAL_STEPS
+    memory_limit_bytes: int | None = None
+    passed: Passed | None = None
+
+
+class TimeBatches(msgspec.Struct, frozen=True, tag=True):
+    """How fast are these batch sizes? Answered by one ``Timed`` with a row each, in order, and ended early where the
+    process is past use: by a row that failed, or by one whose check left the device unusable. ``number`` says which of
+    a row's processes this is, from 0; the first one checks the outputs.
+    """
+
+    spec: Spec
+    batch_sizes: tuple[int, ...]
+    number: int = 0
+    memory_limit_bytes: int | None = None
+    passed: Passed | None = None
+
+
+class TimeMethods(msgspec.Struct, frozen=True, tag=True):
+    """How long does a batch take, by these ways of timing it? Answered by ``clocks.Cell``s, several for most ways: they
+    are timed in turn, and a turn's cells hold its samples. After a cell that failed there is none for its way.
+
+    There are ``repeats`` timings of each way, of which the first ``drop`` will not count and stand before the turns.
+    ``loops`` are warm, or a single one that is to be timed without warm-up; that takes about ``expected_s``.
+    """
+
+    spec: Spec
+    batch_size: int
+    repeats: int
+    drop: int
+    loops: tuple[Loop, ...]
+    expected_s: float = 0.0
+
+
+class TimePipeline(msgspec.Struct, frozen=True, tag=True):
+    """How long do the stages and the whole of a pipeline take: a model, work of the host, another model? Answered by
+    ``clocks.PipelineTimes``, one a turn. Each way is timed for so many ``repeats``, of which the first ``drop`` do not
+    count.
+    """
+
+    specs: tuple[Spec, Spec]
+    batch_size: int
+    repeats: int
+    drop: int
+    host_work_ms: float
+
+
+class TraceOnFake(msgspec.Struct, frozen=True, tag=True):
+    """What would this batch size ask of a CUDA device's memory allocator? Answered by one ``Trace``, on no device."""
+
+    spec: Spec
+    batch_size: int
+
+
+class ListModels(msgspec.Struct, frozen=True, tag=True):
+    """Which models of a zoo can be named? Answered by one ``NamedModel`` each."""
+
+    zoo: Zoo = "torchvision"
+
+
+class ListDevices(msgspec.Struct, frozen=True, tag=True):
+    """Which devices are here? Answered by one ``Environment`` each."""
+
+
+Question = Inspect | TryBatch | TimeBatches | TimeMethods | TimePipeline | TraceOnFake | ListModels | ListDevices
+
+
+class Inspection(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run will measure: the environment, the shape of one sample (``3x224x224``), the number of parameters, and
+    the SHA-256 of a user's own file (the factory's, or that of the weights), which packages that are slow to import it
+    needs, and what must be known of the model to use any number of it.
+    """
+
+    environment: Environment
+    input_shape: str
+    parameters: int | None
+    source_sha256: str | None = None
+    imports: tuple[str, ...] = ()
+    caveats: tuple[Notice, ...] = ()
+
+
+class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that can be asked for by name, with the shape of one sample; ``parameters`` may be unknown."""
+
+    name: str
+    family: str
+    input_shape: str
+    parameters: int | None = None
+
+
+class Timed(msgspec.Struct, frozen=True, kw_only=True):
+    """Word of a process that times: a row is done, or the throughput window of the next one ``begins`` or has ended."""
+
+    row: Row | None = None
+    window: Literal["begins", "ended"] | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A child's TputfindError: its class name and its texts."""
+
+    error: str
+    message: str
+    hint: str
+    traceback: str
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message of a child: an answer (its type is the question's), a refusal, word that all is said, or a sign of
+    life: for about ``busy_s`` seconds it will say nothing.
+    """
+
+    answer: msgspec.Raw = msgspec.Raw()
+    refusal: Refusal | None = None
+    busy_s: float | None = None
+    done: bool = False

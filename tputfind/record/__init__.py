@@ -1,0 +1,1 @@
+"""What was asked and what was measured."""

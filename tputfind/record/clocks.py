@@ -1,0 +1,242 @@
+"""The ways of timing one batch, and a pipeline, side by side: frozen values, and their JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from statistics import fmean, median
+from typing import Final, Literal, NamedTuple, Self
+
+import msgspec
+
+from tputfind.record.record import Environment, Failure
+from tputfind.record.spec import Spec
+from tputfind.stats import standard_deviation
+
+Way = Literal[
+    "host_clock",
+    "host_clock_synchronised",
+    "events_waited",
+    "events_at_end",
+    "graph",
+    "submission",
+    "submission_and_device",
+    "device_span",
+]
+Condition = Literal["warm", "cold", "pageable", "pinned"]
+"""With warm-up and the input resident; without warm-up, in a fresh process, the first call included; warm, with the
+input copied inside the timed region from pageable or from pinned memory of the host."""
+Stage = Literal["first", "work", "second", "whole"]
+StageWay = Literal["synchronised", "events", "untimed"]
+
+METHODS: Final[dict[Way, str]] = {
+    "host_clock": "host clock alone",
+    "host_clock_synchronised": "host clock, synchronised",
+    "events_waited": "events, a wait per batch",
+    "events_at_end": "events, read at the end",
+    "graph": "CUDA graph replay",
+}
+BOUNDARIES: Final[dict[Way, str]] = {
+    "submission": "submission",
+    "submission_and_device": "submission + device",
+    "device_span": "device span",
+}
+CONDITIONS: Final[dict[Condition, str]] = {
+    "warm": "warm",
+    "cold": "no warm-up",
+    "pageable": "copy from pageable",
+    "pinned": "copy from pinned",
+}
+STAGE_WAYS: Final[dict[StageWay, str]] = {
+    "synchronised": "synchronised",
+    "events": "events read afterwards",
+    "untimed": "not timed",
+}
+
+
+Loop = tuple[tuple[Way, ...], Condition]
+"""What one loop answers: the ways that it times together, and the condition."""
+HOST_CLOCK: Final[tuple[Way, ...]] = ("host_clock",)
+GRAPH: Final[tuple[Way, ...]] = ("graph",)
+_TURN: Final = 5
+_FEWEST_TURNS: Final = 9
+
+
+class Asked(NamedTuple):
+    """What to time: a batch of one model, or a pipeline of two with CPU work of ``host_work_ms`` between them."""
+
+    specs: tuple[Spec, ...]
+    batch_size: int
+    repeats: int
+    drop: int
+    host_work_ms: float
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What one way found, in milliseconds a batch: the samples that count, in order of time, and their summary.
+
+    ``std_ms`` is None of a single sample.
+    """
+
+    mean_ms: float
+    median_ms: float
+    std_ms: float | None
+    samples_ms: tuple[float, ...]
+
+    @classmethod
+    def of(cls, samples_ms: Sequence[float]) -> Self:
+        """Summarise samples, of which there must be one."""
+        return cls(
+            mean_ms=fmean(samples_ms),
+            median_ms=median(samples_ms),
+            std_ms=standard_deviation(samples_ms),
+            samples_ms=tuple(samples_ms),
+        )
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One way of timing under one condition: its figures, or why there are none."""
+
+    way: Way
+    condition: Condition
+    figures: Figures | None = None
+    failure: Failure | None = None
+
+
+class Methods(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="methods"):
+    """The ways of timing one batch of a model. A cell that is missing does not apply.
+
+    ``drop`` of the ``repeats`` timings do not count, but for those without warm-up. ``started`` is ISO 8601, UTC.
+    """
+
+    tputfind: str
+    command: str
+    started: str
+    spec: Spec
+    environment: Environment
+    input_shape: str
+    batch_size: int
+    repeats: int
+    drop: int
+    cells: tuple[Cell, ...]
+    sentences: tuple[str, ...] = ()
+
+    def to_json(self) -> bytes:
+        """Return all of it as indented JSON, for a file."""
+        return _indented(self)
+
+
+class StageCell(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage of a pipeline, or the whole of it, timed in one way. The whole has one sample a turn."""
+
+    stage: Stage
+    way: StageWay
+    figures: Figures
+
+
+class PipelineTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process found of a pipeline in one turn, or the failure that ended it, and which model's that was."""
+
+    cells: tuple[StageCell, ...] = ()
+    failure: Failure | None = None
+    failed_model: str = ""
+
+
+class Pipeline(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pipeline"):
+    """A pipeline of two models with CPU work between them, timed in several ways in turn; fields as of ``Methods``.
+
+    ``host_work_ms`` is what the CPU work was asked to take; what it took is among the cells.
+    """
+
+    tputfind: str
+    command: str
+    started: str
+    specs: tuple[Spec, Spec]
+    environment: Environment
+    input_shapes: tuple[str, str]
+    batch_size: int
+    repeats: int
+    drop: int
+    host_work_ms: float
+    cells: tuple[StageCell, ...]
+    sentences: tuple[str, ...] = ()
+
+    def to_json(self) -> bytes:
+        """Return all of it as indented JSON, for a file."""
+        return _indented(self)
+
+
+def loops(device: str, *, cold: bool) -> list[Loop]:
+    """Return what is to be timed on a device, in order.
+
+    On the CPU a call returns when its work is done, so that one loop under the host clock answers all that there is.
+    """
+    on_cpu = device.startswith("cpu")
+    together: list[tuple[Way, ...]] = [("host_clock", "host_clock_synchronised", "submission_and_device")]
+    if not on_cpu:
+        together = [*((way,) for way in METHODS if way != "graph"), tuple(BOUNDARIES)]
+    if cold:
+        return [(ways, "cold") for ways in together]
+    conditions: tuple[Condition, ...] = ("warm", "pageable") if on_cpu else ("warm", "pageable", "pinned")
+    planned = [(ways, condition) for condition in conditions for ways in together]
+    planned = [(ways, condition) for ways, condition in planned if condition == "warm" or ways != tuple(BOUNDARIES)]
+    if device.startswith("cuda"):
+        planned += [(GRAPH, condition) for condition in conditions]
+    return planned
+
+
+def is_plain(way: Way, condition: Condition) -> bool:
+    """Return whether it is the model as it is that is timed: neither a graph, nor with copies."""
+    return way != "graph" and condition in ("warm", "cold")
+
+
+def turn_counts(timings: int) -> list[int]:
+    """Return how many timings a way takes in each of its turns.
+
+    What is compared is timed in turn, a few batches at a time, so that a host or clocks that change within seconds
+    favour none: five a turn, but nine turns at the least where there are so many timings.
+    """
+    turns = max(min(timings, _FEWEST_TURNS), timings // _TURN)
+    return [timings * (number + 1) // turns - timings * number // turns for number in range(turns)]
+
+
+def by_turn(samples_ms: Sequence[float]) -> list[Sequence[float]]:
+    """Return the samples of each turn, of samples that were taken as ``turn_counts`` says."""
+    counts = turn_counts(len(samples_ms))
+    return [samples_ms[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
+
+
+def schedule(planned: Sequence[Loop], repeats: int, drop: int) -> list[list[tuple[Loop, int]]]:
+    """Return what is to be run in each turn, and for how many timings.
+
+    Before the turns every loop takes the timings that will not count. The host clock alone takes all of its own there:
+    how far the launch queue fills is part of what it shows. So does what is cold, which is warm after it. Each turn of
+    the others begins with another loop.
+    """
+    in_turn = [(ways, condition) for ways, condition in planned if ways != HOST_CLOCK and condition != "cold"]
+    first = [(loop, drop if loop in in_turn else repeats) for loop in planned]
+    turns = [[(loop, count) for loop, count in first if count]]
+    for number, count in enumerate(turn_counts(repeats - drop) if in_turn else []):
+        begin = number % len(in_turn)
+        turns.append([(loop, count) for loop in in_turn[begin:] + in_turn[:begin]])
+    return turns
+
+
+def cell_of(cells: Iterable[Cell], way: Way, condition: Condition) -> Cell | None:
+    """Return the cell of a way and a condition, or None where it does not apply."""
+    return next((cell for cell in cells if (cell.way, cell.condition) == (way, condition)), None)
+
+
+def figures_of(cells: Iterable[Cell], way: Way, condition: Condition = "warm") -> Figures | None:
+    """Return the figures of a way and a condition, or None where there are none."""
+    cell = cell_of(cells, way, condition)
+    return None if cell is None else cell.figures
+
+
+def stage_figures(cells: Iterable[StageCell], stage: Stage, way: StageWay) -> Figures | None:
+    """Return the figures of a stage timed in one way, or None where it is not."""
+    return next((cell.figures for cell in cells if (cell.stage, cell.way) == (stage, way)), None)
+
+
+def _indented(value: msgspec.Struct) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"

@@ -1,0 +1,281 @@
+"""Files written whole or not at all, under names that no earlier run has taken."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, Self
+
+from tputfind.errors import BadRecord, BadRequest, TputfindError
+from tputfind.record.record import Record, from_json
+from tputfind.units import echoed
+
+_MOST_BYTES: Final = 2**26
+"""Of a record: five hundred times what most take."""
+
+_LONGEST_ENDING: Final = ".-20261120T235328-99.json.4194304.tmp"
+"""What the name of a record may get beside its stem, while it is written too."""
+_USUAL_LONGEST_NAME: Final = 255
+
+
+def path_of(name: str, given: object) -> Path:
+    """Return the path that ``name`` was given, such as an option.
+
+    Raises:
+        BadRequest: it is none, or one that no line can show.
+    """
+    text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else given
+    if not isinstance(text, str):
+        raise BadRequest(f"{name} {text!r} is no path")
+    if not text:
+        raise BadRequest(f"{name} is empty", "leave it out, or name a place to write to")
+    if not text.isprintable():
+        raise BadRequest(f"{name} {text!r} has characters that cannot be shown")
+    return Path(text)
+
+
+def check_writable(path: Path) -> None:
+    """Make sure that a file can be written at ``path``, before anything is measured for it.
+
+    Raises:
+        BadRequest: it cannot, and why.
+    """
+    with _told(f"cannot write {path}"):
+        try:
+            descriptor = descriptor_of(path)
+            mode = (path.stat() if descriptor is None else os.fstat(descriptor)).st_mode
+        except FileNotFoundError:
+            mode = stat.S_IFREG
+        if stat.S_ISDIR(mode):
+            raise BadRequest(f"cannot write {path}: it is a folder")
+        if stat.S_ISREG(mode) and descriptor is None:
+            real = Path(os.path.realpath(path))
+            check_folder(real.parent)
+            if len(os.fsencode(real.name)) > _longest_name(real.parent):
+                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+
+
+def check_folder(folder: Path) -> None:
+    """Make the folder if it is missing, and make sure that files can be written in it.
+
+    Raises:
+        BadRequest: they cannot, and why.
+    """
+    with _told(f"cannot write in {folder}", "choose another place to write to"):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file by way of a temporary one beside it: readers see the old file or the new one, never half of it.
+
+    What a link points to is replaced, not the link; a device or a pipe is written to as it is, and so is what this
+    process has open (``/dev/stdout``), though it be a file.
+
+    Raises:
+        BadRequest: the disk is full or the folder gone; the old file, if there was one, is untouched.
+    """
+    with _told(f"cannot write {path}"):
+        descriptor = descriptor_of(path)
+        if descriptor is not None:
+            with os.fdopen(os.dup(descriptor), "wb") as stream:
+                stream.write(data)
+            return
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+            return
+        path = Path(os.path.realpath(path))
+        with _temporary_beside(path, data) as temporary:
+            temporary.replace(path)
+
+
+def descriptor_of(path: Path) -> int | None:
+    """Return which open file of this process a name such as ``/dev/stdout`` stands for; None for any other name."""
+    found = re.fullmatch(r"/dev/(?:(stdout)|(stderr)|fd/(\d{1,9}))|/proc/self/fd/(\d{1,9})", str(path))
+    if found is None:
+        return None
+    return 1 if found[1] else 2 if found[2] else int(found[3] or found[4])
+
+
+def load_record(path: str | Path) -> Record:
+    """Read a record that a run saved.
+
+    Raises:
+        BadRequest: the path is none.
+        BadRecord: the file is missing, unreadable, cut short, edited out of shape, or of a newer schema.
+    """
+    if not isinstance(path, (str, Path)):
+        raise BadRequest(f"path: {echoed(path)} is a {type(path).__name__}, and no str or Path")
+    try:
+        data = _read(Path(path))
+    except OSError as error:
+        raise BadRecord(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:  # of a name that no file can have
+        raise BadRecord(f"cannot read {echoed(str(path))}: {error}") from None
+    return from_json(data, str(path))
+
+
+def _read(path: Path) -> bytes:
+    """Return what a file holds; a pipe that nobody writes to is empty, and no reading goes on for ever.
+
+    Raises:
+        BadRecord: it holds more than any record.
+        OSError: it cannot be read.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123  # of an open descriptor
+        os.set_blocking(file.fileno(), True)
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise BadRecord(f"{path} is not a tputfind record: it is larger than {_MOST_BYTES // 2**20} MiB")
+    return data
+
+
+def write_new(folder: Path, stem: str, data: bytes) -> Path:
+    """Write a new record whole, as ``stem``.json in the folder, and return its path.
+
+    Where that name, or its CSV's, is taken, the time is added: ``resnet50-fp16-nvidia-h200-20261120T235328.json``. The
+    file appears with its content, and two runs at once do not take the same name.
+
+    Raises:
+        BadRequest: the disk is full or the folder gone.
+    """
+    stem = _fitting(stem, _longest_name(folder) - len(_LONGEST_ENDING))
+    now = f"{datetime.now().astimezone():%Y%m%dT%H%M%S}"
+    for name in (stem, f"{stem}-{now}", *(f"{stem}-{now}-{count}" for count in range(2, 100))):
+        path = folder / f"{name}.json"
+        with _told(f"cannot write {path}"):
+            if os.path.lexists(path.with_suffix(".csv")):
+                continue
+            try:
+                with _temporary_beside(path, data) as temporary:
+                    _place_new(temporary, path)
+            except FileExistsError:
+                continue
+            return path
+    raise BadRequest(f"cannot find a free name for {stem} in {folder}")
+
+
+def _place_new(temporary: Path, path: Path) -> None:
+    """Give a finished file a name that must not be taken yet."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        with path.open("xb") as file:
+            file.write(temporary.read_bytes())
+
+
+@contextmanager
+def _temporary_beside(path: Path, data: bytes) -> Iterator[Path]:
+    """Write a file beside ``path`` and on to the disk; what is left of it is removed at the end."""
+    ending = f".{os.getpid()}.tmp"
+    temporary = path.with_name(f".{_fitting(path.name, _longest_name(path.parent) - len(ending) - 1)}{ending}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _longest_name(folder: Path) -> int:
+    """Return how many bytes the name of a file in this folder may have."""
+    try:
+        return os.pathconf(folder, "PC_NAME_MAX")
+    except (OSError, ValueError, AttributeError):
+        return _USUAL_LONGEST_NAME
+
+
+def _fitting(name: str, most_bytes: int) -> str:
+    """Return a name cut to so many bytes where it is longer; a hash keeps those apart that begin alike."""
+    encoded = os.fsencode(name)
+    if len(encoded) <= most_bytes:
+        return name
+    mark = f"-{sha256(encoded).hexdigest()[:8]}"
+    return encoded[: most_bytes - len(mark)].decode(errors="ignore") + mark
+
+
+@contextmanager
+def _told(what: str, hint: str = "") -> Iterator[None]:
+    """Turn what the file system refuses into a BadRequest that says what could not be done, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise BadRequest(f"{what}: {error.strerror or error}", hint) from None
+    except ValueError as error:  # of a name with a NUL
+        if isinstance(error, TputfindError):
+            raise
+        raise BadRequest(f"{what}: {error}", hint) from None
+
+
+class Keeper:
+    """Keeps a record as it grows: in ``record``, and in a file, at ``path``, if there is a folder for it."""
+
+    def __init__(self, folder: Path | None, wanted: str) -> None:
+        """Take the folder, which may be none, and the name wanted, without an ending."""
+        self._folder = folder
+        self._wanted = wanted
+        self.record: Record | None = None
+        self.path: Path | None = None
+        self.problem: TputfindError | None = None
+
+    @classmethod
+    def of(cls, record: Record, path: Path | None) -> Self:
+        """Return what goes on keeping a record in the file that it lies in, if that is to be written."""
+        keeper = cls(None, "")
+        keeper.record, keeper.path = record, path
+        return keeper
+
+    def try_out(self, record: Record) -> None:
+        """Write a first record where it will lie, and remove it again, before anything is measured.
+
+        Raises:
+            BadRequest: it cannot be written, and why.
+        """
+        if self.path is not None:
+            path = Path(os.path.realpath(self.path))
+        elif self._folder is not None:
+            stem = _fitting(self._wanted, _longest_name(self._folder) - len(_LONGEST_ENDING))
+            path = self._folder / f"{stem}.json"
+        else:
+            return
+        where = f"cannot write in {path.parent}"
+        with _told(where, "choose another place to write to"), _temporary_beside(path, record.to_json()):
+            pass
+
+    def save(self, record: Record) -> None:
+        """Write the record whole; the first time under a name that was free.
+
+        A disk that is full or gone ends no run: the ``problem`` is kept, and the next stage tries again.
+        """
+        self.record = record
+        try:
+            if self.path is not None:
+                write_whole(self.path, record.to_json())
+            elif self._folder is not None:
+                self.path = write_new(self._folder, self._wanted, record.to_json())
+            self.problem = None
+        except TputfindError as problem:
+            self.problem = problem
+
+    def save_again(self) -> None:
+        """Write the record once more: the last time may have been interrupted."""
+        if self.record is not None:
+            self.save(self.record)
+
+
+def slug(text: str) -> str:
+    """Return text as part of a file name: lower case letters, digits, dots and underscores, the rest one hyphen."""
+    return re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-.") or "unnamed"

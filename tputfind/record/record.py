@@ -1,0 +1,362 @@
+"""What was measured: frozen values, and their JSON. Every table, page and plan is a function of these."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from tputfind.errors import BadRecord, BadRequest
+from tputfind.record.spec import Amount, Bytes, Count, CountFromZero, Spec
+from tputfind.record.trace import Trace
+from tputfind.record.untrusted import printable_json, wrong_json
+from tputfind.units import echoed
+
+SCHEMA: Final = 5
+"""Raised when a field is added or changes its meaning."""
+METHOD: Final = 3
+"""Raised when measuring changes, so that numbers taken before and after are not compared unawares."""
+
+FailureKind = Literal["out_of_memory", "index_limit", "unsupported", "died", "timeout", "wrong_output", "error"]
+Status = Literal["ok"] | FailureKind
+LimitedBy = Literal["memory", "index", "latency", "cap", "unsupported", "died", "timeout", "wrong_output", "error"]
+LEAST_SPAN_MS: Final = 1e-6
+"""A nanosecond: clocks tell no less, and records hold no more digits."""
+Span = Annotated[float, Meta(ge=0, le=1e9)]
+"""Milliseconds between two readings of a clock, up to eleven days."""
+LatencySpan = Annotated[float, Meta(ge=LEAST_SPAN_MS, le=1e9)]
+Celsius = Annotated[float, Meta(ge=-273, le=1000)]
+TRIAL_STEPS: Final = 3
+"""cuDNN may settle on an algorithm, and its workspace, as late as at the second step (pytorch issue 16655)."""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a trial or a row did not pass: a kind, one line, and the traceback of the model where it has one."""
+
+    kind: FailureKind
+    message: str
+    traceback: str = ""
+
+
+class Compiled(msgspec.Struct, frozen=True, kw_only=True):
+    """What compiling a step came to: ``seconds`` until a call compiled nothing more, the steps of these calls among
+    them; the ``graphs`` that it was compiled to; the ``breaks`` between them, where Python runs as ever.
+
+    What a process before it compiled for the same batch size is not compiled again, so that the longest counts.
+    """
+
+    seconds: Amount
+    graphs: Count
+    breaks: CountFromZero = 0
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """One fresh process that took a few steps at one batch size.
+
+    ``step_ms`` is the fastest step after the first (host clock, synchronised). Peaks are of the device's memory; on the
+    CPU they are resident memory and address space beyond the idle process. ``memory_limit_bytes`` is the limit it ran
+    under, None where there was none but the device's; ``memory_of_others_bytes`` is what other processes held of the
+    device when it began. ``seconds`` is the whole process, as the parent saw it. ``trace`` is what was asked of the
+    memory allocator, None where the device cannot tell.
+    """
+
+    batch_size: Count
+    steps: Count = TRIAL_STEPS
+    memory_limit_bytes: Bytes | None = None
+    memory_of_others_bytes: Bytes | None = None
+    failure: Failure | None = None
+    step_ms: Span | None = None
+    compiled: Compiled | None = None
+    peak_allocated_bytes: Bytes | None = None
+    peak_reserved_bytes: Bytes | None = None
+    seconds: Amount = 0.0
+    trace: Trace | None = None
+
+
+class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of comparing a batch's first and last sample with the same samples in small batches.
+
+    ``right``: they agree, and every output is finite. ``small``: the batch is as small as those it would be compared
+    with, and finite; one that was compiled or captured is compared with the model as it is instead. ``not_finite``:
+    outputs hold NaN or infinity, in small batches too. ``unchecked``: a comparison would say nothing, for the reason in
+    ``remark``. ``loss``: a step of training, whose loss is a finite number after all the steps before. ``difference``
+    is the largest relative distance (L2 norm) of an output from what it was compared with, None where none was taken.
+    """
+
+    result: Literal["right", "small", "not_finite", "unchecked", "loss"]
+    remark: str = ""
+    difference: Amount | None = None
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """The device during one throughput window, as NVML tells it. Unknown is None.
+
+    ``sm_clock_mhz`` is the mean of the readings, ``temperature_c`` the highest; ``power_w`` the energy counter's rise
+    over the time. ``slowed`` names the reasons for which the clocks were held down, each with its share of the window:
+    by the driver's own counters of time where it has them, else by the share of the readings.
+    """
+
+    readings: CountFromZero
+    sm_clock_mhz: Amount | None = None
+    sm_clock_max_mhz: Amount | None = None
+    power_w: Amount | None = None
+    temperature_c: Celsius | None = None
+    slowed: dict[str, Amount] = {}
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process measured of a row.
+
+    ``device_ms`` are the spans between consecutive marks of the throughput window, one a batch: they add up to it.
+    ``latency_ms`` and ``enqueue_ms`` are of the latency window, one a batch: from the call to synchronised output, and
+    from the call to its return. ``first_step_ms`` is the first step of the process at this batch size, loading and
+    choosing of kernels included, None where it is watched for a memory limit or others came before; ``warmup_steps``
+    and ``warmup_s`` are the untimed steps, that one among them; ``steady`` says whether batch times had settled by
+    their end, None where there were too few to tell. ``copy_in_ms`` and ``copy_out_ms`` are, under ``--transfer``, one
+    batch's copies by themselves, on an idle device.
+    """
+
+    device_ms: tuple[Span, ...] = ()
+    latency_ms: tuple[LatencySpan, ...] = ()
+    enqueue_ms: tuple[Span, ...] = ()
+    first_step_ms: Span | None = None
+    warmup_steps: CountFromZero = 0
+    warmup_s: Amount | None = None
+    steady: bool | None = None
+    copy_in_ms: Span | None = None
+    copy_out_ms: Span | None = None
+    compiled: Compiled | None = None
+    health: Health | None = None
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One batch size, timed in one or several processes, each fresh.
+
+    ``allocator_retries`` is how often, warm-up included, the allocators found no room, gave all unused memory back to
+    the device and asked again. ``memory_of_others_bytes`` is what other processes held of the device when the latest
+    process began. ``seconds`` is what the processes spent on the row, 0 for one that died.
+    """
+
+    batch_size: Count
+    failure: Failure | None = None
+    timings: tuple[Timing, ...] = ()
+    peak_allocated_bytes: Bytes | None = None
+    peak_reserved_bytes: Bytes | None = None
+    allocator_retries: CountFromZero | None = None
+    output: OutputCheck | None = None
+    memory_of_others_bytes: Bytes | None = None
+    seconds: Amount = 0.0
+
+    @property
+    def status(self) -> Status:
+        """``ok``, or the kind of the failure."""
+        return self.failure.kind if self.failure else "ok"
+
+    @property
+    def device_ms(self) -> tuple[float, ...]:
+        """The spans of all processes."""
+        return tuple(span for timing in self.timings for span in timing.device_ms)
+
+    @property
+    def latency_ms(self) -> tuple[float, ...]:
+        """The latencies of all processes."""
+        return tuple(span for timing in self.timings for span in timing.latency_ms)
+
+    @property
+    def enqueue_ms(self) -> tuple[float, ...]:
+        """The enqueue times of all processes."""
+        return tuple(span for timing in self.timings for span in timing.enqueue_ms)
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Throughput: batches times batch size over all windows; None where nothing was timed, or the row failed."""
+        device_ms = () if self.failure else self.device_ms
+        window_ms = sum(device_ms)
+        return len(device_ms) * self.batch_size * 1000 / window_ms if window_ms > 0 else None
+
+
+def joined(row: Row, later: Row) -> Row:
+    """Return a row with what a later process measured of the same batch size added; it fails where that failed."""
+    return msgspec.structs.replace(
+        row,
+        failure=row.failure or later.failure,
+        timings=row.timings + later.timings,
+        peak_allocated_bytes=_largest(row.peak_allocated_bytes, later.peak_allocated_bytes),
+        peak_reserved_bytes=_largest(row.peak_reserved_bytes, later.peak_reserved_bytes),
+        allocator_retries=_sum(row.allocator_retries, later.allocator_retries),
+        output=row.output or later.output,
+        memory_of_others_bytes=later.memory_of_others_bytes,
+        seconds=row.seconds + later.seconds,
+    )
+
+
+def _largest(one: int | None, other: int | None) -> int | None:
+    return max((count for count in (one, other) if count is not None), default=None)
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else one + other
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of the search: ``largest_batch`` ran in full, ``fails_at`` was tried and did not pass.
+
+    ``largest_batch`` is 0 where not even the smallest batch passed. ``fails_at`` is None where a cap ended the search.
+    ``memory_limit_bytes`` is the limit it holds under, None where there was none but the device's. ``soaked_batches``
+    is how many more batches the answer was run for, in a process of its own. ``steady`` is False where other processes
+    took or freed memory so often that its two sides were not tried while they held the same. ``expandable_forecast`` is
+    the largest batch that is forecast for an allocator with expandable segments, where it was found with native ones.
+    """
+
+    largest_batch: CountFromZero
+    limited_by: LimitedBy
+    fails_at: CountFromZero | None = None
+    memory_limit_bytes: Bytes | None = None
+    soaked_batches: CountFromZero = 0
+    steady: bool = True
+    expandable_forecast: CountFromZero | None = None
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """Something a reader must know to use a number: what was seen, the likely cause, what to try.
+
+    ``batch_sizes`` are the rows it is about; none where it is about the whole run.
+    """
+
+    kind: str
+    seen: str
+    cause: str
+    advice: str
+    batch_sizes: tuple[Count, ...] = ()
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """What the numbers were taken on. Unknown is None.
+
+    ``memory_of_others_bytes`` is what other processes held of the device before the run.
+    """
+
+    device: str
+    device_name: str
+    device_uuid: str | None = None
+    memory_total_bytes: Bytes | None = None
+    memory_free_bytes: Bytes | None = None
+    memory_of_others_bytes: Bytes | None = None
+    compute_capability: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    cudnn: str | None = None
+    torch: str
+    torchvision: str | None = None
+    timm: str | None = None
+    transformers: str | None = None
+    allocator_conf: str | None = None
+    python: str
+    host: str
+    cpu_name: str
+    cpu_count: CountFromZero
+    torch_threads: CountFromZero
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """The saved result of one run: the request, where it ran, every trial, the edge, the rows, the notices.
+
+    ``source_sha256`` is of the file that a user's factory lies in, or of the file of weights. ``caveats`` are what must
+    be known of the model, whatever is measured of it. ``edge`` is the largest batch, ``safe`` the largest
+    with the memory that ``--headroom`` keeps free. ``finished`` is None while the run goes on, and for ever if it was
+    cut short; ``resumed`` says when it was taken up again. Times are ISO 8601, UTC.
+    """
+
+    schema: int = SCHEMA
+    method: int = METHOD
+    tputfind: str
+    command: str
+    started: str
+    resumed: tuple[str, ...] = ()
+    finished: str | None = None
+    wall_s: Amount = 0.0
+    spec: Spec
+    environment: Environment
+    input_shape: str
+    parameters: Bytes | None = None
+    source_sha256: str | None = None
+    caveats: tuple[Notice, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    edge: Edge | None = None
+    safe: Edge | None = None
+    rows: tuple[Row, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+    def to_json(self) -> bytes:
+        """Return the record as indented JSON, for a file."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+
+
+def check_record(name: str, value: object) -> None:
+    """Raise BadRequest where what Python code gives under a name is no record."""
+    if not isinstance(value, Record):
+        raise BadRequest(
+            f"{name}: {echoed(value)} is a {type(value).__name__}, and no Record",
+            "tputfind.find and tputfind.load_record(path) return records",
+        )
+
+
+class _Header(msgspec.Struct):
+    schema: int
+
+
+_TIMINGS_SINCE: Final = 3
+"""Until then a row was timed in one process, and held its samples itself."""
+
+
+def _with_timings(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of an older schema, decoded, with the samples of each row as those of one process.
+
+    One that was written again by this version has its timings already.
+    """
+    names = ("device_ms", "latency_ms", "enqueue_ms")
+    rows = [
+        {"timings": [{name: row[name] for name in names if name in row}] if row.get("device_ms") else [], **row}
+        for row in record.get("rows", [])
+    ]
+    spec = {**record["spec"], "processes": 1, "min_seconds": 0.0}
+    return {**record, "spec": spec, "rows": rows}
+
+
+_OF_CLOCKS: Final = re.compile(rb'\s*\{\s*"kind":\s*"(?:methods|pipeline)"')
+
+
+def from_json(data: bytes, name: str) -> Record:
+    """Return the record that ``Record.to_json`` wrote; ``name`` says in errors whose bytes they are.
+
+    Raises:
+        BadRecord: the bytes are cut short, edited out of shape, or of a newer schema.
+    """
+    try:
+        data = printable_json(data)
+        header = msgspec.json.decode(data, type=_Header)
+        if header.schema > SCHEMA:
+            raise BadRecord(
+                f"{name} has schema {header.schema}, and this version reads up to {SCHEMA}",
+                "it was written by a newer tputfind: pip install --upgrade tputfind",
+            )
+        if header.schema < _TIMINGS_SINCE:
+            data = msgspec.json.encode(_with_timings(msgspec.json.decode(data)))
+        return _checked(msgspec.json.decode(data, type=Record), name)
+    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, KeyError, TypeError, RecursionError) as error:
+        hint = "tputfind clocks wrote it: its tables are in its --md" if _OF_CLOCKS.match(data) else ""
+        raise BadRecord(f"{name} is not a tputfind record: {wrong_json(data, error)}", hint) from None
+
+
+def _checked(record: Record, name: str) -> Record:
+    """Return a record, or refuse one with a window from which no rate can be reckoned; no single span shows that."""
+    for place, row in enumerate(record.rows):
+        for number, timing in enumerate(row.timings):
+            window_ms = sum(timing.device_ms)
+            if timing.device_ms and window_ms < LEAST_SPAN_MS:
+                where = f"rows[{place}].timings[{number}].device_ms"
+                why = f"{where} adds up to {window_ms:g} ms, and a clock tells no less than {LEAST_SPAN_MS:g}"
+                raise BadRecord(f"{name} is not a tputfind record: {why}")
+    return record

@@ -1,0 +1,362 @@
+"""Spec: what is asked for, checked whole before anything starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Annotated, Final, Literal, get_args, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from tputfind import options as values
+from tputfind.errors import BadRequest
+from tputfind.units import echoed
+
+Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16"]
+Layout = Literal["nchw", "nhwc"]
+Search = Literal["forecast", "bisect", "linear"]
+Allocator = Literal["native", "expandable"]
+Mode = Literal["eager", "compile", "cudagraph"]
+Phase = Literal["infer", "train"]
+Optimizer = Literal["sgd", "adamw"]
+Transfer = Literal["none", "h2d", "both"]
+DTYPES: Final = get_args(Dtype)
+LAYOUTS: Final = get_args(Layout)
+MODES: Final = get_args(Mode)
+PHASES: Final = get_args(Phase)
+OPTIMIZERS: Final = get_args(Optimizer)
+LARGEST_BATCH: Final = values.LARGEST_WHOLE
+LARGEST_IMAGE: Final = 2**19
+MOST_BATCH_SIZES: Final = 10_000
+_MOST_ELEMENTS: Final = 2**40
+_MOST_DIMENSIONS: Final = 24
+_DEVICE: Final = re.compile("auto|cpu|cuda|cuda:[0-9]{1,3}")
+SAVED_SUFFIXES: Final = (".pt", ".pth", ".ts", ".pt2")
+"""Of files that hold a model: TorchScript, and programs of torch.export."""
+MOST_PROCESSES: Final = 100
+"""A row is timed in no more processes than this."""
+REPEATABILITY: Final = 0.002
+"""Figures of one machine are not known better than to this share, however many samples there are: the same loop of ten
+seconds, in processes of its own some minutes apart, differed by 0.2 % (ResNet-50, batch 256, on an H200), while the
+processes of one run lay within 0.03 %."""
+
+LONGEST_NAME: Final = 4096
+"""Characters of a model's name, as of a path: no file system's are longer."""
+
+# Bounds for what a record may hold: one that was edited by hand must not lead to nonsense.
+Count = Annotated[int, Meta(ge=1, le=LARGEST_BATCH)]
+CountFromZero = Annotated[int, Meta(ge=0, le=LARGEST_BATCH)]
+Bytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Amount = Annotated[float, Meta(ge=0, le=1e15)]
+Above0 = Annotated[float, Meta(gt=0, le=1e15)]
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True):
+    """One input of a model: a keyword argument where it has a name; ``B`` stands in its shape for the batch.
+
+    The dtype ``float`` is the spec's. Whole numbers are drawn between 0 and ``below``, which is not among them.
+    """
+
+    name: str = ""
+    dtype: Literal["float", "fp32", "int64", "int32", "uint8", "bool"] = "float"
+    shape: tuple[Count | Literal["B"], ...]
+    below: Count = 2
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """One model in one configuration, and how to measure it. Build it with ``read_spec``, which checks it.
+
+    Shapes are those of one sample, without the batch axis. ``None`` means: not asked for.
+    """
+
+    model: Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
+    device: str = "auto"
+    dtype: Dtype = "fp32"
+    layout: Layout = "nchw"
+    mode: Mode = "eager"
+    phase: Phase = "infer"
+    optimizer: Optimizer | None = None
+    grad_checkpoint: bool = False
+    weights: Annotated[str, Meta(min_length=1)] | None = None
+    """The name of published ones, or a file; None are random."""
+    image_size: Count | None = None
+    input_size: Annotated[tuple[Count, ...], Meta(min_length=1)] | None = None
+    sequence_length: Count | None = None
+    inputs: Annotated[tuple[Input, ...], Meta(min_length=1)] | None = None
+    batch_sizes: Annotated[tuple[Count, ...], Meta(min_length=1)] | None = None
+    max_batch: Count | None = None
+    granularity: Count = 1
+    memory_limit_bytes: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
+    headroom: Annotated[int, Meta(ge=1, le=2**63 - 1)] | Annotated[float, Meta(gt=0, lt=1)] | None = None
+    """A whole number of bytes, or a share below 1 of the memory."""
+    max_latency_ms: Above0 | Literal["auto"] | None = "auto"
+    batches: Count = 100
+    warmup: CountFromZero = 10
+    latency_batches: Count = 100
+    max_seconds: Above0 = 60.0
+    min_seconds: Amount = 3.0
+    """Where ``max_seconds`` is less, that holds."""
+    processes: Annotated[int, Meta(ge=1, le=MOST_PROCESSES)] = 3
+    max_noise: Annotated[float, Meta(gt=REPEATABILITY, lt=1)] | None = None
+    """The share of the throughput that its interval may be wide to either side, before timing goes on."""
+    transfer: Transfer = "none"
+    soak: CountFromZero = 0
+    slo_ms: Above0 | None = None
+    percentile: Annotated[float, Meta(gt=0, lt=100)] = 99.0
+    search: Search = "forecast"
+    allocator: Allocator | None = None
+    """None leaves it as the environment has it."""
+    seed: CountFromZero = 0
+    trial_timeout_s: Above0 | None = None
+    strict: bool = False
+
+    @property
+    def source(self) -> Literal["torchvision", "timm", "hf", "file", "factory"]:
+        """Where the model comes from, by how its name is written."""
+        zoo, apart, _ = self.model.partition(":")
+        if apart and zoo in ("timm", "hf"):
+            return "timm" if zoo == "timm" else "hf"
+        if self.model.endswith(SAVED_SUFFIXES):
+            return "file"
+        return "factory" if apart else "torchvision"
+
+    @property
+    def way(self) -> tuple[str, ...]:
+        """The mode and the phase, where they are not the defaults."""
+        return tuple(word for word in (self.mode, self.phase) if word not in ("eager", "infer"))
+
+    @property
+    def smallest_batch(self) -> int:
+        """The smallest batch size that is asked for: some models, and makers of inputs, take none below."""
+        return (self.batch_sizes or (self.granularity,))[0]
+
+    @property
+    def scales_gradients(self) -> bool:
+        """Whether a step trains with gradients in fp16, which a scaler keeps from vanishing."""
+        return self.phase == "train" and self.dtype == "amp-fp16"
+
+    def __post_init__(self) -> None:
+        """Check what no single field shows; msgspec calls this for a record's spec too."""
+        problems = _conflicts(self)
+        if problems:
+            raise ValueError("; ".join(problems))
+
+
+def read_spec(model: str, options: Mapping[str, object]) -> Spec:
+    """Return the Spec that the options describe.
+
+    Args:
+        model: a torchvision name, ``file.py:factory`` or ``package.module:factory``.
+        options: values by option name, with underscores (``batch_sizes``, ``memory_limit``), as a command line writes
+            them (text) or as Python code would (numbers: bytes, milliseconds, seconds; sequences of whole numbers).
+            None means: not given.
+
+    Raises:
+        BadRequest: one or more options are wrong; its message names them all.
+    """
+    problems: list[str] = []
+    if not isinstance(model, str) or not model:
+        problems.append(f"MODEL must be a name, file.py:factory or package.module:factory, not {echoed(model)}")
+    elif not model.isprintable():
+        problems.append(f"MODEL {echoed(model)} has characters that cannot be shown")
+    elif len(model) > LONGEST_NAME:
+        problems.append(f"MODEL {echoed(model)} has {len(model)} characters: no name has more than {LONGEST_NAME}")
+    fields, wrong = values.fields_of(options, _READERS)
+    problems += wrong
+    if not problems:
+        try:
+            return Spec(model=model, **fields)  # type: ignore[arg-type]  # each reader returns its field's type
+        except ValueError as conflict:
+            problems.append(str(conflict))
+    raise BadRequest("; ".join(problems), "see tputfind --help")
+
+
+def _conflicts(spec: Spec) -> list[str]:
+    """Return what is wrong between options that are each right by themselves."""
+    rules = [
+        (
+            spec.max_batch is not None and spec.max_batch < spec.granularity,
+            f"--max-batch {spec.max_batch} is below --granularity {spec.granularity}: no batch size is left to try",
+        ),
+        (
+            spec.image_size is not None and spec.input_size is not None,
+            "--image-size and --input-size say the same thing: give one",
+        ),
+        (
+            spec.inputs is not None and (spec.image_size or spec.input_size) is not None,
+            "--input describes all inputs, so --image-size and --input-size have nothing to add",
+        ),
+        (
+            spec.inputs is not None and spec.sequence_length is not None,
+            "--input describes all inputs, so --sequence-length has nothing to add",
+        ),
+        (
+            spec.inputs is not None and not any("B" in each.shape for each in spec.inputs),
+            "--input: no shape has a B, which stands for the batch, such as input_ids:int64:Bx128",
+        ),
+        (
+            spec.phase == "infer" and (spec.optimizer is not None or spec.grad_checkpoint),
+            "--optimizer and --grad-checkpoint are for --phase train",
+        ),
+        (
+            spec.phase == "train" and spec.dtype == "fp16",
+            "--phase train in pure fp16 comes to NaN: --dtype amp-fp16, amp-bf16 or bf16 train",
+        ),
+        (
+            spec.phase == "train" and spec.mode == "cudagraph",
+            "--mode cudagraph captures inference: with --phase train, leave it out",
+        ),
+        (
+            spec.batch_sizes is not None and spec.max_batch is not None,
+            "--batch-sizes names every batch size to time, so --max-batch has nothing to limit: give one",
+        ),
+        (
+            spec.layout == "nhwc" and spec.input_size is not None and len(spec.input_size) not in (3, 4),
+            "--layout nhwc needs samples of 3 or 4 dimensions (CxHxW or CxDxHxW)",
+        ),
+        (
+            spec.max_noise is not None and spec.processes < 2,
+            "--max-noise needs --processes 2 or more: one process does not show how much processes differ",
+        ),
+        (
+            spec.batch_sizes is not None and (spec.headroom is not None or spec.soak > 0),
+            "--batch-sizes searches nothing, so --headroom and --soak have no answer to be about",
+        ),
+        (
+            spec.batch_sizes is not None and list(spec.batch_sizes) != sorted(set(spec.batch_sizes)),
+            "--batch-sizes must rise",
+        ),
+    ]
+    return [text for broken, text in rules if broken]
+
+
+def _batch_sizes(value: object) -> tuple[int, ...]:
+    return tuple(sorted(set(values.wholes(value, ",", MOST_BATCH_SIZES))))
+
+
+def _shape(value: object) -> tuple[int, ...]:
+    return _sample(values.wholes(value, "x"))
+
+
+def _image_size(value: object) -> int:
+    return values.whole(value, most=LARGEST_IMAGE)
+
+
+def _sample(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of one sample; ValueError where no device could hold it."""
+    if len(lengths) > _MOST_DIMENSIONS:
+        raise ValueError(f"{len(lengths)} dimensions are more than {_MOST_DIMENSIONS}")
+    if prod(lengths) > _MOST_ELEMENTS:
+        raise ValueError(f"a sample of {'x'.join(map(str, lengths))} has more than 2^40 elements")
+    return lengths
+
+
+def _inputs(value: object) -> tuple[Input, ...] | None:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, (list, tuple)):
+        raise ValueError(f"{echoed(value)} is no list of inputs")  # noqa: TRY004  # one kind for all wrong values
+    inputs = tuple(map(_input, texts))
+    names = [each.name for each in inputs if each.name]
+    if len(set(names)) < len(names):
+        raise ValueError("two inputs have the same name")
+    return inputs or None
+
+
+def _input(value: object) -> Input:
+    """Read ``NAME:DTYPE:SHAPE`` or ``NAME:DTYPE:SHAPE:BELOW``; inputs without a name are given in their order."""
+    parts = value.split(":") if isinstance(value, str) else []
+    dtypes = get_args(get_type_hints(Input)["dtype"])
+    if len(parts) not in (3, 4):
+        raise ValueError(f"{echoed(value)} is not NAME:DTYPE:SHAPE, such as input_ids:int64:Bx128")
+    name, dtype, shape = parts[:3]
+    if name and not name.isidentifier():
+        raise ValueError(f"{echoed(name)} cannot be the name of an argument")
+    if dtype not in dtypes:
+        raise ValueError(f"{echoed(dtype)} is none of {', '.join(dtypes)}")
+    lengths = [length if length == "B" else values.whole(length) for length in shape.split("x") if shape]
+    if lengths.count("B") > 1:
+        raise ValueError(f"{echoed(shape)} has more than one B")
+    _sample(tuple(length for length in lengths if isinstance(length, int)))
+    whole = dtype not in ("float", "fp32", "bool")
+    if len(parts) == 4 and not whole:
+        raise ValueError(f"{dtype} takes no bound: {echoed(value)}")
+    below = values.whole(parts[3], most=256 if dtype == "uint8" else LARGEST_BATCH) if len(parts) == 4 else 2
+    return Input(name=name, dtype=dtype, shape=tuple(lengths), below=below)  # type: ignore[arg-type]  # both are checked
+
+
+def _headroom(value: object) -> int | float:
+    if isinstance(value, float) or (isinstance(value, str) and value.strip().endswith("%")):
+        return values.share(value)
+    return values.size(value)
+
+
+def _noise(value: object) -> float:
+    share = values.share(value)
+    if share <= REPEATABILITY:
+        raise ValueError(f"{echoed(value)} is no more than the {REPEATABILITY:.1%} to which any figure here repeats")
+    return share
+
+
+def _max_latency_ms(value: object) -> float | None:
+    return None if isinstance(value, str) and value == "none" else values.positive_ms(value)
+
+
+def _duration_s(value: object) -> float:
+    return values.positive_ms(value) / 1000 if isinstance(value, str) else values.positive_seconds(value)
+
+
+def _processes(value: object) -> int:
+    return values.whole(value, most=MOST_PROCESSES)
+
+
+def _percentile(value: object) -> float:
+    number = values.number(value)
+    if not 0 < number < 100:
+        raise ValueError(f"{echoed(value)} is not between 0 and 100")
+    return number
+
+
+def _device(value: object) -> str:
+    if isinstance(value, str) and _DEVICE.fullmatch(value):
+        return value
+    raise ValueError(f"{echoed(value)} is none of auto, cpu, cuda, cuda:N")
+
+
+_READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
+    "device": ("device", _device),
+    "dtype": ("dtype", values.one_of(DTYPES)),
+    "layout": ("layout", values.one_of(LAYOUTS)),
+    "mode": ("mode", values.one_of(MODES)),
+    "phase": ("phase", values.one_of(PHASES)),
+    "optimizer": ("optimizer", values.one_of(OPTIMIZERS)),
+    "grad_checkpoint": ("grad_checkpoint", values.flag),
+    "weights": ("weights", values.text),
+    "image_size": ("image_size", _image_size),
+    "input_size": ("input_size", _shape),
+    "input": ("inputs", _inputs),
+    "sequence_length": ("sequence_length", values.whole),
+    "batch_sizes": ("batch_sizes", _batch_sizes),
+    "max_batch": ("max_batch", values.whole),
+    "granularity": ("granularity", values.whole),
+    "memory_limit": ("memory_limit_bytes", values.size),
+    "headroom": ("headroom", _headroom),
+    "max_latency": ("max_latency_ms", _max_latency_ms),
+    "batches": ("batches", values.whole),
+    "warmup": ("warmup", values.count_from_zero),
+    "latency_batches": ("latency_batches", values.whole),
+    "max_seconds": ("max_seconds", values.positive_seconds),
+    "min_seconds": ("min_seconds", values.seconds),
+    "processes": ("processes", _processes),
+    "max_noise": ("max_noise", _noise),
+    "transfer": ("transfer", values.one_of(get_args(Transfer))),
+    "soak": ("soak", values.count_from_zero),
+    "slo": ("slo_ms", values.positive_ms),
+    "percentile": ("percentile", _percentile),
+    "search": ("search", values.one_of(get_args(Search))),
+    "allocator": ("allocator", values.one_of(get_args(Allocator))),
+    "seed": ("seed", values.count_from_zero),
+    "trial_timeout": ("trial_timeout_s", _duration_s),
+    "strict": ("strict", values.flag),
+}

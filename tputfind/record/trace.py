@@ -1,0 +1,85 @@
+"""What a process asked of the device's memory allocator, in order: small enough to be kept with every trial."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from tputfind.record.spec import Bytes, Count, CountFromZero
+
+Kind = Literal["allocate", "release", "refused", "outside"]
+MOST_EVENTS: Final = 40_000
+"""A trace that is longer would take seconds to replay, and is not kept."""
+_KINDS: Final[tuple[Kind, ...]] = ("allocate", "release", "refused", "outside")
+
+
+class Event(NamedTuple):
+    """One event: a kind and what it is about.
+
+    ``allocate``: a request of so many bytes was served; ``refused``: one was not. ``release``: an allocation was given
+    back, told by its number from 0. ``outside``: from here on the process holds so many bytes of the device beside the
+    allocator's, for its context, kernels and libraries.
+    """
+
+    kind: Kind
+    value: int
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """The events of one process and one batch size.
+
+    The first ``fixed`` allocations were made before the batch was there, such as the weights. ``memory_bytes`` is what
+    the process could have of the device's memory in all, and ``capped`` says whether that was a limit set on the
+    allocator. Where it is not ``complete``, the last event is the one that there was no memory for, if it is known.
+    """
+
+    batch_size: Count
+    fixed: CountFromZero
+    memory_bytes: Bytes
+    capped: bool
+    expandable: bool
+    complete: bool
+    packed: bytes
+
+    def events(self) -> Iterator[Event]:
+        """Yield the events.
+
+        Raises:
+            ValueError: the bytes are no events.
+        """
+        whole = zlib.decompressobj()
+        try:
+            data = whole.decompress(self.packed, (MOST_EVENTS + 1) * array("Q").itemsize)
+            numbers = array("Q", data)
+        except (zlib.error, ValueError) as error:
+            raise ValueError(f"a trace cannot be read: {error}") from None
+        if not whole.eof or len(numbers) > MOST_EVENTS:
+            raise ValueError("a trace cannot be read: it is cut short, or longer than any that is kept")
+        allocated = 0
+        for number in numbers:
+            value, kind = divmod(number, len(_KINDS))
+            if _KINDS[kind] == "release":
+                if not 1 <= value <= allocated:
+                    raise ValueError("a trace gives back what it never asked for")
+                yield Event("release", allocated - value)
+                continue
+            allocated += _KINDS[kind] == "allocate"
+            yield Event(_KINDS[kind], value)
+
+
+def packed(events: Iterable[Event]) -> bytes:
+    """Return events as the bytes of a ``Trace``.
+
+    A release counts back from the latest allocation: the steps of a process are then the same bytes again and again,
+    which is what compresses.
+    """
+    numbers, allocated = array("Q"), 0
+    for kind, value in events:
+        allocated += kind == "allocate"
+        number = allocated - value if kind == "release" else value
+        numbers.append(number * len(_KINDS) + _KINDS.index(kind))
+    return zlib.compress(numbers.tobytes(), 9)

@@ -1,0 +1,1 @@
+"""Charts: what they show, apart from how they are drawn."""

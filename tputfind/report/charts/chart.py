@@ -1,0 +1,133 @@
+"""What a plot draws, as plain data: axes, series of numbers, and the same in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from tputfind.analysis.answers import Best
+from tputfind.record import identity
+from tputfind.record.record import Record
+
+Scale = Literal["from_zero", "log2", "log10"]
+Look = Literal["line", "outline", "boxes", "fitted", "failed"]
+_LONGEST_NAME: Final = 44
+_TALLEST_BAR: Final = 1.25
+"""An interval that reaches over the highest throughput by more than this is cut: the points must stay apart."""
+
+
+class Axis(msgspec.Struct, frozen=True, kw_only=True):
+    """What one axis shows, in which unit; ``mib`` is printed in MiB and GiB."""
+
+    label: str
+    scale: Scale
+    unit: Literal["plain", "mib"] = "plain"
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A point; ``low`` and ``high`` are the ends of its interval or whisker, ``q1`` and ``q3`` of its box."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    q1: float | None = None
+    q3: float | None = None
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """Points that belong together. ``number`` is the record's, which decides colour, marker and line.
+
+    A series without a name is not in the legend: its look is told by the axis.
+    """
+
+    name: str
+    number: int
+    look: Look = "line"
+    points: tuple[Point, ...]
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """A point that a reader looks for, and what the legend says of it; several of a kind share the first one's text."""
+
+    kind: Best
+    x: float
+    y: float
+    text: str
+
+
+class Level(msgspec.Struct, frozen=True, kw_only=True):
+    """A line across the plot, at a value of one axis."""
+
+    axis: Literal["x", "y"]
+    value: float
+    text: str
+
+
+class Chart(msgspec.Struct, frozen=True, kw_only=True):
+    """One plot: what its axes are, what is drawn, and the same in words."""
+
+    kind: Literal["throughput", "tradeoff", "memory", "latency", "clock", "power"]
+    title: str
+    words: str
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+    marks: tuple[Mark, ...] = ()
+    levels: tuple[Level, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return not self.series
+
+    @property
+    def top(self) -> float:
+        """The value above which nothing is drawn; infinite where everything is."""
+        highest = max((point.y for series in self.series for point in series.points), default=0.0)
+        return _TALLEST_BAR * highest if self.kind == "throughput" else math.inf
+
+    @property
+    def cut(self) -> tuple[Point, ...]:
+        """The points whose intervals reach above the top."""
+        top = self.top
+        every = (point for series in self.series for point in series.points)
+        return tuple(point for point in every if point.high is not None and point.high > top)
+
+
+def names_of(records: Sequence[Record]) -> list[str]:
+    """Name each record by what sets it apart: its model, recipe or device, else its time, else a number."""
+    told = identity.told_apart_by(records)
+    names = [", ".join(identity.NAMES[name](record) for name in told) for record in records]
+    if len(records) == 1:
+        names = [records[0].spec.model]
+    return _distinct([shortened(name) for name in names])
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    return [f"{name} ({place})" if names.count(name) > 1 else name for place, name in enumerate(names, 1)]
+
+
+def shortened(text: str, most: int = _LONGEST_NAME) -> str:
+    """Return text on one line that can be shown, with its middle left out where it is too long."""
+    line = "".join(letter if letter.isprintable() else " " for letter in text)
+    half = (most - 1) // 2
+    return line if len(line) <= most else f"{line[:half]}…{line[-half:]}"
+
+
+def each_record(
+    records: Sequence[Record],
+    points_of: Callable[[Record], Iterable[Point]],
+    look: Look = "line",
+    *,
+    named: bool = True,
+) -> tuple[Series, ...]:
+    """Return one series for each record that has points."""
+    drawn = [
+        Series(name=name if named else "", number=number, look=look, points=tuple(points_of(record)))
+        for number, (record, name) in enumerate(zip(records, names_of(records), strict=True))
+    ]
+    return tuple(series for series in drawn if series.points)

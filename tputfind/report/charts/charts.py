@@ -1,0 +1,272 @@
+"""The plots of records: which numbers they draw, and what they show in words. Pure functions of records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
+from typing import Final
+
+from msgspec.structs import replace
+
+from tputfind.analysis.answers import Best, answers, format_rate, peak_bytes, throughput_interval
+from tputfind.record.record import Record, Row, Trial
+from tputfind.report.charts import health
+from tputfind.report.charts.chart import Axis, Chart, Level, Look, Mark, Point, Scale, Series, each_record, names_of
+from tputfind.stats import percentile
+from tputfind.units import MIB, format_bytes, format_figure
+
+_MOST_POINTS: Final = 450
+"""Of a plot: a page is to stay under a megabyte."""
+MOST_BOXES: Final = 32
+"""Of more batch sizes than this, quantiles are lines: boxes would lie over each other."""
+
+
+def charts(records: Sequence[Record]) -> list[Chart]:
+    """Return the plots that records give, without those of which nothing is known."""
+    every = (
+        throughput(records),
+        tradeoff(records),
+        memory(records),
+        latency(records),
+        health.clock(records),
+        health.power(records),
+    )
+    return [_with_cuts(_thinned(chart)) for chart in every if not chart.empty]
+
+
+def _with_cuts(chart: Chart) -> Chart:
+    """Return a chart that says in words which of the intervals that are drawn do not end in it."""
+    cut = chart.cut
+    if not cut:
+        return chart
+    batches = _listed([f"{batch:.0f}" for batch in sorted({point.x for point in cut})])
+    farthest = format_figure(max(point.high or 0.0 for point in cut))
+    words = f"Bars cut at the top of the plot: batch {batches}, up to {farthest} samples/s."
+    return replace(chart, words=f"{chart.words} {words}")
+
+
+def _thinned(chart: Chart) -> Chart:
+    """Return a chart with no more points than a page bears, evenly chosen, and say how many are left out."""
+    count = sum(len(one.points) for one in chart.series)
+    if count <= _MOST_POINTS:
+        return chart
+    series = tuple(
+        replace(one, points=one.points[:: ceil(count / _MOST_POINTS)] or one.points[:1]) for one in chart.series
+    )
+    words = f"{chart.words} Of {count} points {sum(len(one.points) for one in series)} are drawn."
+    return replace(chart, series=series, words=words)
+
+
+def _ok(record: Record) -> list[Row]:
+    """Return the rows with figures: one that failed has none."""
+    return [row for row in record.rows if row.failure is None]
+
+
+def _scale(values: Iterable[float], wanted: Scale) -> Scale:
+    """Return a logarithmic scale only where every value has a place on it."""
+    return wanted if all(value > 0 for value in values) else "from_zero"
+
+
+def throughput(records: Sequence[Record]) -> Chart:
+    """Return throughput against batch size, each with its interval; the fastest, the knee and the largest marked."""
+
+    def points(record: Record) -> Iterator[Point]:
+        for row in _ok(record):
+            if row.samples_per_s is not None:
+                interval = throughput_interval(row)
+                low, high = interval.above_zero if interval else (None, None)
+                yield Point(x=row.batch_size, y=row.samples_per_s, low=low, high=high)
+
+    series = each_record(records, points)
+    return Chart(
+        kind="throughput",
+        title="Throughput against batch size",
+        words=_throughput_words(records),
+        x=Axis(label="batch size", scale="log2"),
+        y=Axis(label="samples/s", scale="from_zero"),
+        series=series,
+        marks=tuple(_marks(records)),
+    )
+
+
+def _best_rows(record: Record) -> Iterator[tuple[Best, Row]]:
+    """Yield the rows that are marked: the safe batch is not, which is a choice and no feature of the curve."""
+    for name, row in answers(record):
+        if name != "safe":
+            yield name, row
+
+
+def _marks(records: Sequence[Record]) -> Iterator[Mark]:
+    for record in records:
+        for kind, row in _best_rows(record):
+            text = f"{kind}: batch {row.batch_size}" if len(records) == 1 else kind
+            yield Mark(kind=kind, x=row.batch_size, y=row.samples_per_s or 0.0, text=text)
+
+
+def _throughput_words(records: Sequence[Record]) -> str:
+    told = [_of_record(records, number, _best_words(record)) for number, record in enumerate(records)]
+    return f"{'. '.join(told)}. Bars are 95 % confidence intervals."
+
+
+def _best_words(record: Record) -> str:
+    best = [f"{kind} batch {row.batch_size} with {_rate(row)}" for kind, row in _best_rows(record)]
+    failed = [str(row.batch_size) for row in record.rows if row.failure is not None]
+    left_out = [f"failed and not drawn: {_listed(failed)}"] if failed else []
+    return "; ".join([*best, *left_out]) or "nothing was timed"
+
+
+def _listed(words: Sequence[str], most: int = 12) -> str:
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
+
+
+def _rate(row: Row) -> str:
+    return f"{format_rate(row)} samples/s"
+
+
+def _of_record(records: Sequence[Record], number: int, told: str) -> str:
+    """Return what is told of a record, with its name before it where there are several."""
+    return f"{names_of(records)[number]}: {told}" if len(records) > 1 else f"{told[:1].upper()}{told[1:]}"
+
+
+def tradeoff(records: Sequence[Record]) -> Chart:
+    """Return throughput against latency: the percentile that the SLO is about where all who have one agree."""
+    targets = {(record.spec.slo_ms, record.spec.percentile) for record in records if record.spec.slo_ms is not None}
+    percents = {percent for _, percent in targets}
+    percent = percents.pop() if len(percents) == 1 else 50.0
+    series = each_record(records, lambda record: _tradeoff_points(record, percent))
+    if not series and percent != 50:
+        percent, targets = 50.0, set()  # the SLO's percentile is not known of any row
+        series = each_record(records, lambda record: _tradeoff_points(record, percent))
+    levels = [
+        Level(axis="x", value=slo_ms, text=f"SLO: p{at:g} within {slo_ms:g} ms")
+        for slo_ms, at in sorted(target for target in targets if target[0] is not None)
+        if slo_ms is not None and at == percent
+    ]
+    shown = {point.x for one in series for point in one.points}
+    least, most = (min(shown), max(shown)) if shown else (0.0, 0.0)
+    return Chart(
+        kind="tradeoff",
+        title="Throughput against latency",
+        words=f"The p{percent:g} latency goes from {format_figure(least)} to {format_figure(most)} ms. "
+        f"Each point is a batch size, joined in their order; one with too few samples for the percentile has none.",
+        x=Axis(label=f"p{percent:g} latency, ms", scale=_scale(shown, "log10")),
+        y=Axis(label="samples/s", scale="from_zero"),
+        series=series,
+        levels=tuple(levels),
+    )
+
+
+def _tradeoff_points(record: Record, percent: float) -> Iterator[Point]:
+    for row in _ok(record):
+        latency_ms = percentile(row.latency_ms, percent)
+        if latency_ms is not None and row.samples_per_s is not None:
+            yield Point(x=latency_ms, y=row.samples_per_s)
+
+
+def memory(records: Sequence[Record]) -> Chart:
+    """Return peak memory against batch size with the limits; of one record the search's trials too."""
+
+    def points(record: Record) -> Iterator[Point]:
+        for row in _ok(record):
+            peak = peak_bytes(record, row)
+            if peak is not None:
+                yield Point(x=row.batch_size, y=peak / MIB)
+
+    series = each_record(records, points)
+    series += tuple(_trials(records[0])) if len(records) == 1 else ()
+    levels = _limits(records) if series else ()
+    values = [point.y for one in series for point in one.points]
+    return Chart(
+        kind="memory",
+        title="Memory against batch size",
+        words=f"Peaks go from {_mib(min(values))} to {_mib(max(values))}. {_limit_words(levels)}" if values else "",
+        x=Axis(label="batch size", scale="log2"),
+        y=Axis(label="peak memory", scale=_scale([*values, *(level.value for level in levels)], "log2"), unit="mib"),
+        series=series,
+        levels=levels,
+    )
+
+
+def _mib(mib: float) -> str:
+    return format_bytes(round(mib * MIB))
+
+
+def _limit_bytes(record: Record) -> int | None:
+    """Return the memory that a record's batches had to do with; None if unknown."""
+    found = record.edge.memory_limit_bytes if record.edge is not None else None
+    return found or record.spec.memory_limit_bytes or record.environment.memory_total_bytes
+
+
+def _limits(records: Sequence[Record]) -> tuple[Level, ...]:
+    limits = {limit for record in records if (limit := _limit_bytes(record)) is not None}
+    return tuple(Level(axis="y", value=limit / MIB, text=f"limit: {format_bytes(limit)}") for limit in sorted(limits))
+
+
+def _limit_words(levels: Sequence[Level]) -> str:
+    return f"A line across is the {' or '.join(level.text for level in levels)}." if levels else "No limit is known."
+
+
+def _trials(record: Record) -> Iterator[Series]:
+    """Yield the trials that passed, and those that did not; without a peak they ran out at the limit."""
+    limit = _limit_bytes(record)
+    fitted = [_trial_point(record, trial) for trial in record.trials if trial.failure is None]
+    failed = [_trial_point(record, trial, limit) for trial in record.trials if trial.failure is not None]
+    sides: tuple[tuple[str, Look, list[Point | None]], ...] = (
+        ("trials that fitted", "fitted", fitted),
+        ("trials that failed, at the limit unless their peak is known", "failed", failed),
+    )
+    for name, look, points in sides:
+        known = tuple(point for point in points if point is not None)
+        if known:
+            yield Series(name=name, number=0, look=look, points=known)
+
+
+def _trial_point(record: Record, trial: Trial, limit: int | None = None) -> Point | None:
+    peak = peak_bytes(record, trial)
+    if peak is None and trial.failure is not None and trial.failure.kind == "out_of_memory":
+        peak = limit
+    return None if peak is None else Point(x=trial.batch_size, y=peak / MIB)
+
+
+def latency(records: Sequence[Record]) -> Chart:
+    """Return how latencies spread: boxes of one record's batch sizes, else their 50th and 99th percentiles."""
+    boxes = len(records) == 1 and sum(bool(row.latency_ms) for row in _ok(records[0])) <= MOST_BOXES
+    if boxes:
+        series = each_record(records, _boxes, "boxes")
+        label, words = "latency, ms", "Boxes hold the middle half, whiskers reach from the fastest to the slowest."
+    else:
+        halves = each_record(records, lambda record: _percentiles(record, 50))
+        series = halves + each_record(records, lambda record: _percentiles(record, 99), "outline", named=False)
+        label, words = "latency, ms: p50 filled, p99 hollow", "Lines are the p50 (filled) and the p99 (hollow)."
+    values = [value for one in series for point in one.points for value in (point.y, point.low) if value is not None]
+    medians = [point.y for one in series for point in one.points if one.look != "outline"]
+    ends = f"The median goes from {format_figure(min(medians))} to {format_figure(max(medians))} ms." if medians else ""
+    return Chart(
+        kind="latency",
+        title="Latency against batch size",
+        words=f"{ends} {words} Of single batches sent to the idle device.".strip(),
+        x=Axis(label="batch size", scale="log2"),
+        y=Axis(label=label, scale=_scale(values, "log10")),
+        series=series,
+    )
+
+
+def _boxes(record: Record) -> Iterator[Point]:
+    for row in _ok(record):
+        low, q1, middle, q3, high = _five(row.latency_ms)
+        if middle is not None:
+            yield Point(x=row.batch_size, y=middle, low=low, high=high, q1=q1, q3=q3)
+
+
+def _five(samples: Sequence[float]) -> tuple[float | None, ...]:
+    if not samples:
+        return (None,) * 5
+    return min(samples), percentile(samples, 25), percentile(samples, 50), percentile(samples, 75), max(samples)
+
+
+def _percentiles(record: Record, percent: float) -> Iterator[Point]:
+    for row in _ok(record):
+        latency_ms = percentile(row.latency_ms, percent)
+        if latency_ms is not None:
+            yield Point(x=row.batch_size, y=latency_ms)

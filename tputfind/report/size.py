@@ -1,0 +1,269 @@
+"""Plans for a terminal, as Markdown, as CSV and as JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tputfind.report.escaping import markdown, spreadsheet_text
+from tputfind.report.terminal import markdown_of, notice_line, print_answers, print_notices, print_table
+from tputfind.sizing.plan import MORE_TRAFFIC, Plan
+from tputfind.sizing.simulate import Outcome, cell_of
+from tputfind.sizing.size import Answers
+from tputfind.units import format_figure
+
+_OVERHEADS = {
+    "overhead_per_batch_ms": "a batch",
+    "overhead_per_request_ms": "a request",
+    "overhead_per_get_ms": "to get it",
+    "overhead_per_answer_ms": "an answer",
+}
+"""Fields of a demand, in words."""
+_COLUMNS = [
+    "model",
+    "recipe",
+    "device_name",
+    "status",
+    "rate_per_s",
+    "slo_ms",
+    "percentile",
+    "batcher",
+    "delay_ms",
+    "routing",
+    "burstiness",
+    *_OVERHEADS,
+    "network_ms",
+    "devices",
+    "batch_cap",
+    "load",
+    "utilisation",
+    "mean_batch",
+    "latency_ms_p50",
+    "latency_ms_p95",
+    "latency_ms_p99",
+    "latency_ms_tail",
+    "latency_ms_tail_low",
+    "latency_ms_tail_high",
+    "goodput_per_s",
+    "one_fewer_ms_tail",
+    "one_fewer_fails",
+    "more_traffic_ms_tail",
+    "devices_full_batches",
+    "devices_naive",
+    "devices_nexus",
+    "devices_mean",
+    "cost_per_hour",
+    "cost_per_million",
+    "currency",
+    "notices",
+]
+
+
+def print_plans(found: Answers, console: Console) -> None:
+    """Print the plans side by side if there are several, and each with what stands beside it."""
+    if len(found.plans) > 1:
+        table = _ranking(found.plans, box.SIMPLE_HEAD)
+        table.title = f"by {found.ranked_by}, the best first"
+        print_table(table, console)
+    for plan in found.plans:
+        table = _table(plan, box.SIMPLE_HEAD)
+        table.title = Text(_title(plan))
+        print_table(table, console)
+        print_answers(told(plan), console)
+        print_notices(plan.notices, console)
+        console.print()
+
+
+def to_markdown(found: Answers) -> bytes:
+    """Return the same as Markdown."""
+    lines = markdown_of(_ranking(found.plans, box.MARKDOWN)) if len(found.plans) > 1 else []
+    for plan in found.plans:
+        lines += ["", f"**{_title(plan)}**", "", *markdown_of(_table(plan, box.MARKDOWN)), ""]
+        lines += [f"- {label}: {text}" for label, text in told(plan)]
+        lines += [f"- notice: {notice_line(notice)}" for notice in plan.notices]
+    return markdown(lines)
+
+
+def to_json(found: Answers) -> bytes:
+    """Return the plans in full, and of each record without one the reason."""
+    without = [{"model": record.spec.model, "reason": error.message} for record, error in found.without]
+    return msgspec.json.format(msgspec.json.encode({"plans": found.plans, "without": without})) + b"\n"
+
+
+def to_csv(found: Answers) -> bytes:
+    """Return one line for each record; of one without a plan the status is the reason, and the rest is empty."""
+    lines = [_line(plan) for plan in found.plans]
+    lines += [{"model": record.spec.model, "status": error.message} for record, error in found.without]
+    return _written(_COLUMNS, lines)
+
+
+def curve_csv(outcomes: Iterable[Outcome]) -> bytes:
+    """Return what ever more requests take, one line for each rate."""
+    lines = [_figures(outcome) for outcome in outcomes]
+    return _written(list(lines[0]), lines)
+
+
+def told(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the answers of a plan, each a label and a text."""
+    outcome, demand = plan.outcome, plan.demand
+    batcher = "sends what is there" if plan.delay_ms == 0 else f"waits up to {plan.delay_ms:g} ms for more"
+    yield "Devices", f"{outcome.devices}, each with batches of up to {outcome.batch_cap}; {demand.batcher} {batcher}"
+    yield "One fewer", _of_fewer(plan)
+    more = _verdict(plan, plan.more_traffic)
+    rate = format_figure(plan.more_traffic.rate_per_s)
+    yield f"{MORE_TRAFFIC - 1:.0%} more", f"{rate} requests/s: the same devices {more}"
+    rules = plan.rules
+    by_time = f"a batch within the target {rules.naive or 'none'}, two of them (Nexus) {rules.nexus or 'none'}"
+    yield "Rules of thumb", f"full batches {rules.full_batches}, {by_time}, closed-form mean {rules.mean or 'none'}"
+    yield "A batch takes", f"about {plan.intercept_ms:.3g} ms and {plan.slope_ms:.3g} ms a sample"
+    added = [f"{getattr(demand, name):g} ms {words}" for name, words in _OVERHEADS.items() if getattr(demand, name)]
+    if added:
+        yield "Overheads", ", ".join(added)
+    if plan.price is not None and plan.cost_per_hour is not None and plan.cost_per_million is not None:
+        source = ": ".join(filter(None, (plan.price.device, f"{plan.price.source} {plan.price.date}".strip())))
+        hour, million = (_cost(one, plan.price.currency) for one in (plan.cost_per_hour, plan.cost_per_million))
+        yield "Cost", f"{hour} an hour, {million} a million requests ({source})"
+    cell = cell_of(demand)
+    if outcome.devices > cell:
+        yield "Simulated", f"{cell} of the devices with their share of the requests, as cells behind a random split"
+    if plan.arrivals:
+        yield "Arrivals", f"{plan.arrivals} recorded requests, replayed whole; chance is in the times of batches alone"
+
+
+def _title(plan: Plan) -> str:
+    demand = plan.demand
+    rate = format_figure(demand.rate_per_s) if demand.rate_per_s >= 0.01 else f"{demand.rate_per_s:.4g}"
+    stream = f"{rate} requests/s, {demand.percentile:g} % within {demand.slo_ms:g} ms"
+    network = f", {demand.network_ms:g} ms of them for the network" if demand.network_ms else ""
+    return f"{plan.model} {plan.recipe} on {plan.device_name}: {stream}{network}"
+
+
+def _ranking(plans: Sequence[Plan], style: box.Box) -> Table:
+    table = Table(box=style)
+    table.add_column("", overflow="fold")
+    for name in ("devices", "cap", "each/s", "cost/h"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for plan in plans:
+        cost = (
+            "" if plan.cost_per_hour is None or plan.price is None else _cost(plan.cost_per_hour, plan.price.currency)
+        )
+        each = format_figure(plan.demand.rate_per_s / plan.outcome.devices)
+        name = f"{plan.model} {plan.recipe}, {plan.device_name}"
+        table.add_row(Text(name), str(plan.outcome.devices), str(plan.outcome.batch_cap), Text(each), Text(cost))
+    return table
+
+
+def _cost(amount: float, currency: str) -> str:
+    return f"{format_figure(amount)} {currency}"
+
+
+def _table(plan: Plan, style: box.Box) -> Table:
+    table = Table(box=style, collapse_padding=True)
+    table.add_column("", no_wrap=True)
+    for name in ("devices", "cap", "p50 ms", "p95 ms", "p99 ms", "in time %", "load %", "batch"):
+        table.add_column(name, justify="right", no_wrap=True)
+    cases = [("plan", plan.outcome), ("one fewer", plan.fewer), (f"{MORE_TRAFFIC - 1:.0%} more", plan.more_traffic)]
+    for name, outcome in cases:
+        if outcome is not None:
+            table.add_row(name, *_cells(outcome))
+    return table
+
+
+def _cells(outcome: Outcome) -> Iterator[str]:
+    load = f"{100 * outcome.load:.0f}"
+    yield from (str(outcome.devices), str(outcome.batch_cap))
+    if not outcome.steady:  # what a queue that grows comes to is for how long one looks
+        yield from ("", "", "", "", load, "")
+        return
+    yield from (format_figure(value) for value in (outcome.p50_ms, outcome.p95_ms, outcome.p99_ms))
+    yield from (f"{100 * outcome.goodput_per_s / outcome.rate_per_s:.2f}", load, format_figure(outcome.mean_batch))
+
+
+def _of_fewer(plan: Plan) -> str:
+    if plan.fewer is None:
+        return "there is none"
+    return f"{plan.fewer.devices} {_verdict(plan, plan.fewer)}"
+
+
+def _verdict(plan: Plan, outcome: Outcome) -> str:
+    demand = plan.demand
+    tail = f"p{demand.percentile:g} {format_figure(outcome.tail_ms)} ms"
+    if outcome.load >= 1:
+        return f"cannot keep up: {100 * outcome.load:.0f} % of what they do with full batches; the queue grows"
+    if not outcome.steady:
+        return f"are too near to their limit to tell ({100 * outcome.load:.1f} % of it), and are taken to fail"
+    if outcome.meets(demand.target_ms):
+        return f"meet the target: {tail}"
+    if outcome.misses(demand.target_ms):
+        return f"miss the target: {tail}"
+    return f"may meet the target or not: {tail}, which is too near to it to tell"
+
+
+def _line(plan: Plan) -> dict[str, object]:
+    demand, rules, fewer = plan.demand, plan.rules, plan.fewer
+    return {
+        "model": plan.model,
+        "recipe": plan.recipe,
+        "device_name": plan.device_name,
+        "status": "ok",
+        "slo_ms": demand.slo_ms,
+        "percentile": demand.percentile,
+        "batcher": demand.batcher,
+        "delay_ms": plan.delay_ms,
+        "routing": demand.routing,
+        "burstiness": "" if plan.arrivals else demand.burstiness,
+        **{name: getattr(demand, name) for name in _OVERHEADS},
+        "network_ms": demand.network_ms,
+        **_figures(plan.outcome),
+        "mean_batch": plan.outcome.mean_batch,
+        "latency_ms_tail_low": plan.outcome.tail_low_ms,
+        "latency_ms_tail_high": plan.outcome.tail_high_ms,
+        "goodput_per_s": plan.outcome.goodput_per_s,
+        "one_fewer_ms_tail": fewer.tail_ms if fewer else None,
+        "one_fewer_fails": plan.fewer_fails if fewer else None,
+        "more_traffic_ms_tail": plan.more_traffic.tail_ms,
+        "devices_full_batches": rules.full_batches,
+        "devices_naive": rules.naive,
+        "devices_nexus": rules.nexus,
+        "devices_mean": rules.mean,
+        "cost_per_hour": plan.cost_per_hour,
+        "cost_per_million": plan.cost_per_million,
+        "currency": plan.price.currency if plan.price else None,
+        "notices": ";".join(notice.kind for notice in plan.notices),
+    }
+
+
+def _figures(outcome: Outcome) -> dict[str, object]:
+    return {
+        "rate_per_s": outcome.rate_per_s,
+        "devices": outcome.devices,
+        "batch_cap": outcome.batch_cap,
+        "load": outcome.load,
+        "utilisation": outcome.utilisation,
+        "latency_ms_p50": outcome.p50_ms,
+        "latency_ms_p95": outcome.p95_ms,
+        "latency_ms_p99": outcome.p99_ms,
+        "latency_ms_tail": outcome.tail_ms,
+    }
+
+
+def _written(columns: Sequence[str], lines: Iterable[dict[str, object]]) -> bytes:
+    paper = io.StringIO()
+    writer = csv.DictWriter(paper, columns, lineterminator="\n")
+    writer.writeheader()
+    for line in lines:
+        writer.writerow({name: _written_cell(value) for name, value in line.items()})
+    return paper.getvalue().encode()
+
+
+def _written_cell(value: object) -> object:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return spreadsheet_text(value) if isinstance(value, str) else value

@@ -1,0 +1,205 @@
+"""Forecast which batch sizes fit, from what trials asked of the memory allocator.
+
+A trace of one batch size, its requests scaled to another and put to a model of the allocator, tells whether that one
+would fit. The idea of replaying a trace through the allocator's rules is xMem's (arXiv 2510.21048).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from tputfind.record.trace import Event, Trace
+from tputfind.search.allocator import Block, CachingAllocator
+
+_TOLERANCE_BYTES: Final = 2 * 2**20
+"""The model may be wrong by this about what a trial took, and is not used for its like where it is wrong by more."""
+_NEAR: Final = 2.0
+"""Batch sizes within this factor of each other."""
+_FOLLOWS: Final = 0.05
+"""A workspace follows the batch size if it does so within this share."""
+
+
+class Memory(NamedTuple):
+    """The memory that a process can have of its device in all, and how the allocator takes its part.
+
+    ``capped`` says whether the limit is one set on the allocator, and not the end of the device's memory.
+    """
+
+    limit_bytes: int
+    expandable: bool = False
+    capped: bool = False
+
+
+class Replay(NamedTuple):
+    """What the model of the allocator says of a batch size."""
+
+    fits: bool
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+
+
+class Program:
+    """The requests of one trace, which can be replayed at any batch size; another trace helps to tell how they grow."""
+
+    def __init__(self, trace: Trace, other: Trace | None = None) -> None:
+        """Read a trace; ValueError where it cannot be."""
+        self.trace = trace
+        self._events = list(trace.events())
+        self._transient = _transient(self._events)
+        self._last = max((index for index, event in enumerate(self._events) if event.kind != "outside"), default=None)
+        self._sizes = list(self._lines(other))
+
+    def replay(self, batch_size: int, memory: Memory) -> Replay:
+        """Return what becomes of a batch size.
+
+        A request that nothing else is asked for before it is given back is some library's workspace. Where there is no
+        memory for it, the library does with less: it does not count.
+        """
+        allocator = CachingAllocator(memory.limit_bytes, expandable=memory.expandable, capped=memory.capped)
+        fits = self._run(allocator, batch_size, memory.limit_bytes)
+        return Replay(fits, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
+
+    def _run(self, allocator: CachingAllocator, batch_size: int, memory_bytes: int) -> bool:
+        held: list[Block | None] = []
+        for index, (kind, value) in enumerate(self._events):
+            if kind == "allocate":
+                number = len(held)
+                held.append(allocator.allocate(self._size(number, batch_size)))
+                if held[-1] is None and number not in self._transient:
+                    return False
+            elif kind == "release":
+                block = held[value]
+                held[value] = None
+                if block is not None:
+                    allocator.release(block)
+            elif kind == "outside":
+                allocator.limit_bytes = memory_bytes - value
+                if allocator.reserved_bytes > allocator.limit_bytes:
+                    return False
+            else:
+                block = allocator.allocate(round(value * batch_size / self.trace.batch_size))
+                if block is not None:
+                    allocator.release(block)
+                elif index == self._last and not self.trace.complete:
+                    return False
+        return True
+
+    def _size(self, number: int, batch_size: int) -> int:
+        base, slope = self._sizes[number]
+        return max(1, round(base + slope * batch_size))
+
+    def _lines(self, other: Trace | None) -> Iterator[tuple[float, float]]:
+        """Yield for every allocation its size as a line over the batch size: what is fixed, and what a sample adds.
+
+        What the batch size divides follows it, unless it was the same at another batch size. The rest, workspaces
+        mostly, follow a line between two batch sizes near each other, where that makes sense. Between two far apart
+        they follow the batch size if they did so from the one to the other, and stay as they are if not: a library has
+        then gone over to another kernel. Of one batch size alone, workspaces are taken to follow it, and no others.
+        """
+        batch_size = self.trace.batch_size
+        elsewhere = {} if other is None else dict(_aligned(other))
+        for number, (place, size) in enumerate(_placed(self._events, self._transient)):
+            away = elsewhere.get(place)
+            if number < self.trace.fixed or away == size:
+                yield size, 0.0
+            elif size % batch_size == 0:
+                yield 0.0, size / batch_size
+            elif away is None or other is None:
+                yield (0.0, size / batch_size) if number in self._transient else (size, 0.0)
+            elif ratio(batch_size, other.batch_size) < _NEAR:
+                slope = (size - away) / (batch_size - other.batch_size)
+                base = size - slope * batch_size
+                yield (base, slope) if slope > 0 and base >= 0 else (size, 0.0)
+            else:
+                follows = abs(size / batch_size / (away / other.batch_size) - 1) < _FOLLOWS
+                yield (0.0, size / batch_size) if follows else (size, 0.0)
+
+
+@lru_cache(maxsize=256)
+def right_about(trace: Trace, peak_reserved_bytes: int) -> bool:
+    """Return whether the model tells what a trial that passed took, from the trial's own trace."""
+    memory = Memory(trace.memory_bytes, trace.expandable, trace.capped)
+    try:
+        replayed = Program(trace).replay(trace.batch_size, memory)
+    except ValueError:
+        return False
+    return replayed.fits and abs(replayed.peak_reserved_bytes - peak_reserved_bytes) <= _TOLERANCE_BYTES
+
+
+@lru_cache(maxsize=256)
+def readable(trace: Trace) -> bool:
+    """Return whether the events of a trace can be told: a record may have been edited."""
+    try:
+        return all(True for _ in trace.events())
+    except ValueError:
+        return False
+
+
+class Forecast:
+    """What the traces of some trials let expect of other batch sizes."""
+
+    def __init__(self, traces: Iterable[Trace], memory: Memory) -> None:
+        """Take traces in different batch sizes, at least one of them complete, and the memory to fill."""
+        self._memory = memory
+        self._programs: dict[int, Program] = {}
+        self._traces = list(traces)
+
+    def fits(self, batch_size: int) -> bool:
+        """Return whether a batch size is expected to fit.
+
+        The nearest trial that passed is replayed whole. One that failed nearer by may show, up to where it did, that
+        the requests are others there.
+        """
+        by_distance = sorted(self._traces, key=lambda trace: ratio(trace.batch_size, batch_size))
+        whole = next(trace for trace in by_distance if trace.complete)
+        used = dict.fromkeys(trace.batch_size for trace in (by_distance[0], whole))
+        return all(self._program(near).replay(batch_size, self._memory).fits for near in used)
+
+    def _program(self, batch_size: int) -> Program:
+        if batch_size not in self._programs:
+            trace = next(trace for trace in self._traces if trace.batch_size == batch_size)
+            others = (other for other in self._traces if other is not trace)
+            nearest = min(others, key=lambda other: ratio(other.batch_size, batch_size), default=None)
+            self._programs[batch_size] = Program(trace, nearest)
+        return self._programs[batch_size]
+
+
+def _transient(events: Sequence[Event]) -> set[int]:
+    """Return the allocations that are given back before anything else is asked for."""
+    found, number = set(), -1
+    for event, following in pairwise(events):
+        number += event.kind == "allocate"
+        if event.kind == "allocate" and following == Event("release", number):
+            found.add(number)
+    return found
+
+
+def _placed(events: Iterable[Event], transient: set[int]) -> Iterator[tuple[tuple[int, int], int]]:
+    """Yield every allocation's place among the lasting ones, and its size.
+
+    A model asks for the same tensors whatever the batch size; only the workspaces between them come and go.
+    """
+    lasting, between, number = 0, 0, -1
+    for kind, size in events:
+        if kind != "allocate":
+            continue
+        number += 1
+        if number in transient:
+            between += 1
+            yield (lasting, between), size
+        else:
+            lasting, between = lasting + 1, 0
+            yield (lasting, 0), size
+
+
+def _aligned(trace: Trace) -> Iterator[tuple[tuple[int, int], int]]:
+    events = list(trace.events())
+    return _placed(events, _transient(events))
+
+
+def ratio(one: int, other: int) -> float:
+    """Return how many times the one batch size is the other, or the other the one: at least 1."""
+    return max(one / other, other / one)

@@ -1,0 +1,1 @@
+"""The parent: one measurement under way. No torch is imported here."""

@@ -1,0 +1,261 @@
+"""The ways of timing, measured in child processes: the story of `tputfind clocks` on one page."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from time import perf_counter
+
+import msgspec
+
+from tputfind import __version__
+from tputfind.analysis import clocks
+from tputfind.processes.children import ChildFailed, Children
+from tputfind.processes.failures import of_misuse
+from tputfind.processes.messages import TimeMethods, TimePipeline
+from tputfind.record.clocks import (
+    BOUNDARIES,
+    GRAPH,
+    METHODS,
+    Asked,
+    Cell,
+    Condition,
+    Figures,
+    Loop,
+    Methods,
+    Pipeline,
+    PipelineTimes,
+    Stage,
+    StageCell,
+    StageWay,
+    Way,
+    figures_of,
+    is_plain,
+    loops,
+    schedule,
+    turn_counts,
+)
+from tputfind.record.record import Failure
+from tputfind.record.spec import Spec
+from tputfind.session import run
+from tputfind.session.progress import Progress
+from tputfind.session.session import no_answer
+from tputfind.session.trials import FIRST_TIMEOUT_S
+
+
+def measure(asked: Asked, children: Children, progress: Progress) -> Methods | Pipeline:
+    """Time one model in every way, or two of them as a pipeline, and say what each way gets wrong.
+
+    Raises:
+        TputfindError: the device or a model does not allow it.
+    """
+    return (_time_methods if len(asked.specs) == 1 else _time_pipeline)(asked, children, progress)
+
+
+def _time_methods(asked: Asked, children: Children, progress: Progress) -> Methods:
+    """Time one model in every way: all that is warm in one process, each loop without warm-up in a fresh one."""
+    (spec,) = asked.specs
+    started = run.now()
+    progress.about(spec.model)
+    progress.doing("looking at the model and the device", None)
+    inspection = run.inspect(spec, children)
+    device = inspection.environment.device
+    cells = _warm_cells(asked, device, children, progress)
+    known = figures_of(cells, "host_clock_synchronised")
+    expected_s = asked.repeats * known.mean_ms / 1000 if known else 0.0
+    for ways, condition in loops(device, cold=True):
+        progress.doing(f"{_named(ways)}, without warm-up", expected_s or None)
+        cold, _ = _asked_of_one(asked, [(ways, condition)], children, None, expected_s)
+        _check(asked, cold)
+        cells += cold
+    found = Methods(
+        tputfind=__version__,
+        command=shlex.join(["tputfind", *sys.argv[1:]]),
+        started=started,
+        spec=spec,
+        environment=inspection.environment,
+        input_shape=inspection.input_shape,
+        batch_size=asked.batch_size,
+        repeats=asked.repeats,
+        drop=asked.drop,
+        cells=tuple(cells),
+    )
+    return msgspec.structs.replace(found, sentences=clocks.of_methods(found))
+
+
+def _warm_cells(asked: Asked, device: str, children: Children, progress: Progress) -> list[Cell]:
+    """Time in one process, in turn, all that is warm.
+
+    Whether the model can be captured is tried in a process of its own: a capture that fails may leave its process with
+    an allocator that is slower, and all that is compared is to come from one process in one state. Where that process
+    ends before its time, another one does without copies and graph, and nothing of the first is kept.
+    """
+    planned = loops(device, cold=False)
+    graphs = [loop for loop in planned if loop[0] == GRAPH]
+    uncaptured: list[Cell] = []
+    if graphs:
+        progress.doing("trying to capture it", None)
+        once = asked._replace(repeats=1, drop=0)
+        tried, _ = _asked_of_one(once, graphs[:1], children)
+        if (failure := tried[0].failure) is not None:
+            planned = [loop for loop in planned if loop not in graphs]
+            uncaptured = [Cell(way="graph", condition=condition, failure=failure) for _, condition in graphs]
+    cells, may_be_the_others = _asked_of_one(asked, planned, children, progress)
+    failure = _failure(cells)
+    if failure is not None and may_be_the_others:
+        plain = [(ways, condition) for ways, condition in planned if is_plain(ways[0], condition)]
+        again, _ = _asked_of_one(asked, plain, children, progress)
+        ended = msgspec.structs.replace(failure, message=f"their process ended: {failure.message}")
+        others = (cell for cell in cells if not is_plain(cell.way, cell.condition))
+        cells = [*again, *(Cell(way=cell.way, condition=cell.condition, failure=ended) for cell in others)]
+    _check(asked, cells)
+    return cells + uncaptured
+
+
+def _asked_of_one(
+    asked: Asked,
+    planned: Sequence[Loop],
+    children: Children,
+    progress: Progress | None = None,
+    expected_s: float = 0.0,
+) -> tuple[list[Cell], bool]:
+    """Return one cell of each way and condition that one process times, and whether, if the process has ended before
+    its time, that may be the doing of copies or of a graph.
+
+    What it could not do any more after a failure has failed of the same.
+    """
+    (spec,) = asked.specs
+    question = TimeMethods(spec, asked.batch_size, asked.repeats, asked.drop, tuple(planned), expected_s)
+    turns = schedule(planned, asked.repeats, asked.drop)
+    share = _Share(progress, "every way in turn", sum(len(ways) for turn in turns for (ways, _), _ in turn))
+    told: dict[tuple[Way, Condition], list[Cell]] = {}
+    failure: Failure | None = None
+    own = False
+    try:
+        with closing(children.ask(question, Cell, _timeout_s(spec))) as answers:
+            for cell in answers:
+                told.setdefault((cell.way, cell.condition), []).append(cell)
+                share.add_one()
+                if cell.failure is not None:
+                    failure = cell.failure
+                    own = is_plain(cell.way, cell.condition) and failure.kind != "out_of_memory"
+    except ChildFailed as death:
+        failure, own = death.failure, death.failure.kind == "timeout"
+    cells = [
+        _joined(asked, way, condition, told.get((way, condition), []), failure or of_misuse())
+        for ways, condition in planned
+        for way in ways
+    ]
+    worked = any(of_way[0].failure is None for key, of_way in told.items() if is_plain(*key))
+    others = any(not is_plain(ways[0], condition) for ways, condition in planned)
+    return cells, worked and others and not own
+
+
+def _joined(asked: Asked, way: Way, condition: Condition, turns: Sequence[Cell], otherwise: Failure) -> Cell:
+    """Return the turns of a way as one cell, without what does not count; one that was cut short has failed."""
+    failure = next((cell.failure for cell in turns if cell.failure is not None), None)
+    samples_ms = [ms for cell in turns if cell.figures is not None for ms in cell.figures.samples_ms]
+    if failure is not None or len(samples_ms) < asked.repeats:
+        return Cell(way=way, condition=condition, failure=failure or otherwise)
+    counted = samples_ms if condition == "cold" else samples_ms[asked.drop :]
+    return Cell(way=way, condition=condition, figures=Figures.of(counted))
+
+
+class _Share:
+    """Shows how much of something is done, in tenths, and about how long the rest will take."""
+
+    def __init__(self, progress: Progress | None, what: str, whole: int) -> None:
+        self._progress = progress
+        self._what = what
+        self._whole = whole
+        self._done = 0
+        self._begin = perf_counter()
+        if progress is not None:
+            progress.doing(what, None)
+
+    def add_one(self) -> None:
+        before, self._done = 10 * self._done // self._whole, self._done + 1
+        tenths = 10 * self._done // self._whole
+        if self._progress is not None and before < tenths < 10:
+            left_s = (perf_counter() - self._begin) * (self._whole / self._done - 1)
+            self._progress.doing(f"{self._what}, {10 * tenths} % done", left_s)
+
+
+def _check(asked: Asked, cells: Iterable[Cell]) -> None:
+    failure = _failure(cells)
+    if failure is not None:
+        raise no_answer(asked.specs[0], asked.batch_size, failure, smallest=False)
+
+
+def _failure(cells: Iterable[Cell]) -> Failure | None:
+    """Return the first failure of the model as it is; one with copies, or of the graph, is that cell's own."""
+    plain = (cell for cell in cells if is_plain(cell.way, cell.condition))
+    return next((cell.failure for cell in plain if cell.failure is not None), None)
+
+
+def _time_pipeline(asked: Asked, children: Children, progress: Progress) -> Pipeline:
+    first, second = asked.specs
+    started = run.now()
+    inspections = []
+    for spec in (first, second):
+        progress.about(spec.model)
+        progress.doing("looking at the model and the device", None)
+        inspections.append(run.inspect(spec, children))
+    progress.about(f"{first.model}, CPU work, {second.model}")
+    times = _pipeline_times(asked, children, progress)
+    if times.failure is not None:
+        failed = msgspec.structs.replace(first, model=times.failed_model)
+        raise no_answer(failed, asked.batch_size, times.failure, smallest=False)
+    found = Pipeline(
+        tputfind=__version__,
+        command=shlex.join(["tputfind", *sys.argv[1:]]),
+        started=started,
+        specs=(first, second),
+        environment=inspections[0].environment,
+        input_shapes=(inspections[0].input_shape, inspections[1].input_shape),
+        batch_size=asked.batch_size,
+        repeats=asked.repeats,
+        drop=asked.drop,
+        host_work_ms=asked.host_work_ms,
+        cells=times.cells,
+    )
+    return msgspec.structs.replace(found, sentences=clocks.of_pipeline(found))
+
+
+def _pipeline_times(asked: Asked, children: Children, progress: Progress) -> PipelineTimes:
+    """Return what all turns found, or the failure that ended them."""
+    first, second = asked.specs
+    question = TimePipeline((first, second), asked.batch_size, asked.repeats, asked.drop, asked.host_work_ms)
+    turns = len(turn_counts(asked.repeats - asked.drop))
+    share = _Share(progress, "timing the pipeline, every way in turn", turns)
+    found: dict[tuple[Stage, StageWay], list[float]] = {}
+    failure, done = of_misuse(), 0
+    try:
+        with closing(children.ask(question, PipelineTimes, _timeout_s(first))) as answers:
+            for turn in answers:
+                if turn.failure is not None:
+                    return turn
+                for cell in turn.cells:
+                    found.setdefault((cell.stage, cell.way), []).extend(cell.figures.samples_ms)
+                done += 1
+                share.add_one()
+    except ChildFailed as death:
+        failure = death.failure
+    if done < turns:
+        return PipelineTimes(failure=failure, failed_model=f"{first.model} with {second.model}")
+    return PipelineTimes(
+        cells=tuple(
+            StageCell(stage=stage, way=way, figures=Figures.of(samples_ms))
+            for (stage, way), samples_ms in found.items()
+        )
+    )
+
+
+def _named(ways: Sequence[Way]) -> str:
+    return (METHODS | BOUNDARIES)[ways[0]]
+
+
+def _timeout_s(spec: Spec) -> float:
+    return spec.trial_timeout_s or FIRST_TIMEOUT_S

@@ -1,0 +1,47 @@
+"""How long a run will still take: guesses for the progress line, from what is recorded so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tputfind.record.record import Record
+
+_SECONDS_TO_LOAD = 1.0
+_TRIALS_BY_FORECAST = 2
+"""So many are left at the median, of a search that is led by the allocator's traces, once one has failed."""
+_LEAST_BATCHES = 20
+"""Ten of each window, however long they take."""
+
+
+def seconds_of_search(record: Record, fits: int, fails: int) -> float | None:
+    """Return about how long the trials between two batch sizes take; None where that cannot be told.
+
+    Args:
+        record: its latest trial is taken for the next ones.
+        fits: the largest batch known to pass, or 0.
+        fails: the smallest known not to, or 0 while there is none.
+    """
+    steps = (fails - fits) // record.spec.granularity
+    if fails <= fits or record.spec.search == "linear":
+        return None
+    left = max(1, steps - 1).bit_length()
+    if record.trials[-1].trace is not None and record.spec.search == "forecast":
+        left = min(left, _TRIALS_BY_FORECAST)
+    return left * record.trials[-1].seconds
+
+
+def seconds_of_rows(record: Record, batch_sizes: Iterable[int]) -> float | None:
+    """Return about how long it takes to time these batch sizes in a process each; None before any trial."""
+    known = [(trial.batch_size, trial.step_ms) for trial in record.trials if trial.step_ms is not None]
+    if not known:
+        return None
+    spec, total_s = record.spec, 0.0
+    least_s, most_s = spec.min_seconds / spec.processes, spec.max_seconds / spec.processes
+    for batch_size in batch_sizes:
+        near, step_ms = min(known, key=lambda pair: abs(pair[0] - batch_size))
+        step_s = step_ms / 1000 * max(1.0, batch_size / near)
+        windows_s = max(step_s * spec.batches / spec.processes, least_s)
+        windows_s += step_s * spec.latency_batches / spec.processes
+        total_s += _SECONDS_TO_LOAD + min(max(step_s * spec.warmup, least_s / 2), most_s)
+        total_s += min(windows_s, max(most_s, _LEAST_BATCHES / spec.processes * step_s))
+    return total_s

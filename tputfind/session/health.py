@@ -1,0 +1,203 @@
+"""What the parent can see of a GPU from outside, through NVML, without opening it: clocks, power, heat, memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from statistics import fmean
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import msgspec
+
+from tputfind.record.record import Health
+
+_PERIOD_S: Final = 0.2
+"""Between readings. One takes some 0.07 ms; the costly ones are taken at the ends of a window only."""
+_LEAST_POWER_S: Final = 0.2
+"""The energy counter rises in steps of tens of milliseconds: over less than this it tells no power."""
+
+_REASONS: Final = {
+    "power_cap": 0x4,
+    "hardware_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "software_thermal": 0x20,
+    "hardware_thermal": 0x40,
+    "power_brake": 0x80,
+}
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons that slow the device; an idle device and clocks that someone set are
+no slowing down."""
+_COUNTERS: Final = {
+    "power_cap": 74,
+    "sync_boost": 76,
+    "software_thermal": 269,
+    "hardware_thermal": 270,
+    "power_brake": 271,
+}
+"""Field values (NVML_FI_DEV_CLOCKS_EVENT_REASON_*): nanoseconds that the clocks were held down for each reason."""
+
+
+def memory_in_use_bytes(device_uuid: str | None) -> int | None:
+    """Return what processes hold of a GPU's memory, without what the driver keeps for itself.
+
+    Between two children of ours, all of it is others'. None where NVML or the GPU is not there, or too old to tell.
+
+    Args:
+        device_uuid: as ``Environment.device_uuid`` has it; None for a device that is no GPU.
+    """
+    if device_uuid is None:
+        return None
+    try:
+        nvml, handle = _opened(device_uuid)
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
+    except Exception:  # ImportError, or whatever NVML raises where driver, library or GPU are not as it expects
+        return None
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at a GPU; what it does not tell is None. Times are of the host's monotonic clock."""
+
+    at_s: float
+    sm_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    reasons: int | None = None
+    energy_mj: int | None = None
+    slowed_ns: dict[str, int] = {}
+
+
+class Ends(NamedTuple):
+    """The thorough readings at the two ends of a window."""
+
+    begin: Reading
+    end: Reading
+
+
+def summarise(ends: Ends, within: Sequence[Reading], sm_clock_max_mhz: int | None) -> Health:
+    """Return the health of a device over a window.
+
+    Args:
+        ends: the readings when it began and when it had ended.
+        within: those in between.
+        sm_clock_max_mhz: what the SM clock can reach.
+    """
+    begin, end = ends
+    seconds = end.at_s - begin.at_s
+    looks = [begin, *within]  # at the end the device is idle already
+    clocks = [look.sm_clock_mhz for look in looks if look.sm_clock_mhz is not None]
+    temperatures = [look.temperature_c for look in (*looks, end) if look.temperature_c is not None]
+    power_w = None
+    if begin.energy_mj is not None and end.energy_mj is not None and seconds >= _LEAST_POWER_S:
+        power_w = max(0.0, (end.energy_mj - begin.energy_mj) / 1000 / seconds)
+    return Health(
+        readings=len(looks),
+        sm_clock_mhz=fmean(clocks) if clocks else None,
+        sm_clock_max_mhz=sm_clock_max_mhz,
+        power_w=power_w,
+        temperature_c=max(temperatures, default=None),
+        slowed=_slowed(ends, looks, seconds),
+    )
+
+
+def _slowed(ends: Ends, looks: Sequence[Reading], seconds: float) -> dict[str, float]:
+    """Return the share of the window for each reason for which clocks were held down at all."""
+    told = [look.reasons for look in looks if look.reasons is not None]
+    shares = {name: fmean(bool(reasons & bit) for reasons in told) for name, bit in _REASONS.items()} if told else {}
+    for name, after_ns in ends.end.slowed_ns.items():
+        before_ns = ends.begin.slowed_ns.get(name)
+        if before_ns is not None and seconds > 0:
+            # The counters rise in coarse steps, and the readings miss what is short: the larger of the two is seen.
+            counted = min(1.0, max(0.0, (after_ns - before_ns) / 1e9 / seconds))
+            shares[name] = max(shares.get(name, 0.0), counted)
+    return {name: share for name, share in shares.items() if share > 0}
+
+
+class Watch:
+    """Reads a GPU's state in a thread while children work, if there is a GPU and NVML.
+
+    Use it as a context manager. The thread sleeps between readings, and asks for nothing that takes long.
+    """
+
+    def __init__(self, device_uuid: str | None) -> None:
+        self._nvml: Any = None
+        self._handle: Any = None
+        if device_uuid is not None:
+            try:
+                self._nvml, self._handle = _opened(device_uuid)
+            except Exception:  # as above
+                self._nvml = None
+        self._within: list[Reading] = []
+        self._begin: Reading | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._nvml is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def begin(self) -> None:
+        """A window begins."""
+        if self._nvml is not None:
+            self._within = []
+            self._begin = self._reading(thorough=True)
+
+    def end(self) -> Health | None:
+        """Return how the device was since ``begin``; None where it does not tell."""
+        begin, within, self._begin = self._begin, self._within, None
+        if begin is None:
+            return None
+        end = self._reading(thorough=True)
+        if begin.sm_clock_mhz is None and begin.energy_mj is None:
+            return None
+        return summarise(Ends(begin, end), within, self._ask("nvmlDeviceGetMaxClockInfo", self._nvml.NVML_CLOCK_SM))
+
+    def _read(self) -> None:
+        while not self._stop.wait(_PERIOD_S):
+            if self._begin is not None:
+                self._within.append(self._reading())
+
+    def _reading(self, *, thorough: bool = False) -> Reading:
+        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if reasons is None:  # its name on older drivers
+            reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return Reading(
+            at_s=time.monotonic(),
+            sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM),
+            temperature_c=self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU),
+            reasons=reasons,
+            energy_mj=self._ask("nvmlDeviceGetTotalEnergyConsumption") if thorough else None,
+            slowed_ns=self._slowed_ns() if thorough else {},
+        )
+
+    def _slowed_ns(self) -> dict[str, int]:
+        values = self._asked(lambda nvml: nvml.nvmlDeviceGetFieldValues(self._handle, list(_COUNTERS.values()))) or ()
+        pairs = zip(_COUNTERS, values, strict=False)
+        return {name: int(value.value.ullVal) for name, value in pairs if value.nvmlReturn == 0}
+
+    def _ask(self, function: str, *arguments: object) -> int | None:
+        value = self._asked(lambda nvml: getattr(nvml, function)(self._handle, *arguments))
+        return None if value is None else int(value)
+
+    def _asked(self, ask: Callable[[Any], Any]) -> Any:
+        """Return NVML's answer, or None: each device, driver and virtual machine leaves some questions open."""
+        try:
+            return ask(self._nvml)
+        except Exception:  # NVMLError of any kind, or a function that this version does not have
+            return None
+
+
+@cache
+def _opened(device_uuid: str) -> tuple[Any, Any]:
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml, pynvml.nvmlDeviceGetHandleByUUID(device_uuid)

@@ -1,0 +1,117 @@
+"""Going on with a record that was cut short: only where it is the same question, device and method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import file_digest
+from pathlib import Path
+
+import msgspec
+
+from tputfind.errors import BadRecord
+from tputfind.processes.messages import Inspection
+from tputfind.record.record import METHOD, SCHEMA, Failure, Record
+from tputfind.record.spec import Spec
+
+_FREE_TO_CHANGE = {"strict", "trial_timeout_s"}
+"""How patient the run is, not what it asks."""
+_NEWER = {
+    "processes",
+    "min_seconds",
+    "search",
+    "allocator",
+    "weights",
+    "inputs",
+    "sequence_length",
+    "optimizer",
+    "grad_checkpoint",
+}
+"""Options that records of an older schema know nothing of: those cannot be gone on with, but shown."""
+_FROM_OUTSIDE = ("killed by SIGTERM", "killed by SIGHUP", "killed by SIGINT", "the measuring process was killed")
+_MOVES = {"memory_free_bytes", "memory_of_others_bytes"}
+"""What other processes change from one minute to the next."""
+_CHANGED = "the file that the model is made by was changed"
+
+
+def check_same(record: Record, spec: Spec, now: Inspection) -> None:
+    """Make sure that what would be measured now continues the record.
+
+    Raises:
+        BadRecord: it does not; the message names all that differs.
+    """
+    if record.method != METHOD:
+        raise BadRecord(
+            f"the record was measured by method {record.method}, and this version measures by method {METHOD}",
+            "measure anew: the figures of the two must not stand side by side",
+        )
+    if record.schema != SCHEMA:
+        raise BadRecord(
+            f"the record was begun by an older version, with schema {record.schema}; this one writes {SCHEMA}",
+            "measure anew: what the older version did not look at cannot be added",
+        )
+    check_spec(record, spec)
+    model_then, model_now = (record.input_shape, record.parameters), (now.input_shape, now.parameters)
+    differing = [
+        *_differing(record.environment, now.environment, _MOVES),
+        *(
+            [f"the model's input and parameters ({model_then} then, {model_now} now)"]
+            if model_then != model_now
+            else []
+        ),
+    ]
+    if record.source_sha256 != now.source_sha256:
+        differing.append(_CHANGED)
+    if differing:
+        raise _cannot(differing)
+
+
+def check_file(record: Record) -> None:
+    """Make sure, before the file of a model is run, that it is the one that the record is of; BadRecord otherwise."""
+    spec = record.spec
+    path = Path(spec.model.rpartition(":")[0] if spec.source == "factory" else spec.model)
+    if spec.source not in ("factory", "file") or not path.is_file() or record.source_sha256 is None:
+        return
+    with path.open("rb") as file:
+        if file_digest(file, "sha256").hexdigest() != record.source_sha256:
+            raise _cannot([_CHANGED])
+
+
+def _cannot(differing: list[str]) -> BadRecord:
+    return BadRecord(
+        f"the record cannot be resumed here, since this differs: {'; '.join(differing)}",
+        "resume it where it was begun, or measure anew without --resume",
+    )
+
+
+def without_accidents(record: Record) -> Record:
+    """Return the record without the trials and rows that say more of how it was cut short than of the model.
+
+    A time-out may have been too short, and what ended a process from outside may have ended the run. What other
+    processes timed of the same row stands.
+    """
+    trials = tuple(trial for trial in record.trials if not _accident(trial.failure))
+    mended = (msgspec.structs.replace(row, failure=None) if _accident(row.failure) else row for row in record.rows)
+    rows = tuple(row for row in mended if row.failure is not None or row.timings)
+    return msgspec.structs.replace(record, trials=trials, rows=rows)
+
+
+def _accident(failure: Failure | None) -> bool:
+    return failure is not None and (failure.kind == "timeout" or failure.message.startswith(_FROM_OUTSIDE))
+
+
+def check_spec(record: Record, spec: Spec) -> None:
+    """Make sure that the same is asked as in the record; BadRecord otherwise."""
+    unknown_then = _NEWER if record.schema < SCHEMA else set()
+    differing = list(_differing(record.spec, spec, _FREE_TO_CHANGE | unknown_then))
+    if differing:
+        raise BadRecord(
+            f"the record answers another question: {'; '.join(differing)}",
+            "give its own model and options, or --resume alone",
+        )
+
+
+def _differing(then: msgspec.Struct, now: msgspec.Struct, free: set[str]) -> Iterator[str]:
+    for name in then.__struct_fields__:
+        before, after = getattr(then, name), getattr(now, name)
+        if name not in free and before != after:
+            yield f"{name} ({before} then, {after} now)"

@@ -1,0 +1,335 @@
+"""The record of a run as it grows: it answers a question from what it holds, or puts it to the bench and keeps that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Final
+
+import msgspec
+
+from tputfind.analysis import notices
+from tputfind.analysis.answers import throughput_interval
+from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, NothingFits, TputfindError
+from tputfind.processes.failures import Passed, for_want_of_memory
+from tputfind.record.files import Keeper
+from tputfind.record.record import TRIAL_STEPS, Edge, Failure, FailureKind, LimitedBy, Record, Row, Trial, joined
+from tputfind.record.spec import LARGEST_BATCH, MOST_PROCESSES, Spec
+from tputfind.search.forecast import FIRST_BATCH, Alternation, Known, expected_alternation, expected_batch
+from tputfind.session import estimate
+from tputfind.session.progress import Progress
+from tputfind.session.trials import Bench, same_company
+
+CPU_MAX_LATENCY_MS: Final = 1000.0
+"""On the CPU nobody waits for a batch larger than this, and going on to the end of memory would take hours."""
+
+_LONGER_STEPS: Final = 20
+"""What fits for the three steps of a trial may not for a fourth, whose blocks can lie elsewhere."""
+
+_FEWEST_FOR_NOISE: Final = 5
+"""Of fewer processes an interval may be narrow by luck. Stopping at the first that is as narrow as asked for covers the
+truth in 90 to 92 % of simulations from three on, and in 92 to 94 % from five on."""
+
+_LIMITS: Final[dict[FailureKind, LimitedBy]] = {
+    "out_of_memory": "memory",
+    "index_limit": "index",
+    "unsupported": "unsupported",
+    "died": "died",
+    "timeout": "timeout",
+    "wrong_output": "wrong_output",
+    "error": "error",
+}
+
+
+class Ledger:
+    """One run under way: its record grows, and is saved whenever it has. Nothing in it is asked twice."""
+
+    def __init__(self, record: Record, bench: Bench, keeper: Keeper, progress: Progress) -> None:
+        """Take a record, which may hold something already, what is asked, who keeps it and who is told."""
+        self.record = record
+        self._start_s = time.perf_counter() - record.wall_s
+        self._spec = record.spec
+        self._bench = bench
+        self._keeper = keeper
+        self._progress = progress
+        self._on_cpu = record.environment.device == "cpu"
+
+    def time(self, batch_sizes: Sequence[int]) -> None:
+        """Time batch sizes, each in as many processes as a row takes, and in more while ``--max-noise`` asks for it.
+
+        All of them take their turn before any is timed again, so that what changes with time falls on all alike.
+        """
+        processes = self._spec.processes
+        for number in range(processes):
+            left = [batch_size for batch_size in batch_sizes if self._lacks(batch_size, number)]
+            self._time_round(left, number, list(batch_sizes) * (processes - number - 1))
+        number = processes
+        while noisy := [batch_size for batch_size in batch_sizes if self._too_noisy(batch_size)]:
+            self._time_round(noisy, number, [])
+            number += 1
+
+    def _lacks(self, batch_size: int, number: int) -> bool:
+        row = self.row(batch_size)
+        return row is None or (row.failure is None and len(row.timings) <= number)
+
+    def _too_noisy(self, batch_size: int) -> bool:
+        row, most = self.row(batch_size), self._spec.max_noise
+        if most is None or row is None or row.failure is not None or len(row.timings) >= MOST_PROCESSES:
+            return False
+        interval = throughput_interval(row)
+        narrow = interval is None or (interval.half_width <= most and len(row.timings) >= _FEWEST_FOR_NOISE)
+        return not narrow and row.seconds < self._spec.max_seconds
+
+    def _time_round(self, left: Sequence[int], number: int, later: Sequence[int]) -> None:
+        """Time each batch size in one more process, several in one where the device allows it.
+
+        A row that fails behind others gets a second try, in a fresh process. ``later`` is what comes after this round.
+        """
+        while left:
+            together = left[:1] if self._on_cpu else left
+            settled = self._time_together(together, number, (*left[len(together) :], *later))
+            left = left[settled:]
+
+    def grow(self, **fields: object) -> None:
+        """Add to the record, bring its notices up to date, and save it: it may be the last time."""
+        grown = msgspec.structs.replace(self.record, wall_s=time.perf_counter() - self._start_s, **fields)
+        self.record = msgspec.structs.replace(grown, notices=notices.of(grown))
+        self._keeper.save(self.record)
+
+    def try_batch(
+        self, batch_size: int, *, steps: int = TRIAL_STEPS, memory_limit_bytes: int | None = None
+    ) -> LimitedBy | None:
+        """Return what keeps a batch from fitting for so many steps, from the record or from a fresh process."""
+        limit_bytes = memory_limit_bytes or self._bench.memory_limit_bytes
+        trial = self._trial(batch_size, steps, limit_bytes)
+        if trial is None:
+            self._progress.doing(_question(batch_size, steps), self._seconds_of_search())
+            passed = self._passed_below(batch_size)
+            trial = self._bench.try_batch(batch_size, passed, steps=steps, memory_limit_bytes=limit_bytes)
+            self._stop_if_the_model_fails(batch_size, trial.failure)
+            self.grow(trials=(*self.record.trials, trial))
+            self._progress.did(f"batch {batch_size} {_verdict(trial, self._obstacle(trial))}")
+        return self._obstacle(trial)
+
+    def expected(self, passes: int, fails: int | None, *, memory_limit_bytes: int | None = None) -> int | None:
+        """Return the batch size that the trials so far let expect as the edge, as ``search.edge`` asks for it.
+
+        None where the search is to do without, where nothing can be said, and where no end is in sight.
+        """
+        if self._spec.search != "forecast":
+            return None
+        return self._in_sight(self._known(memory_limit_bytes or self._bench.memory_limit_bytes), passes, fails)
+
+    def forecast(self, memory_limit_bytes: int | None) -> int | None:
+        """Return the edge that the trials let expect under a limit, None for the device's own.
+
+        It is the largest batch size there can be where no end is in sight, and None where nothing can be said.
+        """
+        return expected_batch(self._known(memory_limit_bytes), 0, None)
+
+    def alternation(self, memory_limit_bytes: int | None, edge: int) -> Alternation:
+        """Return which batch sizes around a forecast edge under a limit the trials let expect not to follow it."""
+        return expected_alternation(self._known(memory_limit_bytes), edge)
+
+    def look_around(self, edge: Edge) -> Alternation:
+        """Try, on either side of an edge that memory sets, a batch that is expected not to follow it, if there is one.
+
+        A larger one that passes its trial is run for longer: no row stands for it. It is left at that where it would
+        take longer than a row may. Returns what was expected.
+        """
+        spec, limit_bytes, largest = self._spec, self._bench.memory_limit_bytes, edge.largest_batch
+        if spec.search != "forecast" or edge.limited_by != "memory" or edge.fails_at is None:
+            return Alternation(None, None)
+        known = self._known(limit_bytes)
+        both_sides = {**known.passes, largest: True, edge.fails_at: False}
+        around = expected_alternation(known._replace(passes=both_sides), largest)
+        if around.fails is not None and self.try_batch(around.fails) != "memory":
+            return around  # the forecast is wrong
+        if around.fits is None or self.try_batch(around.fits) is not None:
+            return around
+        trial = self._trial(around.fits, TRIAL_STEPS, limit_bytes)
+        steps = max(_LONGER_STEPS, TRIAL_STEPS + spec.soak)
+        if trial is not None and steps * (trial.step_ms or 0.0) <= 1000 * spec.max_seconds:
+            self.try_batch(around.fits, steps=steps)
+        return around
+
+    def expected_if_expandable(self) -> int | None:
+        """Return the edge that the trials let expect with expandable segments; None where they had those already."""
+        traces = [trial.trace for trial in self.record.trials if trial.trace is not None]
+        if not traces or traces[-1].expandable:
+            return None
+        known = self._known(self._bench.memory_limit_bytes)
+        return self._in_sight(known._replace(passes={}, expandable=True), 0, None)
+
+    def _in_sight(self, known: Known, passes: int, fails: int | None) -> int | None:
+        found = expected_batch(known, passes, fails)
+        endless = found is not None and self._spec.max_batch is None and 2 * found > LARGEST_BATCH
+        return None if endless else found
+
+    def _known(self, limit_bytes: int | None) -> Known:
+        others_bytes = self._bench.memory_of_others_bytes()
+        trials = [t for t in self.record.trials if same_company(t.memory_of_others_bytes, others_bytes)]
+        answers = {t.batch_size: self._obstacle(t) is None for t in trials if t.memory_limit_bytes == limit_bytes}
+        most = self._spec.max_batch or LARGEST_BATCH
+        return Known(trials, answers, self._spec.granularity, most, limit_bytes, self._most_ms())
+
+    @property
+    def first_batch(self) -> int | None:
+        """The batch size to try first, where the first trial's trace lets forecast the others."""
+        return None if self._on_cpu or self._spec.search != "forecast" else FIRST_BATCH
+
+    def prove(self, batch_size: int) -> LimitedBy | None:
+        """Time a batch in full in a fresh process, and soak it; it fits only if all of that passes."""
+        obstacle = self.time_alone(batch_size)
+        if obstacle is not None or not self._spec.soak:
+            return obstacle
+        return self.try_batch(batch_size, steps=TRIAL_STEPS + self._spec.soak)
+
+    def time_alone(self, batch_size: int) -> LimitedBy | None:
+        """Return what keeps a batch from passing when timed in full, from the record or from fresh processes."""
+        row = self.row(batch_size)
+        if row is not None and not self._same_company(row):
+            self.grow(rows=tuple(other for other in self.record.rows if other is not row))
+        self.time([batch_size])
+        row = self.row(batch_size)
+        assert row is not None
+        return None if row.failure is None else _LIMITS[row.failure.kind]
+
+    def _time_together(self, batch_sizes: Sequence[int], number: int, later: Sequence[int]) -> int:
+        """Time batch sizes in one fresh process, keep each row as it comes, and return how many were settled.
+
+        A row that fails first in its process has failed; behind others it is left unsettled. ``number`` says which of
+        the rows' processes this is, from 0; ``later`` batch sizes only add to the time left.
+        """
+        settled = 0
+        passed = self._passed_below(batch_sizes[0])
+        with closing(self._bench.time_batches(batch_sizes, number, passed)) as rows:
+            while settled < len(batch_sizes):
+                ahead = (*batch_sizes[settled:], *later)
+                self._progress.doing(f"timing batch {ahead[0]}", estimate.seconds_of_rows(self.record, ahead))
+                row = next(rows, None)
+                if row is None:
+                    break
+                self._progress.did(f"batch {row.batch_size}: {_result(row, number, self._spec.processes)}")
+                if row.failure is not None and settled:
+                    break
+                self._stop_if_the_model_fails(row.batch_size, row.failure)
+                self._keep(row)
+                settled += 1
+                if row.failure is not None:
+                    break
+        return settled
+
+    def _keep(self, row: Row) -> None:
+        """Add what one process measured of a batch size to its row."""
+        before = self.row(row.batch_size)
+        others = (other for other in self.record.rows if other is not before)
+        whole = row if before is None else joined(before, row)
+        self.grow(rows=tuple(sorted((*others, whole), key=lambda row: row.batch_size)))
+
+    def _trial(self, batch_size: int, steps: int, limit_bytes: int | None) -> Trial | None:
+        """Return the trial that answers a question already: it was taken while others held as much as they do now."""
+        asked = (batch_size, steps, limit_bytes)
+        same = (t for t in self.record.trials if (t.batch_size, t.steps, t.memory_limit_bytes) == asked)
+        return next((trial for trial in same if self._same_company(trial)), None)
+
+    def row(self, batch_size: int) -> Row | None:
+        """Return the row of a batch size, if there is one."""
+        return next((row for row in self.record.rows if row.batch_size == batch_size), None)
+
+    def _same_company(self, taken: Trial | Row) -> bool:
+        """Whether others hold as much of the device's memory now as when this was taken."""
+        return same_company(taken.memory_of_others_bytes, self._bench.memory_of_others_bytes())
+
+    def stands(self, edge: Edge) -> bool:
+        """Whether both sides of an edge were tried while others held as much of the device's memory as they do now."""
+        largest = [row for row in self.record.rows if row.batch_size == edge.largest_batch]
+        above = [one for one in self._taken() if one.batch_size == edge.fails_at]
+        return all(not taken or any(map(self._same_company, taken)) for taken in (largest, above))
+
+    def _taken(self) -> tuple[Trial | Row, ...]:
+        return (*self.record.trials, *self.record.rows)
+
+    def _passed_below(self, batch_size: int) -> Passed | None:
+        """Return the largest smaller batch that is known to pass."""
+        taken = [one for one in self._taken() if one.failure is None]
+        below = [Passed(one.batch_size, one.peak_reserved_bytes) for one in taken if one.batch_size < batch_size]
+        return max(below, key=lambda passed: passed.batch_size, default=None)
+
+    def _seconds_of_search(self) -> float | None:
+        passed = {trial.batch_size: self._obstacle(trial) is None for trial in self.record.trials}
+        fits = max((batch_size for batch_size, fine in passed.items() if fine), default=0)
+        fails = min((batch_size for batch_size, fine in passed.items() if not fine), default=0)
+        return estimate.seconds_of_search(self.record, fits, fails)
+
+    def _stop_if_the_model_fails(self, batch_size: int, failure: Failure | None) -> None:
+        """End the run where nothing has passed yet and it is not memory that stands in the way."""
+        failures = [one.failure for one in self._taken()]
+        smallest = batch_size == self._spec.smallest_batch
+        if smallest and failure is not None and None not in failures and not for_want_of_memory(failure):
+            raise no_answer(self._spec, batch_size, failure)
+
+    def _obstacle(self, trial: Trial) -> LimitedBy | None:
+        if trial.failure is not None:
+            return _LIMITS[trial.failure.kind]
+        limit_ms = self._most_ms()
+        slow = limit_ms is not None and trial.step_ms is not None and trial.step_ms > limit_ms
+        # The smallest batch is let through however slow: a slow answer is better than none.
+        return "latency" if slow and trial.batch_size > self._spec.granularity else None
+
+    def _most_ms(self) -> float | None:
+        limit_ms = self._spec.max_latency_ms
+        if limit_ms == "auto":
+            return CPU_MAX_LATENCY_MS if self._on_cpu else None
+        return limit_ms
+
+
+def no_answer(spec: Spec, batch_size: int, failure: Failure, *, smallest: bool = True) -> TputfindError:
+    """Return the error of a run in which nothing passed: that of the smallest batch, or of the only one asked for."""
+    if for_want_of_memory(failure):
+        advice = "try a smaller batch, dtype or input, or a device with more memory"
+        how = f"not even batch {batch_size} fits" if smallest else f"batch {batch_size} does not fit"
+        return NothingFits(f"{spec.model}: {how} ({failure.message})", advice)
+    advice = notices.advice(failure.kind, spec.mode)
+    if "Expected more than 1 value per channel when training" in failure.message:
+        why = f"{spec.model} normalises over a batch and cannot be trained on {batch_size} sample"
+        return BadRequest(why, "--granularity 2 leaves it out")
+    # The traceback is of use to whoever wrote the model.
+    own = spec.source in ("factory", "file")
+    shown = failure.traceback if own else ""
+    by_default = (spec.dtype, spec.layout, spec.mode) == ("fp32", "nchw", "eager")
+    if failure.kind == "unsupported" and not (own and by_default):
+        mode = "" if spec.mode == "eager" else f" --mode {spec.mode}"
+        mode += "" if spec.phase == "infer" else f" --phase {spec.phase}"
+        asked = f"--dtype {spec.dtype} --layout {spec.layout}{mode}"
+        where = "this device" if spec.device == "auto" else spec.device
+        return NoSuchDevice(f"{spec.model} cannot do {asked} on {where}: {failure.message}", advice, shown)
+    shape = spec.input_size or spec.image_size
+    if failure.kind == "error" and shape is not None and spec.source == "torchvision":
+        return BadRequest(f"{spec.model} does not take an input of that size: {failure.message}", "leave the size out")
+    return ModelFailed(f"{spec.model} fails at batch {batch_size}: {failure.message}", advice, failure.traceback)
+
+
+def _question(batch_size: int, steps: int) -> str:
+    return f"does batch {batch_size} fit?" if steps == TRIAL_STEPS else f"does batch {batch_size} last {steps} steps?"
+
+
+def _verdict(trial: Trial, obstacle: LimitedBy | None) -> str:
+    if trial.failure is not None:
+        return f"does not fit: {_in_short(trial.failure)}"
+    if obstacle == "latency":
+        return f"fits but takes {trial.step_ms:.0f} ms"
+    return "fits" if trial.steps == TRIAL_STEPS else f"lasts {trial.steps} steps"
+
+
+def _result(row: Row, number: int, processes: int) -> str:
+    if row.failure is not None:
+        return _in_short(row.failure)
+    which = f", process {number + 1} of {processes}" if number < processes else f", process {number + 1}"
+    return f"{row.samples_per_s:.1f} samples/s{which if processes > 1 else ''}"
+
+
+def _in_short(failure: Failure) -> str:
+    """Say why; torch's own account of memory that ran out is several lines long."""
+    return "out of memory" if failure.kind == "out_of_memory" else failure.message

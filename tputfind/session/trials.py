@@ -1,0 +1,173 @@
+"""Asks fresh processes about one spec on one device. Whatever becomes of them is an answer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from time import perf_counter
+from typing import Final
+
+import msgspec
+
+from tputfind.analysis.notices import NEGLIGIBLE_BYTES
+from tputfind.errors import BadRequest, DeviceInUse
+from tputfind.processes.children import ChildFailed, Children
+from tputfind.processes.failures import Passed, of_misuse
+from tputfind.processes.messages import TimeBatches, Timed, TryBatch
+from tputfind.record.record import TRIAL_STEPS, Environment, Health, Row, Trial
+from tputfind.record.spec import Spec
+from tputfind.session import health
+from tputfind.units import format_bytes
+
+FIRST_TIMEOUT_S: Final = 600.0
+"""The first trial builds the model from a cold disk, and nothing is known of it yet."""
+LEAST_TIMEOUT_S: Final = 60.0
+TIMEOUT_FACTOR: Final = 10
+OTHERS_TOLERANCE_BYTES: Final = 2 * 2**20
+"""What other processes hold is the same as before up to this: one block that the CUDA allocator asks the device for."""
+UNSTEADY_ATTEMPTS: Final = 3
+"""A trial is taken so often, where other processes take or free memory during it."""
+
+
+class Bench:
+    """Puts one spec's questions to fresh processes."""
+
+    def __init__(self, children: Children, spec: Spec, environment: Environment) -> None:
+        """Take what is measured and where.
+
+        Raises:
+            BadRequest: ``--headroom`` leaves no memory.
+        """
+        self._children = children
+        self._spec = spec
+        self._uuid = environment.device_uuid
+        self._longest_trial_s: float | None = None
+        self._largest_passed: Trial | None = None
+        self.memory_limit_bytes = _limit_bytes(spec, environment)
+        self.lowered_limit_bytes = _lowered_bytes(spec, environment)
+
+    def memory_of_others_bytes(self) -> int | None:
+        """Return what other processes hold of the device now, between two of ours; None where it cannot be told.
+
+        Raises:
+            DeviceInUse: ``--strict``, and others hold some.
+        """
+        others_bytes = health.memory_in_use_bytes(self._uuid)
+        if self._spec.strict and others_bytes is not None and others_bytes > NEGLIGIBLE_BYTES:
+            raise DeviceInUse(
+                f"other processes hold {format_bytes(others_bytes)} of the device's memory, and --strict was given",
+                "end them (nvidia-smi lists them), or go on against what is free without --strict",
+            )
+        return others_bytes
+
+    def try_batch(
+        self, batch_size: int, passed: Passed | None, *, steps: int = TRIAL_STEPS, memory_limit_bytes: int | None
+    ) -> Trial:
+        """Ask whether a batch fits: a process that dies or falls silent is a failed trial.
+
+        It is asked again where other processes took or freed memory meanwhile.
+        """
+        for _ in range(UNSTEADY_ATTEMPTS):
+            trial = self._try_once(batch_size, passed, steps, memory_limit_bytes)
+            if same_company(trial.memory_of_others_bytes, self.memory_of_others_bytes()):
+                break
+        return trial
+
+    def _try_once(self, batch_size: int, passed: Passed | None, steps: int, memory_limit_bytes: int | None) -> Trial:
+        others_bytes = self.memory_of_others_bytes()
+        start = perf_counter()
+        question = TryBatch(self._spec, batch_size, steps, memory_limit_bytes, passed)
+        try:
+            trial = self._children.ask_one(question, Trial, self._timeout_s(batch_size))
+            self._longest_trial_s = max(self._longest_trial_s or 0.0, perf_counter() - start)
+            known = self._largest_passed
+            if trial.failure is None and (known is None or known.batch_size < batch_size):
+                self._largest_passed = trial
+        except ChildFailed as death:
+            trial = Trial(
+                batch_size=batch_size, steps=steps, memory_limit_bytes=memory_limit_bytes, failure=death.failure
+            )
+        seconds = perf_counter() - start
+        return msgspec.structs.replace(trial, seconds=seconds, memory_of_others_bytes=others_bytes)
+
+    def time_batches(self, batch_sizes: Sequence[int], number: int, passed: Passed | None) -> Generator[Row]:
+        """Time batch sizes in one fresh process, up to the first that fails; its death fails the one under way.
+
+        The process may end before, with what it did so far, but not with nothing. ``number`` says which of a row's
+        processes it is, from 0. Each row holds the one timing, with the device's health during it.
+        """
+        others_bytes = self.memory_of_others_bytes()
+        question = TimeBatches(self._spec, tuple(batch_sizes), number, self.memory_limit_bytes, passed)
+        timed = 0
+        answers = self._children.ask(question, Timed, self._timeout_s(max(batch_sizes)))
+        with health.Watch(self._uuid) as watch, closing(answers):
+            try:
+                for row in _with_health(answers, watch):
+                    timed += 1
+                    yield msgspec.structs.replace(row, memory_of_others_bytes=others_bytes)
+                failure = None if timed else of_misuse()
+            except ChildFailed as death:
+                failure = death.failure if timed < len(batch_sizes) else None
+        if failure is not None:
+            yield Row(batch_size=batch_sizes[timed], failure=failure, memory_of_others_bytes=others_bytes)
+
+    def _timeout_s(self, batch_size: int) -> float:
+        known, steps_s = self._largest_passed, 0.0
+        if known is not None and known.step_ms is not None and known.batch_size < batch_size:
+            steps_s = TRIAL_STEPS * known.step_ms / 1000 * batch_size / known.batch_size
+        return self._spec.trial_timeout_s or default_timeout_s(self._longest_trial_s, steps_s)
+
+
+def _with_health(answers: Iterable[Timed], watch: health.Watch) -> Iterator[Row]:
+    """Yield the rows, each timing with what was seen of the device during its throughput window."""
+    seen: Health | None = None
+    for answer in answers:
+        if answer.window == "begins":
+            watch.begin()
+        elif answer.window == "ended":
+            seen = watch.end()
+        elif answer.row is not None:
+            timings = tuple(msgspec.structs.replace(timing, health=seen) for timing in answer.row.timings)
+            seen = None
+            yield msgspec.structs.replace(answer.row, timings=timings)
+
+
+def same_company(then_bytes: int | None, now_bytes: int | None) -> bool:
+    """Return whether others hold as much of the device's memory at two moments; unknown is taken for as much."""
+    return then_bytes is None or now_bytes is None or abs(then_bytes - now_bytes) <= OTHERS_TOLERANCE_BYTES
+
+
+def default_timeout_s(longest_trial_s: float | None, steps_s: float = 0.0) -> float:
+    """Return how long a process may be silent.
+
+    ``longest_trial_s`` is what the longest trial so far took, None before the first; most of it can be the start of
+    the process. ``steps_s`` is what the steps of a larger batch will take, if they grow with it.
+    """
+    if longest_trial_s is None:
+        return FIRST_TIMEOUT_S
+    return max(LEAST_TIMEOUT_S, TIMEOUT_FACTOR * (longest_trial_s + steps_s))
+
+
+def _limit_bytes(spec: Spec, environment: Environment) -> int | None:
+    """Return the limit of trials and rows; on the CPU there always is one, and it must not change within a run.
+
+    Only Linux enforces it; elsewhere the child refuses one, so that none is set unasked.
+    """
+    if spec.memory_limit_bytes is None and environment.device == "cpu" and sys.platform == "linux":
+        return environment.memory_free_bytes
+    return spec.memory_limit_bytes
+
+
+def _lowered_bytes(spec: Spec, environment: Environment) -> int | None:
+    """Return the limit that keeps ``--headroom`` free, a share being of all the memory that the search may use."""
+    if spec.headroom is None or environment.memory_total_bytes is None:
+        return None
+    free_bytes = environment.memory_total_bytes - (environment.memory_of_others_bytes or 0)
+    usable_bytes = min(free_bytes, _limit_bytes(spec, environment) or free_bytes)
+    headroom_bytes = spec.headroom if isinstance(spec.headroom, int) else int(spec.headroom * usable_bytes)
+    if headroom_bytes >= usable_bytes:
+        raise BadRequest(
+            f"--headroom {format_bytes(headroom_bytes)} leaves nothing of the {format_bytes(usable_bytes)} there is"
+        )
+    return usable_bytes - headroom_bytes

@@ -1,0 +1,78 @@
+"""What stands beside a plan: what the record, or what was asked, leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from tputfind.record.record import Notice, Record
+from tputfind.sizing.demand import GETTING, Demand
+from tputfind.sizing.simulate import Outcome
+from tputfind.stats import samples_for_percentile
+from tputfind.units import format_sizes
+
+_TOLD: Final = "cut_short", "throttled", "wide_interval", "not_settled", "unfinished", "host_bound", "spread"
+"""Kinds of notices of rows that bear on how long a batch takes."""
+
+
+def _one_by_one(demand: Demand) -> Iterator[tuple[str, float]]:
+    """Yield the options for what LitServe does request by request, which nobody knows but the user."""
+    if demand.batcher == "litserve":
+        if demand.routing in GETTING:
+            yield "--overhead-per-get", demand.overhead_per_get_ms
+        yield "--overhead-per-answer", demand.overhead_per_answer_ms
+
+
+def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> Iterator[Notice]:
+    """Yield what a record and a demand say against a plan, of which the largest batch measured is told."""
+    needed = samples_for_percentile(demand.percentile)
+    few = [row.batch_size for row in record.rows if row.failure is None and len(row.latency_ms) < needed]
+    few = [size for size in few if size <= outcome.batch_cap]
+    if few:
+        yield Notice(
+            kind="few_latency_samples",
+            seen=f"p{demand.percentile:g} takes {needed} latencies; batches of {format_sizes(few)} have fewer",
+            cause="how long the slowest of them take is not known",
+            advice="measure with more --latency-batches and --max-seconds",
+        )
+    used = [row.batch_size for row in record.rows if row.batch_size <= outcome.batch_cap]
+    told = [notice for notice in record.notices if notice.kind in _TOLD and set(notice.batch_sizes) & set(used)]
+    yield from (msgspec.structs.replace(notice, batch_sizes=()) for notice in told)
+    if record.finished is None:
+        yield Notice(
+            kind="interrupted",
+            seen="the record was cut short",
+            cause="the run that made it was interrupted",
+            advice="tputfind --resume goes on with it",
+        )
+    if outcome.batch_cap == largest:
+        yield Notice(
+            kind="largest_measured",
+            seen=f"the cap is batch {outcome.batch_cap}, the largest that was measured",
+            cause="a larger one may need fewer devices, and how long it takes is not known",
+            advice="measure larger batches",
+        )
+    if demand.most_in_window is not None and outcome.batch_cap == demand.most_in_window:
+        yield Notice(
+            kind="window",
+            seen=f"no more than {outcome.batch_cap} requests are got in a window of {demand.wait_ms:g} ms",
+            cause=f"each of them takes {demand.overhead_per_get_ms:g} ms to get",
+            advice="a longer --delay lets batches become larger",
+        )
+    missing = [option for option, one_ms in _one_by_one(demand) if one_ms == 0]
+    if missing:
+        yield Notice(
+            kind="one_by_one",
+            seen=f"what LitServe takes for each request is not in these figures: {', '.join(missing)}",
+            cause="it gets requests one by one before a batch, and sends answers one by one after it",
+            advice="find out on your host how long that takes",
+        )
+    if record.spec.transfer == "none" and record.environment.device != "cpu":
+        yield Notice(
+            kind="copies",
+            seen="the times of batches are without copies between host and device",
+            cause="the record was made without --transfer",
+            advice="measure with --transfer both, or give --overhead-per-request",
+        )

@@ -1,0 +1,99 @@
+"""What several records come to for one demand: the plans, the cheapest first, and those that have none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from tputfind.errors import BadRequest, NoPlan, TputfindError
+from tputfind.record.record import Record, check_record
+from tputfind.sizing.demand import Demand, read_demand
+from tputfind.sizing.plan import Plan, Price, Tell, least, plan
+from tputfind.sizing.prices import check_apart, price_of, read_price
+from tputfind.sizing.simulate import Outcome
+from tputfind.units import echoed
+
+_SHARES = tuple(tenth / 10 for tenth in range(1, 13))
+"""Of the rate, for a curve: what the same stream takes as it grows."""
+
+
+class Answers(NamedTuple):
+    """Plans, the best first, why there is none of the other records, and what the plans are ranked by."""
+
+    plans: list[Plan]
+    without: list[tuple[Record, TputfindError]]
+    ranked_by: Literal["cost", "devices"]
+
+
+def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> list[Plan]:
+    """Return how many devices each record's model takes for a stream of requests, the best first.
+
+    Args:
+        records: what was measured, as ``find`` or ``load_record`` returns it.
+        prices: of devices; where all records' have one, the cheapest is the best, else the one with the fewest devices.
+        options: the command line's of ``tputfind size``, with underscores: ``rate=5000, slo="50ms"``. Numbers are
+            requests per second and milliseconds; ``gaps`` are times between recorded requests.
+
+    Raises:
+        BadRequest: the options, or all of the records, do not allow it.
+        NoPlan: no number of devices meets the demand, whichever the record.
+    """
+    if not records:
+        raise BadRequest("no record to size from")
+    for number, record in enumerate(records, start=1):
+        check_record(f"record {number}", record)
+    found = answers(records, read_demand(options), _checked(prices))
+    if not found.plans:
+        raise found.without[0][1]
+    return found.plans
+
+
+def _checked(prices: Sequence[Price]) -> Sequence[Price]:
+    """Return prices as they are; BadRequest where they cannot be those of devices."""
+    if not isinstance(prices, (list, tuple)):
+        raise BadRequest(f"prices: {echoed(prices)} is a {type(prices).__name__}, and no list of Price")
+    for place, price in enumerate(prices):
+        if not isinstance(price, Price):
+            raise BadRequest(f"prices: number {place}: {echoed(price)} is a {type(price).__name__}, and no Price")
+        try:
+            read_price(msgspec.structs.asdict(price))
+        except ValueError as problem:
+            raise BadRequest(f"prices: number {place}: {problem}") from None
+    try:
+        check_apart({f"number {place}": price for place, price in enumerate(prices)})
+    except ValueError as problem:
+        raise BadRequest(f"prices: {problem}") from None
+    return prices
+
+
+def answers(
+    records: Sequence[Record], demand: Demand, prices: Sequence[Price] = (), tell: Tell | None = None
+) -> Answers:
+    """Return the plans of records, and the errors of those that have none: ``NoPlan``, or rows that cannot tell.
+
+    ``tell`` is told now and then what is simulated.
+    """
+    plans: list[Plan] = []
+    without: list[tuple[Record, TputfindError]] = []
+    for record in records:
+        try:
+            plans.append(plan(record, demand, price_of(record, prices), tell))
+        except (NoPlan, BadRequest) as error:
+            without.append((record, error))
+    currencies = {each.price.currency if each.price else None for each in plans}
+    comparable = len(currencies) == 1 and None not in currencies
+    plans.sort(key=lambda each: (each.cost_per_hour or 0.0) if comparable else each.outcome.devices)
+    return Answers(plans, without, "cost" if comparable else "devices")
+
+
+def curve(record: Record, demand: Demand, tell: Tell | None = None) -> Iterator[Outcome]:
+    """Yield the least fleets for a tenth of the rate, two tenths and so on, up to a fifth more than the whole.
+
+    Raises:
+        BadRequest: the record has no rows that could tell.
+        NoPlan: no number of devices meets the demand.
+    """
+    for share in _SHARES:
+        yield least(record, msgspec.structs.replace(demand, rate_per_s=share * demand.rate_per_s), tell)

@@ -1,0 +1,1 @@
+"""StageTimer, in a process of the user's or in a worker."""

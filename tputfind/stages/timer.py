@@ -1,0 +1,252 @@
+"""Times of the stages of people's own pipelines, taken without making host or device wait."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import torch
+
+from tputfind.errors import BadRequest
+from tputfind.stages.marks import Marks, Samples
+from tputfind.stats import percentile
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class StageTime(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one stage; None is not known.
+
+    ``count`` are the blocks that ended without an exception, and all figures but ``failed`` are of these. ``device_ms``
+    is the mean span between the marks on the stream, which on an idle stream holds the wait for the host's launches
+    too; its percentiles are of a random choice where there are more than RESERVOIR spans, the 99th None below 100.
+    ``host_ms`` is the mean host clock of the whole block, waiting included, ``enqueue_ms`` that of blocks on a device:
+    what the host took to submit them, None for host stages.
+
+    ``share`` is the stage's time, on the device where it was marked and by the host clock elsewhere, divided by the
+    whole: the host clock from the first block's begin to the last one's end, or to when the device had done the work.
+    A block inside another one of the same stage (recursion) is in all figures but the share, which has the outer one's
+    time alone. Shares of different stages that nest may add up to more than 1, and so may that of one stage whose
+    blocks overlap, in several threads or tasks, or on several streams. Spans that are not known are missing in it.
+
+    ``failed`` are the blocks that an exception ended, ``unresolved`` those of a device stage that lack their span: not
+    done yet, begun before torch opened the device, under graph capture, or beyond MOST_OUTSTANDING at once.
+    """
+
+    stage: str
+    count: int
+    device_ms: float | None
+    device_ms_p50: float | None
+    device_ms_p99: float | None
+    host_ms: float | None
+    enqueue_ms: float | None
+    share: float | None
+    failed: int
+    unresolved: int
+
+
+_PANDAS: Final = {str: "string", int: "Int64"}
+COLUMNS: Final = {field.name: _PANDAS.get(field.type, "Float64") for field in msgspec.structs.fields(StageTime)}
+"""The table's columns in order, each with its pandas type. All of them take empty cells: unknown is empty, never 0."""
+
+
+class _Inner(Samples):
+    """Samples that are among those of a whole, too."""
+
+    __slots__ = ("_whole",)
+
+    def __init__(self, whole: Samples) -> None:
+        super().__init__()
+        self._whole = whole
+
+    def add(self, sample: float) -> None:
+        self._whole.add(sample)
+        self.total += sample
+
+
+class _Stage:
+    """Running figures of one stage."""
+
+    __slots__ = (
+        *("asked", "failed", "first_ns", "host", "host_ns", "inner_ns", "inner_spans", "last_ns", "name", "spans"),
+        *("submit_ns", "submitted"),
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.asked = self.failed = 0
+        self.host = self.host_ns = 0  # blocks by the host clock alone
+        self.submitted = self.submit_ns = 0  # blocks on a device, marked or not
+        self.spans = Samples()
+        self.inner_ns, self.inner_spans = 0, _Inner(self.spans)  # of blocks inside one of the same stage
+        self.first_ns, self.last_ns = sys.maxsize, 0
+
+    def close(self, start_ns: int, end_ns: int, *, failed: bool, asked: bool, on_device: bool, inner: bool) -> None:
+        """Count a block that has ended. ``asked``: for device time, whether or not there was a device."""
+        self.first_ns = min(self.first_ns, start_ns)
+        self.last_ns = max(self.last_ns, end_ns)
+        if failed:
+            self.failed += 1
+            return
+        self.asked += asked
+        if on_device:
+            self.submitted += 1
+            self.submit_ns += end_ns - start_ns
+        else:
+            self.host += 1
+            self.host_ns += end_ns - start_ns
+            self.inner_ns += (end_ns - start_ns) * inner
+
+    def line(self, whole_ns: float) -> StageTime:
+        """Return the stage's figures as they are now."""
+        spans, count = self.spans, self.host + self.submitted
+        known = (spans.count or self.host) and whole_ns > 0
+        outer_ns = (spans.total - self.inner_spans.total) * 1e6 + self.host_ns - self.inner_ns
+        return StageTime(
+            stage=self.name,
+            count=count,
+            device_ms=spans.total / spans.count if spans.count else None,
+            device_ms_p50=percentile(spans.chosen, 50),
+            device_ms_p99=percentile(spans.chosen, 99),
+            host_ms=(self.host_ns + self.submit_ns) / count / 1e6 if count else None,
+            enqueue_ms=self.submit_ns / self.submitted / 1e6 if self.submitted else None,
+            share=outer_ns / whole_ns if known else None,
+            failed=self.failed,
+            unresolved=self.asked - spans.count if self.submitted else 0,
+        )
+
+
+class _Stages(dict[str, _Stage]):
+    """Stages by name, in order of first use."""
+
+    def __missing__(self, name: str) -> _Stage:
+        return self.setdefault(name, _Stage(name))  # where two threads come at once, both get the first one's
+
+
+class _Block:
+    """One block of a stage: a context manager for one ``with`` at a time."""
+
+    __slots__ = ("_asked", "_inner", "_mark", "_marks", "_name", "_stage", "_stages", "_start_ns")
+
+    def __init__(self, stages: _Stages, marks: Marks, name: str, asked: bool) -> None:
+        self._stages = stages
+        self._marks = marks
+        self._name = name
+        self._asked = asked
+        self._start_ns = 0
+
+    def __enter__(self) -> None:
+        if self._start_ns:
+            raise RuntimeError(f"this block of stage {self._name!r} is open: call stage() anew for every with")
+        self._stage, around = self._stages[self._name], _OPEN.get()
+        self._inner = any(block.is_open_in(self._stage) for block in around)
+        self._mark = self._marks.begin() if self._asked else None
+        _OPEN.set((*around, self))
+        self._start_ns = perf_counter_ns()
+
+    def is_open_in(self, stage: _Stage) -> bool:
+        """Return whether this is a block of that stage, and has not ended."""
+        return self._stage is stage and self._start_ns > 0
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        end_ns, start_ns = perf_counter_ns(), self._start_ns
+        marks, mark, stage = self._marks, self._mark, self._stage
+        self._start_ns, failed = 0, kind is not None
+        _OPEN.set(tuple(block for block in _OPEN.get() if block is not self))  # a generator may end in any order
+        try:
+            if mark is not None and failed:
+                marks.drop(mark)
+            elif mark is not None:
+                marks.end(mark, stage.inner_spans if self._inner else stage.spans)
+        finally:  # the mark may be the first to be told of an error on the device
+            with marks.lock:
+                on_device, inner = mark is not None, self._inner
+                stage.close(start_ns, end_ns, failed=failed, asked=self._asked, on_device=on_device, inner=inner)
+
+
+_OPEN: Final[ContextVar[tuple[_Block, ...]]] = ContextVar("open stages", default=())
+"""The blocks that this thread or task is in, or was in when it was begun: those have no start when they have ended."""
+
+
+class StageTimer:
+    """Times the stages of a pipeline on the device and by the host clock, while neither waits for the other.
+
+    ::
+
+        timer = StageTimer()
+        for frame in frames:
+            with timer.stage("detect"):
+                boxes = detector(batch)
+            with timer.stage("draw", device=False):
+                draw(frame, boxes)
+        print(timer.table())
+
+    Stages may be nested, threads may share a timer, and memory is bounded however long the loop. Under CUDA graph
+    capture no marks are set. While one thread captures and others measure, capture with the ``capture_error_mode``
+    "thread_local": with CUDA's default the capture breaks when any thread asks for the state of an event.
+
+    Args:
+        device: the CUDA device whose streams are marked; "cpu" for the host clock alone. None is the device that is
+            current when a block begins, once torch has opened CUDA: a timer does not do so for work on the CPU. Work on
+            a device that is not made current needs a timer with its name.
+    """
+
+    __slots__ = ("__weakref__", "_marks", "_stages")
+
+    def __init__(self, device: torch.device | str | None = None) -> None:
+        wanted = torch.device("cuda" if device is None else device)
+        if wanted.type not in ("cuda", "cpu"):
+            raise BadRequest(f"stages are timed on CUDA devices, not on {wanted}", "device='cpu' takes the host clock")
+        if device is not None and wanted.type == "cuda":
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+            if wanted.index is not None and wanted.index >= torch.cuda.device_count():
+                raise BadRequest(f"there is no device {wanted}", f"torch sees {torch.cuda.device_count()}")
+        self._marks = Marks(enabled=wanted.type == "cuda", index=wanted.index)
+        self._stages = _Stages()
+
+    def stage(self, name: str, *, device: bool = True) -> AbstractContextManager[None]:
+        """Return a context manager that times its block as one of that stage.
+
+        An exception goes through unchanged, and the block is counted as failed. The marks are set on the streams that
+        are current at the block's begin and at its end. Where those differ, the span is from when the first stream
+        comes to its mark until the second comes to its own: below zero, where nothing makes the second wait.
+
+        Args:
+            name: of the stage.
+            device: whether device work is timed too. False sets no marks, for work of the host.
+        """
+        return _Block(self._stages, self._marks, name, device)
+
+    def finish(self) -> None:
+        """Wait until the device has done all blocks that have ended."""
+        self._marks.wait()
+        self._marks.collect()
+
+    def stages(self) -> tuple[StageTime, ...]:
+        """Return what is known so far, in order of first use, without waiting for the device."""
+        self._marks.collect()
+        with self._marks.lock:
+            stages = tuple(self._stages.values())
+            first_ns = min((stage.first_ns for stage in stages), default=0)
+            last_ns = max((stage.last_ns for stage in stages), default=0)
+            return tuple(stage.line(max(last_ns, self._marks.done_ns()) - first_ns) for stage in stages)
+
+    def table(self) -> pd.DataFrame:
+        """Wait for the device, and return ``StageTime`` as a table: one line per stage, in order of first use."""
+        import pandas as pd  # here, because importing the timer must stay light
+
+        self.finish()
+        lines = self.stages()
+        cells = {name: [getattr(line, name) for line in lines] for name in COLUMNS}
+        return pd.DataFrame({name: pd.Series(cells[name], dtype=kind) for name, kind in COLUMNS.items()})
+
+    def reset(self) -> None:
+        """Forget all that was measured, warm-up say. A block that is open now is forgotten too."""
+        with self._marks.lock:
+            self._stages.clear()
+            self._marks.reset()

@@ -1,0 +1,186 @@
+"""The CPU: host clock, resident memory, and a real ceiling on the address space."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any, Final, cast
+
+import psutil
+import torch
+
+from tputfind.errors import BadRequest
+from tputfind.record.record import Environment
+from tputfind.worker.devices.host import software
+from tputfind.worker.devices.protocol import MemoryUse
+
+_ROOM_BYTES: Final = 2**23
+_SHORT_BYTES: Final = 64 * 2**20
+
+
+class HostStopwatch:
+    """Marks taken with ``perf_counter_ns``: on the CPU the work is done when the call returns."""
+
+    def __init__(self) -> None:
+        self._marks_ns: list[int] = []
+
+    def mark(self) -> None:
+        """Mark this moment."""
+        self._marks_ns.append(perf_counter_ns())
+
+    def spans_ms(self) -> list[float]:
+        """Return the milliseconds between consecutive marks."""
+        return [(late - early) / 1e6 for early, late in pairwise(self._marks_ns)]
+
+
+def _room_for_objects() -> list[bytes]:
+    """Return what keeps room for Python's small objects in the idle process while it is held.
+
+    Python takes memory for them by the mebibyte, so that it would be a matter of luck how much of a limit they take.
+    One object in every 64 KiB keeps the rest, which is free, from being given back.
+    """
+    each, kept = 512, 2**16
+    return [bytes(each - 40) for _ in range(_ROOM_BYTES // each)][:: kept // each]
+
+
+class Cpu:
+    """The processor that the children run on.
+
+    Memory is the address space beyond that of the idle process, limited by ``RLIMIT_AS``. Without a limit from the
+    user it is what the machine has available, so that the kernel need not kill anything.
+    """
+
+    torch_device = torch.device("cpu")
+    slows_first_step = False
+
+    def __init__(self) -> None:
+        self.under_a_ceiling = False
+        self._short_from_bytes = 0
+        torch.ones(2**20).add_(1)  # starts torch's threads, whose stacks belong to the idle process
+        self._room = _room_for_objects()
+        self._idle_resident_bytes = _status_bytes("VmRSS")
+        self._idle_address_bytes = _status_bytes("VmSize")
+        self._starting_peak_bytes = _status_bytes("VmPeak") or 0
+
+    def environment(self) -> Environment:
+        """Describe the processor."""
+        fields = software()
+        total, available = _memory()
+        return Environment(
+            device="cpu",
+            device_name=str(fields["cpu_name"]),
+            memory_total_bytes=total,
+            memory_free_bytes=available,
+            **cast("Any", fields),
+        )
+
+    def choose_allocator(self, name: str | None) -> None:
+        """There is nothing to choose."""
+        if name is not None:
+            raise BadRequest(f"--allocator {name}: only CUDA's memory has segments to choose")
+
+    def refusal(self, dtype: str) -> str | None:
+        """Only TF32 is a GPU's own format."""
+        return "TF32 is a format of NVIDIA GPUs" if dtype == "tf32" else None
+
+    def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:  # noqa: ARG002  # exact anyway
+        """Limit the address space to that of the idle process and ``limit_bytes``, or to what is available."""
+        if sys.platform != "linux":
+            if limit_bytes is not None:
+                raise BadRequest(f"--memory-limit on the CPU needs Linux: {sys.platform} does not enforce RLIMIT_AS")
+            return
+        limit_bytes = limit_bytes or _memory()[1]
+        ceiling = (self._idle_address_bytes or 0) + limit_bytes
+        self._short_from_bytes = ceiling - max(_SHORT_BYTES, limit_bytes // 10)
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (ceiling if hard < 0 else min(ceiling, hard), hard))
+        self.under_a_ceiling = True
+
+    def record_allocations(self) -> None:
+        """The C library does not tell what is asked of it."""
+
+    def trace(self, batch_size: int, *, complete: bool) -> None:
+        """Nothing is known."""
+
+    def first_step(self, step: Callable[[], object]) -> object:
+        """The ceiling is exact as it is."""
+        return step()
+
+    def check_limit(self) -> None:
+        """The kernel lets nothing past the ceiling."""
+
+    def lift_limit(self) -> None:
+        """Raise the soft limit to the hard one."""
+        if self.under_a_ceiling:
+            hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+            resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+
+    def memory_is_short(self) -> bool:
+        """Say whether the address space came near the ceiling. A request that was refused does not count to it."""
+        peak_bytes = _status_bytes("VmPeak")
+        return self.under_a_ceiling and peak_bytes is not None and peak_bytes > self._short_from_bytes
+
+    def stopwatch(self, marks: int) -> HostStopwatch:  # noqa: ARG002  # the list grows as it needs
+        """Return a stopwatch on the host clock."""
+        return HostStopwatch()
+
+    def usable(self) -> bool:
+        """A process that is there can compute."""
+        return True
+
+    def synchronize(self) -> None:
+        """Nothing is outstanding when a call has returned."""
+
+    def reset_memory_use(self) -> None:
+        """Set the high-water mark of resident memory to what is resident now (Linux: proc(5), clear_refs)."""
+        with suppress(OSError):  # without it the mark covers the whole process, which times one batch size only
+            Path("/proc/self/clear_refs").write_text("5")
+
+    def memory_use(self) -> MemoryUse:
+        """Return the peaks of resident memory and of address space, both beyond the idle process.
+
+        glibc maps more for the first block of a thread than it keeps, and Linux forgets no peak of address space: one
+        below what starting the threads took for a moment is not known.
+        """
+        address_bytes = _status_bytes("VmPeak") or 0
+        known = address_bytes > self._starting_peak_bytes
+        return MemoryUse(
+            peak_allocated_bytes=_beyond(_status_bytes("VmHWM"), self._idle_resident_bytes),
+            peak_reserved_bytes=_beyond(address_bytes, self._idle_address_bytes) if known else None,
+            allocator_retries=None,
+        )
+
+
+def _beyond(peak_bytes: int | None, idle_bytes: int | None) -> int | None:
+    return None if peak_bytes is None or idle_bytes is None else max(0, peak_bytes - idle_bytes)
+
+
+def _status_bytes(field: str) -> int | None:
+    """Return a field of /proc/self/status, or None where there is no such thing."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    sizes = (line.split() for line in lines if line.startswith(f"{field}:"))
+    return next((int(size[1]) * 1024 for size in sizes), None)
+
+
+def _memory() -> tuple[int, int]:
+    """Return total and available bytes of this machine, or of the control group that it is confined to."""
+    machine = psutil.virtual_memory()
+    total, available = machine.total, machine.available
+    for limit_file, usage_file in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            limit, usage = int(Path(limit_file).read_text()), int(Path(usage_file).read_text())
+        except (OSError, ValueError):  # no control group, or "max": not confined
+            continue
+        total, available = min(total, limit), min(available, max(0, limit - usage))
+    return total, available

@@ -1,0 +1,262 @@
+"""CUDA: events on the stream, the caching allocator's counters, and its limit as the memory ceiling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Final, cast
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from tputfind.errors import BadRequest
+from tputfind.record.record import Environment
+from tputfind.record.trace import Trace
+from tputfind.units import format_bytes
+from tputfind.worker.devices.cuda_allocator import (
+    Recorder,
+    allocator_conf,
+    apply_conf,
+    is_expandable,
+    once_before_every_module,
+    with_segments,
+)
+from tputfind.worker.devices.host import software
+from tputfind.worker.devices.protocol import MemoryUse
+
+_TF32_CAPABILITY: Final = (8, 0)
+_SHORT_BYTES: Final = 256 * 2**20
+
+
+class EventStopwatch:
+    """Marks recorded as CUDA events on the current stream: recording one makes neither host nor device wait.
+
+    Spans are taken between neighbours, because ``elapsed_time`` returns a float32 of milliseconds, which over a whole
+    window would be good to some microseconds only.
+    """
+
+    def __init__(self, marks: int) -> None:
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(marks)]  # type: ignore[no-untyped-call]
+        self._marked = 0
+        for event in self._events:  # torch makes an event at its first record, and that takes device memory
+            event.record()
+
+    def mark(self) -> None:
+        """Record the next event."""
+        self._events[self._marked].record()
+        self._marked += 1
+
+    def spans_ms(self) -> list[float]:
+        """Wait for the last event and return the milliseconds between consecutive ones."""
+        events = self._events[: self._marked]
+        events[-1].synchronize()
+        return [early.elapsed_time(late) for early, late in pairwise(events)]
+
+
+class Cuda:
+    """One NVIDIA GPU (or AMD GPU under ROCm, which is untested)."""
+
+    under_a_ceiling = False
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._limit_bytes: int | None = None
+        self._by_module = True
+        self._outside_before_bytes: int | None = None
+        self._conf = allocator_conf()
+        self._recorder: Recorder | None = None
+        self.torch_device = torch.device("cuda", index)
+
+    def environment(self) -> Environment:
+        """Describe the GPU."""
+        properties = torch.cuda.get_device_properties(self._index)
+        free, total = torch.cuda.mem_get_info(self._index)
+        fields = software()
+        cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+        return Environment(
+            device=str(self.torch_device),
+            device_name=properties.name,
+            device_uuid=f"GPU-{properties.uuid}",
+            memory_total_bytes=total,
+            memory_free_bytes=free,
+            compute_capability=f"{properties.major}.{properties.minor}",
+            driver=_driver_version(),
+            cuda=torch.version.cuda or torch.version.hip,
+            cudnn=None if cudnn is None else str(cudnn),
+            allocator_conf=self._conf,
+            **cast("Any", fields),
+        )
+
+    def choose_allocator(self, name: str | None) -> None:
+        """Work with native or expandable segments, whatever the environment says of them."""
+        if name is not None:
+            self._conf = with_segments(self._conf, expandable=name == "expandable")
+            apply_conf(self._conf)
+
+    def refusal(self, dtype: str) -> str | None:
+        """TF32 and bfloat16 arithmetic came with compute capability 8.0."""
+        capability = torch.cuda.get_device_capability(self._index)
+        if dtype in ("tf32", "bf16", "amp-bf16") and torch.version.hip is None and capability < _TF32_CAPABILITY:
+            return f"it needs compute capability 8.0, and this device has {capability[0]}.{capability[1]}"
+        return None
+
+    @property
+    def slows_first_step(self) -> bool:
+        """Under a limit it is watched."""
+        return self._limit_bytes is not None and self._by_module
+
+    def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:
+        """Make the device current, note what others hold, give the allocator what the context leaves of the limit."""
+        self._limit_bytes = limit_bytes
+        self._by_module = by_module
+        self._outside_before_bytes = self._used_bytes()
+        if limit_bytes is not None and self._outside_before_bytes is None:
+            raise BadRequest("--memory-limit: NVML does not answer, so what the context takes of it is not known")
+        torch.cuda.set_device(self._index)
+        torch.cuda.synchronize(self._index)
+        if limit_bytes is not None:
+            self._give_allocator_the_rest()
+
+    def record_allocations(self) -> None:
+        """Keep the allocator's history, and what the first step loads beside it."""
+        expandable = is_expandable(self._conf)
+        if self._outside_before_bytes is None or expandable is None:
+            return
+        self._recorder = recorder = Recorder(self._index, expandable=expandable)
+        recorder.outside(self._outside_bytes())
+        if self._limit_bytes is None and self._by_module:
+            once_before_every_module(lambda: recorder.outside(self._outside_bytes()))
+
+    def trace(self, batch_size: int, *, complete: bool) -> Trace | None:
+        """Return what was asked of the allocator, and what the process held beside it."""
+        if self._recorder is None or not self.usable():
+            return None
+        outside_bytes = self._outside_bytes()
+        if complete:
+            self._recorder.outside(outside_bytes)
+        left_bytes = torch.cuda.mem_get_info(self._index)[0] + torch.cuda.memory_reserved(self._index)
+        memory_bytes = self._limit_bytes or left_bytes + outside_bytes
+        capped = self._limit_bytes is not None
+        return self._recorder.trace(batch_size, memory_bytes, capped=capped, complete=complete)
+
+    def first_step(self, step: Callable[[], object]) -> object:
+        """Before and after every module of it, take what was loaded from the allocator's share of a limit.
+
+        Kernels and library handles load as they are first used, outside the allocator, and on a card of that size they
+        would find it full: there is no trying again for them.
+        """
+        if not self.slows_first_step:
+            return step()
+
+        def adjust(*_: object) -> None:
+            if not torch.compiler.is_compiling():
+                self._give_allocator_the_rest()
+
+        hooks = [register_module_forward_pre_hook(adjust), register_module_forward_hook(adjust)]
+        try:
+            output = step()
+            self.synchronize()
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self._give_allocator_the_rest()
+        return output
+
+    def check_limit(self) -> None:
+        """Raise where context, libraries and the allocator together passed the limit in later steps."""
+        if self._limit_bytes is not None:
+            if not self._by_module:  # nothing was taken off the allocator's share as it was loaded: let it give back
+                torch.cuda.synchronize(self._index)
+                torch.cuda.empty_cache()
+            self._give_allocator_the_rest()
+
+    def lift_limit(self) -> None:
+        """The limit binds the device's memory only, which no report needs."""
+
+    def memory_is_short(self) -> bool:
+        """Say whether the device, or the limit, has too little left for a library's handle and its kernels."""
+        try:
+            left = torch.cuda.mem_get_info(self._index)[0]
+            if self._limit_bytes is not None:
+                used = self._outside_bytes() + torch.cuda.memory_reserved(self._index)
+                left = min(left, self._limit_bytes - used)
+        except RuntimeError:  # the context is past use
+            return False
+        return left < _SHORT_BYTES
+
+    def stopwatch(self, marks: int) -> EventStopwatch:
+        """Return a stopwatch of CUDA events."""
+        return EventStopwatch(marks)
+
+    def usable(self) -> bool:
+        """After an illegal access or a failed assertion every call of this process fails."""
+        try:
+            torch.cuda.synchronize(self._index)
+        except RuntimeError:
+            return False
+        return True
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        torch.cuda.synchronize(self._index)
+
+    def reset_memory_use(self) -> None:
+        """Return cached memory to the device and start the allocator's counters anew."""
+        torch.cuda.synchronize(self._index)
+        torch.cuda.empty_cache()
+        if self._recorder is not None:
+            self._recorder.reset()
+        torch.cuda.reset_peak_memory_stats(self._index)
+        torch.cuda.reset_accumulated_memory_stats(self._index)
+
+    def memory_use(self) -> MemoryUse:
+        """Return the allocator's peaks: memory of live tensors, and memory taken from the device."""
+        return MemoryUse(
+            peak_allocated_bytes=torch.cuda.max_memory_allocated(self._index),
+            peak_reserved_bytes=torch.cuda.max_memory_reserved(self._index),
+            allocator_retries=torch.cuda.memory_stats(self._index).get("num_alloc_retries", 0),
+        )
+
+    def _used_bytes(self) -> int | None:
+        """Return what is used of the device; NVML tells that without a context, or not at all."""
+        try:
+            return torch.cuda.device_memory_used(self._index)
+        except Exception:  # ImportError, or whatever NVML raises where the driver's library is missing
+            return None
+
+    def _outside_bytes(self) -> int:
+        """Return what this process holds of the device beside the allocator: context, kernels, library handles."""
+        used = self._used_bytes()
+        if used is None or self._outside_before_bytes is None:
+            if self._limit_bytes is not None:
+                raise RuntimeError("NVML does not answer any more, so what counts against --memory-limit is not known")
+            return 0
+        return max(0, used - self._outside_before_bytes - torch.cuda.memory_reserved(self._index))
+
+    def _give_allocator_the_rest(self) -> None:
+        assert self._limit_bytes is not None
+        outside, reserved = self._outside_bytes(), torch.cuda.memory_reserved(self._index)
+        if self._recorder is not None:
+            self._recorder.outside(outside)
+        if outside + reserved > self._limit_bytes:
+            raise torch.OutOfMemoryError(
+                f"out of memory: context and libraries take {format_bytes(outside)} beside {format_bytes(reserved)} "
+                f"of tensors, of the limit of {format_bytes(self._limit_bytes)}"
+            )
+        share = (self._limit_bytes - outside) / torch.cuda.get_device_properties(self._index).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, share), self._index)
+
+
+def _driver_version() -> str | None:
+    """Return the version of NVIDIA's driver, or None where NVML is not there."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # ImportError, or whatever NVML raises where the driver's library is missing
+        return None
+    try:
+        version = pynvml.nvmlSystemGetDriverVersion()
+        return version.decode() if isinstance(version, bytes) else str(version)
+    finally:
+        pynvml.nvmlShutdown()

@@ -1,0 +1,349 @@
+"""The life of one child process: one question, its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
+from time import perf_counter
+from typing import Final, NamedTuple
+
+import msgspec
+import torch
+
+from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, TputfindError
+from tputfind.processes.failures import Circumstances, Passed, of_exception
+from tputfind.processes.messages import (
+    Inspect,
+    Inspection,
+    ListDevices,
+    ListModels,
+    Question,
+    Refusal,
+    Reply,
+    TimeBatches,
+    Timed,
+    TimeMethods,
+    TimePipeline,
+    TraceOnFake,
+    TryBatch,
+)
+from tputfind.record.record import Environment, Failure, OutputCheck, Row, Timing, Trial
+from tputfind.record.spec import Spec
+from tputfind.record.trace import Trace
+from tputfind.units import format_bytes
+from tputfind.worker.clocks import failure_of, time_methods
+from tputfind.worker.devices import all_devices, open_device
+from tputfind.worker.devices.protocol import Device, Stopwatch
+from tputfind.worker.inputs import drawn_of, shape_text
+from tputfind.worker.models import find_model, named_models, slow_imports
+from tputfind.worker.models.source import Source
+from tputfind.worker.modes.compile import check_still, use_cache_of
+from tputfind.worker.output_check import check_output
+from tputfind.worker.pipeline import time_pipeline
+from tputfind.worker.timing import Announce, Listener, Windows, Work, most_marks, plan_of, time_windows, try_steps
+from tputfind.worker.transfer import LEAD_IN, Transfer
+from tputfind.worker.workload import Batch, Workload, gradients
+
+_CHECK_STEPS: Final = 10
+"""Checking the outputs takes less time than this many steps."""
+
+
+def answer(question: bytes, send: Callable[[bytes], None]) -> None:
+    """Answer one question from the parent, message by message.
+
+    Args:
+        question: a ``messages.Question`` as JSON.
+        send: takes each ``messages.Reply`` as JSON.
+    """
+
+    def say(reply: Reply) -> None:
+        send(msgspec.json.encode(reply))
+
+    listener = _Told(say)
+    try:
+        for said in _answers(msgspec.json.decode(question, type=Question), listener):
+            say(_answer(said))
+        say(Reply(done=True))
+    except TputfindError as error:
+        refusal = Refusal(error=type(error).__name__, message=error.message, hint=error.hint, traceback=error.traceback)
+        say(Reply(refusal=refusal))
+
+
+def _answer(said: msgspec.Struct) -> Reply:
+    return Reply(answer=msgspec.Raw(msgspec.json.encode(said)))
+
+
+class _Told:
+    """Tells the parent what happens between answers."""
+
+    def __init__(self, say: Callable[[Reply], None]) -> None:
+        self._say = say
+
+    def busy(self, seconds: float) -> None:
+        self._say(Reply(busy_s=seconds))
+
+    def window(self, *, begins: bool) -> None:
+        self._say(_answer(Timed(window="begins" if begins else "ended")))
+
+
+def _answers(question: Question, listener: Listener) -> Iterator[msgspec.Struct]:
+    match question:
+        case Inspect(spec):
+            yield _inspect(spec)
+        case TryBatch():
+            yield _try_batch(question, listener.busy)
+        case TimeBatches():
+            yield from _time_batches(question, listener)
+        case TimeMethods():
+            yield from time_methods(question, listener.busy)
+        case TimePipeline():
+            yield from time_pipeline(question, listener.busy)
+        case TraceOnFake(spec, batch_size):
+            from tputfind.worker.fake_trace import fake_trace  # slow to import, and seldom asked for
+
+            yield fake_trace(spec, batch_size)
+        case ListModels(zoo):
+            yield from named_models(zoo)
+        case ListDevices():
+            yield from (device.environment() for device in all_devices())
+
+
+def _inspect(spec: Spec) -> Inspection:
+    """Find out whether the spec can be measured here, before anything is; a factory is called, a known model is not."""
+    device = _opened(spec)
+    refusal = device.refusal(spec.dtype)
+    if refusal is not None:
+        raise NoSuchDevice(f"{device.torch_device} cannot do --dtype {spec.dtype}: {refusal}")
+    if spec.transfer != "none" and device.torch_device.type != "cuda":
+        raise BadRequest(
+            f"--transfer {spec.transfer}: on {device.torch_device} nothing is copied between host and device"
+        )
+    environment = device.environment()
+    total = environment.memory_total_bytes
+    if spec.mode == "cudagraph" and device.torch_device.type != "cuda":
+        raise BadRequest(f"--mode cudagraph: {device.torch_device} has no CUDA graphs")
+    if spec.memory_limit_bytes is not None and total is not None and spec.memory_limit_bytes > total:
+        raise BadRequest(f"--memory-limit is more than the {format_bytes(total)} that {environment.device} has")
+    try:
+        return _looked_at(spec, environment, device.torch_device.type)
+    except TputfindError:
+        raise
+    except BaseException as error:  # the user's file and factory can raise anything
+        failure = of_exception(error, Circumstances())
+        raise ModelFailed(f"{spec.model} cannot be built: {failure.message}", "", failure.traceback) from None
+
+
+def _looked_at(spec: Spec, environment: Environment, device_type: str) -> Inspection:
+    """Return what is known of a model beforehand, or find out by building it on the CPU."""
+    source = find_model(spec)
+    unfit = source.unfit(device_type)
+    if unfit:
+        raise NoSuchDevice(f"{spec.model}: {unfit}")
+    parameters, inputs = source.parameters, source.inputs
+    if parameters is None or inputs is None or spec.weights is not None or spec.phase == "train":
+        workload = Workload(spec, torch.device("cpu"))
+        parameters = parameters or workload.parameters or None  # those of int8 and of frozen programs are not counted
+        shape = workload.input_shape()
+    else:
+        shape = shape_text([drawn.sample_shape for drawn in drawn_of(inputs)])
+    return Inspection(
+        environment=environment,
+        input_shape=shape,
+        parameters=parameters,
+        source_sha256=_fingerprint(source),
+        imports=slow_imports(),
+        caveats=source.caveats,
+    )
+
+
+def _fingerprint(source: Source) -> str | None:
+    """Return the SHA-256 of what the model is made of, as far as it lies outside of packages."""
+    held = (b"" if source.path is None else source.path.read_bytes()) + source.made_of.encode()
+    return sha256(held).hexdigest() if held else None
+
+
+def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
+    limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
+    trial = Trial(batch_size=asked.batch_size, steps=asked.steps, memory_limit_bytes=limit_bytes)
+    device = _opened(asked.spec)
+    loaded: _Loaded | None = None
+    try:
+        device.limit_memory(limit_bytes, by_module=asked.spec.mode == "eager")
+        device.record_allocations()
+        workload = Workload(asked.spec, device.torch_device)
+        with gradients(asked.spec.phase):
+            loaded = _load(asked.spec, device, workload, asked.batch_size)
+            step_ms = try_steps(device, loaded.work.step, asked.steps, announce)
+        check_still(loaded.batch.compiled)
+        device.check_limit()
+        used, trace = device.memory_use(), _trace(device, asked.batch_size, complete=True)
+        device.lift_limit()
+        _check_samples(loaded)
+    except TputfindError:
+        raise
+    except BaseException as error:  # a model can raise anything, sys.exit too; the classifier says what
+        failure = failure_of(error, device, asked.batch_size, asked.passed)
+        trace = _trace(device, asked.batch_size, complete=False)
+        if loaded is not None:
+            _check_samples(loaded, failed=True)
+        return msgspec.structs.replace(trial, failure=failure, trace=trace)
+    return msgspec.structs.replace(
+        trial,
+        step_ms=step_ms,
+        compiled=loaded.batch.compiled,
+        peak_allocated_bytes=used.peak_allocated_bytes,
+        peak_reserved_bytes=used.peak_reserved_bytes,
+        trace=trace,
+    )
+
+
+def _check_samples(loaded: _Loaded, *, failed: bool = False) -> None:
+    """Make sure that every batch holds as many samples as it is said to; see ``Workload.check_samples``.
+
+    It takes two small batches of the user's callable. Where there is no memory for them, nothing is said; nor where the
+    step ``failed`` and so does the callable: the first failure is told.
+    """
+    try:
+        for batch in loaded.batches:
+            loaded.workload.check_samples(batch)
+    except TputfindError:
+        raise
+    except BaseException as error:  # the user's callable can raise anything
+        if not failed and of_exception(error, Circumstances(loaded.batch.size)).kind != "out_of_memory":
+            raise
+
+
+def _trace(device: Device, batch_size: int, *, complete: bool) -> Trace | None:
+    """Return what was asked of the allocator; a trial is not lost where that cannot be had."""
+    try:
+        return device.trace(batch_size, complete=complete)
+    except Exception:  # whatever torch raises of its private history, or a device that is past use
+        return None
+
+
+def _time_batches(asked: TimeBatches, listener: Listener) -> Iterator[Timed]:
+    device = _opened(asked.spec)
+    workload: Workload | None = None
+    passed = asked.passed
+    for batch_size in asked.batch_sizes:
+        start = perf_counter()
+        try:
+            if workload is None:
+                limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
+                device.limit_memory(limit_bytes, by_module=asked.spec.mode == "eager")
+                workload = Workload(asked.spec, device.torch_device)
+            row = _time_batch(asked, device, workload, batch_size, listener)
+        except TputfindError:
+            raise
+        except BaseException as error:  # as above
+            row = Row(batch_size=batch_size, failure=failure_of(error, device, batch_size, passed))
+        yield Timed(row=msgspec.structs.replace(row, seconds=perf_counter() - start))
+        if row.failure is not None or not device.usable() or asked.spec.mode != "eager":
+            return  # what was compiled or captured for one batch size stays, and would stand beside that of the next
+        passed = Passed(batch_size, row.peak_reserved_bytes)
+
+
+def _time_batch(asked: TimeBatches, device: Device, workload: Workload, batch_size: int, listener: Listener) -> Row:
+    spec = asked.spec
+    with gradients(spec.phase):
+        loaded = _load(spec, device, workload, batch_size)
+        plan = plan_of(spec, asked.number)
+        try:
+            windows = time_windows(device, loaded.work, loaded.stopwatch, plan, listener)
+            check_still(loaded.batch.compiled)
+            device.check_limit()
+        except BaseException:
+            _check_samples(loaded, failed=True)
+            raise
+        used = device.memory_use()
+        timing = _timing(spec, device, windows, loaded)
+        _check_samples(loaded)
+        listener.busy(_CHECK_STEPS * max(windows.latency_ms) / 1000)
+        output = _check(spec, device, workload, loaded.batch) if asked.number == 0 else None
+    if isinstance(output, Failure):
+        return Row(batch_size=batch_size, failure=output)
+    return Row(
+        batch_size=batch_size,
+        timings=(timing,),
+        peak_allocated_bytes=used.peak_allocated_bytes,
+        peak_reserved_bytes=used.peak_reserved_bytes,
+        allocator_retries=used.allocator_retries,
+        output=output,
+    )
+
+
+def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded) -> Timing:
+    """Return what was timed, with the copies by themselves, which are timed here."""
+    warm_up = windows.warm_up
+    copies_ms = (None, None) if loaded.transfer is None else loaded.transfer.copies_ms(device)
+    # On the CPU the call is the work, and a gradient scaler waits for it: there is no submitting it apart.
+    enqueue_ms = [] if spec.scales_gradients or device.torch_device.type == "cpu" else windows.enqueue_ms
+    no_first = spec.scales_gradients or spec.mode != "eager" or device.slows_first_step
+    return Timing(
+        device_ms=_to_nanoseconds(windows.device_ms),
+        latency_ms=_to_nanoseconds(windows.latency_ms),
+        enqueue_ms=_to_nanoseconds(enqueue_ms),
+        first_step_ms=None if no_first else warm_up.first_step_ms,
+        warmup_steps=warm_up.steps,
+        warmup_s=warm_up.seconds,
+        steady=warm_up.steady,
+        copy_in_ms=copies_ms[0],
+        copy_out_ms=copies_ms[1],
+        compiled=loaded.batch.compiled,
+    )
+
+
+def _to_nanoseconds(spans_ms: Sequence[float]) -> tuple[float, ...]:
+    """Round milliseconds to what the clocks resolve; more digits would only make records longer."""
+    return tuple(round(span, 6) for span in spans_ms)
+
+
+def _check(spec: Spec, device: Device, workload: Workload, batch: Batch) -> OutputCheck | Failure:
+    """Check the outputs, after everything was measured; what keeps the check from running is no failure of the row."""
+    try:
+        if spec.phase == "train":
+            return workload.check_training(batch)
+        return check_output(batch, spec.dtype, max(2, spec.granularity))
+    except Exception as error:  # the model in a batch that it may not be made for, or memory that is all in use
+        failure = of_exception(error, Circumstances(batch.size, None, device.under_a_ceiling))
+        why = "no memory was left for it" if failure.kind == "out_of_memory" else f"the check failed: {failure.message}"
+        return OutputCheck(result="unchecked", remark=why)
+
+
+class _Loaded(NamedTuple):
+    workload: Workload
+    stopwatch: Stopwatch
+    batches: list[Batch]
+    work: Work
+    transfer: Transfer | None
+
+    @property
+    def batch(self) -> Batch:
+        """The batch, or one of those that take turns."""
+        return self.batches[0]
+
+
+def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _Loaded:
+    """Put on the device all that timing a batch size takes, events included.
+
+    A trial does the same as a row, since near the edge a few MiB decide.
+    """
+    device.reset_memory_use()
+    if spec.mode == "compile":
+        use_cache_of(batch_size)
+    stopwatch = device.stopwatch(most_marks(spec))
+    if spec.transfer == "none":
+        transfer = None
+        batches = [workload.batch(batch_size)]
+        work = Work(batches[0], batches[0])
+    else:
+        transfer = Transfer(lambda: workload.batch(batch_size), back=spec.transfer == "both")
+        batches, work = transfer.batches, Work(transfer.step, transfer.single, LEAD_IN)
+    device.check_limit()
+    return _Loaded(workload, stopwatch, batches, work, transfer)
+
+
+def _opened(spec: Spec) -> Device:
+    device = open_device(spec.device)
+    device.choose_allocator(spec.allocator)
+    return device

@@ -1,0 +1,67 @@
+"""From the name a user writes to a module and the inputs it takes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.machinery import PathFinder
+from typing import Final
+
+from tputfind.errors import BadRequest
+from tputfind.processes.messages import NamedModel, Zoo
+from tputfind.record.spec import Spec
+from tputfind.worker.models import factory, huggingface, saved, timm_models, torchvision_models
+from tputfind.worker.models.source import Source
+
+_SLOW_IMPORTS: Final = "torchvision", "timm", "transformers"
+_FINDERS: Final = {
+    "torchvision": torchvision_models.find,
+    "timm": timm_models.find,
+    "hf": huggingface.find,
+    "file": saved.find,
+    "factory": factory.find,
+}
+_PATH: Final = list(sys.path)
+"""As of the server, which imports this package before it forks."""
+
+
+def find_model(spec: Spec) -> Source:
+    """Return the source of the model that the spec names.
+
+    Raises:
+        UnknownModel: there is no such model, file, package or factory.
+        BadRequest: the input's shape is neither known nor given, or is none for the model.
+        Exception: whatever the user's file or package raises while it is imported.
+    """
+    if spec.sequence_length is not None and spec.source != "hf":
+        raise BadRequest(f"--sequence-length is for hf: models; {spec.model} is given the shape of a sample")
+    return _FINDERS[spec.source](spec)
+
+
+def named_models(of: Zoo) -> Iterator[NamedModel]:
+    """Yield the models of a zoo that can be named.
+
+    Raises:
+        UnknownModel: it is not installed.
+    """
+    lists = {
+        "torchvision": torchvision_models.named_models,
+        "timm": timm_models.named_models,
+        "hf": huggingface.named_models,
+    }
+    return lists[of]()
+
+
+def slow_imports() -> tuple[str, ...]:
+    """Return the packages that a model has imported and the server had better import once, for every process to come.
+
+    Beside the model's file may lie another of that name (a clone of its source, say): that one is the model's own.
+    """
+
+    def the_servers(name: str) -> bool:
+        about = PathFinder.find_spec(name, _PATH)
+        return about is not None and about.origin == getattr(sys.modules.get(name), "__file__", None)
+
+    own = [name for name in sys.modules if name.startswith("transformers.models.") and ".modeling_" in name]
+    slow = [name for name in (*_SLOW_IMPORTS, *own) if name in sys.modules]
+    return tuple(name for name in slow if the_servers(name.partition(".")[0]))

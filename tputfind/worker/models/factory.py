@@ -1,0 +1,88 @@
+"""Models of the user's own: ``file.py:factory`` and ``package.module:factory``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+
+from torch import nn
+
+from tputfind.errors import BadRequest, UnknownModel
+from tputfind.record.spec import Spec
+from tputfind.units import shortened
+from tputfind.worker.inputs import Call, Inputs
+from tputfind.worker.models.given import given_inputs
+from tputfind.worker.models.source import LONGEST_PATH, Source, found
+
+
+def find(spec: Spec) -> Source:
+    """Return the source of the model that a factory makes; errors as for ``find_model``."""
+    if spec.weights is not None:
+        raise BadRequest(f"--weights: {spec.model} is a factory, which loads its weights itself")
+    home, _, attribute = spec.model.rpartition(":")
+    module = _import_file(Path(home)) if home.endswith(".py") else _import_package(home)
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        what = "has no" if factory is None else "holds something that cannot be called under"
+        callables = [name for name, value in vars(module).items() if callable(value)]
+        near = get_close_matches(attribute, callables, n=3)
+        raise UnknownModel(
+            f"{home} {what} {shortened(attribute)!r}", f"did you mean {' or '.join(near)}?" if near else ""
+        )
+    inputs = given_inputs(spec)
+
+    def build() -> tuple[nn.Module, Inputs]:
+        return _check_made(spec, factory(), inputs)
+
+    file = getattr(module, "__file__", None)
+    return Source(build, inputs, path=Path(file) if file else None)
+
+
+def _check_made(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module, Inputs]:
+    """Return what a factory made as a module and its inputs, or refuse it."""
+    if isinstance(made, nn.Module):
+        if inputs is None:
+            raise BadRequest(
+                f"{spec.model} returns a module and does not say what it takes",
+                "give the shape of one sample (--input-size 3x224x224) or --input, or return (module, batch -> inputs)",
+            )
+        return made, inputs
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module) and callable(made[1]):
+        if inputs is not None:
+            raise BadRequest(f"{spec.model} makes its own inputs: leave --input-size, --image-size and --input out")
+        return made
+    raise UnknownModel(
+        f"{spec.model} returned {type(made).__name__}, which is no module",
+        "return a torch.nn.Module, or a module and a callable batch -> inputs",
+    )
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not found(path.is_file):
+        raise UnknownModel(f"there is no file {shortened(str(path), LONGEST_PATH)}")
+    sys.path.insert(0, str(path.resolve().parent))
+    name = f"tputfind_model_{path.stem}"  # a file may be called torch.py
+    about = importlib.util.spec_from_file_location(name, path)
+    assert about is not None  # the name ends in .py
+    assert about.loader is not None
+    module = importlib.util.module_from_spec(about)
+    sys.modules[name] = module
+    about.loader.exec_module(module)
+    return module
+
+
+def _import_package(name: str) -> ModuleType:
+    sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # it is there, and imports something that is not
+        hint = "write file.py:factory or package.module:factory"
+        raise UnknownModel(f"there is no package or module {shortened(name)!r}", hint) from None
+    except (TypeError, ValueError):  # what importlib says to names such as "" and ".x"
+        raise UnknownModel(f"{shortened(name)!r} is no name of a package or module") from None

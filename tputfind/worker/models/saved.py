@@ -1,0 +1,166 @@
+"""Models in files: TorchScript (``.pt``, ``.pth``, ``.ts``) and programs of ``torch.export`` (``.pt2``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from tputfind.errors import BadRequest, UnknownModel
+from tputfind.processes.failures import said
+from tputfind.record.record import Notice
+from tputfind.record.spec import Spec
+from tputfind.units import shortened
+from tputfind.worker.inputs import Call, Drawn, Inputs, drawn_of, shape_text
+from tputfind.worker.models.checked import load_program, load_script
+from tputfind.worker.models.given import given_inputs
+from tputfind.worker.models.source import LONGEST_PATH, Source, found
+
+_EXPORTED: Final = ".pt2"
+
+
+def find(spec: Spec) -> Source:
+    """Return the source of a model in a file; errors as for ``find_model``."""
+    path = Path(spec.model)
+    if not found(path.is_file):
+        raise UnknownModel(f"there is no file {shortened(str(path), LONGEST_PATH)}")
+    if spec.weights is not None:
+        raise BadRequest(f"--weights: {path} holds its own")
+    if spec.phase == "train":
+        raise BadRequest(f"--phase train: {path} holds a program for inference", "a factory may return the module")
+    if spec.mode == "compile" and path.suffix != _EXPORTED:
+        raise BadRequest(f"--mode compile: {path} is TorchScript, which torch.compile does not take")
+    return _exported(spec, path) if path.suffix == _EXPORTED else _scripted(spec, path)
+
+
+def _scripted(spec: Spec, path: Path) -> Source:
+    inputs = given_inputs(spec)
+    if inputs is None:
+        raise BadRequest(f"{path} does not say what it takes", "give --input-size 3x224x224, or --input for each input")
+
+    def build() -> tuple[nn.Module, Inputs]:
+        try:
+            return load_script(path), inputs
+        except (RuntimeError, ValueError) as error:
+            hint = f"weights are given beside the name of their model: --weights {path}"
+            raise UnknownModel(f"{path} is no TorchScript: {said(error)}", hint) from None
+
+    return Source(build, inputs, path=path)
+
+
+def _exported(spec: Spec, path: Path) -> Source:
+    if given_inputs(spec) is not None:
+        raise BadRequest(f"{path} says itself what it takes: leave --input-size, --image-size and --input out")
+    try:
+        program = load_program(path)
+    except BadRequest:
+        raise
+    except Exception as error:  # torch raises whatever reading an archive brings about
+        raise UnknownModel(f"{path} holds no exported program: {said(error)}") from None
+    inputs = _inputs_of(program, path)
+    caveats = (*_of_axes(path, inputs), *_of_training(path, program))
+    return Source(lambda: (_Exported(program), inputs), inputs, path=path, caveats=caveats)
+
+
+def _of_axes(path: Path, inputs: Call) -> Iterator[Notice]:
+    """Notice of a batch that lies where it seldom does: the free length may be another one, such as that of a text."""
+    odd = [drawn for drawn in drawn_of(inputs) if drawn.axis not in (0, None)]
+    if odd:
+        yield Notice(
+            kind="batch_axis",
+            seen=f"the batch was taken to be axis {odd[0].axis} of samples of {shape_text([odd[0].sample_shape])}",
+            cause=f"that is the only length that {path} leaves free",
+            advice="if it is not the batch, export the program with the batch as the free length",
+        )
+
+
+def _of_training(path: Path, program: Any) -> Iterator[Notice]:
+    """Notice of a program that was exported in training mode, and stays in it."""
+    if any(_trains(node) for node in program.graph.nodes if node.op == "call_function"):
+        yield Notice(
+            kind="training_mode",
+            seen=f"{path} computes dropout, or the statistics of each batch",
+            cause="it was exported from a module in training mode",
+            advice="call eval() on the module before torch.export.export",
+        )
+
+
+def _trains(node: Any) -> bool:
+    """Whether an operator is told that it is in training, or to drop anything."""
+    schema = getattr(node.target, "_schema", None)
+    names = [argument.name for argument in schema.arguments] if schema is not None else []
+    told = dict(zip(names, node.args, strict=False)) | node.kwargs
+    return any(told.get(name) is True for name in ("train", "training")) or bool(told.get("dropout_p"))
+
+
+class _Exported(nn.Module):
+    """The module of an exported program, which cannot be switched to eval mode: it is in the one it was exported in."""
+
+    def __init__(self, program: Any) -> None:
+        super().__init__()
+        self.program = program.module()
+
+    def forward(self, *arguments: object, **keywords: object) -> object:
+        return self.program(*arguments, **keywords)
+
+    def train(self, mode: bool = True) -> _Exported:  # noqa: ARG002
+        return self
+
+    def to(self, *arguments: Any, **keywords: Any) -> _Exported:
+        """Convert and move as any module, and have tensors that the program makes on its way made there too."""
+        super().to(*arguments, **keywords)
+        for device in (value for value in arguments if isinstance(value, torch.device)):
+            for module in self.program.modules():
+                if isinstance(module, torch.fx.GraphModule):
+                    for node in module.graph.nodes:
+                        if "device" in node.kwargs:
+                            node.update_kwarg("device", device)
+                        elif node.target is torch.ops.aten.to.device:
+                            node.update_arg(1, device)
+                    module.recompile()
+        return self
+
+
+def _inputs_of(program: Any, path: Path) -> Call:
+    """Return the inputs that a program was exported with, the batch along the first axis that may have any length."""
+    placeholders = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    wanted = [placeholders.get(name) for name in program.graph_signature.user_inputs]
+    examples, structure = tree_flatten(program.example_inputs)
+    free = [length for value in wanted for length in _lengths(value) if not isinstance(length, int)]
+    if not free:
+        sizes = ", ".join("x".join(map(str, e.shape)) for e in examples if isinstance(e, torch.Tensor))
+        raise BadRequest(
+            f"{path} takes no batch but the one that it was exported with ({sizes})",
+            "export it with a free batch axis: dynamic_shapes={...: {0: torch.export.Dim.DYNAMIC}}",
+        )
+    if len(set(free)) > 1:
+        shapes = ", ".join("x".join(map(str, _lengths(value))) for value in wanted if isinstance(value, torch.Tensor))
+        raise BadRequest(
+            f"{path} leaves several lengths free, and does not say which is the batch ({shapes})",
+            "export it with the batch as the only free length",
+        )
+    drawn = [_drawn(value, example, free[0]) for value, example in zip(wanted, examples, strict=True)]
+    inputs: Call = tree_unflatten(drawn, structure)
+    return inputs
+
+
+def _lengths(value: object) -> list[Any]:
+    """Return the shape of a tensor, in which a length that is free is an expression, and no whole number."""
+    shape: Any = value.shape if isinstance(value, torch.Tensor) else ()
+    return [length.node.expr if isinstance(length, torch.SymInt) else int(length) for length in shape]
+
+
+def _drawn(value: object, example: object, batch: object) -> object:
+    """Return an input as it is drawn: numbers like the example's, of its shape but for the batch."""
+    if not isinstance(value, torch.Tensor) or not isinstance(example, torch.Tensor):
+        return example
+    axis = next((axis for axis, length in enumerate(_lengths(value)) if length == batch), None)
+    shape = tuple(length for place, length in enumerate(example.shape) if place != axis)
+    if example.is_floating_point():
+        return Drawn(shape, axis)
+    most = int(example.max()) if example.numel() else 1
+    return Drawn(shape, axis, example.dtype, below=max(2, most + 1))

@@ -1,0 +1,87 @@
+"""``timm:NAME``: the models of timm, at the size that their own configuration says."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any, Final
+
+from torch import nn
+
+from tputfind.errors import BadRequest, UnknownModel
+from tputfind.processes.messages import NamedModel
+from tputfind.record.spec import Spec
+from tputfind.units import shortened
+from tputfind.worker.inputs import Call, Drawn, Inputs
+from tputfind.worker.models.extras import imported
+from tputfind.worker.models.source import Source
+from tputfind.worker.models.weights import file_of, load
+
+PREFIX: Final = "timm:"
+
+
+def find(spec: Spec) -> Source:
+    """Return the source of a model of timm's; errors as for ``find_model``."""
+    timm = imported("timm", "timm")
+    name = spec.model.removeprefix(PREFIX)
+    if not timm.is_model(name):
+        near = get_close_matches(name.lower(), timm.list_models(), n=3)
+        hint = f"did you mean {' or '.join(PREFIX + one for one in near)}?" if near else "tputfind models 'timm:*'"
+        raise UnknownModel(f"timm has no model {shortened(name)!r}", hint)
+    if spec.inputs is not None:
+        raise BadRequest(f"--input: {spec.model} knows what it takes; --input-size gives a sample another size")
+    try:
+        own = timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        raise UnknownModel(f"timm: {error}", f"tputfind models 'timm:{name.partition('.')[0]}*'") from None
+    own_shape = tuple((own and own.input_size) or (3, 224, 224))
+    shape = _asked_shape(spec, own_shape)
+    file = file_of(spec)
+    if spec.weights not in (None, "DEFAULT") and file is None:
+        raise BadRequest(f"--weights: there is no file {spec.weights!r}; DEFAULT are those that timm names for {name}")
+
+    def build() -> tuple[nn.Module, Inputs]:
+        module = _created(timm, name, shape, own_shape, pretrained=spec.weights is not None and file is None)
+        if file is not None:
+            load(module, file, spec.model)
+        return module, inputs
+
+    inputs: Call = (Drawn(shape),), {}
+    return Source(build, inputs, path=file)
+
+
+def named_models() -> Iterator[NamedModel]:
+    """Yield the models that can be named, in alphabetical order; their parameters are not known unbuilt."""
+    timm = imported("timm", "timm")
+    for name in timm.list_models():
+        own = timm.get_pretrained_cfg(name)
+        shape = "x".join(map(str, own.input_size)) if own and own.input_size else ""
+        yield NamedModel(name=f"{PREFIX}{name}", family="timm", input_shape=shape)
+
+
+def _asked_shape(spec: Spec, own: tuple[int, ...]) -> tuple[int, ...]:
+    if spec.image_size is not None:
+        return own[0], spec.image_size, spec.image_size
+    if spec.input_size is not None and len(spec.input_size) != len(own):
+        raise BadRequest(f"--input-size: {spec.model} takes samples such as {'x'.join(map(str, own))}")
+    return spec.input_size or own
+
+
+def _created(timm: Any, name: str, shape: tuple[int, ...], own: tuple[int, ...], *, pretrained: bool) -> nn.Module:
+    """Create a model for samples of a shape; those that take any size have no argument that says which."""
+    channels: dict[str, Any] = {"in_chans": shape[0]} if shape[0] != own[0] else {}
+    size: dict[str, Any] = {"img_size": shape[1:]} if shape[1:] != own[1:] else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            created: nn.Module = timm.create_model(name, pretrained=pretrained, **channels, **size)
+        except TypeError as error:
+            if not size or "img_size" not in f"{error}":
+                raise
+            created = timm.create_model(name, pretrained=pretrained, **channels)
+        except (OSError, RuntimeError) as error:
+            if not pretrained:
+                raise
+            raise BadRequest(f"--weights DEFAULT: those of {name} cannot be had: {error}") from None
+    return created

@@ -1,0 +1,241 @@
+"""torchvision's models, as it builds them for its published weights: with random weights nothing is downloaded."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from torch import nn
+
+from tputfind.errors import BadRequest, UnknownModel
+from tputfind.processes.messages import NamedModel
+from tputfind.record.record import Notice
+from tputfind.record.spec import Spec
+from tputfind.units import shortened
+from tputfind.worker.inputs import Call, Drawn, Inputs, shape_text
+from tputfind.worker.models.checked import weights_only
+from tputfind.worker.models.source import LONGEST_PATH, Source, found
+from tputfind.worker.models.weights import file_of, load
+from tputfind.worker.patched import replaced
+
+FRAMES: Final = 16
+"""Of a clip: torchvision's video models were trained on so many, and some take no other number."""
+_SEGMENTED: Final = 520, 520
+"""The size that torchvision's segmentation models are evaluated at; their transforms resize and do not crop."""
+_FLOWN: Final = 520, 960
+"""The larger of the sizes that RAFT's weights are tested at, a frame of Sintel or FlyingThings in multiples of 8."""
+_DETECTED: Final = {"320_fpn": (320, 640), "ssd300": (300, 300), "ssdlite320": (320, 320)}
+"""Detectors resize what they get to a size of their own, by a part of the name; an image of that size they leave."""
+_DETECTED_ELSE: Final = 800, 1333
+_SIZED: Final = {"vit_": "image_size", "maxvit_": "input_size"}
+"""Builders that are fixed to one image size, and the argument that says which, by the start of the name."""
+
+
+class _Family(NamedTuple):
+    """One of torchvision's families: the module it lives in, how its models are called, what their builders want.
+
+    A sample has ``dimensions``, the channels in front; a model takes as many ``arguments`` of that shape.
+    """
+
+    module: str
+    dimensions: int = 3
+    arguments: int = 1
+    detects: bool = False
+    quantized: bool = False
+
+
+FAMILIES: Final = {
+    "classification": _Family(""),
+    "quantized": _Family("quantization", quantized=True),
+    "detection": _Family("detection", detects=True),
+    "segmentation": _Family("segmentation"),
+    "video": _Family("video", dimensions=4),
+    "optical flow": _Family("optical_flow", arguments=2),
+}
+
+
+def find(spec: Spec) -> Source:
+    """Return the source of a model of torchvision's; errors as for ``find_model``."""
+    from torchvision import models
+
+    names = {name: family for family in FAMILIES for name in _names(family)}
+    if spec.model not in names:
+        raise _unknown_name(spec.model, list(names))
+    family = FAMILIES[names[spec.model]]
+    if spec.phase == "train" and (family.detects or family.quantized):
+        why = "takes targets beside its images" if family.detects else "computes in int8"
+        raise BadRequest(f"--phase train: {spec.model} {why}", "a factory may return a model that makes its own loss")
+    file, weights = file_of(spec), _chosen_weights(spec)
+    published = weights or models.get_model_weights(spec.model).DEFAULT
+    own_shape = _own_shape(spec.model, names[spec.model], published)
+    shape = _asked_shape(spec, own_shape)
+    resized = _size_argument(spec.model, shape) if shape != own_shape else {}
+    if weights and resized:
+        raise BadRequest(f"--weights {spec.weights} of {spec.model} are for samples of {shape_text([own_shape])} alone")
+    inputs: Call = (Drawn(shape, image=family.detects, listed=family.detects),) * family.arguments, {}
+
+    def build() -> tuple[nn.Module, Inputs]:
+        arguments = {"weights": published} | resized | ({"quantize": True} if family.quantized else {})
+        with warnings.catch_warnings(), weights_only() if weights else _loading_nothing():
+            warnings.simplefilter("ignore")  # some builders announce changes to their initial weights
+            module = _built(spec, arguments)
+        if file is not None:
+            load(module, file, spec.model)
+        elif not weights:
+            _fill_heads(module)
+        return module, inputs
+
+    return Source(
+        build,
+        inputs,
+        None if resized else published.meta["num_params"],
+        path=file,
+        unfit=lambda device: _unfit_for_int8(spec, device) if family.quantized else "",
+        caveats=tuple(_of_detector(spec, own_shape, shape)) if family.detects else (),
+    )
+
+
+def _fill_heads(module: nn.Module) -> None:
+    """Give a last layer that is built of zeros (ViT's) numbers: outputs that are all alike cannot be told apart."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear) and not layer.weight.any():
+            nn.init.normal_(layer.weight, std=0.02)
+
+
+def named_models() -> Iterator[NamedModel]:
+    """Yield the models that can be named, family by family, in alphabetical order."""
+    from torchvision import models
+
+    for family, about in FAMILIES.items():
+        for name in _names(family):
+            weights = models.get_model_weights(name).DEFAULT
+            shapes = [_own_shape(name, family, weights)] * about.arguments
+            shape, parameters = shape_text(shapes), weights.meta["num_params"]
+            yield NamedModel(name=name, family=family, input_shape=shape, parameters=parameters)
+
+
+def _names(family: str) -> list[str]:
+    from torchvision import models
+
+    module = FAMILIES[family].module
+    return list(models.list_models(module=getattr(models, module) if module else models))
+
+
+def _own_shape(name: str, family: str, weights: Any) -> tuple[int, ...]:
+    """Return the shape of a sample that the published figures are for; nothing is downloaded."""
+    if family == "segmentation":
+        return 3, *_SEGMENTED
+    if family == "optical flow":
+        return 3, *_FLOWN
+    if family == "detection":
+        return 3, *next((size for part, size in _DETECTED.items() if part in name), _DETECTED_ELSE)
+    crop = weights.transforms().crop_size
+    size = (crop[0], crop[-1])
+    return (3, FRAMES, *size) if family == "video" else (3, *size)
+
+
+def _asked_shape(spec: Spec, own: tuple[int, ...]) -> tuple[int, ...]:
+    if spec.inputs is not None:
+        raise BadRequest(f"--input: {spec.model} knows what it takes; --input-size gives a sample another size")
+    if spec.image_size is not None:
+        return *own[:-2], spec.image_size, spec.image_size
+    if spec.input_size is None:
+        return own
+    if len(spec.input_size) != len(own) or spec.input_size[0] != own[0]:
+        example = shape_text([own])
+        raise BadRequest(
+            f"--input-size: {spec.model} takes samples such as {example}, not {shape_text([spec.input_size])}"
+        )
+    return spec.input_size
+
+
+def _chosen_weights(spec: Spec) -> Any:
+    """Return the published weights that the spec names; None where it names none, or a file."""
+    from torchvision import models
+
+    known = models.get_model_weights(spec.model).__members__
+    if spec.weights is None or spec.weights in known:
+        return None if spec.weights is None else known[spec.weights]
+    if file_of(spec) is None:
+        names, named = ", ".join(known), shortened(spec.weights, LONGEST_PATH)
+        raise BadRequest(f"--weights: {named!r} is no file, and no weights of {spec.model}: it has {names}")
+    return None
+
+
+def _size_argument(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return what a builder has to be told where the size is not that of its published weights."""
+    for start, argument in _SIZED.items():
+        if name.startswith(start):
+            return {"weights": None, argument: shape[-1] if argument == "image_size" else shape[-2:]}
+    return {}
+
+
+def _built(spec: Spec, arguments: dict[str, Any]) -> nn.Module:
+    from torchvision import models
+
+    try:
+        module: nn.Module = models.get_model(spec.model, **arguments)
+    except OSError as error:  # of urllib: published weights are fetched once, and kept
+        raise BadRequest(f"--weights {spec.weights}: they cannot be fetched: {error}") from None
+    return module
+
+
+@contextmanager
+def _loading_nothing() -> Iterator[None]:
+    """Have builders make what published weights are for, and leave it with the weights that it was born with.
+
+    Without weights they make something else: detectors with other normalisation, segmentation without its second head,
+    Inception without the transform of its input.
+    """
+    from torchvision.models import WeightsEnum
+
+    with (
+        replaced(WeightsEnum, "get_state_dict", lambda *_, **__: {}),
+        replaced(nn.Module, "load_state_dict", lambda *_, **__: None),
+    ):
+        yield
+
+
+def _unfit_for_int8(spec: Spec, device: str) -> str:
+    if device != "cpu":
+        return "its int8 operators are for the CPU: --device cpu"
+    return "" if spec.dtype == "fp32" else "it computes in int8, whatever its inputs are: leave --dtype out"
+
+
+def _of_detector(spec: Spec, own: tuple[int, ...], asked: tuple[int, ...]) -> Iterator[Notice]:
+    if spec.weights is None:
+        yield Notice(
+            kind="random_weights",
+            seen=f"{spec.model} was measured with random weights, and what it finds in noise is a matter of chance",
+            cause="sorting out what was found (suppression, masks, keypoints) takes time by how much there is",
+            advice="--weights DEFAULT, or a file of your own, on which much of it is as real as the weights are",
+        )
+    inside = _resized(own[1:], asked[1:])
+    if inside != asked[1:]:
+        yield Notice(
+            kind="resized",
+            seen=f"{spec.model} resizes samples of {shape_text([asked])} to {shape_text([(asked[0], *inside)])} inside",
+            cause="torchvision's detectors do so with any image",
+            advice="a factory of your own can build one with another min_size and max_size",
+        )
+
+
+def _resized(own: tuple[int, ...], asked: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what an image becomes: a square for those that want squares, else the nearest within the bounds."""
+    if own[0] == own[1]:
+        return own
+    scale = min(own[0] / min(asked), own[1] / max(asked))
+    return tuple(int(length * scale) for length in asked)
+
+
+def _unknown_name(name: str, names: list[str]) -> UnknownModel:
+    if Path(name).suffix == ".py" or found(Path(name).exists):
+        quoted = shortened(name, LONGEST_PATH)
+        return UnknownModel(f"{quoted!r} does not say which factory", f"write {quoted}:FACTORY")
+    near = get_close_matches(name.lower(), names, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "tputfind models lists what can be named"
+    return UnknownModel(f"there is no model {shortened(name)!r}", hint)

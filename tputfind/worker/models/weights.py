@@ -1,0 +1,61 @@
+"""Weights in a file of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+from zipfile import is_zipfile
+
+import torch
+from torch import nn
+
+from tputfind.errors import BadRequest
+from tputfind.record.spec import Spec
+from tputfind.worker.models.checked import HINT, trusted, wanted
+from tputfind.worker.models.source import found
+
+
+def file_of(spec: Spec) -> Path | None:
+    """Return the file that the spec names for weights; None where what it names is no file."""
+    path = Path(spec.weights or "")
+    return path if found(path.is_file) else None
+
+
+def load(module: nn.Module, file: Path, model: str) -> None:
+    """Load a state dict, or a checkpoint that holds one, into the module of a model.
+
+    Raises:
+        BadRequest: the file holds none, or one of another model.
+    """
+    try:
+        held: Any = _read(file)
+        module.load_state_dict(held.get("state_dict", held.get("model", held)))
+    except BadRequest:
+        raise
+    except UnpicklingError as error:
+        if not _is_checkpoint(file, error):
+            raise BadRequest(f"--weights: {file} holds no weights of {model}: torch finds no tensors in it") from None
+        what = f"holds more than tensors and plain values: {wanted(error)}"
+        raise BadRequest(f"--weights: {file} is not loaded: it {what}", HINT) from None
+    except Exception as error:  # reading what is no checkpoint can raise anything
+        lines = f"{error}".strip().splitlines() or [type(error).__name__]
+        reason = " ".join(line.strip() for line in lines[:2])
+        raise BadRequest(f"--weights: {file} holds no weights of {model}: {reason}") from None
+
+
+def _is_checkpoint(file: Path, error: UnpicklingError) -> bool:
+    """Whether what torch could not unpickle is a checkpoint, and not just any file: nobody is told to trust that."""
+    return "GLOBAL" in f"{error}" or is_zipfile(file)
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    if file.suffix != ".safetensors":
+        held: Mapping[str, Any] = torch.load(file, map_location="cpu", weights_only=not trusted())
+        return held
+    try:
+        from safetensors.torch import load_file
+    except ModuleNotFoundError:
+        raise BadRequest(f"--weights: {file} takes a package to read", "pip install safetensors") from None
+    return load_file(file)

@@ -1,0 +1,277 @@
+"""Whether a batch was computed right: its samples against the same samples in small batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from tputfind.record.record import Failure, OutputCheck
+from tputfind.worker.workload import Batch
+
+NOISE: Final = {"fp32": 1e-3, "tf32": 2e-2, "fp16": 2e-2, "amp-fp16": 2e-2, "bf16": 1e-1, "amp-bf16": 1e-1}
+"""The relative distance (L2 norm) up to which two outputs of a sample may differ by rounding, by dtype: another batch
+size has other kernels, which add up in another order. Seen on an H200 with torchvision's models, random weights, batch
+32 against 2: at most 3e-6 (fp32), 1e-3 (tf32 and fp16) and 7e-3 (bf16), where nothing underflows."""
+
+_MEDIUM: Final = 16
+"""The larger reference is up to so many times the smaller, to meet other kernels, and mostly a quarter of the batch."""
+_COMPANIES: Final = 16
+_NEAR_OVERFLOW: Final = 8
+_CHUNK_ELEMENTS: Final = 2**24
+_FARTHEST: Final = 1e9
+
+
+def check_output(batch: Batch, dtype: str, small_size: int) -> OutputCheck | Failure:
+    """Run the batch once more, and its first and last sample in small batches; say whether its outputs are right.
+
+    Two references, of different sizes and with the samples in other places and company, show whether an output is a
+    matter of its sample alone: only then does a difference mean that the batch is wrong. The whole batch comes first,
+    into memory as its timed steps left it. What a call returns is copied before the next one, which may write into the
+    same memory.
+
+    Args:
+        batch: what is checked.
+        dtype: the spec's, which sets what rounding may do.
+        small_size: of the smaller reference, at least 2. A batch of up to twice as many is a small one itself.
+
+    The references run the model as it is, in whatever mode the batch does, and a small one is set beside itself so.
+    """
+    last = batch.size - 1
+    if batch.size <= 2 * small_size and batch.eager is not None:
+        return _beside_eager(batch, batch.eager, NOISE[dtype])
+    whole = [_looked_at(output, batch.size, 0, last) for output in _tensors(batch())]
+    if batch.size <= 2 * small_size:
+        finite = all(look.finite for look in whole)
+        return OutputCheck(result="small" if finite else "not_finite") if whole else _unchecked(_NO_VALUES)
+    medium_size = small_size * min(_MEDIUM, max(2, batch.size // (4 * small_size)))
+    few = batch.picked([*range(small_size - 1), last])
+    more = batch.picked([last, *range(1, medium_size - 1), 0])
+    if few is None or more is None:
+        return _unchecked("its inputs cannot be taken apart by sample")
+    small = [_looked_at(output, small_size, 0, small_size - 1) for output in _tensors(few())]
+    medium = [_looked_at(output, medium_size, medium_size - 1, 0) for output in _tensors(more())]
+    axes = _batch_axes(small, medium)
+    if not axes:
+        return _unchecked(_NO_VALUES)
+    if len(whole) == len(small) and any(axis not in whole[number].samples for number, axis in axes.items()):
+        return _wrong_shape(batch.size, [look.shape for look in whole])
+    if _batch_axes(small, medium, whole) != axes:
+        return _unchecked(_COMPANY)
+    verdict = _compared(_samples(small, axes), _samples(medium, axes), _samples(whole, axes), NOISE[dtype])
+    if isinstance(verdict, _Differs) and _company_matters(batch, few, small, axes, medium_size, noise=NOISE[dtype]):
+        return _unchecked(_COMPANY)
+    if isinstance(verdict, _Differs):
+        sample = last if verdict.at_the_end else 0
+        return _wrong(sample, batch.size, small_size, f"differs by {verdict.distance:.2g} (relative)")
+    bad = sorted({sample for number, axis in axes.items() for sample in whole[number].bad[axis]})
+    return _beside_the_not_finite(batch, bad, axes, medium_size) or verdict
+
+
+def _beside_eager(batch: Batch, eager: Batch, noise: float) -> OutputCheck | Failure:
+    """Compare all outputs of a small batch with those of the model run as it is."""
+    here, there, again = (_copied(run()) for run in (batch, eager, eager))
+    if not there:
+        return _unchecked(_NO_VALUES)
+    if [one.values.shape for one in here] != [one.values.shape for one in there]:
+        return Failure(kind="wrong_output", message=f"batch {batch.size} returned outputs of other shapes than eagerly")
+    if not all(one.finite() for one in there):
+        return OutputCheck(result="not_finite")
+    if all(one.largest() < one.limits.tiny for one in there):
+        return _unchecked(_VANISHING)
+    apart, by_itself = (max(map(_distance, ran, there)) for ran in (here, again))
+    if by_itself > noise:
+        return _unchecked(_COMPANY)
+    if apart > noise:
+        how = f"batch {batch.size} differs by {apart:.2g} (relative) from the model run eagerly"
+        return Failure(kind="wrong_output", message=how)
+    return OutputCheck(result="right", difference=apart)
+
+
+def _copied(output: object) -> list[_Sample]:
+    return [_Sample(tensor.double().clone(), torch.finfo(tensor.dtype)) for tensor in _tensors(output)]
+
+
+class _Sample(NamedTuple):
+    """One output of one sample, copied in double precision; ``limits`` are those of the type it came in."""
+
+    values: torch.Tensor
+    limits: torch.finfo
+
+    def finite(self) -> bool:
+        return bool(torch.isfinite(self.values).all())
+
+    def largest(self) -> float:
+        return float(self.values.abs().max())
+
+
+class _Look(NamedTuple):
+    """What is kept of one output: its shape, and by each axis as long as the batch, any of which may be the batch's,
+    the samples asked for and the places where not all is finite.
+    """
+
+    shape: torch.Size
+    samples: dict[int, tuple[_Sample, ...]]
+    bad: dict[int, list[int]]
+    finite: bool
+
+
+class _Differs(NamedTuple):
+    """An output that is not the sample's: the last one's, or the first's."""
+
+    distance: float
+    at_the_end: bool
+
+
+def _compared(
+    reference: Sequence[_Sample], other: Sequence[_Sample], whole: Sequence[_Sample], noise: float
+) -> OutputCheck | _Differs:
+    """Compare the outputs of the two samples; each list holds them in turn, the first's and the last's."""
+    overflowing, vanishing, telling = False, False, False
+    difference: float | None = None
+    for number, (one, another, here) in enumerate(zip(reference, other, whole, strict=True)):
+        if not one.finite() or not another.finite():
+            overflowing = True
+        elif one.largest() < one.limits.tiny:
+            vanishing = True
+        elif _distance(another, one) > noise:
+            return _unchecked(_COMPANY)
+        elif not here.finite() and one.largest() > one.limits.max / _NEAR_OVERFLOW:
+            overflowing = True
+        else:
+            apart = _distance(here, one)
+            if apart > noise:
+                return _Differs(apart, at_the_end=number % 2 == 1)
+            difference = max(difference or 0.0, apart)
+            # Nearer to itself than to the other sample by far, so that one taken for the other would show.
+            telling = telling or apart < _distance(reference[number ^ 1], one) / 4
+    if overflowing:
+        return OutputCheck(result="not_finite", difference=difference)
+    if difference is None:
+        return _unchecked(_VANISHING if vanishing else _NO_VALUES)
+    if not telling:
+        return _unchecked("the outputs of different samples hardly differ, so that one would pass for another")
+    return OutputCheck(result="right", difference=difference)
+
+
+def _company_matters(
+    batch: Batch, few: Batch, small: Sequence[_Look], axes: dict[int, int], size: int, *, noise: float
+) -> bool:
+    """Say whether other samples change the outputs of the first and the last, before these are called wrong.
+
+    A few samples can, by being the largest: dynamic quantisation scales a batch by those. A model that writes into its
+    inputs shows when it is given the same again.
+    """
+    last, beside = batch.size - 1, size - 2
+    again = [_looked_at(output, few.size, 0, few.size - 1) for output in _tensors(few())]
+    if _apart(again, small, axes) > noise:
+        return True
+    for number in range(_COMPANIES):
+        others = [1 + (number * beside + place) % (last - 1) for place in range(beside)]
+        beside_others = batch.picked([last, *others, 0])
+        assert beside_others is not None  # it was before
+        looks = [_looked_at(output, size, size - 1, 0) for output in _tensors(beside_others())]
+        if _apart(looks, small, axes) > noise:
+            return True
+    return False
+
+
+def _apart(looks: Sequence[_Look], others: Sequence[_Look], axes: dict[int, int]) -> float:
+    pairs = zip(_samples(looks, axes), _samples(others, axes), strict=True)
+    return max(_distance(one, other) for one, other in pairs)
+
+
+def _beside_the_not_finite(
+    batch: Batch, bad: Sequence[int], axes: dict[int, int], small_size: int
+) -> OutputCheck | Failure | None:
+    """Run some of the samples that are not finite in a small batch, where they must not be so either."""
+    if not bad:
+        return None
+    some = [bad[len(bad) * number // small_size] for number in range(small_size)]
+    few = batch.picked(some)
+    assert few is not None  # it was before
+    alone = [_looked_at(output, small_size, *range(small_size)) for output in _tensors(few())]
+    for place, sample in enumerate(some):
+        outputs = [alone[number].samples[axis][place] for number, axis in axes.items()]
+        if all(one.finite() and one.largest() <= one.limits.max / _NEAR_OVERFLOW for one in outputs):
+            return _wrong(sample, batch.size, small_size, "holds NaN or infinity, and does not there")
+    return OutputCheck(result="not_finite")
+
+
+def _wrong(sample: int, size: int, small_size: int, how: str) -> Failure:
+    message = f"sample {sample} of batch {size}, set beside the same sample in a batch of {small_size}, {how}"
+    return Failure(kind="wrong_output", message=message)
+
+
+def _wrong_shape(size: int, shapes: Sequence[torch.Size]) -> Failure:
+    shown = ", ".join("x".join(map(str, shape)) for shape in shapes) or "none"
+    message = f"batch {size} returned outputs of another number of samples, where small batches return all: {shown}"
+    return Failure(kind="wrong_output", message=message)
+
+
+_COMPANY: Final = "a sample's output differs from run to run, or with the batch that it is in"
+_VANISHING: Final = "its outputs are below the dtype's normal numbers"
+_NO_VALUES: Final = "no output has floating-point values by sample"
+
+
+def _unchecked(remark: str) -> OutputCheck:
+    return OutputCheck(result="unchecked", remark=remark)
+
+
+def _tensors(output: object) -> list[torch.Tensor]:
+    """Return the dense floating-point tensors in whatever the model returned, in order."""
+    return [
+        leaf
+        for leaf in tree_leaves(output)
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf.is_floating_point()
+    ]
+
+
+def _looked_at(output: torch.Tensor, size: int, *places: int) -> _Look:
+    """Copy what will be compared of an output, before another call may write over it."""
+    axes = [axis for axis, length in enumerate(output.shape) if length == size and output.numel()]
+    limits = torch.finfo(output.dtype)
+    bad = {axis: list(_bad_along(output, axis)) for axis in axes}
+    return _Look(
+        output.shape,
+        {axis: tuple(_Sample(output.select(axis, p).clone().double(), limits) for p in places) for axis in axes},
+        bad,
+        finite=not any(bad.values()) if axes else bool(torch.isfinite(output).all()),
+    )
+
+
+def _batch_axes(*looks: Sequence[_Look]) -> dict[int, int]:
+    """Return the batch axis of each output, by its number, that has the same shape in all batches but for that."""
+    axes = {}
+    for number, same in enumerate(zip(*looks, strict=False)):
+        shapes = [look.shape for look in same]
+        if len({len(look) for look in looks}) == 1 and len({len(shape) for shape in shapes}) == 1:
+            differing = [axis for axis, lengths in enumerate(zip(*shapes, strict=True)) if len(set(lengths)) > 1]
+            if len(differing) == 1 and all(differing[0] in look.samples for look in same):
+                axes[number] = differing[0]
+    return axes
+
+
+def _samples(looks: Sequence[_Look], axes: dict[int, int]) -> list[_Sample]:
+    """Return the samples that were copied of every output that has a batch axis, one output after the other."""
+    return [sample for number, axis in axes.items() for sample in looks[number].samples[axis]]
+
+
+def _distance(one: _Sample, other: _Sample) -> float:
+    """Return the L2 norm of the difference, relative to the norm of the other."""
+    if not one.finite():
+        return _FARTHEST
+    apart = float((one.values - other.values).norm())
+    return 0.0 if apart == 0 else min(_FARTHEST, apart / max(float(other.values.norm()), 1e-300))
+
+
+def _bad_along(output: torch.Tensor, axis: int) -> Iterator[int]:
+    """Yield the places along an axis whose values are not all finite, a piece at a time: memory may be nearly full."""
+    length = max(1, _CHUNK_ELEMENTS * output.shape[axis] // output.numel())
+    for start in range(0, output.shape[axis], length):
+        piece = output.narrow(axis, start, min(length, output.shape[axis] - start))
+        fine = torch.isfinite(piece).movedim(axis, 0).reshape(piece.shape[axis], -1).all(dim=1)
+        if not bool(fine.all()):
+            yield from (start + int(index) for index in (~fine).nonzero().flatten())

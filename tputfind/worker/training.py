@@ -1,0 +1,132 @@
+"""The step of training: forward, loss, backward, and the step of an optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils._pytree import tree_leaves
+
+from tputfind.errors import BadRequest
+from tputfind.processes.failures import CannotRunSo
+from tputfind.record.record import OutputCheck
+from tputfind.record.spec import Spec
+
+_LEARNING_RATE: Final = 1e-4
+"""Small: the numbers are to stay in range, and nothing is to be learnt."""
+_MOST_SKIPPED: Final = 40
+"""The scale starts at 2^16 and is halved at every step that overflows."""
+_SKIPPED: Final = "the scaler skipped steps that overflowed, so that the optimizer's part is missing from some"
+_OPTIMIZERS: Final[dict[str, Callable[..., torch.optim.Optimizer]]] = {
+    "sgd": partial(torch.optim.SGD, momentum=0.9),
+    "adamw": torch.optim.AdamW,
+}
+
+
+class Training:
+    """What training takes beside the model: an optimiser and, for fp16 by autocast, a scaler of gradients."""
+
+    def __init__(self, module: nn.Module, spec: Spec, device: torch.device) -> None:
+        """Put a module into training mode, and make what trains it.
+
+        Raises:
+            BadRequest: it has nothing to train, or does not offer the checkpointing that was asked for.
+        """
+        module.train()
+        if spec.grad_checkpoint:
+            _checkpoint(module, spec.model)
+        weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        if not weights:
+            raise BadRequest(f"--phase train: {spec.model} has nothing to train")
+        self._optimizer = _OPTIMIZERS[spec.optimizer or "sgd"](weights, lr=_LEARNING_RATE)
+        self._scaler = torch.amp.GradScaler(device.type) if spec.scales_gradients else None
+        self._scale = 0.0
+
+    def step_of(self, model: Callable[..., object]) -> Callable[..., torch.Tensor]:
+        """Return the step that trains a model; it takes the model's arguments and returns the loss."""
+        optimizer, scaler = self._optimizer, self._scaler
+
+        def step(*arguments: object, **keywords: object) -> torch.Tensor:
+            loss = loss_of(model(*arguments, **keywords))
+            if scaler is None:
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            else:
+                scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+                scaler.step(optimizer)
+                scaler.update()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return step
+
+    def settle(self, step: Callable[[], object]) -> None:
+        """Take steps until the optimiser has taken one: a scaler finds its scale by skipping those that overflow.
+
+        Raises:
+            CannotRunSo: it skips all of them.
+        """
+        if self._scaler is None:
+            return
+        for _ in range(_MOST_SKIPPED):
+            step()
+            if self._optimizer.state:
+                self._scale = self._scaler.get_scale()
+                return
+        raise CannotRunSo("its gradients are finite at no scale, so that the optimizer never takes a step")
+
+    def check(self, step: Callable[[], object]) -> OutputCheck:
+        """Take one more step; say whether its loss is a number, and whether the optimiser stepped every time."""
+        loss = step()
+        if not isinstance(loss, torch.Tensor) or not bool(torch.isfinite(loss)):
+            return OutputCheck(result="not_finite")
+        if self._scaler is not None and self._scaler.get_scale() < self._scale:
+            return OutputCheck(result="unchecked", remark=_SKIPPED)
+        return OutputCheck(result="loss")
+
+
+def loss_of(output: Any) -> torch.Tensor:
+    """Return the loss of what a model returned: its own, if it has one.
+
+    Else it is the cross-entropy of scores by class (two dimensions), set against labels in turn, and of other outputs
+    the mean of their squares, in fp32 and all added up.
+
+    Raises:
+        BadRequest: it returned nothing that a loss could be taken of.
+    """
+    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(own, torch.Tensor):
+        return own
+    leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    if not leaves:
+        raise BadRequest("--phase train: the model returns nothing that gradients could come from")
+    losses = [_loss(leaf.float()) for leaf in leaves]
+    return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
+
+
+def _loss(output: torch.Tensor) -> torch.Tensor:
+    if output.dim() == 2:
+        samples, classes = output.shape
+        return cross_entropy(output, torch.arange(samples, device=output.device) % classes)
+    return output.square().mean()
+
+
+def _checkpoint(module: Any, model: str) -> None:
+    """Have a module compute activations anew in the backward pass, as its own library does that.
+
+    Raises:
+        BadRequest: it does not offer that.
+    """
+    try:
+        if getattr(module, "supports_gradient_checkpointing", False):  # transformers
+            module.gradient_checkpointing_enable()
+        elif hasattr(module, "set_grad_checkpointing"):  # timm
+            module.set_grad_checkpointing(True)
+        else:
+            raise BadRequest(f"--grad-checkpoint: {model} does not offer it")
+    except AssertionError as error:
+        raise BadRequest(f"--grad-checkpoint: {model} does not offer it: {error}") from None

@@ -1,0 +1,116 @@
+"""Batches that come from host memory and go back there, their copies overlapped with compute as a good server does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter_ns
+from typing import Any, Final
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from tputfind.worker.devices.protocol import Device
+from tputfind.worker.workload import Batch
+
+_SLOTS: Final = 2
+LEAD_IN: Final = _SLOTS + 1
+"""So many steps in, a step waits for all that it will wait for from then on."""
+"""While one batch is computed, the next one comes and the one before goes."""
+_REPEATS: Final = 10
+
+
+class _Slot:
+    """One batch's place on the device and in pinned host memory."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.feed = batch.feed_from_host(pinned=True)
+        self.copied_in, self.computed, self.copied_out = (torch.cuda.Event() for _ in range(3))  # type: ignore[no-untyped-call]
+        self._home: list[torch.Tensor] = []
+
+    def send(self, tensors: list[torch.Tensor]) -> None:
+        """Copy an output to pinned memory on the current stream; the host does not wait."""
+        if [tensor.shape for tensor in tensors] != [place.shape for place in self._home]:
+            self._home = [torch.empty_like(tensor, device="cpu", pin_memory=True) for tensor in tensors]
+        for tensor, place in zip(tensors, self._home, strict=True):
+            place.copy_(tensor, non_blocking=True)
+
+
+class Transfer:
+    """Steps that take their inputs from pinned memory and, if asked, bring their outputs back to it. CUDA only."""
+
+    def __init__(self, make_batch: Callable[[], Batch], *, back: bool) -> None:
+        """Put two batches on the device.
+
+        Args:
+            make_batch: makes a batch that lies on the current device.
+            back: whether outputs are copied too.
+        """
+        self._slots = [_Slot(make_batch()) for _ in range(_SLOTS)]
+        self._back = back
+        self._inward, self._outward = torch.cuda.Stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._taken = 0
+
+    @property
+    def batches(self) -> list[Batch]:
+        """The batches that take turns."""
+        return [slot.batch for slot in self._slots]
+
+    def step(self) -> object:
+        """Submit one batch of many in a row; its copies wait for what they need and for nothing else.
+
+        Inputs come while the batch before is computed, outputs go while the next one is. A place is used again only
+        when what was in it is done with, so that the device's own order of work goes at the pace of the slowest.
+        """
+        slot = self._slots[self._taken % _SLOTS]
+        self._taken += 1
+        main: Any = torch.cuda.current_stream()
+        with torch.cuda.stream(self._inward):
+            self._inward.wait_event(slot.computed)
+            slot.feed()
+            slot.copied_in.record()
+        main.wait_event(slot.copied_in)
+        main.wait_event(slot.copied_out)
+        output = slot.batch()
+        slot.computed.record()
+        if self._back:
+            tensors = _on_device(output)
+            with torch.cuda.stream(self._outward):
+                self._outward.wait_event(slot.computed)
+                slot.send(tensors)
+                slot.copied_out.record()
+            for tensor in tensors:
+                tensor.record_stream(self._outward)
+        return output
+
+    def single(self) -> object:
+        """Submit one batch by itself: copy in, compute, copy out, one after the other."""
+        slot = self._slots[0]
+        slot.feed()
+        output = slot.batch()
+        if self._back:
+            slot.send(_on_device(output))
+        return output
+
+    def copies_ms(self, device: Device) -> tuple[float, float | None]:
+        """Return what one batch's copies take by themselves on an idle device, in and out: medians, host clock."""
+        slot = self._slots[0]
+        tensors = _on_device(slot.batch()) if self._back else []
+        device.synchronize()
+        out_ms = _median_ms(device, lambda: slot.send(tensors)) if self._back else None
+        return _median_ms(device, slot.feed), out_ms
+
+
+def _on_device(output: object) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.is_cuda]
+
+
+def _median_ms(device: Device, copy: Callable[[], None]) -> float:
+    spans_ms = []
+    for _ in range(_REPEATS):
+        start_ns = perf_counter_ns()
+        copy()
+        device.synchronize()
+        spans_ms.append((perf_counter_ns() - start_ns) / 1e6)
+    return median(spans_ms)
