@@ -7,6 +7,8 @@ pipeline of one's own. Importing this package imports neither torch nor pandas.
 
 from __future__ import annotations
 
+from tputfind.version import __version__
+
 TYPE_CHECKING = False  # the name is what type checkers know; typing takes time, in which Ctrl-C is not ours yet
 if TYPE_CHECKING:
     from tputfind.analysis.compare import compare
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from tputfind.sizing.size import size
     from tputfind.stages.timer import StageTimer
 
-__version__ = "0.1.0"
 __all__ = ["Record", "StageTimer", "__version__", "compare", "find", "load_record", "size"]
 
 _HOMES = {

@@ -12,7 +12,7 @@ def main() -> None:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
     try:
-        from tputfind.commands.cli import main as command_line
+        from tputfind.commands import main as command_line
 
         command_line()
     except KeyboardInterrupt:  # while importing, or while something else was being told

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 import tputfind
-from tputfind.commands.cli import main
+from tputfind.commands import main
 
 ROOT = Path(__file__).parents[2]
 

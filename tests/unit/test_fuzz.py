@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from support.records import example
 
 from tputfind.analysis import notices
-from tputfind.commands.cli import _OPTIONS, main
+from tputfind.commands import main
+from tputfind.commands.options import MEASURING
 from tputfind.errors import BadRecord, BadRequest
 from tputfind.record.record import Record, from_json
 from tputfind.record.spec import Spec, read_spec
@@ -32,6 +33,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
+OPTIONS = sorted(option.name for option in MEASURING if option.metavar is not None)
 WORDS = st.text(max_size=12) | st.sampled_from(
     ["0", "-1", "1e400", "nan", "5%", "100%", "8GiB", "0B", "1,2", "1x2", "inf", "none", "auto", "٣", "1" * 5000]
 )
@@ -87,7 +89,7 @@ def _fields(record: Record) -> dict[str, object]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
 
 
-@given(st.dictionaries(st.sampled_from(sorted(_OPTIONS)), WORDS | JSON, min_size=1, max_size=4), WORDS)
+@given(st.dictionaries(st.sampled_from(OPTIONS), WORDS | JSON, min_size=1, max_size=4), WORDS)
 def test_any_options_make_a_spec_or_are_refused_with_all_that_is_wrong(options, model):
     try:
         spec = read_spec(model, options)
@@ -98,7 +100,7 @@ def test_any_options_make_a_spec_or_are_refused_with_all_that_is_wrong(options, 
 
 
 @settings(max_examples=60)
-@given(st.sampled_from(sorted(_OPTIONS)), WORDS)
+@given(st.sampled_from(OPTIONS), WORDS)
 def test_an_option_that_is_wrong_ends_the_command_with_2_and_writes_nothing(option, word):
     """--resume names no file, so that a right one ends it too, before anything is started."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
@@ -110,7 +112,7 @@ def test_an_option_that_is_wrong_ends_the_command_with_2_and_writes_nothing(opti
         assert not list(Path().iterdir())
 
 
-@pytest.mark.parametrize("name", sorted(_OPTIONS))
+@pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_of_the_command_has_a_reader(name):
     with pytest.raises(BadRequest, match=f"--{name.replace('_', '-')}"):
         read_spec("resnet18", {name: object()})

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from support.records import example
 
 import tputfind
-from tputfind.commands.cli import main
+from tputfind.commands import main
 from tputfind.errors import BadRecord
 from tputfind.record.record import Record, from_json
 from tputfind.record.untrusted import printable, printable_json, wrong_json

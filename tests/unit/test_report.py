@@ -129,8 +129,8 @@ def test_the_summary_says_what_stopped_the_search(limit):
 
 def test_help_and_import_leave_torch_and_pandas_alone():
     program = (
-        "import sys, tputfind, tputfind.commands.cli\n"
-        "try: tputfind.commands.cli.main(['--help'])\n"
+        "import sys, tputfind, tputfind.commands\n"
+        "try: tputfind.commands.main(['--help'])\n"
         "except SystemExit as end: assert end.code == 0\n"
         "heavy = {'torch', 'torchvision', 'pandas', 'numpy', 'rich', 'msgspec'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"

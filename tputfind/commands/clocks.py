@@ -10,8 +10,8 @@ from rich.console import Console
 
 from tputfind import options as values
 from tputfind import units
-from tputfind.commands.outputs import Outputs, Places, check_places, sources_of
-from tputfind.commands.run import finish, stop_signals
+from tputfind.commands.console import Given, finish, stop_signals
+from tputfind.commands.outputs import Outputs, Places, check_places, sources_of, taken_from
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
 from tputfind.record.clocks import Asked
@@ -27,6 +27,17 @@ _OF_A_PIPELINE: Final = {"repeats": "200"}
 """The host's work varies more than the device's."""
 _DEFAULT_HOST_WORK_MS: Final = 10.0
 _LONGEST_HOST_WORK_MS: Final = 60_000.0
+
+
+def main(given: Given, *, show_traceback: bool) -> int:
+    """Do what was given, and return the exit code.
+
+    Raises:
+        TputfindError: why it cannot be done.
+    """
+    places = taken_from(given)
+    how = {name: given.pop(name) for name in ("quiet", "trust_model_file")}
+    return do(read_request(given.pop("models"), given, places, **how), show_traceback=show_traceback)
 
 
 class Request(NamedTuple):

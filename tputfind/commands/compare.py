@@ -12,8 +12,8 @@ from rich.console import Console
 
 from tputfind import options
 from tputfind.analysis.compare import TOLERANCE, Comparison, compare, subject
-from tputfind.commands.outputs import Outputs, Places, check_places, records_read
-from tputfind.commands.run import finish, say
+from tputfind.commands.console import Given, finish, say
+from tputfind.commands.outputs import Outputs, Places, check_places, records_read, taken_from
 from tputfind.errors import BadRecord, BadRequest, Regression, TputfindError
 from tputfind.record import files
 from tputfind.record.identity import name_of, work_of
@@ -23,6 +23,16 @@ _SHARES: Final[dict[str, tuple[str, options.Reader]]] = {
     "tolerance": ("tolerance", options.share),
     "fail_slower": ("fail_slower", options.share),
 }
+
+
+def main(given: Given, *, show_traceback: bool) -> int:
+    """Do what was given, and return the exit code.
+
+    Raises:
+        TputfindError: why it cannot be done.
+    """
+    places = taken_from(given)
+    return do(read_request(given.pop("old"), given.pop("new"), places, **given), show_traceback=show_traceback)
 
 
 class Request(NamedTuple):

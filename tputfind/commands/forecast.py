@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from rich.console import Console
 
 from tputfind import options as values
-from tputfind.commands.outputs import Outputs, Places, check_places, sources_of
-from tputfind.commands.run import finish, stop_signals
+from tputfind.commands.console import Given, finish, stop_signals
+from tputfind.commands.outputs import Outputs, Places, check_places, sources_of, taken_from
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
 from tputfind.record.spec import Spec, read_spec
@@ -19,6 +19,18 @@ from tputfind.report.progress import ShownProgress
 from tputfind.session import forecast as forecast_run
 
 _MOST_MEMORIES: Final = 1000
+
+
+def main(given: Given, *, show_traceback: bool) -> int:
+    """Do what was given, and return the exit code.
+
+    Raises:
+        TputfindError: why it cannot be done.
+    """
+    places = taken_from(given)
+    model, memory = given.pop("model"), given.pop("memory")
+    how = {name: given.pop(name) for name in ("on_fake", "quiet", "trust_model_file")}
+    return do(read_request(model, given, memory, places, **how), show_traceback=show_traceback)
 
 
 class Request(NamedTuple):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib.machinery import PathFinder
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.record import files
@@ -33,6 +33,12 @@ class Places(NamedTuple):
     html: str | None = None
     plot: str | None = None
     overwrite: bool = False
+
+
+def taken_from(given: dict[str, Any], folder: Path | None = None) -> Places:
+    """Take the places out of what was given to a command, and return them."""
+    named = {word: given.pop(word, None) for word in ("csv", "json", "md", "html", "plot")}
+    return Places(folder, **named, overwrite=given.pop("overwrite"))
 
 
 class Source(NamedTuple):

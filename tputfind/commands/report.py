@@ -10,12 +10,22 @@ from typing import NamedTuple
 import msgspec
 from rich.console import Console
 
-from tputfind.commands.outputs import Outputs, Places, check_places, records_read
-from tputfind.commands.run import finish
+from tputfind.commands.console import Given, finish
+from tputfind.commands.outputs import Outputs, Places, check_places, records_read, taken_from
 from tputfind.errors import BadRequest
 from tputfind.record import files
 from tputfind.record.record import Record
 from tputfind.record.spec import read_spec
+
+
+def main(given: Given, *, show_traceback: bool) -> int:
+    """Do what was given, and return the exit code.
+
+    Raises:
+        TputfindError: why it cannot be done.
+    """
+    places = taken_from(given)
+    return do(read_request(given.pop("records"), places, **given), show_traceback=show_traceback)
 
 
 class Request(NamedTuple):

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shlex
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Final, Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from rich.console import Console
 
 from tputfind.analysis import recipes
-from tputfind.commands.outputs import Outputs, Places, Source, check_places, sources_of, table_of
+from tputfind.commands.console import Given, finish, stop_signals, tell
+from tputfind.commands.options import MEASURING
+from tputfind.commands.outputs import Outputs, Places, Source, check_places, sources_of, table_of, taken_from
 from tputfind.errors import BadRequest, Interrupted, NoSuchDevice, TputfindError
 from tputfind.processes.children import Children
 from tputfind.processes.messages import Inspection
 from tputfind.record import files, identity
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec, read_spec
-from tputfind.record.untrusted import printable
 from tputfind.report.progress import ShownProgress
 from tputfind.session import resume, run
-from tputfind.units import shortened
 
-_LONGEST: Final = 10_000
-"""Signs of an error: it may name every row, but does not fill the screen with what somebody else wrote."""
+
+def main(given: Given, *, show_traceback: bool) -> int:
+    """Do what was given, and return the exit code.
+
+    Raises:
+        TputfindError: why it cannot be done.
+    """
+    output = None if given["output"] is None else files.path_of("--output", given["output"])
+    if given["resume"] is not None and output is not None:
+        raise BadRequest("--resume goes on in the record's own folder, so --output has nothing to say")
+    places = taken_from(given, None if given["no_save"] else output or Path("results"))
+    options = {one.name: None if given[one.name] is False else given[one.name] for one in MEASURING}
+    how = {name: given[name] for name in ("quiet", "trust_model_file")}
+    job = read_job(given["models"], options, places, given["resume"], **how)
+    return do(job, show_traceback=show_traceback)
 
 
 class Job(NamedTuple):
@@ -123,45 +132,12 @@ def do(job: Job, *, show_traceback: bool) -> int:
     return finish(partial(_show, records), problems, saved, show_traceback=show_traceback)
 
 
-def finish(
-    show: Callable[[], None], problems: list[TputfindError], saved: Sequence[str] = (), *, show_traceback: bool
-) -> int:
-    """Show a result, name what was saved, and say what could not be; return the exit code.
-
-    Every command ends so: by then what can be written is, and no problem with one file keeps another or the result.
-    """
-    with terminal_that_may_be_gone(problems):
-        show()
-    with terminal_that_may_be_gone(problems, stream=2):
-        if saved:
-            _tell(f"saved {', '.join(saved)}")
-        for problem in problems:
-            say(problem, show_traceback=show_traceback)
-    return problems[0].exit_code if problems else 0
-
-
-def say(error: TputfindError, *, show_traceback: bool) -> None:
-    """Print an error of ours: one line, after the traceback of the user's own code where there is one."""
-    if show_traceback:
-        import traceback
-
-        _tell("".join(traceback.format_exception(error)).rstrip())
-    if error.traceback:
-        _tell(error.traceback.rstrip())
-    hint = f" ({error.hint})" if error.hint else ""
-    _tell(printable(f"tputfind: {shortened(error.message, _LONGEST)}{hint}"))
-
-
-def _tell(text: str) -> None:
-    sys.stderr.write(f"{printable(text, lines=True)}\n")
-
-
 def _measure_all(job: Job, keepers: list[files.Keeper], failures: list[TputfindError]) -> None:
     """Look at every model before measuring any; then measure each, and keep what becomes of it in the two lists."""
     if job.resumed is not None and job.resumed[0].finished is not None:
         resume.check_spec(job.resumed[0], job.specs[0])
         keepers.append(files.Keeper.of(job.resumed[0], job.resumed[1] if job.folder else None))
-        _tell(f"{job.resumed[1]} is finished: there is nothing left to measure")
+        tell(f"{job.resumed[1]} is finished: there is nothing left to measure")
         try:
             run.check_answered(job.resumed[0])
         except TputfindError as failure:
@@ -207,7 +183,7 @@ def _check_what_is_run(job: Job, record: Record, path: Path) -> None:
     if spec.model == record.spec.model:
         resume.check_file(record)
     if spec.source == "factory" and not job.quiet:
-        _tell(f"{path} goes on with {spec.model}, which is imported and called")
+        tell(f"{path} goes on with {spec.model}, which is imported and called")
 
 
 def _try_out(job: Job, inspections: Sequence[Inspection | NoSuchDevice], command: str) -> None:
@@ -289,60 +265,3 @@ def _interruption(keepers: Sequence[files.Keeper], saved: Sequence[str], not_beg
     unfinished = [keeper.path for keeper in keepers if keeper.path and keeper.record and keeper.record.finished is None]
     hint = f"go on with: {shlex.join(['tputfind', '--resume', str(unfinished[0])])}" if unfinished else ""
     return Interrupted(f"interrupted; what was measured until then is saved{rest}", hint)
-
-
-@contextmanager
-def stop_signals() -> Iterator[Callable[[], None]]:
-    """Have SIGTERM and a lost terminal interrupt as Ctrl-C does, once; give what has all of them ignored from then on.
-
-    A signal that was ignored from the start, as under nohup, stays ignored.
-    """
-    stopping = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {each: signal.getsignal(each) for each in stopping}
-    before = {each: handler for each, handler in before.items() if handler not in (signal.SIG_IGN, None)}
-
-    def ignore() -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-
-    def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # as the signal module calls it
-        ignore()
-        raise KeyboardInterrupt
-
-    for each in before:
-        signal.signal(each, interrupt)
-    try:
-        yield ignore
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
-@contextmanager
-def terminal_that_may_be_gone(problems: list[TputfindError], stream: Literal[1, 2] = 1) -> Iterator[None]:
-    """Let what is printed to a standard stream be lost where nobody reads it any more: it is in files by then.
-
-    Where it is lost for another reason, such as a full disk, that is one more problem.
-    """
-    try:
-        yield
-        (sys.stdout if stream == 1 else sys.stderr).flush()
-    except (OSError, SystemExit) as error:  # rich leaves by SystemExit where a pipe is closed
-        problem = unheard(error) if isinstance(error, OSError) else None
-        if problem is not None:
-            problems.append(problem)
-        print_nowhere(stream)
-
-
-def unheard(error: OSError) -> BadRequest | None:
-    """Return the problem that a failure to print is; None where nobody reads it any more."""
-    nobody = error.errno in (errno.EPIPE, errno.EIO)
-    return None if nobody else BadRequest(f"cannot print: {error.strerror}")
-
-
-def print_nowhere(*streams: int) -> None:
-    """Lose what is still to be printed, and what waits in Python's buffers, which it would try again at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in streams:
-        os.dup2(nowhere, stream)
-    os.close(nowhere)

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from tputfind import options as values
 from tputfind import units
-from tputfind.commands.outputs import Outputs, Places, Source, check_places, records_read
-from tputfind.commands.run import finish, say, stop_signals
+from tputfind.commands.console import Given, finish, say, stop_signals
+from tputfind.commands.outputs import Outputs, Places, Source, check_places, records_read, taken_from
 from tputfind.errors import BadRequest
 from tputfind.record import files
 from tputfind.record.record import Record
@@ -32,6 +32,18 @@ _AFTER_S: Final = 2.0
 _REFRESH_S, _EVERY_S = 0.2, 10.0
 """A line on a terminal changes so often, and elsewhere a new one comes so often."""
 _MOST_BYTES: Final = 2**27
+
+
+def main(given: Given, *, show_traceback: bool) -> int:
+    """Do what was given, and return the exit code.
+
+    Raises:
+        TputfindError: why it cannot be done.
+    """
+    places = taken_from(given)
+    records, price_file = given.pop("records"), given.pop("price")
+    how = {name: given.pop(name) for name in ("arrivals", "curve")}
+    return do(read_request(records, given, places, price_file=price_file, **how), show_traceback=show_traceback)
 
 
 class Request(NamedTuple):

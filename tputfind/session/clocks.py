@@ -10,7 +10,6 @@ from time import perf_counter
 
 import msgspec
 
-from tputfind import __version__
 from tputfind.analysis import clocks
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.failures import of_misuse
@@ -43,6 +42,7 @@ from tputfind.session import run
 from tputfind.session.progress import Progress
 from tputfind.session.session import no_answer
 from tputfind.session.trials import FIRST_TIMEOUT_S
+from tputfind.version import __version__
 
 
 def measure(asked: Asked, children: Children, progress: Progress) -> Methods | Pipeline:

@@ -10,7 +10,6 @@ from typing import Final
 
 import msgspec
 
-from tputfind import __version__
 from tputfind.analysis import notices
 from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, NothingFits, TputfindError
 from tputfind.processes.children import ChildFailed, Children
@@ -26,6 +25,7 @@ from tputfind.session.progress import Progress, Silent
 from tputfind.session.session import Ledger, no_answer
 from tputfind.session.trials import FIRST_TIMEOUT_S, Bench
 from tputfind.units import echoed
+from tputfind.version import __version__
 
 ROUNDS: Final = 3
 """The edge is asked so often, where other processes take or free memory of the device meanwhile."""

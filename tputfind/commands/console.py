@@ -1,0 +1,182 @@
+"""What a command says and how it ends: errors in one line, exit codes, signals, streams."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, Final, Literal, NoReturn
+
+import click
+
+from tputfind.errors import BadRequest, Interrupted, TputfindError
+from tputfind.record.untrusted import printable
+from tputfind.units import shortened
+
+Given = dict[str, Any]
+"""What was given to a command, by the names of its arguments and options; None, False or () where it was not."""
+
+_LONGEST: Final = 10_000
+"""Characters of an error: it may name every row, but does not fill the screen with what somebody else wrote."""
+_OF_PRINTING: Final = (errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def finish(
+    show: Callable[[], None], problems: list[TputfindError], saved: Sequence[str] = (), *, show_traceback: bool
+) -> int:
+    """Show a result, name what was saved, and say what could not be; return the exit code.
+
+    Every command ends so: by then what can be written is, and no problem with one file keeps another or the result.
+    """
+    with terminal_that_may_be_gone(problems):
+        show()
+    with terminal_that_may_be_gone(problems, stream=2):
+        if saved:
+            tell(f"saved {', '.join(saved)}")
+        for problem in problems:
+            say(problem, show_traceback=show_traceback)
+    return problems[0].exit_code if problems else 0
+
+
+def say(error: TputfindError, *, show_traceback: bool) -> None:
+    """Print an error of ours: one line, after the traceback of the user's own code where there is one."""
+    if show_traceback:
+        import traceback
+
+        tell("".join(traceback.format_exception(error)).rstrip())
+    if error.traceback:
+        tell(error.traceback.rstrip())
+    hint = f" ({error.hint})" if error.hint else ""
+    tell(printable(f"tputfind: {shortened(error.message, _LONGEST)}{hint}"))
+
+
+def tell(text: str) -> None:
+    """Print a line on stderr, with nothing in it that a terminal obeys."""
+    sys.stderr.write(f"{printable(text, lines=True)}\n")
+
+
+def open_closed_streams() -> None:
+    """Open /dev/null on closed standard streams, so that no file of ours gets descriptor 0, 1 or 2."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115  # open to the end
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a sign that the terminal's encoding lacks is no reason to end
+
+
+@contextmanager
+def errors(show_traceback: bool) -> Iterator[None]:
+    """Turn an error of ours into its one line and its exit code."""
+    try:
+        yield
+    except TputfindError as error:
+        _leave(error, show_traceback)
+
+
+@contextmanager
+def in_our_words() -> Iterator[None]:
+    """Have an interruption and a failure to print end as they do everywhere: click has words and codes of its own."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _leave(Interrupted("interrupted"))
+    except click.ClickException as error:
+        _exit_saying(error.show, error.exit_code)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _OF_PRINTING:
+            raise
+        problem = unheard(error)
+        if problem is not None:
+            with suppress(OSError):
+                say(problem, show_traceback=False)
+        print_nowhere(1, 2)
+        sys.exit(0 if problem is None else problem.exit_code)
+
+
+def _leave(error: TputfindError, show_traceback: bool = False) -> NoReturn:
+    _exit_saying(lambda: say(error, show_traceback=show_traceback), error.exit_code)
+
+
+def _exit_saying(say: Callable[[], None], code: int) -> NoReturn:
+    """Exit with a code, which is the same where nobody can be told why."""
+    try:
+        say()
+        sys.stderr.flush()
+    except OSError:
+        print_nowhere(1, 2)
+    sys.exit(code)
+
+
+@contextmanager
+def stop_signals() -> Iterator[Callable[[], None]]:
+    """Have SIGTERM and a lost terminal interrupt as Ctrl-C does, once; give what has all of them ignored from then on.
+
+    A signal that was ignored from the start, as under nohup, stays ignored.
+    """
+    stopping = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {each: signal.getsignal(each) for each in stopping}
+    before = {each: handler for each, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+
+    def ignore() -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # as the signal module calls it
+        ignore()
+        raise KeyboardInterrupt
+
+    for each in before:
+        signal.signal(each, interrupt)
+    try:
+        yield ignore
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+@contextmanager
+def terminal_that_may_be_gone(problems: list[TputfindError], stream: Literal[1, 2] = 1) -> Iterator[None]:
+    """Let what is printed to a standard stream be lost where nobody reads it any more: it is in files by then.
+
+    Where it is lost for another reason, such as a full disk, that is one more problem.
+    """
+    try:
+        yield
+        (sys.stdout if stream == 1 else sys.stderr).flush()
+    except (OSError, SystemExit) as error:  # rich leaves by SystemExit where a pipe is closed
+        problem = unheard(error) if isinstance(error, OSError) else None
+        if problem is not None:
+            problems.append(problem)
+        print_nowhere(stream)
+
+
+def unheard(error: OSError) -> BadRequest | None:
+    """Return the problem that a failure to print is; None where nobody reads it any more."""
+    nobody = error.errno in (errno.EPIPE, errno.EIO)
+    return None if nobody else BadRequest(f"cannot print: {error.strerror}")
+
+
+def print_nowhere(*streams: int) -> None:
+    """Lose what is still to be printed, and what waits in Python's buffers, which it would try again at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
+def print_columns(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """Print rows in columns as wide as they need, so that a pipe gets whole names."""
+    widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+    for row in (names, *rows):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        sys.stdout.write(f"{line}\n")

@@ -1,0 +1,26 @@
+"""What one `tputfind devices` asks: the devices that are here, listed."""
+
+from __future__ import annotations
+
+from tputfind.commands.console import Given, print_columns
+from tputfind.processes.children import Children
+from tputfind.processes.messages import ListDevices
+from tputfind.record.record import Environment
+from tputfind.units import format_bytes
+
+
+def main(given: Given, *, show_traceback: bool) -> int:  # noqa: ARG001  # as every command is called
+    """List the devices, and return the exit code.
+
+    Raises:
+        TputfindError: they cannot be asked for.
+    """
+    with Children() as children:
+        found = children.ask(ListDevices(), Environment)
+    print_columns(("device", "name", "memory", "free"), [_cells(device) for device in found])
+    return 0
+
+
+def _cells(device: Environment) -> tuple[str, ...]:
+    memory = (device.memory_total_bytes, device.memory_free_bytes)
+    return device.device, device.device_name, *("" if count is None else format_bytes(count) for count in memory)

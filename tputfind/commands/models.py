@@ -1,0 +1,37 @@
+"""What one `tputfind models` asks: the models that can be named, listed."""
+
+from __future__ import annotations
+
+import sys
+
+from tputfind.commands.console import Given, print_columns
+from tputfind.errors import BadRequest
+from tputfind.processes.children import Children
+from tputfind.processes.messages import NamedModel
+from tputfind.session import catalogue
+from tputfind.units import echoed
+
+
+def main(given: Given, *, show_traceback: bool) -> int:  # noqa: ARG001  # as every command is called
+    """List the models that match a pattern, and return the exit code.
+
+    Raises:
+        BadRequest: none does.
+        TputfindError: the package that knows them cannot be asked.
+    """
+    pattern = given["pattern"]
+    listed = catalogue.at_hand(pattern)
+    if listed is None:
+        with Children() as children:
+            listed = catalogue.asked(pattern, children)
+    if not listed:
+        raise BadRequest(f"no model's name matches {echoed(pattern)}", "tputfind models lists all of them")
+    print_columns(("model", "input", "parameters", "family"), [_cells(model) for model in listed])
+    for line in catalogue.elsewhere() if pattern == "*" else ():
+        sys.stdout.write(f"{line}\n")
+    return 0
+
+
+def _cells(model: NamedModel) -> tuple[str, ...]:
+    parameters = "" if model.parameters is None else f"{model.parameters / 1e6:.1f} M"
+    return model.name, model.input_shape, parameters, model.family
