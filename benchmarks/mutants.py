@@ -1,6 +1,6 @@
 """How many small changes to the code the tests notice: the share, and what was not noticed.
 
-    python benchmarks/mutants.py resume comparison --most 100
+    python benchmarks/mutants.py resume compare --most 100
 
 Of each group a random sample of mutmut's changes is made, one at a time, in a copy of this repository, and the group's
 unit tests are run. Needs ``pip install mutmut``; a change takes from half a second to some ten. What is not noticed is
@@ -26,23 +26,24 @@ NOT_NOTICED: Final = {0: "not noticed", 33: "no test runs it"}
 
 
 class Group(NamedTuple):
-    """Modules that are changed, and the unit tests that are to notice it."""
+    """Modules that are changed, and the unit tests that are to notice it, as files and folders."""
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
 
 
 GROUPS: Final = {
-    "search": Group(("search/*",), ("edge", "forecast", "expect", "allocator", "addresses")),
-    "stats": Group(("stats",), ("stats", "summary", "comparison", "noise")),
-    "comparison": Group(("analysis/compare",), ("comparison",)),
-    "failures": Group(("processes/failures",), ("failures",)),
-    "resume": Group(("session/resume",), ("resume", "fuzz")),
-    "notices": Group(("analysis/notices/*",), ("notices", "noise")),
-    "summary": Group(("analysis/answers",), ("summary", "report", "stats")),
-    "sizing": Group(("sizing/*",), ("queues", "sizing", "sizing_limits", "prices")),
-    "record": Group(("record/record", "record/untrusted"), ("record", "hostile_records")),
+    "search": Group(("search/*",), ("search",)),
+    "stats": Group(("stats",), ("test_stats.py", "analysis/test_answers.py", "analysis/test_compare.py")),
+    "compare": Group(("analysis/compare",), ("analysis/test_compare.py",)),
+    "answers": Group(("analysis/answers",), ("analysis/test_answers.py", "report/test_report.py", "test_stats.py")),
+    "notices": Group(("analysis/notices/*",), ("analysis/test_notices.py", "analysis/test_noise.py")),
+    "failures": Group(("processes/failures",), ("processes",)),
+    "resume": Group(("session/resume",), ("session/test_resume.py", "commands/test_fuzz.py")),
+    "sizing": Group(("sizing/*",), ("sizing",)),
+    "record": Group(("record/record", "record/untrusted"), ("record",)),
 }
+"""The rooms, or modules of them, of which a change would be dearest."""
 
 
 def main() -> None:
@@ -75,7 +76,7 @@ def prepare(copy: Path, group: Group) -> None:
         "only_mutate": [f"tputfind/{module}.py" for module in group.modules],
         "also_copy": ["tests", "results", "README.md", "pyproject.toml", "setup.cfg"],
         "pytest_add_cli_args": ["-p", "no:cacheprovider"],
-        "pytest_add_cli_args_test_selection": [f"tests/unit/test_{test}.py" for test in group.tests],
+        "pytest_add_cli_args_test_selection": [f"tests/unit/{test}" for test in group.tests],
     }
     lines = (f"{name} =\n" + "".join(f"    {value}\n" for value in values) for name, values in settings.items())
     with (copy / "setup.cfg").open("a") as file:

@@ -7,7 +7,8 @@ from hypothesis import settings
 
 NO_DEVICE = "no CUDA device here"
 NO_BROWSER = "no browser here"
-GOLDEN = Path(__file__).parent / "golden"
+TESTS = Path(__file__).parent
+GOLDEN = TESTS / "golden"
 
 # How long one example takes is up to the machine: a stall of a moment is no failure.
 settings.register_profile("any machine", deadline=None)
@@ -58,10 +59,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     To the tool, this process is from then on another one that holds memory of the device.
     """
     order = {"unit": 0, "real": 1, "gpu": 2}
-    for item in items:
-        if item.path.parent.name == "gpu":
+    kinds = {item: item.path.relative_to(TESTS).parts[0] for item in items}
+    for item, kind in kinds.items():
+        if kind == "gpu":
             item.add_marker(pytest.mark.gpu)
-    items.sort(key=lambda item: (order[item.path.parent.name], item.get_closest_marker("opens_gpu") is not None))
+    items.sort(key=lambda item: (order[kinds[item]], item.get_closest_marker("opens_gpu") is not None))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -33,6 +33,20 @@ def echoed(value: object) -> str:
     return " ".join("".join(sign if sign.isprintable() else " " for sign in shown).split())
 
 
+def printable(text: str, *, lines: bool = False) -> str:
+    r"""Return text with every sign that a terminal could act on written as an escape, such as ``\\x1b``.
+
+    White space becomes blanks, but for the ends of ``lines`` where these are wanted.
+    """
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() or (lines and sign == "\n") else _shown(sign) for sign in text)
+
+
+def _shown(sign: str) -> str:
+    return " " if sign in "\t\n\r\v\f" else sign.encode("unicode_escape", "backslashreplace").decode()
+
+
 def parse_bytes(text: str) -> int:
     """Return the bytes that ``8GiB``, ``512 MiB`` or ``24GB`` name; ValueError where there is no number or no unit."""
     return int(_quantity(text, _BYTES, "a size such as 8GiB or 512MiB"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from support.command import MODELS, run
+from support.command import run
+from support.folders import MODELS
 
 from tputfind.record.clocks import BOUNDARIES, METHODS, Methods, Pipeline, cell_of, figures_of, stage_figures
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from support.command import MODELS, QUICK, run
+from support.command import QUICK, run
+from support.folders import MODELS
 from support.tenants import taking_all_but
 
 from tputfind.processes.children import Children

@@ -6,7 +6,8 @@ import subprocess
 import time
 
 import pytest
-from support.command import ENVIRONMENT, MODELS, command, run
+from support.command import ENVIRONMENT, command, run
+from support.folders import MODELS
 from support.tenants import taking_all_but
 
 from tputfind.processes.children import Children

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.command import MODELS, run
+from support.command import run
+from support.folders import MODELS
 
 ROWS = ("--processes", 1, "--min-seconds", "0.5", "--dtype", "fp16", "--layout", "nhwc")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from statistics import median
 
 import pytest
-from support.command import MODELS, run
+from support.command import run
+from support.folders import MODELS
 
 SHORT = ("--dtype", "fp16", "--processes", 1, "--min-seconds", 1)
 

@@ -7,7 +7,8 @@ import subprocess
 
 import msgspec
 import pytest
-from support.command import ENVIRONMENT, MODELS, command, run
+from support.command import ENVIRONMENT, command, run
+from support.folders import MODELS
 
 from tputfind.record.clocks import Methods, Pipeline, cell_of, figures_of, stage_figures, turn_counts
 

@@ -7,7 +7,8 @@ import sys
 
 import pandas
 import pytest
-from support.command import ENVIRONMENT, MODELS, QUICK, TINY, command, run
+from support.command import ENVIRONMENT, QUICK, TINY, command, run
+from support.folders import MODELS
 
 from tputfind.report import csv as table
 

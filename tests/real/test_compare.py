@@ -6,18 +6,18 @@ import json
 import shlex
 import shutil
 import subprocess
-from pathlib import Path
 
 import msgspec
 import pandas as pd
 import pytest
 from support.command import ENVIRONMENT, command, run
+from support.folders import RESULTS
 from support.records import example
 
 import tputfind
 from tputfind.record.record import Edge, Row, Timing
 
-RECIPES = Path(__file__).parents[2] / "results" / "recipes"
+RECIPES = RESULTS / "recipes"
 replace = msgspec.structs.replace
 
 

@@ -14,7 +14,8 @@ import time
 
 import psutil
 import pytest
-from support.command import ENVIRONMENT, MODELS, QUICK, command
+from support.command import ENVIRONMENT, QUICK, command
+from support.folders import MODELS
 
 import tputfind
 

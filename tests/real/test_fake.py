@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.command import MODELS
+from support.folders import MODELS
 
 from tputfind.errors import BadRequest
 from tputfind.record.spec import Spec

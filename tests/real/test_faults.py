@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from support.command import ENVIRONMENT, MODELS, QUICK, command, run
+from support.command import ENVIRONMENT, QUICK, command, run
+from support.folders import MODELS
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 
 import pytest
-from support.command import MODELS, run
+from support.command import run
+from support.folders import MODELS
 
 ON_FAKE = ("--on-fake", "--device", "cpu")
 

@@ -13,7 +13,8 @@ import time
 
 import psutil
 import pytest
-from support.command import ENVIRONMENT, MODELS, QUICK, command, run
+from support.command import ENVIRONMENT, QUICK, command, run
+from support.folders import MODELS
 
 from tputfind.processes.children import Children
 from tputfind.record.spec import read_spec

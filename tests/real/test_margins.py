@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support.command import MODELS, QUICK, run
+from support.command import QUICK, run
+from support.folders import MODELS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
 ASKED = (f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "258MiB", *QUICK)

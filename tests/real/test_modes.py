@@ -6,7 +6,8 @@ import shutil
 
 import pandas as pd
 import pytest
-from support.command import MODELS, QUICK, run
+from support.command import QUICK, run
+from support.folders import MODELS
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
 COMPILED = ("--device", "cpu", "--mode", "compile", "--processes", 1, *QUICK)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.command import MODELS, QUICK, run
+from support.command import QUICK, run
+from support.folders import MODELS
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 from support import command
 from support.command import TINY, run
+from support.folders import RESULTS
 from support.pages import Page
 
-RESULTS = Path(__file__).parents[2] / "results"
 RECORD = RESULTS / "kinds" / "deeplabv3_resnet50-fp16-nvidia-h200.json"
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 from support.browser import DESKTOP, PHONE
+from support.folders import RESULTS
 from support.records import example
 
 import tputfind
 from tputfind.record.record import Notice
 from tputfind.report.page.page import to_html
 
-RESULTS = Path(__file__).parents[2] / "results"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.command import ENVIRONMENT, MODELS, QUICK, command, run
+from support.command import ENVIRONMENT, QUICK, command, run
+from support.folders import MODELS
 from support.records import example
 
 PLANS = ("--rate", 50, "--slo", "1s")

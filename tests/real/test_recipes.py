@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 import torch
-from support.command import MODELS, QUICK, run
+from support.command import QUICK, run
+from support.folders import MODELS
 
 import tputfind
 from tputfind.report import snippet

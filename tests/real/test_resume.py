@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pandas
 import pytest
-from support.command import ENVIRONMENT, MODELS, QUICK, command, run
+from support.command import ENVIRONMENT, QUICK, command, run
+from support.folders import MODELS
 
 import tputfind
 from tputfind.record.record import Record

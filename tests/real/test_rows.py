@@ -11,7 +11,8 @@ from statistics import fmean, median
 from threading import Event, Thread
 
 import pytest
-from support.command import MODELS, run
+from support.command import run
+from support.folders import MODELS
 
 from tputfind.analysis.answers import throughput_interval
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.command import MODELS, QUICK, run
+from support.command import QUICK, run
+from support.folders import MODELS
 from torch import nn
 from torch.export import Dim
 

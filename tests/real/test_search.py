@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support.command import MODELS, QUICK, run
+from support.command import QUICK, run
+from support.folders import MODELS
 
 MIB = 2**20
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")

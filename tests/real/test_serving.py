@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from pathlib import Path
 
 import pytest
+from support.folders import BENCHMARKS
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MODEL, OPTIONS = "resnet18", {"image_size": 96, "device": "cpu"}
 
 

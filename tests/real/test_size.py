@@ -6,12 +6,12 @@ import csv
 import io
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from support.command import run
+from support.folders import RESULTS
 
-RECORDS = Path(__file__).parents[2] / "results"
+RECORDS = RESULTS
 
 
 @pytest.fixture

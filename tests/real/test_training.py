@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
-from support.command import MODELS, QUICK, run
+from support.command import QUICK, run
+from support.folders import MODELS
 from torch.nn.functional import cross_entropy
 
 import tputfind

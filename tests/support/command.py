@@ -14,7 +14,6 @@ from tputfind.record.record import Record
 
 QUICK = ("--batches", 10, "--latency-batches", 10, "--warmup", 1, "--processes", 1, "--min-seconds", 0)
 TINY = ("--image-size", 64, "--batch-sizes", 1, *QUICK)
-MODELS = Path(__file__).parents[1] / "models"
 
 
 # A checkout that was not installed is found from other folders too.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
+from support.folders import GOLDEN
 from tputfind.record.record import Failure, Trial
 from tputfind.record.trace import Trace
 
-_GOLDEN = Path(__file__).parents[1] / "golden" / "alternating-searches.json"
 OUT_OF_MEMORY = Failure(kind="out_of_memory", message="it is full")
 
 
@@ -53,4 +51,7 @@ class Searched(msgspec.Struct, kw_only=True):
         )
 
 
-SEARCHES = {searched.search: searched for searched in msgspec.json.decode(_GOLDEN.read_bytes(), type=list[Searched])}
+SEARCHES = {
+    searched.search: searched
+    for searched in msgspec.json.decode((GOLDEN / "alternating-searches.json").read_bytes(), type=list[Searched])
+}

@@ -10,19 +10,16 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import pandas as pd
 import pytest
+from support.folders import RESULTS, ROOT
 
 from tputfind import load_record
 from tputfind.analysis.answers import rate_ratio_interval
 from tputfind.record.record import Record, Row
-
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "results"
 
 
 class Claim(NamedTuple):

@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.folders import ROOT
 
 import tputfind
 from tputfind.commands import main
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("command", [[], ["size"], ["compare"], ["report"]])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support.folders import ROOT
 
 import tputfind
 
-ROOT = Path(__file__).parents[2]
 PER_BATCH_MS, PER_REQUEST_MS, PER_ANSWER_MS, ON_THE_WAY_MS = 0.8, 0.1, 0.3, 1.5
 CAP, HELD_MS, SCATTER_MS = 32, 6.0, 0.5
 

@@ -15,8 +15,7 @@ from typing import Any, Final, Literal, NoReturn
 import click
 
 from tputfind.errors import BadRequest, Interrupted, TputfindError
-from tputfind.record.untrusted import printable
-from tputfind.units import shortened
+from tputfind.units import printable, shortened
 
 Given = dict[str, Any]
 """What was given to a command, by the names of its arguments and options; None, False or () where it was not."""

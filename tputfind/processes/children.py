@@ -23,7 +23,8 @@ from tputfind.errors import BY_NAME, BrokenInstall, TputfindError
 from tputfind.processes import failures, folder
 from tputfind.processes.messages import Question, Reply
 from tputfind.record.record import Failure
-from tputfind.record.untrusted import printable, printable_json
+from tputfind.record.untrusted import printable_json
+from tputfind.units import printable
 
 Answer = TypeVar("Answer")
 

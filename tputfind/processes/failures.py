@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tputfind.record.record import Failure, FailureKind
-from tputfind.record.untrusted import printable
-from tputfind.units import GIB, parse_bytes
+from tputfind.units import GIB, parse_bytes, printable
 
 
 class CannotRunSo(RuntimeError):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tputfind.units import echoed
+from tputfind.units import echoed, printable
 
 _SUSPECT: Final = re.compile(rb"\\[^\"\\/]|[\x7f-\xff]")
 """What may stand for a sign that cannot be shown: an escape, or a byte beyond ASCII. In JSON there are no others."""
@@ -23,20 +23,6 @@ _TYPES: Final = {
     "null": "null",
 }
 _BOUNDS: Final = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
-
-
-def printable(text: str, *, lines: bool = False) -> str:
-    r"""Return text with every sign that a terminal could act on written as an escape, such as ``\\x1b``.
-
-    White space becomes blanks, but for the ends of ``lines`` where these are wanted.
-    """
-    if text.isprintable():
-        return text
-    return "".join(sign if sign.isprintable() or (lines and sign == "\n") else _shown(sign) for sign in text)
-
-
-def _shown(sign: str) -> str:
-    return " " if sign in "\t\n\r\v\f" else sign.encode("unicode_escape", "backslashreplace").decode()
 
 
 def printable_json(data: bytes) -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.folders import GOLDEN, RESULTS
 from support.records import example
 
 from tputfind.analysis.compare import compare
@@ -25,9 +26,6 @@ from tputfind.report.kinds import NAMES, Kind, is_report
 from tputfind.report.page import page
 from tputfind.sizing.demand import read_demand
 from tputfind.sizing.size import answers
-
-GOLDEN = Path(__file__).parents[1] / "golden"
-RESULTS = Path(__file__).parents[2] / "results"
 
 
 def sized(count: int):

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import zlib
-from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.folders import GOLDEN
 
 from tputfind.record.trace import MOST_EVENTS, Event, Trace, packed
 from tputfind.search.edge import find_edge
@@ -32,8 +32,7 @@ class Recording(msgspec.Struct, kw_only=True):
         return f"{self.model}-{self.trace.batch_size}-{memory}-{segments}{'' if self.trace.complete else '-failed'}"
 
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "allocator-traces.json"
-RECORDINGS = msgspec.json.decode(GOLDEN.read_bytes(), type=list[Recording])
+RECORDINGS = msgspec.json.decode((GOLDEN / "allocator-traces.json").read_bytes(), type=list[Recording])
 PASSED = [recording for recording in RECORDINGS if recording.trace.complete]
 FAILED = [recording for recording in RECORDINGS if not recording.trace.complete]
 

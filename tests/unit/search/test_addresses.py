@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.driver import addresses_mib
+from support.folders import GOLDEN
 
 from tputfind.search.addresses import Addresses
 
@@ -27,8 +26,7 @@ class Recording(msgspec.Struct):
     addresses: list[int]
 
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "driver-addresses.json"
-RECORDINGS = msgspec.json.decode(GOLDEN.read_bytes(), type=list[Recording])
+RECORDINGS = msgspec.json.decode((GOLDEN / "driver-addresses.json").read_bytes(), type=list[Recording])
 
 
 def with_a_context() -> tuple[Addresses, int]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import msgspec
 import pytest
+from support.folders import GOLDEN
 
 from tputfind.record.record import Health
 from tputfind.session.health import Ends, Reading, Watch, memory_in_use_bytes, summarise
 
-RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "nvml-h200.json").read_bytes())
+RECORDED = json.loads((GOLDEN / "nvml-h200.json").read_bytes())
 
 
 def recorded(model: str) -> tuple[Ends, list[Reading]]:

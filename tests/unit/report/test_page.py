@@ -7,10 +7,10 @@ import re
 import subprocess
 import sys
 from itertools import pairwise
-from pathlib import Path
 
 import msgspec
 import pytest
+from support.folders import RESULTS
 from support.pages import Page
 from support.records import example, row
 
@@ -20,7 +20,6 @@ from tputfind.report.charts import chart, charts, colours, draw, health
 from tputfind.report.page import page
 from tputfind.report.page.contents import contents
 
-RESULTS = Path(__file__).parents[2] / "results"
 replace = msgspec.structs.replace
 HOSTILE = (
     "<script>alert(1)</script>",

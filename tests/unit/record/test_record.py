@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.folders import GOLDEN
 from support.records import example, row
 
 import tputfind
@@ -29,7 +29,6 @@ from tputfind.record.record import (
 from tputfind.record.spec import Spec
 from tputfind.session import resume
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 TEXT = st.text(st.sampled_from("aZ09 -_.:=@<é漢😀"), max_size=10)  # what can be shown
 MAYBE_BYTES = st.none() | st.integers(0, 2**50)
 MS = st.lists(st.floats(1e-6, 1e9), max_size=5).map(tuple)

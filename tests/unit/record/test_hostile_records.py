@@ -18,20 +18,20 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from support.folders import ROOT
 from support.records import example
 
 import tputfind
 from tputfind.commands import main
 from tputfind.errors import BadRecord
 from tputfind.record.record import Record, from_json
-from tputfind.record.untrusted import printable, printable_json, wrong_json
+from tputfind.record.untrusted import printable_json, wrong_json
 from tputfind.report import snippet, terminal
 from tputfind.report.escaping import markdown, spreadsheet_text
-from tputfind.units import echoed
+from tputfind.units import echoed, printable
 
 ESCAPES = "\x1b[31m", "\x1b]52;c;aGk=\x07", "\x1b]8;;http://x\x1b\\", "\r\b\x9b2J", "\u202e\u200b\u2028", "\x00\x7f\n\t"
 DOCUMENTED = {0, 1, 2, 6}
-ROOT = Path(__file__).parents[2]
 
 
 def healthy() -> dict[str, Any]:
