@@ -3,7 +3,7 @@
     python benchmarks/mutants.py resume compare --most 100
 
 Of each group a random sample of mutmut's changes is made, one at a time, in a copy of this repository, and the group's
-unit tests are run. Needs ``pip install mutmut``; a change takes from half a second to some ten. What is not noticed is
+tests are run. Needs ``pip install mutmut``; a change takes from half a second to some ten. What is not noticed is
 either a test that is missing or a line that makes no difference: judge each.
 """
 
@@ -26,7 +26,7 @@ NOT_NOTICED: Final = {0: "not noticed", 33: "no test runs it"}
 
 
 class Group(NamedTuple):
-    """Modules that are changed, and the unit tests that are to notice it, as files and folders."""
+    """Modules that are changed, and the tests that are to notice it, as files and folders of ``tests/unit``."""
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
@@ -42,6 +42,7 @@ GROUPS: Final = {
     "resume": Group(("session/resume",), ("session/test_resume.py", "commands/test_fuzz.py")),
     "sizing": Group(("sizing/*",), ("sizing",)),
     "record": Group(("record/record", "record/untrusted"), ("record",)),
+    "output_check": Group(("worker/output_check",), ("../real/test_output_check.py",)),
 }
 """The rooms, or modules of them, of which a change would be dearest."""
 

@@ -53,6 +53,18 @@ def test_a_percentile_is_numpys_and_scipys_or_none_where_samples_are_few(samples
         assert found == pytest.approx(scipy.stats.scoreatpercentile(samples, percent))
 
 
+@given(st.floats(1e-3, 1e6), st.floats(1, 99))
+def test_a_percentile_of_samples_that_are_all_alike_is_each_of_them_to_the_last_digit(sample, percent):
+    assert percentile([sample] * 200, percent) == sample
+
+
+@pytest.mark.parametrize("sides", [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
+def test_a_ratio_with_a_side_of_nothing_has_no_interval(sides):
+    top, bottom = ([[side, side], [side, side]] for side in sides)
+
+    assert ratio_interval(top, bottom, 0.0) is None
+
+
 @given(st.lists(st.floats(1e-3, 1e6), min_size=10, max_size=200), st.floats(0.1, 90), st.randoms())
 def test_a_percentile_does_not_depend_on_order_and_lies_within_the_samples(samples, percent, random):
     shuffled = samples[:]

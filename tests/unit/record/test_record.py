@@ -177,6 +177,53 @@ def test_a_row_joined_with_what_a_later_process_measured_holds_both():
     assert both.output == first.output
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (("rows", 0, "batch_size"), 2**70, f"{2**70}, and must be a whole number of at most 2147483647"),
+        (("rows", 0, "batch_size"), 0, "0, and must be a whole number of at least 1"),
+        (("rows", 0, "batch_size"), 1.5, "1.5, and must be a whole number"),
+        (("spec", "dtype"), "x", "'x', which is none of the words for it"),
+        (("spec", "model"), "", "'', and must be text with a length of at least 1"),
+        (("rows",), 5, "5, and must be a list"),
+    ],
+)
+def test_a_value_that_a_record_cannot_hold_is_named_with_what_it_can(place, value, said):
+    edited = json.loads(example().to_json())
+    holder = edited
+    for name in place[:-1]:
+        holder = holder[name]
+    holder[place[-1]] = value
+
+    with pytest.raises(BadRecord) as refused:
+        from_json(json.dumps(edited).encode(), "edited.json")
+
+    where = f"{place[0]}[0].{place[2]}" if len(place) == 3 else ".".join(place)
+    assert refused.value.message == f"edited.json is not a tputfind record: {where} is {said}"
+
+
+@pytest.mark.parametrize(
+    ("field", "one", "other", "both"),
+    [
+        ("peak_allocated_bytes", 5, 7, 7),
+        ("peak_allocated_bytes", 7, 5, 7),
+        ("peak_allocated_bytes", None, 5, 5),
+        ("peak_allocated_bytes", None, None, None),
+        ("peak_reserved_bytes", 7, 5, 7),
+        ("peak_reserved_bytes", 5, None, 5),
+        ("allocator_retries", 2, 3, 5),
+        ("allocator_retries", None, 3, 3),
+        ("allocator_retries", 2, None, 2),
+        ("allocator_retries", None, None, None),
+        ("seconds", 1.5, 2.0, 3.5),
+    ],
+)
+def test_of_two_processes_of_a_row_the_larger_peak_counts_and_retries_and_seconds_add_up(field, one, other, both):
+    first, later = (msgspec.structs.replace(row(4, 5.0), **{field: value}) for value in (one, other))
+
+    assert getattr(joined(first, later), field) == both
+
+
 def test_a_row_whose_later_process_failed_has_failed_and_has_no_throughput():
     failure = Failure(kind="died", message="killed by SIGKILL")
     both = joined(row(4, 5.0), Row(batch_size=4, failure=failure))

@@ -1,0 +1,236 @@
+"""What is said of a batch's outputs, of models made to be wrong in one way each."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tputfind.record.record import Failure, OutputCheck
+from tputfind.worker import output_check
+from tputfind.worker.output_check import check_output
+from tputfind.worker.workload import Batch
+
+COMPANY = "a sample's output differs from run to run, or with the batch that it is in"
+VANISHING = "its outputs are below the dtype's normal numbers"
+NO_VALUES = "no output has floating-point values by sample"
+ALIKE = "the outputs of different samples hardly differ, so that one would pass for another"
+
+
+def batch_of(model, size, *, dtype=torch.float32, values=None, divisible=True):
+    """A batch of vectors of four values, each unlike the others, or of the values given."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(size, 4, generator=generator) if values is None else torch.tensor(values)
+    split = [[0 if divisible else "unknown"], {}]
+    return Batch(model, size, ((inputs.to(dtype),), {}), lambda: split)
+
+
+def checked(model, size=16, dtype="fp32", small_size=2, **how):
+    return check_output(batch_of(model, size, **how), dtype, small_size)
+
+
+def changes(place, value, *, above=4):
+    """A model that adds a value to one sample's output in batches above a size."""
+
+    def model(x):
+        out = x * 2
+        if len(x) > above:
+            out[place] += value
+        return out
+
+    return model
+
+
+def unchecked(remark):
+    return OutputCheck(result="unchecked", remark=remark)
+
+
+def test_a_model_that_computes_every_sample_by_itself_is_right_and_its_difference_is_told():
+    assert checked(lambda x: x * 2) == OutputCheck(result="right", difference=0.0)
+    assert checked(lambda x: [x.T * 2, {"sum": x.sum(1)}]) == OutputCheck(result="right", difference=0.0)
+
+
+@pytest.mark.parametrize("place", [0, 15])
+def test_an_output_that_is_off_by_more_than_rounding_names_its_sample_and_by_how_much(place):
+    found = checked(changes(place, 1.0, above=8))
+
+    expected = 2 / float(batch_of(lambda x: x * 2, 16)()[place].norm())
+    assert found == Failure(
+        kind="wrong_output",
+        message=f"sample {place} of batch 16, set beside the same sample in a batch of 2, "
+        f"differs by {expected:.2g} (relative)",
+    )
+
+
+@given(st.floats(1e-6, 1.0), st.sampled_from(sorted(output_check.NOISE)))
+def test_rounding_up_to_the_dtypes_own_is_right_and_is_told(share, dtype):
+    noise = output_check.NOISE[dtype]
+
+    def model(x):
+        return x * 2 * (1 + (share if len(x) > 8 else 0.0))
+
+    found = checked(model, dtype=dtype)
+
+    if share > noise * 1.01:
+        assert isinstance(found, Failure)
+    elif share < noise * 0.99:
+        assert found.result == "right"
+        assert found.difference == pytest.approx(share, rel=0.1, abs=1e-6)
+
+
+def test_outputs_of_another_number_of_samples_are_wrong_and_their_shapes_are_told():
+    found = checked(lambda x: x[:8])
+
+    assert found == Failure(
+        kind="wrong_output",
+        message="batch 16 returned outputs of another number of samples, where small batches return all: 8x4",
+    )
+
+
+def test_a_model_that_returns_fewer_outputs_for_a_large_batch_depends_on_its_company():
+    assert checked(lambda x: [x] if len(x) > 8 else [x, x * 2]) == unchecked(COMPANY)
+
+
+@pytest.mark.parametrize(
+    ("model", "remark"),
+    [
+        (lambda x: x - x.mean(0), COMPANY),
+        (lambda x: x + torch.rand(x.shape), COMPANY),
+        (lambda x: x.argmax(1), NO_VALUES),
+        (lambda _: None, NO_VALUES),
+        (lambda x: x.sum(), NO_VALUES),
+        (lambda x: x[:, :0], NO_VALUES),
+        (lambda x: x * 1e-44, VANISHING),
+        (torch.ones_like, ALIKE),
+        (lambda x: torch.ones_like(x) + x * 1e-4 + (2e-4 if len(x) > 8 else 0), ALIKE),
+    ],
+)
+def test_what_cannot_be_told_right_from_wrong_is_unchecked_and_says_why(model, remark):
+    found = checked(model)
+
+    assert (found.result, found.remark) == ("unchecked", remark)
+
+
+def test_inputs_that_cannot_be_taken_apart_are_unchecked():
+    assert checked(lambda x: x * 2, divisible=False) == unchecked("its inputs cannot be taken apart by sample")
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_a_batch_as_small_as_its_reference_is_told_to_be_small_or_not_finite(size):
+    assert checked(lambda x: x * 2, size) == OutputCheck(result="small")
+    assert checked(lambda x: x / 0, size) == OutputCheck(result="not_finite")
+    assert checked(lambda x: x.sum() / 0, size) == OutputCheck(result="not_finite")
+    assert checked(lambda x: x.argmax(1), size) == unchecked(NO_VALUES)
+
+
+def test_the_reference_of_a_batch_above_twice_its_size_is_another_batch():
+    seen = []
+
+    def model(x):
+        seen.append(len(x))
+        return x * 2
+
+    for size, small in ((5, 2), (16, 2), (64, 2), (1000, 2), (9, 4)):
+        seen.clear()
+        assert checked(model, size, small_size=small).result == "right"
+        assert seen[0] == size
+        assert seen[1] == small
+        assert seen[2] == small * min(16, max(2, size // (4 * small)))
+
+
+def test_all_outputs_that_are_not_finite_are_said_to_be_so():
+    assert checked(lambda x: x / 0) == OutputCheck(result="not_finite")
+
+
+@pytest.mark.parametrize("place", range(16))
+def test_a_sample_that_is_not_finite_in_the_large_batch_alone_is_wrong_wherever_it_lies(place):
+    found = checked(changes(place, float("inf"), above=4))
+
+    assert isinstance(found, Failure)
+    assert found.message.startswith(f"sample {place} of batch 16, set beside the same sample in a batch of ")
+
+
+def test_a_sample_that_is_nowhere_finite_is_no_fault_of_the_batch():
+    values = [[1.0, 2.0, 3.0, float(number)] for number in range(16)]
+    values[7] = [float("nan")] * 4
+
+    assert checked(lambda x: x * 2, values=values) == OutputCheck(result="not_finite")
+
+
+def test_a_sample_near_the_largest_number_of_its_type_may_overflow_in_another_batch():
+    values = [[9e3, 1e3, 2e3, float(number)] for number in range(16)]
+
+    def model(x):
+        return x * (8 if len(x) > 8 else 4)
+
+    found = checked(model, dtype="fp16", values=values)
+    assert isinstance(found, Failure)
+
+    model_fp16 = batch_of(lambda x: x * (8 if len(x) > 8 else 4), 16, dtype=torch.float16, values=values)
+    assert check_output(model_fp16, "fp16", 2).result == "not_finite"
+
+
+def test_a_model_that_writes_into_its_input_or_its_last_output_is_not_called_wrong():
+    kept = torch.zeros(64, 4)
+
+    def reuses(x):
+        return torch.mul(x, 2, out=kept[: len(x)])
+
+    assert checked(reuses).result == "right"
+    assert checked(lambda x: x.add_(1)) == unchecked(COMPANY)
+
+
+def test_a_sample_whose_output_a_few_others_change_is_not_called_wrong():
+    def scales(x):
+        return (x * 10 / x.abs().max()).round() * x.abs().max()
+
+    for size in (16, 40, 100):
+        assert not isinstance(checked(scales, size), Failure)
+
+
+def eager_and_other(eager, other, size=2):
+    """A small batch that runs ``other``, and as it is ``eager``."""
+    batch = batch_of(eager, size)
+    batch._run = lambda: other(*batch._inputs[0])
+    return check_output(batch, "fp32", 2)
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        (lambda x: x * 2, OutputCheck(result="right", difference=0.0)),
+        (
+            lambda x: x * 3,
+            Failure(kind="wrong_output", message="batch 2 differs by 0.5 (relative) from the model run eagerly"),
+        ),
+        (
+            lambda x: x[:1],
+            Failure(kind="wrong_output", message="batch 2 returned outputs of other shapes than eagerly"),
+        ),
+        (
+            lambda x: x / 0,
+            Failure(kind="wrong_output", message="batch 2 differs by 1e+09 (relative) from the model run eagerly"),
+        ),
+    ],
+)
+def test_a_small_batch_in_another_mode_is_set_beside_the_model_as_it_is(other, found):
+    assert eager_and_other(lambda x: x * 2, other) == found
+
+
+def test_a_model_that_cannot_be_compared_with_itself_is_unchecked_in_another_mode_too():
+    count = itertools.count(1)
+
+    assert eager_and_other(lambda x: x * next(count), lambda x: x) == unchecked(COMPANY)
+    assert eager_and_other(lambda x: x * 1e-44, lambda x: x) == unchecked(VANISHING)
+    assert eager_and_other(lambda x: x.argmax(1), lambda x: x) == unchecked(NO_VALUES)
+    assert eager_and_other(lambda x: x / 0, lambda x: x) == OutputCheck(result="not_finite")
+
+
+def test_a_batch_that_is_checked_in_pieces_is_checked_whole(monkeypatch):
+    monkeypatch.setattr(output_check, "_CHUNK_ELEMENTS", 8)
+
+    for place in (3, 4, 12, 15):
+        assert f"sample {place} of batch 16" in checked(changes(place, float("nan"), above=8)).message
