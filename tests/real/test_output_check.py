@@ -141,8 +141,11 @@ def test_the_reference_of_a_batch_above_twice_its_size_is_another_batch():
         assert seen[2] == small * min(16, max(2, size // (4 * small)))
 
 
-def test_all_outputs_that_are_not_finite_are_said_to_be_so():
-    assert checked(lambda x: x / 0) == OutputCheck(result="not_finite")
+@pytest.mark.parametrize("sizes", [{2}, {4}, {2, 4}, {2, 4, 16}])
+def test_outputs_that_are_not_finite_in_either_reference_are_said_to_be_so(sizes):
+    found = checked(lambda x: x * (float("nan") if len(x) in sizes else 1))
+
+    assert found == OutputCheck(result="not_finite")
 
 
 @pytest.mark.parametrize("place", range(16))
