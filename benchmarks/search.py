@@ -21,8 +21,10 @@ import pandas as pd
 
 from tputfind.processes.children import Children
 from tputfind.record.files import Keeper
-from tputfind.record.record import METHOD, Edge, Record
-from tputfind.record.spec import LARGEST_BATCH, Spec, read_spec
+from tputfind.record.method import METHOD
+from tputfind.record.record import Edge, Record
+from tputfind.record.spec import Spec, read_spec
+from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.edge import find_edge
 from tputfind.session import forecast
 from tputfind.session.progress import Silent

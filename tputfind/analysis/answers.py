@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple
 
+from tputfind.record.method import REPEATABILITY
 from tputfind.record.record import Edge, Record, Row, Trial
-from tputfind.record.spec import REPEATABILITY
 from tputfind.stats import (
     CONFIDENCE,
     Interval,

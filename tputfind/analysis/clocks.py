@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 from tputfind.analysis.answers import HOST_BOUND_SHARE
-from tputfind.analysis.notices import NEGLIGIBLE_BYTES
 from tputfind.record.clocks import (
     Cell,
     Figures,
@@ -25,6 +24,7 @@ from tputfind.record.clocks import (
     figures_of,
     stage_figures,
 )
+from tputfind.record.method import NEGLIGIBLE_BYTES
 from tputfind.record.record import Environment
 from tputfind.stats import mean_interval
 from tputfind.units import format_bytes, format_figure, format_ratio, format_share, format_share_up

@@ -19,9 +19,11 @@ from tputfind.analysis.answers import (
     throughput_interval,
 )
 from tputfind.errors import BadRequest
+from tputfind.record import identity
 from tputfind.record.identity import name_of
+from tputfind.record.method import REPEATABILITY
 from tputfind.record.record import Record, Row, check_record
-from tputfind.record.spec import REPEATABILITY, Above0, Amount, Count
+from tputfind.record.types import Above0, Amount, Count
 from tputfind.stats import CONFIDENCE, Interval
 from tputfind.units import format_sizes
 
@@ -31,22 +33,10 @@ TOLERANCE: Final = 0.01
 LEAST_TOLERANCE: Final = sqrt(2) * REPEATABILITY
 """No two rates are known well enough to be the same within less."""
 _CLOCKS_DIFFER: Final = 0.02
-_UNLIKE: Final = ("phase", "dtype", "optimizer", "transfer", "inputs")
-"""What of a request makes it another job. Layout, mode and checkpointing are ways to do the same one."""
-_TOLD: Final = (
-    "layout",
-    "mode",
-    "grad_checkpoint",
-    "processes",
-    "min_seconds",
-    "memory_limit_bytes",
-    "batches",
-    "seed",
-)
-_TOLD_OF_PLACE: Final = (
-    "torch", "torchvision", "timm", "transformers", "cuda", "cudnn", "driver", "python", "host", "cpu_name",
-    "cpu_count", "torch_threads", "device_uuid",
-)  # fmt: skip
+
+
+_COMPARED_OTHERWISE: Final = {"model", "weights", "image_size", "input_size", "sequence_length"}
+"""Names count without their folders, and the record holds the shape of the input."""
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,9 +184,10 @@ def _best(old: Record, new: Record, tolerance: float) -> Judgement | None:
 
 def _unlike(old: Record, new: Record) -> Iterator[str]:
     yield from _told("model", subject(old), subject(new))
-    for name in _UNLIKE:
-        yield from _told(name, getattr(old.spec, name), getattr(new.spec, name))
     yield from _told("weights", _weights(old), _weights(new))
+    for name, before, after in identity.differing(old.spec, new.spec, "work"):
+        if name not in _COMPARED_OTHERWISE:
+            yield from _told(name, before, after)
     yield from _told("input", old.input_shape, new.input_shape)
     yield from _told("device", old.environment.device_name, new.environment.device_name)
     if new.environment.device == "cpu":
@@ -219,10 +210,11 @@ def _differs(old: Record, new: Record) -> Iterator[str]:
     yield from _told("parameters", old.parameters, new.parameters)
     if old.source_sha256 != new.source_sha256:
         yield "the file that the model or its weights are made by"
-    for name in _TOLD:
-        yield from _told(name, getattr(old.spec, name), getattr(new.spec, name))
-    for name in _TOLD_OF_PLACE:
-        yield from _told(name, getattr(old.environment, name), getattr(new.environment, name))
+    for name, before, after in (
+        *identity.differing(old.spec, new.spec, "told"),
+        *identity.differing(old.environment, new.environment, "told"),
+    ):
+        yield from _told(name, before, after)
     for record, other, which in ((old, new, "OLD"), (new, old, "NEW")):
         if record.finished is None:
             yield f"{which} was cut short"

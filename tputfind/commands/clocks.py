@@ -15,7 +15,8 @@ from tputfind.commands.outputs import Outputs, Places, check_places, sources_of,
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
 from tputfind.record.clocks import Asked
-from tputfind.record.spec import LARGEST_BATCH, Spec, read_spec
+from tputfind.record.spec import Spec, read_spec
+from tputfind.record.types import LARGEST_BATCH
 from tputfind.report.progress import ShownProgress
 from tputfind.session import clocks
 

@@ -211,8 +211,9 @@ def _records(folder: Path, problems: list[TputfindError], notes: list[TputfindEr
 def _work(record: Record, shared: str) -> _Work:
     spec = record.spec
     model = os.path.relpath(spec.model, shared) if shared and spec.source in ("factory", "file") else spec.model
-    _, *rest = work_of(record)
-    return _Work(model, name_of(spec), (*rest, record.input_shape, spec.grad_checkpoint, spec.memory_limit_bytes))
+    rest = dict(work_of(record)) | {"model": None, "input": record.input_shape}
+    rest |= {"grad_checkpoint": spec.grad_checkpoint, "memory_limit": spec.memory_limit_bytes}
+    return _Work(model, name_of(spec), tuple(rest.values()))
 
 
 def _paired(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any, Final, Literal, cast, get_type_hints
+
+import msgspec
 
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
@@ -14,17 +17,40 @@ def name_of(spec: Spec) -> str:
     return " ".join([spec.dtype, spec.layout, spec.mode, *(["train"] if spec.phase == "train" else [])])
 
 
-def work_of(record: Record) -> tuple[object, ...]:
-    """Return what recipes must have in common to be set side by side: the work, the device and the way of measuring.
+Role = Literal["work", "told", "asked", "free"]
+"""What a field is for two records: ``types`` says what each means."""
 
-    The shape of the input is as it was asked for: of a recipe that could not be run no other is known.
+
+@cache
+def roles(kind: type[msgspec.Struct]) -> dict[str, Role]:
+    """Return the role of each field of Spec or of Environment, in their order."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: _role(hints[name]) for name in kind.__struct_fields__}
+
+
+def _role(hint: Any) -> Role:
+    (role,) = (meta.extra["role"] for meta in hint.__metadata__ if meta.extra)
+    return cast("Role", role)
+
+
+def differing(old: msgspec.Struct, new: msgspec.Struct, *among: Role) -> Iterator[tuple[str, object, object]]:
+    """Yield each field of these roles in which two differ, with both values."""
+    for name, role in roles(type(old)).items():
+        before, after = getattr(old, name), getattr(new, name)
+        if role in among and before != after:
+            yield name, before, after
+
+
+def work_of(record: Record) -> tuple[tuple[str, object], ...]:
+    """Return what recipes must have in common to be set side by side, by name: the work, the device and the method.
+
+    The dtype is part of the recipe. The shape of the input is as it was asked for: of a recipe that could not be run
+    no other is known.
     """
-    spec, environment = record.spec, record.environment
-    return (
-        spec.model, spec.image_size, spec.input_size, spec.sequence_length, spec.inputs,
-        spec.phase, spec.optimizer, spec.transfer, spec.weights,
-        environment.device_name, environment.allocator_conf, record.method,
-    )  # fmt: skip
+    parts = (record.spec, record.environment)
+    work = {name: getattr(part, name) for part in parts for name, role in roles(type(part)).items() if role == "work"}
+    del work["dtype"]
+    return (*work.items(), ("method", record.method))
 
 
 NAMES: Final[dict[str, Callable[[Record], str]]] = {

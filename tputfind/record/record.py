@@ -9,15 +9,15 @@ import msgspec
 from msgspec import Meta
 
 from tputfind.errors import BadRecord, BadRequest
-from tputfind.record.spec import Amount, Bytes, Count, CountFromZero, Spec
+from tputfind.record.method import METHOD
+from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
+from tputfind.record.types import ASKED, FREE, TOLD, WORK, Amount, Bytes, Count, CountFromZero
 from tputfind.record.untrusted import printable_json, wrong_json
 from tputfind.units import echoed
 
 SCHEMA: Final = 5
 """Raised when a field is added or changes its meaning."""
-METHOD: Final = 3
-"""Raised when measuring changes, so that numbers taken before and after are not compared unawares."""
 
 FailureKind = Literal["out_of_memory", "index_limit", "unsupported", "died", "timeout", "wrong_output", "error"]
 Status = Literal["ok"] | FailureKind
@@ -238,26 +238,26 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     ``memory_of_others_bytes`` is what other processes held of the device before the run.
     """
 
-    device: str
-    device_name: str
-    device_uuid: str | None = None
-    memory_total_bytes: Bytes | None = None
-    memory_free_bytes: Bytes | None = None
-    memory_of_others_bytes: Bytes | None = None
-    compute_capability: str | None = None
-    driver: str | None = None
-    cuda: str | None = None
-    cudnn: str | None = None
-    torch: str
-    torchvision: str | None = None
-    timm: str | None = None
-    transformers: str | None = None
-    allocator_conf: str | None = None
-    python: str
-    host: str
-    cpu_name: str
-    cpu_count: CountFromZero
-    torch_threads: CountFromZero
+    device: Annotated[str, ASKED]
+    device_name: Annotated[str, WORK]
+    device_uuid: Annotated[str | None, TOLD] = None
+    memory_total_bytes: Annotated[Bytes | None, TOLD] = None
+    memory_free_bytes: Annotated[Bytes | None, FREE] = None
+    memory_of_others_bytes: Annotated[Bytes | None, FREE] = None
+    compute_capability: Annotated[str | None, TOLD] = None
+    driver: Annotated[str | None, TOLD] = None
+    cuda: Annotated[str | None, TOLD] = None
+    cudnn: Annotated[str | None, TOLD] = None
+    torch: Annotated[str, TOLD]
+    torchvision: Annotated[str | None, TOLD] = None
+    timm: Annotated[str | None, TOLD] = None
+    transformers: Annotated[str | None, TOLD] = None
+    allocator_conf: Annotated[str | None, WORK] = None
+    python: Annotated[str, TOLD]
+    host: Annotated[str, TOLD]
+    cpu_name: Annotated[str, TOLD]
+    cpu_count: Annotated[CountFromZero, TOLD]
+    torch_threads: Annotated[CountFromZero, TOLD]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

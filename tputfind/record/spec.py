@@ -12,6 +12,8 @@ from msgspec import Meta
 
 from tputfind import options as values
 from tputfind.errors import BadRequest
+from tputfind.record.method import REPEATABILITY
+from tputfind.record.types import ASKED, FREE, LARGEST_BATCH, TOLD, WORK, Above0, Amount, Count, CountFromZero
 from tputfind.units import echoed
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16"]
@@ -27,7 +29,6 @@ LAYOUTS: Final = get_args(Layout)
 MODES: Final = get_args(Mode)
 PHASES: Final = get_args(Phase)
 OPTIMIZERS: Final = get_args(Optimizer)
-LARGEST_BATCH: Final = values.LARGEST_WHOLE
 LARGEST_IMAGE: Final = 2**19
 MOST_BATCH_SIZES: Final = 10_000
 _MOST_ELEMENTS: Final = 2**40
@@ -37,20 +38,13 @@ SAVED_SUFFIXES: Final = (".pt", ".pth", ".ts", ".pt2")
 """Of files that hold a model: TorchScript, and programs of torch.export."""
 MOST_PROCESSES: Final = 100
 """A row is timed in no more processes than this."""
-REPEATABILITY: Final = 0.002
-"""Figures of one machine are not known better than to this share, however many samples there are: the same loop of ten
-seconds, in processes of its own some minutes apart, differed by 0.2 % (ResNet-50, batch 256, on an H200), while the
-processes of one run lay within 0.03 %."""
-
 LONGEST_NAME: Final = 4096
 """Characters of a model's name, as of a path: no file system's are longer."""
 
-# Bounds for what a record may hold: one that was edited by hand must not lead to nonsense.
-Count = Annotated[int, Meta(ge=1, le=LARGEST_BATCH)]
-CountFromZero = Annotated[int, Meta(ge=0, le=LARGEST_BATCH)]
-Bytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Amount = Annotated[float, Meta(ge=0, le=1e15)]
-Above0 = Annotated[float, Meta(gt=0, le=1e15)]
+
+_Memory = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+_Share = Annotated[float, Meta(gt=0, lt=1)]
+_Sizes = Annotated[tuple[Count, ...], Meta(min_length=1)]
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,46 +65,46 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     Shapes are those of one sample, without the batch axis. ``None`` means: not asked for.
     """
 
-    model: Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
-    device: str = "auto"
-    dtype: Dtype = "fp32"
-    layout: Layout = "nchw"
-    mode: Mode = "eager"
-    phase: Phase = "infer"
-    optimizer: Optimizer | None = None
-    grad_checkpoint: bool = False
-    weights: Annotated[str, Meta(min_length=1)] | None = None
+    model: Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME), WORK]
+    device: Annotated[str, ASKED] = "auto"
+    dtype: Annotated[Dtype, WORK] = "fp32"
+    layout: Annotated[Layout, TOLD] = "nchw"
+    mode: Annotated[Mode, TOLD] = "eager"
+    phase: Annotated[Phase, WORK] = "infer"
+    optimizer: Annotated[Optimizer | None, WORK] = None
+    grad_checkpoint: Annotated[bool, TOLD] = False
+    weights: Annotated[Annotated[str, Meta(min_length=1)] | None, WORK] = None
     """The name of published ones, or a file; None are random."""
-    image_size: Count | None = None
-    input_size: Annotated[tuple[Count, ...], Meta(min_length=1)] | None = None
-    sequence_length: Count | None = None
-    inputs: Annotated[tuple[Input, ...], Meta(min_length=1)] | None = None
-    batch_sizes: Annotated[tuple[Count, ...], Meta(min_length=1)] | None = None
-    max_batch: Count | None = None
-    granularity: Count = 1
-    memory_limit_bytes: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
-    headroom: Annotated[int, Meta(ge=1, le=2**63 - 1)] | Annotated[float, Meta(gt=0, lt=1)] | None = None
+    image_size: Annotated[Count | None, WORK] = None
+    input_size: Annotated[_Sizes | None, WORK] = None
+    sequence_length: Annotated[Count | None, WORK] = None
+    inputs: Annotated[Annotated[tuple[Input, ...], Meta(min_length=1)] | None, WORK] = None
+    batch_sizes: Annotated[_Sizes | None, ASKED] = None
+    max_batch: Annotated[Count | None, ASKED] = None
+    granularity: Annotated[Count, ASKED] = 1
+    memory_limit_bytes: Annotated[_Memory | None, TOLD] = None
+    headroom: Annotated[_Memory | _Share | None, ASKED] = None
     """A whole number of bytes, or a share below 1 of the memory."""
-    max_latency_ms: Above0 | Literal["auto"] | None = "auto"
-    batches: Count = 100
-    warmup: CountFromZero = 10
-    latency_batches: Count = 100
-    max_seconds: Above0 = 60.0
-    min_seconds: Amount = 3.0
+    max_latency_ms: Annotated[Above0 | Literal["auto"] | None, ASKED] = "auto"
+    batches: Annotated[Count, TOLD] = 100
+    warmup: Annotated[CountFromZero, TOLD] = 10
+    latency_batches: Annotated[Count, TOLD] = 100
+    max_seconds: Annotated[Above0, TOLD] = 60.0
+    min_seconds: Annotated[Amount, TOLD] = 3.0
     """Where ``max_seconds`` is less, that holds."""
-    processes: Annotated[int, Meta(ge=1, le=MOST_PROCESSES)] = 3
-    max_noise: Annotated[float, Meta(gt=REPEATABILITY, lt=1)] | None = None
+    processes: Annotated[int, Meta(ge=1, le=MOST_PROCESSES), TOLD] = 3
+    max_noise: Annotated[Annotated[float, Meta(gt=REPEATABILITY, lt=1)] | None, TOLD] = None
     """The share of the throughput that its interval may be wide to either side, before timing goes on."""
-    transfer: Transfer = "none"
-    soak: CountFromZero = 0
-    slo_ms: Above0 | None = None
-    percentile: Annotated[float, Meta(gt=0, lt=100)] = 99.0
-    search: Search = "forecast"
-    allocator: Allocator | None = None
+    transfer: Annotated[Transfer, WORK] = "none"
+    soak: Annotated[CountFromZero, ASKED] = 0
+    slo_ms: Annotated[Above0 | None, ASKED] = None
+    percentile: Annotated[float, Meta(gt=0, lt=100), ASKED] = 99.0
+    search: Annotated[Search, ASKED] = "forecast"
+    allocator: Annotated[Allocator | None, ASKED] = None
     """None leaves it as the environment has it."""
-    seed: CountFromZero = 0
-    trial_timeout_s: Above0 | None = None
-    strict: bool = False
+    seed: Annotated[CountFromZero, TOLD] = 0
+    trial_timeout_s: Annotated[Above0 | None, FREE] = None
+    strict: Annotated[bool, FREE] = False
 
     @property
     def source(self) -> Literal["torchvision", "timm", "hf", "file", "factory"]:

@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from tputfind.record.spec import Bytes, Count, CountFromZero
+from tputfind.record.types import Bytes, Count, CountFromZero
 
 Kind = Literal["allocate", "release", "refused", "outside"]
 MOST_EVENTS: Final = 40_000

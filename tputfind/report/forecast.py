@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tputfind.record.forecast import Forecasts
-from tputfind.record.spec import LARGEST_BATCH
+from tputfind.record.types import LARGEST_BATCH
 from tputfind.report.escaping import spreadsheet_text
 from tputfind.units import GIB, format_bytes, format_share
 

@@ -12,8 +12,9 @@ from tputfind.processes.messages import TraceOnFake
 from tputfind.record.files import Keeper
 from tputfind.record.forecast import CardForecast, Forecasts
 from tputfind.record.record import Trial
-from tputfind.record.spec import LARGEST_BATCH, Spec
+from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
+from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.forecast import FIRST_BATCH, Alternation, alternation_where, edge_where
 from tputfind.search.replay import Forecast, Memory, ratio
 from tputfind.session import run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from hashlib import file_digest
 from pathlib import Path
 
@@ -10,11 +10,11 @@ import msgspec
 
 from tputfind.errors import BadRecord
 from tputfind.processes.messages import Inspection
-from tputfind.record.record import METHOD, SCHEMA, Failure, Record
+from tputfind.record import identity
+from tputfind.record.method import METHOD
+from tputfind.record.record import SCHEMA, Failure, Record
 from tputfind.record.spec import Spec
 
-_FREE_TO_CHANGE = {"strict", "trial_timeout_s"}
-"""How patient the run is, not what it asks."""
 _NEWER = {
     "processes",
     "min_seconds",
@@ -28,8 +28,6 @@ _NEWER = {
 }
 """Options that records of an older schema know nothing of: those cannot be gone on with, but shown."""
 _FROM_OUTSIDE = ("killed by SIGTERM", "killed by SIGHUP", "killed by SIGINT", "the measuring process was killed")
-_MOVES = {"memory_free_bytes", "memory_of_others_bytes"}
-"""What other processes change from one minute to the next."""
 _CHANGED = "the file that the model is made by was changed"
 
 
@@ -52,7 +50,7 @@ def check_same(record: Record, spec: Spec, now: Inspection) -> None:
     check_spec(record, spec)
     model_then, model_now = (record.input_shape, record.parameters), (now.input_shape, now.parameters)
     differing = [
-        *_differing(record.environment, now.environment, _MOVES),
+        *_differing(record.environment, now.environment),
         *(
             [f"the model's input and parameters ({model_then} then, {model_now} now)"]
             if model_then != model_now
@@ -102,7 +100,7 @@ def _accident(failure: Failure | None) -> bool:
 def check_spec(record: Record, spec: Spec) -> None:
     """Make sure that the same is asked as in the record; BadRecord otherwise."""
     unknown_then = _NEWER if record.schema < SCHEMA else set()
-    differing = list(_differing(record.spec, spec, _FREE_TO_CHANGE | unknown_then))
+    differing = list(_differing(record.spec, spec, unknown_then))
     if differing:
         raise BadRecord(
             f"the record answers another question: {'; '.join(differing)}",
@@ -110,8 +108,7 @@ def check_spec(record: Record, spec: Spec) -> None:
         )
 
 
-def _differing(then: msgspec.Struct, now: msgspec.Struct, free: set[str]) -> Iterator[str]:
-    for name in then.__struct_fields__:
-        before, after = getattr(then, name), getattr(now, name)
-        if name not in free and before != after:
+def _differing(then: msgspec.Struct, now: msgspec.Struct, but: Collection[str] = ()) -> Iterator[str]:
+    for name, before, after in identity.differing(then, now, "work", "told", "asked"):
+        if name not in but:
             yield f"{name} ({before} then, {after} now)"

@@ -16,7 +16,8 @@ from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.messages import Inspect, Inspection
 from tputfind.record import files
 from tputfind.record.record import TRIAL_STEPS, Edge, Failure, FailureKind, Record, Row
-from tputfind.record.spec import LARGEST_BATCH, Spec, read_spec
+from tputfind.record.spec import Spec, read_spec
+from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.edge import find_edge
 from tputfind.session import resume
 from tputfind.session.catalogue import check_torchvision

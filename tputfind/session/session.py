@@ -15,7 +15,8 @@ from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, NothingFits, 
 from tputfind.processes.failures import Passed, for_want_of_memory
 from tputfind.record.files import Keeper
 from tputfind.record.record import TRIAL_STEPS, Edge, Failure, FailureKind, LimitedBy, Record, Row, Trial, joined
-from tputfind.record.spec import LARGEST_BATCH, MOST_PROCESSES, Spec
+from tputfind.record.spec import MOST_PROCESSES, Spec
+from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.forecast import FIRST_BATCH, Alternation, Known, expected_alternation, expected_batch
 from tputfind.session import estimate
 from tputfind.session.progress import Progress

@@ -10,11 +10,11 @@ from typing import Final
 
 import msgspec
 
-from tputfind.analysis.notices import NEGLIGIBLE_BYTES
 from tputfind.errors import BadRequest, DeviceInUse
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.failures import Passed, of_misuse
 from tputfind.processes.messages import TimeBatches, Timed, TryBatch
+from tputfind.record.method import NEGLIGIBLE_BYTES
 from tputfind.record.record import TRIAL_STEPS, Environment, Health, Row, Trial
 from tputfind.record.spec import Spec
 from tputfind.session import health

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from tputfind import options as values
 from tputfind.errors import BadRequest
-from tputfind.record.spec import Above0, Amount, Count, CountFromZero
+from tputfind.record.types import Above0, Amount, Count, CountFromZero
 from tputfind.units import echoed
 
 Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray"]

@@ -13,7 +13,7 @@ from msgspec import Meta
 from tputfind.errors import NoPlan
 from tputfind.record.identity import name_of
 from tputfind.record.record import Notice, Record
-from tputfind.record.spec import Above0, Count, CountFromZero
+from tputfind.record.types import Above0, Count, CountFromZero
 from tputfind.sizing.demand import Demand
 from tputfind.sizing.formulas import (
     devices_at_full_batch,

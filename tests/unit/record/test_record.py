@@ -11,8 +11,8 @@ from support.records import example, row
 
 import tputfind
 from tputfind.errors import BadRecord
+from tputfind.record.method import METHOD
 from tputfind.record.record import (
-    METHOD,
     SCHEMA,
     Edge,
     Environment,

@@ -10,7 +10,8 @@ from support.records import example, row
 
 from tputfind.errors import BadRecord
 from tputfind.processes.messages import Inspection
-from tputfind.record.record import METHOD, SCHEMA, Environment, Failure, Row, Trial
+from tputfind.record.method import METHOD
+from tputfind.record.record import SCHEMA, Environment, Failure, Row, Trial
 from tputfind.record.spec import Spec
 from tputfind.session.resume import check_file, check_same, check_spec, without_accidents
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tputfind.analysis.notices.device import of_health
 from tputfind.analysis.notices.failures import ADVICE, advice, of_failures, of_outputs
 from tputfind.analysis.notices.noise import of_noise
-from tputfind.analysis.notices.run import NEGLIGIBLE_BYTES, of_others, of_search
+from tputfind.analysis.notices.run import of_others, of_search
 from tputfind.analysis.notices.timing import of_allocator, of_breaks, of_copies, of_hosts, of_windows
 from tputfind.record.record import Notice, Record
 
-__all__ = ["ADVICE", "NEGLIGIBLE_BYTES", "advice", "of"]
+__all__ = ["ADVICE", "advice", "of"]
 
 
 def of(record: Record) -> tuple[Notice, ...]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from tputfind.record.method import NEGLIGIBLE_BYTES
 from tputfind.record.record import TRIAL_STEPS, Notice, Record, Row, Trial
 from tputfind.units import format_bytes, format_sizes
-
-NEGLIGIBLE_BYTES: Final = 16 * 2**20
-"""Less than this, held by others, is what drivers and monitors keep: it changes no answer that is worth a notice."""
 
 _MUCH_MORE: Final = 1.05
 """So many times the batch is worth another setting."""

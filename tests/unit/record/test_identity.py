@@ -1,0 +1,75 @@
+"""Each field says what it is for two records; whoever compares or goes on with them reads it there."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+import msgspec
+import pytest
+from support.records import example
+
+from tputfind.analysis.compare import compare
+from tputfind.errors import BadRecord, BadRequest
+from tputfind.processes.messages import Inspection
+from tputfind.record import identity
+from tputfind.record.record import Environment
+from tputfind.record.spec import Spec
+from tputfind.session import resume
+
+replace = msgspec.structs.replace
+FIELDS = [(kind, name) for kind in (Spec, Environment) for name in kind.__struct_fields__]
+NAMED_OTHERWISE = {
+    "image_size": "the record holds the shape of its input",
+    "input_size": "the record holds the shape of its input",
+    "sequence_length": "the record holds the shape of its input",
+}
+
+
+def changed(kind, name):
+    """The example record with another value in one field, which need not be one that is accepted."""
+    record = example()
+    part = "spec" if kind is Spec else "environment"
+    held = getattr(record, part)
+    value = getattr(held, name)
+    other: Any = "other" if isinstance(value, str) else (value or 0) + 1 if isinstance(value, int | float) else "other"
+    changed = held.__copy__()
+    msgspec.structs.force_setattr(changed, name, other)
+    copied = record.__copy__()
+    msgspec.structs.force_setattr(copied, part, changed)
+    return record, copied
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS)
+def test_every_field_says_what_it_is_for_two_records(kind, name):
+    assert identity.roles(kind)[name] in typing.get_args(identity.Role)
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS)
+def test_a_run_is_gone_on_with_unless_a_field_differs_that_is_not_free(kind, name):
+    record, other = changed(kind, name)
+    now = Inspection(
+        environment=other.environment,
+        input_shape=record.input_shape,
+        parameters=record.parameters,
+        source_sha256=record.source_sha256,
+    )
+
+    if identity.roles(kind)[name] == "free":
+        resume.check_same(record, other.spec, now)
+    else:
+        with pytest.raises(BadRecord, match=name):
+            resume.check_same(record, other.spec, now)
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS)
+def test_comparing_refuses_other_work_tells_what_is_to_be_told_and_is_silent_about_the_rest(kind, name):
+    old, new = changed(kind, name)
+    role = identity.roles(kind)[name]
+
+    if role == "work" and name not in NAMED_OTHERWISE:
+        with pytest.raises(BadRequest, match="not comparable"):
+            compare(old, new)
+    else:
+        told = compare(old, new).differs
+        assert len(told) == (role == "told"), told
