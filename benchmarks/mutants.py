@@ -77,6 +77,7 @@ def prepare(copy: Path, group: Group) -> None:
         "only_mutate": [f"tputfind/{module}.py" for module in group.modules],
         "also_copy": ["tests", "results", "README.md", "pyproject.toml", "setup.cfg"],
         "pytest_add_cli_args": ["-p", "no:cacheprovider"],
+        "timeout_multiplier": ["1"],  # ends what never does after twice the time that its tests take
         "pytest_add_cli_args_test_selection": [f"tests/unit/{test}" for test in group.tests],
     }
     lines = (f"{name} =\n" + "".join(f"    {value}\n" for value in values) for name, values in settings.items())
