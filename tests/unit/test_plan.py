@@ -1,0 +1,365 @@
+"""The search for the least fleet, over simulations that are told what to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from support.records import example, row
+
+from tputfind.errors import NoPlan
+from tputfind.recipes import name_of
+from tputfind.record import Record, Timing
+from tputfind.sizing.demand import Demand, read_demand
+from tputfind.sizing.formulas import devices_by_mean
+from tputfind.sizing.plan import Price, Rules, least, plan
+from tputfind.sizing.service import ServiceTimes, service_of
+from tputfind.sizing.simulate import Fleet, Outcome
+
+TARGET_MS = 30.0
+MOST = 10_000_000
+Latencies = Callable[[Fleet, float], "float | tuple[float, float]"]
+"""The percentile that a fleet comes to with an effort, or the interval in which it lies."""
+
+
+def record(batches_ms: dict[int, float] | None = None) -> Record:
+    """Batches that always take as long: of 5 ms and half a ms a sample, unless told otherwise."""
+    rows = []
+    for size, batch_ms in (batches_ms or {size: 5 + 0.5 * size for size in (1, 2, 4)}).items():
+        spans = (batch_ms,) * 100
+        rows.append(msgspec.structs.replace(row(size, 1.0), timings=(Timing(device_ms=spans, latency_ms=spans),)))
+    return msgspec.structs.replace(example(), rows=tuple(rows), notices=())
+
+
+def wanted(rate: float = 1.0, slo: float = TARGET_MS, **more: object) -> Demand:
+    return read_demand({"rate": rate, "slo": slo, **more})
+
+
+class Simulations:
+    """What was simulated, each with its streams and effort, where every fleet answers as it is told to."""
+
+    def __init__(self, latencies: Latencies, also: Callable[[Fleet], dict[str, object]] = lambda _: {}) -> None:
+        self.latencies, self.also = latencies, also
+        self.made: list[tuple[Fleet, int, float]] = []
+
+    def __call__(self, fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int, effort: float) -> Outcome:
+        self.made.append((fleet, seeds, effort))
+        told = self.latencies(fleet, effort)
+        low, high = told if isinstance(told, tuple) else (told, told)
+        figures = dict.fromkeys(
+            ("mean_ms", "p50_ms", "p95_ms", "p99_ms", "goodput_per_s", "utilisation", "mean_batch", "requests"), 1
+        )
+        outcome = Outcome(
+            devices=fleet.devices,
+            batch_cap=fleet.cap,
+            rate_per_s=fleet.rate_per_s,
+            load=fleet.load(service),
+            steady=True,
+            tail_ms=(low + high) / 2,
+            tail_low_ms=low,
+            tail_high_ms=high,
+            **figures,
+        )
+        return msgspec.structs.replace(outcome, **self.also(fleet))
+
+    def tried(self) -> list[int]:
+        """Numbers of devices, in the order in which they were first simulated."""
+        return list(dict.fromkeys(fleet.devices for fleet, _, _ in self.made))
+
+    def in_full(self, devices: int, effort: float = 1.0) -> list[int]:
+        """Caps with which so many devices were simulated at a rate of 1, in five streams."""
+        of_these = (devices, 1, 5, effort)
+        return [fleet.cap for fleet, *how in self.made if (fleet.devices, fleet.rate_per_s, *how) == of_these]
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    def answering(*answers: object) -> Simulations:
+        simulations = Simulations(*answers)
+        monkeypatch.setattr("tputfind.sizing.plan.simulate", simulations)
+        return simulations
+
+    return answering
+
+
+def from_devices(number: int) -> Latencies:
+    """The target is met by so many devices or more."""
+    return lambda fleet, effort: 2.0 if fleet.devices >= number else 40.0
+
+
+@pytest.mark.parametrize("number", [*range(1, 36), 1000, MOST - 1, MOST])
+def test_the_least_number_of_devices_is_found_in_few_steps_and_nothing_is_simulated_twice(simulated, number):
+    simulations = simulated(from_devices(number))
+
+    found = plan(record(), wanted())
+
+    assert found.outcome.devices == number
+    assert (found.fewer.devices if found.fewer else 0) == number - 1
+    assert found.fewer_fails
+    assert len(simulations.tried()) <= 2 * number.bit_length() + 2
+    assert len(set(simulations.made)) == len(simulations.made)
+    assert {(seeds, effort) for _, seeds, effort in simulations.made} == {(1, 0.3), (5, 1.0)}
+
+
+def test_where_more_and_more_devices_do_not_help_the_most_are_asked_next(simulated):
+    simulations = simulated(from_devices(MOST + 1), lambda _: {"load": 0.5})
+
+    with pytest.raises(NoPlan) as refused:
+        plan(record(), wanted())
+
+    assert simulations.tried() == [1, 2, 4, 8, 16, MOST]
+    assert refused.value.message == (
+        "not even 10000000 devices, the most that are planned with, answer 99 % of the requests within 30 ms: "
+        "it takes 40 ms"
+    )
+    assert refused.value.hint == "a longer --slo"
+
+
+def test_where_the_most_devices_are_busy_a_lower_rate_may_help(simulated):
+    simulated(from_devices(MOST + 1), lambda _: {"load": 0.51})
+
+    with pytest.raises(NoPlan) as refused:
+        plan(record(), wanted())
+
+    assert refused.value.hint == "a lower --rate, or a longer --slo"
+
+
+def test_the_search_begins_with_the_devices_that_the_throughput_takes(simulated):
+    """The fourfold batch is slower than two of two, of which a device does 364 in a second."""
+    simulations = simulated(from_devices(3))
+
+    found = plan(record({1: 5.0, 2: 5.5, 4: 20.0}), wanted(1000))
+
+    assert simulations.tried() == [3, 2]
+    assert found.outcome.devices == 3
+    assert found.fewer is not None
+    assert (found.fewer.batch_cap, found.fewer.load > 1) == (2, True)
+
+
+def test_the_most_devices_that_are_planned_with_may_just_do_by_their_throughput(simulated):
+    simulated(from_devices(1))
+
+    assert plan(record({1: 5.0}), wanted(2e9)).outcome.devices == MOST
+    with pytest.raises(NoPlan, match="take 10000001 devices or more"):
+        plan(record({1: 5.0}), wanted(2e9 + 100))
+
+
+@pytest.mark.parametrize(
+    ("batches_ms", "given", "caps"),
+    [
+        ({1: 3.3, 256: 79.8}, {}, [1, 40, 60, 90]),
+        ({1: 3.3, 256: 79.8}, {"max_batch": 50}, [1, 40, 50]),
+        ({1: 3.3, 256: 79.8}, {"max_batch": 1000}, [1, 40, 60, 90]),
+        ({1: 3.3, 256: 79.8}, {"slo": 5.0}, [1, 2, 6]),
+        ({1: 3.3, 256: 79.8}, {"batcher": "litserve", "delay": 5.0, "overhead_per_get": 0.1}, [1, 40, 50]),
+        ({1: 3.3, 256: 79.8}, {"slo": 35.0, "network": 5.0}, [1, 40, 60, 90]),
+        ({4: 3.0, 8: 3.5}, {}, [1, 4, 8]),
+        ({1: 3.0, 2: 3.0, 4: 3.0, 8: 40.0}, {"slo": 3.0}, [1, 2, 4]),
+    ],
+)
+def test_caps_are_the_sizes_measured_and_those_of_the_rules_within_the_target(simulated, batches_ms, given, caps):
+    simulations = simulated(from_devices(1))
+
+    plan(record(batches_ms), wanted(**given))
+
+    assert sorted(fleet.cap for fleet, seeds, _ in simulations.made if (fleet.rate_per_s, seeds) == (1, 1)) == caps
+
+
+def test_where_a_batch_of_one_is_within_the_target_half_of_the_time_it_is_the_only_cap(simulated):
+    """The mean is far beyond the target."""
+    spans = (5.0,) * 60 + (100.0,) * 40
+    one = msgspec.structs.replace(row(1, 5.0), timings=(Timing(device_ms=spans, latency_ms=spans),))
+    simulations = simulated(from_devices(1))
+
+    plan(
+        msgspec.structs.replace(record(), rows=(one, msgspec.structs.replace(one, batch_size=2))),
+        wanted(percentile=50),
+    )
+
+    assert {fleet.cap for fleet, _, _ in simulations.made} == {1}
+
+
+@pytest.mark.parametrize(
+    ("batches_ms", "given", "message", "hint"),
+    [
+        ({1: 5.0}, {"slo": 4.0}, "99 % of requests that are alone take up to 5 ms, and the target is 4 ms", "5ms"),
+        ({4: 50.0}, {}, "99 % of batches of 4 take up to 50 ms, and the target is 30 ms", "50ms"),
+        ({1: 1234.4}, {"percentile": 90}, "90 % of requests that are alone take up to 1234 ms", "1235ms"),
+        ({1: 99.996}, {"network": 1.0}, "take up to 100 ms, and the target is 29 ms", "101ms"),
+        (
+            {1: 20.0},
+            {"batcher": "litserve", "overhead_per_get": 7.0, "overhead_per_answer": 4.0, "network": 0.5},
+            "99 % of requests that are alone take up to 31 ms, and the target is 29.5 ms",
+            "31.5ms",
+        ),
+    ],
+)
+def test_a_request_that_is_late_even_alone_is_told_with_the_shortest_target(batches_ms, given, message, hint):
+    with pytest.raises(NoPlan) as refused:
+        plan(record(batches_ms), wanted(**given))
+
+    assert refused.value.message.startswith("no device is fast enough: ")
+    assert message in refused.value.message
+    assert refused.value.hint == f"no --slo below {hint} can be met"
+
+
+def test_a_request_that_alone_takes_just_the_target_is_not_late(simulated):
+    simulated(lambda fleet, effort: TARGET_MS)
+
+    assert plan(record({1: TARGET_MS}), wanted()).outcome.devices == 1
+
+
+@pytest.mark.parametrize(
+    ("pilots", "caps", "best"),
+    [
+        ({1: 20.0, 2: 12.0, 4: 39.1}, [2, 1], 2),
+        ({1: 20.0, 2: 12.0, 4: 39.0}, [2, 1, 4], 4),
+        ({1: 50.0, 2: 50.0, 4: 49.0}, [4], 4),
+    ],
+)
+def test_a_number_of_devices_is_judged_by_the_caps_whose_pilots_come_near_the_target(simulated, pilots, caps, best):
+    """In full none meets it with one device: the larger the cap, the sooner it answers."""
+    simulations = simulated(
+        lambda fleet, effort: 10.0 if fleet.devices > 1 else pilots[fleet.cap] if effort < 1 else 40.0 - fleet.cap
+    )
+
+    found = plan(record(), wanted())
+
+    assert simulations.in_full(1) == caps
+    assert found.fewer is not None
+    assert found.fewer.batch_cap == best
+
+
+def test_once_a_cap_meets_the_target_no_other_is_tried_in_full(simulated):
+    simulations = simulated(lambda fleet, effort: 20.0 - fleet.cap)
+
+    plan(record(), wanted())
+
+    assert simulations.in_full(1) == [4]
+
+
+def test_a_fleet_whose_queue_grows_is_not_the_best_however_soon_it_answers(simulated):
+    simulated(
+        lambda fleet, effort: 10.0 if fleet.devices > 1 else 30.0 + fleet.cap,
+        lambda fleet: {"steady": fleet.devices > 1 or fleet.cap == 2},
+    )
+
+    found = plan(record(), wanted())
+
+    assert found.fewer is not None
+    assert found.fewer.batch_cap == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "efforts", "fails"),
+    [
+        ((31.0, 33.0), (31.0, 33.0), [1.0], True),
+        ((28.0, 32.0), (31.0, 32.0), [1.0, 4.0], True),
+        ((28.0, 32.0), (29.0, 31.0), [1.0, 4.0], False),
+    ],
+)
+def test_a_fleet_too_near_to_the_target_to_tell_is_simulated_for_longer(simulated, first, then, efforts, fails):
+    def told(fleet, effort):
+        return (10.0, 11.0) if fleet.devices > 1 else {0.3: (30.0, 30.0), 1.0: first, 4.0: then}[effort]
+
+    simulations = simulated(told)
+
+    found = plan(record(), wanted(max_batch=1))
+
+    assert [effort for effort in (1.0, 4.0) if simulations.in_full(1, effort)] == efforts
+    assert simulations.in_full(2, 4.0) == []
+    assert found.fewer is not None
+    assert (found.fewer.tail_low_ms, found.fewer.tail_high_ms) == then
+    assert found.fewer_fails is fails
+
+
+def test_one_device_that_does_has_none_fewer(simulated):
+    simulated(from_devices(1))
+
+    found = plan(record(), wanted())
+
+    assert found.fewer is None
+    assert found.fewer_fails
+
+
+@pytest.mark.parametrize(
+    ("with_more", "busy", "at_the_rate", "cap"),
+    [
+        ({1: 22.0, 2: 21.0, 4: 23.0}, (), {1: 20.0, 2: 20.0, 4: 20.0}, 2),
+        ({1: 22.0, 2: 21.0, 4: 23.0}, (), {1: 20.0, 2: 31.0, 4: 20.0}, 1),
+        ({1: 22.0, 2: 21.0, 4: 23.0}, (1, 2), {1: 20.0, 2: 20.0, 4: 20.0}, 4),
+        ({1: 22.0, 2: 21.0, 4: 23.0}, (1, 2, 4), {1: 20.0, 2: 20.0, 4: 20.0}, 2),
+    ],
+)
+def test_the_cap_that_bears_more_traffic_best_is_taken(simulated, with_more, busy, at_the_rate, cap):
+    """Caps that are busy have a load of just 1 with 20 % more traffic."""
+    simulations = simulated(
+        lambda fleet, effort: (with_more if fleet.rate_per_s > 1 else at_the_rate)[fleet.cap],
+        lambda fleet: {"load": 1.0 if fleet.rate_per_s > 1 and fleet.cap in busy else 0.5},
+    )
+
+    found = plan(record(), wanted())
+
+    assert found.outcome.batch_cap == cap
+    assert found.outcome.rate_per_s == 1
+    assert (found.more_traffic.batch_cap, found.more_traffic.rate_per_s) == (cap, 1.2)
+    assert simulations.made[-1] == (Fleet(1, cap, 1.2), 5, 1.0)
+
+
+def test_caps_with_which_a_device_cannot_keep_up_are_not_tried(simulated):
+    """Batches of one do just the 200 requests that come in a second, and no more."""
+    simulations = simulated(from_devices(1))
+
+    plan(record({1: 5.0, 2: 6.0}), wanted(200))
+
+    assert {fleet.cap for fleet, _, _ in simulations.made} == {2}
+
+
+def test_a_plan_holds_what_was_asked_and_what_it_is_from(simulated):
+    simulated(from_devices(2))
+    one, demand = record(), wanted(batcher="mosec", delay=7.0, max_batch=2, rate=1000)
+    price = Price(device="example", price_per_hour=3.6, currency="EUR")
+
+    found = plan(one, demand, price)
+
+    service = service_of(one, demand)
+    assert (found.model, found.recipe) == ("resnet50", name_of(one.spec))
+    assert (found.device_name, found.demand, found.arrivals) == ("NVIDIA Example", demand, 0)
+    assert (found.slope_ms, found.intercept_ms) == service.line_ms()
+    assert found.delay_ms == 7.0
+    assert found.price == price
+    assert found.cost_per_hour == pytest.approx(3.6 * found.outcome.devices)
+    assert found.cost_per_million == pytest.approx(found.outcome.devices)
+    assert "copies" in [notice.kind for notice in found.notices]
+
+
+def test_a_plan_without_a_price_tells_no_cost(simulated):
+    simulated(from_devices(1))
+
+    found = plan(record(), wanted())
+
+    assert (found.price, found.cost_per_hour, found.cost_per_million) == (None, None, None)
+
+
+def test_rules_of_thumb_stand_beside_a_plan(simulated):
+    """A batch of 8, the cap, takes 9 ms, and one of 2, the largest in half the target, 6 ms."""
+    simulated(from_devices(1))
+    one, demand = record({1: 5.5, 2: 6.0, 8: 9.0, 16: 13.0}), wanted(10_000, slo=12.4, max_batch=8)
+
+    rules = plan(one, demand).rules
+
+    assert rules == Rules(
+        full_batches=12, naive=12, nexus=30, mean=devices_by_mean(service_of(one, demand), 10_000, 12.4)
+    )
+
+
+def test_each_simulation_is_told_of_before_it_is_made(simulated):
+    simulations = simulated(from_devices(2))
+    told: list[str] = []
+
+    assert least(record(), wanted(max_batch=1), told.append).devices == 2
+
+    assert told[0] == "resnet50: simulating 1 device with batches of up to 1"
+    assert told[-1] == "resnet50: simulating 2 devices with batches of up to 1"
+    assert len(told) == len(simulations.made)
