@@ -45,6 +45,7 @@ class Simulations:
 
     def __call__(self, fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int, effort: float) -> Outcome:
         self.made.append((fleet, seeds, effort))
+        self.demand = demand
         told = self.latencies(fleet, effort)
         low, high = told if isinstance(told, tuple) else (told, told)
         figures = dict.fromkeys(
@@ -141,8 +142,9 @@ def test_the_most_devices_that_are_planned_with_may_just_do_by_their_throughput(
     simulated(from_devices(1))
 
     assert plan(record({1: 5.0}), wanted(2e9)).outcome.devices == MOST
-    with pytest.raises(NoPlan, match="take 10000001 devices or more"):
+    with pytest.raises(NoPlan, match="take 10000001 devices or more") as refused:
         plan(record({1: 5.0}), wanted(2e9 + 100))
+    assert refused.value.hint == "a lower --rate"
 
 
 @pytest.mark.parametrize(
@@ -202,6 +204,15 @@ def test_a_request_that_is_late_even_alone_is_told_with_the_shortest_target(batc
     assert refused.value.message.startswith("no device is fast enough: ")
     assert message in refused.value.message
     assert refused.value.hint == f"no --slo below {hint} can be met"
+
+
+def test_three_slow_batches_in_two_hundred_are_late_at_a_percentile_of_99(simulated):
+    spans = (5.0,) * 197 + (100.0,) * 3
+    simulated(from_devices(1))
+    odd = msgspec.structs.replace(row(1, 5.0), timings=(Timing(device_ms=spans, latency_ms=spans),))
+
+    with pytest.raises(NoPlan, match="take up to 100 ms"):
+        plan(msgspec.structs.replace(record(), rows=(odd,)), wanted())
 
 
 def test_a_request_that_alone_takes_just_the_target_is_not_late(simulated):
@@ -317,8 +328,8 @@ def test_caps_with_which_a_device_cannot_keep_up_are_not_tried(simulated):
 
 
 def test_a_plan_holds_what_was_asked_and_what_it_is_from(simulated):
-    simulated(from_devices(2))
-    one, demand = record(), wanted(batcher="mosec", delay=7.0, max_batch=2, rate=1000)
+    simulations = simulated(from_devices(2))
+    one, demand = record(), wanted(batcher="mosec", delay=7.0, max_batch=4, rate=1000)
     price = Price(device="example", price_per_hour=3.6, currency="EUR")
 
     found = plan(one, demand, price)
@@ -329,9 +340,10 @@ def test_a_plan_holds_what_was_asked_and_what_it_is_from(simulated):
     assert (found.slope_ms, found.intercept_ms) == service.line_ms()
     assert found.delay_ms == 7.0
     assert found.price == price
-    assert found.cost_per_hour == pytest.approx(3.6 * found.outcome.devices)
-    assert found.cost_per_million == pytest.approx(found.outcome.devices)
-    assert "copies" in [notice.kind for notice in found.notices]
+    assert found.cost_per_hour == 3.6 * found.outcome.devices
+    assert found.cost_per_million == pytest.approx(found.outcome.devices, rel=1e-9)
+    assert {"copies", "largest_measured"} <= {notice.kind for notice in found.notices}
+    assert simulations.demand == demand
 
 
 def test_a_plan_without_a_price_tells_no_cost(simulated):
@@ -354,11 +366,21 @@ def test_rules_of_thumb_stand_beside_a_plan(simulated):
     )
 
 
-def test_each_simulation_is_told_of_before_it_is_made(simulated):
+def test_of_recorded_arrivals_a_plan_keeps_the_number(simulated):
+    simulated(from_devices(1))
+
+    found = plan(record(), wanted(gaps=(1.0,) * 150))
+
+    assert found.arrivals == 151
+    assert found.demand == wanted()
+
+
+@pytest.mark.parametrize("asked", [plan, least])
+def test_each_simulation_is_told_of_before_it_is_made(simulated, asked):
     simulations = simulated(from_devices(2))
     told: list[str] = []
 
-    assert least(record(), wanted(max_batch=1), told.append).devices == 2
+    asked(record(), wanted(max_batch=1), tell=told.append)
 
     assert told[0] == "resnet50: simulating 1 device with batches of up to 1"
     assert told[-1] == "resnet50: simulating 2 devices with batches of up to 1"

@@ -1,0 +1,143 @@
+"""What stands beside a plan: what the record, or what was asked, leaves open."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from support.records import example, row
+
+from tputfind.record import Failure, Notice, Record
+from tputfind.sizing.demand import read_demand
+from tputfind.sizing.plan_notices import notices
+from tputfind.sizing.simulate import Outcome
+
+FIGURES = (
+    "rate_per_s", "load", "mean_ms", "p50_ms", "p95_ms", "p99_ms", "tail_ms", "tail_low_ms", "tail_high_ms",
+    "goodput_per_s", "utilisation", "mean_batch", "requests",
+)  # fmt: skip
+
+
+def record(*rows: tuple[int, int], transfer: str = "both") -> Record:
+    """Batch sizes, each with so many latencies."""
+    made = example()
+    return msgspec.structs.replace(
+        made,
+        spec=msgspec.structs.replace(made.spec, transfer=transfer),
+        rows=tuple(row(size, 5.0, batches=count) for size, count in rows),
+        notices=(),
+    )
+
+
+def told(one: Record, cap: int = 4, largest: int = 8, **options: object) -> list[Notice]:
+    outcome = Outcome(devices=1, batch_cap=cap, steady=True, **dict.fromkeys(FIGURES, 1))  # type: ignore[arg-type]
+    return list(notices(one, outcome, largest, read_demand({"rate": 5, "slo": "50ms", **options})))
+
+
+def test_where_nothing_is_left_open_nothing_is_told():
+    assert told(record((1, 1000), (4, 1000), (8, 10))) == []
+
+
+def test_sizes_with_fewer_latencies_than_the_percentile_takes_are_told():
+    """Those of the cap count, and those beyond it do not."""
+    assert told(record((1, 100), (2, 99), (4, 50), (8, 10)), cap=4) == [
+        Notice(
+            kind="few_latency_samples",
+            seen="p99 takes 100 latencies; batches of 2, 4 have fewer",
+            cause="how long the slowest of them take is not known",
+            advice="measure with more --latency-batches and --max-seconds",
+        )
+    ]
+
+
+def test_sizes_that_failed_are_no_sizes_with_few_latencies():
+    one = record((1, 1000), (2, 0))
+    failed = msgspec.structs.replace(one.rows[1], failure=Failure(kind="out_of_memory", message=""))
+
+    assert told(msgspec.structs.replace(one, rows=(one.rows[0], failed))) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "is_told"),
+    [
+        *((kind, (1, 8), True) for kind in ("cut_short", "throttled", "wide_interval", "not_settled", "unfinished")),
+        ("host_bound", (4,), True),
+        ("spread", (4,), True),
+        ("throttled", (8,), False),
+        ("smaller_at_once", (1,), False),
+    ],
+)
+def test_what_a_record_says_of_the_time_of_sizes_in_use_is_told_again_without_them(kind, sizes, is_told):
+    said = Notice(kind=kind, seen="seen", cause="cause", advice="advice", batch_sizes=sizes)
+
+    found = told(msgspec.structs.replace(record((1, 1000), (4, 1000), (8, 1000)), notices=(said,)), cap=4)
+
+    assert found == ([msgspec.structs.replace(said, batch_sizes=())] if is_told else [])
+
+
+def test_a_record_that_was_cut_short_is_told():
+    assert told(msgspec.structs.replace(record((1, 1000)), finished=None)) == [
+        Notice(
+            kind="interrupted",
+            seen="the record was cut short",
+            cause="the run that made it was interrupted",
+            advice="tputfind --resume goes on with it",
+        )
+    ]
+
+
+def test_a_cap_that_is_the_largest_measured_is_told():
+    assert told(record((1, 1000)), cap=8) == [
+        Notice(
+            kind="largest_measured",
+            seen="the cap is batch 8, the largest that was measured",
+            cause="a larger one may need fewer devices, and how long it takes is not known",
+            advice="measure larger batches",
+        )
+    ]
+
+
+def test_a_cap_that_is_what_can_be_got_in_a_window_is_told():
+    given = {"batcher": "litserve", "delay": 2.0, "overhead_per_get": 0.5, "overhead_per_answer": 1.0}
+
+    assert told(record((1, 1000)), cap=3, **given) == []
+    assert told(record((1, 1000)), cap=4, **given) == [
+        Notice(
+            kind="window",
+            seen="no more than 4 requests are got in a window of 2 ms",
+            cause="each of them takes 0.5 ms to get",
+            advice="a longer --delay lets batches become larger",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({}, "--overhead-per-get, --overhead-per-answer"),
+        ({"routing": "least-loaded"}, "--overhead-per-answer"),
+    ],
+)
+def test_what_litserve_takes_for_each_request_is_asked_for(given, missing):
+    assert told(record((1, 1000)), batcher="litserve", delay=2.0, **given) == [
+        Notice(
+            kind="one_by_one",
+            seen=f"what LitServe takes for each request is not in these figures: {missing}",
+            cause="it gets requests one by one before a batch, and sends answers one by one after it",
+            advice="find out on your host how long that takes",
+        )
+    ]
+
+
+def test_times_without_copies_are_told_where_there_is_something_to_copy():
+    one = record((1, 1000), transfer="none")
+
+    assert told(one) == [
+        Notice(
+            kind="copies",
+            seen="the times of batches are without copies between host and device",
+            cause="the record was made without --transfer",
+            advice="measure with --transfer both, or give --overhead-per-request",
+        )
+    ]
+    on_host = msgspec.structs.replace(one.environment, device="cpu")
+    assert told(msgspec.structs.replace(one, environment=on_host)) == []
