@@ -109,9 +109,8 @@ def test_only_so_many_requests_are_got_as_begin_in_a_window(delay, get, most):
             "--arrivals say how bursty the stream is, so --burstiness has nothing to add",
         ),
         (
-            {"network": "60ms", "delay": 1.0},
-            "--network 60 ms leaves nothing of --slo 50 ms; "
-            "--delay: the greedy batcher sends what is there, and waits for nothing",
+            {"network": "60ms", "overhead_per_get": 9e-4, "batcher": "litserve"},
+            "--network 60 ms leaves nothing of --slo 50 ms; --delay and --overhead-per-get are 0, or 1us at the least",
         ),
     ],
 )
