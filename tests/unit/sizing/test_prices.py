@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from support.records import example
 import tputfind
 from tputfind.errors import BadRequest
 from tputfind.sizing.plan import Price
-from tputfind.sizing.prices import read_prices
+from tputfind.sizing.prices import price_of, read_prices
 
 HEADER = ["device", "price_per_hour", "currency"]
 
@@ -76,3 +77,33 @@ def test_prices_of_python_code_are_checked_alike(prices, message):
         tputfind.size(example(), rate=5, slo=50.0, prices=prices)
 
     assert message in refused.value.message
+
+
+def test_a_table_may_hold_so_many_prices_and_no_more(monkeypatch):
+    monkeypatch.setattr("tputfind.sizing.prices._MOST_PRICES", 2)
+    rows = [["A", "1", "EUR"], ["B", "2", "EUR"], ["C", "3", "EUR"]]
+
+    assert [price.device for price in read_prices(table(*rows[:2]))] == ["A", "B"]
+    with pytest.raises(ValueError, match=r"^there are more than 2 prices$"):
+        read_prices(table(*rows))
+
+
+@pytest.mark.parametrize(
+    ("devices", "found"),
+    [
+        ((), None),
+        (("A100",), None),
+        (("L4",), None),
+        (("l40s",), "l40s"),
+        (("NVIDIA", "L40S-48GB", "L40S"), "L40S-48GB"),
+        (("NVIDIA  L40S", "L40S-48GB"), "NVIDIA  L40S"),
+    ],
+)
+def test_the_price_of_a_device_is_that_of_most_of_its_name_in_whole_words(devices, found):
+    prices = [Price(device=device, price_per_hour=1.0, currency="EUR") for device in devices]
+    one = example()
+    environment = msgspec.structs.replace(one.environment, device_name="NVIDIA L40S 48GB")
+
+    price = price_of(msgspec.structs.replace(one, environment=environment), prices)
+
+    assert (price and price.device) == found

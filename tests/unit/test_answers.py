@@ -1,0 +1,122 @@
+"""What several records come to for one demand, over simulations in which every fleet meets the target."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from support.records import example, row
+
+import tputfind
+from tputfind.errors import BadRequest, NoPlan
+from tputfind.record import Record
+from tputfind.sizing.answers import answers, curve
+from tputfind.sizing.demand import read_demand
+from tputfind.sizing.plan import Price
+from tputfind.sizing.simulate import simulate
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """One stream with few requests, and as if all were in time."""
+
+    def simulated(fleet, service, demand, *, seeds, effort):
+        outcome = simulate(fleet, service, demand, seeds=1, effort=0.001)
+        return msgspec.structs.replace(outcome, steady=True, tail_ms=1.0, tail_low_ms=1.0, tail_high_ms=1.0)
+
+    monkeypatch.setattr("tputfind.sizing.plan.simulate", simulated)
+
+
+def record(batch_ms: float = 5.0, device_name: str = "NVIDIA Example") -> Record:
+    made = example()
+    environment = msgspec.structs.replace(made.environment, device_name=device_name)
+    return msgspec.structs.replace(made, rows=(row(1, batch_ms),), notices=(), environment=environment)
+
+
+def price(device: str, per_hour: float, currency: str = "EUR") -> Price:
+    return Price(device=device, price_per_hour=per_hour, currency=currency)
+
+
+FAST, SLOW, LATE = record(5.0, "Fast"), record(20.0, "Slow"), record(90.0, "Late")
+DEMAND = read_demand({"rate": 1000, "slo": 50.0})
+
+
+def names(found):
+    return [each.device_name for each in found.plans]
+
+
+def test_without_prices_the_fewest_devices_are_the_best():
+    found = answers([SLOW, FAST], DEMAND)
+
+    assert (names(found), found.ranked_by) == (["Fast", "Slow"], "devices")
+
+
+@pytest.mark.parametrize(
+    ("prices", "best", "ranked_by"),
+    [
+        ([price("fast", 9.0), price("slow", 1.0)], "Slow", "cost"),
+        ([price("fast", 1.0), price("slow", 1.0)], "Fast", "cost"),
+        ([price("slow", 0.01)], "Fast", "devices"),
+        ([price("fast", 9.0), price("slow", 0.01, "USD")], "Fast", "devices"),
+    ],
+)
+def test_costs_rank_where_all_plans_have_one_in_one_currency(prices, best, ranked_by):
+    found = answers([SLOW, FAST], DEMAND, prices)
+
+    assert (names(found)[0], found.ranked_by) == (best, ranked_by)
+
+
+def test_records_without_a_plan_are_told_with_the_reason():
+    trained = msgspec.structs.replace(FAST, spec=msgspec.structs.replace(FAST.spec, phase="train", dtype="bf16"))
+    told: list[str] = []
+
+    found = answers([LATE, FAST, trained], DEMAND, tell=told.append)
+
+    assert names(found) == ["Fast"]
+    assert [(one, type(error)) for one, error in found.without] == [(LATE, NoPlan), (trained, BadRequest)]
+    assert told
+
+
+def test_where_no_record_has_a_plan_the_reason_of_the_first_is_raised():
+    with pytest.raises(NoPlan, match="take up to 90"):
+        tputfind.size(LATE, record(80.0), rate=1000, slo=50.0)
+
+
+def test_what_is_no_record_is_refused_by_its_place():
+    with pytest.raises(BadRequest) as refused:
+        tputfind.size(FAST, 5, rate=1000, slo=50.0)
+    assert refused.value.message == "record 2: 5 is a int, and no Record"
+    with pytest.raises(BadRequest) as refused:
+        tputfind.size(rate=5, slo=50.0)
+    assert refused.value.message == "no record to size from"
+
+
+@pytest.mark.parametrize(
+    ("prices", "message"),
+    [
+        ({"a": 1}, "prices: {'a': 1} is a dict, and no list of Price"),
+        ((price("A", 1.0), "B"), "prices: number 1: 'B' is a str, and no Price"),
+        ([price("A", 1.0), price("B", 0.0)], "prices: number 1: price_per_hour: 0.0 is no number above 0 and up to"),
+        ([price("A", 1.0), price("a", 1.0)], "prices: number 1: 'a' has a price already: number 0"),
+    ],
+)
+def test_prices_that_are_none_are_refused_by_their_place(prices, message):
+    with pytest.raises(BadRequest) as refused:
+        tputfind.size(FAST, rate=1000, slo=50.0, prices=prices)
+
+    assert refused.value.message.startswith(message)
+
+
+def test_prices_may_be_a_tuple():
+    (found,) = tputfind.size(FAST, rate=1000, slo=50.0, prices=(price("fast", 2.0),))
+
+    assert found.cost_per_hour == 2.0 * found.outcome.devices
+
+
+def test_a_curve_is_of_every_tenth_of_the_rate_up_to_a_fifth_more():
+    told: list[str] = []
+
+    found = list(curve(FAST, DEMAND, told.append))
+
+    assert [outcome.rate_per_s for outcome in found] == pytest.approx([100.0 * tenth for tenth in range(1, 13)])
+    assert found[-1].devices > found[0].devices
+    assert len(told) >= len(found)
