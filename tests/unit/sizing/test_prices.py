@@ -21,9 +21,11 @@ def table(*rows):
 
 
 def test_prices_are_read_by_the_names_of_their_columns():
-    rows = [(1, ["currency", "date", "device", "price_per_hour"]), (3, ["EUR", "2026-01-01", "NVIDIA H200", "3.5"])]
+    names = ["currency", "date", "device", "price_per_hour", "source"]
+    price = Price(device="NVIDIA H200", price_per_hour=3.5, currency="EUR", date="2026-01-01", source="a list")
 
-    assert read_prices(rows) == [Price(device="NVIDIA H200", price_per_hour=3.5, currency="EUR", date="2026-01-01")]
+    assert read_prices([(1, names), (3, ["EUR", "2026-01-01", "NVIDIA H200", "3.5", "a list"])]) == [price]
+    assert read_prices(table(["A", "1", "EUR"])) == [Price(device="A", price_per_hour=1.0, currency="EUR")]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,232 @@
+"""One fleet under one stream: how long it is simulated, what is told of it, and when that can be trusted."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import msgspec
+import numpy as np
+import pytest
+
+from tputfind.sizing.arrivals import arrivals_ms
+from tputfind.sizing.demand import Demand
+from tputfind.sizing.service import ServiceTimes
+from tputfind.sizing.simulate import Fleet, Outcome, Server, cell_of, places_in_batch, serve, simulate
+from tputfind.stats import t_quantile
+
+LINE = ServiceTimes({size: [5 + 0.5 * size] for size in (1, 2, 4, 8, 64)})
+SCATTERED = ServiceTimes({1: [4.0, 5.0, 6.0, 9.0], 8: [7.0, 9.0, 10.0, 14.0]})
+
+
+def stream(rate_per_s: float = 1.0, slo_ms: float = 50.0, percentile: float = 50.0, **more: object) -> Demand:
+    return Demand(rate_per_s=rate_per_s, slo_ms=slo_ms, percentile=percentile, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "devices"),
+    [
+        ({}, 64),
+        ({"routing": "random"}, 64),
+        ({"routing": "least-loaded"}, 16),
+        ({"routing": "two-choices"}, 16),
+        ({"batcher": "triton"}, 64),
+        ({"batcher": "mosec"}, 16),
+        ({"batcher": "litserve"}, 16),
+        ({"batcher": "mosec", "routing": "random"}, 64),
+        ({"batcher": "ray", "routing": "two-choices"}, 16),
+    ],
+)
+def test_fewer_devices_are_simulated_where_requests_are_followed_one_by_one(given, devices):
+    assert cell_of(stream(**given)) == devices
+
+
+def test_the_load_is_the_rate_over_what_full_batches_do():
+    assert Fleet(2, 8, 889.0).load(LINE) == pytest.approx(0.889 / (2 * 8 / 9))
+
+
+def outcome(**figures: object) -> Outcome:
+    found = simulate(Fleet(1, 1, 1.0), LINE, stream(), seeds=1)
+    return msgspec.structs.replace(found, **{"load": 0.5, "tail_low_ms": 9.0, "tail_high_ms": 11.0, **figures})
+
+
+def test_a_target_is_met_by_the_whole_interval_and_missed_by_the_whole_interval():
+    assert [outcome().meets(target) for target in (10.9, 11.0)] == [False, True]
+    assert [outcome().misses(target) for target in (8.9, 9.0)] == [True, False]
+    assert not outcome(steady=False).meets(11.0)
+    assert [outcome(load=load).misses(11.0) for load in (0.99, 1.0)] == [False, True]
+
+
+def counted(fleet: Fleet, demand: Demand, effort: float = 1.0, service: ServiceTimes = LINE) -> int:
+    """Return the requests of one stream; the first tenth warms up."""
+    requests = simulate(fleet, service, demand, seeds=1, effort=effort).requests
+    assert simulate(fleet, service, demand, seeds=2, effort=effort).requests == 2 * requests
+    return requests
+
+
+def beyond_warm_up(count: float) -> int:
+    return ceil(count) - int(0.1 * ceil(count))
+
+
+@pytest.mark.parametrize(("percentile", "effort", "count"), [(99, 1, 20_000), (99, 0.3, 6000), (90, 1, 2000)])
+def test_two_hundred_requests_lie_beyond_the_percentile(percentile, effort, count):
+    demand = stream(percentile=percentile)
+
+    assert counted(Fleet(1, 1, 1.0), demand, effort) == pytest.approx(beyond_warm_up(count), abs=1)
+
+
+def test_each_device_has_fifty_batches_as_they_usually_are():
+    """While a batch of 64 takes 37 ms 18.5 requests come to each of 20 devices, or its cap of 4."""
+    demand = stream(10_000, slo_ms=6.0)
+
+    assert counted(Fleet(20, 64, 10_000), demand) == beyond_warm_up(50 * 20 * (1 + 0.5 * 37))
+    assert counted(Fleet(20, 4, 8000), demand) == beyond_warm_up(50 * 20 * (1 + 0.4 * 7))
+    assert counted(Fleet(20, 2, 4000), demand) == beyond_warm_up(50 * 20 * 2)
+
+
+def test_the_wait_for_a_batch_counts_in_what_is_usual():
+    demand = stream(10_000, slo_ms=6.0, batcher="triton", delay_ms=3.0)
+
+    assert counted(Fleet(20, 64, 10_000), demand) == beyond_warm_up(50 * 20 * (1 + 0.5 * 40))
+
+
+def test_a_stream_lasts_twenty_targets():
+    assert counted(Fleet(1, 64, 100.0), stream(100.0, slo_ms=3000.0)) == beyond_warm_up(20 * 3.0 * 100)
+
+
+def test_a_stream_lasts_no_longer_than_twenty_thousand_usual_batches():
+    """At 100 a second a batch is of 2 requests, and takes 6 ms; with a wait of 8 ms it is of 3."""
+    demand = stream(100.0, slo_ms=3_600_000.0)
+
+    assert counted(Fleet(1, 64, 100.0), demand) == beyond_warm_up(20 * 1000 * 0.006 * 100)
+    waiting = msgspec.structs.replace(demand, batcher="triton", delay_ms=8.0)
+    assert counted(Fleet(1, 64, 100.0), waiting) == beyond_warm_up(20 * 1000 * (0.0065 + 0.008) * 100)
+
+
+@pytest.mark.parametrize(
+    ("devices", "given", "remembered"),
+    [
+        (1, {}, 1 / 0.1**2),
+        (1, {"burstiness": 2.0}, 4 / 0.1**2),
+        (4, {"burstiness": 2.0}, 4 / 0.1**2),
+        (4, {"burstiness": 2.0, "routing": "random"}, 4 * (1 + 3 / 4) / 0.1**2),
+    ],
+)
+def test_a_stream_is_three_hundred_times_as_long_as_a_queue_remembers(devices, given, remembered):
+    rate_per_s = 0.9 * devices * 1000 * LINE.per_ms(1)
+
+    assert counted(Fleet(devices, 1, rate_per_s), stream(rate_per_s, **given)) == pytest.approx(
+        beyond_warm_up(300 * remembered), abs=2
+    )
+
+
+@pytest.mark.parametrize("rate_per_s", [0.9951 * 1000 * LINE.per_ms(1), 1000 * LINE.per_ms(1), 1e6])
+def test_where_no_stream_could_tell_a_short_one_is_simulated_and_not_trusted(rate_per_s):
+    found = simulate(Fleet(1, 1, rate_per_s), LINE, stream(rate_per_s, burstiness=2.0), seeds=1)
+
+    assert found.requests == beyond_warm_up(50_000)
+    assert not found.steady
+
+
+@pytest.mark.parametrize(
+    ("load", "percentile", "count"), [(0.77, 50, 2000), (0.78, 50, 50), (0.78, 95, 4000), (0.9, 95, 100)]
+)
+def test_a_stream_is_cut_to_a_length_that_may_be_too_short_to_tell(monkeypatch, load, percentile, count):
+    """At loads of 0.77, 0.78 and 0.9 a hundred times what a queue remembers is 1890, 2066 and 10 000 requests."""
+    monkeypatch.setattr("tputfind.sizing.simulate._MOST_REQUESTS", 2000)
+    rate_per_s = load * 1000 * LINE.per_ms(1)
+
+    assert counted(Fleet(1, 1, rate_per_s), stream(rate_per_s, percentile=percentile)) == beyond_warm_up(count)
+
+
+def test_a_recorded_stream_is_replayed_in_whole_and_nothing_of_it_warms_up():
+    demand = stream(10.0, gaps=(1.0,) * 12_000)
+
+    assert counted(Fleet(1, 1, 10.0), demand) == 12_000
+    assert counted(Fleet(128, 1, 10.0), demand) == 6000
+    assert simulate(Fleet(1, 1, 10.0), LINE, demand, seeds=1, effort=0.001).steady
+
+
+def test_a_stream_shorter_than_a_third_of_what_it_takes_is_not_trusted():
+    rate_per_s = 0.9 * 1000 * LINE.per_ms(1)
+    fleet, demand = Fleet(1, 1, rate_per_s), stream(rate_per_s)
+
+    assert [simulate(fleet, LINE, demand, seeds=2, effort=effort).steady for effort in (0.3, 0.34)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("burstiness", "batcher", "per_request_ms"),
+    [(0.0, "greedy", 0.0), (2.0, "greedy", 0.0), (2.0, "triton", 0.0), (2.0, "greedy", 1.0)],
+)
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_figures_are_those_of_all_streams_together(burstiness, batcher, per_request_ms, seeds):
+    """Each is served by itself, from the demand's seed on, and the interval is by how they differ."""
+    demand = stream(
+        150.0, 15.0, 90.0, burstiness=burstiness, batcher=batcher, seed=7, overhead_per_answer_ms=per_request_ms
+    )
+    late, busy, batches, count = [], [], 0, 0
+    found = simulate(Fleet(2, 8, 150.0), SCATTERED, demand, seeds=seeds)
+    for seed in range(7, 7 + seeds):
+        count = next(number for number in range(1, 10**6) if (number - number // 10) * seeds == found.requests)
+        times = arrivals_ms(demand, count, 150.0, 1.0, seed)
+        served = serve(times, 2, Server(8, SCATTERED, demand), seed)
+        late.append((served.done_ms - times)[count // 10 :])
+        busy.append(served.busy_ms / (2 * served.done_ms.max()))
+        batches += served.batches
+
+    together = np.concatenate(late)
+    assert found.mean_ms == pytest.approx(together.mean())
+    told = (found.p50_ms, found.p95_ms, found.p99_ms, found.tail_ms)
+    assert told == pytest.approx(tuple(np.quantile(together, [0.5, 0.95, 0.99, 0.9])))
+    assert found.goodput_per_s == pytest.approx(150.0 * np.mean(together <= 15.0))
+    assert found.utilisation == pytest.approx(np.mean(busy))
+    assert found.mean_batch == pytest.approx(seeds * count / batches)
+    within = [np.mean(one <= found.tail_ms) for one in late]
+    error = t_quantile(seeds - 1) * np.std(within, ddof=1) / np.sqrt(seeds) if seeds > 1 else 0.0
+    interval = np.quantile(together, [0.9 - error, min(1.0, 0.9 + error)])
+    assert (found.tail_low_ms, found.tail_high_ms) == pytest.approx(tuple(interval))
+    assert (found.devices, found.batch_cap, found.rate_per_s) == (2, 8, 150.0)
+
+
+def test_a_request_that_takes_just_the_target_is_in_time():
+    even = stream(10.0, 5.5, burstiness=0.0)
+
+    found = simulate(Fleet(1, 1, 10.0), ServiceTimes({1: [5.5]}), even, seeds=2)
+
+    assert (found.goodput_per_s, found.p99_ms, found.tail_high_ms) == (10.0, 5.5, 5.5)
+
+
+@pytest.mark.parametrize(
+    ("batcher", "given", "request_ms", "window_ms"),
+    [
+        ("greedy", {}, 14.0, 0.0),
+        ("triton", {"delay_ms": 3.0}, 20.0, 0.0),
+        ("mosec", {"delay_ms": 3.0}, 22.0, 0.0),
+        ("litserve", {"delay_ms": 3.0, "overhead_per_get_ms": 0.25}, 20.25, 3.0),
+        ("litserve", {"delay_ms": 3.0, "overhead_per_answer_ms": 0.5}, 20.5, 3.0),
+    ],
+)
+def test_a_request_takes_no_longer_than_the_slowest_batch_two_waits_and_its_own_overheads(
+    batcher, given, request_ms, window_ms
+):
+    server = Server(8, SCATTERED, stream(batcher=batcher, **given))
+
+    assert server.request_and_window_ms() == (request_ms, window_ms)
+
+
+def test_places_are_counted_within_each_batch():
+    assert places_in_batch(np.array([0, 1, 0, 2, 2, 0, 1])).tolist() == [1, 1, 2, 1, 2, 3, 2]
+
+
+def test_requests_that_are_dealt_out_are_served_by_each_device_as_if_alone():
+    """Both devices have the same times of batches and together all the requests."""
+    demand, times = stream(routing="random"), np.arange(200.0) * 2
+    alone = msgspec.structs.replace(demand, routing="shared")
+
+    both = serve(times, 2, Server(4, LINE, demand), seed=3)
+
+    of_first = np.random.default_rng([3, 1]).integers(2, size=200) == 0
+    parts = [serve(times[its_own], 1, Server(4, LINE, alone), seed=3) for its_own in (of_first, ~of_first)]
+    assert both.done_ms[of_first].tolist() == parts[0].done_ms.tolist()
+    assert both.done_ms[~of_first].tolist() == parts[1].done_ms.tolist()
+    assert both.batches == len(np.unique(both.batch)) == parts[0].batches + parts[1].batches
+    assert both.busy_ms == pytest.approx(parts[0].busy_ms + parts[1].busy_ms)
