@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from tputfind.sizing.arrivals import arrivals_ms
+from tputfind.sizing.batchers import rule_of
 from tputfind.sizing.demand import Demand
+from tputfind.sizing.queues import Getters, Replicas, Spans, Workers, by_rule
 from tputfind.sizing.service import ServiceTimes
-from tputfind.sizing.simulate import Fleet, Outcome, Server, cell_of, places_in_batch, serve, simulate
+from tputfind.sizing.simulate import Fleet, Outcome, Server, _grows, cell_of, places_in_batch, serve, simulate
 from tputfind.stats import t_quantile
 
 LINE = ServiceTimes({size: [5 + 0.5 * size] for size in (1, 2, 4, 8, 64)})
@@ -147,10 +149,90 @@ def test_a_recorded_stream_is_replayed_in_whole_and_nothing_of_it_warms_up():
 
 
 def test_a_stream_shorter_than_a_third_of_what_it_takes_is_not_trusted():
-    rate_per_s = 0.9 * 1000 * LINE.per_ms(1)
-    fleet, demand = Fleet(1, 1, rate_per_s), stream(rate_per_s)
+    """At half its load a queue remembers 4 requests, and a stream is of 1200."""
+    fleet, demand, service = Fleet(1, 1, 100.0), stream(100.0), ServiceTimes({1: [5.0]})
 
-    assert [simulate(fleet, LINE, demand, seeds=2, effort=effort).steady for effort in (0.3, 0.34)] == [False, True]
+    assert [simulate(fleet, service, demand, seeds=2, effort=part).steady for part in (0.33, 1 / 3)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("slower", "grows"),
+    [
+        ([1.19], False),
+        ([1.21], True),
+        ([1.21, 1.21], True),
+        ([1.0, 1.6], False),
+        ([1.29, 1.3, 1.31], True),
+        ([0.5], False),
+    ],
+)
+def test_a_queue_grows_where_second_halves_are_a_fifth_slower_and_that_is_no_chance(slower, grows):
+    assert _grows([np.repeat([2.0, 2.0 * by], 50) for by in slower]) is grows
+
+
+def test_a_large_fleet_is_as_one_of_its_cells():
+    """A part of a Poisson stream is one too."""
+    cell, fleet = (
+        simulate(Fleet(devices, 8, rate), SCATTERED, stream(rate, slo_ms=8.0), seeds=2)
+        for devices, rate in ((64, 20_000.0), (256, 80_000.0))
+    )
+
+    assert (fleet.devices, fleet.rate_per_s) == (256, 80_000.0)
+    assert fleet.goodput_per_s == pytest.approx(4 * cell.goodput_per_s)
+    alike = ("load", "steady", "mean_ms", "p99_ms", "tail_high_ms", "utilisation", "mean_batch", "requests")
+    assert [getattr(fleet, name) for name in alike] == [getattr(cell, name) for name in alike]
+
+
+TIMES = list(np.cumsum(np.random.default_rng(2).exponential(3.0, 300)))
+
+
+@pytest.mark.parametrize(
+    ("devices", "given", "way"),
+    [
+        (2, {}, lambda span: by_rule(TIMES, 2, 4, span, rule_of("greedy", 0.0))),
+        (2, {"batcher": "triton"}, lambda span: by_rule(TIMES, 2, 4, span, rule_of("greedy", 0.0))),
+        (2, {"batcher": "triton", "delay_ms": 6.0}, lambda span: by_rule(TIMES, 2, 4, span, rule_of("triton", 6.0))),
+        (1, {"batcher": "mosec", "delay_ms": 6.0}, lambda span: by_rule(TIMES, 1, 4, span, rule_of("mosec", 7.0))),
+        (2, {"batcher": "mosec", "delay_ms": 6.0}, lambda span: Workers(2, 4, span, 7.0).serve(TIMES)),
+        (1, {"batcher": "litserve", "delay_ms": 6.0}, lambda span: Getters(1, 4, span, 6.0, 0.0).serve(TIMES)),
+        (2, {"batcher": "litserve", "delay_ms": 6.0}, lambda span: Getters(2, 4, span, 6.0, 0.0).serve(TIMES)),
+        (
+            1,
+            {"batcher": "litserve", "overhead_per_get_ms": 2.0},
+            lambda span: Getters(1, 4, span, 0.0, 2.0).serve(TIMES),
+        ),
+        (
+            1,
+            {"batcher": "ray", "delay_ms": 0.0, "routing": "random"},
+            lambda span: by_rule(TIMES, 1, 4, span, rule_of("ray", 0.0)),
+        ),
+        (
+            2,
+            {"batcher": "ray", "delay_ms": 6.0, "routing": "least-loaded"},
+            lambda span: Replicas(2, 4, span, rule_of("ray", 6.0)).serve(TIMES),
+        ),
+    ],
+)
+def test_each_server_serves_its_own_way(devices, given, way):
+    served = serve(np.array(TIMES), devices, Server(4, SCATTERED, stream(**given)), seed=3)
+
+    expected = way(Spans(SCATTERED, 4, 3))
+    assert served.done_ms == pytest.approx(expected.done_ms)
+    assert served.busy_ms == pytest.approx(expected.busy_ms)
+    assert served.batches == expected.batches
+
+
+def test_of_two_devices_drawn_by_chance_a_request_goes_to_the_idler():
+    """Of 400 that come at once, one by one, each of 4 devices answers 100 or hardly more."""
+    times = np.zeros(400)
+    two, one = (
+        [serve(times, 4, Server(1, LINE, stream(routing=routing)), seed).done_ms for seed in range(5)]
+        for routing in ("two-choices", "random")
+    )
+
+    assert max(done_ms.max() for done_ms in two) <= 5.5 * 103
+    assert min(done_ms.max() for done_ms in one) > 5.5 * 103
+    assert not np.array_equal(two[0], two[1])
 
 
 @pytest.mark.parametrize(

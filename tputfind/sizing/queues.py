@@ -128,15 +128,13 @@ class Workers:
         self._cap, self._span, self._wait_ms = cap, span, wait_ms
         self._batches: list[list[int]] = [[] for _ in range(devices)]
         self._turns = [0] * devices
-        self._listening: deque[int] = deque()
+        self._listening = deque(range(devices))
         self._events: list[tuple[float, int, int]] = []
         self._backlog: deque[int] = deque()
 
     def serve(self, arrivals: Sequence[float]) -> Served:
         """Serve requests that come at these times."""
         ends = _Ends(len(arrivals))
-        for worker in range(len(self._batches)):
-            self._begin(worker, 0.0, ends)
         for request, came in enumerate(arrivals):
             self._until(came, ends)
             if self._listening:
