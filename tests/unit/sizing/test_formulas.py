@@ -10,7 +10,7 @@ import pytest
 from support.records import example, row
 
 from tputfind.errors import BadRequest
-from tputfind.record import Failure, Record, Timing
+from tputfind.record.record import Failure, Record, Timing
 from tputfind.sizing import formulas
 from tputfind.sizing.demand import read_demand
 from tputfind.sizing.service import ServiceTimes, service_of

@@ -9,8 +9,8 @@ import pytest
 from support.records import example, row
 
 from tputfind.errors import NoPlan
-from tputfind.recipes import name_of
-from tputfind.record import Record, Timing
+from tputfind.record.identity import name_of
+from tputfind.record.record import Record, Timing
 from tputfind.sizing.demand import Demand, read_demand
 from tputfind.sizing.formulas import devices_by_mean
 from tputfind.sizing.plan import Price, Rules, least, plan

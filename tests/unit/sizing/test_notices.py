@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from support.records import example, row
 
-from tputfind.record import Failure, Notice, Record
+from tputfind.record.record import Failure, Notice, Record
 from tputfind.sizing.demand import read_demand
-from tputfind.sizing.plan_notices import notices
+from tputfind.sizing.notices import notices
 from tputfind.sizing.simulate import Outcome
 
 FIGURES = (
