@@ -97,3 +97,13 @@ def example() -> Record:
         ),
     )
     return msgspec.structs.replace(record, notices=notices.of(record))
+
+
+def whole(found):
+    """The notices, each of which says what was seen, why, and what to do, in words that can be shown."""
+    for notice in found:
+        for text in (notice.seen, notice.cause, notice.advice):
+            assert isinstance(text, str)
+            assert text
+            assert text.isprintable()
+    return found

@@ -6,7 +6,7 @@ import random
 
 import msgspec
 import pytest
-from support.records import HEALTH, example, row
+from support.records import HEALTH, example, row, whole
 
 from tputfind.analysis import notices
 from tputfind.analysis.answers import health, throughput_interval
@@ -48,7 +48,7 @@ def kinds(*windows, steady=True, missing=0, finished="2026-11-20T12:01:00+00:00"
     )
     spec = msgspec.structs.replace(example().spec, processes=len(windows) + missing, **changes)
     only = msgspec.structs.replace(row(4, 5.0), timings=timings)
-    found = notices.of(msgspec.structs.replace(example(), spec=spec, rows=(only,), finished=finished))
+    found = whole(notices.of(msgspec.structs.replace(example(), spec=spec, rows=(only,), finished=finished)))
     return [notice.kind for notice in found if notice.kind in OF_NOISE]
 
 

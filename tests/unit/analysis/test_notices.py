@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from support.records import example, row
+from support.records import example, row, whole
 
 from tputfind.analysis import notices
 from tputfind.record.record import Compiled, Failure, OutputCheck, Row, Trial
@@ -14,7 +14,7 @@ MIB = 2**20
 
 
 def kinds(record) -> dict[str, tuple[int, ...]]:
-    return {notice.kind: notice.batch_sizes for notice in notices.of(record)}
+    return {notice.kind: notice.batch_sizes for notice in whole(notices.of(record))}
 
 
 def with_environment(record, **fields):
@@ -185,7 +185,7 @@ def test_a_step_whose_submission_takes_longer_with_the_batch_is_not_told_to_laun
 
 def told(record, kind):
     """The notice of that kind, or None."""
-    return next((notice for notice in notices.of(record) if notice.kind == kind), None)
+    return next((notice for notice in whole(notices.of(record)) if notice.kind == kind), None)
 
 
 def changed(row, **fields):

@@ -175,6 +175,23 @@ def test_a_row_joined_with_what_a_later_process_measured_holds_both():
     assert both.samples_per_s == pytest.approx(4 * 150 / (100 * 5.0 + 50 * 6.0) * 1000)
     assert (both.peak_reserved_bytes, both.memory_of_others_bytes, both.seconds) == (2**30, 7, 3.0)
     assert both.output == first.output
+    assert joined(msgspec.structs.replace(first, output=None), later).output == later.output
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "it is no JSON, or cut short"),
+        (b"{", "it is no JSON, or cut short"),
+        (b"5", "it is 5, and must be an object"),
+        (b'{"schema": 2, "rows": 7}', "a part of it is of another kind"),
+    ],
+)
+def test_what_is_no_record_at_all_is_told_in_one_line(data, said):
+    with pytest.raises(BadRecord) as refused:
+        from_json(data, "edited.json")
+
+    assert refused.value.message == f"edited.json is not a tputfind record: {said}"
 
 
 @pytest.mark.parametrize(
