@@ -99,7 +99,7 @@ def size(value: object) -> int:
     """Return bytes, from 1 to 1 EiB."""
     count = units.parse_bytes(value) if isinstance(value, str) else whole(value, most=LARGEST_SIZE)
     if count < 1:
-        raise ValueError(f"{echoed(value)} is no memory at all")
+        raise ValueError(f"{echoed(value)} is not a size of memory")
     if count > LARGEST_SIZE:
         raise ValueError(f"{echoed(value)} is more than 1 EiB")
     return count

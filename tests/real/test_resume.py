@@ -186,7 +186,7 @@ def test_the_same_command_with_resume_goes_on_and_a_finished_record_is_only_show
         ((f"{MODELS}/plain.py:sleeps_longer", *ASKED, "--seed", 1), {}, "seed (0 then, 1 now)"),
         ((f"{MODELS}/plain.py:mebibytes", *ASKED), {}, "another question: model"),
         (("resnet18", "resnet34"), {}, "several models were named"),
-        (("--seed", 1), {}, "options without a MODEL ask nothing"),
+        (("--seed", 1), {}, "these options need a MODEL"),
         ((), {"schema": 99}, "it was written by a newer tputfind"),
         ((), {"schema": 1}, "begun by an older version"),
         ((), {"spec__granularity": 0}, "is not a tputfind record"),

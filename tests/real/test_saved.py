@@ -131,11 +131,11 @@ def test_inputs_that_were_described_are_what_the_model_gets(tmp_path, asked, sha
         ([f"{MODELS}/nested.py:tokens", "--input", "ids:int:Bx7"], "'int' is none of float, fp32, int64"),
         ([f"{MODELS}/nested.py:tokens", "--input", "i d:int64:B"], "'i d' cannot be the name of an argument"),
         ([f"{MODELS}/nested.py:tokens", "--input", "a:int64:B", "--input", "a:int64:B"], "the same name"),
-        ([f"{MODELS}/nested.py:tokens", "--input", "a:int64:B", "--input-size", "3"], "have nothing to add"),
+        ([f"{MODELS}/nested.py:tokens", "--input", "a:int64:B", "--input-size", "3"], "cannot be combined with it"),
         ([f"{MODELS}/nested.py:nested", "--input", "a:int64:B"], "makes its own inputs"),
         ([f"{MODELS}/nested.py:tokens", "--input", "a:uint8:B:257"], "257 is not between 1 and 256"),
         ([f"{MODELS}/nested.py:tokens", "--input", "a:float:B:2"], "float takes no bound"),
-        (["hf:bert", "--input", "a:int64:B", "--sequence-length", "8"], "--sequence-length has nothing to add"),
+        (["hf:bert", "--input", "a:int64:B", "--sequence-length", "8"], "--sequence-length cannot be combined with it"),
     ],
 )
 def test_what_cannot_be_measured_so_is_one_line(tmp_path, arguments, expected):

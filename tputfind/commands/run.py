@@ -35,7 +35,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     """
     output = None if given["output"] is None else files.path_of("--output", given["output"])
     if given["resume"] is not None and output is not None:
-        raise BadRequest("--resume goes on in the record's own folder, so --output has nothing to say")
+        raise BadRequest("--output cannot be combined with --resume, which writes into the record's own folder")
     places = taken_from(given, None if given["no_save"] else output or Path("results"))
     options = {one.name: None if given[one.name] is False else given[one.name] for one in MEASURING}
     how = {name: given[name] for name in ("quiet", "trust_model_file")}
@@ -90,7 +90,7 @@ def read_job(
     patience = {name: options.get(name) for name in ("trial_timeout", "strict")}
     given = [name for name, value in options.items() if value is not None and name not in patience]
     if given and not models:
-        raise BadRequest("options without a MODEL ask nothing", "name the model too, or give --resume alone")
+        raise BadRequest("these options need a MODEL", "name the model too, or give --resume alone")
     if len(list(recipes.each(options))) > 1:
         raise BadRequest("--resume goes on with one record, and several recipes were asked for")
     spec = read_spec(models[0], options) if models else _with(record.spec, patience)

@@ -180,11 +180,11 @@ def _conflicts(spec: Spec) -> list[str]:
         ),
         (
             spec.inputs is not None and (spec.image_size or spec.input_size) is not None,
-            "--input describes all inputs, so --image-size and --input-size have nothing to add",
+            "--input describes all inputs: --image-size and --input-size cannot be combined with it",
         ),
         (
             spec.inputs is not None and spec.sequence_length is not None,
-            "--input describes all inputs, so --sequence-length has nothing to add",
+            "--input describes all inputs: --sequence-length cannot be combined with it",
         ),
         (
             spec.inputs is not None and not any("B" in each.shape for each in spec.inputs),
@@ -204,7 +204,7 @@ def _conflicts(spec: Spec) -> list[str]:
         ),
         (
             spec.batch_sizes is not None and spec.max_batch is not None,
-            "--batch-sizes names every batch size to time, so --max-batch has nothing to limit: give one",
+            "--batch-sizes cannot be combined with --max-batch: it names every batch size to time",
         ),
         (
             spec.layout == "nhwc" and spec.input_size is not None and len(spec.input_size) not in (3, 4),
@@ -216,7 +216,7 @@ def _conflicts(spec: Spec) -> list[str]:
         ),
         (
             spec.batch_sizes is not None and (spec.headroom is not None or spec.soak > 0),
-            "--batch-sizes searches nothing, so --headroom and --soak have no answer to be about",
+            "--batch-sizes cannot be combined with --headroom or --soak: it searches nothing",
         ),
         (
             spec.batch_sizes is not None and list(spec.batch_sizes) != sorted(set(spec.batch_sizes)),

@@ -25,8 +25,8 @@ _COLUMNS = (
     "forecast_from",
     "batches_tried",
 )
-_FROM_TRIALS = "nine in ten are that near on a device of this kind; on another, libraries may use other kernels"
-_ON_FAKE = "nine in ten are that near to an H200's; what libraries take for themselves is not in it"
+_FROM_TRIALS = "90 % of forecasts were this close on a device of this kind; on another, libraries may use other kernels"
+_ON_FAKE = "90 % of forecasts were this close to an H200's result; what libraries take for themselves is not in it"
 
 
 def print_forecasts(found: Forecasts, console: Console) -> None:

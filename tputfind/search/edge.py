@@ -14,7 +14,7 @@ Expect = Callable[[int, int | None], int | None]
 there is none) to the largest expected to pass; None where nothing can be said."""
 
 _CREDIT: Final = 1
-"""So often, and once more for every step that brought the search on, a forecast may be of no use."""
+"""Useless forecasts tolerated before bisection; each step that narrows the bracket earns one more."""
 
 
 def find_edge(

@@ -29,7 +29,7 @@ from tputfind.units import echoed
 from tputfind.version import __version__
 
 ROUNDS: Final = 3
-"""The edge is asked so often, where other processes take or free memory of the device meanwhile."""
+"""Times the search is repeated when other processes allocate or free device memory during it."""
 
 
 def find(

@@ -9,11 +9,9 @@ from time import perf_counter_ns
 from typing import Final
 
 from tputfind.errors import TputfindError
-from tputfind.processes.failures import Circumstances, Passed, of_exception
 from tputfind.processes.messages import TimeMethods
 from tputfind.record.clocks import GRAPH, Cell, Condition, Figures, Loop, Way, is_plain, schedule
-from tputfind.record.record import Failure
-from tputfind.worker.devices import open_device
+from tputfind.worker.devices import failure_of, open_device
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.modes.cudagraph import captured
 from tputfind.worker.workload import Batch, Workload, inference
@@ -53,13 +51,6 @@ def time_methods(asked: TimeMethods, announce: Callable[[float], None]) -> Itera
             else:
                 for way, of_way in zip(ways, samples, strict=True):
                     yield Cell(way=way, condition=condition, figures=Figures.of(of_way))
-
-
-def failure_of(error: BaseException, device: Device, batch_size: int, passed: Passed | None = None) -> Failure:
-    """Return what an exception stands for; called while it is alive, so that memory is as short as it was."""
-    circumstances = Circumstances(batch_size, passed, device.under_a_ceiling, device.memory_is_short())
-    device.lift_limit()
-    return of_exception(error, circumstances)
 
 
 def warm_up(device: Device, step: Step, steps: int, announce: Callable[[float], None]) -> float:

@@ -31,8 +31,8 @@ from tputfind.record.record import Environment, Failure, OutputCheck, Row, Timin
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
 from tputfind.units import format_bytes
-from tputfind.worker.clocks import failure_of, time_methods
-from tputfind.worker.devices import all_devices, open_device
+from tputfind.worker.clocks import time_methods
+from tputfind.worker.devices import all_devices, failure_of, open_device
 from tputfind.worker.devices.protocol import Device, Stopwatch
 from tputfind.worker.inputs import drawn_of, shape_text
 from tputfind.worker.models import find_model, named_models, slow_imports

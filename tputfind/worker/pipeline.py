@@ -11,8 +11,8 @@ from tputfind.errors import TputfindError
 from tputfind.processes.messages import TimePipeline
 from tputfind.record.clocks import Figures, PipelineTimes, Stage, StageCell, StageWay, turn_counts
 from tputfind.record.spec import Spec
-from tputfind.worker.clocks import Step, failure_of, warm_up
-from tputfind.worker.devices import open_device
+from tputfind.worker.clocks import Step, warm_up
+from tputfind.worker.devices import failure_of, open_device
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.workload import Workload, inference
 

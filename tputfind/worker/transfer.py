@@ -14,9 +14,9 @@ from tputfind.worker.devices.protocol import Device
 from tputfind.worker.workload import Batch
 
 _SLOTS: Final = 2
-LEAD_IN: Final = _SLOTS + 1
-"""So many steps in, a step waits for all that it will wait for from then on."""
 """While one batch is computed, the next one comes and the one before goes."""
+LEAD_IN: Final = _SLOTS + 1
+"""Steps until the copy pipeline is full and a step costs what it will cost from then on."""
 _REPEATS: Final = 10
 
 

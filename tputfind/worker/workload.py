@@ -184,8 +184,7 @@ class Workload:
             )
 
     def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        torch.get_device_module(self._device).synchronize()
 
     def _step_of(self, module: Callable[..., object]) -> Callable[..., object]:
         call = self._call(module)

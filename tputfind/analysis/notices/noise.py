@@ -27,7 +27,7 @@ _CAUSES: Final[dict[Kind, str]] = {
     "outliers": "something else took the device or the host for a moment",
     "trend": "clocks, heat or the host's load were still changing",
     "spread": "the host, the clocks or something else on the device changes from one batch to the next",
-    "wide_interval": "processes differ: by where their memory lies, by the host's mood, or by clocks at a limit",
+    "wide_interval": "processes differ: by where their memory lies, by host load, or by clocks at a limit",
 }
 _ADVICE: Final[dict[Kind, str]] = {
     "outliers": "measure on a quiet machine; the median of device_ms in the record is free of them",

@@ -84,7 +84,8 @@ def of_hosts(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         spans_ms = [mean(row.device_ms) or 1.0 for row in bound]
         shares = [(mean(row.enqueue_ms) or 0.0) / span_ms for row, span_ms in zip(bound, spans_ms, strict=True)]
         grows = max(spans_ms) > _SAME_LAUNCHES * min(spans_ms)
-        less_python = _LESS_PYTHON["train" if record.spec.phase == "train" else record.spec.mode]
+        way = "train" if record.spec.phase == "train" else record.spec.mode
+        less_python = _LESS_PYTHON.get(way, "take a larger batch")
         yield Notice(
             kind="host_bound",
             seen=f"submitting a batch takes {span(min(shares), max(shares))} of its time at {batches(bound)}",
@@ -110,7 +111,7 @@ def of_breaks(timed: Sequence[Row]) -> Iterator[Notice]:
 
 
 _SAME_LAUNCHES: Final = 4.0
-"""Launching the kernels of a large batch takes as long as of a small one, but for the host's mood."""
+"""Launching the kernels of a large batch takes as long as of a small one, but for host load."""
 _WAITS_ITSELF: Final = (
     "its time grows with the batch, so it is not launching kernels alone: the model's own code waits for the device "
     "(.item(), what a detector has found), or does more for each sample"
@@ -118,7 +119,6 @@ _WAITS_ITSELF: Final = (
 _LESS_PYTHON: Final = {
     "eager": "take a larger batch, --mode cudagraph or --mode compile",
     "compile": "take a larger batch, or --mode cudagraph",
-    "cudagraph": "take a larger batch",
     "train": "take a larger batch, or --mode compile",
 }
 

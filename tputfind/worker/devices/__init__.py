@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 
 from tputfind.errors import NoSuchDevice
+from tputfind.processes.failures import Circumstances, Passed, of_exception
+from tputfind.record.record import Failure
 from tputfind.worker.devices.cpu import Cpu
 from tputfind.worker.devices.cuda import Cuda
 from tputfind.worker.devices.protocol import Device
@@ -35,6 +37,13 @@ def all_devices() -> list[Device]:
     """Return every device here, the CPU last."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return [*(Cuda(index) for index in range(count)), Cpu()]
+
+
+def failure_of(error: BaseException, device: Device, batch_size: int, passed: Passed | None = None) -> Failure:
+    """Return what an exception stands for; called while it is alive, so that memory is as short as it was."""
+    circumstances = Circumstances(batch_size, passed, device.under_a_ceiling, device.memory_is_short())
+    device.lift_limit()
+    return of_exception(error, circumstances)
 
 
 def _why_no_cuda() -> str:

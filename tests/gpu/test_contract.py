@@ -1,0 +1,9 @@
+"""The contract of a device, on a GPU."""
+
+from __future__ import annotations
+
+from support import contract
+
+
+def test_a_gpu_does_what_every_device_must():
+    contract.check("cuda:0")

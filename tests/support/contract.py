@@ -1,0 +1,96 @@
+"""What every device must do, whichever it is. Run in a process of its own: ``python tests/support/contract.py cpu``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import torch
+
+from tputfind.record.spec import DTYPES
+from tputfind.worker.devices import all_devices, failure_of, open_device
+
+MIB = 2**20
+LIMIT_BYTES = 3 * 2**30
+
+
+def check(name: str) -> None:
+    """Run the contract in a fresh process; what is broken is in the error."""
+    command = [sys.executable, __file__, name]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def main(name: str) -> None:
+    """Open a device, and ask everything of it that measuring does, in its order."""
+    device = open_device(name)
+    assert name in {one.environment().device for one in all_devices()}
+    described = device.environment()
+    assert described.device == name
+    assert described.device_name
+    assert described.torch == torch.__version__
+    device.choose_allocator(None)
+    assert device.refusal("fp32") is None
+    assert all(isinstance(device.refusal(dtype), str | None) for dtype in DTYPES)
+
+    device.limit_memory(LIMIT_BYTES)
+    device.record_allocations()
+    matrix = torch.ones(512, 512, device=device.torch_device)
+    assert device.first_step(lambda: matrix @ matrix).shape == matrix.shape
+    trace = device.trace(4, complete=True)
+    assert trace is None or trace.batch_size == 4
+    times(device, matrix)
+    memory(device)
+    ceiling(device)
+    assert device.usable()
+
+
+def times(device, matrix) -> None:
+    """Spans between marks are the device's, add up to the whole, and grow with the work."""
+    device.synchronize()
+    stopwatch = device.stopwatch(4)
+    begun_s = time.perf_counter()
+    stopwatch.mark()
+    for steps in (1, 1, 200):
+        for _ in range(steps):
+            matrix @ matrix
+        stopwatch.mark()
+    spans_ms = stopwatch.spans_ms()
+    device.synchronize()
+    elapsed_ms = (time.perf_counter() - begun_s) * 1000
+    assert len(spans_ms) == 3
+    assert all(span_ms >= 0 for span_ms in spans_ms)
+    assert 0 < sum(spans_ms) <= elapsed_ms * 1.02
+    assert spans_ms[2] > spans_ms[1]
+
+
+def memory(device) -> None:
+    """A peak is of what was used since it was asked for anew."""
+    device.reset_memory_use()
+    held = torch.ones(64 * MIB, device=device.torch_device)
+    device.synchronize()
+    used = device.memory_use()
+    assert used.peak_allocated_bytes is None or used.peak_allocated_bytes >= 0.9 * held.nbytes
+    assert used.peak_reserved_bytes is None or used.peak_reserved_bytes >= 0.9 * held.nbytes
+    assert not device.memory_is_short()
+
+
+def ceiling(device) -> None:
+    """What is over the limit fails for want of memory, and what comes after it does not."""
+    held = []
+    try:
+        while sum(part.nbytes for part in held) <= LIMIT_BYTES:
+            held.append(torch.ones(64 * MIB, device=device.torch_device))
+            device.check_limit()
+    except (RuntimeError, MemoryError) as error:
+        held.clear()
+        assert failure_of(error, device, 1).kind == "out_of_memory"
+    else:
+        raise AssertionError("more fitted than the limit")
+    device.lift_limit()
+    assert torch.ones(MIB, device=device.torch_device).sum() == MIB
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
