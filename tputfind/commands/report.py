@@ -15,7 +15,7 @@ from tputfind.commands.outputs import Outputs, Places, check_places, records_rea
 from tputfind.errors import BadRequest
 from tputfind.record import files
 from tputfind.record.record import Record
-from tputfind.record.spec import read_spec
+from tputfind.record.spec import Spec, read_spec
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
@@ -32,6 +32,9 @@ class Request(NamedTuple):
     """What to show, and where to write it."""
 
     records: list[Record]
+    """With the latency that the best batch is to be named under."""
+    asked: list[Spec]
+    """What they were measured with."""
     outputs: Outputs
     plot: str
     """The ending of the plot's name, which says what is drawn."""
@@ -52,9 +55,11 @@ def read_request(records: Sequence[str], places: Places, *, slo: str | None, per
     """
     if not records:
         raise BadRequest("no record to show", "tputfind report results/resnet50-fp16-nvidia-h200.json")
-    read = [_with(files.load_record(path), slo, percentile) for path in records]
+    read = [files.load_record(path) for path in records]
+    answered = [_with(record, slo, percentile) for record in read]
     ending = Path(places.plot or "").suffix.lower().removeprefix(".")
-    return Request(read, check_places(places, records_read(records)), ending)
+    asked = [record.spec for record in read]
+    return Request(answered, asked, check_places(places, records_read(records)), ending)
 
 
 def _with(record: Record, slo: str | None, percentile: str | None) -> Record:
@@ -80,7 +85,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
     contents: dict[str, Callable[[], bytes]] = {
         "csv": partial(csv.to_csv, records),
         "md": partial(terminal.to_markdown, records),
-        "html": partial(page.to_html, records),
+        "html": partial(page.to_html, records, request.asked),
         "plot": lambda: draw.image(charts.throughput(records), request.plot),
     }
     outputs.write(contents)

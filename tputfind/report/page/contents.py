@@ -10,6 +10,7 @@ import msgspec
 from tputfind.analysis import recipes
 from tputfind.analysis.answers import compile_s, format_rate, health, peak_bytes, throughput_interval
 from tputfind.record.record import Failure, Record, Row
+from tputfind.record.spec import Spec
 from tputfind.report import tables, terminal
 from tputfind.report.charts import charts as series
 from tputfind.report.charts.chart import Chart, names_of
@@ -72,8 +73,8 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     facts: tuple[Table, ...]
 
 
-def contents(records: Sequence[Record]) -> Contents:
-    """Return what a page of these records, of which there is at least one, holds."""
+def contents(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> Contents:
+    """Return what a page of one or several records holds; ``asked`` are their specs, where answers are to others."""
     names = names_of(records) if len(records) > 1 else [""]
     named = list(zip(names, records, strict=True))
     return Contents(
@@ -96,7 +97,7 @@ def contents(records: Sequence[Record]) -> Contents:
         trials=_trials(named),
         tracebacks=tuple(_tracebacks(records)),
         commands=tuple(_commands(named)),
-        facts=(_runs(named), _environments(named), _options(named)),
+        facts=(_runs(named), _environments(named), _options(named, asked)),
     )
 
 
@@ -268,8 +269,9 @@ def _environments(named: Sequence[tuple[str, Record]]) -> Table:
     return _facts("The environment", named, [_fields(record.environment) for _, record in named])
 
 
-def _options(named: Sequence[tuple[str, Record]]) -> Table:
-    return _facts("What was asked for", named, [_fields(record.spec) for _, record in named])
+def _options(named: Sequence[tuple[str, Record]], asked: Sequence[Spec] | None) -> Table:
+    specs = [record.spec for _, record in named] if asked is None else asked
+    return _facts("What was asked for", named, [_fields(spec) for spec in specs])
 
 
 def _fields(of: msgspec.Struct) -> dict[str, str]:

@@ -8,21 +8,23 @@ from collections.abc import Sequence
 from importlib import resources
 
 from tputfind.record.record import Record
+from tputfind.record.spec import Spec
 from tputfind.report.charts import draw
 from tputfind.report.charts.colours import DARK, LIGHT
 from tputfind.report.page.contents import contents
 
 
-def to_html(records: Sequence[Record]) -> bytes:
+def to_html(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> bytes:
     """Return the page of one or several records, the same bytes for the same records.
 
+    ``asked`` are the specs that they were measured with, where their own were changed to answer another question.
     Everything in it that comes from a record is escaped; its only script is ours, named by its hash, so that a browser
     runs no other.
     """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    held = contents(records)
+    held = contents(records, asked)
     script = _part("page.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     text = environment.from_string(_part("page.html.jinja")).render(
