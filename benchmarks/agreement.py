@@ -20,7 +20,7 @@ import pandas as pd
 
 from tputfind.analysis.answers import throughput_interval
 from tputfind.processes.children import Children
-from tputfind.record.files import Keeper
+from tputfind.record.files import RecordFile
 from tputfind.record.spec import read_spec
 from tputfind.session.progress import Silent
 from tputfind.session.run import inspect, measure, new_record
@@ -91,7 +91,7 @@ def rows(children: Children, model: str, sizes: list[int]) -> Run:
     """Return what one run reports."""
     spec = read_spec(model, {"dtype": "fp16", "device": "cuda", "batch_sizes": sizes})
     inspection = inspect(spec, children)
-    record = measure(new_record(spec, inspection, "benchmarks/agreement.py"), children, Keeper(None, ""), Silent())
+    record = measure(new_record(spec, inspection, "benchmarks/agreement.py"), children, RecordFile(None, ""), Silent())
     found = {}
     for row in record.rows:
         interval = throughput_interval(row)

@@ -20,7 +20,7 @@ import msgspec
 import pandas as pd
 
 from tputfind.processes.children import Children
-from tputfind.record.files import Keeper
+from tputfind.record.files import RecordFile
 from tputfind.record.method import METHOD
 from tputfind.record.record import Edge, Record
 from tputfind.record.spec import Spec, read_spec
@@ -29,8 +29,8 @@ from tputfind.search.edge import find_edge
 from tputfind.session import forecast
 from tputfind.session.progress import Silent
 from tputfind.session.run import inspect, new_record
-from tputfind.session.session import Ledger
-from tputfind.session.trials import Bench
+from tputfind.session.session import Session
+from tputfind.session.trials import TrialRunner
 from tputfind.units import GIB
 
 MODELS = "resnet50,efficientnet_b0,vit_b_16,swin_t,densenet121,mobilenet_v3_large"
@@ -60,19 +60,19 @@ def main() -> None:
             edges: dict[int, int] = {}
             for limit, search in itertools.product(limits, searches):
                 limited = {} if limit == "all" else {"memory_limit": limit}
-                edge, ledger = searched(children, model, given | limited | {"search": search})
-                record, limit_bytes = ledger.record, edge.memory_limit_bytes
+                edge, session = searched(children, model, given | limited | {"search": search})
+                record, limit_bytes = session.record, edge.memory_limit_bytes
                 if search == searches[0]:
                     lines.append({"method": METHOD, "model": model, "dtype": dtype, "layout": layout, "memory": limit})
                 lines[-1] |= compared(search, edge, record)
                 if search == "forecast":
-                    lines[-1] |= around(ledger, edge)
+                    lines[-1] |= around(session, edge)
                 if limit_bytes is not None:
                     edges[limit_bytes] = max(edge.largest_batch, edges.get(limit_bytes, 0))
                 print(*named, limit, search, told(edge, record), flush=True)
                 if options.keep:
                     name = f"{model}-{dtype}-{layout}-{limit}-{search}.json"
-                    (Path(options.keep) / name).write_bytes(ledger.record.to_json())
+                    (Path(options.keep) / name).write_bytes(session.record.to_json())
                 write(lines, options.csv)
             of_model = [line for line in lines if (line["model"], line["dtype"], line["layout"]) == named]
             add_forecasts(children, read_spec(model, given), edges, of_model)
@@ -101,21 +101,21 @@ def add_forecasts(children: Children, spec: Spec, edges: dict[int, int], lines: 
                 line |= {"command_stated_percent": 100 * card.error, "command_trials": len(found.tried)}
 
 
-def searched(children: Children, model: str, given: dict[str, str | None]) -> tuple[Edge, Ledger]:
+def searched(children: Children, model: str, given: dict[str, str | None]) -> tuple[Edge, Session]:
     """Return the edge, and what knows the trials."""
     spec = read_spec(model, given)
     inspection = inspect(spec, children)
     record = new_record(spec, inspection, "benchmarks/search.py")
-    ledger = Ledger(record, Bench(children, spec, inspection.environment), Keeper(None, ""), Silent())
+    session = Session(record, TrialRunner(children, spec, inspection.environment), RecordFile(None, ""), Silent())
     edge = find_edge(
-        ledger.try_batch,
+        session.try_batch,
         lambda _: None,
         granularity=1,
         max_batch=LARGEST_BATCH,
-        first=ledger.first_batch,
-        forecast=ledger.expected,
+        first=session.first_batch,
+        forecast=session.expected,
     )
-    return msgspec.structs.replace(edge, memory_limit_bytes=spec.memory_limit_bytes), ledger
+    return msgspec.structs.replace(edge, memory_limit_bytes=spec.memory_limit_bytes), session
 
 
 def compared(search: str, edge: Edge, record: Record) -> dict[str, object]:
@@ -130,10 +130,10 @@ def compared(search: str, edge: Edge, record: Record) -> dict[str, object]:
     return found | {f"{search}_proving_s": proving_s}
 
 
-def around(ledger: Ledger, edge: Edge) -> dict[str, object]:
+def around(session: Session, edge: Edge) -> dict[str, object]:
     """Return which smaller batch is forecast to fail, and which larger one to fit, and whether they do."""
-    gap, again = ledger.look_around(edge)
-    fails = {trial.batch_size: trial.failure is not None for trial in ledger.record.trials}
+    gap, again = session.look_around(edge)
+    fails = {trial.batch_size: trial.failure is not None for trial in session.record.trials}
     found = {
         "gap_forecast": gap,
         "gap_fails": fails.get(gap or 0),

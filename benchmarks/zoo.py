@@ -21,7 +21,7 @@ import pandas as pd
 from tputfind.errors import TputfindError
 from tputfind.processes.children import Children
 from tputfind.processes.messages import NamedModel
-from tputfind.record.files import Keeper
+from tputfind.record.files import RecordFile
 from tputfind.record.spec import read_spec
 from tputfind.session import catalogue
 from tputfind.session.progress import Silent
@@ -84,13 +84,13 @@ def measured(model: NamedModel, options: dict[str, object], children: Children) 
     """Yield a line for every batch size that was timed or failed."""
     spec = read_spec(model.name, {name: value for name, value in options.items() if value is not None})
     named = {"model": model.name, "family": model.family, "dtype": spec.dtype}
-    keeper = Keeper(None, "")
+    record_file = RecordFile(None, "")
     reason = ""
     try:
-        measure(new_record(spec, inspect(spec, children), "benchmarks/zoo.py"), children, keeper, Silent())
+        measure(new_record(spec, inspect(spec, children), "benchmarks/zoo.py"), children, record_file, Silent())
     except TputfindError as error:
         reason = error.message
-    rows = keeper.record.rows if keeper.record else ()
+    rows = record_file.record.rows if record_file.record else ()
     for row in rows:
         yield {
             **named,

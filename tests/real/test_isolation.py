@@ -177,7 +177,7 @@ def test_a_much_larger_batch_is_waited_for_as_its_steps_let_expect_and_not_as_th
     monkeypatch.setattr(trials, "LEAST_TIMEOUT_S", 1.0)
     spec = read_spec(f"{tmp_path / 'model.py'}:make", {"device": "cpu"})
     with Children() as children:
-        asked = trials.Bench(children, spec, inspect(spec, children).environment)
+        asked = trials.TrialRunner(children, spec, inspect(spec, children).environment)
         small = asked.try_batch(61, None, memory_limit_bytes=None)
         large = asked.try_batch(3050, None, memory_limit_bytes=None)
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tputfind import options as values
 from tputfind import units
-from tputfind.commands.console import Given, finish, stop_signals
+from tputfind.commands.console import Given, finish, stop_signals, typed
 from tputfind.commands.outputs import Outputs, Places, check_places, sources_of, taken_from
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
@@ -105,7 +105,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
     with stop_signals() as ignore_signals:
         children = Children(trust_model_file=request.trust_model_file)
         with children, ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
-            found = clocks.measure(request.asked, children, progress)
+            found = clocks.measure(request.asked, children, progress, typed())
         ignore_signals()  # what follows takes a moment, and must not be lost to a signal
         from tputfind.report.clocks import print_clocks, to_markdown
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -114,6 +115,11 @@ def _exit_saying(say: Callable[[], None], code: int) -> NoReturn:
     except OSError:
         print_nowhere(1, 2)
     sys.exit(code)
+
+
+def typed() -> str:
+    """Return the command line as it can be typed again."""
+    return shlex.join(["tputfind", *sys.argv[1:]])
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ import msgspec
 from rich.console import Console
 
 from tputfind.analysis import recipes
-from tputfind.commands.console import Given, finish, stop_signals, tell
+from tputfind.commands.console import Given, finish, stop_signals, tell, typed
 from tputfind.commands.options import MEASURING
 from tputfind.commands.outputs import Outputs, Places, Source, check_places, sources_of, table_of, taken_from
 from tputfind.errors import BadRequest, Interrupted, NoSuchDevice, TputfindError
@@ -111,32 +110,32 @@ def _with(spec: Spec, patience: Mapping[str, object]) -> Spec:
 
 def do(job: Job, *, show_traceback: bool) -> int:
     """Measure, save, show, and return the exit code."""
-    keepers: list[files.Keeper] = []
+    record_files: list[files.RecordFile] = []
     problems: list[TputfindError] = []
     with stop_signals() as ignore_signals:
         try:
-            _measure_all(job, keepers, problems)
+            _measure_all(job, record_files, problems)
         except KeyboardInterrupt:
             interrupted = True
         else:
             interrupted = False
         ignore_signals()  # what follows takes a second, and must not be lost to a second signal
         if interrupted:
-            for keeper in keepers:
-                keeper.save_again()
-        kept = [keeper for keeper in keepers if keeper.record is not None]
+            for record_file in record_files:
+                record_file.save_again()
+        kept = [record_file for record_file in record_files if record_file.record is not None]
         saved = _write(kept, job.outputs, problems)
         if interrupted:
-            problems.insert(0, _interruption(kept, saved, [spec.model for spec in job.specs[len(keepers) :]]))
-    records = [keeper.record for keeper in kept if keeper.record is not None]
+            problems.insert(0, _interruption(kept, saved, [spec.model for spec in job.specs[len(record_files) :]]))
+    records = [record_file.record for record_file in kept if record_file.record is not None]
     return finish(partial(_show, records), problems, saved, show_traceback=show_traceback)
 
 
-def _measure_all(job: Job, keepers: list[files.Keeper], failures: list[TputfindError]) -> None:
+def _measure_all(job: Job, record_files: list[files.RecordFile], failures: list[TputfindError]) -> None:
     """Look at every model before measuring any; then measure each, and keep what becomes of it in the two lists."""
     if job.resumed is not None and job.resumed[0].finished is not None:
         resume.check_spec(job.resumed[0], job.specs[0])
-        keepers.append(files.Keeper.of(job.resumed[0], job.resumed[1] if job.folder else None))
+        record_files.append(files.RecordFile.of(job.resumed[0], job.resumed[1] if job.folder else None))
         tell(f"{job.resumed[1]} is finished: there is nothing left to measure")
         try:
             run.check_answered(job.resumed[0])
@@ -145,7 +144,7 @@ def _measure_all(job: Job, keepers: list[files.Keeper], failures: list[TputfindE
         return
     if job.resumed is not None:
         _check_what_is_run(job, *job.resumed)
-    command = shlex.join(["tputfind", *sys.argv[1:]])
+    command = typed()
     children = Children(trust_model_file=job.trust_model_file)
     with children, ShownProgress(Console(stderr=True, quiet=job.quiet)) as progress:
         inspections = _look_at_all(job.specs, children, progress)
@@ -156,21 +155,21 @@ def _measure_all(job: Job, keepers: list[files.Keeper], failures: list[TputfindE
                 failures.append(inspection)
                 like = next(one for one in inspections if isinstance(one, Inspection))
                 known = msgspec.structs.replace(like, input_shape="", parameters=None, source_sha256=None, caveats=())
-                keepers.append(run.keeper_of(job.folder, spec, known))
-                keepers[-1].save(run.failed_record(run.new_record(spec, known, command), inspection))
+                record_files.append(run.record_file_of(job.folder, spec, known))
+                record_files[-1].save(run.failed_record(run.new_record(spec, known, command), inspection))
                 continue
             record = run.new_record(spec, inspection, command)
-            keeper = run.keeper_of(job.folder, spec, inspection)
+            record_file = run.record_file_of(job.folder, spec, inspection)
             if job.resumed is not None:
                 record = run.resumed_record(job.resumed[0], spec, inspection)
-                keeper = files.Keeper.of(record, job.resumed[1] if job.folder else None)
-            keepers.append(keeper)
+                record_file = files.RecordFile.of(record, job.resumed[1] if job.folder else None)
+            record_files.append(record_file)
             try:
-                run.measure(record, children, keeper, progress)
+                run.measure(record, children, record_file, progress)
             except TputfindError as failure:
                 failures.append(failure)
-                if len(job.specs) > 1 and not (keeper.record or record).rows:
-                    keeper.save(run.failed_record(keeper.record or record, failure))
+                if len(job.specs) > 1 and not (record_file.record or record).rows:
+                    record_file.save(run.failed_record(record_file.record or record, failure))
 
 
 def _check_what_is_run(job: Job, record: Record, path: Path) -> None:
@@ -191,10 +190,10 @@ def _try_out(job: Job, inspections: Sequence[Inspection | NoSuchDevice], command
     for spec, inspection in zip(job.specs, inspections, strict=True):
         if isinstance(inspection, Inspection):
             record = run.new_record(spec, inspection, command)
-            keeper = run.keeper_of(job.folder, spec, inspection)
+            record_file = run.record_file_of(job.folder, spec, inspection)
             if job.resumed is not None:
-                keeper = files.Keeper.of(record, job.resumed[1] if job.folder else None)
-            keeper.try_out(record)
+                record_file = files.RecordFile.of(record, job.resumed[1] if job.folder else None)
+            record_file.try_out(record)
 
 
 def _look_at_all(specs: Sequence[Spec], children: Children, progress: ShownProgress) -> list[Inspection | NoSuchDevice]:
@@ -223,20 +222,20 @@ def _subject(specs: Sequence[Spec], number: int) -> str:
     return spec.model if len(specs) == 1 else f"{number}/{len(specs)} {spec.model} {identity.name_of(spec)}"
 
 
-def _write(keepers: Sequence[files.Keeper], outputs: Outputs, problems: list[TputfindError]) -> list[str]:
+def _write(record_files: Sequence[files.RecordFile], outputs: Outputs, problems: list[TputfindError]) -> list[str]:
     """Write every file that was asked for; return what was written, what could not be goes to the problems."""
     from tputfind.report import csv, terminal
     from tputfind.report.page import page
 
-    records = [keeper.record for keeper in keepers if keeper.record is not None]
+    records = [record_file.record for record_file in record_files if record_file.record is not None]
     if not records:
         return []
-    paths = [keeper.path for keeper in keepers if keeper.path is not None]
+    paths = [record_file.path for record_file in record_files if record_file.path is not None]
     outputs.protect(Source("the record of this run", path) for path in paths)
     tables = [
-        (table_of(keeper.path), partial(csv.to_csv, [keeper.record]))
-        for keeper in keepers
-        if keeper.path is not None and keeper.record is not None
+        (table_of(record_file.path), partial(csv.to_csv, [record_file.record]))
+        for record_file in record_files
+        if record_file.path is not None and record_file.record is not None
     ]
     contents: dict[str, Callable[[], bytes]] = {
         "csv": partial(csv.to_csv, records),
@@ -245,9 +244,11 @@ def _write(keepers: Sequence[files.Keeper], outputs: Outputs, problems: list[Tpu
         "html": partial(page.to_html, records),
     }
     outputs.write(contents, tables)
-    problems += [keeper.problem for keeper in keepers if keeper.problem is not None]
+    problems += [record_file.problem for record_file in record_files if record_file.problem is not None]
     problems += outputs.problems
-    return [str(keeper.path) for keeper in keepers if keeper.path and keeper.problem is None] + outputs.saved
+    return [
+        str(record_file.path) for record_file in record_files if record_file.path and record_file.problem is None
+    ] + outputs.saved
 
 
 def _show(records: Sequence[Record]) -> None:
@@ -257,11 +258,17 @@ def _show(records: Sequence[Record]) -> None:
         terminal.print_report(records, Console())
 
 
-def _interruption(keepers: Sequence[files.Keeper], saved: Sequence[str], not_begun: Sequence[str]) -> Interrupted:
+def _interruption(
+    record_files: Sequence[files.RecordFile], saved: Sequence[str], not_begun: Sequence[str]
+) -> Interrupted:
     """Return the error that says what an interruption left, and how to go on."""
-    rest = f"; not begun: {', '.join(not_begun)}" if not_begun and keepers else ""
+    rest = f"; not begun: {', '.join(not_begun)}" if not_begun and record_files else ""
     if not saved:
         return Interrupted(f"interrupted; nothing was saved{rest}")
-    unfinished = [keeper.path for keeper in keepers if keeper.path and keeper.record and keeper.record.finished is None]
+    unfinished = [
+        record_file.path
+        for record_file in record_files
+        if record_file.path and record_file.record and record_file.record.finished is None
+    ]
     hint = f"go on with: {shlex.join(['tputfind', '--resume', str(unfinished[0])])}" if unfinished else ""
     return Interrupted(f"interrupted; what was measured until then is saved{rest}", hint)

@@ -220,7 +220,7 @@ def _told(what: str, hint: str = "") -> Iterator[None]:
         raise BadRequest(f"{what}: {error}", hint) from None
 
 
-class Keeper:
+class RecordFile:
     """Keeps a record as it grows: in ``record``, and in a file, at ``path``, if there is a folder for it."""
 
     def __init__(self, folder: Path | None, wanted: str) -> None:
@@ -234,9 +234,9 @@ class Keeper:
     @classmethod
     def of(cls, record: Record, path: Path | None) -> Self:
         """Return what goes on keeping a record in the file that it lies in, if that is to be written."""
-        keeper = cls(None, "")
-        keeper.record, keeper.path = record, path
-        return keeper
+        record_file = cls(None, "")
+        record_file.record, record_file.path = record, path
+        return record_file
 
     def try_out(self, record: Record) -> None:
         """Write a first record where it will lie, and remove it again, before anything is measured.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from time import perf_counter
@@ -45,16 +43,18 @@ from tputfind.session.trials import FIRST_TIMEOUT_S
 from tputfind.version import __version__
 
 
-def measure(asked: Asked, children: Children, progress: Progress) -> Methods | Pipeline:
+def measure(asked: Asked, children: Children, progress: Progress, command: str) -> Methods | Pipeline:
     """Time one model in every way, or two of them as a pipeline, and say what each way gets wrong.
+
+    ``command`` is kept: how this was asked for.
 
     Raises:
         TputfindError: the device or a model does not allow it.
     """
-    return (_time_methods if len(asked.specs) == 1 else _time_pipeline)(asked, children, progress)
+    return (_time_methods if len(asked.specs) == 1 else _time_pipeline)(asked, children, progress, command)
 
 
-def _time_methods(asked: Asked, children: Children, progress: Progress) -> Methods:
+def _time_methods(asked: Asked, children: Children, progress: Progress, command: str) -> Methods:
     """Time one model in every way: all that is warm in one process, each loop without warm-up in a fresh one."""
     (spec,) = asked.specs
     started = run.now()
@@ -72,7 +72,7 @@ def _time_methods(asked: Asked, children: Children, progress: Progress) -> Metho
         cells += cold
     found = Methods(
         tputfind=__version__,
-        command=shlex.join(["tputfind", *sys.argv[1:]]),
+        command=command,
         started=started,
         spec=spec,
         environment=inspection.environment,
@@ -195,7 +195,7 @@ def _failure(cells: Iterable[Cell]) -> Failure | None:
     return next((cell.failure for cell in plain if cell.failure is not None), None)
 
 
-def _time_pipeline(asked: Asked, children: Children, progress: Progress) -> Pipeline:
+def _time_pipeline(asked: Asked, children: Children, progress: Progress, command: str) -> Pipeline:
     first, second = asked.specs
     started = run.now()
     inspections = []
@@ -210,7 +210,7 @@ def _time_pipeline(asked: Asked, children: Children, progress: Progress) -> Pipe
         raise no_answer(failed, asked.batch_size, times.failure, smallest=False)
     found = Pipeline(
         tputfind=__version__,
-        command=shlex.join(["tputfind", *sys.argv[1:]]),
+        command=command,
         started=started,
         specs=(first, second),
         environment=inspections[0].environment,

@@ -9,7 +9,7 @@ from typing import Final
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
 from tputfind.processes.messages import TraceOnFake
-from tputfind.record.files import Keeper
+from tputfind.record.files import RecordFile
 from tputfind.record.forecast import CardForecast, Forecasts
 from tputfind.record.record import Trial
 from tputfind.record.spec import Spec
@@ -20,8 +20,8 @@ from tputfind.search.replay import Forecast, Memory, ratio
 from tputfind.session import run
 from tputfind.session.catalogue import check_torchvision
 from tputfind.session.progress import Progress
-from tputfind.session.session import Ledger, no_answer
-from tputfind.session.trials import FIRST_TIMEOUT_S, Bench
+from tputfind.session.session import Session, no_answer
+from tputfind.session.trials import FIRST_TIMEOUT_S, TrialRunner
 
 _FIRST_BATCHES: Final = FIRST_BATCH, 7, 1
 _NEAR: Final = 1.1
@@ -50,10 +50,10 @@ def measure(spec: Spec, memories: Sequence[int], children: Children, progress: P
             "--on-fake makes coarser ones without a device",
         )
     record = run.new_record(spec, inspection, "tputfind forecast")
-    ledger = Ledger(record, Bench(children, spec, environment), Keeper(None, ""), progress)
-    _take_first_trial(ledger)
-    cards = tuple(_forecast(ledger, memory_bytes) for memory_bytes in memories)
-    tried = tuple(sorted({trial.batch_size for trial in ledger.record.trials}))
+    session = Session(record, TrialRunner(children, spec, environment), RecordFile(None, ""), progress)
+    _take_first_trial(session)
+    cards = tuple(_forecast(session, memory_bytes) for memory_bytes in memories)
+    tried = tuple(sorted({trial.batch_size for trial in session.record.trials}))
     return Forecasts(spec, environment.device_name, tried, cards)
 
 
@@ -78,35 +78,35 @@ def on_fake(spec: Spec, memories: Sequence[int], children: Children, progress: P
     return Forecasts(spec, None, (FIRST_BATCH,), tuple(map(card, memories)))
 
 
-def _take_first_trial(ledger: Ledger) -> None:
+def _take_first_trial(session: Session) -> None:
     """Find a small batch that passes, and whose trace the model of the allocator is right about."""
     for batch_size in _FIRST_BATCHES:
-        if ledger.try_batch(batch_size) is None:
+        if session.try_batch(batch_size) is None:
             break
-    latest = ledger.record.trials[-1]
+    latest = session.record.trials[-1]
     if latest.failure is not None:
-        raise no_answer(ledger.record.spec, latest.batch_size, latest.failure)
-    if ledger.forecast(None) is None:
+        raise no_answer(session.record.spec, latest.batch_size, latest.failure)
+    if session.forecast(None) is None:
         raise BadRequest(
-            f"what {ledger.record.spec.model} asks of the memory allocator cannot be replayed here",
+            f"what {session.record.spec.model} asks of the memory allocator cannot be replayed here",
             "that takes NVML, one CUDA stream, and no PYTORCH_ALLOC_CONF other than expandable_segments",
         )
 
 
-def _forecast(ledger: Ledger, memory_bytes: int) -> CardForecast:
+def _forecast(session: Session, memory_bytes: int) -> CardForecast:
     def edge() -> int:
-        return ledger.forecast(memory_bytes) or 0
+        return session.forecast(memory_bytes) or 0
 
     for _ in range(_MOST_TRIALS):
         batch_size = edge()
-        near = _distance(ledger.record.trials, batch_size) <= _NEAR
-        if near or batch_size == LARGEST_BATCH or batch_size > (ledger.forecast(None) or 0):
+        near = _distance(session.record.trials, batch_size) <= _NEAR
+        if near or batch_size == LARGEST_BATCH or batch_size > (session.forecast(None) or 0):
             break
-        ledger.try_batch(batch_size)
+        session.try_batch(batch_size)
     found = edge()
-    distance = _distance(ledger.record.trials, found)
+    distance = _distance(session.record.trials, found)
     error = next(error for factor, error in _ERRORS if distance <= factor)
-    return CardForecast(memory_bytes, found, max(error, _spread(found, ledger.alternation(memory_bytes, found))))
+    return CardForecast(memory_bytes, found, max(error, _spread(found, session.alternation(memory_bytes, found))))
 
 
 def _spread(found: int, around: Alternation) -> float:

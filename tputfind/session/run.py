@@ -23,8 +23,8 @@ from tputfind.session import resume
 from tputfind.session.catalogue import check_torchvision
 from tputfind.session.health import memory_in_use_bytes
 from tputfind.session.progress import Progress, Silent
-from tputfind.session.session import Ledger, no_answer
-from tputfind.session.trials import FIRST_TIMEOUT_S, Bench
+from tputfind.session.session import Session, no_answer
+from tputfind.session.trials import FIRST_TIMEOUT_S, TrialRunner
 from tputfind.units import echoed
 from tputfind.version import __version__
 
@@ -66,12 +66,12 @@ def find(
     with Children(trust_model_file=trust_model_file) as children:
         inspection = inspect(spec, children)
         words = " ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
-        keeper = keeper_of(folder, spec, inspection)
+        record_file = record_file_of(folder, spec, inspection)
         begun = new_record(spec, inspection, f"find {model} {words}".strip())
-        keeper.try_out(begun)
-        record = measure(begun, children, keeper, progress or Silent())
-        if keeper.problem is not None:
-            warnings.warn(f"the record was not saved: {keeper.problem}", stacklevel=2)
+        record_file.try_out(begun)
+        record = measure(begun, children, record_file, progress or Silent())
+        if record_file.problem is not None:
+            warnings.warn(f"the record was not saved: {record_file.problem}", stacklevel=2)
         return record
 
 
@@ -89,11 +89,12 @@ def inspect(spec: Spec, children: Children) -> Inspection:
         children.preload(package)
     others_bytes = memory_in_use_bytes(inspection.environment.device_uuid)
     environment = msgspec.structs.replace(inspection.environment, memory_of_others_bytes=others_bytes)
-    Bench(children, spec, environment).memory_of_others_bytes()  # refuses what --strict and --headroom do not allow
+    # Refuses what --strict and --headroom do not allow.
+    TrialRunner(children, spec, environment).memory_of_others_bytes()
     return msgspec.structs.replace(inspection, environment=environment)
 
 
-def keeper_of(folder: Path | None, spec: Spec, inspection: Inspection) -> files.Keeper:
+def record_file_of(folder: Path | None, spec: Spec, inspection: Inspection) -> files.RecordFile:
     """Return what keeps the record of this run, or nothing.
 
     Its name in the folder says the model, the dtype, the device, and what else is not as it is by default.
@@ -101,7 +102,7 @@ def keeper_of(folder: Path | None, spec: Spec, inspection: Inspection) -> files.
     name = spec.model.replace(".py:", "-").rpartition("/")[2]
     layout = () if spec.layout == "nchw" else (spec.layout,)
     parts = (name, spec.dtype, *layout, *spec.way, inspection.environment.device_name)
-    return files.Keeper(folder, "-".join(map(files.slug, parts)))
+    return files.RecordFile(folder, "-".join(map(files.slug, parts)))
 
 
 def new_record(spec: Spec, inspection: Inspection, command: str) -> Record:
@@ -141,8 +142,8 @@ def resumed_record(record: Record, spec: Spec, inspection: Inspection) -> Record
     )
 
 
-def measure(record: Record, children: Children, keeper: files.Keeper, progress: Progress) -> Record:
-    """Search, time and record; ``keeper`` gets the record after every stage, so that what was measured is kept.
+def measure(record: Record, children: Children, record_file: files.RecordFile, progress: Progress) -> Record:
+    """Search, time and record; ``record_file`` gets the record after every stage, so that what was measured is kept.
 
     What the record holds already is not measured again.
 
@@ -152,24 +153,24 @@ def measure(record: Record, children: Children, keeper: files.Keeper, progress: 
         DeviceInUse: ``--strict``, and others hold memory of the device.
     """
     spec = record.spec
-    bench = Bench(children, spec, record.environment)
-    ledger = Ledger(record, bench, keeper, progress)
+    runner = TrialRunner(children, spec, record.environment)
+    session = Session(record, runner, record_file, progress)
     if spec.batch_sizes is None:
-        edge = _search(ledger, bench, progress)
-        ledger.grow(edge=edge)
-        safe = _search_safe(ledger, bench, edge)
-        ledger.grow(safe=safe)
+        edge = _search(session, runner, progress)
+        session.grow(edge=edge)
+        safe = _search_safe(session, runner, edge)
+        session.grow(safe=safe)
         safe_batch = safe.largest_batch if safe else 0
         powers = _powers_of_two(edge.largest_batch)
         if spec.phase == "train":  # some cannot be trained on less
             powers = [power for power in powers if power >= spec.granularity]
-        ledger.time(sorted({*powers, safe_batch} - {0}))
-        ledger.look_around(edge)
+        session.time(sorted({*powers, safe_batch} - {0}))
+        session.look_around(edge)
     else:
-        ledger.time(spec.batch_sizes)
-    ledger.grow(finished=now())
-    check_answered(ledger.record)
-    return ledger.record
+        session.time(spec.batch_sizes)
+    session.grow(finished=now())
+    check_answered(session.record)
+    return session.record
 
 
 def check_answered(record: Record) -> None:
@@ -179,57 +180,57 @@ def check_answered(record: Record) -> None:
         raise no_answer(record.spec, record.rows[0].batch_size, failures[0])
 
 
-def _search(ledger: Ledger, bench: Bench, progress: Progress) -> Edge:
+def _search(session: Session, runner: TrialRunner, progress: Progress) -> Edge:
     """Find the edge; its largest batch has then been timed in full, in a process of its own, and soaked."""
-    spec = ledger.record.spec
+    spec = session.record.spec
     for _ in range(ROUNDS):
         edge = find_edge(
-            ledger.try_batch,
-            ledger.prove,
+            session.try_batch,
+            session.prove,
             granularity=spec.granularity,
             max_batch=spec.max_batch or LARGEST_BATCH,
             linear=spec.search == "linear",
-            first=ledger.first_batch,
-            forecast=ledger.expected,
+            first=session.first_batch,
+            forecast=session.expected,
         )
-        steady = ledger.stands(edge)
+        steady = session.stands(edge)
         if steady:
             break
         progress.did("other processes took or freed memory of the device: asking the edge again")
-    if edge.largest_batch == 0 and not ledger.record.rows:
-        smallest = min(ledger.record.trials, key=lambda trial: trial.batch_size)
-        ledger.grow(rows=(Row(batch_size=smallest.batch_size, failure=smallest.failure),))
+    if edge.largest_batch == 0 and not session.record.rows:
+        smallest = min(session.record.trials, key=lambda trial: trial.batch_size)
+        session.grow(rows=(Row(batch_size=smallest.batch_size, failure=smallest.failure),))
     soaked_batches = spec.soak if edge.largest_batch else 0
     return msgspec.structs.replace(
         edge,
-        memory_limit_bytes=bench.memory_limit_bytes,
+        memory_limit_bytes=runner.memory_limit_bytes,
         soaked_batches=soaked_batches,
         steady=steady,
-        expandable_forecast=ledger.expected_if_expandable() if edge.limited_by == "memory" else None,
+        expandable_forecast=session.expected_if_expandable() if edge.limited_by == "memory" else None,
     )
 
 
-def _search_safe(ledger: Ledger, bench: Bench, edge: Edge) -> Edge | None:
+def _search_safe(session: Session, runner: TrialRunner, edge: Edge) -> Edge | None:
     """Find the largest batch with the headroom kept free; None where that was not asked for, or nothing fits at all.
 
     It is proven by its row and by as many steps, under the lowered limit, as the largest batch was timed for or soaked.
     """
-    spec, limit_bytes, full = ledger.record.spec, bench.lowered_limit_bytes, ledger.row(edge.largest_batch)
+    spec, limit_bytes, full = session.record.spec, runner.lowered_limit_bytes, session.row(edge.largest_batch)
     if limit_bytes is None or full is None or edge.largest_batch == 0:
         return None
     timed = len(full.device_ms) + len(full.latency_ms) + sum(timing.warmup_steps for timing in full.timings)
     steps = TRIAL_STEPS + max(spec.soak, timed)
-    whole_bytes = bench.memory_limit_bytes or ledger.record.environment.memory_total_bytes or limit_bytes
+    whole_bytes = runner.memory_limit_bytes or session.record.environment.memory_total_bytes or limit_bytes
     guess = edge.largest_batch * limit_bytes // whole_bytes if edge.limited_by == "memory" else edge.largest_batch
     safe = find_edge(
-        lambda batch_size: ledger.try_batch(batch_size, memory_limit_bytes=limit_bytes),
+        lambda batch_size: session.try_batch(batch_size, memory_limit_bytes=limit_bytes),
         lambda batch_size: (
-            ledger.try_batch(batch_size, steps=steps, memory_limit_bytes=limit_bytes) or ledger.time_alone(batch_size)
+            session.try_batch(batch_size, steps=steps, memory_limit_bytes=limit_bytes) or session.time_alone(batch_size)
         ),
         granularity=spec.granularity,
         max_batch=edge.largest_batch,
         first=guess,
-        forecast=partial(ledger.expected, memory_limit_bytes=limit_bytes),
+        forecast=partial(session.expected, memory_limit_bytes=limit_bytes),
     )
     if safe.limited_by == "cap":  # the largest batch itself leaves as much
         safe = edge

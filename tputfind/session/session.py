@@ -1,4 +1,4 @@
-"""The record of a run as it grows: it answers a question from what it holds, or puts it to the bench and keeps that."""
+"""The record of a run as it grows: it answers a question from what it holds, or asks a fresh process and keeps that."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tputfind.analysis import notices
 from tputfind.analysis.answers import throughput_interval
 from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, NothingFits, TputfindError
 from tputfind.processes.failures import Passed, for_want_of_memory
-from tputfind.record.files import Keeper
+from tputfind.record.files import RecordFile
 from tputfind.record.record import TRIAL_STEPS, Edge, Failure, FailureKind, LimitedBy, Record, Row, Trial, joined
 from tputfind.record.spec import MOST_PROCESSES, Spec
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.forecast import FIRST_BATCH, Alternation, Known, expected_alternation, expected_batch
 from tputfind.session import estimate
 from tputfind.session.progress import Progress
-from tputfind.session.trials import Bench, same_company
+from tputfind.session.trials import TrialRunner, same_company
 
 CPU_MAX_LATENCY_MS: Final = 1000.0
 """On the CPU nobody waits for a batch larger than this, and going on to the end of memory would take hours."""
@@ -43,16 +43,16 @@ _LIMITS: Final[dict[FailureKind, LimitedBy]] = {
 }
 
 
-class Ledger:
+class Session:
     """One run under way: its record grows, and is saved whenever it has. Nothing in it is asked twice."""
 
-    def __init__(self, record: Record, bench: Bench, keeper: Keeper, progress: Progress) -> None:
+    def __init__(self, record: Record, runner: TrialRunner, record_file: RecordFile, progress: Progress) -> None:
         """Take a record, which may hold something already, what is asked, who keeps it and who is told."""
         self.record = record
         self._start_s = time.perf_counter() - record.wall_s
         self._spec = record.spec
-        self._bench = bench
-        self._keeper = keeper
+        self._bench = runner
+        self._keeper = record_file
         self._progress = progress
         self._on_cpu = record.environment.device == "cpu"
 

@@ -30,7 +30,7 @@ UNSTEADY_ATTEMPTS: Final = 3
 """A trial is taken so often, where other processes take or free memory during it."""
 
 
-class Bench:
+class TrialRunner:
     """Puts one spec's questions to fresh processes."""
 
     def __init__(self, children: Children, spec: Spec, environment: Environment) -> None:

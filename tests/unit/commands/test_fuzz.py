@@ -21,7 +21,7 @@ from tputfind.record.record import Record, from_json
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report import csv, terminal
 from tputfind.session import resume
-from tputfind.session.trials import Bench
+from tputfind.session.trials import TrialRunner
 
 JSON = st.recursive(
     st.none()
@@ -80,7 +80,7 @@ def test_a_mutated_record_is_refused_in_one_line_or_can_be_shown(data):
     terminal.to_markdown([record, record])
     resume.check_spec(record, record.spec)
     try:
-        Bench(None, record.spec, record.environment)
+        TrialRunner(None, record.spec, record.environment)
     except BadRequest as refusal:
         assert "--headroom" in refusal.message
 

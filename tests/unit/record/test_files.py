@@ -8,7 +8,7 @@ import pytest
 from support.records import example
 
 from tputfind.errors import BadRequest
-from tputfind.record.files import Keeper, check_folder, check_writable, path_of, slug, write_new, write_whole
+from tputfind.record.files import RecordFile, check_folder, check_writable, path_of, slug, write_new, write_whole
 
 
 def test_what_a_name_is_made_of_stays_in_the_folder():
@@ -100,17 +100,17 @@ def test_a_name_as_long_as_the_file_system_takes_is_written_whole(tmp_path, leng
 
 
 def test_a_record_that_will_not_fit_on_the_disk_is_tried_before(tmp_path):
-    keeper, soft = Keeper(tmp_path / "results", "resnet50"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    record_file, soft = RecordFile(tmp_path / "results", "resnet50"), resource.getrlimit(resource.RLIMIT_FSIZE)
     with pytest.raises(BadRequest, match="No such file"):
-        keeper.try_out(example())
+        record_file.try_out(example())
     (tmp_path / "results").mkdir()
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, soft[1]))
     try:
         with pytest.raises(BadRequest, match="File too large"):
-            keeper.try_out(example())
+            record_file.try_out(example())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, soft)
-    keeper.try_out(example())
+    record_file.try_out(example())
 
     assert not list((tmp_path / "results").iterdir())
 

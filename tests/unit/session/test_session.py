@@ -5,10 +5,10 @@ import pytest
 from support.records import example
 from support.searches import OUT_OF_MEMORY, SEARCHES
 
-from tputfind.record.files import Keeper
+from tputfind.record.files import RecordFile
 from tputfind.record.record import TRIAL_STEPS, Edge, Trial
 from tputfind.session.progress import Silent
-from tputfind.session.session import Ledger
+from tputfind.session.session import Session
 
 SEARCHED = SEARCHES["densenet121 fp32 24GiB"]
 SMALLER, LARGER = 1311, 1903
@@ -50,9 +50,9 @@ def looked(*fails, edge=EDGE, step_ms=100.0, **options):
     spec = msgspec.structs.replace(example().spec, **{"soak": 0, "memory_limit_bytes": SEARCHED.limit_bytes, **options})
     record = msgspec.structs.replace(example(), spec=spec, trials=SEARCHED.taken(), edge=edge, safe=None, rows=())
     oracle = Oracle(fails, step_ms)
-    ledger = Ledger(record, oracle, Keeper(None, ""), Silent())
-    ledger.look_around(edge)
-    return ledger.record, oracle.asked
+    session = Session(record, oracle, RecordFile(None, ""), Silent())
+    session.look_around(edge)
+    return session.record, oracle.asked
 
 
 def test_a_smaller_batch_that_is_expected_to_fail_and_a_larger_one_expected_to_fit_are_tried_and_told():
