@@ -156,13 +156,6 @@ def test_every_process_and_folder_is_gone_when_the_parent_is_killed_while_a_mode
     assert not list(tmp_path.glob("tputfind-*"))
 
 
-def test_the_time_of_a_trial_sets_the_next_ones_patience():
-    assert trials.default_timeout_s(None) == 600
-    assert trials.default_timeout_s(0.2) == 60
-    assert trials.default_timeout_s(30) == 300
-    assert trials.default_timeout_s(5, steps_s=35) == 400  # a forecast may lead to a batch hundreds of times as large
-
-
 def test_a_much_larger_batch_is_waited_for_as_its_steps_let_expect_and_not_as_the_start_does(tmp_path, monkeypatch):
     (tmp_path / "model.py").write_text(
         "import time, torch\n"
@@ -178,8 +171,8 @@ def test_a_much_larger_batch_is_waited_for_as_its_steps_let_expect_and_not_as_th
     spec = read_spec(f"{tmp_path / 'model.py'}:make", {"device": "cpu"})
     with Children() as children:
         asked = trials.TrialRunner(children, spec, inspect(spec, children).environment)
-        small = asked.try_batch(61, None, memory_limit_bytes=None)
-        large = asked.try_batch(3050, None, memory_limit_bytes=None)
+        small = asked.try_batch(61, None, memory_limit_bytes=None, taken=[])
+        large = asked.try_batch(3050, None, memory_limit_bytes=None, taken=[small])
 
     assert small.failure is None
     assert large.failure.kind == "timeout"

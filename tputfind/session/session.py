@@ -51,8 +51,8 @@ class Session:
         self.record = record
         self._start_s = time.perf_counter() - record.wall_s
         self._spec = record.spec
-        self._bench = runner
-        self._keeper = record_file
+        self._runner = runner
+        self._file = record_file
         self._progress = progress
         self._on_cpu = record.environment.device == "cpu"
 
@@ -96,18 +96,20 @@ class Session:
         """Add to the record, bring its notices up to date, and save it: it may be the last time."""
         grown = msgspec.structs.replace(self.record, wall_s=time.perf_counter() - self._start_s, **fields)
         self.record = msgspec.structs.replace(grown, notices=notices.of(grown))
-        self._keeper.save(self.record)
+        self._file.save(self.record)
 
     def try_batch(
         self, batch_size: int, *, steps: int = TRIAL_STEPS, memory_limit_bytes: int | None = None
     ) -> LimitedBy | None:
         """Return what keeps a batch from fitting for so many steps, from the record or from a fresh process."""
-        limit_bytes = memory_limit_bytes or self._bench.memory_limit_bytes
+        limit_bytes = memory_limit_bytes or self._runner.memory_limit_bytes
         trial = self._trial(batch_size, steps, limit_bytes)
         if trial is None:
             self._progress.doing(_question(batch_size, steps), self._seconds_of_search())
             passed = self._passed_below(batch_size)
-            trial = self._bench.try_batch(batch_size, passed, steps=steps, memory_limit_bytes=limit_bytes)
+            trial = self._runner.try_batch(
+                batch_size, passed, steps=steps, memory_limit_bytes=limit_bytes, taken=self.record.trials
+            )
             self._stop_if_the_model_fails(batch_size, trial.failure)
             self.grow(trials=(*self.record.trials, trial))
             self._progress.did(f"batch {batch_size} {_verdict(trial, self._obstacle(trial))}")
@@ -120,7 +122,7 @@ class Session:
         """
         if self._spec.search != "forecast":
             return None
-        return self._in_sight(self._known(memory_limit_bytes or self._bench.memory_limit_bytes), passes, fails)
+        return self._in_sight(self._known(memory_limit_bytes or self._runner.memory_limit_bytes), passes, fails)
 
     def forecast(self, memory_limit_bytes: int | None) -> int | None:
         """Return the edge that the trials let expect under a limit, None for the device's own.
@@ -139,7 +141,7 @@ class Session:
         A larger one that passes its trial is run for longer: no row stands for it. It is left at that where it would
         take longer than a row may. Returns what was expected.
         """
-        spec, limit_bytes, largest = self._spec, self._bench.memory_limit_bytes, edge.largest_batch
+        spec, limit_bytes, largest = self._spec, self._runner.memory_limit_bytes, edge.largest_batch
         if spec.search != "forecast" or edge.limited_by != "memory" or edge.fails_at is None:
             return Alternation(None, None)
         known = self._known(limit_bytes)
@@ -160,7 +162,7 @@ class Session:
         traces = [trial.trace for trial in self.record.trials if trial.trace is not None]
         if not traces or traces[-1].expandable:
             return None
-        known = self._known(self._bench.memory_limit_bytes)
+        known = self._known(self._runner.memory_limit_bytes)
         return self._in_sight(known._replace(passes={}, expandable=True), 0, None)
 
     def _in_sight(self, known: Known, passes: int, fails: int | None) -> int | None:
@@ -169,7 +171,7 @@ class Session:
         return None if endless else found
 
     def _known(self, limit_bytes: int | None) -> Known:
-        others_bytes = self._bench.memory_of_others_bytes()
+        others_bytes = self._runner.memory_of_others_bytes()
         trials = [t for t in self.record.trials if same_company(t.memory_of_others_bytes, others_bytes)]
         answers = {t.batch_size: self._obstacle(t) is None for t in trials if t.memory_limit_bytes == limit_bytes}
         most = self._spec.max_batch or LARGEST_BATCH
@@ -205,7 +207,7 @@ class Session:
         """
         settled = 0
         passed = self._passed_below(batch_sizes[0])
-        with closing(self._bench.time_batches(batch_sizes, number, passed)) as rows:
+        with closing(self._runner.time_batches(batch_sizes, number, passed, self.record.trials)) as rows:
             while settled < len(batch_sizes):
                 ahead = (*batch_sizes[settled:], *later)
                 self._progress.doing(f"timing batch {ahead[0]}", estimate.seconds_of_rows(self.record, ahead))
@@ -241,7 +243,7 @@ class Session:
 
     def _same_company(self, taken: Trial | Row) -> bool:
         """Whether others hold as much of the device's memory now as when this was taken."""
-        return same_company(taken.memory_of_others_bytes, self._bench.memory_of_others_bytes())
+        return same_company(taken.memory_of_others_bytes, self._runner.memory_of_others_bytes())
 
     def stands(self, edge: Edge) -> bool:
         """Whether both sides of an edge were tried while others held as much of the device's memory as they do now."""

@@ -42,8 +42,6 @@ class TrialRunner:
         self._children = children
         self._spec = spec
         self._uuid = environment.device_uuid
-        self._longest_trial_s: float | None = None
-        self._largest_passed: Trial | None = None
         self.memory_limit_bytes = _limit_bytes(spec, environment)
         self.lowered_limit_bytes = _lowered_bytes(spec, environment)
 
@@ -62,45 +60,54 @@ class TrialRunner:
         return others_bytes
 
     def try_batch(
-        self, batch_size: int, passed: Passed | None, *, steps: int = TRIAL_STEPS, memory_limit_bytes: int | None
+        self,
+        batch_size: int,
+        passed: Passed | None,
+        *,
+        steps: int = TRIAL_STEPS,
+        memory_limit_bytes: int | None,
+        taken: Sequence[Trial],
     ) -> Trial:
         """Ask whether a batch fits: a process that dies or falls silent is a failed trial.
 
-        It is asked again where other processes took or freed memory meanwhile.
+        It is asked again where other processes took or freed memory meanwhile. The trials that were ``taken`` before
+        say how long it may be silent.
         """
+        timeout_s = self._timeout_s(batch_size, taken)
         for _ in range(UNSTEADY_ATTEMPTS):
-            trial = self._try_once(batch_size, passed, steps, memory_limit_bytes)
+            trial = self._try_once(TryBatch(self._spec, batch_size, steps, memory_limit_bytes, passed), timeout_s)
             if same_company(trial.memory_of_others_bytes, self.memory_of_others_bytes()):
                 break
         return trial
 
-    def _try_once(self, batch_size: int, passed: Passed | None, steps: int, memory_limit_bytes: int | None) -> Trial:
+    def _try_once(self, question: TryBatch, timeout_s: float) -> Trial:
         others_bytes = self.memory_of_others_bytes()
         start = perf_counter()
-        question = TryBatch(self._spec, batch_size, steps, memory_limit_bytes, passed)
         try:
-            trial = self._children.ask_one(question, Trial, self._timeout_s(batch_size))
-            self._longest_trial_s = max(self._longest_trial_s or 0.0, perf_counter() - start)
-            known = self._largest_passed
-            if trial.failure is None and (known is None or known.batch_size < batch_size):
-                self._largest_passed = trial
+            trial = self._children.ask_one(question, Trial, timeout_s)
         except ChildFailed as death:
             trial = Trial(
-                batch_size=batch_size, steps=steps, memory_limit_bytes=memory_limit_bytes, failure=death.failure
+                batch_size=question.batch_size,
+                steps=question.steps,
+                memory_limit_bytes=question.memory_limit_bytes,
+                failure=death.failure,
             )
         seconds = perf_counter() - start
         return msgspec.structs.replace(trial, seconds=seconds, memory_of_others_bytes=others_bytes)
 
-    def time_batches(self, batch_sizes: Sequence[int], number: int, passed: Passed | None) -> Generator[Row]:
+    def time_batches(
+        self, batch_sizes: Sequence[int], number: int, passed: Passed | None, taken: Sequence[Trial]
+    ) -> Generator[Row]:
         """Time batch sizes in one fresh process, up to the first that fails; its death fails the one under way.
 
         The process may end before, with what it did so far, but not with nothing. ``number`` says which of a row's
-        processes it is, from 0. Each row holds the one timing, with the device's health during it.
+        processes it is, from 0; the trials that were ``taken`` before say how long it may be silent. Each row holds the
+        one timing, with the device's health during it.
         """
         others_bytes = self.memory_of_others_bytes()
         question = TimeBatches(self._spec, tuple(batch_sizes), number, self.memory_limit_bytes, passed)
         timed = 0
-        answers = self._children.ask(question, Timed, self._timeout_s(max(batch_sizes)))
+        answers = self._children.ask(question, Timed, self._timeout_s(max(batch_sizes), taken))
         with health.Watch(self._uuid) as watch, closing(answers):
             try:
                 for row in _with_health(answers, watch):
@@ -112,11 +119,8 @@ class TrialRunner:
         if failure is not None:
             yield Row(batch_size=batch_sizes[timed], failure=failure, memory_of_others_bytes=others_bytes)
 
-    def _timeout_s(self, batch_size: int) -> float:
-        known, steps_s = self._largest_passed, 0.0
-        if known is not None and known.step_ms is not None and known.batch_size < batch_size:
-            steps_s = TRIAL_STEPS * known.step_ms / 1000 * batch_size / known.batch_size
-        return self._spec.trial_timeout_s or default_timeout_s(self._longest_trial_s, steps_s)
+    def _timeout_s(self, batch_size: int, taken: Sequence[Trial]) -> float:
+        return self._spec.trial_timeout_s or timeout_s(batch_size, taken)
 
 
 def _with_health(answers: Iterable[Timed], watch: health.Watch) -> Iterator[Row]:
@@ -138,15 +142,21 @@ def same_company(then_bytes: int | None, now_bytes: int | None) -> bool:
     return then_bytes is None or now_bytes is None or abs(then_bytes - now_bytes) <= OTHERS_TOLERANCE_BYTES
 
 
-def default_timeout_s(longest_trial_s: float | None, steps_s: float = 0.0) -> float:
-    """Return how long a process may be silent.
+def timeout_s(batch_size: int, taken: Sequence[Trial]) -> float:
+    """Return how long a process may be silent, from the trials that were taken before.
 
-    ``longest_trial_s`` is what the longest trial so far took, None before the first; most of it can be the start of
-    the process. ``steps_s`` is what the steps of a larger batch will take, if they grow with it.
+    Most of what the longest took can be the start of its process. The steps of a larger batch than the largest that
+    passed take longer in proportion. Trials whose process ended without an answer say nothing.
     """
-    if longest_trial_s is None:
+    answered = [trial for trial in taken if trial.failure is None or trial.failure.kind not in ("died", "timeout")]
+    if not answered:
         return FIRST_TIMEOUT_S
-    return max(LEAST_TIMEOUT_S, TIMEOUT_FACTOR * (longest_trial_s + steps_s))
+    passed = [trial for trial in answered if trial.failure is None and trial.step_ms is not None]
+    largest = max(passed, key=lambda trial: trial.batch_size, default=None)
+    steps_s = 0.0
+    if largest is not None and largest.step_ms is not None and largest.batch_size < batch_size:
+        steps_s = TRIAL_STEPS * largest.step_ms / 1000 * batch_size / largest.batch_size
+    return max(LEAST_TIMEOUT_S, TIMEOUT_FACTOR * (max(trial.seconds for trial in answered) + steps_s))
 
 
 def _limit_bytes(spec: Spec, environment: Environment) -> int | None:

@@ -34,8 +34,9 @@ class Oracle:
     def memory_of_others_bytes(self):
         return 0
 
-    def try_batch(self, batch_size, passed, *, steps, memory_limit_bytes):
+    def try_batch(self, batch_size, passed, *, steps, memory_limit_bytes, taken):
         self.asked.append((batch_size, steps))
+        self.told_of = taken
         return Trial(
             batch_size=batch_size,
             steps=steps,
@@ -53,6 +54,15 @@ def looked(*fails, edge=EDGE, step_ms=100.0, **options):
     session = Session(record, oracle, RecordFile(None, ""), Silent())
     session.look_around(edge)
     return session.record, oracle.asked
+
+
+def test_a_run_that_is_gone_on_with_waits_as_long_as_the_trials_of_its_record_let_expect():
+    spec = msgspec.structs.replace(example().spec, memory_limit_bytes=SEARCHED.limit_bytes)
+    record = msgspec.structs.replace(example(), spec=spec, trials=SEARCHED.taken(), rows=())
+    oracle = Oracle([], 100.0)
+    Session(record, oracle, RecordFile(None, ""), Silent()).try_batch(10**6)
+
+    assert oracle.told_of == record.trials
 
 
 def test_a_smaller_batch_that_is_expected_to_fail_and_a_larger_one_expected_to_fit_are_tried_and_told():
