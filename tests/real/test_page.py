@@ -10,6 +10,8 @@ from support.command import TINY, run
 from support.folders import RESULTS
 from support.pages import Page
 
+from tputfind.analysis.answers import format_rate
+
 RECORD = RESULTS / "kinds" / "deeplabv3_resnet50-fp16-nvidia-h200.json"
 
 
@@ -25,7 +27,7 @@ def test_a_run_writes_its_page(tmp_path):
     assert ran.status == 0, ran.err
     assert "pages/run.html" in ran.err
     read = Page((tmp_path / "pages" / "run.html").read_bytes())
-    assert f"{ran.record().rows[0].samples_per_s:.0f}"[:3] in read.text()
+    assert f"{format_rate(ran.record().rows[0])} samples/s" in read.text()
     assert "tputfind resnet18 --device cpu --html pages/run.html" in read.text()
     assert read.all("figure")
 

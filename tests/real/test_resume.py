@@ -245,7 +245,7 @@ def test_resuming_writes_only_where_it_is_asked_to(tmp_path, cut_short):
 
     assert (over.status, elsewhere.status, nowhere.status) == (2, 2, 0), nowhere.err
     assert "would be written over" in over.err
-    assert "--output has nothing to say" in elsewhere.err
+    assert "--output cannot be combined with --resume" in elsewhere.err
     assert (tmp_path / "cut.json").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["cut.json"]
 
