@@ -77,14 +77,14 @@ def _with(record: Record, slo: str | None, percentile: str | None) -> Record:
 
 def do(request: Request, *, show_traceback: bool) -> int:
     """Write, show, and return the exit code."""
-    from tputfind.report import csv, terminal
+    from tputfind.report import csv, markdown, terminal
     from tputfind.report.charts import charts, draw
     from tputfind.report.page import page
 
     records, outputs = request.records, request.outputs
     contents: dict[str, Callable[[], bytes]] = {
         "csv": partial(csv.to_csv, records),
-        "md": partial(terminal.to_markdown, records),
+        "md": partial(markdown.to_markdown, records),
         "html": partial(page.to_html, records, request.asked),
         "plot": lambda: draw.image(charts.throughput(records), request.plot),
     }

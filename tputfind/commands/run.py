@@ -224,7 +224,7 @@ def _subject(specs: Sequence[Spec], number: int) -> str:
 
 def _write(record_files: Sequence[files.RecordFile], outputs: Outputs, problems: list[TputfindError]) -> list[str]:
     """Write every file that was asked for; return what was written, what could not be goes to the problems."""
-    from tputfind.report import csv, terminal
+    from tputfind.report import csv, markdown
     from tputfind.report.page import page
 
     records = [record_file.record for record_file in record_files if record_file.record is not None]
@@ -240,7 +240,7 @@ def _write(record_files: Sequence[files.RecordFile], outputs: Outputs, problems:
     contents: dict[str, Callable[[], bytes]] = {
         "csv": partial(csv.to_csv, records),
         "json": records[0].to_json,
-        "md": partial(terminal.to_markdown, records),
+        "md": partial(markdown.to_markdown, records),
         "html": partial(page.to_html, records),
     }
     outputs.write(contents, tables)

@@ -26,8 +26,8 @@ from tputfind.record.clocks import (
     turn_counts,
 )
 from tputfind.record.spec import Spec
-from tputfind.report.escaping import markdown
-from tputfind.report.terminal import markdown_of
+from tputfind.report.escaping import markdown_bytes
+from tputfind.report.markdown import markdown_of
 from tputfind.units import format_figure
 
 
@@ -47,7 +47,7 @@ def to_markdown(found: Methods | Pipeline) -> bytes:
     for table in _tables(found, box.MARKDOWN):
         lines += [*markdown_of(table), ""]
     lines += [f"- {sentence}" for sentence in found.sentences]
-    return markdown(lines)
+    return markdown_bytes(lines)
 
 
 def _title(found: Methods | Pipeline) -> str:

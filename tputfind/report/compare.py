@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tputfind.analysis.compare import Comparison, Judgement, Verdict
-from tputfind.report.escaping import markdown
-from tputfind.report.terminal import markdown_of, print_answers, print_table
+from tputfind.report.escaping import markdown_bytes
+from tputfind.report.markdown import markdown_of
+from tputfind.report.terminal import print_answers, print_table
 from tputfind.units import format_known
 
 _WORDS: Final[dict[Verdict, str]] = {
@@ -48,7 +49,7 @@ def to_markdown(comparisons: Sequence[Comparison]) -> bytes:
     for one in comparisons:
         lines += [f"**{_title(one)}**", "", *markdown_of(_table(one, box.MARKDOWN)), ""]
         lines += [*(f"- {label}: {text}" for label, text in answers(one)), ""]
-    return markdown(lines)
+    return markdown_bytes(lines)
 
 
 def to_json(comparisons: Sequence[Comparison]) -> bytes:

@@ -20,7 +20,7 @@ def spreadsheet_text(text: str) -> str:
     return f"'{text}" if _FORMULA.match(text) else text
 
 
-def markdown(lines: Iterable[str]) -> bytes:
+def markdown_bytes(lines: Iterable[str]) -> bytes:
     """Return lines of Markdown as a file, in which no text makes HTML, a link, an image or code.
 
     What stands between fences is code of ours, and stays.

@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tputfind.report.escaping import markdown, spreadsheet_text
-from tputfind.report.terminal import markdown_of, notice_line, print_answers, print_notices, print_table
+from tputfind.report.escaping import markdown_bytes, spreadsheet_text
+from tputfind.report.markdown import markdown_of
+from tputfind.report.terminal import print_answers, print_notices, print_table
+from tputfind.report.text import notice_line
 from tputfind.sizing.plan import MORE_TRAFFIC, Plan
 from tputfind.sizing.simulate import Outcome, cell_of
 from tputfind.sizing.size import Answers
@@ -88,7 +90,7 @@ def to_markdown(found: Answers) -> bytes:
         lines += ["", f"**{_title(plan)}**", "", *markdown_of(_table(plan, box.MARKDOWN)), ""]
         lines += [f"- {label}: {text}" for label, text in told(plan)]
         lines += [f"- notice: {notice_line(notice)}" for notice in plan.notices]
-    return markdown(lines)
+    return markdown_bytes(lines)
 
 
 def to_json(found: Answers) -> bytes:

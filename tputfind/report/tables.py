@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from rich import box
@@ -10,15 +10,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tputfind.analysis.answers import answers, compile_s, format_rate, peak_bytes, throughput_interval
+from tputfind.analysis.answers import answers, fastest, format_rate, throughput_interval
 from tputfind.record import identity
-from tputfind.record.record import Record, Row
-from tputfind.stats import mean, percentile
-from tputfind.units import MIB, format_bytes, format_figure, format_width
+from tputfind.record.record import Record
+from tputfind.report import columns, text
+from tputfind.units import format_width
 
 _WIDE: Final = 100
 """From so many characters on there is room for what others say too: the time of a batch is its size over the rate."""
 _REMARKS: Final = 9
+_BAR_AFTER: Final = "± %"
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
@@ -50,55 +51,26 @@ def table(records: Sequence[Record], style: box.Box, drawn: Look) -> Table:
         drawn = drawn._replace(bar=0)
     for name in names:
         lines.add_column(name, overflow="fold")
-    for name in ("batch", "samples/s", "± %"):
-        lines.add_column(name, justify="right", no_wrap=True)
-    if drawn.bar:
-        lines.add_column("", no_wrap=True, min_width=drawn.bar)
-    for name in (*(["device ms"] if drawn.wide else []), "p50 ms", "p99 ms", "peak MiB"):
-        lines.add_column(name, justify="right", no_wrap=True)
-    if compiled:
-        lines.add_column("compile s", justify="right", no_wrap=True)
+    figures = columns.shown_in("any", "compiled" if compiled else "any", "wide" if drawn.wide else "any")
+    for heading in ("batch", *(shown.heading for shown, _ in figures)):
+        lines.add_column(heading, justify="right", no_wrap=True)
+        if drawn.bar and heading == _BAR_AFTER:
+            lines.add_column("", no_wrap=True, min_width=drawn.bar)
     lines.add_column("", overflow="fold", min_width=_REMARKS)
     most = max((row.samples_per_s or 0.0 for record in records for row in record.rows), default=0.0)
     for record in records:
         named = [Text(identity.NAMES[name](record)) for name in names]
         best = [row for _, row in answers(record)]
         for row in record.rows:
-            seconds = [_figure(compile_s(record, row))] if compiled else []
-            figures = [*_cells(record, row, most, drawn), *seconds]
-            lines.add_row(
-                *named, *figures, Text(remark(record, row)), style="bold" if any(row is one for one in best) else None
-            )
+            cells = [str(row.batch_size)]
+            for shown, column in figures:
+                cells.append(column.cell(record, row)[0])
+                if drawn.bar and shown.heading == _BAR_AFTER:
+                    cells.append(_bar((row.samples_per_s or 0.0) / most if most > 0 else 0.0, drawn))
+            remark, is_best = Text(text.remark(record, row)), any(row is one for one in best)
+            lines.add_row(*named, *cells, remark, style="bold" if is_best else None)
         lines.add_section()
     return lines
-
-
-def title(record: Record) -> str:
-    """Return what a table of one record is about."""
-    spec, environment = record.spec, record.environment
-    memory = environment.memory_total_bytes if spec.memory_limit_bytes is None else spec.memory_limit_bytes
-    size = "" if memory is None else f", {format_bytes(memory)}"
-    copies = {"none": "", "h2d": ", inputs copied in", "both": ", inputs copied in and outputs out"}[spec.transfer]
-    recipe = " ".join((spec.dtype, spec.layout, *spec.way))
-    return f"{spec.model} {recipe} {record.input_shape} on {environment.device_name}{size}{copies}"
-
-
-def _cells(record: Record, row: Row, most_per_s: float, drawn: Look) -> Iterator[str]:
-    """Yield the figures of a row, which a failed one has none of."""
-    failed = row.failure is not None
-    interval = None if failed else throughput_interval(row)
-    taken_bytes = peak_bytes(record, row)
-    yield str(row.batch_size)
-    yield format_rate(row)
-    yield "" if interval is None else format_width(interval.half_width)
-    if drawn.bar:
-        share = (row.samples_per_s or 0.0) / most_per_s if most_per_s > 0 else 0.0
-        yield _bar(share, drawn)
-    if drawn.wide:
-        yield "" if failed else _figure(mean(row.device_ms))
-    yield "" if failed else _figure(percentile(row.latency_ms, 50))
-    yield "" if failed else _figure(percentile(row.latency_ms, 99))
-    yield "" if failed or taken_bytes is None else f"{taken_bytes / MIB:.0f}"
 
 
 def _bar(share: float, drawn: Look) -> str:
@@ -109,13 +81,23 @@ def _bar(share: float, drawn: Look) -> str:
     return ("█" * whole + _EIGHTHS[rest]).rstrip()
 
 
-def _figure(value: float | None) -> str:
-    return "" if value is None else format_figure(value)
-
-
-def remark(record: Record, row: Row) -> str:
-    """Return what a row is called: its failure, or what it is the best of and the notices about it."""
-    if row.failure is not None:
-        return row.failure.kind.replace("_", " ")
-    kinds = [notice.kind.replace("_", " ") for notice in record.notices if row.batch_size in notice.batch_sizes]
-    return ", ".join([*(name for name, answer in answers(record) if answer is row), *kinds])
+def recipes_table(records: Sequence[Record], style: box.Box) -> Table:
+    """Return a line for each recipe of a model: its edge and its fastest batch."""
+    table = Table(box=style)
+    table.add_column("recipe", no_wrap=True)
+    for name in ("largest", "fastest", "samples/s", "± %"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for record in records:
+        best, edge = fastest(record.rows), record.edge
+        failure = next((row.failure for row in record.rows if row.failure), None) if best is None else None
+        interval = throughput_interval(best) if best else None
+        table.add_row(
+            identity.name_of(record.spec),
+            str(edge.largest_batch) if edge else "",
+            str(best.batch_size) if best else "",
+            format_rate(best) if best else "",
+            "" if interval is None else format_width(interval.half_width),
+            failure.kind.replace("_", " ") if failure else "",
+        )
+    return table

@@ -15,7 +15,7 @@ from support.records import example, row
 from tputfind.analysis import recipes
 from tputfind.analysis.answers import throughput_interval
 from tputfind.record.record import Failure, Row
-from tputfind.report import snippet, terminal
+from tputfind.report import markdown, snippet, terminal
 
 VALUES = {"dtype": ["fp32", "fp16", "bf16"], "layout": ["nchw", "nhwc"], "mode": ["eager", "compile", "cudagraph"]}
 LISTS = {name: st.lists(st.sampled_from(values), min_size=1, max_size=4) for name, values in VALUES.items()}
@@ -161,8 +161,8 @@ def test_recipes_stand_side_by_side_in_the_report_and_those_that_failed_with_the
     assert "resnet50 in 3 recipes" in shown
     assert any("cudagraph" in line and "unsupported" in line for line in shown.splitlines())
     assert "model = torch.compile(model, dynamic=False)" in shown
-    assert "resnet50 in 3 recipes" in terminal.to_markdown(records).decode()
-    assert "recipes" not in terminal.to_markdown(records[:1]).decode()
+    assert "resnet50 in 3 recipes" in markdown.to_markdown(records).decode()
+    assert "recipes" not in markdown.to_markdown(records[:1]).decode()
 
 
 def test_the_lines_of_python_say_how_it_was_run():

@@ -19,7 +19,7 @@ from tputfind.commands.options import MEASURING
 from tputfind.errors import BadRecord, BadRequest
 from tputfind.record.record import Record, from_json
 from tputfind.record.spec import Spec, read_spec
-from tputfind.report import csv, terminal
+from tputfind.report import csv, markdown
 from tputfind.session import resume
 from tputfind.session.trials import TrialRunner
 
@@ -77,7 +77,7 @@ def test_a_mutated_record_is_refused_in_one_line_or_can_be_shown(data):
     assert isinstance(record, Record)
     record = record if record.notices else type(record)(**_fields(record) | {"notices": notices.of(record)})
     csv.to_csv([record])
-    terminal.to_markdown([record, record])
+    markdown.to_markdown([record, record])
     resume.check_spec(record, record.spec)
     try:
         TrialRunner(None, record.spec, record.environment)

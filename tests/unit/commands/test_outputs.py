@@ -20,7 +20,7 @@ from tputfind.errors import BadRequest, TputfindError
 from tputfind.record.forecast import Forecasts
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report import compare as compared
-from tputfind.report import csv, forecast, size, terminal
+from tputfind.report import csv, forecast, markdown, size
 from tputfind.report.charts import charts, draw
 from tputfind.report.kinds import NAMES, Kind, is_report
 from tputfind.report.page import page
@@ -46,8 +46,8 @@ REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
     "clocks": ("clocks", (RESULTS / "clocks-mobilenet_v3_large-fp32-nvidia-h200.json").read_bytes),
     "comparison": ("comparison", lambda: compared.to_json(comparisons())),
     "plans": ("plans", lambda: size.to_json(sized(1))),
-    "md": ("md", lambda: terminal.to_markdown([example()])),
-    "md_of_two": ("md", lambda: terminal.to_markdown([example(), example()])),
+    "md": ("md", lambda: markdown.to_markdown([example()])),
+    "md_of_two": ("md", lambda: markdown.to_markdown([example(), example()])),
     "clocks_md": ("md", (GOLDEN / "clocks.md").read_bytes),
     "comparison_md": ("md", lambda: compared.to_markdown(comparisons())),
     "plan_md": ("md", lambda: size.to_markdown(sized(1))),

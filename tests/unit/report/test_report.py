@@ -13,7 +13,7 @@ from support.records import example, row
 from tputfind.analysis import notices
 from tputfind.analysis.answers import answers, best_under, fastest, host_bound, knee
 from tputfind.record.record import Edge, Timing
-from tputfind.report import csv, terminal
+from tputfind.report import csv, markdown, terminal, text
 from tputfind.report.charts import charts
 from tputfind.report.page import contents
 
@@ -52,7 +52,7 @@ def test_the_report_of_two_models_is_one_table(golden):
 
 
 def test_the_markdown_is_as_it_was(golden):
-    golden("report.md", terminal.to_markdown([example()]))
+    golden("report.md", markdown.to_markdown([example()]))
 
 
 def test_the_csv_loads_with_the_types_it_was_written_with(tmp_path):
@@ -99,8 +99,8 @@ def test_one_batch_size_has_no_knee_and_the_summary_says_why():
     alone = msgspec.structs.replace(example(), rows=(example().rows[1], row(4, 5.0)))
 
     assert [name for name, _ in answers(alone)] == ["fastest", "safe"]
-    assert dict(terminal.summary(alone))["Knee"] == "not known: one batch size was timed"
-    assert dict(terminal.summary(msgspec.structs.replace(alone, rows=())))["Knee"] == "nothing was timed"
+    assert dict(text.summary(alone))["Knee"] == "not known: one batch size was timed"
+    assert dict(text.summary(msgspec.structs.replace(alone, rows=())))["Knee"] == "nothing was timed"
     assert "knee" not in shown(alone)
 
 
@@ -121,10 +121,10 @@ def test_a_row_is_host_bound_from_80_percent_on():
 def test_the_summary_says_what_stopped_the_search(limit):
     record = msgspec.structs.replace(example(), edge=Edge(largest_batch=5, limited_by=limit, fails_at=6))
 
-    (label, text), *_ = terminal.summary(record)
+    (label, answer), *_ = text.summary(record)
 
     assert label == "Largest batch"
-    assert text.startswith("5, ")
+    assert answer.startswith("5, ")
 
 
 def test_help_and_import_leave_torch_and_pandas_alone():
@@ -188,7 +188,7 @@ def test_of_a_wide_interval_table_page_markdown_notice_and_csv_say_one_thing():
     width = f"{100 * (high / rate - 1):.1f}"
     (seen,) = [notice.seen for notice in record.notices if notice.kind == "wide_interval"]
     (line,) = [line for line in shown(record).splitlines() if line.split()[:1] == ["4"]]
-    lines_of_markdown = [line.split() for line in terminal.to_markdown([record]).decode().splitlines()]
+    lines_of_markdown = [line.split() for line in markdown.to_markdown([record]).decode().splitlines()]
     (row_of_markdown,) = [words for words in lines_of_markdown if words[:2] == ["|", "4"]]
     timed = contents.contents([record]).rows
 

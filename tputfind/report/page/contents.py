@@ -8,14 +8,13 @@ from typing import Any, Final
 import msgspec
 
 from tputfind.analysis import recipes
-from tputfind.analysis.answers import compile_s, format_rate, health, peak_bytes, throughput_interval
-from tputfind.record.record import Failure, Record, Row
+from tputfind.analysis.answers import peak_bytes
+from tputfind.record.record import Failure, Record
 from tputfind.record.spec import Spec
-from tputfind.report import tables, terminal
+from tputfind.report import columns, text
 from tputfind.report.charts import charts as series
 from tputfind.report.charts.chart import Chart, names_of
-from tputfind.stats import mean, percentile
-from tputfind.units import MIB, format_bytes, format_figure, format_seconds, format_width
+from tputfind.units import MIB, format_bytes, format_figure, format_seconds
 
 _MOST_LINES: Final = 400
 """Of a table: a page is to stay under a megabyte."""
@@ -103,7 +102,7 @@ def contents(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> 
 
 def _title(records: Sequence[Record]) -> str:
     if len(records) == 1:
-        return tables.title(records[0])
+        return text.title(records[0])
     models = list(dict.fromkeys(record.spec.model for record in records))
     devices = list(dict.fromkeys(record.environment.device_name for record in records))
     return f"{_few(models, 'models')} on {_few(devices, 'devices')}: {len(records)} records"
@@ -115,26 +114,18 @@ def _few(names: Sequence[str], what: str) -> str:
 
 def _answers(records: Sequence[Record]) -> Iterator[Block]:
     """Yield the answers of each model's recipes together, then of each record."""
-    for of_model in terminal.models_in_recipes(records):
+    for of_model in text.models_in_recipes(records):
         told = tuple(recipes.answers(of_model))
         if told:
-            yield Block(heading=terminal.recipes_title(of_model), answers=told, code=tuple(terminal.code(of_model)))
+            yield Block(heading=text.recipes_title(of_model), answers=told, code=tuple(text.code(of_model)))
     for record in records:
         state = [] if record.finished else [("Unfinished", "the run was cut short, or still goes on")]
-        heading = tables.title(record) if len(records) > 1 else ""
-        yield Block(heading=heading, answers=(*state, *terminal.summary(record)))
+        heading = text.title(record) if len(records) > 1 else ""
+        yield Block(heading=heading, answers=(*state, *text.summary(record)))
 
 
-def _figure(value: float | None) -> Cell:
-    return Cell() if value is None else Cell(text=format_figure(value), number=value)
-
-
-def _count(value: int | None) -> Cell:
-    return Cell() if value is None else Cell(text=str(value), number=value)
-
-
-def _mib(count: int | None) -> Cell:
-    return Cell() if count is None else Cell(text=f"{count / MIB:.0f}", number=count / MIB)
+def _number(value: float | None, text: str = "{}") -> Cell:
+    return Cell() if value is None else Cell(text=text.format(value), number=value)
 
 
 def _table(caption: str, heads: Sequence[str], words: Iterable[str], rows: Iterable[Sequence[Cell]]) -> Table:
@@ -155,45 +146,23 @@ def _table(caption: str, heads: Sequence[str], words: Iterable[str], rows: Itera
 
 
 def _rows(named: Sequence[tuple[str, Record]]) -> Table:
-    heads = (
-        "record",
-        "batch size",
-        "samples/s",
-        "± %",
-        "device ms",
-        "p50 ms",
-        "p99 ms",
-        "peak MiB",
-        "compile s",
-        "SM MHz",
-        "W",
-        "remarks",
-    )
-    rows = [_row(name, record, row) for name, record in named for row in record.rows]
+    figures = columns.shown_in("any", "compiled", "wide", "page")
+    heads = ("record", "batch size", *(shown.heading for shown, _ in figures), "remarks")
+    rows = [
+        (
+            Cell(text=name),
+            _number(row.batch_size),
+            *(_cell(*column.cell(record, row)) for _, column in figures),
+            Cell(text=text.remark(record, row) if row.failure is None else _failed(row.failure)),
+        )
+        for name, record in named
+        for row in record.rows
+    ]
     return _table("Every batch size that was timed", heads, ("record", "remarks"), rows)
 
 
-def _row(name: str, record: Record, row: Row) -> tuple[Cell, ...]:
-    failure = row.failure
-    remark = Cell(text=tables.remark(record, row) if failure is None else _failed(failure))
-    if failure is not None:
-        return (Cell(text=name), _count(row.batch_size), *(Cell(),) * 9, remark)
-    interval, seen = throughput_interval(row), health(row)
-    width = None if interval is None else interval.half_width
-    return (
-        Cell(text=name),
-        _count(row.batch_size),
-        Cell(text=format_rate(row), number=row.samples_per_s),
-        Cell() if width is None else Cell(text=format_width(width), number=100 * width),
-        _figure(mean(row.device_ms)),
-        _figure(percentile(row.latency_ms, 50)),
-        _figure(percentile(row.latency_ms, 99)),
-        _mib(peak_bytes(record, row)),
-        _figure(compile_s(record, row)),
-        _figure(seen.sm_clock_mhz if seen else None),
-        _figure(seen.power_w if seen else None),
-        remark,
-    )
+def _cell(text: str, number: float | None) -> Cell:
+    return Cell(text=text, number=number)
 
 
 def _failed(failure: Failure) -> str:
@@ -207,11 +176,11 @@ def _trials(named: Sequence[tuple[str, Record]]) -> Table:
     rows = [
         (
             Cell(text=name),
-            _count(trial.batch_size),
+            _number(trial.batch_size),
             Cell(text="passed" if trial.failure is None else _failed(trial.failure)),
-            Cell(text=f"{trial.seconds:.1f}", number=trial.seconds),
-            _figure(trial.step_ms),
-            _mib(peak_bytes(record, trial)),
+            _number(trial.seconds, "{:.1f}"),
+            Cell() if trial.step_ms is None else _cell(format_figure(trial.step_ms), trial.step_ms),
+            _number(None if (peak := peak_bytes(record, trial)) is None else peak / MIB, "{:.0f}"),
         )
         for name, record in named
         for trial in record.trials

@@ -1,0 +1,197 @@
+"""Every figure of a row once: its name with its unit, its type, how it is found, and where it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, Literal, NamedTuple
+
+from tputfind.analysis.answers import (
+    THROTTLED_SHARE,
+    RowHealth,
+    compile_s,
+    format_rate,
+    health,
+    host_bound,
+    latency_interval_ms,
+    peak_bytes,
+    throughput_interval,
+)
+from tputfind.record.record import Record, Row
+from tputfind.stats import Interval, mean, percentile, standard_deviation
+from tputfind.units import MIB, format_figure
+
+Value = str | int | float | bool | None
+Kind = Literal["string", "Int64", "Float64", "boolean"]
+"""Types of pandas, all of which take empty cells: unknown is empty, never 0."""
+Room = Literal["any", "compiled", "wide", "page"]
+"""Which tables have room for a column: any; those of compiled models; wide ones and Markdown; the page alone."""
+
+
+class Shown(NamedTuple):
+    """How tables show a column: its ``place`` from the left, its heading, and the ``room`` it needs."""
+
+    place: int
+    heading: str
+    room: Room = "any"
+
+
+class Column(NamedTuple):
+    """A figure of a row, None where it is unknown.
+
+    Of a failed row only what is ``of_failed`` is known. A column without ``shown`` is in no table; ``text`` prints
+    the figure there, by default with four significant digits.
+    """
+
+    name: str
+    kind: Kind
+    find: Callable[[Record, Row], Value]
+    of_failed: bool = False
+    in_csv: bool = True
+    shown: Shown | None = None
+    text: Callable[[Row, float], str] = lambda _row, value: format_figure(value)
+
+    def value(self, record: Record, row: Row) -> Value:
+        """Return the figure of a row of a record."""
+        return self.find(record, row) if self.of_failed or row.failure is None else None
+
+    def cell(self, record: Record, row: Row) -> tuple[str, float | None]:
+        """Return the figure as a table shows it, empty where it is unknown, and as a number."""
+        value = self.value(record, row)
+        return ("", None) if value is None else (self.text(row, float(value)), float(value))
+
+
+def _known(name: str, kind: Kind, find: Callable[[Record, Row], Value]) -> Column:
+    return Column(name, kind, find, of_failed=True)
+
+
+def _bound(find: Callable[[Row], Interval | None], end: Literal["low", "high"]) -> Callable[[Record, Row], Value]:
+    def value(_record: Record, row: Row) -> Value:
+        interval = find(row)
+        return None if interval is None else getattr(interval.above_zero, end)
+
+    return value
+
+
+def _latency(percent: float) -> Callable[[Record, Row], Value]:
+    return lambda _record, row: percentile(row.latency_ms, percent)
+
+
+def _of_health(find: Callable[[RowHealth], Value]) -> Callable[[Record, Row], Value]:
+    def value(_record: Record, row: Row) -> Value:
+        seen = health(row)
+        return None if seen is None else find(seen)
+
+    return value
+
+
+def _half_width_percent(_record: Record, row: Row) -> Value:
+    interval = throughput_interval(row)
+    return None if interval is None else 100 * interval.half_width
+
+
+def _peak_mib(record: Record, row: Row) -> Value:
+    return _mib(peak_bytes(record, row))
+
+
+def _notices(record: Record, row: Row) -> Value:
+    return ";".join(notice.kind for notice in record.notices if row.batch_size in notice.batch_sizes) or None
+
+
+def _throttle_reasons(seen: RowHealth) -> Value:
+    return ";".join(name for name, share in seen.slowed.items() if share >= THROTTLED_SHARE) or None
+
+
+def _added(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _middle(values: Iterable[float | None]) -> float | None:
+    return percentile([value for value in values if value is not None], 50)
+
+
+def _mib(count: int | None) -> float | None:
+    return None if count is None else count / MIB
+
+
+COLUMNS: Final = (
+    _known("model", "string", lambda record, _: record.spec.model),
+    _known("phase", "string", lambda record, _: record.spec.phase),
+    _known("device", "string", lambda record, _: record.environment.device),
+    _known("device_name", "string", lambda record, _: record.environment.device_name),
+    _known("dtype", "string", lambda record, _: record.spec.dtype),
+    _known("layout", "string", lambda record, _: record.spec.layout),
+    _known("mode", "string", lambda record, _: record.spec.mode),
+    _known("input_shape", "string", lambda record, _: record.input_shape),
+    _known("batch_size", "Int64", lambda _, row: row.batch_size),
+    _known("status", "string", lambda _, row: row.status),
+    Column("batches", "Int64", lambda _, row: len(row.device_ms)),
+    Column(
+        "samples_per_s",
+        "Float64",
+        lambda _, row: row.samples_per_s,
+        shown=Shown(1, "samples/s"),
+        text=lambda row, _: format_rate(row),
+    ),
+    Column(
+        "samples_per_s_half_width_percent",
+        "Float64",
+        _half_width_percent,
+        in_csv=False,
+        shown=Shown(2, "± %"),
+        text=lambda _, percent: f"{percent:.1f}",
+    ),
+    Column("samples_per_s_ci_low", "Float64", _bound(throughput_interval, "low")),
+    Column("samples_per_s_ci_high", "Float64", _bound(throughput_interval, "high")),
+    Column("latency_batches", "Int64", lambda _, row: len(row.latency_ms)),
+    Column("latency_ms_mean", "Float64", lambda _, row: mean(row.latency_ms)),
+    Column("latency_ms_std", "Float64", lambda _, row: standard_deviation(row.latency_ms)),
+    Column("latency_ms_p50", "Float64", _latency(50), shown=Shown(4, "p50 ms")),
+    Column("latency_ms_p90", "Float64", _latency(90)),
+    Column("latency_ms_p95", "Float64", _latency(95)),
+    Column("latency_ms_p99", "Float64", _latency(99), shown=Shown(5, "p99 ms")),
+    Column("device_ms_mean", "Float64", lambda _, row: mean(row.device_ms), shown=Shown(3, "device ms", "wide")),
+    Column("enqueue_ms_mean", "Float64", lambda _, row: mean(row.enqueue_ms)),
+    Column("host_bound", "boolean", lambda _, row: host_bound(row)),
+    Column("peak_allocated_mib", "Float64", lambda _, row: _mib(row.peak_allocated_bytes)),
+    Column("peak_reserved_mib", "Float64", lambda _, row: _mib(row.peak_reserved_bytes)),
+    Column(
+        "peak_mib",
+        "Float64",
+        _peak_mib,
+        in_csv=False,
+        shown=Shown(6, "peak MiB"),
+        text=lambda _, mib: f"{mib:.0f}",
+    ),
+    Column("sm_clock_mhz", "Float64", _of_health(lambda seen: seen.sm_clock_mhz), shown=Shown(8, "SM MHz", "page")),
+    Column("power_w", "Float64", _of_health(lambda seen: seen.power_w), shown=Shown(9, "W", "page")),
+    Column("energy_mj_per_sample", "Float64", _of_health(lambda seen: seen.energy_mj_per_sample)),
+    Column("throttled", "boolean", _of_health(lambda seen: seen.throttled)),
+    _known("notices", "string", _notices),
+    Column("processes", "Int64", lambda _, row: len(row.timings)),
+    Column("latency_ms_p50_ci_low", "Float64", _bound(latency_interval_ms, "low")),
+    Column("latency_ms_p50_ci_high", "Float64", _bound(latency_interval_ms, "high")),
+    Column("warmup_steps", "Int64", lambda _, row: sum(timing.warmup_steps for timing in row.timings) or None),
+    Column("warmup_s", "Float64", lambda _, row: _added(timing.warmup_s for timing in row.timings)),
+    Column("first_step_ms", "Float64", lambda _, row: _middle(timing.first_step_ms for timing in row.timings)),
+    Column("temperature_c", "Float64", _of_health(lambda seen: seen.temperature_c)),
+    Column("throttle_reasons", "string", _of_health(_throttle_reasons)),
+    _known("transfer", "string", lambda record, _: record.spec.transfer),
+    Column("copy_in_ms", "Float64", lambda _, row: _middle(timing.copy_in_ms for timing in row.timings)),
+    Column("copy_out_ms", "Float64", lambda _, row: _middle(timing.copy_out_ms for timing in row.timings)),
+    Column("compile_s", "Float64", compile_s, shown=Shown(7, "compile s", "compiled")),
+    Column(
+        "graphs",
+        "Int64",
+        lambda _, row: max((timing.compiled.graphs for timing in row.timings if timing.compiled), default=None),
+    ),
+    _known("started", "string", lambda record, _: record.started),
+    _known("torch", "string", lambda record, _: record.environment.torch),
+)
+"""In the order of the CSV. New ones are added at the end."""
+
+
+def shown_in(*rooms: Room) -> list[tuple[Shown, Column]]:
+    """Return the columns that a table with so much room has, from left to right, each with how it is shown."""
+    found = [(column.shown, column) for column in COLUMNS if column.shown is not None and column.shown.room in rooms]
+    return sorted(found, key=lambda pair: pair[0].place)
