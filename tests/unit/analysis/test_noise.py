@@ -211,6 +211,12 @@ def test_a_throttled_row_is_kept_flagged_and_says_why():
     assert cells["samples_per_s"] > 0
 
 
+def test_a_reason_that_only_a_later_version_has_words_for_is_told_by_its_name():
+    (notice,) = [notice for notice in notices.of(slowed(power_cap=0.4, moonlight=0.1)) if notice.kind == "throttled"]
+
+    assert notice.cause == "moonlight and the power limit"
+
+
 @pytest.mark.parametrize(
     ("reason", "advice"),
     [

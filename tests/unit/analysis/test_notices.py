@@ -292,6 +292,7 @@ def test_a_search_of_the_hosts_memory_says_how_much_of_it_there_was(otherwise):
     assert (notice is None) is bool(otherwise)
     if notice:
         assert notice.seen == "the search went up to 20.0 GiB, what was available of 32.0 GiB"
+        assert notice.cause == "the system and other processes hold the rest"
     assert told(msgspec.structs.replace(record, edge=None), "memory_of_others") is None
 
 
@@ -444,6 +445,7 @@ def test_rows_that_were_cut_short_are_told_with_the_fewest_of_their_batches():
     assert (record.spec.batches, record.spec.latency_batches) == (100, 100)
     assert notice.batch_sizes == (2, 4, 8)
     assert notice.seen.endswith("at the least 30 of 100, and 20 of 100 for the latency")
+    assert notice.advice == "raise --max-seconds"
 
 
 @pytest.mark.parametrize(("slowest_ms", "grows"), [(16.0, False), (16.1, True)])
