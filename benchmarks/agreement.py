@@ -22,8 +22,9 @@ from tputfind.analysis.answers import throughput_interval
 from tputfind.processes.children import Children
 from tputfind.record.files import RecordFile
 from tputfind.record.spec import read_spec
+from tputfind.session.inspect import inspect, new_record
 from tputfind.session.progress import Silent
-from tputfind.session.run import inspect, measure, new_record
+from tputfind.session.run import measure
 
 LOOP = """
 import json, sys, time, torch, torchvision
@@ -91,7 +92,10 @@ def rows(children: Children, model: str, sizes: list[int]) -> Run:
     """Return what one run reports."""
     spec = read_spec(model, {"dtype": "fp16", "device": "cuda", "batch_sizes": sizes})
     inspection = inspect(spec, children)
-    record = measure(new_record(spec, inspection, "benchmarks/agreement.py"), children, RecordFile(None, ""), Silent())
+    begun = new_record(spec, inspection, "benchmarks/agreement.py")
+    record, ended_by = measure(begun, children, RecordFile(None, ""), Silent())
+    if ended_by is not None:
+        raise ended_by
     found = {}
     for row in record.rows:
         interval = throughput_interval(row)

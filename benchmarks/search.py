@@ -27,8 +27,9 @@ from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.edge import find_edge
 from tputfind.session import forecast
+from tputfind.session.expectations import first_batch
+from tputfind.session.inspect import inspect, new_record
 from tputfind.session.progress import Silent
-from tputfind.session.run import inspect, new_record
 from tputfind.session.session import Session
 from tputfind.session.trials import TrialRunner
 from tputfind.units import GIB
@@ -112,7 +113,7 @@ def searched(children: Children, model: str, given: dict[str, str | None]) -> tu
         lambda _: None,
         granularity=1,
         max_batch=LARGEST_BATCH,
-        first=session.first_batch,
+        first=first_batch(session.record),
         forecast=session.expected,
     )
     return msgspec.structs.replace(edge, memory_limit_bytes=spec.memory_limit_bytes), session
@@ -132,7 +133,7 @@ def compared(search: str, edge: Edge, record: Record) -> dict[str, object]:
 
 def around(session: Session, edge: Edge) -> dict[str, object]:
     """Return which smaller batch is forecast to fail, and which larger one to fit, and whether they do."""
-    gap, again = session.look_around(edge)
+    gap, again = session.probe_non_monotonic(edge)
     fails = {trial.batch_size: trial.failure is not None for trial in session.record.trials}
     found = {
         "gap_forecast": gap,

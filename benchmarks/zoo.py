@@ -22,10 +22,12 @@ from tputfind.errors import TputfindError
 from tputfind.processes.children import Children
 from tputfind.processes.messages import NamedModel
 from tputfind.record.files import RecordFile
+from tputfind.record.record import Row
 from tputfind.record.spec import read_spec
 from tputfind.session import catalogue
+from tputfind.session.inspect import inspect, new_record
 from tputfind.session.progress import Silent
-from tputfind.session.run import inspect, measure, new_record
+from tputfind.session.run import measure
 
 QUICK = {"batches": 10, "latency_batches": 10, "warmup": 2, "processes": 1, "min_seconds": "0"}
 
@@ -84,13 +86,16 @@ def measured(model: NamedModel, options: dict[str, object], children: Children) 
     """Yield a line for every batch size that was timed or failed."""
     spec = read_spec(model.name, {name: value for name, value in options.items() if value is not None})
     named = {"model": model.name, "family": model.family, "dtype": spec.dtype}
-    record_file = RecordFile(None, "")
+    rows: tuple[Row, ...] = ()
     reason = ""
     try:
-        measure(new_record(spec, inspect(spec, children), "benchmarks/zoo.py"), children, record_file, Silent())
+        begun = new_record(spec, inspect(spec, children), "benchmarks/zoo.py")
+        record, ended_by = measure(begun, children, RecordFile(None, ""), Silent())
+        rows = record.rows
+        if ended_by is not None:
+            raise ended_by
     except TputfindError as error:
         reason = error.message
-    rows = record_file.record.rows if record_file.record else ()
     for row in rows:
         yield {
             **named,

@@ -19,7 +19,7 @@ from support.folders import MODELS
 from tputfind.processes.children import Children
 from tputfind.record.spec import read_spec
 from tputfind.session import trials
-from tputfind.session.run import inspect
+from tputfind.session.inspect import inspect
 
 
 def processes(*words: str) -> list[psutil.Process]:

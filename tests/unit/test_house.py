@@ -6,7 +6,19 @@ from pathlib import Path
 
 import tputfind
 
-ROOMS = {"analysis", "commands", "processes", "record", "report", "search", "session", "sizing", "stages", "worker"}
+ROOMS = {
+    "analysis",
+    "commands",
+    "fleet",
+    "processes",
+    "record",
+    "report",
+    "search",
+    "session",
+    "sizing",
+    "stages",
+    "worker",
+}
 MODULES = {"__init__.py", "__main__.py", "errors.py", "options.py", "stats.py", "units.py", "version.py"}
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -17,13 +16,6 @@ LISTED: Final = "dtype", "layout", "mode"
 """The options that take several values, apart by commas."""
 Part = Literal["layout", "mode"]
 _PLAIN: Final[dict[Part, str]] = {"layout": "nchw", "mode": "eager"}
-
-
-def each(options: Mapping[str, object]) -> Iterator[dict[str, object]]:
-    """Yield the options of every recipe that the lists among them ask for, the first values first."""
-    lists = {name: value.split(",") for name in LISTED if isinstance(value := options.get(name), str)}
-    for values in itertools.product(*(dict.fromkeys(values) for values in lists.values())):
-        yield {**options, **dict(zip(lists, values, strict=True))}
 
 
 def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from tputfind.commands.console import Given, finish, say
 from tputfind.commands.outputs import Outputs, Places, check_places, records_read, taken_from
 from tputfind.errors import BadRecord, BadRequest, Regression, TputfindError
 from tputfind.record import files
-from tputfind.record.identity import name_of, work_of
+from tputfind.record.identity import name_of, work_key
 from tputfind.record.record import Record
 
 _SHARES: Final[dict[str, tuple[str, options.Reader]]] = {
@@ -211,7 +211,7 @@ def _records(folder: Path, problems: list[TputfindError], notes: list[TputfindEr
 def _work(record: Record, shared: str) -> _Work:
     spec = record.spec
     model = os.path.relpath(spec.model, shared) if shared and spec.source in ("factory", "file") else spec.model
-    rest = dict(work_of(record)) | {"model": None, "input": record.input_shape}
+    rest = dict(work_key(record)) | {"model": None, "input": record.input_shape}
     rest |= {"grad_checkpoint": spec.grad_checkpoint, "memory_limit": spec.memory_limit_bytes}
     return _Work(model, name_of(spec), tuple(rest.values()))
 

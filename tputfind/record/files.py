@@ -221,21 +221,20 @@ def _told(what: str, hint: str = "") -> Iterator[None]:
 
 
 class RecordFile:
-    """Keeps a record as it grows: in ``record``, and in a file, at ``path``, if there is a folder for it."""
+    """The file that a growing record is saved in, at ``path``, if there is a folder for it."""
 
     def __init__(self, folder: Path | None, wanted: str) -> None:
         """Take the folder, which may be none, and the name wanted, without an ending."""
         self._folder = folder
         self._wanted = wanted
-        self.record: Record | None = None
         self.path: Path | None = None
         self.problem: TputfindError | None = None
 
     @classmethod
-    def of(cls, record: Record, path: Path | None) -> Self:
-        """Return what goes on keeping a record in the file that it lies in, if that is to be written."""
+    def at(cls, path: Path | None) -> Self:
+        """Return the file that a record lies in already, None where it is not to be written."""
         record_file = cls(None, "")
-        record_file.record, record_file.path = record, path
+        record_file.path = path
         return record_file
 
     def try_out(self, record: Record) -> None:
@@ -260,7 +259,6 @@ class RecordFile:
 
         A disk that is full or gone ends no run: the ``problem`` is kept, and the next stage tries again.
         """
-        self.record = record
         try:
             if self.path is not None:
                 write_whole(self.path, record.to_json())
@@ -269,11 +267,6 @@ class RecordFile:
             self.problem = None
         except TputfindError as problem:
             self.problem = problem
-
-    def save_again(self) -> None:
-        """Write the record once more: the last time may have been interrupted."""
-        if self.record is not None:
-            self.save(self.record)
 
 
 def slug(text: str) -> str:

@@ -41,7 +41,7 @@ def differing(old: msgspec.Struct, new: msgspec.Struct, *among: Role) -> Iterato
             yield name, before, after
 
 
-def work_of(record: Record) -> tuple[tuple[str, object], ...]:
+def work_key(record: Record) -> tuple[tuple[str, object], ...]:
     """Return what recipes must have in common to be set side by side, by name: the work, the device and the method.
 
     The dtype is part of the recipe. The shape of the input is as it was asked for: of a recipe that could not be run
@@ -62,7 +62,7 @@ NAMES: Final[dict[str, Callable[[Record], str]]] = {
 """What a record can be told from others by."""
 
 
-def told_apart_by(records: Sequence[Record]) -> list[str]:
+def distinguishing_fields(records: Sequence[Record]) -> list[str]:
     """Return what tells records apart: model, recipe and device where they differ, and else when they were begun."""
     differing = [name for name in ("model", "recipe", "device") if len(set(map(NAMES[name], records))) > 1]
     apart = len({tuple(NAMES[name](record) for name in differing) for record in records}) == len(records)

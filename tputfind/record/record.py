@@ -177,7 +177,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return len(device_ms) * self.batch_size * 1000 / window_ms if window_ms > 0 else None
 
 
-def joined(row: Row, later: Row) -> Row:
+def merged(row: Row, later: Row) -> Row:
     """Return a row with what a later process measured of the same batch size added; it fails where that failed."""
     return msgspec.structs.replace(
         row,

@@ -45,7 +45,7 @@ def look(console: Console) -> Look:
 def table(records: Sequence[Record], style: box.Box, drawn: Look) -> Table:
     """Return a line for each row of the records, which are named where they are several."""
     lines = Table(box=style)
-    names = identity.told_apart_by(records)
+    names = identity.distinguishing_fields(records)
     compiled = any(record.spec.mode == "compile" for record in records)
     if not drawn.wide and (names or compiled):
         drawn = drawn._replace(bar=0)

@@ -22,7 +22,7 @@ def print_report(records: Sequence[Record], console: Console) -> None:
 
     Where a model was measured in several recipes, each has its table, and one at the end sets them side by side.
     """
-    names = identity.told_apart_by(records)
+    names = identity.distinguishing_fields(records)
     apart = names != ["model"]
     if not apart:
         print_table(tables.table(records, box.SIMPLE_HEAD, tables.look(console)), console)

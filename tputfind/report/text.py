@@ -51,8 +51,8 @@ def notice_line(notice: Notice) -> str:
 
 def models_in_recipes(records: Sequence[Record]) -> list[list[Record]]:
     """Return the records of each model that was measured in several recipes, and otherwise alike."""
-    works = dict.fromkeys(map(identity.work_of, records))
-    together = [[record for record in records if identity.work_of(record) == work] for work in works]
+    works = dict.fromkeys(map(identity.work_key, records))
+    together = [[record for record in records if identity.work_key(record) == work] for work in works]
     return [of_model for of_model in together if len({identity.name_of(one.spec) for one in of_model}) > 1]
 
 

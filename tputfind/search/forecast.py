@@ -70,7 +70,7 @@ def expected_batch(known: Known, passes: int, fails: int | None) -> int | None:
     return found
 
 
-class Alternation(NamedTuple):
+class NonMonotonic(NamedTuple):
     """One batch size on either side of an edge that does not follow it; None where there is none.
 
     ``fails`` is the smallest seen above half the edge that does not fit, ``fits`` the largest seen that does, up to one
@@ -81,7 +81,7 @@ class Alternation(NamedTuple):
     fits: int | None
 
 
-def expected_alternation(known: Known, edge: int) -> Alternation:
+def expected_non_monotonic(known: Known, edge: int) -> NonMonotonic:
     """Return what is expected around an edge; nothing where the forecast is wrong about any answer that is known.
 
     What the allocator holds in pieces makes smaller batches fail, and larger ones fit again. No search could afford to
@@ -89,18 +89,18 @@ def expected_alternation(known: Known, edge: int) -> Alternation:
     """
     expected = _expectation(known) if edge else None
     if expected is None or any(expected(size) != passed for size, passed in known.passes.items()):
-        return Alternation(None, None)
-    return alternation_where(expected, edge, granularity=known.granularity, max_batch=known.max_batch)
+        return NonMonotonic(None, None)
+    return non_monotonic_where(expected, edge, granularity=known.granularity, max_batch=known.max_batch)
 
 
-def alternation_where(fits: Fits, edge: int, *, granularity: int, max_batch: int) -> Alternation:
+def non_monotonic_where(fits: Fits, edge: int, *, granularity: int, max_batch: int) -> NonMonotonic:
     """Return what a few hundred batch sizes on either side of an edge, evenly apart, tell."""
     step = granularity * max(1, math.ceil(edge / 2 / granularity / _SAMPLES))
     below = range(edge - step, edge // 2, -step)
     above = range(edge + step, min(edge + edge // 2, max_batch) + 1, step)
     fails = next((size for size in reversed(below) if not fits(size)), None)
     again = next((size for size in reversed(above) if fits(size)), None)
-    return Alternation(fails, again)
+    return NonMonotonic(fails, again)
 
 
 def edge_where(fits: Fits, *, granularity: int, max_batch: int) -> int:

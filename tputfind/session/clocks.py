@@ -36,9 +36,9 @@ from tputfind.record.clocks import (
 )
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
-from tputfind.session import run
+from tputfind.session.inspect import inspect, now
+from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
-from tputfind.session.session import no_answer
 from tputfind.session.trials import FIRST_TIMEOUT_S
 from tputfind.version import __version__
 
@@ -57,10 +57,10 @@ def measure(asked: Asked, children: Children, progress: Progress, command: str) 
 def _time_methods(asked: Asked, children: Children, progress: Progress, command: str) -> Methods:
     """Time one model in every way: all that is warm in one process, each loop without warm-up in a fresh one."""
     (spec,) = asked.specs
-    started = run.now()
+    started = now()
     progress.about(spec.model)
     progress.doing("looking at the model and the device", None)
-    inspection = run.inspect(spec, children)
+    inspection = inspect(spec, children)
     device = inspection.environment.device
     cells = _warm_cells(asked, device, children, progress)
     known = figures_of(cells, "host_clock_synchronised")
@@ -197,12 +197,12 @@ def _failure(cells: Iterable[Cell]) -> Failure | None:
 
 def _time_pipeline(asked: Asked, children: Children, progress: Progress, command: str) -> Pipeline:
     first, second = asked.specs
-    started = run.now()
+    started = now()
     inspections = []
     for spec in (first, second):
         progress.about(spec.model)
         progress.doing("looking at the model and the device", None)
-        inspections.append(run.inspect(spec, children))
+        inspections.append(inspect(spec, children))
     progress.about(f"{first.model}, CPU work, {second.model}")
     times = _pipeline_times(asked, children, progress)
     if times.failure is not None:

@@ -15,12 +15,20 @@ from tputfind.record.record import Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
 from tputfind.record.types import LARGEST_BATCH
-from tputfind.search.forecast import FIRST_BATCH, Alternation, alternation_where, edge_where
+from tputfind.search.forecast import (
+    FIRST_BATCH,
+    NonMonotonic,
+    edge_where,
+    expected_batch,
+    expected_non_monotonic,
+    non_monotonic_where,
+)
 from tputfind.search.replay import Forecast, Memory, ratio
-from tputfind.session import run
 from tputfind.session.catalogue import check_torchvision
+from tputfind.session.inspect import inspect, new_record
+from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
-from tputfind.session.session import Session, no_answer
+from tputfind.session.session import Session
 from tputfind.session.trials import FIRST_TIMEOUT_S, TrialRunner
 
 _FIRST_BATCHES: Final = FIRST_BATCH, 7, 1
@@ -42,14 +50,14 @@ def measure(spec: Spec, memories: Sequence[int], children: Children, progress: P
     Raises:
         TputfindError: the device or the model does not allow it.
     """
-    inspection = run.inspect(spec, children)
+    inspection = inspect(spec, children)
     environment = inspection.environment
     if environment.device == "cpu":
         raise BadRequest(
             "forecasts are made from what a CUDA device's memory allocator was asked for, and there is none here",
             "--on-fake makes coarser ones without a device",
         )
-    record = run.new_record(spec, inspection, "tputfind forecast")
+    record = new_record(spec, inspection, "tputfind forecast")
     session = Session(record, TrialRunner(children, spec, environment), RecordFile(None, ""), progress)
     _take_first_trial(session)
     cards = tuple(_forecast(session, memory_bytes) for memory_bytes in memories)
@@ -72,7 +80,7 @@ def on_fake(spec: Spec, memories: Sequence[int], children: Children, progress: P
         memory = Memory(memory_bytes, expandable=spec.allocator == "expandable", capped=True)
         fits = Forecast([trace], memory).fits
         found = edge_where(fits, granularity=1, max_batch=LARGEST_BATCH)
-        around = alternation_where(fits, found, granularity=1, max_batch=LARGEST_BATCH)
+        around = non_monotonic_where(fits, found, granularity=1, max_batch=LARGEST_BATCH)
         return CardForecast(memory_bytes, found, max(_ERROR_ON_FAKE, _spread(found, around)))
 
     return Forecasts(spec, None, (FIRST_BATCH,), tuple(map(card, memories)))
@@ -86,7 +94,7 @@ def _take_first_trial(session: Session) -> None:
     latest = session.record.trials[-1]
     if latest.failure is not None:
         raise no_answer(session.record.spec, latest.batch_size, latest.failure)
-    if session.forecast(None) is None:
+    if _edge(session, None) is None:
         raise BadRequest(
             f"what {session.record.spec.model} asks of the memory allocator cannot be replayed here",
             "that takes NVML, one CUDA stream, and no PYTORCH_ALLOC_CONF other than expandable_segments",
@@ -94,22 +102,26 @@ def _take_first_trial(session: Session) -> None:
 
 
 def _forecast(session: Session, memory_bytes: int) -> CardForecast:
-    def edge() -> int:
-        return session.forecast(memory_bytes) or 0
-
     for _ in range(_MOST_TRIALS):
-        batch_size = edge()
+        batch_size = _edge(session, memory_bytes) or 0
         near = _distance(session.record.trials, batch_size) <= _NEAR
-        if near or batch_size == LARGEST_BATCH or batch_size > (session.forecast(None) or 0):
+        if near or batch_size == LARGEST_BATCH or batch_size > (_edge(session, None) or 0):
             break
         session.try_batch(batch_size)
-    found = edge()
+    found = _edge(session, memory_bytes) or 0
     distance = _distance(session.record.trials, found)
     error = next(error for factor, error in _ERRORS if distance <= factor)
-    return CardForecast(memory_bytes, found, max(error, _spread(found, session.alternation(memory_bytes, found))))
+    return CardForecast(
+        memory_bytes, found, max(error, _spread(found, expected_non_monotonic(session.known(memory_bytes), found)))
+    )
 
 
-def _spread(found: int, around: Alternation) -> float:
+def _edge(session: Session, memory_bytes: int | None) -> int | None:
+    """Return the edge that the trials let expect under a limit; the largest batch size there can be without an end."""
+    return expected_batch(session.known(memory_bytes), 0, None)
+
+
+def _spread(found: int, around: NonMonotonic) -> float:
     """Return how far from a forecast fits and fails are expected to alternate, as a share of it in whole percents."""
     distances = [abs(size - found) for size in around if size is not None]
     return math.ceil(100 * max(distances) / found) / 100 if distances else 0.0

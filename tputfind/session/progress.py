@@ -1,8 +1,10 @@
-"""Where a measurement says what it is doing."""
+"""Where a measurement says what it is doing, and the words for it."""
 
 from __future__ import annotations
 
 from typing import Protocol
+
+from tputfind.record.record import TRIAL_STEPS, Failure, LimitedBy, Row, Trial
 
 
 class Progress(Protocol):
@@ -29,3 +31,27 @@ class Silent:
 
     def did(self, what: str) -> None:
         """Say nothing."""
+
+
+def question(batch_size: int, steps: int) -> str:
+    return f"does batch {batch_size} fit?" if steps == TRIAL_STEPS else f"does batch {batch_size} last {steps} steps?"
+
+
+def verdict(trial: Trial, obstacle: LimitedBy | None) -> str:
+    if trial.failure is not None:
+        return f"does not fit: {_in_short(trial.failure)}"
+    if obstacle == "latency":
+        return f"fits but takes {trial.step_ms:.0f} ms"
+    return "fits" if trial.steps == TRIAL_STEPS else f"lasts {trial.steps} steps"
+
+
+def result(row: Row, number: int, processes: int) -> str:
+    if row.failure is not None:
+        return _in_short(row.failure)
+    which = f", process {number + 1} of {processes}" if number < processes else f", process {number + 1}"
+    return f"{row.samples_per_s:.1f} samples/s{which if processes > 1 else ''}"
+
+
+def _in_short(failure: Failure) -> str:
+    """Say why; torch's own account of memory that ran out is several lines long."""
+    return "out of memory" if failure.kind == "out_of_memory" else failure.message

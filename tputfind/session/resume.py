@@ -14,6 +14,7 @@ from tputfind.record import identity
 from tputfind.record.method import METHOD
 from tputfind.record.record import SCHEMA, Failure, Record
 from tputfind.record.spec import Spec
+from tputfind.session.inspect import now
 
 _NEWER = {
     "processes",
@@ -29,6 +30,14 @@ _NEWER = {
 """Options that records of an older schema know nothing of: those cannot be gone on with, but shown."""
 _FROM_OUTSIDE = ("killed by SIGTERM", "killed by SIGHUP", "killed by SIGINT", "the measuring process was killed")
 _CHANGED = "the file that the model is made by was changed"
+
+
+def resumed_record(record: Record, spec: Spec, inspection: Inspection) -> Record:
+    """Return a record that was cut short, ready to be gone on with; BadRecord where it is not the same question."""
+    check_same(record, spec, inspection)
+    return msgspec.structs.replace(
+        without_accidents(record), spec=spec, edge=None, safe=None, resumed=(*record.resumed, now())
+    )
 
 
 def check_same(record: Record, spec: Spec, now: Inspection) -> None:

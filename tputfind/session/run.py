@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from tputfind.analysis import notices
-from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, NothingFits, TputfindError
-from tputfind.processes.children import ChildFailed, Children
-from tputfind.processes.messages import Inspect, Inspection
+from tputfind.errors import BadRequest, TputfindError
+from tputfind.processes.children import Children
 from tputfind.record import files
-from tputfind.record.record import TRIAL_STEPS, Edge, Failure, FailureKind, Record, Row
-from tputfind.record.spec import Spec, read_spec
+from tputfind.record.record import TRIAL_STEPS, Edge, Record, Row
+from tputfind.record.spec import read_spec
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.edge import find_edge
-from tputfind.session import resume
-from tputfind.session.catalogue import check_torchvision
-from tputfind.session.health import memory_in_use_bytes
+from tputfind.session.expectations import first_batch
+from tputfind.session.inspect import inspect, new_record, now, record_file_of
+from tputfind.session.outcome import error_of
 from tputfind.session.progress import Progress, Silent
-from tputfind.session.session import Session, no_answer
-from tputfind.session.trials import FIRST_TIMEOUT_S, TrialRunner
+from tputfind.session.session import Session
+from tputfind.session.trials import TrialRunner
 from tputfind.units import echoed
-from tputfind.version import __version__
 
 ROUNDS: Final = 3
 """Times the search is repeated when other processes allocate or free device memory during it."""
@@ -69,158 +65,101 @@ def find(
         record_file = record_file_of(folder, spec, inspection)
         begun = new_record(spec, inspection, f"find {model} {words}".strip())
         record_file.try_out(begun)
-        record = measure(begun, children, record_file, progress or Silent())
+        record, ended_by = measure(begun, children, record_file, progress or Silent())
+        if ended_by is not None:
+            raise ended_by
         if record_file.problem is not None:
             warnings.warn(f"the record was not saved: {record_file.problem}", stacklevel=2)
         return record
 
 
-def inspect(spec: Spec, children: Children) -> Inspection:
-    """Return what the spec will be measured on; refuse what cannot be, before anything is measured."""
-    if spec.source == "torchvision":
-        check_torchvision(children)
+class Measured(NamedTuple):
+    """A record as far as it came, and what ended the run before its end, None where nothing did."""
+
+    record: Record
+    ended_by: TputfindError | KeyboardInterrupt | None
+
+
+def measure(record: Record, children: Children, record_file: files.RecordFile, progress: Progress) -> Measured:
+    """Search, time and record; the file gets the record after every stage, so that what was measured is kept.
+
+    What the record holds already is not measured again. What ends it early is one of these:
+
+    - ModelFailed: the model fails at the smallest batch.
+    - NothingFits: no batch fits; the record was saved.
+    - DeviceInUse: ``--strict``, and others hold memory of the device.
+    - KeyboardInterrupt: somebody had enough.
+    """
+    session = Session(record, TrialRunner(children, record.spec, record.environment), record_file, progress)
     try:
-        inspection = children.ask_one(Inspect(spec), Inspection, spec.trial_timeout_s or FIRST_TIMEOUT_S)
-    except ChildFailed as death:
-        raise ModelFailed(
-            f"{spec.model} cannot be built: {death}", notices.advice(death.failure.kind, spec.mode)
-        ) from None
-    for package in inspection.imports:
-        children.preload(package)
-    others_bytes = memory_in_use_bytes(inspection.environment.device_uuid)
-    environment = msgspec.structs.replace(inspection.environment, memory_of_others_bytes=others_bytes)
-    # Refuses what --strict and --headroom do not allow.
-    TrialRunner(children, spec, environment).memory_of_others_bytes()
-    return msgspec.structs.replace(inspection, environment=environment)
+        _search_and_time(session, progress)
+    except TputfindError as error:
+        return Measured(session.record, error)
+    except KeyboardInterrupt as interruption:
+        session.save_again()
+        return Measured(session.record, interruption)
+    return Measured(session.record, error_of(session.record))
 
 
-def record_file_of(folder: Path | None, spec: Spec, inspection: Inspection) -> files.RecordFile:
-    """Return what keeps the record of this run, or nothing.
-
-    Its name in the folder says the model, the dtype, the device, and what else is not as it is by default.
-    """
-    name = spec.model.replace(".py:", "-").rpartition("/")[2]
-    layout = () if spec.layout == "nchw" else (spec.layout,)
-    parts = (name, spec.dtype, *layout, *spec.way, inspection.environment.device_name)
-    return files.RecordFile(folder, "-".join(map(files.slug, parts)))
-
-
-def new_record(spec: Spec, inspection: Inspection, command: str) -> Record:
-    """Return the record of a run that has not measured anything yet."""
-    return Record(
-        tputfind=__version__,
-        command=command,
-        started=now(),
-        spec=spec,
-        environment=inspection.environment,
-        input_shape=inspection.input_shape,
-        parameters=inspection.parameters,
-        source_sha256=inspection.source_sha256,
-        caveats=inspection.caveats,
-    )
-
-
-def failed_record(record: Record, error: TputfindError) -> Record:
-    """Return a record with one row that holds what kept anything from being measured, so that a list shows it too."""
-    kind = _KINDS.get(type(error), "error")
-    row = Row(
-        batch_size=record.spec.smallest_batch,
-        failure=Failure(kind=kind, message=error.message, traceback=error.traceback),
-    )
-    failed = msgspec.structs.replace(record, rows=(row,), finished=now())
-    return msgspec.structs.replace(failed, notices=notices.of(failed))
-
-
-_KINDS: Final[dict[type[TputfindError], FailureKind]] = {NoSuchDevice: "unsupported", NothingFits: "out_of_memory"}
-
-
-def resumed_record(record: Record, spec: Spec, inspection: Inspection) -> Record:
-    """Return a record that was cut short, ready to be gone on with; BadRecord where it is not the same question."""
-    resume.check_same(record, spec, inspection)
-    return msgspec.structs.replace(
-        resume.without_accidents(record), spec=spec, edge=None, safe=None, resumed=(*record.resumed, now())
-    )
-
-
-def measure(record: Record, children: Children, record_file: files.RecordFile, progress: Progress) -> Record:
-    """Search, time and record; ``record_file`` gets the record after every stage, so that what was measured is kept.
-
-    What the record holds already is not measured again.
-
-    Raises:
-        ModelFailed: the model fails at the smallest batch.
-        NothingFits: no batch fits; the record was saved.
-        DeviceInUse: ``--strict``, and others hold memory of the device.
-    """
-    spec = record.spec
-    runner = TrialRunner(children, spec, record.environment)
-    session = Session(record, runner, record_file, progress)
+def _search_and_time(session: Session, progress: Progress) -> None:
+    spec = session.record.spec
     if spec.batch_sizes is None:
-        edge = _search(session, runner, progress)
-        session.grow(edge=edge)
-        safe = _search_safe(session, runner, edge)
-        session.grow(safe=safe)
+        edge = _search(session, progress)
+        session.update(edge=edge)
+        safe = _search_safe(session, edge)
+        session.update(safe=safe)
         safe_batch = safe.largest_batch if safe else 0
         powers = _powers_of_two(edge.largest_batch)
         if spec.phase == "train":  # some cannot be trained on less
             powers = [power for power in powers if power >= spec.granularity]
-        session.time(sorted({*powers, safe_batch} - {0}))
-        session.look_around(edge)
+        session.time_rows(sorted({*powers, safe_batch} - {0}))
+        session.probe_non_monotonic(edge)
     else:
-        session.time(spec.batch_sizes)
-    session.grow(finished=now())
-    check_answered(session.record)
-    return session.record
+        session.time_rows(spec.batch_sizes)
+    session.update(finished=now())
 
 
-def check_answered(record: Record) -> None:
-    """Raise what a record is about in which no row passed; errors as for ``measure``."""
-    failures = [row.failure for row in record.rows]
-    if None not in failures and failures and failures[0] is not None:
-        raise no_answer(record.spec, record.rows[0].batch_size, failures[0])
-
-
-def _search(session: Session, runner: TrialRunner, progress: Progress) -> Edge:
+def _search(session: Session, progress: Progress) -> Edge:
     """Find the edge; its largest batch has then been timed in full, in a process of its own, and soaked."""
     spec = session.record.spec
     for _ in range(ROUNDS):
         edge = find_edge(
             session.try_batch,
-            session.prove,
+            session.run_in_full,
             granularity=spec.granularity,
             max_batch=spec.max_batch or LARGEST_BATCH,
             linear=spec.search == "linear",
-            first=session.first_batch,
+            first=first_batch(session.record),
             forecast=session.expected,
         )
-        steady = session.stands(edge)
+        steady = session.edge_is_current(edge)
         if steady:
             break
         progress.did("other processes took or freed memory of the device: asking the edge again")
     if edge.largest_batch == 0 and not session.record.rows:
         smallest = min(session.record.trials, key=lambda trial: trial.batch_size)
-        session.grow(rows=(Row(batch_size=smallest.batch_size, failure=smallest.failure),))
+        session.update(rows=(Row(batch_size=smallest.batch_size, failure=smallest.failure),))
     soaked_batches = spec.soak if edge.largest_batch else 0
     return msgspec.structs.replace(
         edge,
-        memory_limit_bytes=runner.memory_limit_bytes,
+        memory_limit_bytes=session.memory_limit_bytes,
         soaked_batches=soaked_batches,
         steady=steady,
-        expandable_forecast=session.expected_if_expandable() if edge.limited_by == "memory" else None,
+        expandable_forecast=session.edge_if_expandable() if edge.limited_by == "memory" else None,
     )
 
 
-def _search_safe(session: Session, runner: TrialRunner, edge: Edge) -> Edge | None:
+def _search_safe(session: Session, edge: Edge) -> Edge | None:
     """Find the largest batch with the headroom kept free; None where that was not asked for, or nothing fits at all.
 
     It is proven by its row and by as many steps, under the lowered limit, as the largest batch was timed for or soaked.
     """
-    spec, limit_bytes, full = session.record.spec, runner.lowered_limit_bytes, session.row(edge.largest_batch)
+    spec, limit_bytes, full = session.record.spec, session.lowered_limit_bytes, session.row(edge.largest_batch)
     if limit_bytes is None or full is None or edge.largest_batch == 0:
         return None
     timed = len(full.device_ms) + len(full.latency_ms) + sum(timing.warmup_steps for timing in full.timings)
     steps = TRIAL_STEPS + max(spec.soak, timed)
-    whole_bytes = runner.memory_limit_bytes or session.record.environment.memory_total_bytes or limit_bytes
+    whole_bytes = session.memory_limit_bytes or session.record.environment.memory_total_bytes or limit_bytes
     guess = edge.largest_batch * limit_bytes // whole_bytes if edge.limited_by == "memory" else edge.largest_batch
     safe = find_edge(
         lambda batch_size: session.try_batch(batch_size, memory_limit_bytes=limit_bytes),
@@ -240,8 +179,3 @@ def _search_safe(session: Session, runner: TrialRunner, edge: Edge) -> Edge | No
 
 def _powers_of_two(largest: int) -> list[int]:
     return [2**exponent for exponent in range(largest.bit_length())]
-
-
-def now() -> str:
-    """Return the time of day as records have it: ISO 8601, UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -11,19 +11,15 @@ import msgspec
 
 from tputfind.analysis import notices
 from tputfind.analysis.answers import throughput_interval
-from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, NothingFits, TputfindError
 from tputfind.processes.failures import Passed, for_want_of_memory
 from tputfind.record.files import RecordFile
-from tputfind.record.record import TRIAL_STEPS, Edge, Failure, FailureKind, LimitedBy, Record, Row, Trial, joined
-from tputfind.record.spec import MOST_PROCESSES, Spec
-from tputfind.record.types import LARGEST_BATCH
-from tputfind.search.forecast import FIRST_BATCH, Alternation, Known, expected_alternation, expected_batch
-from tputfind.session import estimate
+from tputfind.record.record import TRIAL_STEPS, Edge, Failure, LimitedBy, Record, Row, Trial, merged
+from tputfind.record.spec import MOST_PROCESSES
+from tputfind.search.forecast import Known, NonMonotonic, expected_non_monotonic
+from tputfind.session import estimate, expectations, progress
+from tputfind.session.outcome import LIMITS, no_answer, obstacle
 from tputfind.session.progress import Progress
-from tputfind.session.trials import TrialRunner, same_company
-
-CPU_MAX_LATENCY_MS: Final = 1000.0
-"""On the CPU nobody waits for a batch larger than this, and going on to the end of memory would take hours."""
+from tputfind.session.trials import TrialRunner, others_unchanged
 
 _LONGER_STEPS: Final = 20
 """What fits for the three steps of a trial may not for a fourth, whose blocks can lie elsewhere."""
@@ -32,31 +28,21 @@ _FEWEST_FOR_NOISE: Final = 5
 """Of fewer processes an interval may be narrow by luck. Stopping at the first that is as narrow as asked for covers the
 truth in 90 to 92 % of simulations from three on, and in 92 to 94 % from five on."""
 
-_LIMITS: Final[dict[FailureKind, LimitedBy]] = {
-    "out_of_memory": "memory",
-    "index_limit": "index",
-    "unsupported": "unsupported",
-    "died": "died",
-    "timeout": "timeout",
-    "wrong_output": "wrong_output",
-    "error": "error",
-}
-
 
 class Session:
     """One run under way: its record grows, and is saved whenever it has. Nothing in it is asked twice."""
 
-    def __init__(self, record: Record, runner: TrialRunner, record_file: RecordFile, progress: Progress) -> None:
+    def __init__(self, record: Record, runner: TrialRunner, record_file: RecordFile, listener: Progress) -> None:
         """Take a record, which may hold something already, what is asked, who keeps it and who is told."""
         self.record = record
         self._start_s = time.perf_counter() - record.wall_s
         self._spec = record.spec
         self._runner = runner
         self._file = record_file
-        self._progress = progress
+        self._progress = listener
         self._on_cpu = record.environment.device == "cpu"
 
-    def time(self, batch_sizes: Sequence[int]) -> None:
+    def time_rows(self, batch_sizes: Sequence[int]) -> None:
         """Time batch sizes, each in as many processes as a row takes, and in more while ``--max-noise`` asks for it.
 
         All of them take their turn before any is timed again, so that what changes with time falls on all alike.
@@ -92,11 +78,26 @@ class Session:
             settled = self._time_together(together, number, (*left[len(together) :], *later))
             left = left[settled:]
 
-    def grow(self, **fields: object) -> None:
-        """Add to the record, bring its notices up to date, and save it: it may be the last time."""
+    def update(self, **fields: object) -> None:
+        """Replace fields of the record, bring its notices up to date, and save it: it may be the last time."""
         grown = msgspec.structs.replace(self.record, wall_s=time.perf_counter() - self._start_s, **fields)
         self.record = msgspec.structs.replace(grown, notices=notices.of(grown))
         self._file.save(self.record)
+
+    def save_again(self) -> None:
+        """Save what was measured once more: the last time may have been interrupted."""
+        if self.record.trials or self.record.rows:
+            self._file.save(self.record)
+
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        """The limit of trials and rows; None for the device's own memory."""
+        return self._runner.memory_limit_bytes
+
+    @property
+    def lowered_limit_bytes(self) -> int | None:
+        """The limit that keeps ``--headroom`` free; None where that was not asked for."""
+        return self._runner.lowered_limit_bytes
 
     def try_batch(
         self, batch_size: int, *, steps: int = TRIAL_STEPS, memory_limit_bytes: int | None = None
@@ -105,15 +106,15 @@ class Session:
         limit_bytes = memory_limit_bytes or self._runner.memory_limit_bytes
         trial = self._trial(batch_size, steps, limit_bytes)
         if trial is None:
-            self._progress.doing(_question(batch_size, steps), self._seconds_of_search())
+            self._progress.doing(progress.question(batch_size, steps), self._seconds_of_search())
             passed = self._passed_below(batch_size)
             trial = self._runner.try_batch(
                 batch_size, passed, steps=steps, memory_limit_bytes=limit_bytes, taken=self.record.trials
             )
             self._stop_if_the_model_fails(batch_size, trial.failure)
-            self.grow(trials=(*self.record.trials, trial))
-            self._progress.did(f"batch {batch_size} {_verdict(trial, self._obstacle(trial))}")
-        return self._obstacle(trial)
+            self.update(trials=(*self.record.trials, trial))
+            self._progress.did(f"batch {batch_size} {progress.verdict(trial, obstacle(self.record, trial))}")
+        return obstacle(self.record, trial)
 
     def expected(self, passes: int, fails: int | None, *, memory_limit_bytes: int | None = None) -> int | None:
         """Return the batch size that the trials so far let expect as the edge, as ``search.edge`` asks for it.
@@ -122,20 +123,18 @@ class Session:
         """
         if self._spec.search != "forecast":
             return None
-        return self._in_sight(self._known(memory_limit_bytes or self._runner.memory_limit_bytes), passes, fails)
+        known = self.known(memory_limit_bytes or self._runner.memory_limit_bytes)
+        return expectations.edge_in_sight(self.record, known, passes, fails)
 
-    def forecast(self, memory_limit_bytes: int | None) -> int | None:
-        """Return the edge that the trials let expect under a limit, None for the device's own.
+    def edge_if_expandable(self) -> int | None:
+        """Return the expected edge with expandable segments; None where nothing can be said, or they are on."""
+        return expectations.edge_if_expandable(self.record, self.known(self._runner.memory_limit_bytes))
 
-        It is the largest batch size there can be where no end is in sight, and None where nothing can be said.
-        """
-        return expected_batch(self._known(memory_limit_bytes), 0, None)
+    def known(self, memory_limit_bytes: int | None) -> Known:
+        """Return what the trials tell under a limit, None for the device's own memory."""
+        return expectations.known(self.record, memory_limit_bytes, self._runner.memory_of_others_bytes())
 
-    def alternation(self, memory_limit_bytes: int | None, edge: int) -> Alternation:
-        """Return which batch sizes around a forecast edge under a limit the trials let expect not to follow it."""
-        return expected_alternation(self._known(memory_limit_bytes), edge)
-
-    def look_around(self, edge: Edge) -> Alternation:
+    def probe_non_monotonic(self, edge: Edge) -> NonMonotonic:
         """Try, on either side of an edge that memory sets, a batch that is expected not to follow it, if there is one.
 
         A larger one that passes its trial is run for longer: no row stands for it. It is left at that where it would
@@ -143,10 +142,10 @@ class Session:
         """
         spec, limit_bytes, largest = self._spec, self._runner.memory_limit_bytes, edge.largest_batch
         if spec.search != "forecast" or edge.limited_by != "memory" or edge.fails_at is None:
-            return Alternation(None, None)
-        known = self._known(limit_bytes)
+            return NonMonotonic(None, None)
+        known = self.known(limit_bytes)
         both_sides = {**known.passes, largest: True, edge.fails_at: False}
-        around = expected_alternation(known._replace(passes=both_sides), largest)
+        around = expected_non_monotonic(known._replace(passes=both_sides), largest)
         if around.fails is not None and self.try_batch(around.fails) != "memory":
             return around  # the forecast is wrong
         if around.fits is None or self.try_batch(around.fits) is not None:
@@ -157,32 +156,7 @@ class Session:
             self.try_batch(around.fits, steps=steps)
         return around
 
-    def expected_if_expandable(self) -> int | None:
-        """Return the edge that the trials let expect with expandable segments; None where they had those already."""
-        traces = [trial.trace for trial in self.record.trials if trial.trace is not None]
-        if not traces or traces[-1].expandable:
-            return None
-        known = self._known(self._runner.memory_limit_bytes)
-        return self._in_sight(known._replace(passes={}, expandable=True), 0, None)
-
-    def _in_sight(self, known: Known, passes: int, fails: int | None) -> int | None:
-        found = expected_batch(known, passes, fails)
-        endless = found is not None and self._spec.max_batch is None and 2 * found > LARGEST_BATCH
-        return None if endless else found
-
-    def _known(self, limit_bytes: int | None) -> Known:
-        others_bytes = self._runner.memory_of_others_bytes()
-        trials = [t for t in self.record.trials if same_company(t.memory_of_others_bytes, others_bytes)]
-        answers = {t.batch_size: self._obstacle(t) is None for t in trials if t.memory_limit_bytes == limit_bytes}
-        most = self._spec.max_batch or LARGEST_BATCH
-        return Known(trials, answers, self._spec.granularity, most, limit_bytes, self._most_ms())
-
-    @property
-    def first_batch(self) -> int | None:
-        """The batch size to try first, where the first trial's trace lets forecast the others."""
-        return None if self._on_cpu or self._spec.search != "forecast" else FIRST_BATCH
-
-    def prove(self, batch_size: int) -> LimitedBy | None:
+    def run_in_full(self, batch_size: int) -> LimitedBy | None:
         """Time a batch in full in a fresh process, and soak it; it fits only if all of that passes."""
         obstacle = self.time_alone(batch_size)
         if obstacle is not None or not self._spec.soak:
@@ -192,12 +166,12 @@ class Session:
     def time_alone(self, batch_size: int) -> LimitedBy | None:
         """Return what keeps a batch from passing when timed in full, from the record or from fresh processes."""
         row = self.row(batch_size)
-        if row is not None and not self._same_company(row):
-            self.grow(rows=tuple(other for other in self.record.rows if other is not row))
-        self.time([batch_size])
+        if row is not None and not self._others_unchanged(row):
+            self.update(rows=tuple(other for other in self.record.rows if other is not row))
+        self.time_rows([batch_size])
         row = self.row(batch_size)
         assert row is not None
-        return None if row.failure is None else _LIMITS[row.failure.kind]
+        return None if row.failure is None else LIMITS[row.failure.kind]
 
     def _time_together(self, batch_sizes: Sequence[int], number: int, later: Sequence[int]) -> int:
         """Time batch sizes in one fresh process, keep each row as it comes, and return how many were settled.
@@ -214,7 +188,7 @@ class Session:
                 row = next(rows, None)
                 if row is None:
                     break
-                self._progress.did(f"batch {row.batch_size}: {_result(row, number, self._spec.processes)}")
+                self._progress.did(f"batch {row.batch_size}: {progress.result(row, number, self._spec.processes)}")
                 if row.failure is not None and settled:
                     break
                 self._stop_if_the_model_fails(row.batch_size, row.failure)
@@ -228,28 +202,28 @@ class Session:
         """Add what one process measured of a batch size to its row."""
         before = self.row(row.batch_size)
         others = (other for other in self.record.rows if other is not before)
-        whole = row if before is None else joined(before, row)
-        self.grow(rows=tuple(sorted((*others, whole), key=lambda row: row.batch_size)))
+        whole = row if before is None else merged(before, row)
+        self.update(rows=tuple(sorted((*others, whole), key=lambda row: row.batch_size)))
 
     def _trial(self, batch_size: int, steps: int, limit_bytes: int | None) -> Trial | None:
         """Return the trial that answers a question already: it was taken while others held as much as they do now."""
         asked = (batch_size, steps, limit_bytes)
         same = (t for t in self.record.trials if (t.batch_size, t.steps, t.memory_limit_bytes) == asked)
-        return next((trial for trial in same if self._same_company(trial)), None)
+        return next((trial for trial in same if self._others_unchanged(trial)), None)
 
     def row(self, batch_size: int) -> Row | None:
         """Return the row of a batch size, if there is one."""
         return next((row for row in self.record.rows if row.batch_size == batch_size), None)
 
-    def _same_company(self, taken: Trial | Row) -> bool:
+    def _others_unchanged(self, taken: Trial | Row) -> bool:
         """Whether others hold as much of the device's memory now as when this was taken."""
-        return same_company(taken.memory_of_others_bytes, self._runner.memory_of_others_bytes())
+        return others_unchanged(taken.memory_of_others_bytes, self._runner.memory_of_others_bytes())
 
-    def stands(self, edge: Edge) -> bool:
+    def edge_is_current(self, edge: Edge) -> bool:
         """Whether both sides of an edge were tried while others held as much of the device's memory as they do now."""
         largest = [row for row in self.record.rows if row.batch_size == edge.largest_batch]
         above = [one for one in self._taken() if one.batch_size == edge.fails_at]
-        return all(not taken or any(map(self._same_company, taken)) for taken in (largest, above))
+        return all(not taken or any(map(self._others_unchanged, taken)) for taken in (largest, above))
 
     def _taken(self) -> tuple[Trial | Row, ...]:
         return (*self.record.trials, *self.record.rows)
@@ -261,7 +235,7 @@ class Session:
         return max(below, key=lambda passed: passed.batch_size, default=None)
 
     def _seconds_of_search(self) -> float | None:
-        passed = {trial.batch_size: self._obstacle(trial) is None for trial in self.record.trials}
+        passed = {trial.batch_size: obstacle(self.record, trial) is None for trial in self.record.trials}
         fits = max((batch_size for batch_size, fine in passed.items() if fine), default=0)
         fails = min((batch_size for batch_size, fine in passed.items() if not fine), default=0)
         return estimate.seconds_of_search(self.record, fits, fails)
@@ -272,67 +246,3 @@ class Session:
         smallest = batch_size == self._spec.smallest_batch
         if smallest and failure is not None and None not in failures and not for_want_of_memory(failure):
             raise no_answer(self._spec, batch_size, failure)
-
-    def _obstacle(self, trial: Trial) -> LimitedBy | None:
-        if trial.failure is not None:
-            return _LIMITS[trial.failure.kind]
-        limit_ms = self._most_ms()
-        slow = limit_ms is not None and trial.step_ms is not None and trial.step_ms > limit_ms
-        # The smallest batch is let through however slow: a slow answer is better than none.
-        return "latency" if slow and trial.batch_size > self._spec.granularity else None
-
-    def _most_ms(self) -> float | None:
-        limit_ms = self._spec.max_latency_ms
-        if limit_ms == "auto":
-            return CPU_MAX_LATENCY_MS if self._on_cpu else None
-        return limit_ms
-
-
-def no_answer(spec: Spec, batch_size: int, failure: Failure, *, smallest: bool = True) -> TputfindError:
-    """Return the error of a run in which nothing passed: that of the smallest batch, or of the only one asked for."""
-    if for_want_of_memory(failure):
-        advice = "try a smaller batch, dtype or input, or a device with more memory"
-        how = f"not even batch {batch_size} fits" if smallest else f"batch {batch_size} does not fit"
-        return NothingFits(f"{spec.model}: {how} ({failure.message})", advice)
-    advice = notices.advice(failure.kind, spec.mode)
-    if "Expected more than 1 value per channel when training" in failure.message:
-        why = f"{spec.model} normalises over a batch and cannot be trained on {batch_size} sample"
-        return BadRequest(why, "--granularity 2 leaves it out")
-    # The traceback is of use to whoever wrote the model.
-    own = spec.source in ("factory", "file")
-    shown = failure.traceback if own else ""
-    by_default = (spec.dtype, spec.layout, spec.mode) == ("fp32", "nchw", "eager")
-    if failure.kind == "unsupported" and not (own and by_default):
-        mode = "" if spec.mode == "eager" else f" --mode {spec.mode}"
-        mode += "" if spec.phase == "infer" else f" --phase {spec.phase}"
-        asked = f"--dtype {spec.dtype} --layout {spec.layout}{mode}"
-        where = "this device" if spec.device == "auto" else spec.device
-        return NoSuchDevice(f"{spec.model} cannot do {asked} on {where}: {failure.message}", advice, shown)
-    shape = spec.input_size or spec.image_size
-    if failure.kind == "error" and shape is not None and spec.source == "torchvision":
-        return BadRequest(f"{spec.model} does not take an input of that size: {failure.message}", "leave the size out")
-    return ModelFailed(f"{spec.model} fails at batch {batch_size}: {failure.message}", advice, failure.traceback)
-
-
-def _question(batch_size: int, steps: int) -> str:
-    return f"does batch {batch_size} fit?" if steps == TRIAL_STEPS else f"does batch {batch_size} last {steps} steps?"
-
-
-def _verdict(trial: Trial, obstacle: LimitedBy | None) -> str:
-    if trial.failure is not None:
-        return f"does not fit: {_in_short(trial.failure)}"
-    if obstacle == "latency":
-        return f"fits but takes {trial.step_ms:.0f} ms"
-    return "fits" if trial.steps == TRIAL_STEPS else f"lasts {trial.steps} steps"
-
-
-def _result(row: Row, number: int, processes: int) -> str:
-    if row.failure is not None:
-        return _in_short(row.failure)
-    which = f", process {number + 1} of {processes}" if number < processes else f", process {number + 1}"
-    return f"{row.samples_per_s:.1f} samples/s{which if processes > 1 else ''}"
-
-
-def _in_short(failure: Failure) -> str:
-    """Say why; torch's own account of memory that ran out is several lines long."""
-    return "out of memory" if failure.kind == "out_of_memory" else failure.message

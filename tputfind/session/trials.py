@@ -52,11 +52,7 @@ class TrialRunner:
             DeviceInUse: ``--strict``, and others hold some.
         """
         others_bytes = health.memory_in_use_bytes(self._uuid)
-        if self._spec.strict and others_bytes is not None and others_bytes > NEGLIGIBLE_BYTES:
-            raise DeviceInUse(
-                f"other processes hold {format_bytes(others_bytes)} of the device's memory, and --strict was given",
-                "end them (nvidia-smi lists them), or go on against what is free without --strict",
-            )
+        _check_others(self._spec, others_bytes)
         return others_bytes
 
     def try_batch(
@@ -76,7 +72,7 @@ class TrialRunner:
         timeout_s = self._timeout_s(batch_size, taken)
         for _ in range(UNSTEADY_ATTEMPTS):
             trial = self._try_once(TryBatch(self._spec, batch_size, steps, memory_limit_bytes, passed), timeout_s)
-            if same_company(trial.memory_of_others_bytes, self.memory_of_others_bytes()):
+            if others_unchanged(trial.memory_of_others_bytes, self.memory_of_others_bytes()):
                 break
         return trial
 
@@ -137,7 +133,7 @@ def _with_health(answers: Iterable[Timed], watch: health.Watch) -> Iterator[Row]
             yield msgspec.structs.replace(answer.row, timings=timings)
 
 
-def same_company(then_bytes: int | None, now_bytes: int | None) -> bool:
+def others_unchanged(then_bytes: int | None, now_bytes: int | None) -> bool:
     """Return whether others hold as much of the device's memory at two moments; unknown is taken for as much."""
     return then_bytes is None or now_bytes is None or abs(then_bytes - now_bytes) <= OTHERS_TOLERANCE_BYTES
 
@@ -157,6 +153,25 @@ def timeout_s(batch_size: int, taken: Sequence[Trial]) -> float:
     if largest is not None and largest.step_ms is not None and largest.batch_size < batch_size:
         steps_s = TRIAL_STEPS * largest.step_ms / 1000 * batch_size / largest.batch_size
     return max(LEAST_TIMEOUT_S, TIMEOUT_FACTOR * (max(trial.seconds for trial in answered) + steps_s))
+
+
+def check_memory(spec: Spec, environment: Environment) -> None:
+    """Make sure that the memory there is will do.
+
+    Raises:
+        BadRequest: ``--headroom`` leaves none.
+        DeviceInUse: ``--strict``, and others hold some.
+    """
+    _lowered_bytes(spec, environment)
+    _check_others(spec, environment.memory_of_others_bytes)
+
+
+def _check_others(spec: Spec, others_bytes: int | None) -> None:
+    if spec.strict and others_bytes is not None and others_bytes > NEGLIGIBLE_BYTES:
+        raise DeviceInUse(
+            f"other processes hold {format_bytes(others_bytes)} of the device's memory, and --strict was given",
+            "end them (nvidia-smi lists them), or go on against what is free without --strict",
+        )
 
 
 def _limit_bytes(spec: Spec, environment: Environment) -> int | None:

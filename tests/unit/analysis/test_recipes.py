@@ -7,8 +7,6 @@ import random
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 from support.records import example, row
 
@@ -16,9 +14,6 @@ from tputfind.analysis import recipes
 from tputfind.analysis.answers import throughput_interval
 from tputfind.record.record import Failure, Row
 from tputfind.report import markdown, snippet, terminal
-
-VALUES = {"dtype": ["fp32", "fp16", "bf16"], "layout": ["nchw", "nhwc"], "mode": ["eager", "compile", "cudagraph"]}
-LISTS = {name: st.lists(st.sampled_from(values), min_size=1, max_size=4) for name, values in VALUES.items()}
 
 
 def measured(device_ms: float, dtype: str = "fp16", layout: str = "nchw", mode: str = "eager", batch_size: int = 8):
@@ -31,18 +26,6 @@ def failed(**recipe: str):
     record = measured(1.0, **recipe)
     rows = (Row(batch_size=1, failure=Failure(kind="unsupported", message="no kernel")),)
     return msgspec.structs.replace(record, rows=rows, edge=None)
-
-
-@given(st.fixed_dictionaries({}, optional=LISTS))
-def test_lists_ask_for_every_combination_once_the_first_values_first(lists):
-    asked = {name: ",".join(values) for name, values in lists.items()} | {"slo": "5ms"}
-
-    found = list(recipes.each(asked))
-
-    assert len(found) == len({tuple(one.items()) for one in found})
-    for name, values in lists.items():
-        assert list(dict.fromkeys(one[name] for one in found)) == list(dict.fromkeys(values))
-    assert all(one["slo"] == "5ms" and one.keys() == asked.keys() for one in found)
 
 
 def test_the_fastest_recipe_is_named_with_what_it_gains_over_plain_eager_in_its_dtype():

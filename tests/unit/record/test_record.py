@@ -24,7 +24,7 @@ from tputfind.record.record import (
     Timing,
     Trial,
     from_json,
-    joined,
+    merged,
 )
 from tputfind.record.spec import Spec
 from tputfind.session import resume
@@ -169,13 +169,13 @@ def test_an_old_record_whose_rows_were_edited_out_of_shape_is_refused(rows):
 def test_a_row_joined_with_what_a_later_process_measured_holds_both():
     first = row(4, 5.0)
     later = msgspec.structs.replace(row(4, 6.0, batches=50), peak_reserved_bytes=2**30, memory_of_others_bytes=7)
-    both = joined(first, later)
+    both = merged(first, later)
 
     assert both.timings == (*first.timings, *later.timings)
     assert both.samples_per_s == pytest.approx(4 * 150 / (100 * 5.0 + 50 * 6.0) * 1000)
     assert (both.peak_reserved_bytes, both.memory_of_others_bytes, both.seconds) == (2**30, 7, 3.0)
     assert both.output == first.output
-    assert joined(msgspec.structs.replace(first, output=None), later).output == later.output
+    assert merged(msgspec.structs.replace(first, output=None), later).output == later.output
 
 
 @pytest.mark.parametrize(
@@ -238,12 +238,12 @@ def test_a_value_that_a_record_cannot_hold_is_named_with_what_it_can(place, valu
 def test_of_two_processes_of_a_row_the_larger_peak_counts_and_retries_and_seconds_add_up(field, one, other, both):
     first, later = (msgspec.structs.replace(row(4, 5.0), **{field: value}) for value in (one, other))
 
-    assert getattr(joined(first, later), field) == both
+    assert getattr(merged(first, later), field) == both
 
 
 def test_a_row_whose_later_process_failed_has_failed_and_has_no_throughput():
     failure = Failure(kind="died", message="killed by SIGKILL")
-    both = joined(row(4, 5.0), Row(batch_size=4, failure=failure))
+    both = merged(row(4, 5.0), Row(batch_size=4, failure=failure))
 
     assert (both.status, both.samples_per_s, len(both.timings)) == ("died", None, 1)
 

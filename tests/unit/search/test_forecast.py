@@ -12,12 +12,12 @@ from support.searches import SEARCHES
 from tputfind.record.record import Failure, Trial
 from tputfind.search.edge import _Search, find_edge
 from tputfind.search.forecast import (
-    Alternation,
     Known,
-    alternation_where,
+    NonMonotonic,
     edge_where,
-    expected_alternation,
     expected_batch,
+    expected_non_monotonic,
+    non_monotonic_where,
 )
 from tputfind.search.replay import Forecast, Memory
 
@@ -390,7 +390,7 @@ def test_what_is_seen_around_an_edge_is_on_its_side_and_does_not_follow_it(fitti
     def fits(size):
         return any(start <= size // step < start + width for start, width in fitting)
 
-    around = alternation_where(fits, edge, granularity=step, max_batch=most)
+    around = non_monotonic_where(fits, edge, granularity=step, max_batch=most)
 
     assert around.fails is None or (edge / 2 < around.fails < edge and not fits(around.fails))
     assert around.fits is None or (edge < around.fits <= min(1.5 * edge, most) and fits(around.fits))
@@ -403,7 +403,7 @@ def test_a_gap_and_a_second_edge_of_a_hundredth_of_the_batch_are_seen(edge, plac
     gap = places.draw(st.integers(edge // 2 + wide, max(edge // 2 + wide, edge - 2 * wide)))
     again = places.draw(st.integers(edge + 1, edge + edge // 2))
 
-    around = alternation_where(
+    around = non_monotonic_where(
         lambda size: (size <= edge and not gap <= size < gap + wide) or again <= size < again + wide,
         edge,
         granularity=1,
@@ -426,7 +426,7 @@ def test_a_smaller_batch_that_fails_is_expected_where_it_was_found():
     """Of swin_t under 8 GiB 816 fits, 817 does not, and 929 does."""
     searched = SEARCHES["swin_t fp16 8GiB"]
 
-    assert expected_alternation(known(*searched.taken(), limit_bytes=searched.limit_bytes), 929).fails == 817
+    assert expected_non_monotonic(known(*searched.taken(), limit_bytes=searched.limit_bytes), 929).fails == 817
 
 
 def test_a_forecast_that_is_wrong_about_any_answer_expects_no_alternation():
@@ -434,10 +434,10 @@ def test_a_forecast_that_is_wrong_about_any_answer_expects_no_alternation():
     right_about_all = known(*searched.taken(), limit_bytes=searched.limit_bytes)
     wrong = right_about_all._replace(passes={**right_about_all.passes, 400: False})
 
-    assert expected_alternation(wrong, 929) == Alternation(None, None)
+    assert expected_non_monotonic(wrong, 929) == NonMonotonic(None, None)
 
 
 def test_a_line_through_peaks_expects_no_alternation():
     trials = fitted(10, 120), fitted(20, 140)
 
-    assert expected_alternation(known(*trials, limit_bytes=200 * 2**20), 50) == Alternation(None, None)
+    assert expected_non_monotonic(known(*trials, limit_bytes=200 * 2**20), 50) == NonMonotonic(None, None)

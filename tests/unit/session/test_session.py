@@ -52,7 +52,7 @@ def looked(*fails, edge=EDGE, step_ms=100.0, **options):
     record = msgspec.structs.replace(example(), spec=spec, trials=SEARCHED.taken(), edge=edge, safe=None, rows=())
     oracle = Oracle(fails, step_ms)
     session = Session(record, oracle, RecordFile(None, ""), Silent())
-    session.look_around(edge)
+    session.probe_non_monotonic(edge)
     return session.record, oracle.asked
 
 

@@ -22,11 +22,11 @@ def of_search(record: Record) -> Iterator[Notice]:
             cause="that is the default on the CPU",
             advice="--max-latency none searches up to the end of memory",
         )
-    yield from _of_alternation(record)
+    yield from _of_non_monotonic(record)
     yield from _of_fragmentation(record)
 
 
-def _of_alternation(record: Record) -> Iterator[Notice]:
+def _of_non_monotonic(record: Record) -> Iterator[Notice]:
     """Notices of smaller batches that did not fit, and of larger ones that did.
 
     Whoever reads the largest as a bound would deploy one of the smaller; whoever knows that a larger one works would

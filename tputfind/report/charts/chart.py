@@ -100,7 +100,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
 def names_of(records: Sequence[Record]) -> list[str]:
     """Name each record by what sets it apart: its model, recipe or device, else its time, else a number."""
-    told = identity.told_apart_by(records)
+    told = identity.distinguishing_fields(records)
     names = [", ".join(identity.NAMES[name](record) for name in told) for record in records]
     if len(records) == 1:
         names = [records[0].spec.model]

@@ -1,0 +1,119 @@
+"""Several specs measured one after another: all are looked at before any is measured, and none ends the list."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from tputfind.analysis.recipes import LISTED
+from tputfind.errors import NoSuchDevice, TputfindError
+from tputfind.processes.children import Children
+from tputfind.processes.messages import Inspection
+from tputfind.record import identity
+from tputfind.record.files import RecordFile
+from tputfind.record.record import Record
+from tputfind.record.spec import Spec
+from tputfind.session import outcome, resume, run
+from tputfind.session.inspect import inspect, new_record, record_file_of
+from tputfind.session.progress import Progress
+
+
+class Job(NamedTuple):
+    """What to measure: specs whose records go into ``folder``, None for none, as asked for by ``command``.
+
+    ``resumed`` is a record to go on with, which is then the only one, and the file it lies in.
+    """
+
+    specs: Sequence[Spec]
+    folder: Path | None
+    command: str
+    resumed: tuple[Record, Path] | None = None
+
+
+class Measured(NamedTuple):
+    """The record of a spec as far as it came, its file, and what ended it early, None where nothing did."""
+
+    record: Record
+    file: RecordFile
+    ended_by: TputfindError | KeyboardInterrupt | None = None
+
+
+def each_recipe(options: Mapping[str, object]) -> Iterator[dict[str, object]]:
+    """Yield the options of every recipe that the lists among them ask for, the first values first."""
+    lists = {name: value.split(",") for name in LISTED if isinstance(value := options.get(name), str)}
+    for values in itertools.product(*(dict.fromkeys(values) for values in lists.values())):
+        yield {**options, **dict(zip(lists, values, strict=True))}
+
+
+def sweep(job: Job, children: Children, progress: Progress) -> Iterator[Measured]:
+    """Yield what becomes of each spec in turn, and nothing more after an interruption.
+
+    What a device cannot do ends no list: it becomes a record with one failed row.
+
+    Raises:
+        TputfindError: none of the specs can be measured, or its record could not be saved.
+        KeyboardInterrupt: while nothing was being measured yet.
+    """
+    inspections = _inspected(job.specs, children, progress)
+    looked_at = next(one for one in inspections if isinstance(one, Inspection))
+    for spec, inspection in zip(job.specs, inspections, strict=True):
+        if isinstance(inspection, Inspection):
+            _file_of(job, spec, inspection).try_out(new_record(spec, inspection, job.command))
+    for number, (spec, inspection) in enumerate(zip(job.specs, inspections, strict=True), 1):
+        progress.about(_subject(job.specs, number))
+        if isinstance(inspection, NoSuchDevice):
+            known = msgspec.structs.replace(looked_at, input_shape="", parameters=None, source_sha256=None, caveats=())
+            yield _failed(new_record(spec, known, job.command), record_file_of(job.folder, spec, known), inspection)
+            continue
+        record, file = new_record(spec, inspection, job.command), _file_of(job, spec, inspection)
+        if job.resumed is not None:
+            record = resume.resumed_record(job.resumed[0], spec, inspection)
+        record, ended_by = run.measure(record, children, file, progress)
+        if isinstance(ended_by, TputfindError) and len(job.specs) > 1 and not record.rows:
+            yield _failed(record, file, ended_by)
+        else:
+            yield Measured(record, file, ended_by)
+        if isinstance(ended_by, KeyboardInterrupt):
+            return
+
+
+def _failed(record: Record, file: RecordFile, error: TputfindError) -> Measured:
+    record = outcome.failed_record(record, error)
+    file.save(record)
+    return Measured(record, file, error)
+
+
+def _file_of(job: Job, spec: Spec, inspection: Inspection) -> RecordFile:
+    if job.resumed is None:
+        return record_file_of(job.folder, spec, inspection)
+    return RecordFile.at(job.resumed[1] if job.folder else None)
+
+
+def _inspected(specs: Sequence[Spec], children: Children, progress: Progress) -> list[Inspection | NoSuchDevice]:
+    """Return what each spec will be measured on, or why it cannot be.
+
+    Raises:
+        TputfindError: none of them can be measured, or one was asked for wrongly.
+    """
+    found: list[Inspection | NoSuchDevice] = []
+    for number, spec in enumerate(specs, 1):
+        progress.about(_subject(specs, number))
+        progress.doing("looking at the model and the device", None)
+        try:
+            found.append(inspect(spec, children))
+        except NoSuchDevice as refusal:
+            found.append(refusal)
+    refusals = [one for one in found if isinstance(one, NoSuchDevice)]
+    if len(refusals) == len(found):
+        raise refusals[0]
+    return found
+
+
+def _subject(specs: Sequence[Spec], number: int) -> str:
+    """Say which model is being measured, and where several are, in which recipe, and which of how many it is."""
+    spec = specs[number - 1]
+    return spec.model if len(specs) == 1 else f"{number}/{len(specs)} {spec.model} {identity.name_of(spec)}"

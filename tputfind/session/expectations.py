@@ -1,0 +1,41 @@
+"""What the trials of a record let expect of other batch sizes: its forecasts lead the search."""
+
+from __future__ import annotations
+
+from tputfind.record.record import Record
+from tputfind.record.types import LARGEST_BATCH
+from tputfind.search.forecast import FIRST_BATCH, Known, expected_batch
+from tputfind.session.outcome import max_latency_ms, obstacle
+from tputfind.session.trials import others_unchanged
+
+
+def known(record: Record, memory_limit_bytes: int | None, others_bytes: int | None) -> Known:
+    """Return what is known under a memory limit, from the trials during which others held as much memory as now."""
+    trials = [trial for trial in record.trials if others_unchanged(trial.memory_of_others_bytes, others_bytes)]
+    answers = {
+        trial.batch_size: obstacle(record, trial) is None
+        for trial in trials
+        if trial.memory_limit_bytes == memory_limit_bytes
+    }
+    most = record.spec.max_batch or LARGEST_BATCH
+    return Known(trials, answers, record.spec.granularity, most, memory_limit_bytes, max_latency_ms(record))
+
+
+def edge_in_sight(record: Record, trials: Known, passes: int, fails: int | None) -> int | None:
+    """Return the expected edge between two batch sizes; None where nothing can be said, or no end is in sight."""
+    found = expected_batch(trials, passes, fails)
+    endless = found is not None and record.spec.max_batch is None and 2 * found > LARGEST_BATCH
+    return None if endless else found
+
+
+def edge_if_expandable(record: Record, trials: Known) -> int | None:
+    """Return the expected edge with expandable segments; None where the trials had those already."""
+    traces = [trial.trace for trial in record.trials if trial.trace is not None]
+    if not traces or traces[-1].expandable:
+        return None
+    return edge_in_sight(record, trials._replace(passes={}, expandable=True), 0, None)
+
+
+def first_batch(record: Record) -> int | None:
+    """Return the batch size to try first, where the first trial's trace lets forecast the others."""
+    return None if record.environment.device == "cpu" or record.spec.search != "forecast" else FIRST_BATCH

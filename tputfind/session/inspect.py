@@ -1,0 +1,69 @@
+"""What a spec will be measured on, looked at before anything is measured, and the empty record of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from tputfind.analysis import notices
+from tputfind.errors import ModelFailed
+from tputfind.processes.children import ChildFailed, Children
+from tputfind.processes.messages import Inspect, Inspection
+from tputfind.record import files
+from tputfind.record.record import Record
+from tputfind.record.spec import Spec
+from tputfind.session.catalogue import check_torchvision
+from tputfind.session.health import memory_in_use_bytes
+from tputfind.session.trials import FIRST_TIMEOUT_S, check_memory
+from tputfind.version import __version__
+
+
+def inspect(spec: Spec, children: Children) -> Inspection:
+    """Return what the spec will be measured on; refuse what cannot be, before anything is measured."""
+    if spec.source == "torchvision":
+        check_torchvision(children)
+    try:
+        inspection = children.ask_one(Inspect(spec), Inspection, spec.trial_timeout_s or FIRST_TIMEOUT_S)
+    except ChildFailed as death:
+        raise ModelFailed(
+            f"{spec.model} cannot be built: {death}", notices.advice(death.failure.kind, spec.mode)
+        ) from None
+    for package in inspection.imports:
+        children.preload(package)
+    others_bytes = memory_in_use_bytes(inspection.environment.device_uuid)
+    environment = msgspec.structs.replace(inspection.environment, memory_of_others_bytes=others_bytes)
+    check_memory(spec, environment)
+    return msgspec.structs.replace(inspection, environment=environment)
+
+
+def record_file_of(folder: Path | None, spec: Spec, inspection: Inspection) -> files.RecordFile:
+    """Return the file that the record of this run is saved in, if there is a folder for it.
+
+    Its name in the folder says the model, the dtype, the device, and what else is not as it is by default.
+    """
+    name = spec.model.replace(".py:", "-").rpartition("/")[2]
+    layout = () if spec.layout == "nchw" else (spec.layout,)
+    parts = (name, spec.dtype, *layout, *spec.way, inspection.environment.device_name)
+    return files.RecordFile(folder, "-".join(map(files.slug, parts)))
+
+
+def new_record(spec: Spec, inspection: Inspection, command: str) -> Record:
+    """Return the record of a run that has not measured anything yet."""
+    return Record(
+        tputfind=__version__,
+        command=command,
+        started=now(),
+        spec=spec,
+        environment=inspection.environment,
+        input_shape=inspection.input_shape,
+        parameters=inspection.parameters,
+        source_sha256=inspection.source_sha256,
+        caveats=inspection.caveats,
+    )
+
+
+def now() -> str:
+    """Return the time of day as records have it: ISO 8601, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,90 @@
+"""What a trial or a whole run came to: what stood in the way, and the error or the row that says so."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from tputfind.analysis import notices
+from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, NothingFits, TputfindError
+from tputfind.processes.failures import for_want_of_memory
+from tputfind.record.record import Failure, FailureKind, LimitedBy, Record, Row, Trial
+from tputfind.record.spec import Spec
+from tputfind.session.inspect import now
+
+CPU_MAX_LATENCY_MS: Final = 1000.0
+"""On the CPU nobody waits for a batch larger than this, and going on to the end of memory would take hours."""
+LIMITS: Final[dict[FailureKind, LimitedBy]] = {
+    "out_of_memory": "memory",
+    "index_limit": "index",
+    "unsupported": "unsupported",
+    "died": "died",
+    "timeout": "timeout",
+    "wrong_output": "wrong_output",
+    "error": "error",
+}
+_KINDS: Final[dict[type[TputfindError], FailureKind]] = {NoSuchDevice: "unsupported", NothingFits: "out_of_memory"}
+
+
+def obstacle(record: Record, trial: Trial) -> LimitedBy | None:
+    """Return what keeps a trial's batch from counting as one that fits; None where nothing does."""
+    if trial.failure is not None:
+        return LIMITS[trial.failure.kind]
+    limit_ms = max_latency_ms(record)
+    slow = limit_ms is not None and trial.step_ms is not None and trial.step_ms > limit_ms
+    # The smallest batch is let through however slow: a slow answer is better than none.
+    return "latency" if slow and trial.batch_size > record.spec.granularity else None
+
+
+def max_latency_ms(record: Record) -> float | None:
+    """Return the longest that a step may take in the search; None for no limit."""
+    limit_ms = record.spec.max_latency_ms
+    if limit_ms == "auto":
+        return CPU_MAX_LATENCY_MS if record.environment.device == "cpu" else None
+    return limit_ms
+
+
+def error_of(record: Record) -> TputfindError | None:
+    """Return the error that a record is about in which no row passed: that of its first; None where one passed."""
+    failures = [row.failure for row in record.rows]
+    if None not in failures and failures and failures[0] is not None:
+        return no_answer(record.spec, record.rows[0].batch_size, failures[0])
+    return None
+
+
+def failed_record(record: Record, error: TputfindError) -> Record:
+    """Return a record with one row that holds what kept anything from being measured, so that a list shows it too."""
+    kind = _KINDS.get(type(error), "error")
+    row = Row(
+        batch_size=record.spec.smallest_batch,
+        failure=Failure(kind=kind, message=error.message, traceback=error.traceback),
+    )
+    failed = msgspec.structs.replace(record, rows=(row,), finished=now())
+    return msgspec.structs.replace(failed, notices=notices.of(failed))
+
+
+def no_answer(spec: Spec, batch_size: int, failure: Failure, *, smallest: bool = True) -> TputfindError:
+    """Return the error of a run in which nothing passed: that of the smallest batch, or of the only one asked for."""
+    if for_want_of_memory(failure):
+        advice = "try a smaller batch, dtype or input, or a device with more memory"
+        how = f"not even batch {batch_size} fits" if smallest else f"batch {batch_size} does not fit"
+        return NothingFits(f"{spec.model}: {how} ({failure.message})", advice)
+    advice = notices.advice(failure.kind, spec.mode)
+    if "Expected more than 1 value per channel when training" in failure.message:
+        why = f"{spec.model} normalises over a batch and cannot be trained on {batch_size} sample"
+        return BadRequest(why, "--granularity 2 leaves it out")
+    # The traceback is of use to whoever wrote the model.
+    own = spec.source in ("factory", "file")
+    shown = failure.traceback if own else ""
+    by_default = (spec.dtype, spec.layout, spec.mode) == ("fp32", "nchw", "eager")
+    if failure.kind == "unsupported" and not (own and by_default):
+        mode = "" if spec.mode == "eager" else f" --mode {spec.mode}"
+        mode += "" if spec.phase == "infer" else f" --phase {spec.phase}"
+        asked = f"--dtype {spec.dtype} --layout {spec.layout}{mode}"
+        where = "this device" if spec.device == "auto" else spec.device
+        return NoSuchDevice(f"{spec.model} cannot do {asked} on {where}: {failure.message}", advice, shown)
+    shape = spec.input_size or spec.image_size
+    if failure.kind == "error" and shape is not None and spec.source == "torchvision":
+        return BadRequest(f"{spec.model} does not take an input of that size: {failure.message}", "leave the size out")
+    return ModelFailed(f"{spec.model} fails at batch {batch_size}: {failure.message}", advice, failure.traceback)
