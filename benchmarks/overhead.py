@@ -21,7 +21,8 @@ import psutil
 import tputfind
 from tputfind.processes.children import Children
 from tputfind.processes.messages import ListDevices, TryBatch
-from tputfind.record.record import Environment, Record, Trial
+from tputfind.record.environment import Environment
+from tputfind.record.record import Record, Trial
 from tputfind.record.spec import read_spec
 
 TPUTFIND = shutil.which("tputfind", path=Path(sys.executable).parent)

@@ -19,7 +19,7 @@ from statistics import fmean, median, stdev
 
 from tputfind.processes.children import Children
 from tputfind.processes.messages import ListDevices
-from tputfind.record.record import Environment
+from tputfind.record.environment import Environment
 from tputfind.session.health import Watch
 
 WORKLOADS = (("mobilenet_v3_large", 1, 80), ("mobilenet_v3_large", 256, 30), ("vit_b_16", 256, 30))

@@ -12,7 +12,7 @@ from support.tenants import taking_all_but
 
 from tputfind.processes.children import Children
 from tputfind.processes.messages import ListDevices
-from tputfind.record.record import Environment
+from tputfind.record.environment import Environment
 from tputfind.session.health import memory_in_use_bytes
 
 QUICK = ("--batches", 10, "--latency-batches", 10, "--warmup", 1, "--device", "cuda")

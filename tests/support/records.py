@@ -7,7 +7,8 @@ import base64
 import msgspec
 
 from tputfind.analysis import notices
-from tputfind.record.record import Edge, Environment, Failure, Health, OutputCheck, Record, Row, Timing, Trial
+from tputfind.record.environment import Environment
+from tputfind.record.record import Edge, Failure, Health, OutputCheck, Record, Row, Timing, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
 

@@ -111,7 +111,7 @@ def peak_bytes(record: Record, measured: Row | Trial) -> int | None:
 
     The card must hold what the allocator reserves, the host what is resident.
     """
-    return measured.peak_allocated_bytes if record.environment.device == "cpu" else measured.peak_reserved_bytes
+    return measured.peak_reserved_bytes if record.environment.can.own_memory else measured.peak_allocated_bytes
 
 
 def throughput_interval(row: Row) -> Interval | None:

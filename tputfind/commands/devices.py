@@ -5,7 +5,7 @@ from __future__ import annotations
 from tputfind.commands.console import Given, print_columns
 from tputfind.processes.children import Children
 from tputfind.processes.messages import ListDevices
-from tputfind.record.record import Environment
+from tputfind.record.environment import Environment
 from tputfind.units import format_bytes
 
 

@@ -8,7 +8,8 @@ import msgspec
 
 from tputfind.processes.failures import Passed
 from tputfind.record.clocks import Loop
-from tputfind.record.record import TRIAL_STEPS, Environment, Notice, Row
+from tputfind.record.environment import Environment
+from tputfind.record.record import TRIAL_STEPS, Notice, Row
 from tputfind.record.spec import Spec
 
 Zoo = Literal["torchvision", "timm", "hf"]

@@ -9,7 +9,8 @@ from typing import Final, Literal, NamedTuple, Self
 
 import msgspec
 
-from tputfind.record.record import Environment, Failure
+from tputfind.record.environment import Capabilities, Environment
+from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
 from tputfind.stats import standard_deviation
 
@@ -166,21 +167,20 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=
         return _indented(self)
 
 
-def loops(device: str, *, cold: bool) -> list[Loop]:
+def loops(can: Capabilities, *, cold: bool) -> list[Loop]:
     """Return what is to be timed on a device, in order.
 
-    On the CPU a call returns when its work is done, so that one loop under the host clock answers all that there is.
+    Without events a call returns when its work is done, so that one loop under the host clock answers all there is.
     """
-    on_cpu = device.startswith("cpu")
     together: list[tuple[Way, ...]] = [("host_clock", "host_clock_synchronised", "submission_and_device")]
-    if not on_cpu:
+    if can.events:
         together = [*((way,) for way in METHODS if way != "graph"), tuple(BOUNDARIES)]
     if cold:
         return [(ways, "cold") for ways in together]
-    conditions: tuple[Condition, ...] = ("warm", "pageable") if on_cpu else ("warm", "pageable", "pinned")
+    conditions: tuple[Condition, ...] = ("warm", "pageable", *(("pinned",) if can.pinned_copies else ()))
     planned = [(ways, condition) for condition in conditions for ways in together]
     planned = [(ways, condition) for ways, condition in planned if condition == "warm" or ways != tuple(BOUNDARIES)]
-    if device.startswith("cuda"):
+    if can.graphs:
         planned += [(GRAPH, condition) for condition in conditions]
     return planned
 

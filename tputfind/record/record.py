@@ -9,10 +9,11 @@ import msgspec
 from msgspec import Meta
 
 from tputfind.errors import BadRecord, BadRequest
+from tputfind.record.environment import Environment
 from tputfind.record.method import METHOD
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
-from tputfind.record.types import ASKED, FREE, TOLD, WORK, Amount, Bytes, Count, CountFromZero
+from tputfind.record.types import Amount, Bytes, Count, CountFromZero
 from tputfind.record.untrusted import printable_json, wrong_json
 from tputfind.units import echoed
 
@@ -230,34 +231,6 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     advice: str
     batch_sizes: tuple[Count, ...] = ()
-
-
-class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the numbers were taken on. Unknown is None.
-
-    ``memory_of_others_bytes`` is what other processes held of the device before the run.
-    """
-
-    device: Annotated[str, ASKED]
-    device_name: Annotated[str, WORK]
-    device_uuid: Annotated[str | None, TOLD] = None
-    memory_total_bytes: Annotated[Bytes | None, TOLD] = None
-    memory_free_bytes: Annotated[Bytes | None, FREE] = None
-    memory_of_others_bytes: Annotated[Bytes | None, FREE] = None
-    compute_capability: Annotated[str | None, TOLD] = None
-    driver: Annotated[str | None, TOLD] = None
-    cuda: Annotated[str | None, TOLD] = None
-    cudnn: Annotated[str | None, TOLD] = None
-    torch: Annotated[str, TOLD]
-    torchvision: Annotated[str | None, TOLD] = None
-    timm: Annotated[str | None, TOLD] = None
-    transformers: Annotated[str | None, TOLD] = None
-    allocator_conf: Annotated[str | None, WORK] = None
-    python: Annotated[str, TOLD]
-    host: Annotated[str, TOLD]
-    cpu_name: Annotated[str, TOLD]
-    cpu_count: Annotated[CountFromZero, TOLD]
-    torch_threads: Annotated[CountFromZero, TOLD]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,7 +66,7 @@ def _explained(found: Methods | Pipeline) -> str:
     kept = found.repeats - found.drop
     counted = f"mean of {kept} in {len(turn_counts(kept))} turns, after {found.drop} dropped"
     if isinstance(found, Methods):
-        alone = "" if found.environment.device == "cpu" else " (the host clock alone: at a stretch)"
+        alone = " (the host clock alone: at a stretch)" if found.environment.can.events else ""
         return (
             f"ms a batch: {counted}{alone}; without warm-up of all {found.repeats} in a "
             "fresh process, the first call included. Empty: does not apply."

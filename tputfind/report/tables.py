@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tputfind.analysis.answers import answers, fastest, format_rate, throughput_interval
+from tputfind.analysis.answers import answers, compile_s, fastest, format_rate, throughput_interval
 from tputfind.record import identity
 from tputfind.record.record import Record
 from tputfind.report import columns, text
@@ -46,7 +46,7 @@ def table(records: Sequence[Record], style: box.Box, drawn: Look) -> Table:
     """Return a line for each row of the records, which are named where they are several."""
     lines = Table(box=style)
     names = identity.distinguishing_fields(records)
-    compiled = any(record.spec.mode == "compile" for record in records)
+    compiled = any(compile_s(record, row) is not None for record in records for row in record.rows)
     if not drawn.wide and (names or compiled):
         drawn = drawn._replace(bar=0)
     for name in names:

@@ -34,6 +34,7 @@ from tputfind.record.clocks import (
     schedule,
     turn_counts,
 )
+from tputfind.record.environment import Capabilities
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
 from tputfind.session.inspect import inspect, now
@@ -61,11 +62,11 @@ def _time_methods(asked: Asked, children: Children, progress: Progress, command:
     progress.about(spec.model)
     progress.doing("looking at the model and the device", None)
     inspection = inspect(spec, children)
-    device = inspection.environment.device
-    cells = _warm_cells(asked, device, children, progress)
+    can = inspection.environment.can
+    cells = _warm_cells(asked, can, children, progress)
     known = figures_of(cells, "host_clock_synchronised")
     expected_s = asked.repeats * known.mean_ms / 1000 if known else 0.0
-    for ways, condition in loops(device, cold=True):
+    for ways, condition in loops(can, cold=True):
         progress.doing(f"{_named(ways)}, without warm-up", expected_s or None)
         cold, _ = _asked_of_one(asked, [(ways, condition)], children, None, expected_s)
         _check(asked, cold)
@@ -85,14 +86,14 @@ def _time_methods(asked: Asked, children: Children, progress: Progress, command:
     return msgspec.structs.replace(found, sentences=clocks.of_methods(found))
 
 
-def _warm_cells(asked: Asked, device: str, children: Children, progress: Progress) -> list[Cell]:
+def _warm_cells(asked: Asked, can: Capabilities, children: Children, progress: Progress) -> list[Cell]:
     """Time in one process, in turn, all that is warm.
 
     Whether the model can be captured is tried in a process of its own: a capture that fails may leave its process with
     an allocator that is slower, and all that is compared is to come from one process in one state. Where that process
     ends before its time, another one does without copies and graph, and nothing of the first is kept.
     """
-    planned = loops(device, cold=False)
+    planned = loops(can, cold=False)
     graphs = [loop for loop in planned if loop[0] == GRAPH]
     uncaptured: list[Cell] = []
     if graphs:

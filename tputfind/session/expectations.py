@@ -38,4 +38,4 @@ def edge_if_expandable(record: Record, trials: Known) -> int | None:
 
 def first_batch(record: Record) -> int | None:
     """Return the batch size to try first, where the first trial's trace lets forecast the others."""
-    return None if record.environment.device == "cpu" or record.spec.search != "forecast" else FIRST_BATCH
+    return FIRST_BATCH if record.environment.can.allocator_trace and record.spec.search == "forecast" else None

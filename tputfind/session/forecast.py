@@ -52,7 +52,7 @@ def measure(spec: Spec, memories: Sequence[int], children: Children, progress: P
     """
     inspection = inspect(spec, children)
     environment = inspection.environment
-    if environment.device == "cpu":
+    if not environment.can.allocator_trace:
         raise BadRequest(
             "forecasts are made from what a CUDA device's memory allocator was asked for, and there is none here",
             "--on-fake makes coarser ones without a device",

@@ -13,8 +13,8 @@ from tputfind.record.record import Failure, FailureKind, LimitedBy, Record, Row,
 from tputfind.record.spec import Spec
 from tputfind.session.inspect import now
 
-CPU_MAX_LATENCY_MS: Final = 1000.0
-"""On the CPU nobody waits for a batch larger than this, and going on to the end of memory would take hours."""
+HOST_MAX_LATENCY_MS: Final = 1000.0
+"""Where the memory is the host's, going on to the end of it would take hours, for batches that nobody waits for."""
 LIMITS: Final[dict[FailureKind, LimitedBy]] = {
     "out_of_memory": "memory",
     "index_limit": "index",
@@ -41,7 +41,7 @@ def max_latency_ms(record: Record) -> float | None:
     """Return the longest that a step may take in the search; None for no limit."""
     limit_ms = record.spec.max_latency_ms
     if limit_ms == "auto":
-        return CPU_MAX_LATENCY_MS if record.environment.device == "cpu" else None
+        return None if record.environment.can.own_memory else HOST_MAX_LATENCY_MS
     return limit_ms
 
 

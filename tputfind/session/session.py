@@ -40,7 +40,6 @@ class Session:
         self._runner = runner
         self._file = record_file
         self._progress = listener
-        self._on_cpu = record.environment.device == "cpu"
 
     def time_rows(self, batch_sizes: Sequence[int]) -> None:
         """Time batch sizes, each in as many processes as a row takes, and in more while ``--max-noise`` asks for it.
@@ -74,7 +73,8 @@ class Session:
         A row that fails behind others gets a second try, in a fresh process. ``later`` is what comes after this round.
         """
         while left:
-            together = left[:1] if self._on_cpu else left
+            # Of the host's memory a process knows the peak of its whole life, and of no single row.
+            together = left if self.record.environment.can.own_memory else left[:1]
             settled = self._time_together(together, number, (*left[len(together) :], *later))
             left = left[settled:]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from time import perf_counter
@@ -14,8 +13,9 @@ from tputfind.errors import BadRequest, DeviceInUse
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.failures import Passed, of_misuse
 from tputfind.processes.messages import TimeBatches, Timed, TryBatch
+from tputfind.record.environment import Environment
 from tputfind.record.method import NEGLIGIBLE_BYTES
-from tputfind.record.record import TRIAL_STEPS, Environment, Health, Row, Trial
+from tputfind.record.record import TRIAL_STEPS, Health, Row, Trial
 from tputfind.record.spec import Spec
 from tputfind.session import health
 from tputfind.units import format_bytes
@@ -175,11 +175,8 @@ def _check_others(spec: Spec, others_bytes: int | None) -> None:
 
 
 def _limit_bytes(spec: Spec, environment: Environment) -> int | None:
-    """Return the limit of trials and rows; on the CPU there always is one, and it must not change within a run.
-
-    Only Linux enforces it; elsewhere the child refuses one, so that none is set unasked.
-    """
-    if spec.memory_limit_bytes is None and environment.device == "cpu" and sys.platform == "linux":
+    """Return the limit of trials and rows; of the host's memory there always is one, the same for the whole run."""
+    if spec.memory_limit_bytes is None and environment.can.memory_limit and not environment.can.own_memory:
         return environment.memory_free_bytes
     return spec.memory_limit_bytes
 

@@ -69,7 +69,7 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
             cause="it gets requests one by one before a batch, and sends answers one by one after it",
             advice="find out on your host how long that takes",
         )
-    if record.spec.transfer == "none" and record.environment.device != "cpu":
+    if record.spec.transfer == "none" and record.environment.can.own_memory:
         yield Notice(
             kind="copies",
             seen="the times of batches are without copies between host and device",

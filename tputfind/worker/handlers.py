@@ -27,7 +27,8 @@ from tputfind.processes.messages import (
     TraceOnFake,
     TryBatch,
 )
-from tputfind.record.record import Environment, Failure, OutputCheck, Row, Timing, Trial
+from tputfind.record.environment import Environment
+from tputfind.record.record import Failure, OutputCheck, Row, Timing, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
 from tputfind.units import format_bytes
@@ -37,7 +38,8 @@ from tputfind.worker.devices.protocol import Device, Stopwatch
 from tputfind.worker.inputs import drawn_of, shape_text
 from tputfind.worker.models import find_model, named_models, slow_imports
 from tputfind.worker.models.source import Source
-from tputfind.worker.modes.compile import check_still, use_cache_of
+from tputfind.worker.modes import MODES
+from tputfind.worker.modes.compile import check_still
 from tputfind.worker.output_check import check_output
 from tputfind.worker.pipeline import time_pipeline
 from tputfind.worker.timing import Announce, Listener, Windows, Work, most_marks, plan_of, time_windows, try_steps
@@ -114,18 +116,18 @@ def _inspect(spec: Spec) -> Inspection:
     refusal = device.refusal(spec.dtype)
     if refusal is not None:
         raise NoSuchDevice(f"{device.torch_device} cannot do --dtype {spec.dtype}: {refusal}")
-    if spec.transfer != "none" and device.torch_device.type != "cuda":
+    if spec.transfer != "none" and not device.capabilities.pinned_copies:
         raise BadRequest(
             f"--transfer {spec.transfer}: on {device.torch_device} nothing is copied between host and device"
         )
     environment = device.environment()
     total = environment.memory_total_bytes
-    if spec.mode == "cudagraph" and device.torch_device.type != "cuda":
-        raise BadRequest(f"--mode cudagraph: {device.torch_device} has no CUDA graphs")
+    if unfit := MODES[spec.mode].refusal(device.capabilities):
+        raise BadRequest(f"--mode {spec.mode}: {device.torch_device} {unfit}")
     if spec.memory_limit_bytes is not None and total is not None and spec.memory_limit_bytes > total:
         raise BadRequest(f"--memory-limit is more than the {format_bytes(total)} that {environment.device} has")
     try:
-        return _looked_at(spec, environment, device.torch_device.type)
+        return _looked_at(spec, environment)
     except TputfindError:
         raise
     except BaseException as error:  # the user's file and factory can raise anything
@@ -133,10 +135,10 @@ def _inspect(spec: Spec) -> Inspection:
         raise ModelFailed(f"{spec.model} cannot be built: {failure.message}", "", failure.traceback) from None
 
 
-def _looked_at(spec: Spec, environment: Environment, device_type: str) -> Inspection:
+def _looked_at(spec: Spec, environment: Environment) -> Inspection:
     """Return what is known of a model beforehand, or find out by building it on the CPU."""
     source = find_model(spec)
-    unfit = source.unfit(device_type)
+    unfit = source.unfit(environment.can)
     if unfit:
         raise NoSuchDevice(f"{spec.model}: {unfit}")
     parameters, inputs = source.parameters, source.inputs
@@ -168,7 +170,7 @@ def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
     device = _opened(asked.spec)
     loaded: _Loaded | None = None
     try:
-        device.limit_memory(limit_bytes, by_module=asked.spec.mode == "eager")
+        device.limit_memory(limit_bytes, by_module=MODES[asked.spec.mode].as_it_is)
         device.record_allocations()
         workload = Workload(asked.spec, device.torch_device)
         with gradients(asked.spec.phase):
@@ -230,7 +232,7 @@ def _time_batches(asked: TimeBatches, listener: Listener) -> Iterator[Timed]:
         try:
             if workload is None:
                 limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
-                device.limit_memory(limit_bytes, by_module=asked.spec.mode == "eager")
+                device.limit_memory(limit_bytes, by_module=MODES[asked.spec.mode].as_it_is)
                 workload = Workload(asked.spec, device.torch_device)
             row = _time_batch(asked, device, workload, batch_size, listener)
         except TputfindError:
@@ -238,7 +240,7 @@ def _time_batches(asked: TimeBatches, listener: Listener) -> Iterator[Timed]:
         except BaseException as error:  # as above
             row = Row(batch_size=batch_size, failure=failure_of(error, device, batch_size, passed))
         yield Timed(row=msgspec.structs.replace(row, seconds=perf_counter() - start))
-        if row.failure is not None or not device.usable() or asked.spec.mode != "eager":
+        if row.failure is not None or not device.usable() or not MODES[asked.spec.mode].as_it_is:
             return  # what was compiled or captured for one batch size stays, and would stand beside that of the next
         passed = Passed(batch_size, row.peak_reserved_bytes)
 
@@ -277,8 +279,8 @@ def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded) -> Ti
     warm_up = windows.warm_up
     copies_ms = (None, None) if loaded.transfer is None else loaded.transfer.copies_ms(device)
     # On the CPU the call is the work, and a gradient scaler waits for it: there is no submitting it apart.
-    enqueue_ms = [] if spec.scales_gradients or device.torch_device.type == "cpu" else windows.enqueue_ms
-    no_first = spec.scales_gradients or spec.mode != "eager" or device.slows_first_step
+    enqueue_ms = [] if spec.scales_gradients or not device.capabilities.events else windows.enqueue_ms
+    no_first = spec.scales_gradients or not MODES[spec.mode].as_it_is or device.slows_first_step
     return Timing(
         device_ms=_to_nanoseconds(windows.device_ms),
         latency_ms=_to_nanoseconds(windows.latency_ms),
@@ -329,8 +331,6 @@ def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _L
     A trial does the same as a row, since near the edge a few MiB decide.
     """
     device.reset_memory_use()
-    if spec.mode == "compile":
-        use_cache_of(batch_size)
     stopwatch = device.stopwatch(most_marks(spec))
     if spec.transfer == "none":
         transfer = None

@@ -101,8 +101,7 @@ def _in_turn(
         seconds: about what an iteration takes.
         announce: told what each loop takes.
     """
-    on_cpu = pipeline.device.torch_device.type == "cpu"  # which has no events
-    ways = [way for way in _LOOPS if way != "events" or not on_cpu]
+    ways = [way for way in _LOOPS if way != "events" or pipeline.device.capabilities.events]
     if asked.drop:
         for way in ways:
             announce((asked.drop + 1) * seconds)

@@ -33,8 +33,8 @@ from tputfind.worker.inputs import (
     tensors_of,
 )
 from tputfind.worker.models import find_model
-from tputfind.worker.modes.compile import compilable, compile_now
-from tputfind.worker.modes.cudagraph import captured
+from tputfind.worker.modes import MODES
+from tputfind.worker.modes.mode import Mode
 from tputfind.worker.training import Training
 
 _WEIGHTS: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -55,25 +55,19 @@ class Batch:
         self._model = model
         self._inputs = inputs
         self._split = split
-        self._as_it_is = partial(model, *inputs[0], **inputs[1])
+        self._as_it_is = self._bound(model)
         self._run: Callable[[], object] = self._as_it_is
 
     def __call__(self) -> object:
         """Run the step."""
         return self._run()
 
-    def compile(self, model: Callable[..., object], synchronize: Callable[[], None]) -> None:
-        """Run the model from now on as one that is compiled when it is called; errors as for ``compile_now``."""
-        self._run = partial(model, *self._inputs[0], **self._inputs[1])
-        try:
-            self.compiled = compile_now(self._run, synchronize)
-        except Exception:
-            self._as_it_is()  # what fails in any case is told in the model's own words
-            raise
+    def prepare(self, mode: Mode) -> None:
+        """Run the step from now on in a mode; errors as for ``Mode.prepare``."""
+        self._run, self.compiled = mode.prepare(self.size, self._bound, self._as_it_is)
 
-    def capture(self, pool: object) -> None:
-        """Replay the step from now on as a CUDA graph; errors as for ``captured``."""
-        self._run = captured(self._as_it_is, pool)
+    def _bound(self, step: Callable[..., object]) -> Callable[[], object]:
+        return partial(step, *self._inputs[0], **self._inputs[1])
 
     @property
     def eager(self) -> Batch | None:
@@ -140,25 +134,15 @@ class Workload:
         _set_fp32_arithmetic(tf32=spec.dtype == "tf32")
         torch.manual_seed(spec.seed)
         module, self._wanted = find_model(spec).build()
-        self._compilable: tuple[int, Callable[..., object]] | None = None
-        self._pool: object = None  # one for all graphs: they are never replayed at the same time
         self._module = _arranged(module.eval(), self._dtype, spec.layout).to(device)
         self._training = Training(self._module, spec, device) if spec.phase == "train" else None
+        self._mode = MODES[spec.mode](self._module, self._step_of, torch.get_device_module(device).synchronize)
         self.parameters = sum(parameter.numel() for parameter in module.parameters())
 
     def batch(self, batch_size: int) -> Batch:
-        """Put one batch of random inputs on the device, and have its step compiled or captured if the mode asks that.
-
-        A process has one compiled size: another one resets the compiler.
-        """
+        """Put one batch of random inputs on the device, and have its step run in the mode of the spec."""
         batch = Batch(self._step_of(self._module), batch_size, self._inputs(batch_size), lambda: self._split)
-        if self._spec.mode == "compile":
-            if self._compilable is None or self._compilable[0] != batch_size:
-                self._compilable = batch_size, compilable(self._module)
-            batch.compile(self._step_of(self._compilable[1]), self._synchronize)
-        elif self._spec.mode == "cudagraph":
-            self._pool = self._pool or torch.cuda.graph_pool_handle()
-            batch.capture(self._pool)
+        batch.prepare(self._mode)
         if self._training is not None:
             self._training.settle(batch)
         return batch
@@ -182,9 +166,6 @@ class Workload:
                 f"{self._spec.model}: its inputs hold {count} sample{'' if count == 1 else 's'} at batch {batch.size}",
                 _AS_MANY,
             )
-
-    def _synchronize(self) -> None:
-        torch.get_device_module(self._device).synchronize()
 
     def _step_of(self, module: Callable[..., object]) -> Callable[..., object]:
         call = self._call(module)

@@ -48,6 +48,11 @@ COPIES = {"warm": 0.0, "pageable": 1.6, "pinned": 0.8}
 BROKEN = Failure(kind="error", message="RuntimeError: operation not permitted when stream is capturing")
 
 
+def can(device: str):
+    """What a device can do."""
+    return msgspec.structs.replace(example().environment, device=device).can
+
+
 def steady(mean_ms: float, count: int = 45) -> Figures:
     """Figures that scatter by a thousandth."""
     return Figures.of([mean_ms * (1 + (-1) ** number / 1000) for number in range(count)])
@@ -60,7 +65,7 @@ def cold(mean_ms: float) -> Figures:
 def methods(**means: float | None) -> Methods:
     """The ways of timing on a GPU, with other means or, for None, with a failure, where they are given."""
     cells = []
-    for ways, condition in [*loops("cuda:0", cold=False), *loops("cuda:0", cold=True)]:
+    for ways, condition in [*loops(can("cuda:0"), cold=False), *loops(can("cuda:0"), cold=True)]:
         for way in ways:
             mean_ms = means.get(f"{way}_{condition}", (MEANS | means)[way])
             if mean_ms is None:
@@ -239,7 +244,7 @@ def test_the_samples_by_turn_are_all_of_them_in_order(samples_ms):
 
 @given(st.integers(3, 300), st.integers(0, 20), st.sampled_from(["cpu", "cuda:0"]))
 def test_every_loop_takes_its_timings_a_few_in_each_turn_and_the_host_clock_alone_at_a_stretch(kept, drop, device):
-    planned = loops(device, cold=False)
+    planned = loops(can(device), cold=False)
     turns = schedule(planned, kept + drop, drop)
 
     for loop in planned:
@@ -254,7 +259,7 @@ def test_every_loop_takes_its_timings_a_few_in_each_turn_and_the_host_clock_alon
 
 @given(st.integers(3, 300), st.integers(0, 20))
 def test_without_warm_up_there_is_one_stretch(repeats, drop):
-    for loop in loops("cuda:0", cold=True):
+    for loop in loops(can("cuda:0"), cold=True):
         assert [turn for turn in schedule([loop], repeats + drop, drop) if turn] == [[(loop, repeats + drop)]]
 
 
@@ -300,7 +305,7 @@ def test_on_the_cpu_one_sentence_says_what_does_not_apply():
     on_cpu = msgspec.structs.replace(example().environment, device="cpu")
     cells = [
         Cell(way=way, condition=condition, figures=cold(4.0) if condition == "cold" else steady(4.0))
-        for ways, condition in [*loops("cpu", cold=False), *loops("cpu", cold=True)]
+        for ways, condition in [*loops(can("cpu"), cold=False), *loops(can("cpu"), cold=True)]
         for way in ways
     ]
     found = msgspec.structs.replace(made(cells), environment=on_cpu)
@@ -337,7 +342,7 @@ FIGURES = st.builds(
 
 @st.composite
 def cells_of(draw, device: str):
-    planned = [*loops(device, cold=False), *loops(device, cold=True)]
+    planned = [*loops(can(device), cold=False), *loops(can(device), cold=True)]
     return [
         Cell(way=way, condition=condition, figures=draw(FIGURES))
         if draw(st.integers(0, 9))

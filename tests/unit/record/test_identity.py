@@ -12,7 +12,7 @@ from support.records import example
 from tputfind.analysis.compare import compare
 from tputfind.errors import BadRequest
 from tputfind.record import identity
-from tputfind.record.record import Environment
+from tputfind.record.environment import Environment
 from tputfind.record.spec import Spec
 
 FIELDS = [(kind, name) for kind in (Spec, Environment) for name in kind.__struct_fields__]
@@ -30,6 +30,8 @@ def changed(kind, name):
     held = getattr(record, part)
     value = getattr(held, name)
     other: Any = "other" if isinstance(value, str) else (value or 0) + 1 if isinstance(value, int | float) else "other"
+    if name == "capabilities":
+        other = msgspec.structs.replace(held.can, health=False)
     changed = held.__copy__()
     msgspec.structs.force_setattr(changed, name, other)
     copied = record.__copy__()

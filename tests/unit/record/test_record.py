@@ -11,11 +11,11 @@ from support.records import example, row
 
 import tputfind
 from tputfind.errors import BadRecord
+from tputfind.record.environment import Environment
 from tputfind.record.method import METHOD
 from tputfind.record.record import (
     SCHEMA,
     Edge,
-    Environment,
     Failure,
     Health,
     Notice,
@@ -297,3 +297,13 @@ def test_a_finished_record_of_an_older_schema_can_be_asked_for_again_by_its_own_
     resume.check_spec(record, asked)
     with pytest.raises(BadRecord, match="seed"):
         resume.check_spec(record, msgspec.structs.replace(asked, seed=1))
+
+
+@pytest.mark.parametrize(("device", "own_memory"), [("cpu", False), ("cuda:0", True)])
+def test_what_a_device_can_do_is_known_of_records_that_do_not_say_it(device, own_memory):
+    told = msgspec.structs.replace(example().environment, device=device)
+    says = msgspec.structs.replace(told.can, graphs=False, own_memory=not own_memory)
+
+    assert told.capabilities is None
+    assert (told.can.own_memory, told.can.events) == (own_memory, own_memory)
+    assert msgspec.structs.replace(told, capabilities=says).can == says

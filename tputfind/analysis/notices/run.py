@@ -93,7 +93,7 @@ def of_others(record: Record) -> Iterator[Notice]:
     held += [row.memory_of_others_bytes for row in record.rows]
     known = [count for count in (before, *held) if count is not None]
     total_bytes, free_bytes = record.environment.memory_total_bytes, record.environment.memory_free_bytes
-    own_limit = record.environment.device == "cpu" and record.spec.memory_limit_bytes is None
+    own_limit = not record.environment.can.own_memory and record.spec.memory_limit_bytes is None
     if own_limit and record.edge is not None and record.edge.limited_by == "memory" and total_bytes and free_bytes:
         yield Notice(
             kind="memory_of_others",

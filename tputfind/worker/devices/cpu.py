@@ -15,7 +15,7 @@ import psutil
 import torch
 
 from tputfind.errors import BadRequest
-from tputfind.record.record import Environment
+from tputfind.record.environment import Capabilities, Environment
 from tputfind.worker.devices.host import software
 from tputfind.worker.devices.protocol import MemoryUse
 
@@ -56,6 +56,15 @@ class Cpu:
     """
 
     torch_device = torch.device("cpu")
+    capabilities = Capabilities(
+        events=False,
+        own_memory=False,
+        memory_limit=sys.platform == "linux",  # nowhere else is RLIMIT_AS enforced
+        allocator_trace=False,
+        graphs=False,
+        pinned_copies=False,
+        health=False,
+    )
     slows_first_step = False
 
     def __init__(self) -> None:
@@ -76,6 +85,7 @@ class Cpu:
             device_name=str(fields["cpu_name"]),
             memory_total_bytes=total,
             memory_free_bytes=available,
+            capabilities=self.capabilities,
             **cast("Any", fields),
         )
 
@@ -90,7 +100,7 @@ class Cpu:
 
     def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:  # noqa: ARG002  # exact anyway
         """Limit the address space to that of the idle process and ``limit_bytes``, or to what is available."""
-        if sys.platform != "linux":
+        if not self.capabilities.memory_limit:
             if limit_bytes is not None:
                 raise BadRequest(f"--memory-limit on the CPU needs Linux: {sys.platform} does not enforce RLIMIT_AS")
             return

@@ -10,7 +10,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from tputfind.errors import BadRequest
-from tputfind.record.record import Environment
+from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.trace import Trace
 from tputfind.units import format_bytes
 from tputfind.worker.devices.cuda_allocator import (
@@ -57,6 +57,15 @@ class Cuda:
     """One NVIDIA GPU (or AMD GPU under ROCm, which is untested)."""
 
     under_a_ceiling = False
+    capabilities = Capabilities(
+        events=True,
+        own_memory=True,
+        memory_limit=True,
+        allocator_trace=True,
+        graphs=True,
+        pinned_copies=True,
+        health=True,
+    )
 
     def __init__(self, index: int) -> None:
         self._index = index
@@ -84,6 +93,7 @@ class Cuda:
             cuda=torch.version.cuda or torch.version.hip,
             cudnn=None if cudnn is None else str(cudnn),
             allocator_conf=self._conf,
+            capabilities=self.capabilities,
             **cast("Any", fields),
         )
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from tputfind.record.record import Environment
+from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.trace import Trace
 
 
@@ -36,6 +36,7 @@ class Device(Protocol):
     """One device of this process."""
 
     torch_device: torch.device
+    capabilities: Capabilities
     under_a_ceiling: bool
     """Whether the process's own address space is limited."""
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from torch import nn
 
+from tputfind.record.environment import Capabilities
 from tputfind.record.record import Notice
 from tputfind.worker.inputs import Call, Inputs
 
@@ -27,7 +28,7 @@ class Source(NamedTuple):
     """``build`` returns the module, in fp32 on the CPU, and its inputs.
 
     What is known beforehand: ``inputs``, where they are to be drawn; the number of ``parameters``; ``path``,
-    the file that a user's factory lies in; ``unfit``, which says why a type of device (``cuda``) cannot run the model
+    the file that a user's factory lies in; ``unfit``, which says why a device that can do so much cannot run the model
     as asked, or nothing; ``caveats``, what must be known to use any number of it; ``made_of``, what else
     decides what is built, as text.
     """
@@ -36,6 +37,6 @@ class Source(NamedTuple):
     inputs: Call | None = None
     parameters: int | None = None
     path: Path | None = None
-    unfit: Callable[[str], str] = lambda _: ""
+    unfit: Callable[[Capabilities], str] = lambda _: ""
     caveats: tuple[Notice, ...] = ()
     made_of: str = ""

@@ -13,6 +13,7 @@ from torch import nn
 
 from tputfind.errors import BadRequest, UnknownModel
 from tputfind.processes.messages import NamedModel
+from tputfind.record.environment import Capabilities
 from tputfind.record.record import Notice
 from tputfind.record.spec import Spec
 from tputfind.units import shortened
@@ -200,8 +201,8 @@ def _loading_nothing() -> Iterator[None]:
         yield
 
 
-def _unfit_for_int8(spec: Spec, device: str) -> str:
-    if device != "cpu":
+def _unfit_for_int8(spec: Spec, can: Capabilities) -> str:
+    if can.events:
         return "its int8 operators are for the CPU: --device cpu"
     return "" if spec.dtype == "fp32" else "it computes in int8, whatever its inputs are: leave --dtype out"
 

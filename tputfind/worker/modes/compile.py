@@ -6,17 +6,54 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
+from torch import nn
 
 from tputfind.processes.children import COMPILER_CACHE
 from tputfind.processes.failures import CannotRunSo
+from tputfind.record.environment import Capabilities
 from tputfind.record.record import Compiled
+from tputfind.worker.modes.mode import Prepared, StepOf
 
 _MOST_CALLS: Final = 10
 """Until no call compiles anything new; torch gives up before, at its own limit of recompilations."""
 _ANEW: Final = "it is compiled anew from step to step"
+
+
+class Compile:
+    """Compiles the step of each batch size. A process has one compiled size: another one resets the compiler."""
+
+    as_it_is: ClassVar = False
+
+    def __init__(self, module: nn.Module, step_of: StepOf, synchronize: Callable[[], None]) -> None:
+        """Take a model; nothing is compiled before there is a batch."""
+        self._module = module
+        self._step_of = step_of
+        self._synchronize = synchronize
+        self._cache = os.environ.get(COMPILER_CACHE)
+        self._of_size: tuple[int, Callable[..., object]] | None = None
+
+    @staticmethod
+    def refusal(can: Capabilities) -> str:  # noqa: ARG004  # the compiler says so itself
+        """Nothing is known to speak against it beforehand."""
+        return ""
+
+    def prepare(
+        self, size: int, bind: Callable[[Callable[..., object]], Callable[[], object]], plain: Callable[[], object]
+    ) -> Prepared:
+        """Return the compiled step, after calling it until nothing more of it is compiled."""
+        if self._of_size is None or self._of_size[0] != size:
+            if self._cache is not None:
+                _use_cache(Path(self._cache) / f"batch-{size}")
+            self._of_size = size, compilable(self._module)
+        run = bind(self._step_of(self._of_size[1]))
+        try:
+            return Prepared(run, compile_now(run, self._synchronize))
+        except Exception:
+            plain()  # what fails in any case is told in the model's own words
+            raise
 
 
 def compilable(module: torch.nn.Module) -> Callable[..., object]:
@@ -74,12 +111,9 @@ def check_still(compiled: Compiled | None) -> None:
         raise CannotRunSo(_ANEW)
 
 
-def use_cache_of(batch_size: int) -> None:
+def _use_cache(folder: Path) -> None:
     """Have this process keep what it compiles by batch size, so that none is faster because another came first."""
-    folder = os.environ.get(COMPILER_CACHE)
-    if folder is not None:
-        own = Path(folder) / f"batch-{batch_size}"
-        os.environ |= {COMPILER_CACHE: str(own), "TRITON_CACHE_DIR": str(own / "triton")}
+    os.environ |= {COMPILER_CACHE: str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
 
 
 def _graphs() -> int:

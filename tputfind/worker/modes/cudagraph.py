@@ -3,13 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 import torch
+from torch import nn
 
 from tputfind.processes.failures import CannotRunSo
+from tputfind.record.environment import Capabilities
+from tputfind.worker.modes.mode import Prepared, StepOf
 
 _SIDE_STEPS: Final = 3
+
+
+class CudaGraph:
+    """Captures the step of each batch size, and replays it."""
+
+    as_it_is: ClassVar = False
+
+    def __init__(self, module: nn.Module, step_of: StepOf, synchronize: Callable[[], None]) -> None:  # noqa: ARG002
+        """Take a model; all its graphs share one pool of memory, since they are never replayed at the same time."""
+        self._pool: object = None
+
+    @staticmethod
+    def refusal(can: Capabilities) -> str:
+        """Say that the device has no graphs, where that is so."""
+        return "" if can.graphs else "has no CUDA graphs"
+
+    def prepare(
+        self,
+        size: int,  # noqa: ARG002  # the inputs have it
+        bind: Callable[[Callable[..., object]], Callable[[], object]],  # noqa: ARG002
+        plain: Callable[[], object],
+    ) -> Prepared:
+        """Return what replays the step."""
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        return Prepared(captured(plain, self._pool))
 
 
 def captured(step: Callable[[], object], pool: object = None) -> Callable[[], object]:

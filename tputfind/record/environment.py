@@ -1,0 +1,80 @@
+"""What the numbers of a record were taken on: the device, what it can do, and the software."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from tputfind.record.types import ASKED, FREE, TOLD, WORK, Bytes, CountFromZero
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device can do, as it says itself.
+
+    ``events``: work goes on after a call has returned, and events mark moments in it; otherwise a call returns when its
+    work is done, and the host is the device. ``own_memory``: its memory is not the host's. ``memory_limit``: it can be
+    held to less memory than it has. ``allocator_trace``: its allocator tells what it was asked for, which forecasts are
+    made from. ``graphs``: it replays captured work. ``pinned_copies``: it copies from pinned memory of the host while
+    both go on. ``health``: its clocks, power and temperature can be read.
+    """
+
+    events: bool
+    own_memory: bool
+    memory_limit: bool
+    allocator_trace: bool
+    graphs: bool
+    pinned_copies: bool
+    health: bool
+
+
+# Records of versions that did not ask are of one of these two.
+_OF_CUDA: Final = Capabilities(
+    events=True, own_memory=True, memory_limit=True, allocator_trace=True, graphs=True, pinned_copies=True, health=True
+)
+_OF_CPU: Final = Capabilities(
+    events=False,
+    own_memory=False,
+    memory_limit=True,
+    allocator_trace=False,
+    graphs=False,
+    pinned_copies=False,
+    health=False,
+)
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """What the numbers were taken on. Unknown is None.
+
+    ``memory_of_others_bytes`` is what other processes held of the device before the run. ``capabilities`` is None in
+    records of versions that did not ask for them; ``can`` is known of every record.
+    """
+
+    device: Annotated[str, ASKED]
+    device_name: Annotated[str, WORK]
+    device_uuid: Annotated[str | None, TOLD] = None
+    memory_total_bytes: Annotated[Bytes | None, TOLD] = None
+    memory_free_bytes: Annotated[Bytes | None, FREE] = None
+    memory_of_others_bytes: Annotated[Bytes | None, FREE] = None
+    compute_capability: Annotated[str | None, TOLD] = None
+    driver: Annotated[str | None, TOLD] = None
+    cuda: Annotated[str | None, TOLD] = None
+    cudnn: Annotated[str | None, TOLD] = None
+    torch: Annotated[str, TOLD]
+    torchvision: Annotated[str | None, TOLD] = None
+    timm: Annotated[str | None, TOLD] = None
+    transformers: Annotated[str | None, TOLD] = None
+    allocator_conf: Annotated[str | None, WORK] = None
+    python: Annotated[str, TOLD]
+    host: Annotated[str, TOLD]
+    cpu_name: Annotated[str, TOLD]
+    cpu_count: Annotated[CountFromZero, TOLD]
+    torch_threads: Annotated[CountFromZero, TOLD]
+    capabilities: Annotated[Capabilities | None, FREE] = None
+
+    @property
+    def can(self) -> Capabilities:
+        """What the device can do."""
+        if self.capabilities is not None:
+            return self.capabilities
+        return _OF_CPU if self.device == "cpu" else _OF_CUDA
