@@ -58,7 +58,7 @@ def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms):
 @pytest.mark.opens_gpu
 def test_the_host_does_not_wait_within_the_throughput_window():
     from tputfind.worker.devices.cuda import Cuda
-    from tputfind.worker.timing import Work, _throughput_window
+    from tputfind.worker.timing import back_to_back
 
     spin = spin_kernel()
     submitted = []
@@ -67,7 +67,7 @@ def test_the_host_does_not_wait_within_the_throughput_window():
         submitted.append(time.perf_counter())
         spin(20_000_000)
 
-    spans_ms = _throughput_window(Work(step, step), Cuda(0).stopwatch(51), 50)
+    spans_ms = back_to_back(step, Cuda(0).stopwatch(51), 50, 1)
 
     assert submitted[-1] - submitted[0] < 0.5 * sum(spans_ms) / 1000
 
@@ -123,7 +123,7 @@ def test_the_marks_do_not_slow_down_a_host_that_is_the_limit():
     import torchvision
 
     from tputfind.worker.devices.cuda import Cuda
-    from tputfind.worker.timing import Work, _throughput_window
+    from tputfind.worker.timing import back_to_back
 
     module = torchvision.models.get_model("mobilenet_v3_large", weights=None).eval().half().cuda()
     inputs = torch.randn(1, 3, 224, 224, dtype=torch.float16, device="cuda")
@@ -135,7 +135,7 @@ def test_the_marks_do_not_slow_down_a_host_that_is_the_limit():
     with torch.inference_mode():
         loop_per_s(step, 2)
         for _ in range(20):
-            spans_ms = _throughput_window(Work(step, step), Cuda(0).stopwatch(151), 150)
+            spans_ms = back_to_back(step, Cuda(0).stopwatch(151), 150, 1)
             ratios.append(len(spans_ms) / (sum(spans_ms) / 1000) / loop_per_s(step, 0.5))
 
     print(f"window against loop: {statistics.median(ratios):.4f} of {sorted(ratios)}")

@@ -112,3 +112,27 @@ def test_without_matplotlib_the_line_says_how_to_install_it(folder, monkeypatch,
     assert ran.err == f"tputfind: {arguments[-2]} needs matplotlib (pip install 'tputfind[plot]')\n"
     assert not (folder / "results").exists()
     assert run(folder, "report", "old.json", "--md", "a.md").status == 0
+
+
+def test_what_clocks_and_forecast_saved_is_shown_again_beside_records(tmp_path):
+    shutil.copy(RESULTS / "clocks-mobilenet_v3_large-fp32-nvidia-h200.json", tmp_path / "clocks.json")
+    shutil.copy(RECORD, tmp_path / "run.json")
+    asked = ("forecast", "resnet18", "--memory", "16GiB", "--on-fake", "--json", "forecast.json", "--md", "one.md")
+    forecast = run(tmp_path, *asked)
+    assert forecast.status == 0, forecast.err
+
+    ran = run(tmp_path, "report", "clocks.json", "forecast.json", "run.json", "--md", "all.md", "--csv", "all.csv")
+    alone = run(tmp_path, "report", "clocks.json", "--csv", "none.csv")
+
+    assert ran.status == 0, ran.err
+    assert ran.out.endswith(forecast.out)
+    written = (tmp_path / "all.md").read_text()
+    assert (tmp_path / "one.md").read_text() in written
+    for shown in ("deeplabv3_resnet50", "host clock, synchronised", "forecast, not measured"):
+        assert shown in ran.out
+        assert shown in written
+    assert (alone.status, alone.err.splitlines()) == (
+        2,
+        ["tputfind: --csv is for records of runs, and none was named", "hint: --md writes what is shown"],
+    )
+    assert not (tmp_path / "none.csv").exists()

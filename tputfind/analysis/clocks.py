@@ -18,7 +18,7 @@ from tputfind.record.clocks import (
     Pipeline,
     Stage,
     StageCell,
-    StageWay,
+    StageMethod,
     by_turn,
     cell_of,
     figures_of,
@@ -252,7 +252,7 @@ def _graph(cells: Sequence[Cell]) -> Iterator[str]:
 
 def _cost_to_the_whole(cells: Sequence[StageCell]) -> Iterator[str]:
     untimed = stage_figures(cells, "whole", "untimed")
-    doings: dict[StageWay, str] = {
+    doings: dict[StageMethod, str] = {
         "synchronised": "Synchronising around each stage",
         "events": "Reading events afterwards",
     }

@@ -14,13 +14,12 @@ from tputfind.commands.console import Given, finish, stop_signals, typed
 from tputfind.commands.outputs import Outputs, Places, check_places, sources_of, taken_from
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
-from tputfind.record.clocks import Asked
+from tputfind.record.clocks import MOST_REPEATS, Asked
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.report.progress import ShownProgress
 from tputfind.session import clocks
 
-MOST_REPEATS: Final = 10_000
 _DEFAULTS: Final = {"batch_size": "32", "repeats": "50", "drop": "5"}
 _FEWEST_TIMINGS: Final = 3
 """Fewer cannot be compared with others."""

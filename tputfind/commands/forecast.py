@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from rich.console import Console
 
 from tputfind import options as values
-from tputfind.commands.console import Given, finish, stop_signals
+from tputfind.commands.console import Given, finish, stop_signals, typed
 from tputfind.commands.outputs import Outputs, Places, check_places, sources_of, taken_from
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
@@ -85,7 +85,7 @@ def read_request(
         problems.append(problem.message)
     if problems:
         raise BadRequest("; ".join(problems), "see tputfind forecast --help")
-    outputs = check_places(places, sources_of([spec]))
+    outputs = check_places(places, sources_of([spec]), json="forecast")
     return Request(spec, sizes, on_fake, outputs, quiet, trust_model_file)
 
 
@@ -99,7 +99,10 @@ def do(request: Request, *, show_traceback: bool) -> int:
     children = Children(trust_model_file=request.trust_model_file)
     with stop_signals(), children, ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
         progress.about(request.spec.model)
-        found = ask(request.spec, request.memories_bytes, children, progress)
-    request.outputs.write({"csv": partial(forecast.to_csv, found)})
+        found = ask(request.spec, request.memories_bytes, children, progress, typed())
+    outputs = request.outputs
+    outputs.write(
+        {"csv": partial(forecast.to_csv, found), "json": found.to_json, "md": partial(forecast.to_markdown, found)}
+    )
     show = partial(forecast.print_forecasts, found, Console())
-    return finish(show, request.outputs.problems, show_traceback=show_traceback)
+    return finish(show, outputs.problems, outputs.saved, show_traceback=show_traceback)

@@ -122,6 +122,8 @@ FORECAST: Final = (
     *_measuring("allocator", "trial_timeout"),
     _TRUST,
     Option("csv", "FILE", "also write the forecasts as CSV"),
+    Option("json", "FILE", "also write them in full"),
+    Option("md", "FILE", "also write them as Markdown"),
     _OVERWRITE,
     _QUIET,
 )

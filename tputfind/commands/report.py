@@ -14,6 +14,8 @@ from tputfind.commands.console import Given, finish
 from tputfind.commands.outputs import Outputs, Places, check_places, records_read, taken_from
 from tputfind.errors import BadRequest
 from tputfind.record import files
+from tputfind.record.clocks import Methods, Pipeline
+from tputfind.record.forecast import Forecasts
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec, read_spec
 
@@ -33,6 +35,8 @@ class Request(NamedTuple):
 
     records: list[Record]
     """With the latency that the best batch is to be named under."""
+    others: list[Methods | Pipeline | Forecasts]
+    """What ``tputfind clocks`` and ``tputfind forecast`` saved."""
     asked: list[Spec]
     """What they were measured with."""
     outputs: Outputs
@@ -50,16 +54,22 @@ def read_request(records: Sequence[str], places: Places, *, slo: str | None, per
         percentile: of that latency, or None.
 
     Raises:
-        BadRequest: an option is wrong, or a file to write is one of the records.
+        BadRequest: an option is wrong or of no use, or a file to write is one of the records.
         BadRecord: a file is no record.
     """
     if not records:
         raise BadRequest("no record to show", "tputfind report results/resnet50-fp16-nvidia-h200.json")
-    read = [files.load_record(path) for path in records]
+    every = [files.load(path) for path in records]
+    read = [one for one in every if isinstance(one, Record)]
+    others = [one for one in every if not isinstance(one, Record)]
+    named = [name for name in ("csv", "html", "plot") if getattr(places, name) is not None]
+    named += ["slo"] if slo is not None else []
+    if others and not read and named:
+        raise BadRequest(f"--{named[0]} is for records of runs, and none was named", "--md writes what is shown")
     answered = [_with(record, slo, percentile) for record in read]
     ending = Path(places.plot or "").suffix.lower().removeprefix(".")
     asked = [record.spec for record in read]
-    return Request(answered, asked, check_places(places, records_read(records)), ending)
+    return Request(answered, others, asked, check_places(places, records_read(records)), ending)
 
 
 def _with(record: Record, slo: str | None, percentile: str | None) -> Record:
@@ -77,17 +87,39 @@ def _with(record: Record, slo: str | None, percentile: str | None) -> Record:
 
 def do(request: Request, *, show_traceback: bool) -> int:
     """Write, show, and return the exit code."""
-    from tputfind.report import csv, markdown, terminal
+    from tputfind.report import csv
     from tputfind.report.charts import charts, draw
     from tputfind.report.page import page
 
     records, outputs = request.records, request.outputs
     contents: dict[str, Callable[[], bytes]] = {
         "csv": partial(csv.to_csv, records),
-        "md": partial(markdown.to_markdown, records),
+        "md": partial(_to_markdown, request),
         "html": partial(page.to_html, records, request.asked),
         "plot": lambda: draw.image(charts.throughput(records), request.plot),
     }
     outputs.write(contents)
-    show = partial(terminal.print_report, records, Console())
-    return finish(show, outputs.problems, show_traceback=show_traceback)
+    return finish(partial(_show, request), outputs.problems, show_traceback=show_traceback)
+
+
+def _to_markdown(request: Request) -> bytes:
+    from tputfind.report import clocks, forecast, markdown
+
+    of_runs = [markdown.to_markdown(request.records)] if request.records else []
+    of_others = [
+        forecast.to_markdown(one) if isinstance(one, Forecasts) else clocks.to_markdown(one) for one in request.others
+    ]
+    return b"\n".join(of_runs + of_others)
+
+
+def _show(request: Request) -> None:
+    from tputfind.report import clocks, forecast, terminal
+
+    console = Console()
+    if request.records:
+        terminal.print_report(request.records, console)
+    for one in request.others:
+        if isinstance(one, Forecasts):
+            forecast.print_forecasts(one, console)
+        else:
+            clocks.print_clocks(one, console)

@@ -1,20 +1,28 @@
-"""The ways of timing one batch, and a pipeline, side by side: frozen values, and their JSON."""
+"""The ways of timing one batch, and a pipeline, side by side: frozen values, their JSON, and their loader."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from statistics import fmean, median
-from typing import Final, Literal, NamedTuple, Self
+from typing import Annotated, Final, Literal, NamedTuple, Self
 
 import msgspec
+from msgspec import Meta
 
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
+from tputfind.record.types import Amount, Count
+from tputfind.record.untrusted import decoded, indented
 from tputfind.stats import standard_deviation
 
-Way = Literal[
+SCHEMA: Final = 2
+"""Raised when a field is added or changes its meaning."""
+MOST_REPEATS: Final = 10_000
+Repeats = Annotated[int, Meta(ge=1, le=MOST_REPEATS)]
+Dropped = Annotated[int, Meta(ge=0, le=MOST_REPEATS)]
+TimingMethod = Literal[
     "host_clock",
     "host_clock_synchronised",
     "events_waited",
@@ -28,16 +36,16 @@ Condition = Literal["warm", "cold", "pageable", "pinned"]
 """With warm-up and the input resident; without warm-up, in a fresh process, the first call included; warm, with the
 input copied inside the timed region from pageable or from pinned memory of the host."""
 Stage = Literal["first", "work", "second", "whole"]
-StageWay = Literal["synchronised", "events", "untimed"]
+StageMethod = Literal["synchronised", "events", "untimed"]
 
-METHODS: Final[dict[Way, str]] = {
+METHODS: Final[dict[TimingMethod, str]] = {
     "host_clock": "host clock alone",
     "host_clock_synchronised": "host clock, synchronised",
     "events_waited": "events, a wait per batch",
     "events_at_end": "events, read at the end",
     "graph": "CUDA graph replay",
 }
-BOUNDARIES: Final[dict[Way, str]] = {
+BOUNDARIES: Final[dict[TimingMethod, str]] = {
     "submission": "submission",
     "submission_and_device": "submission + device",
     "device_span": "device span",
@@ -48,17 +56,17 @@ CONDITIONS: Final[dict[Condition, str]] = {
     "pageable": "copy from pageable",
     "pinned": "copy from pinned",
 }
-STAGE_WAYS: Final[dict[StageWay, str]] = {
+STAGE_METHODS: Final[dict[StageMethod, str]] = {
     "synchronised": "synchronised",
     "events": "events read afterwards",
     "untimed": "not timed",
 }
 
 
-Loop = tuple[tuple[Way, ...], Condition]
+Loop = tuple[tuple[TimingMethod, ...], Condition]
 """What one loop answers: the ways that it times together, and the condition."""
-HOST_CLOCK: Final[tuple[Way, ...]] = ("host_clock",)
-GRAPH: Final[tuple[Way, ...]] = ("graph",)
+HOST_CLOCK: Final[tuple[TimingMethod, ...]] = ("host_clock",)
+GRAPH: Final[tuple[TimingMethod, ...]] = ("graph",)
 _TURN: Final = 5
 _FEWEST_TURNS: Final = 9
 
@@ -79,10 +87,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     ``std_ms`` is None of a single sample.
     """
 
-    mean_ms: float
-    median_ms: float
-    std_ms: float | None
-    samples_ms: tuple[float, ...]
+    mean_ms: Amount
+    median_ms: Amount
+    std_ms: Amount | None
+    samples_ms: Annotated[tuple[Amount, ...], Meta(min_length=1, max_length=MOST_REPEATS)]
 
     @classmethod
     def of(cls, samples_ms: Sequence[float]) -> Self:
@@ -98,7 +106,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One way of timing under one condition: its figures, or why there are none."""
 
-    way: Way
+    way: TimingMethod
     condition: Condition
     figures: Figures | None = None
     failure: Failure | None = None
@@ -108,30 +116,33 @@ class Methods(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
     """The ways of timing one batch of a model. A cell that is missing does not apply.
 
     ``drop`` of the ``repeats`` timings do not count, but for those without warm-up. ``started`` is ISO 8601, UTC.
+    ``method`` is None in files of schema 1, which did not say it.
     """
 
+    schema: int = 1
+    method: int | None = None
     tputfind: str
     command: str
     started: str
     spec: Spec
     environment: Environment
     input_shape: str
-    batch_size: int
-    repeats: int
-    drop: int
+    batch_size: Count
+    repeats: Repeats
+    drop: Dropped
     cells: tuple[Cell, ...]
     sentences: tuple[str, ...] = ()
 
     def to_json(self) -> bytes:
         """Return all of it as indented JSON, for a file."""
-        return _indented(self)
+        return indented(self)
 
 
 class StageCell(msgspec.Struct, frozen=True, kw_only=True):
     """One stage of a pipeline, or the whole of it, timed in one way. The whole has one sample a turn."""
 
     stage: Stage
-    way: StageWay
+    way: StageMethod
     figures: Figures
 
 
@@ -149,22 +160,33 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=
     ``host_work_ms`` is what the CPU work was asked to take; what it took is among the cells.
     """
 
+    schema: int = 1
+    method: int | None = None
     tputfind: str
     command: str
     started: str
     specs: tuple[Spec, Spec]
     environment: Environment
     input_shapes: tuple[str, str]
-    batch_size: int
-    repeats: int
-    drop: int
-    host_work_ms: float
+    batch_size: Count
+    repeats: Repeats
+    drop: Dropped
+    host_work_ms: Amount
     cells: tuple[StageCell, ...]
     sentences: tuple[str, ...] = ()
 
     def to_json(self) -> bytes:
         """Return all of it as indented JSON, for a file."""
-        return _indented(self)
+        return indented(self)
+
+
+def from_json(data: bytes, name: str) -> Methods | Pipeline:
+    """Return what ``to_json`` wrote; ``name`` says in errors whose bytes they are.
+
+    Raises:
+        BadRecord: the bytes are cut short, edited out of shape, or of a newer schema.
+    """
+    return decoded(data, name, Methods | Pipeline, SCHEMA)  # type: ignore[arg-type]  # a union is no type to mypy
 
 
 def loops(can: Capabilities, *, cold: bool) -> list[Loop]:
@@ -172,7 +194,7 @@ def loops(can: Capabilities, *, cold: bool) -> list[Loop]:
 
     Without events a call returns when its work is done, so that one loop under the host clock answers all there is.
     """
-    together: list[tuple[Way, ...]] = [("host_clock", "host_clock_synchronised", "submission_and_device")]
+    together: list[tuple[TimingMethod, ...]] = [("host_clock", "host_clock_synchronised", "submission_and_device")]
     if can.events:
         together = [*((way,) for way in METHODS if way != "graph"), tuple(BOUNDARIES)]
     if cold:
@@ -185,7 +207,7 @@ def loops(can: Capabilities, *, cold: bool) -> list[Loop]:
     return planned
 
 
-def is_plain(way: Way, condition: Condition) -> bool:
+def is_plain(way: TimingMethod, condition: Condition) -> bool:
     """Return whether it is the model as it is that is timed: neither a graph, nor with copies."""
     return way != "graph" and condition in ("warm", "cold")
 
@@ -222,21 +244,17 @@ def schedule(planned: Sequence[Loop], repeats: int, drop: int) -> list[list[tupl
     return turns
 
 
-def cell_of(cells: Iterable[Cell], way: Way, condition: Condition) -> Cell | None:
+def cell_of(cells: Iterable[Cell], way: TimingMethod, condition: Condition) -> Cell | None:
     """Return the cell of a way and a condition, or None where it does not apply."""
     return next((cell for cell in cells if (cell.way, cell.condition) == (way, condition)), None)
 
 
-def figures_of(cells: Iterable[Cell], way: Way, condition: Condition = "warm") -> Figures | None:
+def figures_of(cells: Iterable[Cell], way: TimingMethod, condition: Condition = "warm") -> Figures | None:
     """Return the figures of a way and a condition, or None where there are none."""
     cell = cell_of(cells, way, condition)
     return None if cell is None else cell.figures
 
 
-def stage_figures(cells: Iterable[StageCell], stage: Stage, way: StageWay) -> Figures | None:
+def stage_figures(cells: Iterable[StageCell], stage: Stage, way: StageMethod) -> Figures | None:
     """Return the figures of a stage timed in one way, or None where it is not."""
     return next((cell.figures for cell in cells if (cell.stage, cell.way) == (stage, way)), None)
-
-
-def _indented(value: msgspec.Struct) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"

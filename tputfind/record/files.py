@@ -15,7 +15,11 @@ from pathlib import Path
 from typing import Final, Self
 
 from tputfind.errors import BadRecord, BadRequest, TputfindError
+from tputfind.record import clocks, forecast
+from tputfind.record.clocks import Methods, Pipeline
+from tputfind.record.forecast import Forecasts
 from tputfind.record.record import Record, from_json
+from tputfind.record.untrusted import command_of
 from tputfind.units import echoed
 
 _MOST_BYTES: Final = 2**26
@@ -113,6 +117,17 @@ def load_record(path: str | Path) -> Record:
         BadRequest: the path is none.
         BadRecord: the file is missing, unreadable, cut short, edited out of shape, or of a newer schema.
     """
+    return from_json(_content(path), str(path))
+
+
+def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts:
+    """Read what a run, ``tputfind clocks`` or ``tputfind forecast`` saved; errors as for ``load_record``."""
+    data = _content(path)
+    loaders = {"clocks": clocks.from_json, "forecast": forecast.from_json}
+    return loaders.get(command_of(data) or "", from_json)(data, str(path))
+
+
+def _content(path: str | Path) -> bytes:
     if not isinstance(path, (str, Path)):
         raise BadRequest(f"path: {echoed(path)} is a {type(path).__name__}, and no str or Path")
     try:
@@ -121,7 +136,7 @@ def load_record(path: str | Path) -> Record:
         raise BadRecord(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:  # of a name that no file can have
         raise BadRecord(f"cannot read {echoed(str(path))}: {error}") from None
-    return from_json(data, str(path))
+    return data
 
 
 def _read(path: Path) -> bytes:

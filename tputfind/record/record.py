@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -14,7 +13,7 @@ from tputfind.record.method import METHOD
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
 from tputfind.record.types import Amount, Bytes, Count, CountFromZero
-from tputfind.record.untrusted import printable_json, wrong_json
+from tputfind.record.untrusted import check_schema, command_of, indented, printable_json, told_as_bad_record
 from tputfind.units import echoed
 
 SCHEMA: Final = 5
@@ -264,7 +263,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> bytes:
         """Return the record as indented JSON, for a file."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+        return indented(self)
 
 
 def check_record(name: str, value: object) -> None:
@@ -274,10 +273,6 @@ def check_record(name: str, value: object) -> None:
             f"{name}: {echoed(value)} is a {type(value).__name__}, and no Record",
             "tputfind.find and tputfind.load_record(path) return records",
         )
-
-
-class _Header(msgspec.Struct):
-    schema: int
 
 
 _TIMINGS_SINCE: Final = 3
@@ -298,29 +293,20 @@ def _with_timings(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "spec": spec, "rows": rows}
 
 
-_OF_CLOCKS: Final = re.compile(rb'\s*\{\s*"kind":\s*"(?:methods|pipeline)"')
-
-
 def from_json(data: bytes, name: str) -> Record:
     """Return the record that ``Record.to_json`` wrote; ``name`` says in errors whose bytes they are.
 
     Raises:
         BadRecord: the bytes are cut short, edited out of shape, or of a newer schema.
     """
-    try:
+    with told_as_bad_record(data, name):
         data = printable_json(data)
-        header = msgspec.json.decode(data, type=_Header)
-        if header.schema > SCHEMA:
-            raise BadRecord(
-                f"{name} has schema {header.schema}, and this version reads up to {SCHEMA}",
-                "it was written by a newer tputfind: pip install --upgrade tputfind",
-            )
-        if header.schema < _TIMINGS_SINCE:
+        if command := command_of(data):
+            raise BadRecord(f"{name} is no record of a run: tputfind {command} wrote it", "tputfind report shows it")
+        if check_schema(data, name, SCHEMA) < _TIMINGS_SINCE:
             data = msgspec.json.encode(_with_timings(msgspec.json.decode(data)))
-        return _checked(msgspec.json.decode(data, type=Record), name)
-    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, KeyError, TypeError, RecursionError) as error:
-        hint = "tputfind clocks wrote it: its tables are in its --md" if _OF_CLOCKS.match(data) else ""
-        raise BadRecord(f"{name} is not a tputfind record: {wrong_json(data, error)}", hint) from None
+        record = msgspec.json.decode(data, type=Record)
+    return _checked(record, name)
 
 
 def _checked(record: Record, name: str) -> Record:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from tputfind.errors import BadRecord
 from tputfind.units import echoed, printable
 
 _SUSPECT: Final = re.compile(rb"\\[^\"\\/]|[\x7f-\xff]")
@@ -89,3 +92,70 @@ def _at(data: bytes, place: str) -> object:
     except (msgspec.MsgspecError, LookupError, TypeError, ValueError, RecursionError):
         return None
     return value
+
+
+def indented(value: msgspec.Struct) -> bytes:
+    """Return a value as indented JSON, for a file."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+class _Header(msgspec.Struct):
+    schema: int
+
+
+class _LaterHeader(msgspec.Struct):
+    """Of files whose first schema did not say so."""
+
+    schema: int = 1
+
+
+_OF_ANOTHER_COMMAND: Final = re.compile(rb'\s*\{\s*"kind":\s*"(methods|pipeline|forecast)"')
+
+
+def command_of(data: bytes) -> str | None:
+    """Return the command, ``clocks`` or ``forecast``, that wrote JSON which is no record of a run; else None."""
+    found = _OF_ANOTHER_COMMAND.match(data)
+    return None if found is None else "forecast" if found[1] == b"forecast" else "clocks"
+
+
+def check_schema(data: bytes, name: str, newest: int) -> int:
+    """Return the schema that JSON says it has.
+
+    Raises:
+        BadRecord: it is newer than what this version reads.
+        msgspec.DecodeError: it is no JSON, or does not say.
+    """
+    header = (
+        msgspec.json.decode(data, type=_LaterHeader) if command_of(data) else msgspec.json.decode(data, type=_Header)
+    )
+    schema = header.schema
+    if schema > newest:
+        raise BadRecord(
+            f"{name} has schema {schema}, and this version reads up to {newest}",
+            "it was written by a newer tputfind: pip install --upgrade tputfind",
+        )
+    return schema
+
+
+_T = TypeVar("_T")
+
+
+def decoded(data: bytes, name: str, kind: type[_T], newest: int) -> _T:
+    """Return JSON that others wrote as a value; ``name`` says in errors whose bytes they are.
+
+    Raises:
+        BadRecord: the bytes are cut short, edited out of shape, or of a newer schema.
+    """
+    with told_as_bad_record(data, name):
+        data = printable_json(data)
+        check_schema(data, name, newest)
+        return msgspec.json.decode(data, type=kind)
+
+
+@contextmanager
+def told_as_bad_record(data: bytes, name: str, hint: str = "") -> Iterator[None]:
+    """Turn what decoding raises into a BadRecord that says what is wrong with the JSON."""
+    try:
+        yield
+    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise BadRecord(f"{name} is not a tputfind record: {wrong_json(data, error)}", hint) from None

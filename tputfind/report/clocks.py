@@ -13,13 +13,13 @@ from tputfind.record.clocks import (
     BOUNDARIES,
     CONDITIONS,
     METHODS,
-    STAGE_WAYS,
+    STAGE_METHODS,
     Cell,
     Figures,
     Methods,
     Pipeline,
     Stage,
-    Way,
+    TimingMethod,
     cell_of,
     figures_of,
     stage_figures,
@@ -107,14 +107,14 @@ def _boundaries(cells: Sequence[Cell], style: box.Box) -> Table:
 
 def _stages(found: Pipeline, style: box.Box) -> Table:
     first, second = (spec.model for spec in found.specs)
-    table = _table(style, ["stage", *STAGE_WAYS.values()])
+    table = _table(style, ["stage", *STAGE_METHODS.values()])
     stages: dict[Stage, str] = {"first": first, "work": "CPU work", "second": second, "whole": "the whole"}
     for stage, name in stages.items():
-        table.add_row(Text(name), *(_figure(stage_figures(found.cells, stage, way)) for way in STAGE_WAYS))
+        table.add_row(Text(name), *(_figure(stage_figures(found.cells, stage, way)) for way in STAGE_METHODS))
     return table
 
 
-def _first_ms(cells: Sequence[Cell], way: Way) -> float | None:
+def _first_ms(cells: Sequence[Cell], way: TimingMethod) -> float | None:
     cold = figures_of(cells, way, "cold")
     return None if cold is None else cold.samples_ms[0]
 

@@ -1,4 +1,4 @@
-"""Forecasts as a table for a terminal, and as CSV; both say of every figure that it is a forecast."""
+"""Forecasts for a terminal, as Markdown and as CSV; each says of every figure that it is a forecast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rich.text import Text
 
 from tputfind.record.forecast import Forecasts
 from tputfind.record.types import LARGEST_BATCH
-from tputfind.report.escaping import spreadsheet_text
+from tputfind.report.escaping import markdown_bytes, spreadsheet_text
+from tputfind.report.markdown import markdown_of
 from tputfind.units import GIB, format_bytes, format_share
 
 _COLUMNS = (
@@ -31,18 +32,38 @@ _ON_FAKE = "90 % of forecasts were this close to an H200's result; what librarie
 
 def print_forecasts(found: Forecasts, console: Console) -> None:
     """Print the table, and what it rests on."""
+    table = _table(found, box.SIMPLE_HEAD)
+    table.title = Text(_title(found))
+    console.print(table)
+    for line in _rests_on(found):
+        console.print(line, highlight=False, markup=False, emoji=False)
+
+
+def to_markdown(found: Forecasts) -> bytes:
+    """Return the table, and what it rests on, as Markdown."""
+    table = markdown_of(_table(found, box.MARKDOWN))
+    return markdown_bytes([f"**{_title(found)}**", "", *table, "", *(f"- {line}" for line in _rests_on(found))])
+
+
+def _title(found: Forecasts) -> str:
     spec = found.spec
-    table = Table(box=box.SIMPLE_HEAD, title=Text(f"{spec.model} {spec.dtype} {spec.layout}: forecast, not measured"))
+    return f"{spec.model} {spec.dtype} {spec.layout}: forecast, not measured"
+
+
+def _table(found: Forecasts, style: box.Box) -> Table:
+    table = Table(box=style)
     for name in ("memory", "largest batch, forecast", "give or take"):
         table.add_column(name, justify="right")
     for card in found.cards:
         error = format_share(card.error) if 0 < card.largest_batch < LARGEST_BATCH else ""
         words = {0: "none fits", LARGEST_BATCH: "no end in sight"}
         table.add_row(format_bytes(card.memory_bytes), words.get(card.largest_batch, str(card.largest_batch)), error)
-    console.print(table)
+    return table
+
+
+def _rests_on(found: Forecasts) -> tuple[str, str]:
     tried = ", ".join(map(str, found.tried))
-    console.print(f"from {_source(found)}, batch {tried}", highlight=False, markup=False, emoji=False)
-    console.print(_ON_FAKE if found.device_name is None else _FROM_TRIALS, highlight=False, markup=False, emoji=False)
+    return f"from {_source(found)}, batch {tried}", _ON_FAKE if found.device_name is None else _FROM_TRIALS
 
 
 def to_csv(found: Forecasts) -> bytes:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final, Literal
 
-Kind = Literal["csv", "record", "clocks", "comparison", "plans", "md", "html", "png", "svg", "pdf"]
+Kind = Literal["csv", "record", "clocks", "forecast", "comparison", "plans", "md", "html", "png", "svg", "pdf"]
 
 PLOT_MAKER: Final = "tputfind"
 """What a plot names as the program that made it."""
@@ -14,6 +14,7 @@ NAMES: Final[dict[Kind, str]] = {
     "csv": "CSV",
     "record": "record",
     "clocks": "JSON of clocks",
+    "forecast": "JSON of forecasts",
     "comparison": "JSON of comparisons",
     "plans": "JSON of plans",
     "md": "Markdown",
@@ -34,7 +35,8 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
         r"model,dtype,layout,memory_gib,largest_batch_forecast,",
     ),
     "record": (r'\{\s*"schema":\s*\d+,\s*"method":\s*\d+,\s*"tputfind":\s*"',),
-    "clocks": (r'\{\s*"kind":\s*"(?:methods|pipeline)",\s*"tputfind":\s*"',),
+    "clocks": (r'\{\s*"kind":\s*"(?:methods|pipeline)",\s*"(?:schema":\s*\d+,\s*"method|tputfind)":',),
+    "forecast": (r'\{\s*"kind":\s*"forecast",\s*"schema":\s*\d+,\s*"method":',),
     "comparison": (
         rf'\[\s*\{{\s*"model":\s*{_TEXT},\s*"recipe":\s*{_TEXT},\s*"device_name":\s*{_TEXT},\s*"old_started":',
     ),
@@ -47,6 +49,7 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
         r"\| *\| *devices *\| *cap *\| *each/s *\| *cost/h *\|",
         rf"{_TITLE}\| *\| *devices *\| *cap *\| *p50 ms *\|",
         rf"{_TITLE}ms an? (?:batch|iteration): mean of \d",
+        rf"{_TITLE}\| *memory *\| *largest batch, forecast *\|",
     ),
     "html": (r"<!DOCTYPE html>(?s:.{0,300})default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-",),
     "png": (rf"\x89PNG\r\n\x1a\n(?s:.{{0,200}})\0\0\0\x{len('Software ' + PLOT_MAKER):02x}tEXtSoftware\0{PLOT_MAKER}",),

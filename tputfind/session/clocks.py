@@ -16,6 +16,7 @@ from tputfind.record.clocks import (
     BOUNDARIES,
     GRAPH,
     METHODS,
+    SCHEMA,
     Asked,
     Cell,
     Condition,
@@ -26,8 +27,8 @@ from tputfind.record.clocks import (
     PipelineTimes,
     Stage,
     StageCell,
-    StageWay,
-    Way,
+    StageMethod,
+    TimingMethod,
     figures_of,
     is_plain,
     loops,
@@ -35,6 +36,7 @@ from tputfind.record.clocks import (
     turn_counts,
 )
 from tputfind.record.environment import Capabilities
+from tputfind.record.method import METHOD
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
 from tputfind.session.inspect import inspect, now
@@ -72,6 +74,8 @@ def _time_methods(asked: Asked, children: Children, progress: Progress, command:
         _check(asked, cold)
         cells += cold
     found = Methods(
+        schema=SCHEMA,
+        method=METHOD,
         tputfind=__version__,
         command=command,
         started=started,
@@ -131,7 +135,7 @@ def _asked_of_one(
     question = TimeMethods(spec, asked.batch_size, asked.repeats, asked.drop, tuple(planned), expected_s)
     turns = schedule(planned, asked.repeats, asked.drop)
     share = _Share(progress, "every way in turn", sum(len(ways) for turn in turns for (ways, _), _ in turn))
-    told: dict[tuple[Way, Condition], list[Cell]] = {}
+    told: dict[tuple[TimingMethod, Condition], list[Cell]] = {}
     failure: Failure | None = None
     own = False
     try:
@@ -154,7 +158,7 @@ def _asked_of_one(
     return cells, worked and others and not own
 
 
-def _joined(asked: Asked, way: Way, condition: Condition, turns: Sequence[Cell], otherwise: Failure) -> Cell:
+def _joined(asked: Asked, way: TimingMethod, condition: Condition, turns: Sequence[Cell], otherwise: Failure) -> Cell:
     """Return the turns of a way as one cell, without what does not count; one that was cut short has failed."""
     failure = next((cell.failure for cell in turns if cell.failure is not None), None)
     samples_ms = [ms for cell in turns if cell.figures is not None for ms in cell.figures.samples_ms]
@@ -210,6 +214,8 @@ def _time_pipeline(asked: Asked, children: Children, progress: Progress, command
         failed = msgspec.structs.replace(first, model=times.failed_model)
         raise no_answer(failed, asked.batch_size, times.failure, smallest=False)
     found = Pipeline(
+        schema=SCHEMA,
+        method=METHOD,
         tputfind=__version__,
         command=command,
         started=started,
@@ -231,7 +237,7 @@ def _pipeline_times(asked: Asked, children: Children, progress: Progress) -> Pip
     question = TimePipeline((first, second), asked.batch_size, asked.repeats, asked.drop, asked.host_work_ms)
     turns = len(turn_counts(asked.repeats - asked.drop))
     share = _Share(progress, "timing the pipeline, every way in turn", turns)
-    found: dict[tuple[Stage, StageWay], list[float]] = {}
+    found: dict[tuple[Stage, StageMethod], list[float]] = {}
     failure, done = of_misuse(), 0
     try:
         with closing(children.ask(question, PipelineTimes, _timeout_s(first))) as answers:
@@ -254,7 +260,7 @@ def _pipeline_times(asked: Asked, children: Children, progress: Progress) -> Pip
     )
 
 
-def _named(ways: Sequence[Way]) -> str:
+def _named(ways: Sequence[TimingMethod]) -> str:
     return (METHODS | BOUNDARIES)[ways[0]]
 
 

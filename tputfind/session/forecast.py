@@ -11,6 +11,7 @@ from tputfind.processes.children import Children
 from tputfind.processes.messages import TraceOnFake
 from tputfind.record.files import RecordFile
 from tputfind.record.forecast import CardForecast, Forecasts
+from tputfind.record.method import METHOD
 from tputfind.record.record import Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
@@ -25,11 +26,12 @@ from tputfind.search.forecast import (
 )
 from tputfind.search.replay import Forecast, Memory, ratio
 from tputfind.session.catalogue import check_torchvision
-from tputfind.session.inspect import inspect, new_record
+from tputfind.session.inspect import inspect, new_record, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
 from tputfind.session.session import Session
 from tputfind.session.trials import FIRST_TIMEOUT_S, TrialRunner
+from tputfind.version import __version__
 
 _FIRST_BATCHES: Final = FIRST_BATCH, 7, 1
 _NEAR: Final = 1.1
@@ -41,11 +43,11 @@ _ERRORS: Final = ((_NEAR, 0.03), (2.0, 0.1), (math.inf, 0.2))
 _ERROR_ON_FAKE: Final = 0.2
 
 
-def measure(spec: Spec, memories: Sequence[int], children: Children, progress: Progress) -> Forecasts:
+def measure(spec: Spec, memories: Sequence[int], children: Children, progress: Progress, command: str) -> Forecasts:
     """Forecast the largest batch for devices with so many bytes of memory, from trials on the one that is here.
 
     A first trial is small. For each memory there are up to two more, near its forecast, where this device has the
-    memory for them.
+    memory for them. ``command`` is kept: how this was asked for.
 
     Raises:
         TputfindError: the device or the model does not allow it.
@@ -57,15 +59,24 @@ def measure(spec: Spec, memories: Sequence[int], children: Children, progress: P
             "forecasts are made from what a CUDA device's memory allocator was asked for, and there is none here",
             "--on-fake makes coarser ones without a device",
         )
-    record = new_record(spec, inspection, "tputfind forecast")
+    record = new_record(spec, inspection, command)
     session = Session(record, TrialRunner(children, spec, environment), RecordFile(None, ""), progress)
     _take_first_trial(session)
     cards = tuple(_forecast(session, memory_bytes) for memory_bytes in memories)
     tried = tuple(sorted({trial.batch_size for trial in session.record.trials}))
-    return Forecasts(spec, environment.device_name, tried, cards)
+    return Forecasts(
+        method=METHOD,
+        tputfind=__version__,
+        command=command,
+        started=record.started,
+        spec=spec,
+        device_name=environment.device_name,
+        tried=tried,
+        cards=cards,
+    )
 
 
-def on_fake(spec: Spec, memories: Sequence[int], children: Children, progress: Progress) -> Forecasts:
+def on_fake(spec: Spec, memories: Sequence[int], children: Children, progress: Progress, command: str) -> Forecasts:
     """Forecast as ``measure`` does, without a device: from what the model would ask for, workspaces not included.
 
     Raises:
@@ -73,6 +84,7 @@ def on_fake(spec: Spec, memories: Sequence[int], children: Children, progress: P
     """
     if spec.source == "torchvision":
         check_torchvision(children)
+    started = now()
     progress.doing("running it on fake tensors", None)
     trace = children.ask_one(TraceOnFake(spec, FIRST_BATCH), Trace, FIRST_TIMEOUT_S)
 
@@ -81,9 +93,19 @@ def on_fake(spec: Spec, memories: Sequence[int], children: Children, progress: P
         fits = Forecast([trace], memory).fits
         found = edge_where(fits, granularity=1, max_batch=LARGEST_BATCH)
         around = non_monotonic_where(fits, found, granularity=1, max_batch=LARGEST_BATCH)
-        return CardForecast(memory_bytes, found, max(_ERROR_ON_FAKE, _spread(found, around)))
+        error = max(_ERROR_ON_FAKE, _spread(found, around))
+        return CardForecast(memory_bytes=memory_bytes, largest_batch=found, error=error)
 
-    return Forecasts(spec, None, (FIRST_BATCH,), tuple(map(card, memories)))
+    return Forecasts(
+        method=METHOD,
+        tputfind=__version__,
+        command=command,
+        started=started,
+        spec=spec,
+        device_name=None,
+        tried=(FIRST_BATCH,),
+        cards=tuple(map(card, memories)),
+    )
 
 
 def _take_first_trial(session: Session) -> None:
@@ -111,9 +133,9 @@ def _forecast(session: Session, memory_bytes: int) -> CardForecast:
     found = _edge(session, memory_bytes) or 0
     distance = _distance(session.record.trials, found)
     error = next(error for factor, error in _ERRORS if distance <= factor)
-    return CardForecast(
-        memory_bytes, found, max(error, _spread(found, expected_non_monotonic(session.known(memory_bytes), found)))
-    )
+    around = expected_non_monotonic(session.known(memory_bytes), found)
+    error = max(error, _spread(found, around))
+    return CardForecast(memory_bytes=memory_bytes, largest_batch=found, error=error)
 
 
 def _edge(session: Session, memory_bytes: int | None) -> int | None:

@@ -236,6 +236,15 @@ class StageTimer:
             last_ns = max((stage.last_ns for stage in stages), default=0)
             return tuple(stage.line(max(last_ns, self._marks.done_ns()) - first_ns) for stage in stages)
 
+    def samples_ms(self, name: str) -> list[float]:
+        """Return the device's spans of a stage that are known so far, without waiting; none of a stage not seen.
+
+        They are in the order of their ends, and a random choice where there are more than RESERVOIR.
+        """
+        self._marks.collect()
+        with self._marks.lock:
+            return list(self._stages[name].spans.chosen) if name in self._stages else []
+
     def table(self) -> pd.DataFrame:
         """Wait for the device, and return ``StageTime`` as a table: one line per stage, in order of first use."""
         import pandas as pd  # here, because importing the timer must stay light

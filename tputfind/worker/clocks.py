@@ -10,14 +10,16 @@ from typing import Final
 
 from tputfind.errors import TputfindError
 from tputfind.processes.messages import TimeMethods
-from tputfind.record.clocks import GRAPH, Cell, Condition, Figures, Loop, Way, is_plain, schedule
+from tputfind.record.clocks import GRAPH, Cell, Condition, Figures, Loop, TimingMethod, is_plain, schedule
+from tputfind.record.spec import Spec
 from tputfind.worker.devices import failure_of, open_device
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.modes.cudagraph import captured
+from tputfind.worker.timing import back_to_back, one_at_a_time, warm_up
 from tputfind.worker.workload import Batch, Workload, inference
 
-LEAST_WARM_UP_S: Final = 0.3
-"""Warm-up takes at least this long, so that the clocks of an idle device are up before the first loop."""
+_WINDOW_S: Final = 0.6
+"""For which warm-up settles: it takes half as long at the least, so that an idle device clocks up."""
 _LEAD_IN: Final = 1
 """Batches before each turn that are not timed."""
 Step = Callable[[], object]
@@ -31,7 +33,7 @@ def time_methods(asked: TimeMethods, announce: Callable[[float], None]) -> Itera
     A failure of copies is just that loop's, where the process can go on; any other is the last cell.
     """
     device = open_device(asked.spec.device)
-    bench = _Bench(asked, device, announce)
+    timed = _Timed(asked, device, announce)
     failed: set[Loop] = set()
     for turn in schedule(asked.loops, asked.repeats, asked.drop):
         for loop, count in turn:
@@ -39,7 +41,7 @@ def time_methods(asked: TimeMethods, announce: Callable[[float], None]) -> Itera
                 continue
             ways, condition = loop
             try:
-                samples = bench.timed(ways, condition, count)
+                samples = timed.run(ways, condition, count)
             except TputfindError:
                 raise
             except BaseException as error:  # a model can raise anything, sys.exit too
@@ -53,20 +55,13 @@ def time_methods(asked: TimeMethods, announce: Callable[[float], None]) -> Itera
                     yield Cell(way=way, condition=condition, figures=Figures.of(of_way))
 
 
-def warm_up(device: Device, step: Step, steps: int, announce: Callable[[float], None]) -> float:
-    """Take untimed steps, so many and for so long as it takes; return about how many seconds one takes."""
-    taken_s: list[float] = []
-    while len(taken_s) < steps or sum(taken_s) < LEAST_WARM_UP_S:
-        start_ns = perf_counter_ns()
-        step()
-        device.synchronize()
-        taken_s.append((perf_counter_ns() - start_ns) / 1e9)
-        if len(taken_s) == 1:
-            announce(steps * taken_s[0])
-    return min(taken_s)
+def warmed_s(device: Device, step: Step, spec: Spec, announce: Callable[[float], None]) -> float:
+    """Warm a step up, and return about how many seconds it takes."""
+    warmed = warm_up(device, step, announce, steps=spec.warmup, window_s=_WINDOW_S, max_seconds=spec.max_seconds)
+    return warmed.fastest_ms / 1000
 
 
-class _Bench:
+class _Timed:
     """The batch of one question on its device. What it takes is made when it is first needed."""
 
     def __init__(self, asked: TimeMethods, device: Device, announce: Callable[[float], None]) -> None:
@@ -75,7 +70,7 @@ class _Bench:
         self._announce = announce
         self._warm: dict[tuple[bool, Condition], tuple[Step, float]] = {}
 
-    def timed(self, ways: Sequence[Way], condition: Condition, count: int) -> Samples:
+    def run(self, ways: Sequence[TimingMethod], condition: Condition, count: int) -> Samples:
         """Run one loop of so many timings. Warm-up and a batch lead in, unless the condition is that there is none."""
         loop = _LOOPS[ways[0]]
         batch = self._batch  # made outside of inference mode, as a user would
@@ -111,8 +106,7 @@ class _Bench:
             step: Step = self._replay if graph else self._batch
             if condition != "warm":
                 step = _after(self._batch.feed_from_host(pinned=condition == "pinned"), step)
-            seconds = warm_up(self._device, step, self._asked.spec.warmup, self._announce)
-            self._warm[graph, condition] = step, seconds
+            self._warm[graph, condition] = step, warmed_s(self._device, step, self._asked.spec, self._announce)
         return self._warm[graph, condition]
 
 
@@ -144,16 +138,9 @@ def _host_clock(device: Device, step: Step, repeats: int, lead_in: int) -> Sampl
 
 
 def _host_clock_synchronised(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
-    """The host clock from the call to the synchronised output."""
+    """The host clock from the call to the synchronised output: the latency of a row."""
     _lead_in(device, step, lead_in)
-    spans_ms: list[float] = []
-    for _ in range(repeats):
-        start_ns = perf_counter_ns()
-        output = step()
-        device.synchronize()
-        spans_ms.append((perf_counter_ns() - start_ns) / 1e6)
-    del output
-    return [spans_ms]
+    return [one_at_a_time(device, step, repeats).synchronised_ms]
 
 
 def _events_waited(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
@@ -171,43 +158,23 @@ def _events_waited(device: Device, step: Step, repeats: int, lead_in: int) -> Sa
 
 
 def _events_at_end(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
-    """Marks between batches that are submitted back to back; the host never waits in between, nor after what leads in:
-    the first mark is not to fall onto an idle device.
+    """Marks between batches that are submitted back to back, read at the end: the throughput of a row.
+
+    The host waits for nothing after what leads in: the first mark is not to fall onto an idle device.
     """
-    watch = device.stopwatch(repeats + 1)
-    for _ in range(lead_in):
-        output = step()
-    watch.mark()
-    for _ in range(repeats):
-        output = step()
-        watch.mark()
-    spans_ms = watch.spans_ms()
-    del output
-    return [spans_ms]
+    return [back_to_back(step, device.stopwatch(repeats + 1), repeats, lead_in)]
 
 
 def _boundaries(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
     """Three boundaries of the same batches, each sent to an idle device: submission, synchronised output, device."""
     watches = [device.stopwatch(2) for _ in range(repeats)]
     _lead_in(device, step, lead_in)
-    submission_ms: list[float] = []
-    synchronised_ms: list[float] = []
-    device_ms: list[float] = []
-    for watch in watches:
-        watch.mark()
-        start_ns = perf_counter_ns()
-        output = step()
-        submitted_ns = perf_counter_ns()
-        watch.mark()
-        device.synchronize()
-        synchronised_ms.append((perf_counter_ns() - start_ns) / 1e6)
-        submission_ms.append((submitted_ns - start_ns) / 1e6)
-        device_ms += watch.spans_ms()
-    del output
-    return submission_ms, synchronised_ms, device_ms
+    singles = one_at_a_time(device, step, repeats, stopwatches=watches)
+    device_ms = [span_ms for watch in watches for span_ms in watch.spans_ms()]
+    return singles.submission_ms, singles.synchronised_ms, device_ms
 
 
-_LOOPS: Final[Mapping[Way, Callable[[Device, Step, int, int], Samples]]] = {
+_LOOPS: Final[Mapping[TimingMethod, Callable[[Device, Step, int, int], Samples]]] = {
     "host_clock": _host_clock,
     "host_clock_synchronised": _host_clock_synchronised,
     "events_waited": _events_waited,

@@ -9,9 +9,10 @@ from typing import Final, NamedTuple
 
 from tputfind.errors import TputfindError
 from tputfind.processes.messages import TimePipeline
-from tputfind.record.clocks import Figures, PipelineTimes, Stage, StageCell, StageWay, turn_counts
+from tputfind.record.clocks import Figures, PipelineTimes, Stage, StageCell, StageMethod, turn_counts
 from tputfind.record.spec import Spec
-from tputfind.worker.clocks import Step, warm_up
+from tputfind.stages.timer import StageTimer
+from tputfind.worker.clocks import Step, warmed_s
 from tputfind.worker.devices import failure_of, open_device
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.workload import Workload, inference
@@ -87,7 +88,7 @@ def _resident(spec: Spec, device: Device, batch_size: int, announce: Callable[[f
     with inference():
         batch = workload.batch(batch_size)
         workload.check_samples(batch)
-        return batch, warm_up(device, batch, spec.warmup, announce)
+        return batch, warmed_s(device, batch, spec, announce)
 
 
 def _in_turn(
@@ -118,7 +119,7 @@ def _in_turn(
         yield tuple(cells)
 
 
-def _timed(pipeline: _Pipeline, way: StageWay, iterations: int) -> dict[Stage, list[float]]:
+def _timed(pipeline: _Pipeline, way: StageMethod, iterations: int) -> dict[Stage, list[float]]:
     """Run a loop, and return the samples of its stages and one of the whole, in ms an iteration.
 
     The whole lies between two marks in the device's own order of work, of which the first stands behind an iteration
@@ -159,27 +160,26 @@ def _synchronised(pipeline: _Pipeline, iterations: int) -> _Loop:
 
 
 def _with_events(pipeline: _Pipeline, iterations: int) -> _Loop:
-    """Mark where the models begin and end in the device's own order of work, and read the marks after the loop."""
+    """Time the stages with StageTimer, as a user would: nothing waits, and its marks are read after the loop."""
     device, first, work, second = pipeline
-    watch = device.stopwatch(4 * iterations)
+    timer = StageTimer(device.torch_device)
     work_ms: list[float] = []
 
     def run() -> None:
         for _ in range(iterations):
-            watch.mark()
-            one = first()
-            watch.mark()
-            start_ns = perf_counter_ns()
-            work()
-            work_ms.append((perf_counter_ns() - start_ns) / 1e6)
-            watch.mark()
-            two = second()
-            watch.mark()
+            with timer.stage("first"):
+                one = first()
+            with timer.stage("work", device=False):
+                start_ns = perf_counter_ns()
+                work()
+                work_ms.append((perf_counter_ns() - start_ns) / 1e6)
+            with timer.stage("second"):
+                two = second()
         del one, two
 
     def samples_ms() -> dict[Stage, list[float]]:
-        spans_ms = watch.spans_ms()
-        return {"first": spans_ms[::4], "work": work_ms, "second": spans_ms[2::4]}
+        timer.finish()
+        return {"first": timer.samples_ms("first"), "work": work_ms, "second": timer.samples_ms("second")}
 
     return _Loop(run, samples_ms)
 
@@ -198,7 +198,7 @@ def _untimed(pipeline: _Pipeline, iterations: int) -> _Loop:
     return _Loop(run, dict)
 
 
-_LOOPS: Final[dict[StageWay, Callable[[_Pipeline, int], _Loop]]] = {
+_LOOPS: Final[dict[StageMethod, Callable[[_Pipeline, int], _Loop]]] = {
     "synchronised": _synchronised,
     "events": _with_events,
     "untimed": _untimed,

@@ -1,4 +1,4 @@
-"""Warm-up to a steady state, and the two windows of a row, in one process."""
+"""The timing loops: warm-up to a steady state, batches back to back, and batches one at a time."""
 
 from __future__ import annotations
 
@@ -131,52 +131,67 @@ def time_windows(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan, l
     """
     gc.collect()
     gc.freeze()  # collections during the windows then look at what the steps make, not at all of torch
-    warm_up = _warm_up(device, work.step, plan, listener.busy)
-    batches = _batches_of(plan, warm_up)
+    warmed = warm_up(
+        device,
+        work.step,
+        listener.busy,
+        steps=plan.warmup,
+        window_s=plan.min_seconds,
+        max_seconds=plan.max_seconds,
+    )
+    batches = _batches_of(plan, warmed)
     listener.window(begins=True)
-    listener.busy(batches * warm_up.step_ms / 1000)
-    device_ms = _throughput_window(work, stopwatch, batches)
+    listener.busy(batches * warmed.step_ms / 1000)
+    device_ms = back_to_back(work.step, stopwatch, batches, work.lead_in)
     listener.window(begins=False)
     left_s = plan.max_seconds - sum(device_ms) / 1000
-    step_s = warm_up.step_ms / 1000
+    step_s = warmed.step_ms / 1000
     listener.busy(min(plan.latency_batches * step_s, max(left_s, plan.least_batches * step_s)))
-    latency_ms, enqueue_ms = _latency_window(device, work.single, plan, left_s)
-    return Windows(warm_up, device_ms, latency_ms, enqueue_ms)
+    singles = one_at_a_time(device, work.single, plan.latency_batches, least=plan.least_batches, seconds=left_s)
+    return Windows(warmed, device_ms, singles.synchronised_ms, singles.submission_ms)
 
 
-def _batches_of(plan: Plan, warm_up: WarmUp) -> int:
+def _batches_of(plan: Plan, warmed: WarmUp) -> int:
     """Return how many batches the throughput window takes: it is not for length's sake that the latency window goes
     short. It is to be long enough even if nothing disturbs it.
     """
-    step_s = warm_up.step_ms / 1000
+    step_s = warmed.step_ms / 1000
     long_s = min(plan.min_seconds, plan.max_seconds - plan.latency_batches * step_s)
-    wanted = max(plan.batches, min(MOST_MARKED, math.ceil(long_s / (warm_up.fastest_ms / 1000))))
+    wanted = max(plan.batches, min(MOST_MARKED, math.ceil(long_s / (warmed.fastest_ms / 1000))))
     return min(wanted, max(plan.least_batches, int(plan.max_seconds / step_s)))
 
 
-def _warm_up(device: Device, step: Callable[[], object], plan: Plan, announce: Announce) -> WarmUp:
-    """Take untimed steps until batch times have settled: at least the plan's steps, within its bounds of time.
+def warm_up(
+    device: Device,
+    step: Callable[[], object],
+    announce: Announce,
+    *,
+    steps: int,
+    window_s: float,
+    max_seconds: float,
+) -> WarmUp:
+    """Take untimed steps until batch times have settled: at least so many, for 0.5 to 4 times ``window_s``.
 
     The bounds are for what follows the first step, which loads and chooses kernels. Steps that by themselves take
-    longer than the row may are cut short too, but not under two: the second is the first that says how long one takes.
+    longer than ``max_seconds`` are cut short, but not under two: the second is the first that says how long one takes.
     """
-    least_s, most_s = (min(share * plan.min_seconds, plan.max_seconds) for share in _WARMUP_OF_WINDOW)
+    least_s, most_s = (min(share * window_s, max_seconds) for share in _WARMUP_OF_WINDOW)
     first_ms = _steps_ms(device, lambda: device.first_step(step), 1)
-    announce(max(most_s, min(plan.max_seconds, plan.warmup * first_ms / 1000)))
+    announce(max(most_s, min(max_seconds, steps * first_ms / 1000)))
     begin_ns = perf_counter_ns()
     taken, chunk, spans_ms = 1, 1, list[float]()
     while True:
         spans_ms.append(_steps_ms(device, step, chunk))
         taken += chunk
         seconds = (perf_counter_ns() - begin_ns) / 1e9
-        steady = _settled(spans_ms, seconds, plan.min_seconds)
-        enough = (taken >= plan.warmup and seconds >= least_s) or seconds >= plan.max_seconds
+        steady = _settled(spans_ms, seconds, window_s)
+        enough = (taken >= steps and seconds >= least_s) or seconds >= max_seconds
         if enough and (steady or seconds >= most_s):
             fastest_ms = min(spans_ms[-max(1, len(spans_ms) // 3) :])
             return WarmUp(taken, first_ms / 1000 + seconds, first_ms, median(spans_ms[-3:]), fastest_ms, steady)
         chunk = max(1, min(int(_CHUNK_MS / spans_ms[-1]), 2 * chunk))
-        if taken < plan.warmup and seconds >= least_s:  # it is only steps that are lacking
-            chunk = min(chunk, plan.warmup - taken)
+        if taken < steps and seconds >= least_s:  # it is only steps that are lacking
+            chunk = min(chunk, steps - taken)
 
 
 def _steps_ms(device: Device, step: Callable[[], object], count: int) -> float:
@@ -208,44 +223,70 @@ def _settled(spans_ms: Sequence[float], seconds: float, window_s: float) -> bool
     return seconds >= window_s and change <= min(scatter, _MOST_SCATTER)
 
 
-def _throughput_window(work: Work, stopwatch: Stopwatch, batches: int) -> list[float]:
-    """Submit batches back to back and return the span of each between marks in the device's own order of work.
+def back_to_back(step: Callable[[], object], stopwatch: Stopwatch, batches: int, lead_in: int) -> list[float]:
+    """Submit batches back to back and return the span of each, in ms, between marks in the device's own order of work.
 
     The host never waits in between. Steps lead in, so that the first mark falls into steady running and not onto an
     idle device that waits for its first kernel.
     """
     output: object = None
-    for _ in range(work.lead_in):
-        output = work.step()
+    for _ in range(lead_in):
+        output = step()
     stopwatch.mark()
     for _ in range(batches):
-        output = work.step()
+        output = step()
         stopwatch.mark()
     spans_ms = stopwatch.spans_ms()
     del output
     return spans_ms
 
 
-def _latency_window(
-    device: Device, single: Callable[[], object], plan: Plan, max_seconds: float
-) -> tuple[list[float], list[float]]:
-    """Send single batches to the idle device; return the time to synchronised output and to the call's return.
+class Singles(NamedTuple):
+    """Batches one at a time, in ms each: to the return of the call, and to the synchronised output.
 
-    The time to the return is the host's own work: in the throughput window it would also hold the waiting for room in
-    the launch queue.
+    The time to the return is the host's own work: back to back it would also hold the waiting for room in the launch
+    queue.
     """
-    latency_ms: list[float] = []
-    enqueue_ms: list[float] = []
-    deadline_ns = perf_counter_ns() + max_seconds * 1e9
+
+    submission_ms: list[float]
+    synchronised_ms: list[float]
+
+
+def one_at_a_time(
+    device: Device,
+    single: Callable[[], object],
+    batches: int,
+    *,
+    least: int = 0,
+    seconds: float = math.inf,
+    stopwatches: Sequence[Stopwatch] = (),
+) -> Singles:
+    """Send single batches to the idle device.
+
+    Args:
+        device: idle when this is called.
+        single: runs one batch.
+        batches: at the most.
+        least: so many are taken however long they take.
+        seconds: the others are taken within this.
+        stopwatches: one a batch, each of which marks the begin and the end of its batch; none, to mark nothing.
+    """
+    submission_ms: list[float] = []
+    synchronised_ms: list[float] = []
+    deadline_ns = perf_counter_ns() + seconds * 1e9
     output: object = None
-    for count in range(plan.latency_batches):
-        if count >= plan.least_batches and perf_counter_ns() > deadline_ns:
+    for count in range(batches):
+        if count >= least and perf_counter_ns() > deadline_ns:
             break
+        if stopwatches:
+            stopwatches[count].mark()
         start_ns = perf_counter_ns()
         output = single()
         submitted_ns = perf_counter_ns()
+        if stopwatches:
+            stopwatches[count].mark()
         device.synchronize()
-        latency_ms.append((perf_counter_ns() - start_ns) / 1e6)
-        enqueue_ms.append((submitted_ns - start_ns) / 1e6)
+        synchronised_ms.append((perf_counter_ns() - start_ns) / 1e6)
+        submission_ms.append((submitted_ns - start_ns) / 1e6)
     del output
-    return latency_ms, enqueue_ms
+    return Singles(submission_ms, synchronised_ms)

@@ -17,7 +17,7 @@ from support.records import example
 from tputfind.analysis.compare import compare
 from tputfind.commands.outputs import Places, Source, check_places, sources_of, table_of
 from tputfind.errors import BadRequest, TputfindError
-from tputfind.record.forecast import Forecasts
+from tputfind.record.forecast import CardForecast, Forecasts
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report import compare as compared
 from tputfind.report import csv, forecast, markdown, size
@@ -37,10 +37,22 @@ def comparisons():
     return [compare(example(), example(), force=True)]
 
 
+FORECASTS = Forecasts(
+    method=3,
+    tputfind="0.1.0",
+    command="tputfind forecast resnet50",
+    started="2026-11-20T12:00:00+00:00",
+    spec=Spec(model="resnet50"),
+    device_name=None,
+    tried=(8,),
+    cards=(CardForecast(memory_bytes=2**34, largest_batch=100, error=0.2),),
+)
 REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
     "table": ("csv", lambda: csv.to_csv([example()])),
     "plans_csv": ("csv", lambda: size.to_csv(sized(1))),
-    "forecast": ("csv", lambda: forecast.to_csv(Forecasts(Spec(model="resnet50"), None, (8,), ()))),
+    "forecast": ("csv", lambda: forecast.to_csv(FORECASTS)),
+    "forecast_md": ("md", lambda: forecast.to_markdown(FORECASTS)),
+    "forecast_json": ("forecast", FORECASTS.to_json),
     "record": ("record", lambda: example().to_json()),
     "old_record": ("record", (GOLDEN / "schema-1.json").read_bytes),
     "clocks": ("clocks", (RESULTS / "clocks-mobilenet_v3_large-fp32-nvidia-h200.json").read_bytes),

@@ -416,8 +416,7 @@ def test_what_clocks_wrote_is_said_to_be_that():
     with pytest.raises(BadRecord) as refused:
         tputfind.load_record(ROOT / "results" / "clocks-resnet50-fp16-batch-1-nvidia-h200.json")
 
-    assert "it has no field schema" in refused.value.message
-    assert "tputfind clocks wrote it" in refused.value.hint
+    assert "is no record of a run: tputfind clocks wrote it" in refused.value.message
 
 
 def test_an_honest_record_is_read_as_it_was_written():

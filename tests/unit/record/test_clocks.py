@@ -1,0 +1,90 @@
+"""What `tputfind clocks` and `tputfind forecast` save comes back as it was, or is refused in one line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.folders import RESULTS
+
+from tputfind.errors import BadRecord
+from tputfind.record import files
+from tputfind.record.clocks import Methods, Pipeline
+from tputfind.record.forecast import CardForecast, Forecasts
+from tputfind.record.record import Record
+from tputfind.record.spec import Spec
+
+METHODS = RESULTS / "clocks-mobilenet_v3_large-fp32-nvidia-h200.json"
+PIPELINE = RESULTS / "clocks-mobilenet_v3_large-resnet50-fp32-nvidia-h200.json"
+FORECASTS = Forecasts(
+    method=3,
+    tputfind="0.1.0",
+    command="tputfind forecast resnet50 --memory 16GiB",
+    started="2026-11-20T12:00:00+00:00",
+    spec=Spec(model="resnet50"),
+    device_name="NVIDIA Example",
+    tried=(1, 8),
+    cards=(CardForecast(memory_bytes=2**34, largest_batch=100, error=0.03),),
+)
+
+
+def edited(tmp_path, source, **fields):
+    """The path of a copy with other fields; a dotted name would be one deeper, of the first cell."""
+    held = json.loads(source.read_bytes() if source is not None else FORECASTS.to_json())
+    for name, value in fields.items():
+        if name in held or name == "schema":
+            held[name] = value
+        else:
+            held["cells"][0]["figures"][name] = value
+    path = tmp_path / "edited.json"
+    path.write_text(json.dumps(held))
+    return path
+
+
+@pytest.mark.parametrize(("path", "kind"), [(METHODS, Methods), (PIPELINE, Pipeline)])
+def test_a_file_of_clocks_comes_back_as_it_was_and_one_of_schema_1_does_not_say_its_method(path, kind, tmp_path):
+    found = files.load(path)
+
+    assert isinstance(found, kind)
+    assert (found.schema, found.method) == (1, None)
+    (tmp_path / "again.json").write_bytes(found.to_json())
+    assert files.load(tmp_path / "again.json") == found
+
+
+def test_forecasts_come_back_as_they_were(tmp_path):
+    (tmp_path / "forecast.json").write_bytes(FORECASTS.to_json())
+
+    assert files.load(tmp_path / "forecast.json") == FORECASTS
+
+
+def test_a_record_of_a_run_is_loaded_as_one():
+    assert isinstance(files.load(RESULTS / "resnet50-fp16-nvidia-h200.json"), Record)
+
+
+@pytest.mark.parametrize(
+    ("source", "fields", "told"),
+    [
+        (METHODS, {"samples_ms": []}, "samples_ms"),
+        (METHODS, {"mean_ms": -1}, "mean_ms"),
+        (METHODS, {"repeats": 10**15}, "repeats"),
+        (METHODS, {"drop": -1}, "drop"),
+        (METHODS, {"batch_size": 0}, "batch_size"),
+        (METHODS, {"schema": 99}, "has schema 99, and this version reads up to 2"),
+        (PIPELINE, {"host_work_ms": "long"}, "host_work_ms"),
+        (None, {"cards": [{"memory_bytes": 1, "largest_batch": -1, "error": 0}]}, "largest_batch"),
+        (None, {"schema": 99}, "has schema 99, and this version reads up to 1"),
+        (None, {"tried": "all"}, "tried"),
+    ],
+)
+def test_a_file_that_was_edited_out_of_shape_is_refused_in_one_line(tmp_path, source, fields, told):
+    with pytest.raises(BadRecord, match=told) as refused:
+        files.load(edited(tmp_path, source, **fields))
+
+    assert "\n" not in str(refused.value)
+
+
+def test_a_run_is_not_gone_on_with_from_a_file_of_clocks():
+    with pytest.raises(BadRecord) as refused:
+        files.load_record(METHODS)
+
+    assert refused.value.hint == "tputfind report shows it"
