@@ -51,7 +51,11 @@ def main() -> None:
     options = asked.parse_args()
     limits, searches = options.limits.split(","), options.searches.split(",")
     held = options.csv and Path(options.csv).exists()
-    lines: list[dict[str, object]] = pd.read_csv(options.csv).to_dict("records") if held else []
+    lines: list[dict[str, object]] = []
+    if held:
+        lines += [
+            {str(name): value for name, value in line.items()} for line in pd.read_csv(options.csv).to_dict("records")
+        ]
     with Children() as children:
         for named in itertools.product(
             *(value.split(",") for value in (options.models, options.dtypes, options.layouts))
@@ -92,7 +96,7 @@ def add_forecasts(children: Children, spec: Spec, edges: dict[int, int], lines: 
     if not edges:
         return
     start = perf_counter()
-    found = forecast.measure(spec, sorted(edges), children, Silent())
+    found = forecast.measure(spec, sorted(edges), children, Silent(), "benchmarks/search.py")
     print(spec.model, spec.dtype, spec.layout, found.cards, found.tried, f"{perf_counter() - start:.1f} s", flush=True)
     for card in found.cards:
         for line in lines:
@@ -122,7 +126,7 @@ def searched(children: Children, model: str, given: dict[str, str | None]) -> tu
 def compared(search: str, edge: Edge, record: Record) -> dict[str, object]:
     """Return what a line of the table says of one search."""
     seconds = {trial.batch_size: trial.seconds for trial in record.trials}
-    found = {
+    found: dict[str, object] = {
         f"{search}_edge": edge.largest_batch,
         f"{search}_trials": len(record.trials),
         f"{search}_s": sum(seconds.values()),
@@ -135,7 +139,7 @@ def around(session: Session, edge: Edge) -> dict[str, object]:
     """Return which smaller batch is forecast to fail, and which larger one to fit, and whether they do."""
     gap, again = session.probe_non_monotonic(edge)
     fails = {trial.batch_size: trial.failure is not None for trial in session.record.trials}
-    found = {
+    found: dict[str, object] = {
         "gap_forecast": gap,
         "gap_fails": fails.get(gap or 0),
         "again_forecast": again,

@@ -12,15 +12,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parent / "serving"))
-
 import numpy as np
-from client import Answer
-from harness import Case, Load, Overheads, fitted, get_ms, loaded, measured, most_per_s, pace, served, simulated
+from serving.client import Answer
+from serving.harness import (
+    Case,
+    Load,
+    Overheads,
+    fitted,
+    get_ms,
+    loaded,
+    measured,
+    most_per_s,
+    pace,
+    served,
+    simulated,
+)
 
 import tputfind
 from tputfind.record.record import Record
@@ -95,10 +103,8 @@ def main() -> None:
     else:
         loads, overheads = driven(case, record, given.seconds, given.requests, per_get)
     if given.raw:
-        np.savez_compressed(
-            given.raw,
-            **{f"{load}": np.column_stack([each.due_ms, np.array(each.answers)]) for load, each in loads.items()},
-        )
+        raw = {f"{load}": np.column_stack([each.due_ms, np.array(each.answers)]) for load, each in loads.items()}
+        np.savez_compressed(given.raw, allow_pickle=False, **raw)
     lines = compare(case, record, loads, overheads)
     if given.csv:
         import pandas as pd

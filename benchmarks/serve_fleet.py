@@ -12,17 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import pandas as pd
-
-sys.path.insert(0, str(Path(__file__).parent / "serving"))
-
-from harness import Case, Overheads, loaded, served
+from serving.harness import Case, Overheads, loaded, served
 
 import tputfind
 from tputfind.errors import NoPlan

@@ -33,13 +33,7 @@ def main() -> None:
     on_gpu = torch.cuda.is_available()
     print(f"on {torch.cuda.get_device_name() if on_gpu else 'the host'}, torch {torch.__version__}:")
     work = spin_kernel() if on_gpu else busy_wait
-    if on_gpu:
-        synchronize = torch.cuda.synchronize
-    else:
-
-        def synchronize() -> None:
-            """Nothing is outstanding on the host."""
-
+    synchronize: Callable[[], None] = torch.cuda.synchronize if on_gpu else lambda: None
     overhead(work, synchronize)
     bare_costs(synchronize, on_gpu=on_gpu)
     agreement("busy wait" if not on_gpu else "spin kernel", work, synchronize)
@@ -145,7 +139,9 @@ def agreement(name: str, work: Callable[[], object], synchronize: Callable[[], N
                 work()
         timer.finish()
         (line,) = timer.stages()
-        staged_ms.append(line.host_ms if line.device_ms is None else line.device_ms)
+        span_ms = line.host_ms if line.device_ms is None else line.device_ms
+        assert span_ms is not None
+        staged_ms.append(span_ms)
     staged, plain_time = statistics.median(staged_ms), statistics.median(plain_ms)
     print(
         f"  {name}: stage {staged:.4f} ms, synchronised {plain_time:.4f} ms, {100 * (staged / plain_time - 1):+.2f} %"

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from client import Answer, drive
 from numpy.typing import NDArray
 from scipy.stats import theilslopes
-from step import CAP, MODEL, OPTIONS
+from serving.client import Answer, drive
+from serving.step import CAP, MODEL, OPTIONS
 
 import tputfind
 from tputfind.record.record import Record
@@ -128,7 +128,7 @@ def measured(case: Case, folder: str | None = None) -> Record:
     """Return the tool's record of the model at every size up to the cap, as the server is going to run it; keep it."""
     return tputfind.find(
         case.model, batch_sizes=range(1, case.cap + 1), processes=2, min_seconds=0.5, max_seconds=2.5,
-        latency_batches=100, output=folder, **case.options,
+        latency_batches=100, output=folder, **case.options,  # type: ignore[arg-type]  # read from JSON
     )  # fmt: skip
 
 
@@ -151,6 +151,9 @@ def served(case: Case) -> Iterator[int]:
         else [str(port)]
     )
     environment = {MODEL: case.model, OPTIONS: json.dumps(case.options), CAP: str(case.cap)}
+    environment["PYTHONPATH"] = os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")]).rstrip(
+        os.pathsep
+    )
     process = subprocess.Popen(command, cwd=FOLDER, env=os.environ | environment, start_new_session=True)
     try:
         _await(port, process)

@@ -7,7 +7,7 @@ import os
 import sys
 
 import litserve
-from step import CAP, Step
+from serving.step import CAP, Step
 
 
 class Model(litserve.LitAPI):

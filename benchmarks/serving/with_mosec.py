@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from mosec import Server, Worker
-from step import CAP, Step
+from serving.step import CAP, Step
 
 
 class Model(Worker):

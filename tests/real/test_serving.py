@@ -15,6 +15,7 @@ MODEL, OPTIONS = "resnet18", {"image_size": 96, "device": "cpu"}
 def harness(monkeypatch):
     """The module of ``benchmarks/serve.py``; model and server have one core, and the client another."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
     spec = importlib.util.spec_from_file_location("serve", BENCHMARKS / "serve.py")
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "serve", module)

@@ -16,11 +16,11 @@ CAP, HELD_MS, SCATTER_MS = 32, 6.0, 0.5
 
 @pytest.fixture
 def harness(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "serving"))
-    import harness
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from serving import harness
 
     yield harness
-    for name in ("harness", "client", "step"):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "serving"]:
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 

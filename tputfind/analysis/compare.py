@@ -167,7 +167,7 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
 def subject(record: Record) -> str:
     """Name the model; of one in a file without the folder, so that two checkouts of it are the same."""
     spec = record.spec
-    return spec.model.rpartition("/")[2] if spec.source in ("factory", "file") else spec.model
+    return spec.model.rpartition("/")[2] if spec.own_code else spec.model
 
 
 def _best(old: Record, new: Record, tolerance: float) -> Judgement | None:

@@ -195,7 +195,7 @@ def _records(folder: Path, problems: list[TputfindError], notes: list[TputfindEr
             read.append(files.load_record(path))
         except BadRecord as problem:
             problems.append(problem)
-    homes = [Path(record.spec.model).parent for record in read if record.spec.source in ("factory", "file")]
+    homes = [Path(record.spec.model).parent for record in read if record.spec.own_code]
     shared = os.path.commonpath(homes) if len({home.is_absolute() for home in homes}) == 1 else ""
     found: dict[_Work, Record] = {}
     for record in sorted(read, key=lambda record: (record.finished is not None, record.started)):
@@ -210,7 +210,7 @@ def _records(folder: Path, problems: list[TputfindError], notes: list[TputfindEr
 
 def _work(record: Record, shared: str) -> _Work:
     spec = record.spec
-    model = os.path.relpath(spec.model, shared) if shared and spec.source in ("factory", "file") else spec.model
+    model = os.path.relpath(spec.model, shared) if shared and spec.own_code else spec.model
     rest = dict(work_key(record)) | {"model": None, "input": record.input_shape}
     rest |= {"grad_checkpoint": spec.grad_checkpoint, "memory_limit": spec.memory_limit_bytes}
     return _Work(model, name_of(spec), tuple(rest.values()))

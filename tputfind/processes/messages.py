@@ -10,9 +10,8 @@ from tputfind.processes.failures import Passed
 from tputfind.record.clocks import Loop
 from tputfind.record.environment import Environment
 from tputfind.record.record import TRIAL_STEPS, Notice, Row
+from tputfind.record.sources import SourceName
 from tputfind.record.spec import Spec
-
-Zoo = Literal["torchvision", "timm", "hf"]
 
 
 class Inspect(msgspec.Struct, frozen=True, tag=True):
@@ -86,7 +85,7 @@ class TraceOnFake(msgspec.Struct, frozen=True, tag=True):
 class ListModels(msgspec.Struct, frozen=True, tag=True):
     """Which models of a zoo can be named? Answered by one ``NamedModel`` each."""
 
-    zoo: Zoo = "torchvision"
+    zoo: SourceName = "torchvision"
 
 
 class ListDevices(msgspec.Struct, frozen=True, tag=True):

@@ -13,6 +13,7 @@ from msgspec import Meta
 from tputfind import options as values
 from tputfind.errors import BadRequest
 from tputfind.record.method import REPEATABILITY
+from tputfind.record.sources import SOURCES, SourceName, source_of
 from tputfind.record.types import ASKED, FREE, LARGEST_BATCH, TOLD, WORK, Above0, Amount, Count, CountFromZero
 from tputfind.units import echoed
 
@@ -34,8 +35,6 @@ MOST_BATCH_SIZES: Final = 10_000
 _MOST_ELEMENTS: Final = 2**40
 _MOST_DIMENSIONS: Final = 24
 _DEVICE: Final = re.compile("auto|cpu|cuda|cuda:[0-9]{1,3}")
-SAVED_SUFFIXES: Final = (".pt", ".pth", ".ts", ".pt2")
-"""Of files that hold a model: TorchScript, and programs of torch.export."""
 MOST_PROCESSES: Final = 100
 """A row is timed in no more processes than this."""
 LONGEST_NAME: Final = 4096
@@ -107,14 +106,14 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     strict: Annotated[bool, FREE] = False
 
     @property
-    def source(self) -> Literal["torchvision", "timm", "hf", "file", "factory"]:
+    def source(self) -> SourceName:
         """Where the model comes from, by how its name is written."""
-        zoo, apart, _ = self.model.partition(":")
-        if apart and zoo in ("timm", "hf"):
-            return "timm" if zoo == "timm" else "hf"
-        if self.model.endswith(SAVED_SUFFIXES):
-            return "file"
-        return "factory" if apart else "torchvision"
+        return source_of(self.model)
+
+    @property
+    def own_code(self) -> bool:
+        """Whether the model is the user's own: its name holds a path or a module, and its traceback is of use."""
+        return SOURCES[self.source].package is None
 
     @property
     def way(self) -> tuple[str, ...]:

@@ -12,10 +12,10 @@ import msgspec
 
 from tputfind.errors import BrokenInstall
 from tputfind.processes.children import REINSTALL, Children
-from tputfind.processes.messages import ListModels, NamedModel, Zoo
+from tputfind.processes.messages import ListModels, NamedModel
+from tputfind.record.sources import SOURCES, SourceName
 
 FILE: Final = "torchvision.json"
-_PACKAGES: Final = {"timm": "timm", "hf": "transformers"}
 
 
 class Catalogue(msgspec.Struct, frozen=True):
@@ -52,11 +52,13 @@ def asked(pattern: str, children: Children) -> list[NamedModel]:
 
 def elsewhere() -> Iterator[str]:
     """Yield lines about the models that other packages have."""
-    for zoo, package in _PACKAGES.items():
+    for name, (package, prefix) in SOURCES.items():
+        if not prefix or package is None:
+            continue
         if find_spec(package) is None:
-            yield f"{zoo}:NAME takes {package}, which is not installed: pip install 'tputfind[{zoo}]'"
+            yield f"{name}:NAME takes {package}, which is not installed: pip install 'tputfind[{name}]'"
         else:
-            yield f"{zoo}:NAME is a model of {package}: tputfind models '{zoo}:*'"
+            yield f"{name}:NAME is a model of {package}: tputfind models '{name}:*'"
 
 
 def check_torchvision(children: Children) -> None:
@@ -66,8 +68,9 @@ def check_torchvision(children: Children) -> None:
         raise BrokenInstall(f"torchvision does not work with this torch: {problem}", REINSTALL)
 
 
-def _zoo(pattern: str) -> Zoo:
-    return "timm" if pattern.startswith("timm") else "hf" if pattern.startswith("hf") else "torchvision"
+def _zoo(pattern: str) -> SourceName:
+    with_prefix = (name for name, source in SOURCES.items() if source.prefix and pattern.startswith(name))
+    return next(with_prefix, "torchvision")
 
 
 def _matching(models: Iterable[NamedModel], pattern: str) -> list[NamedModel]:

@@ -75,10 +75,9 @@ def no_answer(spec: Spec, batch_size: int, failure: Failure, *, smallest: bool =
         why = f"{spec.model} normalises over a batch and cannot be trained on {batch_size} sample"
         return BadRequest(why, "--granularity 2 leaves it out")
     # The traceback is of use to whoever wrote the model.
-    own = spec.source in ("factory", "file")
-    shown = failure.traceback if own else ""
+    shown = failure.traceback if spec.own_code else ""
     by_default = (spec.dtype, spec.layout, spec.mode) == ("fp32", "nchw", "eager")
-    if failure.kind == "unsupported" and not (own and by_default):
+    if failure.kind == "unsupported" and not (spec.own_code and by_default):
         mode = "" if spec.mode == "eager" else f" --mode {spec.mode}"
         mode += "" if spec.phase == "infer" else f" --phase {spec.phase}"
         asked = f"--dtype {spec.dtype} --layout {spec.layout}{mode}"

@@ -76,7 +76,7 @@ def check_file(record: Record) -> None:
     """Make sure, before the file of a model is run, that it is the one that the record is of; BadRecord otherwise."""
     spec = record.spec
     path = Path(spec.model.rpartition(":")[0] if spec.source == "factory" else spec.model)
-    if spec.source not in ("factory", "file") or not path.is_file() or record.source_sha256 is None:
+    if not spec.own_code or not path.is_file() or record.source_sha256 is None:
         return
     with path.open("rb") as file:
         if file_digest(file, "sha256").hexdigest() != record.source_sha256:

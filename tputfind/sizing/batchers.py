@@ -8,15 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import floor
-from typing import Final, TypeAlias
-
-from tputfind.sizing.demand import Batcher
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 Rule: TypeAlias = Callable[[float, float, float, float], float]
 """``(free_ms, closed_ms, first_ms, full_ms)`` to the time at which the batch is closed."""
-
-
+Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray"]
 _TOKIO_MS: Final = 1.0
+
+
+class Server(NamedTuple):
+    """What a server does with requests that wait.
+
+    ``rule`` makes its rule from how long a batch waits for more; ``delay_ms`` is that by default, and ``timer_ms`` what
+    its timers add on average. With ``windows`` batches are made by the clock. Its workers may take requests out of a
+    shared queue ``one_by_one``: ``getters`` take some time for each, ``workers`` collect batches side by side. With
+    ``in_replicas`` each device has a queue of its own.
+    """
+
+    rule: Callable[[float], Rule]
+    delay_ms: float = 0.0
+    timer_ms: float = 0.0
+    waits: bool = True
+    whole_ms: bool = False
+    in_replicas: bool = False
+    windows: bool = False
+    one_by_one: Literal["getters", "workers"] | None = None
 
 
 def held_ms(batcher: Batcher, wait_ms: float) -> float:
@@ -26,22 +42,12 @@ def held_ms(batcher: Batcher, wait_ms: float) -> float:
     After batches of 32 on an H200 the next began 6.0 ms later if it had waited than if it was full at once, where 5 had
     been asked for.
     """
-    return wait_ms + _TOKIO_MS if batcher == "mosec" else wait_ms
+    return wait_ms + SERVERS[batcher].timer_ms
 
 
 def rule_of(batcher: Batcher, wait_ms: float) -> Rule:
     """Return the rule of a server that lets a batch wait so long for more requests."""
-    match batcher:
-        case "triton":
-            return _triton(wait_ms)
-        case "mosec":
-            return _mosec(wait_ms)
-        case "litserve":
-            return _litserve(wait_ms) if wait_ms > 0 else _greedy
-        case "ray":
-            return _ray(wait_ms)
-        case _:
-            return _greedy
+    return SERVERS[batcher].rule(wait_ms)
 
 
 def _greedy(free_ms: float, closed_ms: float, first_ms: float, full_ms: float) -> float:  # noqa: ARG001
@@ -73,8 +79,11 @@ def _mosec(wait_ms: float) -> Rule:
 def _litserve(wait_ms: float) -> Rule:
     """LitServe, ``loops/base.py``: windows follow each other from when the worker is free; what came in one is a batch.
 
-    The whole window passes, whether anything waits or not, unless the batch is full.
+    The whole window passes, whether anything waits or not, unless the batch is full. Without one, it takes what is
+    there.
     """
+    if wait_ms == 0:
+        return _greedy
 
     def rule(free_ms: float, closed_ms: float, first_ms: float, full_ms: float) -> float:  # noqa: ARG001
         empty = floor((first_ms - free_ms) / wait_ms) if first_ms > free_ms else 0
@@ -95,3 +104,12 @@ def _ray(wait_ms: float) -> Rule:
 def _collected(begins_ms: float, wait_ms: float, full_ms: float) -> float:
     """Return when a batch that is collected from then on is closed: after the wait, or when it is full."""
     return min(begins_ms + wait_ms, max(begins_ms, full_ms))
+
+
+SERVERS: Final[dict[Batcher, Server]] = {
+    "greedy": Server(lambda _: _greedy, waits=False),
+    "triton": Server(_triton),
+    "mosec": Server(_mosec, delay_ms=10.0, timer_ms=_TOKIO_MS, whole_ms=True, one_by_one="workers"),
+    "litserve": Server(_litserve, windows=True, one_by_one="getters"),
+    "ray": Server(_ray, delay_ms=10.0, in_replicas=True),
+}

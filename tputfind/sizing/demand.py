@@ -13,17 +13,15 @@ from msgspec import Meta
 from tputfind import options as values
 from tputfind.errors import BadRequest
 from tputfind.record.types import Above0, Amount, Count, CountFromZero
+from tputfind.sizing.batchers import SERVERS, Batcher, Server
 from tputfind.units import echoed
 
-Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray"]
 Routing = Literal["shared", "random", "least-loaded", "two-choices"]
 BATCHERS: Final = get_args(Batcher)
 ROUTINGS: Final = get_args(Routing)
 GETTING: Final[tuple[Routing, ...]] = "shared", "random"
 """Routings with which LitServe's way to get requests one by one is simulated."""
 _SHORTEST_MS: Final = 1e-3
-DELAYS_MS: Final[dict[Batcher, float]] = {"greedy": 0.0, "triton": 0.0, "mosec": 10.0, "litserve": 0.0, "ray": 10.0}
-"""How long each server lets a batch wait for more requests, unless it is told otherwise."""
 _FEWEST_ARRIVALS: Final = 100
 MOST_ARRIVALS: Final = 2_000_000
 LOWEST_RATE: Final = 1e-9
@@ -61,6 +59,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     seed: CountFromZero = 0
 
     @property
+    def server(self) -> Server:
+        """What the batcher does."""
+        return SERVERS[self.batcher]
+
+    @property
     def target_ms(self) -> float:
         """What is left of the latency target for waiting and computing."""
         return self.slo_ms - self.network_ms
@@ -68,7 +71,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def wait_ms(self) -> float:
         """How long the batcher lets a batch wait for more requests."""
-        return DELAYS_MS[self.batcher] if self.delay_ms is None else self.delay_ms
+        return self.server.delay_ms if self.delay_ms is None else self.delay_ms
 
     @property
     def most_in_window(self) -> int | None:
@@ -86,19 +89,19 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return [
             (self.target_ms <= 0, f"--network {self.network_ms:g} ms leaves nothing of --slo {self.slo_ms:g} ms"),
             (
-                self.batcher == "greedy" and bool(self.delay_ms),
-                "--delay: the greedy batcher sends what is there, and waits for nothing",
+                not self.server.waits and bool(self.delay_ms),
+                f"--delay: the {self.batcher} batcher sends what is there, and waits for nothing",
             ),
             (
-                self.batcher == "ray" and self.routing == "shared",
-                "--batcher ray batches in each replica: --routing two-choices, least-loaded or random",
+                self.server.in_replicas and self.routing == "shared",
+                f"--batcher {self.batcher} batches in each replica: --routing two-choices, least-loaded or random",
             ),
             (
-                self.batcher == "mosec" and self.delay_ms is not None and self.delay_ms != max(1, int(self.delay_ms)),
-                "--delay of mosec is in whole milliseconds, 1 ms at the least",
+                self.server.whole_ms and self.delay_ms is not None and self.delay_ms != max(1, int(self.delay_ms)),
+                f"--delay of {self.batcher} is in whole milliseconds, 1 ms at the least",
             ),
             (
-                self.overhead_per_get_ms > 0 and (self.batcher != "litserve" or self.routing not in GETTING),
+                self.overhead_per_get_ms > 0 and (self.server.one_by_one != "getters" or self.routing not in GETTING),
                 "--overhead-per-get is of --batcher litserve, and of --routing shared or random",
             ),
             (

@@ -19,7 +19,7 @@ _TOLD: Final = "cut_short", "throttled", "wide_interval", "not_settled", "unfini
 
 def _one_by_one(demand: Demand) -> Iterator[tuple[str, float]]:
     """Yield the options for what LitServe does request by request, which nobody knows but the user."""
-    if demand.batcher == "litserve":
+    if demand.server.one_by_one == "getters":
         if demand.routing in GETTING:
             yield "--overhead-per-get", demand.overhead_per_get_ms
         yield "--overhead-per-answer", demand.overhead_per_answer_ms

@@ -93,7 +93,7 @@ def cell_of(demand: Demand) -> int:
 
     The fleet is then one of such cells behind a random split. They are smaller where requests are followed one by one.
     """
-    one_by_one = demand.routing in ("least-loaded", "two-choices") or demand.batcher in ("mosec", "litserve")
+    one_by_one = demand.routing in ("least-loaded", "two-choices") or demand.server.one_by_one is not None
     return 16 if one_by_one and demand.routing != "random" else 64
 
 
@@ -223,7 +223,7 @@ class Server(NamedTuple):
         demand = self.demand
         wait_ms = held_ms(demand.batcher, demand.wait_ms)
         alone_ms = float(self.service.curve_ms(self.cap)[-1]) + 2 * wait_ms
-        window_ms = wait_ms if demand.batcher == "litserve" else 0.0
+        window_ms = wait_ms if demand.server.windows else 0.0
         return alone_ms + demand.overhead_per_get_ms + demand.overhead_per_answer_ms, window_ms
 
 
@@ -268,7 +268,7 @@ def _served(arrivals: NDArray[np.float64], devices: int, server: Server, seed: i
     span = Spans(service, cap, seed)
     wait_ms = held_ms(demand.batcher, demand.wait_ms)
     rule = rule_of(demand.batcher, wait_ms)
-    at_once = wait_ms == 0 and demand.batcher != "ray"
+    at_once = wait_ms == 0 and not demand.server.in_replicas
     if demand.routing == "least-loaded" and devices > 1:
         return Replicas(devices, cap, span, rule).serve(arrivals.tolist())
     if demand.routing == "two-choices" and devices > 1:
@@ -279,9 +279,9 @@ def _served(arrivals: NDArray[np.float64], devices: int, server: Server, seed: i
         # A list is read faster, and takes longer to make than reading a few of its items where batches are large.
         each_ms = float(arrivals[-1]) * devices / len(arrivals)
         return greedy(arrivals.tolist() if service.mean_ms(1) < _LARGE * each_ms else arrivals.data, devices, cap, span)
-    if demand.batcher == "litserve" and (devices > 1 or get_ms > 0):
+    if demand.server.one_by_one == "getters" and (devices > 1 or get_ms > 0):
         return Getters(devices, cap, span, wait_ms, get_ms).serve(arrivals.tolist())
-    if demand.batcher == "mosec" and devices > 1:
+    if demand.server.one_by_one == "workers" and devices > 1:
         return Workers(devices, cap, span, wait_ms).serve(arrivals.tolist())
     return by_rule(arrivals.tolist(), devices, cap, span, rule)
 

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.machinery import PathFinder
-from typing import Final
+from typing import Final, NamedTuple
 
 from tputfind.errors import BadRequest
-from tputfind.processes.messages import NamedModel, Zoo
+from tputfind.processes.messages import NamedModel
+from tputfind.record.sources import SOURCES, SourceName
 from tputfind.record.spec import Spec
 from tputfind.worker.models import factory, huggingface, saved, timm_models, torchvision_models
 from tputfind.worker.models.source import Source
 
-_SLOW_IMPORTS: Final = "torchvision", "timm", "transformers"
-_FINDERS: Final = {
-    "torchvision": torchvision_models.find,
-    "timm": timm_models.find,
-    "hf": huggingface.find,
-    "file": saved.find,
-    "factory": factory.find,
+_SLOW_IMPORTS: Final = tuple(source.package for source in SOURCES.values() if source.package is not None)
+
+
+class _Models(NamedTuple):
+    """How a model of a source is found, and which it has to list."""
+
+    find: Callable[[Spec], Source]
+    named_models: Callable[[], Iterator[NamedModel]] = lambda: iter(())
+
+
+_MODELS: Final[dict[SourceName, _Models]] = {
+    "torchvision": _Models(torchvision_models.find, torchvision_models.named_models),
+    "timm": _Models(timm_models.find, timm_models.named_models),
+    "hf": _Models(huggingface.find, huggingface.named_models),
+    "file": _Models(saved.find),
+    "factory": _Models(factory.find),
 }
 _PATH: Final = list(sys.path)
 """As of the server, which imports this package before it forks."""
@@ -35,21 +45,16 @@ def find_model(spec: Spec) -> Source:
     """
     if spec.sequence_length is not None and spec.source != "hf":
         raise BadRequest(f"--sequence-length is for hf: models; {spec.model} is given the shape of a sample")
-    return _FINDERS[spec.source](spec)
+    return _MODELS[spec.source].find(spec)
 
 
-def named_models(of: Zoo) -> Iterator[NamedModel]:
-    """Yield the models of a zoo that can be named.
+def named_models(of: SourceName) -> Iterator[NamedModel]:
+    """Yield the models of a source that can be named.
 
     Raises:
-        UnknownModel: it is not installed.
+        UnknownModel: its package is not installed.
     """
-    lists = {
-        "torchvision": torchvision_models.named_models,
-        "timm": timm_models.named_models,
-        "hf": huggingface.named_models,
-    }
-    return lists[of]()
+    return _MODELS[of].named_models()
 
 
 def slow_imports() -> tuple[str, ...]:

@@ -15,8 +15,7 @@ from tputfind.errors import BadRequest, UnknownModel
 from tputfind.record.spec import Spec
 from tputfind.units import shortened
 from tputfind.worker.inputs import Call, Inputs
-from tputfind.worker.models.given import given_inputs
-from tputfind.worker.models.source import LONGEST_PATH, Source, found
+from tputfind.worker.models.source import LONGEST_PATH, Source, found, given_inputs
 
 
 def find(spec: Spec) -> Source:

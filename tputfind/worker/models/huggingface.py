@@ -17,9 +17,7 @@ from tputfind.processes.messages import NamedModel
 from tputfind.record.spec import Spec
 from tputfind.units import shortened
 from tputfind.worker.inputs import Call, Drawn, Inputs
-from tputfind.worker.models.extras import imported
-from tputfind.worker.models.given import given_inputs
-from tputfind.worker.models.source import LONGEST_PATH, Source
+from tputfind.worker.models.source import LONGEST_PATH, Source, given_inputs, imported
 from tputfind.worker.models.weights import file_of, load
 
 PREFIX: Final = "hf:"

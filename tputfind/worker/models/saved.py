@@ -17,8 +17,7 @@ from tputfind.record.spec import Spec
 from tputfind.units import shortened
 from tputfind.worker.inputs import Call, Drawn, Inputs, drawn_of, shape_text
 from tputfind.worker.models.checked import load_program, load_script
-from tputfind.worker.models.given import given_inputs
-from tputfind.worker.models.source import LONGEST_PATH, Source, found
+from tputfind.worker.models.source import LONGEST_PATH, Source, found, given_inputs
 
 _EXPORTED: Final = ".pt2"
 

@@ -1,16 +1,20 @@
-"""A model that has been found, and not built yet."""
+"""A model that has been found and not built yet, and what all sources of models need."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import torch
 from torch import nn
 
+from tputfind.errors import UnknownModel
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Notice
-from tputfind.worker.inputs import Call, Inputs
+from tputfind.record.spec import Input, Spec
+from tputfind.worker.inputs import Call, Drawn, Inputs
 
 LONGEST_PATH: Final = 300
 """So much of a path is quoted: its middle says more than that of a name."""
@@ -40,3 +44,42 @@ class Source(NamedTuple):
     unfit: Callable[[Capabilities], str] = lambda _: ""
     caveats: tuple[Notice, ...] = ()
     made_of: str = ""
+
+
+def imported(package: str, extra: str) -> Any:
+    """Return a package.
+
+    Raises:
+        UnknownModel: it is not installed; the hint says what installs it.
+    """
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise  # it is there, and something that it needs is not
+        raise UnknownModel(f"{package} is not installed", f"pip install 'tputfind[{extra}]'") from None
+
+
+_DTYPES: Final = {
+    "float": None,
+    "fp32": torch.float32,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+}
+
+
+def given_inputs(spec: Spec) -> Call | None:
+    """Return what ``--input``, ``--input-size`` or ``--image-size`` ask for; None where none of them was given."""
+    if spec.inputs is not None:
+        positional = tuple(_drawn(each) for each in spec.inputs if not each.name)
+        return positional, {each.name: _drawn(each) for each in spec.inputs if each.name}
+    shape = spec.input_size or ((3, spec.image_size, spec.image_size) if spec.image_size else None)
+    return None if shape is None else ((Drawn(shape),), {})
+
+
+def _drawn(asked: Input) -> Drawn:
+    axis = asked.shape.index("B") if "B" in asked.shape else None
+    shape = tuple(length for length in asked.shape if length != "B")
+    return Drawn(shape, axis, _DTYPES[asked.dtype], asked.below)

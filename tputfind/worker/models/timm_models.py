@@ -14,8 +14,7 @@ from tputfind.processes.messages import NamedModel
 from tputfind.record.spec import Spec
 from tputfind.units import shortened
 from tputfind.worker.inputs import Call, Drawn, Inputs
-from tputfind.worker.models.extras import imported
-from tputfind.worker.models.source import Source
+from tputfind.worker.models.source import Source, imported
 from tputfind.worker.models.weights import file_of, load
 
 PREFIX: Final = "timm:"
