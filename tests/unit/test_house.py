@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+import pytest
+from support.folders import ROOT
 
 import tputfind
 
@@ -33,3 +37,31 @@ def test_every_room_says_what_it_is_for():
     package = Path(tputfind.__file__).parent
     for room in ROOMS:
         assert (package / room / "__init__.py").read_text().startswith('"""')
+
+
+LISTS = re.findall(r"### (.+)\n((?:\d\. .*\n)+)", (ROOT / "docs" / "design.md").read_text())
+
+
+@pytest.mark.parametrize(("what", "listed"), LISTS)
+def test_each_seam_takes_seven_files_at_the_most_and_all_that_are_named_exist(what, listed):
+    named = [re.findall(r"`([\w/.]+\.\w+)`", line.partition(":")[0]) for line in listed.splitlines()]
+
+    assert len(named) <= 7, what
+    assert all(named)
+    assert [path for line in named for path in line if "NAME" not in path and not (ROOT / path).exists()] == []
+
+
+def test_the_seams_of_the_design_are_all_there():
+    assert [what for what, _ in LISTS] == ["a device", "a mode", "a model source", "a column", "a command", "a batcher"]
+
+
+def test_nothing_but_the_devices_asks_which_device_it_runs_on():
+    asks = re.compile(r"device(?:\.type|_type)? *[!=]= *[\"'](?:cpu|cuda)|startswith\([\"'](?:cuda|cpu)")
+    package = Path(tputfind.__file__).parent
+    found = [
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if "devices" not in path.parts and asks.search(path.read_text())
+    ]
+
+    assert found == ["record/environment.py"]  # which reads records of versions that did not ask for capabilities

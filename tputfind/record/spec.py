@@ -116,7 +116,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         return SOURCES[self.source].package is None
 
     @property
-    def way(self) -> tuple[str, ...]:
+    def mode_and_phase(self) -> tuple[str, ...]:
         """The mode and the phase, where they are not the defaults."""
         return tuple(word for word in (self.mode, self.phase) if word not in ("eager", "infer"))
 

@@ -32,7 +32,7 @@ def title(record: Record) -> str:
     memory = environment.memory_total_bytes if spec.memory_limit_bytes is None else spec.memory_limit_bytes
     size = "" if memory is None else f", {format_bytes(memory)}"
     copies = {"none": "", "h2d": ", inputs copied in", "both": ", inputs copied in and outputs out"}[spec.transfer]
-    recipe = " ".join((spec.dtype, spec.layout, *spec.way))
+    recipe = " ".join((spec.dtype, spec.layout, *spec.mode_and_phase))
     return f"{spec.model} {recipe} {record.input_shape} on {environment.device_name}{size}{copies}"
 
 

@@ -45,7 +45,7 @@ def record_file_of(folder: Path | None, spec: Spec, inspection: Inspection) -> f
     """
     name = spec.model.replace(".py:", "-").rpartition("/")[2]
     layout = () if spec.layout == "nchw" else (spec.layout,)
-    parts = (name, spec.dtype, *layout, *spec.way, inspection.environment.device_name)
+    parts = (name, spec.dtype, *layout, *spec.mode_and_phase, inspection.environment.device_name)
     return files.RecordFile(folder, "-".join(map(files.slug, parts)))
 
 
