@@ -84,7 +84,7 @@ def count_from_zero(value: object) -> int:
 
 
 def wholes(value: object, separator: str, most: int = 1000) -> tuple[int, ...]:
-    """Return whole numbers from 1 on, at most so many, from text with a separator or from a sequence."""
+    """Return whole numbers from 1 on, at most ``most`` of them, from text with a separator or from a sequence."""
     parts = value.split(separator) if isinstance(value, str) else value
     if isinstance(parts, int):
         parts = (parts,)

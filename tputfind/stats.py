@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 CONFIDENCE: Final = 0.95
 """Of every interval that is reported."""
 _GROUPS: Final = 10
-"""Samples of one process are taken together in so many groups. Schmeiser, "Batch Size Effects in the Analysis of
+"""Groups that the samples of one process are taken together in. Schmeiser, "Batch Size Effects in the Analysis of
 Simulation Output", Operations Research 30 (1982): more than 30 gain nothing, and 10 leave room for correlation."""
 _FEWEST_IN_A_GROUP: Final = 2
 _NORMAL_IQR: Final = 1.349
@@ -113,7 +113,7 @@ def ratio_interval(
 
     Returns:
         None where either has samples of one process only, so that how processes differ is not known; where they are 0;
-        and where the processes differ so much that the interval spans a factor of ten to either side.
+        and where the interval would span a factor of ten to either side, since the processes differ that much.
     """
     sides = [[process for process in side if process] for side in (above, below)]
     if min(map(len, sides)) < 2:

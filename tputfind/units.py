@@ -99,7 +99,7 @@ def format_known(value: float, half_width: float | None) -> str:
     shown = format_figure(value)
     if not half_width or value <= 0:
         return shown
-    # What is not known may be many times the figure, of which one digit is left.
+    # The interval may be many times the figure: one digit is left then.
     places = max(1 - math.floor(math.log10(half_width * value)), -math.floor(math.log10(value)))
     if places <= 0:
         return f"{round(value, places):.0f}"

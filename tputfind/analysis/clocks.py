@@ -1,6 +1,6 @@
 """What each way of timing gets wrong, in one sentence with its size: pure functions of the figures.
 
-A sentence that compares two ways says no more than the figures do: a difference of which the interval holds nothing at
+A sentence that compares two ways says no more than the figures do: a difference whose interval holds nothing at
 all may be noise, and one that is known to be under 1 % does not matter.
 """
 
@@ -35,7 +35,7 @@ _CONFIDENCE: Final = 0.99
 """Of the intervals of differences: a table makes up to five comparisons."""
 _NEARLY_ALL: Final = 0.9
 _QUEUED: Final = 2.0
-"""Calls that take so many times as long as a single one on an idle device wait behind earlier ones."""
+"""Calls that take this many times as long as a single one on an idle device wait behind earlier ones."""
 _QUEUED_SHARE: Final = 0.1
 _AGREEING: Final = 0.05
 
@@ -84,7 +84,7 @@ def _change(base: Figures, other: Figures) -> _Change | None:
 
 
 def _change_of_wholes(base: Figures, other: Figures) -> _Change | None:
-    """Compare the wholes of a pipeline, of which each turn has one."""
+    """Compare the wholes of a pipeline: each turn has one."""
     return _change_by(lambda samples_ms: [[ms] for ms in samples_ms], base, other)
 
 

@@ -104,7 +104,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return [one for one in judged if one.slower_than(share) and (one.lost or not one.host_bound)]
 
     def may_be_slower_than(self, share: float) -> list[Judgement]:
-        """Return the rows of which that cannot be excluded, those bound by the host among them."""
+        """Return the rows that may be, those bound by the host among them."""
         return [one for one in self.rows if one.may_be_slower_than(share) and not one.slower_than(share)]
 
 

@@ -49,8 +49,8 @@ MEASURING: Final = (
     Option(
         "max_latency", "TIME", "go no further where a step takes longer, such as 50ms, or none  [none; 1s on the CPU]"
     ),
-    Option("batches", "N", "time at least so many batches a row, in all its processes  [100]"),
-    Option("min_seconds", "S", "and at least so long; warm-up goes on until batch times are steady  [3]"),
+    Option("batches", "N", "least batches timed for a row, in all its processes  [100]"),
+    Option("min_seconds", "S", "least seconds timed for a row; warm-up goes on until batch times are steady  [3]"),
     Option("processes", "N", "fresh processes that a row's batches and seconds are spread over  [3]"),
     Option(
         "max_noise",

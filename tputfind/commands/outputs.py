@@ -21,7 +21,7 @@ from tputfind.report.kinds import Kind
 
 
 class Places(NamedTuple):
-    """Where a job writes: a folder for records and their CSV, and single files, each of which may be none.
+    """Where a job writes: a folder for records and their CSV, and single files; each may be none.
 
     ``overwrite`` lets the single files replace what is no report of this tool's.
     """
@@ -95,7 +95,7 @@ class Outputs:
             table: the CSV of a record that is gone on with. ``--csv`` may name it too: it holds the same.
 
         Raises:
-            BadRequest: what is in the way of which.
+            BadRequest: which output, and what is in its way.
         """
         outputs = [*self._named.values(), *([table] if table is not None else [])]
         for _ in range(2):  # once more, since a folder that was made for one may be where another is to lie
@@ -139,7 +139,7 @@ class Outputs:
 def check_places(
     places: Places, sources: Sequence[Source] = (), *, json: Kind = "record", table: Output | None = None
 ) -> Outputs:
-    """Return the outputs of a command, all of which can be written and may be, as far as can be known beforehand.
+    """Return the outputs of a command, after checking that each can and may be written.
 
     Args:
         places: what the command line names.

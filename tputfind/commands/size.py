@@ -30,7 +30,7 @@ from tputfind.sizing.size import answers, curve
 _AFTER_S: Final = 2.0
 """What ends sooner needs no progress."""
 _REFRESH_S, _EVERY_S = 0.2, 10.0
-"""A line on a terminal changes so often, and elsewhere a new one comes so often."""
+"""Seconds between updates: of the line on a terminal, and between new lines elsewhere."""
 _MOST_BYTES: Final = 2**27
 
 

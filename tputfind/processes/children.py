@@ -46,7 +46,7 @@ _LAST_S: Final = 30.0
 _START_S: Final = 600.0
 _LONGEST_MESSAGE_BYTES: Final = 2**28
 _PATIENCE: Final = 3
-"""A stage may take so many times as long as the child said it would."""
+"""A stage may take this many times as long as the child said it would."""
 
 
 class ChildFailed(TputfindError):
@@ -278,7 +278,7 @@ class _Lines:
         """Return the next line, or None where the child has ended or writes what is no line of ours.
 
         Raises:
-            _Silent: it did neither for so many seconds.
+            _Silent: it did neither until the time-out.
         """
         deadline = None if allowed_s is None else time.monotonic() + allowed_s
         while (end := self._held.find(b"\n")) < 0:

@@ -38,7 +38,7 @@ class Circumstances(NamedTuple):
 
 OUT_OF_MEMORY_TYPES: Final = frozenset({"torch.OutOfMemoryError", "torch_npu.npu.OutOfMemoryError"})
 UNEXPLAINED_FACTOR: Final = 4
-"""A single request for so many times the memory that the batch size explains is an overflowed size. A model whose
+"""A single request for this many times the memory that the batch size explains is an overflowed size. A model whose
 memory grows with the square of the batch asks for up to twice of it when the batch doubles."""
 _NO_HONEST_REQUEST_BYTES: Final = 2**50
 
@@ -106,7 +106,7 @@ def of_death(exit_status: int | None, last_words: str) -> Failure:
 
 
 def of_silence(seconds: float) -> Failure:
-    """Return the failure of a process that gave no sign for so many seconds, and was killed for it."""
+    """Return the failure of a process that was silent for ``seconds``, and was killed for it."""
     return Failure(kind="timeout", message=f"no answer within {seconds:.3g} s")
 
 

@@ -21,7 +21,7 @@ class Inspect(msgspec.Struct, frozen=True, tag=True):
 
 
 class TryBatch(msgspec.Struct, frozen=True, tag=True):
-    """Does this batch size fit, for so many steps under this memory limit (or the spec's)? Answered by one ``Trial``.
+    """Does this batch size fit, for ``steps`` steps under this memory limit (or the spec's)? Answered by one ``Trial``.
 
     ``passed`` is the largest smaller batch known to pass: it decides what ambiguous failures mean.
     """
@@ -50,7 +50,7 @@ class TimeMethods(msgspec.Struct, frozen=True, tag=True):
     """How long does a batch take, by these ways of timing it? Answered by ``clocks.Cell``s, several for most ways: they
     are timed in turn, and a turn's cells hold its samples. After a cell that failed there is none for its way.
 
-    There are ``repeats`` timings of each way, of which the first ``drop`` will not count and stand before the turns.
+    There are ``repeats`` timings by each method. The first ``drop`` do not count and stand before the turns.
     ``loops`` are warm, or a single one that is to be timed without warm-up; that takes about ``expected_s``.
     """
 
@@ -64,7 +64,7 @@ class TimeMethods(msgspec.Struct, frozen=True, tag=True):
 
 class TimePipeline(msgspec.Struct, frozen=True, tag=True):
     """How long do the stages and the whole of a pipeline take: a model, work of the host, another model? Answered by
-    ``clocks.PipelineTimes``, one a turn. Each way is timed for so many ``repeats``, of which the first ``drop`` do not
+    ``clocks.PipelineTimes``, one a turn. There are ``repeats`` timings by each method. The first ``drop`` do not
     count.
     """
 

@@ -94,7 +94,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, samples_ms: Sequence[float]) -> Self:
-        """Summarise samples, of which there must be one."""
+        """Summarise one sample or more."""
         return cls(
             mean_ms=fmean(samples_ms),
             median_ms=median(samples_ms),
@@ -216,7 +216,7 @@ def turn_counts(timings: int) -> list[int]:
     """Return how many timings a way takes in each of its turns.
 
     What is compared is timed in turn, a few batches at a time, so that a host or clocks that change within seconds
-    favour none: five a turn, but nine turns at the least where there are so many timings.
+    favour none: five a turn, but at least nine turns where there are nine timings.
     """
     turns = max(min(timings, _FEWEST_TURNS), timings // _TURN)
     return [timings * (number + 1) // turns - timings * number // turns for number in range(turns)]

@@ -214,7 +214,7 @@ def _longest_name(folder: Path) -> int:
 
 
 def _fitting(name: str, most_bytes: int) -> str:
-    """Return a name cut to so many bytes where it is longer; a hash keeps those apart that begin alike."""
+    """Return a name cut to ``most_bytes`` where it is longer; a hash keeps those apart that begin alike."""
     encoded = os.fsencode(name)
     if len(encoded) <= most_bytes:
         return name

@@ -16,7 +16,7 @@ SCHEMA: Final = 1
 
 
 class CardForecast(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest batch that is forecast for a device with so much memory, give or take ``error``, a share of it.
+    """The largest batch that is forecast for a device with this much memory, give or take ``error``, a share of it.
 
     ``largest_batch`` is 0 where nothing is expected to fit, and ``LARGEST_BATCH`` where no end is in sight.
     """

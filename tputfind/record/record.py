@@ -206,8 +206,9 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     ``largest_batch`` is 0 where not even the smallest batch passed. ``fails_at`` is None where a cap ended the search.
     ``memory_limit_bytes`` is the limit it holds under, None where there was none but the device's. ``soaked_batches``
     is how many more batches the answer was run for, in a process of its own. ``steady`` is False where other processes
-    took or freed memory so often that its two sides were not tried while they held the same. ``expandable_forecast`` is
-    the largest batch that is forecast for an allocator with expandable segments, where it was found with native ones.
+    took or freed memory between all attempts, so that its two sides were not tried while they held the same.
+    ``expandable_forecast`` is the largest batch that is forecast for an allocator with expandable segments, where it
+    was found with native ones.
     """
 
     largest_batch: CountFromZero

@@ -20,8 +20,8 @@ _KINDS: Final[tuple[Kind, ...]] = ("allocate", "release", "refused", "outside")
 class Event(NamedTuple):
     """One event: a kind and what it is about.
 
-    ``allocate``: a request of so many bytes was served; ``refused``: one was not. ``release``: an allocation was given
-    back, told by its number from 0. ``outside``: from here on the process holds so many bytes of the device beside the
+    ``allocate``: a request of ``bytes`` was served; ``refused``: one was not. ``release``: an allocation was given
+    back, told by its number from 0. ``outside``: from here on the process holds ``bytes`` of the device beside the
     allocator's, for its context, kernels and libraries.
     """
 

@@ -22,7 +22,7 @@ from tputfind.units import MIB, format_figure
 
 Value = str | int | float | bool | None
 Kind = Literal["string", "Int64", "Float64", "boolean"]
-"""Types of pandas, all of which take empty cells: unknown is empty, never 0."""
+"""Types of pandas that take empty cells: unknown is empty, never 0."""
 Room = Literal["any", "compiled", "wide", "page"]
 """Which tables have room for a column: any; those of compiled models; wide ones and Markdown; the page alone."""
 
@@ -192,6 +192,6 @@ COLUMNS: Final = (
 
 
 def shown_in(*rooms: Room) -> list[tuple[Shown, Column]]:
-    """Return the columns that a table with so much room has, from left to right, each with how it is shown."""
+    """Return the columns of a table with these rooms, from left to right, each with how it is shown."""
     found = [(column.shown, column) for column in COLUMNS if column.shown is not None and column.shown.room in rooms]
     return sorted(found, key=lambda pair: pair[0].place)

@@ -8,7 +8,7 @@ from typing import Final
 
 _FORMULA: Final = re.compile(r"[\s]*[=+\-@\t\r＝＋－＠]")  # spreadsheets take the wide forms too
 _ACTIVE: Final = re.compile(r"(\\*)([`\[\]])")
-"""What makes links, images and code, after backslashes, each of which would undo the next."""
+"""What makes links, images and code, after backslashes: each would undo the next."""
 _FENCE: Final = "```"
 
 

@@ -17,7 +17,7 @@ from tputfind.report import columns, text
 from tputfind.units import format_width
 
 _WIDE: Final = 100
-"""From so many characters on there is room for what others say too: the time of a batch is its size over the rate."""
+"""Least width in characters for columns that repeat others: the time of a batch is its size over the rate."""
 _REMARKS: Final = 9
 _BAR_AFTER: Final = "± %"
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"

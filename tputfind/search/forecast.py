@@ -14,10 +14,10 @@ FIRST_BATCH: Final = 61
 """Where traces can be had, the first trial is of about this batch size: small enough to cost little, large enough for
 the kernels of larger ones, and a prime number, so that what it divides is what follows the batch size."""
 _MOST_GROWTH: Final = 8
-"""A line through measured points is not followed further than to so many times the largest of them."""
+"""Farthest that a line through measured points is followed, in multiples of the largest of them."""
 
 _SAMPLES: Final = 256
-"""So many batch sizes on either side of an edge are asked about, to see whether fits and fails alternate there."""
+"""Batch sizes on either side of an edge that are forecast, to see whether fits and fails alternate there."""
 
 Fits = Callable[[int], bool]
 

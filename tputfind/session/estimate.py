@@ -8,7 +8,7 @@ from tputfind.record.record import Record
 
 _SECONDS_TO_LOAD = 1.0
 _TRIALS_BY_FORECAST = 2
-"""So many are left at the median, of a search that is led by the allocator's traces, once one has failed."""
+"""Median of the trials left in a search that forecasts lead, once one has failed."""
 _LEAST_BATCHES = 20
 """Ten of each window, however long they take."""
 

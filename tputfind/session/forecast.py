@@ -37,14 +37,14 @@ _FIRST_BATCHES: Final = FIRST_BATCH, 7, 1
 _NEAR: Final = 1.1
 """A trial within this factor of a forecast is near enough."""
 _MOST_TRIALS: Final = 2
-"""So many are taken at the most to come near to one forecast."""
+"""Most trials that are taken to come near to one forecast."""
 _ERRORS: Final = ((_NEAR, 0.03), (2.0, 0.1), (math.inf, 0.2))
 """How far a forecast from a trial within such a factor is off at the most, nine times in ten."""
 _ERROR_ON_FAKE: Final = 0.2
 
 
 def measure(spec: Spec, memories: Sequence[int], children: Children, progress: Progress, command: str) -> Forecasts:
-    """Forecast the largest batch for devices with so many bytes of memory, from trials on the one that is here.
+    """Forecast the largest batch for devices with these bytes of memory, from trials on the one that is here.
 
     A first trial is small. For each memory there are up to two more, near its forecast, where this device has the
     memory for them. ``command`` is kept: how this was asked for.

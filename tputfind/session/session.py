@@ -102,7 +102,7 @@ class Session:
     def try_batch(
         self, batch_size: int, *, steps: int = TRIAL_STEPS, memory_limit_bytes: int | None = None
     ) -> LimitedBy | None:
-        """Return what keeps a batch from fitting for so many steps, from the record or from a fresh process."""
+        """Return what keeps a batch from fitting for ``steps`` steps, from the record or from a fresh process."""
         limit_bytes = memory_limit_bytes or self._runner.memory_limit_bytes
         trial = self._trial(batch_size, steps, limit_bytes)
         if trial is None:

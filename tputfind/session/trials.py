@@ -27,7 +27,7 @@ TIMEOUT_FACTOR: Final = 10
 OTHERS_TOLERANCE_BYTES: Final = 2 * 2**20
 """What other processes hold is the same as before up to this: one block that the CUDA allocator asks the device for."""
 UNSTEADY_ATTEMPTS: Final = 3
-"""A trial is taken so often, where other processes take or free memory during it."""
+"""Times a trial is repeated when other processes allocate or free device memory during it."""
 
 
 class TrialRunner:

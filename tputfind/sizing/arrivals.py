@@ -9,7 +9,7 @@ from tputfind.sizing.demand import Demand
 
 
 def arrivals_ms(demand: Demand, count: int, rate_per_s: float, share: float, seed: int) -> NDArray[np.float64]:
-    """Return the times of so many requests, rising, in ms.
+    """Return the times of ``count`` requests, rising, in ms.
 
     Args:
         demand: gives the stream its shape.

@@ -17,7 +17,7 @@ def devices_at_full_batch(service: ServiceTimes, rate_per_s: float, cap: int) ->
 def devices_by_batch_time(
     service: ServiceTimes, rate_per_s: float, cap: int, target_ms: float, times: int
 ) -> int | None:
-    """Return how many devices it takes if a request takes so many times as long as its batch, which is up to a cap.
+    """Return how many devices it takes if a request takes a multiple of its batch's time, with batches up to a cap.
 
     Once is the naive rule. Twice is Nexus's (Shen et al., SOSP 2019): a request just misses a batch, waits for it, and
     is in the next. None where no batch is that fast.
@@ -39,7 +39,7 @@ def largest_within(service: ServiceTimes, most_ms: float) -> int | None:
 
 
 def mean_ms_of_one_device(rate_per_ms: float, slope_ms: float, intercept_ms: float) -> float:
-    """Return the mean latency of a device that takes all that waits, of which ``n`` take ``slope n + intercept`` ms.
+    """Return the mean latency of a device that takes all that waits: ``n`` requests in ``slope n + intercept`` ms.
 
     Poisson arrivals, no cap on the batch. From the balance of arrivals and services over one batch, with the batch size
     taken as Poisson beyond the first: within 0.5 % of simulations up to a load of 0.5, 1 % at 0.7, 3 % at 0.9. Infinite

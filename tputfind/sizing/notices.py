@@ -26,7 +26,7 @@ def _one_by_one(demand: Demand) -> Iterator[tuple[str, float]]:
 
 
 def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> Iterator[Notice]:
-    """Yield what a record and a demand say against a plan, of which the largest batch measured is told."""
+    """Yield what a record and a demand say against a plan; ``largest`` is the largest batch measured."""
     needed = samples_for_percentile(demand.percentile)
     few = [row.batch_size for row in record.rows if row.failure is None and len(row.latency_ms) < needed]
     few = [size for size in few if size <= outcome.batch_cap]

@@ -33,7 +33,7 @@ _NEAR: Final = 1.3
 _MORE_EFFORT: Final = 4.0
 _MOST_DEVICES: Final = 10_000_000
 _HOPE: Final = 16
-"""Once so many more devices make no difference, it is asked whether any number does."""
+"""Where this many more devices make no difference, it is asked whether any number does."""
 _BUSY: Final = 0.5
 """Beyond this load more devices would help."""
 

@@ -19,7 +19,7 @@ _price = options.number_within(0, _HIGHEST)
 
 
 def read_prices(rows: Iterable[tuple[int, Sequence[str]]]) -> list[Price]:
-    """Return the prices in a table, of which each row has the number of its line, and the first is the header.
+    """Return the prices in a table. Each row comes with the number of its line; the first is the header.
 
     Raises:
         ValueError: what is wrong, and on which line.

@@ -18,7 +18,7 @@ from tputfind.sizing.service import ServiceTimes
 
 _DRAWS = 2**16
 _OFTEN = 100
-"""Of a size that is drawn so often all times are worked out at once."""
+"""Draws of a batch size after which all its times are computed at once."""
 
 
 class Served(NamedTuple):

@@ -15,7 +15,7 @@ from tputfind.record.record import Record
 from tputfind.sizing.demand import Demand
 
 _FEWEST, _MOST = 200, 5000
-"""So many equally likely times stand for the samples of a batch size: as many as there are, within these bounds."""
+"""Least and most equally likely times that stand for the samples of a batch size."""
 
 _FEWEST_SAMPLES: Final = 10
 _SHORTEST_MS: Final = 1e-4

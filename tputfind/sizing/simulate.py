@@ -25,16 +25,16 @@ _TAIL_REQUESTS: Final = 200
 _BATCHES: Final = 50
 """Full batches of each device, at the least."""
 _TARGETS: Final = 20
-"""A stream lasts so many times the latency target at the least."""
+"""Least length of a stream, in latency targets, and"""
 _MEMORIES: Final = 300
-"""And so many times as long as a queue remembers: of M/D/1 queues the 99th percentile then comes out 2 % too low at the
+"""in times that a queue remembers: of M/D/1 queues the 99th percentile then comes out 2 % too low at the
 most. Within a third of that no fleet is taken to meet a target."""
 _MOST_REQUESTS: Final = 2_000_000
 _LONG: Final = 1000
-"""Of a target, no more counts for that than so many times a batch as it usually is: where nothing takes as long as the
-target, a longer stream shows nothing new."""
+"""Most of a target that counts for that, in usual batches: where nothing takes as long as the target, a longer stream
+shows nothing new."""
 _EXACT: Final = 2.0**32
-"""Times up to so many times the shortest batch tell latencies to a millionth of it: float64 has 53 digits, binary."""
+"""Longest stream, in shortest batches, with latencies exact to a millionth of one: float64 has 53 binary digits."""
 _LARGE: Final = 4
 _DRIFT: Final = 0.2
 """Second halves of the streams that are slower than the first ones by more than this share, and by more than chance:
@@ -98,7 +98,7 @@ def cell_of(demand: Demand) -> int:
 
 
 def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int, effort: float = 1.0) -> Outcome:
-    """Return what a fleet does, from so many streams of requests, each with a seed of its own.
+    """Return what a fleet does, from several streams of requests, each with a seed of its own.
 
     Args:
         fleet: what is simulated.
@@ -106,7 +106,7 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
         demand: the stream's shape, the batcher, the target, and the first seed. A recorded stream is the same each
             time, and only the times of batches differ.
         seeds: how many streams; from two on there is an interval.
-        effort: so many times the requests that the percentile takes.
+        effort: factor on the requests that the percentile takes.
     """
     devices = min(fleet.devices, cell_of(demand))
     share = devices / fleet.devices

@@ -13,9 +13,9 @@ from typing import Final
 import torch
 
 RESERVOIR: Final = 1000
-"""So many samples of a stage are kept for its percentiles."""
+"""Samples of a stage that are kept for its percentiles."""
 MOST_OUTSTANDING: Final = 4096
-"""So many pairs of marks await the device at the most. Its launch queues hold about a thousand launches each."""
+"""Most pairs of marks that await the device. Its launch queues hold about a thousand launches each."""
 _A_FEW: Final = 2
 """Pairs looked at when a block ends: one would keep up, the second works off what has gathered."""
 _is_open: Callable[[], bool] = torch.cuda.is_initialized  # false in a forked child, too

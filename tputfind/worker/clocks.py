@@ -71,7 +71,7 @@ class _Timed:
         self._warm: dict[tuple[bool, Condition], tuple[Step, float]] = {}
 
     def run(self, ways: Sequence[TimingMethod], condition: Condition, count: int) -> Samples:
-        """Run one loop of so many timings. Warm-up and a batch lead in, unless the condition is that there is none."""
+        """Run one loop of ``count`` timings, after warm-up and a batch unless the condition is that there is none."""
         loop = _LOOPS[ways[0]]
         batch = self._batch  # made outside of inference mode, as a user would
         with inference():

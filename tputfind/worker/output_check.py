@@ -17,7 +17,7 @@ size has other kernels, which add up in another order. Seen on an H200 with torc
 32 against 2: at most 3e-6 (fp32), 1e-3 (tf32 and fp16) and 7e-3 (bf16), where nothing underflows."""
 
 _MEDIUM: Final = 16
-"""The larger reference is up to so many times the smaller, to meet other kernels, and mostly a quarter of the batch."""
+"""Largest factor between the two references, so that they meet other kernels; mostly a quarter of the batch."""
 _COMPANIES: Final = 16
 _NEAR_OVERFLOW: Final = 8
 _CHUNK_ELEMENTS: Final = 2**24
@@ -108,7 +108,7 @@ class _Sample(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What is kept of one output: its shape, and by each axis as long as the batch, any of which may be the batch's,
+    """What is kept of one output: its shape, and by each axis as long as the batch, which may be the batch's,
     the samples asked for and the places where not all is finite.
     """
 

@@ -29,7 +29,7 @@ class _Pipeline(NamedTuple):
 
 
 class _Loop(NamedTuple):
-    """So many iterations in one way, and what reads the samples of every stage that it timed, in ms, after them."""
+    """Iterations timed by one method, and what reads the samples of every stage, in ms, after them."""
 
     run: Callable[[], None]
     samples_ms: Callable[[], dict[Stage, list[float]]]
@@ -122,8 +122,8 @@ def _in_turn(
 def _timed(pipeline: _Pipeline, way: StageMethod, iterations: int) -> dict[Stage, list[float]]:
     """Run a loop, and return the samples of its stages and one of the whole, in ms an iteration.
 
-    The whole lies between two marks in the device's own order of work, of which the first stands behind an iteration
-    that leads in: with what the host is ahead of the device at both ends, that is as long as many iterations in a row.
+    The whole lies between two marks in the device's own order of work. The first stands behind an iteration that
+    leads in: with what the host is ahead of the device at both ends, that is as long as many iterations in a row.
     """
     lead_in, loop = _LOOPS[way](pipeline, 1), _LOOPS[way](pipeline, iterations)
     watch = pipeline.device.stopwatch(2)

@@ -32,14 +32,14 @@ class Listener(Protocol):
     """Who follows the timing of a row from outside."""
 
     def busy(self, seconds: float) -> None:
-        """The next stage takes about so many seconds."""
+        """The next stage takes about this many seconds."""
 
     def window(self, *, begins: bool) -> None:
         """The throughput window begins, or has ended."""
 
 
 class Work(NamedTuple):
-    """What is timed: one batch of many in a row, after so many that lead in, and one batch by itself."""
+    """What is timed: one batch of many in a row, after ``lead_in`` others, and one batch by itself."""
 
     step: Callable[[], object]
     single: Callable[[], object]
@@ -47,7 +47,7 @@ class Work(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What one process is to time of a row: at least so many batches and so long, but no longer than it may."""
+    """What one process is to time of a row: at least these batches and seconds, within ``max_seconds``."""
 
     warmup: int
     batches: int
@@ -170,7 +170,7 @@ def warm_up(
     window_s: float,
     max_seconds: float,
 ) -> WarmUp:
-    """Take untimed steps until batch times have settled: at least so many, for 0.5 to 4 times ``window_s``.
+    """Take at least ``steps`` untimed steps, for 0.5 to 4 times ``window_s``, until batch times have settled.
 
     The bounds are for what follows the first step, which loads and chooses kernels. Steps that by themselves take
     longer than ``max_seconds`` are cut short, but not under two: the second is the first that says how long one takes.
@@ -267,9 +267,9 @@ def one_at_a_time(
         device: idle when this is called.
         single: runs one batch.
         batches: at the most.
-        least: so many are taken however long they take.
+        least: batches that are taken however long they take.
         seconds: the others are taken within this.
-        stopwatches: one a batch, each of which marks the begin and the end of its batch; none, to mark nothing.
+        stopwatches: one a batch, to mark its begin and its end; none, to mark nothing.
     """
     submission_ms: list[float] = []
     synchronised_ms: list[float] = []

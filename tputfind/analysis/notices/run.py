@@ -10,7 +10,7 @@ from tputfind.record.record import TRIAL_STEPS, Notice, Record, Row, Trial
 from tputfind.units import format_bytes, format_sizes
 
 _MUCH_MORE: Final = 1.05
-"""So many times the batch is worth another setting."""
+"""Factor on the batch that is worth another setting."""
 
 
 def of_search(record: Record) -> Iterator[Notice]:

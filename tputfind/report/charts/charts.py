@@ -22,7 +22,7 @@ MOST_BOXES: Final = 32
 
 
 def charts(records: Sequence[Record]) -> list[Chart]:
-    """Return the plots that records give, without those of which nothing is known."""
+    """Return the plots that records give, without those that would be empty."""
     every = (
         throughput(records),
         tradeoff(records),

@@ -131,7 +131,7 @@ def _events(entries: list[dict[str, Any]]) -> Iterator[Event]:
 
 
 def _with_outside(events: Iterator[Event], outside: list[tuple[int, int]]) -> Iterator[Event]:
-    """Yield events with what was held outside the allocator after so many allocations."""
+    """Yield events with what was held outside the allocator, at the allocations after which it changed."""
     waiting, allocated = list(outside), 0
     for event in events:
         while waiting and event.kind == "allocate" and waiting[0][0] <= allocated:

@@ -17,7 +17,7 @@ from tputfind.record.spec import Input, Spec
 from tputfind.worker.inputs import Call, Drawn, Inputs
 
 LONGEST_PATH: Final = 300
-"""So much of a path is quoted: its middle says more than that of a name."""
+"""Characters of a path that are quoted: its middle says more than that of a name."""
 
 
 def found(look: Callable[[], bool]) -> bool:
@@ -31,10 +31,10 @@ def found(look: Callable[[], bool]) -> bool:
 class Source(NamedTuple):
     """``build`` returns the module, in fp32 on the CPU, and its inputs.
 
-    What is known beforehand: ``inputs``, where they are to be drawn; the number of ``parameters``; ``path``,
-    the file that a user's factory lies in; ``unfit``, which says why a device that can do so much cannot run the model
-    as asked, or nothing; ``caveats``, what must be known to use any number of it; ``made_of``, what else
-    decides what is built, as text.
+    What is known beforehand: ``inputs``, where they are to be drawn; the number of ``parameters``; ``path``, the file
+    that a user's factory lies in; ``unfit``, which says why a device with these capabilities cannot run the model as
+    asked, or nothing; ``caveats``, what must be known to use any number of it; ``made_of``, what else decides what is
+    built, as text.
     """
 
     build: Callable[[], tuple[nn.Module, Inputs]]

@@ -24,7 +24,7 @@ from tputfind.worker.models.weights import file_of, load
 from tputfind.worker.patched import replaced
 
 FRAMES: Final = 16
-"""Of a clip: torchvision's video models were trained on so many, and some take no other number."""
+"""Frames of a clip: torchvision's video models were trained on this many, and some take no other number."""
 _SEGMENTED: Final = 520, 520
 """The size that torchvision's segmentation models are evaluated at; their transforms resize and do not crop."""
 _FLOWN: Final = 520, 960
