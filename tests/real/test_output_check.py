@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tputfind.record.record import Failure, OutputCheck
 from tputfind.worker import output_check
+from tputfind.worker.batch import Batch
 from tputfind.worker.output_check import check_output
-from tputfind.worker.workload import Batch
 
 COMPANY = "a sample's output differs from run to run, or with the batch that it is in"
 VANISHING = "its outputs are below the dtype's normal numbers"

@@ -12,11 +12,12 @@ from tputfind.errors import TputfindError
 from tputfind.processes.messages import TimeMethods
 from tputfind.record.clocks import GRAPH, Cell, Condition, Figures, Loop, TimingMethod, is_plain, schedule
 from tputfind.record.spec import Spec
+from tputfind.worker.batch import Batch
 from tputfind.worker.devices import failure_of, open_device
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.modes.cudagraph import captured
 from tputfind.worker.timing import back_to_back, one_at_a_time, warm_up
-from tputfind.worker.workload import Batch, Workload, inference
+from tputfind.worker.workload import Workload, inference
 
 _WINDOW_S: Final = 0.6
 """For which warm-up settles: it takes half as long at the least, so that an idle device clocks up."""

@@ -32,6 +32,7 @@ from tputfind.record.record import Failure, OutputCheck, Row, Timing, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
 from tputfind.units import format_bytes
+from tputfind.worker.batch import Batch
 from tputfind.worker.clocks import time_methods
 from tputfind.worker.devices import all_devices, failure_of, open_device
 from tputfind.worker.devices.protocol import Device, Stopwatch
@@ -44,7 +45,7 @@ from tputfind.worker.output_check import check_output
 from tputfind.worker.pipeline import time_pipeline
 from tputfind.worker.timing import Announce, Listener, Windows, Work, most_marks, plan_of, time_windows, try_steps
 from tputfind.worker.transfer import LEAD_IN, Transfer
-from tputfind.worker.workload import Batch, Workload, gradients
+from tputfind.worker.workload import Workload, gradients
 
 _CHECK_STEPS: Final = 10
 """Checking the outputs takes less time than this many steps."""

@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from tputfind.record.record import Failure, OutputCheck
-from tputfind.worker.workload import Batch
+from tputfind.worker.batch import Batch
 
 NOISE: Final = {"fp32": 1e-3, "tf32": 2e-2, "fp16": 2e-2, "amp-fp16": 2e-2, "bf16": 1e-1, "amp-bf16": 1e-1}
 """The relative distance (L2 norm) up to which two outputs of a sample may differ by rounding, by dtype: another batch

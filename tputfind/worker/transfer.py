@@ -10,8 +10,8 @@ from typing import Any, Final
 import torch
 from torch.utils._pytree import tree_leaves
 
+from tputfind.worker.batch import Batch
 from tputfind.worker.devices.protocol import Device
-from tputfind.worker.workload import Batch
 
 _SLOTS: Final = 2
 """While one batch is computed, the next one comes and the one before goes."""

@@ -1,31 +1,28 @@
-"""A model on a device in a dtype and layout, and the step that is tried and timed."""
+"""A model on a device in a dtype and layout: it makes the batches that are tried and timed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
-from tputfind.errors import BadRequest, ModelFailed
-from tputfind.record.record import Compiled, OutputCheck
+from tputfind.errors import ModelFailed
+from tputfind.record.record import OutputCheck
 from tputfind.record.spec import Phase, Spec
+from tputfind.worker.batch import Batch
 from tputfind.worker.inputs import (
     CHANNELS_LAST,
     Call,
     Drawn,
-    Indivisible,
     Split,
     as_call,
-    divides,
     drawn_of,
-    miscounts,
     moves,
-    picked,
     sample_shapes,
     shape_text,
     split_of,
@@ -34,84 +31,12 @@ from tputfind.worker.inputs import (
 )
 from tputfind.worker.models import find_model
 from tputfind.worker.modes import MODES
-from tputfind.worker.modes.mode import Mode
 from tputfind.worker.training import Training
 
 _WEIGHTS: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _AS_MANY: Final = "its callable must return as many samples as it is called with, for every batch size"
 _SHOWN: Final = 3
 _AUTOCAST: Final = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
-
-
-class Batch:
-    """One batch that lies on the device. Calling it is the step: it runs the model and returns its output.
-
-    ``compiled`` says what compiling the step came to, if it was.
-    """
-
-    def __init__(self, model: Callable[..., object], size: int, inputs: Call, split: Callable[[], Split]) -> None:
-        self.size = size
-        self.compiled: Compiled | None = None
-        self._model = model
-        self._inputs = inputs
-        self._split = split
-        self._as_it_is = self._bound(model)
-        self._run: Callable[[], object] = self._as_it_is
-
-    def __call__(self) -> object:
-        """Run the step."""
-        return self._run()
-
-    def prepare(self, mode: Mode) -> None:
-        """Run the step from now on in a mode; errors as for ``Mode.prepare``."""
-        self._run, self.compiled = mode.prepare(self.size, self._bound, self._as_it_is)
-
-    def _bound(self, step: Callable[..., object]) -> Callable[[], object]:
-        return partial(step, *self._inputs[0], **self._inputs[1])
-
-    @property
-    def eager(self) -> Batch | None:
-        """The same inputs for the model run as it is; None where this batch does that."""
-        if self._run is self._as_it_is:
-            return None
-        return Batch(self._model, self.size, self._inputs, self._split)
-
-    def feed_from_host(self, *, pinned: bool) -> Callable[[], None]:
-        """Return what copies the inputs anew from host memory into the resident ones, as a caller with new data would.
-
-        From pinned memory the host does not wait for the copy, which takes its place in the device's order of work.
-
-        Raises:
-            BadRequest: some of the inputs can be moved as a whole, and not copied into.
-        """
-        leaves = tree_leaves(self._inputs, is_leaf=moves)
-        whole = [type(leaf).__name__ for leaf in leaves if moves(leaf) and not isinstance(leaf, torch.Tensor)]
-        if whole:
-            raise BadRequest(f"a {whole[0]} among the inputs cannot be copied into, so no copies can be timed")
-        resident = tensors_of(leaves)
-        pairs = [(value, torch.empty_like(value, device="cpu", pin_memory=pinned).copy_(value)) for value in resident]
-
-        def feed() -> None:
-            for value, host in pairs:
-                value.copy_(host, non_blocking=pinned)
-
-        return feed
-
-    def picked(self, samples: Sequence[int]) -> Batch | None:
-        """Return a batch of some of the samples, by index; None where the inputs cannot be taken apart so.
-
-        It runs the model as it is, in whatever mode this one runs.
-        """
-        split = self._split()
-        try:
-            inputs = picked(self._inputs, split, samples)
-        except Indivisible:
-            return None
-        return Batch(self._model, len(samples), inputs, self._split) if divides(split) else None
-
-    def miscounts(self) -> Iterator[int]:
-        """Yield each number of samples in its inputs that is not the batch size."""
-        return miscounts(self._inputs, self._split(), self.size)
 
 
 class Workload:
