@@ -37,11 +37,15 @@ def test_the_main_job_prints_a_table_and_four_answers_and_saves_record_and_csv(t
     assert record.parameters == 2542856
 
 
-def test_throughput_agrees_with_the_latency_of_a_device_that_does_one_thing_at_a_time(tmp_path):
-    record = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--batch-sizes", "1,4", *QUICK).record()
+def test_on_a_device_that_does_one_thing_at_a_time_one_window_gives_throughput_and_latency(tmp_path):
+    asked = ("--batch-sizes", "1,4", *QUICK, "--batches", 8, "--latency-batches", 13)
+    record = run(tmp_path, f"{MODELS}/plain.py:sleeps", *asked).record()
 
     for row in record.rows:
-        assert all(span_ms >= 10 * row.batch_size for span_ms in (*row.device_ms, *row.latency_ms))
+        assert row.latency_ms == row.device_ms
+        assert len(row.latency_ms) == 13
+        assert row.enqueue_ms == ()
+        assert all(span_ms >= 10 * row.batch_size for span_ms in row.device_ms)
         assert row.samples_per_s <= 100
 
 
@@ -167,7 +171,7 @@ def test_a_pipe_is_written_to_and_a_link_is_followed(tmp_path):
     assert "| batch |" in (tmp_path / "real.md").read_text()
 
 
-def test_a_latency_window_that_was_cut_short_is_said_to_be(tmp_path):
+def test_a_window_with_fewer_latencies_than_asked_for_is_said_to_be_cut_short(tmp_path):
     asked = ("--batch-sizes", 4, "--batches", 10, "--latency-batches", 50, "--max-seconds", 1, "--warmup", 1)
     record = run(tmp_path, f"{MODELS}/plain.py:sleeps", *asked).record()
 

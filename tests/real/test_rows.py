@@ -150,7 +150,6 @@ def test_a_row_is_spread_over_processes_that_share_its_batches(tmp_path):
 
     for row in record.rows:
         assert [len(timing.device_ms) for timing in row.timings] == [7, 7, 6]
-        assert [len(timing.latency_ms) for timing in row.timings] == [4, 4, 3]
         assert row.output is not None
     assert "cut_short" not in kinds(record)
 

@@ -111,11 +111,12 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
     ``device_ms`` are the spans between consecutive marks of the throughput window, one a batch: they add up to it.
     ``latency_ms`` and ``enqueue_ms`` are of the latency window, one a batch: from the call to synchronised output, and
-    from the call to its return. ``first_step_ms`` is the first step of the process at this batch size, loading and
-    choosing of kernels included, None where it is watched for a memory limit or others came before; ``warmup_steps``
-    and ``warmup_s`` are the untimed steps, that one among them; ``steady`` says whether batch times had settled by
-    their end, None where there were too few to tell. ``copy_in_ms`` and ``copy_out_ms`` are, under ``--transfer``, one
-    batch's copies by themselves, on an idle device.
+    from the call to its return. On a device whose calls return when their work is done, each span of the throughput
+    window is a latency, and there is no other window. ``first_step_ms`` is the first step of the process at this batch
+    size, loading and choosing of kernels included, None where it is watched for a memory limit or others came before;
+    ``warmup_steps`` and ``warmup_s`` are the untimed steps, that one among them; ``steady`` says whether batch times
+    had settled by their end, None where there were too few to tell. ``copy_in_ms`` and ``copy_out_ms`` are, under
+    ``--transfer``, one batch's copies by themselves, on an idle device.
     """
 
     device_ms: tuple[Span, ...] = ()

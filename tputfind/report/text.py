@@ -7,11 +7,12 @@ from typing import Final
 
 from tputfind.analysis import recipes
 from tputfind.analysis.answers import KNEE_SHARE, answers, best_under, fastest, format_rate, knee
+from tputfind.analysis.time_spent import seconds_spent
 from tputfind.record import identity
 from tputfind.record.record import Edge, Notice, Record, Row
 from tputfind.report import snippet
 from tputfind.stats import percentile
-from tputfind.units import format_bytes, format_figure
+from tputfind.units import format_bytes, format_figure, format_seconds
 
 _STOPPED_BY: Final = {
     "memory": "batch {at} does not fit in memory",
@@ -77,7 +78,16 @@ def summary(record: Record) -> list[tuple[str, str]]:
         ("Fastest batch", _row_text(best)),
         ("Knee", _knee(best, bend)),
         ("Best under SLO", "no --slo was given" if spec.slo_ms is None else _under_slo(record, spec.slo_ms)),
+        *([("Took", _took(record))] if record.wall_s else []),
     ]
+
+
+def _took(record: Record) -> str:
+    """Say how long a run took, and what for; parts below a second are left out, but for the longest."""
+    spent = seconds_spent(record)
+    longest = max(spent.values(), default=0.0)
+    parts = [f"{what} {format_seconds(seconds)}" for what, seconds in spent.items() if seconds >= min(1.0, longest)]
+    return f"{format_seconds(record.wall_s)}: {', '.join(parts)}"
 
 
 def _largest(record: Record) -> str:

@@ -41,7 +41,8 @@ def seconds_of_rows(record: Record, batch_sizes: Iterable[int]) -> float | None:
         near, step_ms = min(known, key=lambda pair: abs(pair[0] - batch_size))
         step_s = step_ms / 1000 * max(1.0, batch_size / near)
         windows_s = max(step_s * spec.batches / spec.processes, least_s)
-        windows_s += step_s * spec.latency_batches / spec.processes
+        if record.environment.can.events:  # else one window gives both
+            windows_s += step_s * spec.latency_batches / spec.processes
         total_s += _SECONDS_TO_LOAD + min(max(step_s * spec.warmup, least_s / 2), most_s)
         total_s += min(windows_s, max(most_s, _LEAST_BATCHES / spec.processes * step_s))
     return total_s

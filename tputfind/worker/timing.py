@@ -9,6 +9,7 @@ from statistics import median
 from time import perf_counter_ns
 from typing import Final, NamedTuple, Protocol
 
+from tputfind.record.record import LEAST_SPAN_MS
 from tputfind.record.spec import Spec
 from tputfind.stats import spread
 from tputfind.worker.devices.protocol import Device, Stopwatch
@@ -122,6 +123,8 @@ def try_steps(device: Device, step: Callable[[], object], steps: int, announce: 
 def time_windows(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan, listener: Listener) -> Windows:
     """Warm up, then time the throughput window and the latency window.
 
+    Where a call returns when its work is done, one window gives both: each of its spans is a latency.
+
     Args:
         device: where the work is done.
         work: what is timed.
@@ -139,11 +142,16 @@ def time_windows(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan, l
         window_s=plan.min_seconds,
         max_seconds=plan.max_seconds,
     )
+    both = not device.capabilities.events
+    if both:
+        plan = plan._replace(batches=max(plan.batches, plan.latency_batches), latency_batches=0)
     batches = _batches_of(plan, warmed)
     listener.window(begins=True)
     listener.busy(batches * warmed.step_ms / 1000)
     device_ms = back_to_back(work.step, stopwatch, batches, work.lead_in)
     listener.window(begins=False)
+    if both:
+        return Windows(warmed, device_ms, [max(span_ms, LEAST_SPAN_MS) for span_ms in device_ms], [])
     left_s = plan.max_seconds - sum(device_ms) / 1000
     step_s = warmed.step_ms / 1000
     listener.busy(min(plan.latency_batches * step_s, max(left_s, plan.least_batches * step_s)))

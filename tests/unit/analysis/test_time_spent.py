@@ -1,0 +1,65 @@
+"""Where the time of a run went, from its record."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.folders import RESULTS
+from support.records import example, row
+
+from tputfind.analysis.time_spent import seconds_spent
+from tputfind.record.files import load_record
+from tputfind.record.record import Compiled
+
+RECORDS = sorted(RESULTS.glob("kinds/*.json"))
+
+
+def timed(device: str = "cuda:0", method: int = 4, *, seconds: float = 10.0, wall_s: float = 30.0, **fields):
+    """A record with two trials of 3 s each and one row: 2 s of batches, 1 s of latencies, 1.5 s of warm-up."""
+    one = row(8, 20.0)
+    timing = msgspec.structs.replace(
+        one.timings[0], device_ms=(20.0,) * 100, latency_ms=(10.0,) * 100, warmup_s=1.5, **fields
+    )
+    record = example()
+    return msgspec.structs.replace(
+        record,
+        method=method,
+        wall_s=wall_s,
+        environment=msgspec.structs.replace(record.environment, device=device),
+        trials=tuple(msgspec.structs.replace(trial, seconds=3.0) for trial in record.trials[:2]),
+        rows=(msgspec.structs.replace(one, timings=(timing,), seconds=seconds),),
+    )
+
+
+def test_every_part_has_its_seconds_and_what_is_left_is_starting_and_saving():
+    spent = seconds_spent(timed(compiled=Compiled(seconds=4.0, graphs=1)))
+
+    assert spent == pytest.approx(
+        {
+            "search": 6.0,
+            "warm-up": 1.5,
+            "timing": 3.0,
+            "compiling": 4.0,
+            "building and checks": 1.5,
+            "starting and saving": 14.0,
+        }
+    )
+
+
+@pytest.mark.parametrize(("device", "method", "timing_s"), [("cuda:0", 4, 3.0), ("cpu", 4, 2.0), ("cpu", 3, 3.0)])
+def test_one_window_that_gives_both_is_counted_once(device, method, timing_s):
+    assert seconds_spent(timed(device, method))["timing"] == pytest.approx(timing_s)
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_the_parts_of_a_record_of_a_run_add_up_to_what_it_took(path):
+    record = load_record(path)
+
+    assert sum(seconds_spent(record).values()) == pytest.approx(record.wall_s, rel=0.01)
+
+
+@given(st.floats(0, 100), st.floats(0, 100))
+def test_no_part_is_below_zero(seconds, wall_s):
+    assert all(part > 0 for part in seconds_spent(timed(seconds=seconds, wall_s=wall_s)).values())
