@@ -93,7 +93,7 @@ def rows(children: Children, model: str, sizes: list[int]) -> Run:
     spec = read_spec(model, {"dtype": "fp16", "device": "cuda", "batch_sizes": sizes})
     inspection = inspect(spec, children)
     begun = new_record(spec, inspection, "benchmarks/agreement.py")
-    record, ended_by = measure(begun, children, RecordFile(None, ""), Silent())
+    record, _, ended_by = measure(begun, children, RecordFile(None, ""), Silent())
     if ended_by is not None:
         raise ended_by
     found = {}

@@ -90,7 +90,7 @@ def measured(model: NamedModel, options: dict[str, object], children: Children) 
     reason = ""
     try:
         begun = new_record(spec, inspect(spec, children), "benchmarks/zoo.py")
-        record, ended_by = measure(begun, children, RecordFile(None, ""), Silent())
+        record, _, ended_by = measure(begun, children, RecordFile(None, ""), Silent())
         rows = record.rows
         if ended_by is not None:
             raise ended_by

@@ -105,4 +105,4 @@ def do(request: Request, *, show_traceback: bool) -> int:
         {"csv": partial(forecast.to_csv, found), "json": found.to_json, "md": partial(forecast.to_markdown, found)}
     )
     show = partial(forecast.print_forecasts, found, Console())
-    return finish(show, outputs.problems, outputs.saved, show_traceback=show_traceback)
+    return finish(show, outputs.problems, show_traceback=show_traceback)

@@ -17,13 +17,14 @@ from tputfind.commands.options import MEASURING
 from tputfind.commands.outputs import Outputs, Places, Source, check_places, sources_of, table_of, taken_from
 from tputfind.errors import BadRequest, Interrupted, TputfindError
 from tputfind.fleet import sweep
-from tputfind.fleet.sweep import Job, Measured
+from tputfind.fleet.sweep import Job
 from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report.progress import ShownProgress
 from tputfind.session import outcome, resume
+from tputfind.session.run import Measured
 
 
 def main(given: Given, *, show_traceback: bool) -> int:

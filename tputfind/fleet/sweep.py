@@ -20,6 +20,7 @@ from tputfind.record.spec import Spec
 from tputfind.session import outcome, resume, run
 from tputfind.session.inspect import inspect, new_record, record_file_of
 from tputfind.session.progress import Progress
+from tputfind.session.run import Measured
 
 
 class Job(NamedTuple):
@@ -32,14 +33,6 @@ class Job(NamedTuple):
     folder: Path | None
     command: str
     resumed: tuple[Record, Path] | None = None
-
-
-class Measured(NamedTuple):
-    """The record of a spec as far as it came, its file, and what ended it early, None where nothing did."""
-
-    record: Record
-    file: RecordFile
-    ended_by: TputfindError | KeyboardInterrupt | None = None
 
 
 def each_recipe(options: Mapping[str, object]) -> Iterator[dict[str, object]]:
@@ -72,12 +65,11 @@ def sweep(job: Job, children: Children, progress: Progress) -> Iterator[Measured
         record, file = new_record(spec, inspection, job.command), _file_of(job, spec, inspection)
         if job.resumed is not None:
             record = resume.resumed_record(job.resumed[0], spec, inspection)
-        record, ended_by = run.measure(record, children, file, progress)
-        if isinstance(ended_by, TputfindError) and len(job.specs) > 1 and not record.rows:
-            yield _failed(record, file, ended_by)
-        else:
-            yield Measured(record, file, ended_by)
-        if isinstance(ended_by, KeyboardInterrupt):
+        measured = run.measure(record, children, file, progress)
+        if isinstance(measured.ended_by, TputfindError) and len(job.specs) > 1 and not measured.record.rows:
+            measured = _failed(*measured[:2], measured.ended_by)
+        yield measured
+        if isinstance(measured.ended_by, KeyboardInterrupt):
             return
 
 

@@ -65,7 +65,7 @@ def find(
         record_file = record_file_of(folder, spec, inspection)
         begun = new_record(spec, inspection, f"find {model} {words}".strip())
         record_file.try_out(begun)
-        record, ended_by = measure(begun, children, record_file, progress or Silent())
+        record, _, ended_by = measure(begun, children, record_file, progress or Silent())
         if ended_by is not None:
             raise ended_by
         if record_file.problem is not None:
@@ -74,10 +74,11 @@ def find(
 
 
 class Measured(NamedTuple):
-    """A record as far as it came, and what ended the run before its end, None where nothing did."""
+    """A record as far as it came, the file it is saved in, and what ended the run early, None where nothing did."""
 
     record: Record
-    ended_by: TputfindError | KeyboardInterrupt | None
+    file: files.RecordFile
+    ended_by: TputfindError | KeyboardInterrupt | None = None
 
 
 def measure(record: Record, children: Children, record_file: files.RecordFile, progress: Progress) -> Measured:
@@ -94,11 +95,11 @@ def measure(record: Record, children: Children, record_file: files.RecordFile, p
     try:
         _search_and_time(session, progress)
     except TputfindError as error:
-        return Measured(session.record, error)
+        return Measured(session.record, record_file, error)
     except KeyboardInterrupt as interruption:
         session.save_again()
-        return Measured(session.record, interruption)
-    return Measured(session.record, error_of(session.record))
+        return Measured(session.record, record_file, interruption)
+    return Measured(session.record, record_file, error_of(session.record))
 
 
 def _search_and_time(session: Session, progress: Progress) -> None:
