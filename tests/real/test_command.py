@@ -192,7 +192,8 @@ def test_from_python_it_is_one_call_and_the_script_needs_no_main_guard(tmp_path)
     script.write_text(
         "import sys, tputfind\n"
         "assert 'torch' not in sys.modules\n"
-        "record = tputfind.find('shufflenet_v2_x0_5', image_size=64, batch_sizes=[1, 2], batches=10, output='kept')\n"
+        "quick = {'batches': 10, 'min_seconds': 0, 'processes': 1}\n"
+        "record = tputfind.find('shufflenet_v2_x0_5', image_size=64, batch_sizes=[1, 2], output='kept', **quick)\n"
         "print([row.batch_size for row in record.rows], 'torch' in sys.modules)\n"
     )
 
