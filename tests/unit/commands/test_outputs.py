@@ -17,6 +17,7 @@ from support.records import example
 from tputfind.analysis.compare import compare
 from tputfind.commands.outputs import Places, Source, check_places, sources_of, table_of
 from tputfind.errors import BadRequest, TputfindError
+from tputfind.record import files
 from tputfind.record.forecast import CardForecast, Forecasts
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report import compare as compared
@@ -56,6 +57,10 @@ REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
     "record": ("record", lambda: example().to_json()),
     "old_record": ("record", (GOLDEN / "schema-1.json").read_bytes),
     "clocks": ("clocks", (RESULTS / "clocks-mobilenet_v3_large-fp32-nvidia-h200.json").read_bytes),
+    "clocks_of_today": (
+        "clocks",
+        lambda: files.load(RESULTS / "clocks-resnet50-fp16-batch-1-nvidia-h200.json").to_json(),
+    ),
     "comparison": ("comparison", lambda: compared.to_json(comparisons())),
     "plans": ("plans", lambda: size.to_json(sized(1))),
     "md": ("md", lambda: markdown.to_markdown([example()])),
