@@ -62,8 +62,8 @@ def read_request(records: Sequence[str], places: Places, *, slo: str | None, per
     every = [files.load(path) for path in records]
     read = [one for one in every if isinstance(one, Record)]
     others = [one for one in every if not isinstance(one, Record)]
-    named = [name for name in ("csv", "html", "plot") if getattr(places, name) is not None]
-    named += ["slo"] if slo is not None else []
+    of_runs = {"csv": places.csv, "html": places.html, "plot": places.plot, "slo": slo, "percentile": percentile}
+    named = [name for name, value in of_runs.items() if value is not None]
     if others and not read and named:
         raise BadRequest(f"--{named[0]} is for records of runs, and none was named", "--md writes what is shown")
     answered = [_with(record, slo, percentile) for record in read]
@@ -118,7 +118,9 @@ def _show(request: Request) -> None:
     console = Console()
     if request.records:
         terminal.print_report(request.records, console)
-    for one in request.others:
+    for number, one in enumerate(request.others):
+        if number:
+            console.print()
         if isinstance(one, Forecasts):
             forecast.print_forecasts(one, console)
         else:
