@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.folders import RESULTS
+from support.folders import BENCHMARKS, RESULTS, ROOT
 from support.records import example, row
 
 from tputfind.analysis.time_spent import seconds_spent
@@ -63,3 +63,15 @@ def test_the_parts_of_a_record_of_a_run_add_up_to_what_it_took(path):
 @given(st.floats(0, 100), st.floats(0, 100))
 def test_no_part_is_below_zero(seconds, wall_s):
     assert all(part > 0 for part in seconds_spent(timed(seconds=seconds, wall_s=wall_s)).values())
+
+
+def test_the_kept_table_is_what_the_records_tell(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import time_spent
+
+    kept = (RESULTS / "time-spent-nvidia-h200.txt").read_text()
+    monkeypatch.setattr("sys.argv", ["time_spent.py", *(line.partition(": ")[0] for line in kept.splitlines())])
+    time_spent.main()
+
+    assert capsys.readouterr().out == kept

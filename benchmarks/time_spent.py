@@ -1,0 +1,30 @@
+"""Where the time of saved runs went, and how much of it bought nothing that is in a figure.
+
+    python benchmarks/time_spent.py results/kinds/*.json
+
+The last column is the wall over the seconds of search and windows that count; 1 is the least there can be.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from tputfind.analysis.time_spent import seconds_spent
+from tputfind.record.files import load_record
+
+
+def main() -> None:
+    """Print a line for each record."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("records", nargs="+")
+    for path in asked.parse_args().records:
+        record = load_record(path)
+        spent = seconds_spent(record)
+        counted_s = spent.get("search", 0.0) + spent.get("timing", 0.0)
+        parts = ", ".join(f"{what} {seconds:.1f}" for what, seconds in spent.items())
+        ratio = f"{record.wall_s / counted_s:.2f}" if counted_s else "-"
+        print(f"{path}: method {record.method}, {record.wall_s:.1f} s: {parts}; {ratio}")
+
+
+if __name__ == "__main__":
+    main()
