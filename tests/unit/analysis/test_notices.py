@@ -448,6 +448,20 @@ def test_rows_that_were_cut_short_are_told_with_the_fewest_of_their_batches():
     assert notice.advice == "raise --max-seconds"
 
 
+def test_of_the_two_windows_only_the_one_that_was_cut_short_is_told():
+    short_of_latencies = (changed(row(4, 4.0), latency_ms=(4.0,) * 56),)
+    short_of_batches = (changed(row(4, 4.0), device_ms=(4.0,) * 56),)
+    seen = [
+        told(msgspec.structs.replace(example(), rows=rows), "cut_short").seen
+        for rows in (short_of_latencies, short_of_batches)
+    ]
+
+    assert seen == [
+        "not all batches were timed at batch 4: at the least 56 of 100 for the latency",
+        "not all batches were timed at batch 4: at the least 56 of 100",
+    ]
+
+
 @pytest.mark.parametrize(("slowest_ms", "grows"), [(16.0, False), (16.1, True)])
 def test_a_row_bound_by_the_host_is_told_with_its_share_and_whether_its_time_grows(slowest_ms, grows):
     rows = (row(1, 4.0, enqueue_ms=3.2), row(64, slowest_ms, enqueue_ms=slowest_ms), row(128, 200.0, enqueue_ms=1.0))

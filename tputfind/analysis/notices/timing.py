@@ -20,10 +20,11 @@ def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     short = [row for row in whole if len(row.device_ms) < spec.batches or len(row.latency_ms) < spec.latency_batches]
     if short:
         least, least_latency = (min(map(len, column)) for column in zip(*map(_windows, short), strict=True))
+        windows = ((least, spec.batches, ""), (least_latency, spec.latency_batches, " for the latency"))
+        lacking = [f"{fewest} of {wanted}{what}" for fewest, wanted, what in windows if fewest < wanted]
         yield Notice(
             kind="cut_short",
-            seen=f"not all batches were timed at {batches(short)}: at the least {least} of {spec.batches}, "
-            f"and {least_latency} of {spec.latency_batches} for the latency",
+            seen=f"not all batches were timed at {batches(short)}: at the least {', and '.join(lacking)}",
             cause=f"all of them would have taken more than --max-seconds {spec.max_seconds:g}",
             advice="raise --max-seconds",
             batch_sizes=sizes(short),
