@@ -8,6 +8,7 @@ import msgspec
 
 from tputfind.analysis import notices
 from tputfind.record.environment import Environment
+from tputfind.record.forecast import CardForecast, Forecasts
 from tputfind.record.record import Edge, Failure, Health, OutputCheck, Record, Row, Timing, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
@@ -108,3 +109,15 @@ def whole(found):
             assert text
             assert text.isprintable()
     return found
+
+
+FORECASTS = Forecasts(
+    method=3,
+    tputfind="0.1.0",
+    command="tputfind forecast resnet50 --memory 16GiB",
+    started="2026-11-20T12:00:00+00:00",
+    spec=Spec(model="resnet50"),
+    device_name="NVIDIA Example",
+    tried=(1, 8),
+    cards=(CardForecast(memory_bytes=2**34, largest_batch=100, error=0.03),),
+)

@@ -53,21 +53,23 @@ def sweep(job: Job, children: Children, progress: Progress) -> Iterator[Measured
     """
     inspections = _inspected(job.specs, children, progress)
     looked_at = next(one for one in inspections if isinstance(one, Inspection))
-    for spec, inspection in zip(job.specs, inspections, strict=True):
+    elsewhere = msgspec.structs.replace(looked_at, input_shape="", parameters=None, source_sha256=None, caveats=())
+    known = [one if isinstance(one, Inspection) else elsewhere for one in inspections]
+    record_files = [_file_of(job, spec, one) for spec, one in zip(job.specs, known, strict=True)]
+    for spec, inspection, file in zip(job.specs, inspections, record_files, strict=True):
         if isinstance(inspection, Inspection):
-            _file_of(job, spec, inspection).try_out(new_record(spec, inspection, job.command))
-    for number, (spec, inspection) in enumerate(zip(job.specs, inspections, strict=True), 1):
+            file.try_out(new_record(spec, inspection, job.command))
+    for number, (spec, inspection, file) in enumerate(zip(job.specs, inspections, record_files, strict=True), 1):
         progress.about(_subject(job.specs, number))
         if isinstance(inspection, NoSuchDevice):
-            known = msgspec.structs.replace(looked_at, input_shape="", parameters=None, source_sha256=None, caveats=())
-            yield _failed(new_record(spec, known, job.command), record_file_of(job.folder, spec, known), inspection)
+            yield _failed(new_record(spec, elsewhere, job.command), file, inspection)
             continue
-        record, file = new_record(spec, inspection, job.command), _file_of(job, spec, inspection)
+        record = new_record(spec, inspection, job.command)
         if job.resumed is not None:
             record = resume.resumed_record(job.resumed[0], spec, inspection)
         measured = run.measure(record, children, file, progress)
         if isinstance(measured.ended_by, TputfindError) and len(job.specs) > 1 and not measured.record.rows:
-            measured = _failed(*measured[:2], measured.ended_by)
+            measured = _failed(measured.record, file, measured.ended_by)
         yield measured
         if isinstance(measured.ended_by, KeyboardInterrupt):
             return

@@ -153,9 +153,9 @@ def decoded(data: bytes, name: str, kind: type[_T], newest: int) -> _T:
 
 
 @contextmanager
-def told_as_bad_record(data: bytes, name: str, hint: str = "") -> Iterator[None]:
+def told_as_bad_record(data: bytes, name: str) -> Iterator[None]:
     """Turn what decoding raises into a BadRecord that says what is wrong with the JSON."""
     try:
         yield
     except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, KeyError, TypeError, RecursionError) as error:
-        raise BadRecord(f"{name} is not a tputfind record: {wrong_json(data, error)}", hint) from None
+        raise BadRecord(f"{name} is not a tputfind record: {wrong_json(data, error)}") from None

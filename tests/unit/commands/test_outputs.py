@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.folders import GOLDEN, RESULTS
-from support.records import example
+from support.records import FORECASTS, example
 
 from tputfind.analysis.compare import compare
 from tputfind.commands.outputs import Places, Source, check_places, sources_of, table_of
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.record import files
-from tputfind.record.forecast import CardForecast, Forecasts
-from tputfind.record.spec import Spec, read_spec
+from tputfind.record.spec import read_spec
 from tputfind.report import compare as compared
 from tputfind.report import csv, forecast, markdown, size
 from tputfind.report.charts import charts, draw
@@ -38,16 +37,6 @@ def comparisons():
     return [compare(example(), example(), force=True)]
 
 
-FORECASTS = Forecasts(
-    method=3,
-    tputfind="0.1.0",
-    command="tputfind forecast resnet50",
-    started="2026-11-20T12:00:00+00:00",
-    spec=Spec(model="resnet50"),
-    device_name=None,
-    tried=(8,),
-    cards=(CardForecast(memory_bytes=2**34, largest_batch=100, error=0.2),),
-)
 REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
     "table": ("csv", lambda: csv.to_csv([example()])),
     "plans_csv": ("csv", lambda: size.to_csv(sized(1))),

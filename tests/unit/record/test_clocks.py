@@ -6,26 +6,15 @@ import json
 
 import pytest
 from support.folders import RESULTS
+from support.records import FORECASTS
 
 from tputfind.errors import BadRecord
 from tputfind.record import files
 from tputfind.record.clocks import Methods, Pipeline
-from tputfind.record.forecast import CardForecast, Forecasts
 from tputfind.record.record import Record
-from tputfind.record.spec import Spec
 
 METHODS = RESULTS / "clocks-mobilenet_v3_large-fp32-nvidia-h200.json"
 PIPELINE = RESULTS / "clocks-mobilenet_v3_large-resnet50-fp32-nvidia-h200.json"
-FORECASTS = Forecasts(
-    method=3,
-    tputfind="0.1.0",
-    command="tputfind forecast resnet50 --memory 16GiB",
-    started="2026-11-20T12:00:00+00:00",
-    spec=Spec(model="resnet50"),
-    device_name="NVIDIA Example",
-    tried=(1, 8),
-    cards=(CardForecast(memory_bytes=2**34, largest_batch=100, error=0.03),),
-)
 
 
 def edited(tmp_path, source, **fields):
