@@ -37,7 +37,7 @@ def main() -> None:
     if gpu:
         run("resnet50 --dtype fp16 --layout nhwc --max-batch 256")
     else:
-        run("resnet18 --image-size 64 --max-batch 32 --batches 20 --latency-batches 20")
+        run("resnet18 --image-size 64 --max-batch 32 --batches 20")
 
 
 def help_times() -> None:

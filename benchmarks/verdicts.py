@@ -5,7 +5,7 @@
 
 Of folders that hold the records of several runs each, such as ten of
 
-    tputfind tests/models/slower.py:model --dtype fp16 --batch-sizes 1,32,256 --min-seconds 1 --max-seconds 4
+    tputfind tests/models/slower.py:model --dtype fp16 --batch-sizes 1,32,256 --max-seconds 4
 
 and, with SLOWER_CYCLES=2300000 in the environment (1.2 ms of a GPU at 1980 MHz), five of the same into another.
 """

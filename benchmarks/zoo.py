@@ -29,7 +29,7 @@ from tputfind.session.inspect import inspect, new_record
 from tputfind.session.progress import Silent
 from tputfind.session.run import measure
 
-QUICK = {"batches": 10, "latency_batches": 10, "warmup": 2, "processes": 1, "min_seconds": "0"}
+QUICK = {"batches": 10, "warmup": 2, "processes": 1}
 
 
 def main() -> None:

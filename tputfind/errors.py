@@ -51,6 +51,12 @@ class BadRecord(TputfindError, ValueError):
     exit_code = 2
 
 
+class OutOfTime(TputfindError):
+    """Raised when ``--budget`` ends before anything was timed."""
+
+    exit_code = 2
+
+
 class NoSuchDevice(TputfindError):
     """Raised when the device is not there, or cannot do the dtype."""
 

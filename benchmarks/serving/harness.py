@@ -127,8 +127,8 @@ class Load(NamedTuple):
 def measured(case: Case, folder: str | None = None) -> Record:
     """Return the tool's record of the model at every size up to the cap, as the server is going to run it; keep it."""
     return tputfind.find(
-        case.model, batch_sizes=range(1, case.cap + 1), processes=2, min_seconds=0.5, max_seconds=2.5,
-        latency_batches=100, output=folder, **case.options,  # type: ignore[arg-type]  # read from JSON
+        case.model, batch_sizes=range(1, case.cap + 1), processes=2, batches=100, max_seconds=2.5,
+        output=folder, **case.options,  # type: ignore[arg-type]  # read from JSON
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from tputfind.processes.messages import ListDevices
 from tputfind.record.environment import Environment
 from tputfind.session.health import memory_in_use_bytes
 
-QUICK = ("--batches", 10, "--latency-batches", 10, "--warmup", 1, "--device", "cuda")
+QUICK = ("--batches", 10, "--warmup", 1, "--device", "cuda")
 GIB = 2**30
 
 

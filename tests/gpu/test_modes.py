@@ -6,7 +6,7 @@ import pytest
 from support.command import run
 from support.folders import MODELS
 
-ROWS = ("--processes", 1, "--min-seconds", "0.5", "--dtype", "fp16", "--layout", "nhwc")
+ROWS = ("--processes", 1, "--dtype", "fp16", "--layout", "nhwc")
 
 
 @pytest.mark.gpu

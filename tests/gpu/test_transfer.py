@@ -8,7 +8,7 @@ import pytest
 from support.command import run
 from support.folders import MODELS
 
-SHORT = ("--dtype", "fp16", "--processes", 1, "--min-seconds", 1)
+SHORT = ("--dtype", "fp16", "--processes", 1)
 
 
 def row_of(folder, *arguments):

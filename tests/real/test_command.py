@@ -38,12 +38,12 @@ def test_the_main_job_prints_a_table_and_four_answers_and_saves_record_and_csv(t
 
 
 def test_on_a_device_that_does_one_thing_at_a_time_one_window_gives_throughput_and_latency(tmp_path):
-    asked = ("--batch-sizes", "1,4", *QUICK, "--batches", 8, "--latency-batches", 13)
+    asked = ("--batch-sizes", "1,4", *QUICK, "--batches", 8)
     record = run(tmp_path, f"{MODELS}/plain.py:sleeps", *asked).record()
 
     for row in record.rows:
         assert row.latency_ms == row.device_ms
-        assert len(row.latency_ms) == 13
+        assert len(row.latency_ms) == 8
         assert row.enqueue_ms == ()
         assert all(span_ms >= 10 * row.batch_size for span_ms in row.device_ms)
         assert row.samples_per_s <= 100
@@ -172,7 +172,7 @@ def test_a_pipe_is_written_to_and_a_link_is_followed(tmp_path):
 
 
 def test_a_window_with_fewer_latencies_than_asked_for_is_said_to_be_cut_short(tmp_path):
-    asked = ("--batch-sizes", 4, "--batches", 10, "--latency-batches", 50, "--max-seconds", 1, "--warmup", 1)
+    asked = ("--batch-sizes", 4, "--batches", 50, "--max-seconds", 1, "--warmup", 1)
     record = run(tmp_path, f"{MODELS}/plain.py:sleeps", *asked).record()
 
     assert "cut_short" in [notice.kind for notice in record.notices]
@@ -192,7 +192,7 @@ def test_from_python_it_is_one_call_and_the_script_needs_no_main_guard(tmp_path)
     script.write_text(
         "import sys, tputfind\n"
         "assert 'torch' not in sys.modules\n"
-        "quick = {'batches': 10, 'min_seconds': 0, 'processes': 1}\n"
+        "quick = {'batches': 10, 'processes': 1}\n"
         "record = tputfind.find('shufflenet_v2_x0_5', image_size=64, batch_sizes=[1, 2], output='kept', **quick)\n"
         "print([row.batch_size for row in record.rows], 'torch' in sys.modules)\n"
     )

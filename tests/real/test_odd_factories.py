@@ -54,9 +54,7 @@ def test_any_result_of_a_factory_is_measured_or_refused_in_words(tmp_path, child
     path = tmp_path / "odd.py"
     path.write_text(f"import torch\nfrom torch import nn\n\n\ndef make():\n    return {value}\n")
     before = set(tmp_path.iterdir())
-    spec = read_spec(
-        f"{path}:make", {"batches": 10, "latency_batches": 10, "warmup": 0, "min_seconds": 0, "device": "cpu"}
-    )
+    spec = read_spec(f"{path}:make", {"batches": 10, "device": "cpu"})
 
     try:
         children.ask_one(Inspect(spec), Inspection, 30)

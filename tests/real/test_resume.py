@@ -20,7 +20,7 @@ from tputfind.report.csv import COLUMNS
 
 SEED = 20261121
 KILLS = 20
-SHORT = ("--batches", 10, "--latency-batches", 10, "--warmup", 0, "--min-seconds", 0, "--processes", 2)
+SHORT = ("--batches", 10, "--processes", 2)
 ASKED = ("--max-latency", "125ms", *SHORT)
 MEASURED = [name for name, kind in COLUMNS.items() if kind == "Float64"]
 OF_NOISE = ("outliers", "trend", "spread", "wide_interval", "not_settled")

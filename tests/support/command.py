@@ -12,7 +12,7 @@ from typing import NamedTuple
 import tputfind
 from tputfind.record.record import Record
 
-QUICK = ("--batches", 10, "--latency-batches", 10, "--warmup", 1, "--processes", 1, "--min-seconds", 0)
+QUICK = ("--batches", 10, "--warmup", 1, "--processes", 1)
 TINY = ("--image-size", 64, "--batch-sizes", 1, *QUICK)
 
 

@@ -29,7 +29,11 @@ TRACE = Trace(
 
 
 def row(batch_size: int, device_ms: float, *, enqueue_ms: float = 1.0, batches: int = 100) -> Row:
-    """A row whose every batch takes the same time, but for latencies that count up by 0.01 ms."""
+    """A row whose every batch takes the same time, but for latencies that count up by 0.01 ms.
+
+    It was to have 100 batches: of fewer, its time was up.
+    """
+    end = "full" if batches >= 100 else "time"
     return Row(
         batch_size=batch_size,
         timings=(
@@ -41,6 +45,7 @@ def row(batch_size: int, device_ms: float, *, enqueue_ms: float = 1.0, batches: 
                 warmup_steps=40,
                 warmup_s=0.75,
                 steady=True,
+                ended_by=end,
                 health=HEALTH,
             ),
         ),
@@ -49,6 +54,7 @@ def row(batch_size: int, device_ms: float, *, enqueue_ms: float = 1.0, batches: 
         output=OutputCheck(result="right", difference=0.0),
         memory_of_others_bytes=0,
         seconds=1.5,
+        ended_by=end,
     )
 
 
@@ -61,7 +67,7 @@ def example() -> Record:
         started="2026-11-20T12:00:00+00:00",
         finished="2026-11-20T12:01:00+00:00",
         wall_s=60.0,
-        spec=Spec(model="resnet50", dtype="fp16", slo_ms=10.0, headroom=0.2, soak=50, processes=1),
+        spec=Spec(model="resnet50", dtype="fp16", slo_ms=10.0, headroom=0.2, soak=50, processes=1, batches=100),
         environment=Environment(
             device="cuda:0",
             device_name="NVIDIA Example",

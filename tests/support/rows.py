@@ -8,10 +8,12 @@ from tputfind.processes.children import Children
 from tputfind.processes.messages import TimeBatches, Timed
 from tputfind.record.record import Row
 from tputfind.record.spec import Spec
+from tputfind.session import plan
 
 
 def time_rows(children: Children, spec: Spec, *batch_sizes: int, timeout_s: float | None = None) -> Iterator[Row]:
     """The rows as one process times them, the first of each row's."""
-    for answer in children.ask(TimeBatches(spec, batch_sizes), Timed, timeout_s):
+    question = TimeBatches(spec, plan.of_process(spec, 0), batch_sizes)
+    for answer in children.ask(question, Timed, timeout_s):
         if answer.row is not None:
             yield answer.row

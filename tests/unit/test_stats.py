@@ -22,6 +22,7 @@ from tputfind.stats import (
     spread,
     standard_deviation,
     t_quantile,
+    transient,
     trend,
     widened,
 )
@@ -223,3 +224,38 @@ def test_noise_is_a_trend_less_often_than_once_in_500_windows():
     rng = random.Random(1)
 
     assert sum(trend([rng.gauss(1, 0.1) for _ in range(34)]) != 0 for _ in range(5000)) < 10
+
+
+@given(st.lists(st.floats(0.1, 10), max_size=4), st.integers(60, 200))
+def test_a_transient_at_the_start_of_steady_samples_is_cut_where_they_become_steady(above, count):
+    steady = [10.0, 10.02] * (count // 2)
+    start = sorted((10.5 + each for each in above), reverse=True)
+
+    assert len(start) <= transient(start + steady) <= len(start) + 5
+
+
+@given(st.integers(4, 300), st.floats(0.1, 1000))
+def test_equal_samples_have_no_transient(count, level):
+    assert transient([level] * count) == 0
+
+
+@given(st.integers(60, 300), st.floats(0.001, 0.1), st.booleans())
+def test_samples_that_drift_are_a_transient_as_far_as_one_is_ever_cut(count, share, falls):
+    samples = [10 * (1 + share * number / count) for number in range(count)]
+
+    assert transient(samples[::-1] if falls else samples) >= count // 2 - 5
+
+
+@given(st.integers(60, 200), st.integers(0, 59), st.floats(2, 100))
+def test_one_disturbance_among_many_samples_moves_no_cut(count, place, factor):
+    rng = random.Random(count)
+    samples = [rng.gauss(10, 0.1) for _ in range(count)]
+    samples[place] *= factor
+
+    assert abs(transient(samples) - transient([min(sample, 10.3) for sample in samples])) <= 5
+
+
+def test_a_few_samples_are_cut_one_by_one():
+    assert transient([]) == transient([5.0]) == 0
+    assert transient([9.0, 5.0, 5.0, 5.0]) == 1
+    assert transient([9.0, 7.0, 5.0, 5.0, 5.01, 5.0]) == 2

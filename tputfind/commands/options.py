@@ -49,17 +49,21 @@ MEASURING: Final = (
     Option(
         "max_latency", "TIME", "go no further where a step takes longer, such as 50ms, or none  [none; 1s on the CPU]"
     ),
-    Option("batches", "N", "least batches timed for a row, in all its processes  [100]"),
-    Option("min_seconds", "S", "least seconds timed for a row; warm-up goes on until batch times are steady  [3]"),
-    Option("processes", "N", "fresh processes that a row's batches and seconds are spread over  [3]"),
+    Option("budget", "TIME", "end the whole run within this, such as 60s: the rows that decide come first"),
     Option(
         "max_noise",
         "SHARE",
-        "go on until the throughput is known to within this, such as 1%, or --max-seconds end it",
+        "time a row until its throughput is known to within this  [0.5% where the device sets the pace, else 3%]",
     ),
-    Option("warmup", "N", "untimed batches at the least, in each process  [10]"),
-    Option("latency_batches", "N", "batches of the latency window  [100]"),
-    Option("max_seconds", "S", "cut a row's windows short past this, but not under 10 batches  [60]"),
+    Option(
+        "max_seconds",
+        "S",
+        "time no row for longer, but a batch in each process  [6; 60 with --thorough or --batches]",
+    ),
+    Option("thorough", None, "time 100 batches and 3 seconds of every row, however well it is known"),
+    Option("batches", "N", "time just as many batches of every row, in all its processes"),
+    Option("processes", "N", "time every row in as many fresh processes at the least  [3]"),
+    Option("warmup", "N", "leave out as many batches at the least, in each process  [what has not settled]"),
     Option("slo", "TIME", "also name the best batch under this latency, such as 20ms"),
     Option("percentile", "P", "which percentile of the latency the SLO is about  [99]"),
     Option("search", "NAME", "forecast, bisect, or linear: count up one at a time; all find the same  [forecast]"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -51,6 +52,9 @@ def sweep(job: Job, children: Children, progress: Progress) -> Iterator[Measured
         TputfindError: none of the specs can be measured, or its record could not be saved.
         KeyboardInterrupt: while nothing was being measured yet.
     """
+    budget_s = job.specs[0].budget_s  # the same for all: it is the command's
+    end_s = None if budget_s is None else time.monotonic() + budget_s
+    children.end_within(budget_s)
     inspections = _inspected(job.specs, children, progress)
     looked_at = next(one for one in inspections if isinstance(one, Inspection))
     elsewhere = msgspec.structs.replace(looked_at, input_shape="", parameters=None, source_sha256=None, caveats=())
@@ -61,6 +65,8 @@ def sweep(job: Job, children: Children, progress: Progress) -> Iterator[Measured
             file.try_out(new_record(spec, inspection, job.command))
     for number, (spec, inspection, file) in enumerate(zip(job.specs, inspections, record_files, strict=True), 1):
         progress.about(_subject(job.specs, number))
+        if end_s is not None:
+            children.end_within((end_s - time.monotonic()) / (len(job.specs) - number + 1))
         if isinstance(inspection, NoSuchDevice):
             yield _failed(new_record(spec, elsewhere, job.command), file, inspection)
             continue

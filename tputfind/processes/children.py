@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -9,8 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import send_handle
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import IO, Final, Self, TypeVar
 
 import msgspec
 
-from tputfind.errors import BY_NAME, BrokenInstall, TputfindError
+from tputfind.errors import BY_NAME, BrokenInstall, OutOfTime, TputfindError
 from tputfind.processes import failures, folder
 from tputfind.processes.messages import Question, Reply
 from tputfind.record.record import Failure
@@ -78,6 +79,7 @@ class Children:
         self._log: IO[bytes] | None = None
         self._cache: Path | None = None
         self._imports: dict[str, str] = {}
+        self._deadline_s: float | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -102,6 +104,21 @@ class Children:
             shutil.rmtree(self._cache, ignore_errors=True)  # of a server that was killed
         self._server = self._control = self._log = self._cache = None
 
+    def end_within(self, seconds: float | None) -> None:
+        """Kill what is still at work this long after now; None lets it work on."""
+        self._deadline_s = None if seconds is None else time.monotonic() + seconds
+
+    @contextmanager
+    def until_half_way(self) -> Iterator[None]:
+        """Let what is asked meanwhile take half of what is left at the most."""
+        whole_s = self._deadline_s
+        if whole_s is not None:
+            self._deadline_s = (time.monotonic() + whole_s) / 2
+        try:
+            yield
+        finally:
+            self._deadline_s = whole_s
+
     def preload(self, package: str) -> str:
         """Have the server import a package, so that every child finds it there; return nothing, or why it cannot be.
 
@@ -121,6 +138,7 @@ class Children:
         Raises:
             TputfindError: the child refused the question.
             ChildFailed: the child ended without having said all, or was silent for too long.
+            OutOfTime: the end that ``end_within`` set has come.
         """
         control = self._connected()
         answers, theirs = os.pipe()
@@ -153,7 +171,7 @@ class Children:
         failure: Failure | None = None
         finished, leaving = False, True
         try:
-            finished = yield from _answers(control, answers, answer_type, timeout_s)
+            finished = yield from _answers(control, answers, answer_type, timeout_s, self._deadline_s)
             leaving = False
         except _Silent as silence:
             failure = failures.of_silence(silence.seconds)
@@ -236,10 +254,14 @@ def _hand_over(control: Connection, question: Question, answers: int, output: IO
 
 
 def _answers(
-    control: Connection, answers: int, answer_type: type[Answer], timeout_s: float | None
+    control: Connection,
+    answers: int,
+    answer_type: type[Answer],
+    timeout_s: float | None,
+    deadline_s: float | None,
 ) -> Generator[Answer, None, bool]:
     """Yield each answer; return (as the generator's value) whether the child said that it had said all."""
-    lines = _Lines(answers, control)
+    lines = _Lines(answers, control, deadline_s)
     allowed_s = timeout_s
     while (line := lines.read(allowed_s)) is not None:
         try:
@@ -269,9 +291,10 @@ class _Silent(Exception):
 class _Lines:
     """The lines that a child writes, none waited for longer than is allowed, whatever it writes instead."""
 
-    def __init__(self, answers: int, control: Connection) -> None:
+    def __init__(self, answers: int, control: Connection, deadline_s: float | None) -> None:
         self._answers = answers
         self._control = control
+        self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._held = bytearray()
 
     def read(self, allowed_s: float | None) -> bytes | None:
@@ -279,11 +302,15 @@ class _Lines:
 
         Raises:
             _Silent: it did neither until the time-out.
+            OutOfTime: nor until the deadline.
         """
-        deadline = None if allowed_s is None else time.monotonic() + allowed_s
+        silent_s = math.inf if allowed_s is None else time.monotonic() + allowed_s
+        until_s = min(silent_s, self._deadline_s)
         while (end := self._held.find(b"\n")) < 0:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            left = None if until_s == math.inf else max(0.0, until_s - time.monotonic())
             ready = wait([self._answers, self._control], left)
+            if not ready and until_s == self._deadline_s:
+                raise OutOfTime("--budget ended before a batch was timed", "give it more time")
             if not ready:
                 raise _Silent(allowed_s or 0.0)
             # The end of the process may be told before its last words were read.

@@ -33,6 +33,23 @@ class TryBatch(msgspec.Struct, frozen=True, tag=True):
     passed: Passed | None = None
 
 
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process is to time of each row.
+
+    The throughput window lasts for ``batches`` and ``window_s``; past ``max_seconds`` it ends with ``least_batches``.
+    ``latency_batches`` follow, one at a time: all of them where ``every_latency`` says so, else fewer where
+    ``window_s`` show nothing but the device's own time. ``warmup`` steps are left out however steady they are.
+    """
+
+    batches: int
+    least_batches: int
+    window_s: float
+    latency_batches: int
+    every_latency: bool
+    warmup: int
+    max_seconds: float
+
+
 class TimeBatches(msgspec.Struct, frozen=True, tag=True):
     """How fast are these batch sizes? Answered by one ``Timed`` with a row each, in order, and ended early where the
     process is past use: by a row that failed, or by one whose check left the device unusable. ``number`` says which of
@@ -40,6 +57,7 @@ class TimeBatches(msgspec.Struct, frozen=True, tag=True):
     """
 
     spec: Spec
+    plan: Plan
     batch_sizes: tuple[int, ...]
     number: int = 0
     memory_limit_bytes: int | None = None

@@ -16,12 +16,17 @@ from tputfind.record.types import Amount, Bytes, Count, CountFromZero
 from tputfind.record.untrusted import check_schema, command_of, indented, printable_json, told_as_bad_record
 from tputfind.units import echoed
 
-SCHEMA: Final = 5
+SCHEMA: Final = 6
 """Raised when a field is added or changes its meaning."""
 
 FailureKind = Literal["out_of_memory", "index_limit", "unsupported", "died", "timeout", "wrong_output", "error"]
 Status = Literal["ok"] | FailureKind
 LimitedBy = Literal["memory", "index", "latency", "cap", "unsupported", "died", "timeout", "wrong_output", "error"]
+WindowEnd = Literal["full", "unsettled", "time"]
+"""What ended the throughput window of one process: it had what was planned; it would not settle; its time was up."""
+RowEnd = Literal["known", "full", "time", "budget"]
+"""What ended a row: its throughput is known to within its aim; it had all batches and seconds that a row may take; the
+seconds of a row were up; ``--budget`` was."""
 LEAST_SPAN_MS: Final = 1e-6
 """A nanosecond: clocks tell no less, and records hold no more digits."""
 Span = Annotated[float, Meta(ge=0, le=1e9)]
@@ -113,10 +118,11 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     ``latency_ms`` and ``enqueue_ms`` are of the latency window, one a batch: from the call to synchronised output, and
     from the call to its return. On a device whose calls return when their work is done, each span of the throughput
     window is a latency, and there is no other window. ``first_step_ms`` is the first step of the process at this batch
-    size, loading and choosing of kernels included, None where it is watched for a memory limit or others came before;
-    ``warmup_steps`` and ``warmup_s`` are the untimed steps, that one among them; ``steady`` says whether batch times
-    had settled by their end, None where there were too few to tell. ``copy_in_ms`` and ``copy_out_ms`` are, under
-    ``--transfer``, one batch's copies by themselves, on an idle device.
+    size, loading and choosing of kernels included, None where it is watched for a memory limit or others came before.
+    ``warmup_steps`` and ``warmup_s`` do not count, that one among them: batches whose times had not settled, and those
+    between the blocks of a window. ``steady`` says whether they had settled where the window begins, None where there
+    were too few to tell; ``ended_by`` says what ended it, None in older records. ``copy_in_ms`` and ``copy_out_ms``
+    are, under ``--transfer``, one batch's copies by themselves, on an idle device.
     """
 
     device_ms: tuple[Span, ...] = ()
@@ -126,6 +132,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     warmup_steps: CountFromZero = 0
     warmup_s: Amount | None = None
     steady: bool | None = None
+    ended_by: WindowEnd | None = None
     copy_in_ms: Span | None = None
     copy_out_ms: Span | None = None
     compiled: Compiled | None = None
@@ -137,7 +144,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     ``allocator_retries`` is how often, warm-up included, the allocators found no room, gave all unused memory back to
     the device and asked again. ``memory_of_others_bytes`` is what other processes held of the device when the latest
-    process began. ``seconds`` is what the processes spent on the row, 0 for one that died.
+    process began. ``seconds`` is what the processes spent on the row, 0 for one that died. ``ended_by`` says why no
+    further process timed it, None while one is still to, and in older records.
     """
 
     batch_size: Count
@@ -149,6 +157,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     output: OutputCheck | None = None
     memory_of_others_bytes: Bytes | None = None
     seconds: Amount = 0.0
+    ended_by: RowEnd | None = None
 
     @property
     def status(self) -> Status:

@@ -14,7 +14,7 @@ from tputfind import options as values
 from tputfind.errors import BadRequest
 from tputfind.record.method import REPEATABILITY
 from tputfind.record.sources import SOURCES, SourceName, source_of
-from tputfind.record.types import ASKED, FREE, LARGEST_BATCH, TOLD, WORK, Above0, Amount, Count, CountFromZero
+from tputfind.record.types import ASKED, FREE, LARGEST_BATCH, TOLD, WORK, Above0, Count, CountFromZero
 from tputfind.units import echoed
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16"]
@@ -85,15 +85,18 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     headroom: Annotated[_Memory | _Share | None, ASKED] = None
     """A whole number of bytes, or a share below 1 of the memory."""
     max_latency_ms: Annotated[Above0 | Literal["auto"] | None, ASKED] = "auto"
-    batches: Annotated[Count, TOLD] = 100
-    warmup: Annotated[CountFromZero, TOLD] = 10
-    latency_batches: Annotated[Count, TOLD] = 100
-    max_seconds: Annotated[Above0, TOLD] = 60.0
-    min_seconds: Annotated[Amount, TOLD] = 3.0
-    """Where ``max_seconds`` is less, that holds."""
+    thorough: Annotated[bool, TOLD] = False
+    """Every row takes 100 batches and three seconds, however well it is known."""
+    batches: Annotated[Count | None, TOLD] = None
+    """Every row takes as many, however well it is known; None leaves it to what is known."""
+    warmup: Annotated[CountFromZero | None, TOLD] = None
+    """So many steps are left out at the least; None leaves it to the transient that is found."""
+    max_seconds: Annotated[Above0 | None, TOLD] = None
+    budget_s: Annotated[Above0 | None, TOLD] = None
     processes: Annotated[int, Meta(ge=1, le=MOST_PROCESSES), TOLD] = 3
     max_noise: Annotated[Annotated[float, Meta(gt=REPEATABILITY, lt=1)] | None, TOLD] = None
-    """The share of the throughput that its interval may be wide to either side, before timing goes on."""
+    """The share of the throughput that its interval may be wide to either side, before timing goes on. None aims at 0.5
+    % where the device sets the pace, and at 3 % elsewhere."""
     transfer: Annotated[Transfer, WORK] = "none"
     soak: Annotated[CountFromZero, ASKED] = 0
     slo_ms: Annotated[Above0 | None, ASKED] = None
@@ -208,6 +211,10 @@ def _conflicts(spec: Spec) -> list[str]:
         (
             spec.layout == "nhwc" and spec.input_size is not None and len(spec.input_size) not in (3, 4),
             "--layout nhwc needs samples of 3 or 4 dimensions (CxHxW or CxDxHxW)",
+        ),
+        (
+            spec.thorough and spec.batches is not None,
+            "--thorough and --batches both say how many batches a row takes: give one",
         ),
         (
             spec.max_noise is not None and spec.processes < 2,
@@ -338,9 +345,9 @@ _READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
     "max_latency": ("max_latency_ms", _max_latency_ms),
     "batches": ("batches", values.whole),
     "warmup": ("warmup", values.count_from_zero),
-    "latency_batches": ("latency_batches", values.whole),
     "max_seconds": ("max_seconds", values.positive_seconds),
-    "min_seconds": ("min_seconds", values.seconds),
+    "thorough": ("thorough", values.flag),
+    "budget": ("budget_s", _duration_s),
     "processes": ("processes", _processes),
     "max_noise": ("max_noise", _noise),
     "transfer": ("transfer", values.one_of(get_args(Transfer))),

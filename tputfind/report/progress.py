@@ -1,4 +1,4 @@
-"""Progress on stderr: a line that changes on a terminal, plain lines elsewhere."""
+"""Progress on stderr: on a terminal a table that grows over a line that changes, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from tputfind.record.record import Record
+from tputfind.report import tables, text
 from tputfind.units import format_seconds
 
+_SO_FAR: Final = ("Fastest batch", "Knee")
+"""Answers that hold for the rows that there are; the others are none before the search has ended."""
 _NOBODY_WATCHES: Final = (OSError, SystemExit)
 """The terminal is gone, or the pipe closed, for which rich leaves by SystemExit. What is measured is worth more."""
 
@@ -26,6 +31,8 @@ class ShownProgress:
         self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         self._subject = ""
+        self._line = ""
+        self._record: Record | None = None
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -43,20 +50,40 @@ class ShownProgress:
     def about(self, subject: str) -> None:
         """Say which model the next words are about."""
         self._subject = subject
+        self._record = None
 
     def doing(self, what: str, seconds_left: float | None) -> None:
         """Show what is under way and about how long its stage will still take."""
         left = "" if seconds_left is None else f", about {format_seconds(seconds_left)} left"
-        line = f"{self._subject}: {what}{left}"
+        self._line = f"{self._subject}: {what}{left}"
         if self._live is not None:
-            with suppress(*_NOBODY_WATCHES):
-                self._live.update(Text(line), refresh=True)
+            self._draw(self._live)
         else:
-            self._print(line)
+            self._print(self._line)
 
     def did(self, what: str) -> None:
-        """Leave a line behind."""
-        self._print(f"{self._subject}: {what}")
+        """Leave a line behind; a row of the table says as much."""
+        if self._record is None or not self._record.rows:
+            self._print(f"{self._subject}: {what}")
+
+    def measured(self, record: Record) -> None:
+        """Show the table and the answers so far."""
+        if self._live is not None:
+            self._record = record
+            self._draw(self._live)
+
+    def _draw(self, live: Live) -> None:
+        with suppress(*_NOBODY_WATCHES):
+            live.update(Group(*self._rows_so_far(), Text(self._line)), refresh=True)
+
+    def _rows_so_far(self) -> list[RenderableType]:
+        record = self._record
+        if record is None or not record.rows:
+            return []
+        searched = record.edge is not None or record.spec.batch_sizes is not None
+        known = [(label, answer) for label, answer in text.summary(record) if label in _SO_FAR or searched]
+        answers = [Text.assemble((f"{label:<14} ", "bold"), answer) for label, answer in known]
+        return [tables.table([record], box.SIMPLE_HEAD, tables.look(self._console)), *answers]
 
     def _print(self, line: str) -> None:
         with suppress(*_NOBODY_WATCHES):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tputfind.record.record import Record
+from tputfind.session import plan
 
 _SECONDS_TO_LOAD = 1.0
 _TRIALS_BY_FORECAST = 2
 """Median of the trials left in a search that forecasts lead, once one has failed."""
-_LEAST_BATCHES = 20
-"""Ten of each window, however long they take."""
+_STEPS_BEFORE = 3
+"""The first step, the second, and one that leads in."""
 
 
 def seconds_of_search(record: Record, fits: int, fails: int) -> float | None:
@@ -35,14 +36,16 @@ def seconds_of_rows(record: Record, batch_sizes: Iterable[int]) -> float | None:
     known = [(trial.batch_size, trial.step_ms) for trial in record.trials if trial.step_ms is not None]
     if not known:
         return None
-    spec, total_s = record.spec, 0.0
-    least_s, most_s = spec.min_seconds / spec.processes, spec.max_seconds / spec.processes
+    planned, total_s = plan.of_process(record.spec, 0), 0.0
     for batch_size in batch_sizes:
         near, step_ms = min(known, key=lambda pair: abs(pair[0] - batch_size))
         step_s = step_ms / 1000 * max(1.0, batch_size / near)
-        windows_s = max(step_s * spec.batches / spec.processes, least_s)
+        windows_s = max(step_s * planned.batches, planned.window_s)
         if record.environment.can.events:  # else one window gives both
-            windows_s += step_s * spec.latency_batches / spec.processes
-        total_s += _SECONDS_TO_LOAD + min(max(step_s * spec.warmup, least_s / 2), most_s)
-        total_s += min(windows_s, max(most_s, _LEAST_BATCHES / spec.processes * step_s))
+            latency_s = step_s * planned.latency_batches
+            windows_s += latency_s if planned.every_latency else min(latency_s, planned.window_s)
+        warmup_s = step_s * (_STEPS_BEFORE + planned.warmup)
+        total_s += _SECONDS_TO_LOAD + max(
+            min(windows_s + warmup_s, planned.max_seconds), step_s * (_STEPS_BEFORE + planned.least_batches)
+        )
     return total_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tputfind.record.record import TRIAL_STEPS, Failure, LimitedBy, Row, Trial
+from tputfind.record.record import TRIAL_STEPS, Failure, LimitedBy, Record, Row, Trial
 
 
 class Progress(Protocol):
@@ -19,6 +19,9 @@ class Progress(Protocol):
     def did(self, what: str) -> None:
         """Something has ended, so."""
 
+    def measured(self, record: Record) -> None:
+        """The record has grown."""
+
 
 class Silent:
     """Progress that nobody watches."""
@@ -30,6 +33,9 @@ class Silent:
         """Say nothing."""
 
     def did(self, what: str) -> None:
+        """Say nothing."""
+
+    def measured(self, record: Record) -> None:
         """Say nothing."""
 
 
@@ -45,11 +51,10 @@ def verdict(trial: Trial, obstacle: LimitedBy | None) -> str:
     return "fits" if trial.steps == TRIAL_STEPS else f"lasts {trial.steps} steps"
 
 
-def result(row: Row, number: int, processes: int) -> str:
+def result(row: Row, number: int) -> str:
     if row.failure is not None:
         return _in_short(row.failure)
-    which = f", process {number + 1} of {processes}" if number < processes else f", process {number + 1}"
-    return f"{row.samples_per_s:.1f} samples/s{which if processes > 1 else ''}"
+    return f"{row.samples_per_s:.1f} samples/s, process {number + 1}"
 
 
 def _in_short(failure: Failure) -> str:

@@ -9,15 +9,15 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tputfind.errors import BadRequest, TputfindError
+from tputfind.errors import BadRequest, OutOfTime, TputfindError
 from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.record import TRIAL_STEPS, Edge, Record, Row
-from tputfind.record.spec import read_spec
+from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.edge import find_edge
 from tputfind.session.expectations import first_batch
-from tputfind.session.inspect import inspect, new_record, now, record_file_of
+from tputfind.session.inspect import inspect, new_record, record_file_of
 from tputfind.session.outcome import error_of
 from tputfind.session.progress import Progress, Silent
 from tputfind.session.session import Session
@@ -26,6 +26,8 @@ from tputfind.units import echoed
 
 ROUNDS: Final = 3
 """Times the search is repeated when other processes allocate or free device memory during it."""
+
+_TOLD: Final = ("doing", "did", "measured")
 
 
 def find(
@@ -44,22 +46,22 @@ def find(
         progress: told what is being done.
         trust_model_file: load a file of a model or of weights even where that can run code of the file's.
         options: the command line's, with underscores: ``dtype="fp16"``, ``memory_limit="8GiB"``. Numbers are bytes,
-            milliseconds (``max_latency``, ``slo``), seconds (``max_seconds``, ``min_seconds``, ``trial_timeout``) or,
-            for ``max_noise`` and for ``headroom`` below 1, a share.
+            milliseconds (``max_latency``, ``slo``), seconds (``max_seconds``, ``budget``, ``trial_timeout``) or, for
+            ``max_noise`` and for ``headroom`` below 1, a share.
 
     Raises:
         TputfindError: the request, the device or the model does not allow it; ``NothingFits`` after saving the record.
     """
     spec = read_spec(model, options)
-    if progress is not None and not all(callable(getattr(progress, name, None)) for name in ("doing", "did")):
+    if progress is not None and not all(callable(getattr(progress, name, None)) for name in _TOLD):
         kind = type(progress).__name__
-        raise BadRequest(
-            f"progress: {echoed(progress)} is a {kind}, without methods doing(what, seconds_left), did(what)"
-        )
+        methods = "doing(what, seconds_left), did(what), measured(record)"
+        raise BadRequest(f"progress: {echoed(progress)} is a {kind}, without methods {methods}")
     folder = None if output is None else files.path_of("output", output)
     if folder is not None:
         files.check_folder(folder)
     with Children(trust_model_file=trust_model_file) as children:
+        children.end_within(spec.budget_s)
         inspection = inspect(spec, children)
         words = " ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
         record_file = record_file_of(folder, spec, inspection)
@@ -84,8 +86,10 @@ class Measured(NamedTuple):
 def measure(record: Record, children: Children, record_file: files.RecordFile, progress: Progress) -> Measured:
     """Search, time and record; the file gets the record after every stage, so that what was measured is kept.
 
-    What the record holds already is not measured again. What ends it early is one of these:
+    What the record holds already is not measured again. Where ``--budget`` ends it, the record is finished with what
+    there is. What ends it early is one of these:
 
+    - OutOfTime: the budget ended before anything was timed.
     - ModelFailed: the model fails at the smallest batch.
     - NothingFits: no batch fits; the record was saved.
     - DeviceInUse: ``--strict``, and others hold memory of the device.
@@ -93,7 +97,11 @@ def measure(record: Record, children: Children, record_file: files.RecordFile, p
     """
     session = Session(record, TrialRunner(children, record.spec, record.environment), record_file, progress)
     try:
-        _search_and_time(session, progress)
+        _search_and_time(session, children, progress)
+    except OutOfTime as late:
+        if not session.record.rows:
+            return Measured(session.record, record_file, late)
+        session.finish()
     except TputfindError as error:
         return Measured(session.record, record_file, error)
     except KeyboardInterrupt as interruption:
@@ -102,22 +110,37 @@ def measure(record: Record, children: Children, record_file: files.RecordFile, p
     return Measured(session.record, record_file, error_of(session.record))
 
 
-def _search_and_time(session: Session, progress: Progress) -> None:
+def _search_and_time(session: Session, children: Children, progress: Progress) -> None:
     spec = session.record.spec
-    if spec.batch_sizes is None:
-        edge = _search(session, progress)
+    if spec.batch_sizes is not None:
+        session.time_rows(spec.batch_sizes)
+    else:
+        try:
+            with children.until_half_way():
+                edge = _search(session, progress)
+        except OutOfTime:
+            if not session.largest_tried:
+                raise
+            session.time_rows(_powers_of_two(spec, session.largest_tried))
+        else:
+            _time_up_to(session, edge, progress)
+    session.finish()
+
+
+def _time_up_to(session: Session, edge: Edge, progress: Progress) -> None:
+    """Time the powers of two up to an edge, the edge and the safe batch; search on where the edge's row fails yet."""
+    while True:
         session.update(edge=edge)
         safe = _search_safe(session, edge)
         session.update(safe=safe)
-        safe_batch = safe.largest_batch if safe else 0
-        powers = _powers_of_two(edge.largest_batch)
-        if spec.phase == "train":  # some cannot be trained on less
-            powers = [power for power in powers if power >= spec.granularity]
-        session.time_rows(sorted({*powers, safe_batch} - {0}))
-        session.probe_non_monotonic(edge)
-    else:
-        session.time_rows(spec.batch_sizes)
-    session.update(finished=now())
+        sizes = {*_powers_of_two(session.record.spec, edge.largest_batch), edge.largest_batch}
+        session.time_rows(sorted((sizes | {safe.largest_batch if safe else 0}) - {0}))
+        row = session.row(edge.largest_batch)
+        if row is None or row.failure is None:
+            break
+        progress.did(f"batch {edge.largest_batch} failed in a further process: searching on below it")
+        edge = _search(session, progress)
+    session.probe_non_monotonic(edge)
 
 
 def _search(session: Session, progress: Progress) -> Edge:
@@ -179,5 +202,7 @@ def _search_safe(session: Session, edge: Edge) -> Edge | None:
     return msgspec.structs.replace(safe, memory_limit_bytes=limit_bytes, soaked_batches=soaked_batches)
 
 
-def _powers_of_two(largest: int) -> list[int]:
-    return [2**exponent for exponent in range(largest.bit_length())]
+def _powers_of_two(spec: Spec, largest: int) -> list[int]:
+    """Return the powers of two up to the largest batch; some models cannot be trained on less than the granularity."""
+    powers = [2**exponent for exponent in range(largest.bit_length())]
+    return [power for power in powers if spec.phase != "train" or power >= spec.granularity]

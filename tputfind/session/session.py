@@ -10,23 +10,18 @@ from typing import Final
 import msgspec
 
 from tputfind.analysis import notices
-from tputfind.analysis.answers import throughput_interval
 from tputfind.processes.failures import Passed, for_want_of_memory
 from tputfind.record.files import RecordFile
 from tputfind.record.record import TRIAL_STEPS, Edge, Failure, LimitedBy, Record, Row, Trial, merged
-from tputfind.record.spec import MOST_PROCESSES
 from tputfind.search.forecast import Known, NonMonotonic, expected_non_monotonic
-from tputfind.session import estimate, expectations, progress
+from tputfind.session import estimate, expectations, plan, progress
+from tputfind.session.inspect import now
 from tputfind.session.outcome import LIMITS, no_answer, obstacle
 from tputfind.session.progress import Progress
 from tputfind.session.trials import TrialRunner, others_unchanged
 
 _LONGER_STEPS: Final = 20
 """What fits for the three steps of a trial may not for a fourth, whose blocks can lie elsewhere."""
-
-_FEWEST_FOR_NOISE: Final = 5
-"""Of fewer processes an interval may be narrow by luck. Stopping at the first that is as narrow as asked for covers the
-truth in 90 to 92 % of simulations from three on, and in 92 to 94 % from five on."""
 
 
 class Session:
@@ -42,40 +37,22 @@ class Session:
         self._progress = listener
 
     def time_rows(self, batch_sizes: Sequence[int]) -> None:
-        """Time batch sizes, each in as many processes as a row takes, and in more while ``--max-noise`` asks for it.
+        """Time batch sizes until each has ended: see ``plan``."""
+        while True:
+            number, left = plan.next_round(self._spec, self.record.rows, batch_sizes, self.record.edge)
+            if not left:
+                return
+            self._time_round(left, number)
 
-        All of them take their turn before any is timed again, so that what changes with time falls on all alike.
-        """
-        processes = self._spec.processes
-        for number in range(processes):
-            left = [batch_size for batch_size in batch_sizes if self._lacks(batch_size, number)]
-            self._time_round(left, number, list(batch_sizes) * (processes - number - 1))
-        number = processes
-        while noisy := [batch_size for batch_size in batch_sizes if self._too_noisy(batch_size)]:
-            self._time_round(noisy, number, [])
-            number += 1
-
-    def _lacks(self, batch_size: int, number: int) -> bool:
-        row = self.row(batch_size)
-        return row is None or (row.failure is None and len(row.timings) <= number)
-
-    def _too_noisy(self, batch_size: int) -> bool:
-        row, most = self.row(batch_size), self._spec.max_noise
-        if most is None or row is None or row.failure is not None or len(row.timings) >= MOST_PROCESSES:
-            return False
-        interval = throughput_interval(row)
-        narrow = interval is None or (interval.half_width <= most and len(row.timings) >= _FEWEST_FOR_NOISE)
-        return not narrow and row.seconds < self._spec.max_seconds
-
-    def _time_round(self, left: Sequence[int], number: int, later: Sequence[int]) -> None:
+    def _time_round(self, left: Sequence[int], number: int) -> None:
         """Time each batch size in one more process, several in one where the device allows it.
 
-        A row that fails behind others gets a second try, in a fresh process. ``later`` is what comes after this round.
+        A row that fails behind others gets a second try, in a fresh process.
         """
         while left:
-            # Of the host's memory a process knows the peak of its whole life, and of no single row.
-            together = left if self.record.environment.can.own_memory else left[:1]
-            settled = self._time_together(together, number, (*left[len(together) :], *later))
+            # Of the host's memory a process knows the peak of its whole life: the first of a row times no other.
+            together = left if number or self.record.environment.can.own_memory else left[:1]
+            settled = self._time_together(together, number, left[len(together) :])
             left = left[settled:]
 
     def update(self, **fields: object) -> None:
@@ -83,6 +60,21 @@ class Session:
         grown = msgspec.structs.replace(self.record, wall_s=time.perf_counter() - self._start_s, **fields)
         self.record = msgspec.structs.replace(grown, notices=notices.of(grown))
         self._file.save(self.record)
+        self._progress.measured(self.record)
+
+    def finish(self) -> None:
+        """Say that nothing more is measured; rows that are not known by now were ended by the budget."""
+        spent = self._spec.budget_s is not None
+        rows = tuple(
+            msgspec.structs.replace(row, ended_by="budget") if spent and plan.wants_more(self._spec, row) else row
+            for row in self.record.rows
+        )
+        self.update(rows=rows, finished=now())
+
+    @property
+    def largest_tried(self) -> int:
+        """The largest batch that passed a trial; 0 where none did."""
+        return max((t.batch_size for t in self.record.trials if obstacle(self.record, t) is None), default=0)
 
     def save_again(self) -> None:
         """Save what was measured once more: the last time may have been interrupted."""
@@ -152,23 +144,24 @@ class Session:
             return around
         trial = self._trial(around.fits, TRIAL_STEPS, limit_bytes)
         steps = max(_LONGER_STEPS, TRIAL_STEPS + spec.soak)
-        if trial is not None and steps * (trial.step_ms or 0.0) <= 1000 * spec.max_seconds:
+        if trial is not None and steps * (trial.step_ms or 0.0) <= 1000 * plan.row_seconds(spec):
             self.try_batch(around.fits, steps=steps)
         return around
 
     def run_in_full(self, batch_size: int) -> LimitedBy | None:
-        """Time a batch in full in a fresh process, and soak it; it fits only if all of that passes."""
+        """Time a batch in a fresh process, and soak it; it fits only if all of that passes."""
         obstacle = self.time_alone(batch_size)
         if obstacle is not None or not self._spec.soak:
             return obstacle
         return self.try_batch(batch_size, steps=TRIAL_STEPS + self._spec.soak)
 
     def time_alone(self, batch_size: int) -> LimitedBy | None:
-        """Return what keeps a batch from passing when timed in full, from the record or from fresh processes."""
+        """Return what keeps a batch from passing when it is timed, from the record or from a fresh process."""
         row = self.row(batch_size)
         if row is not None and not self._others_unchanged(row):
             self.update(rows=tuple(other for other in self.record.rows if other is not row))
-        self.time_rows([batch_size])
+        if self.row(batch_size) is None:
+            self._time_round([batch_size], 0)
         row = self.row(batch_size)
         assert row is not None
         return None if row.failure is None else LIMITS[row.failure.kind]
@@ -181,14 +174,15 @@ class Session:
         """
         settled = 0
         passed = self._passed_below(batch_sizes[0])
-        with closing(self._runner.time_batches(batch_sizes, number, passed, self.record.trials)) as rows:
+        planned = plan.of_process(self._spec, number)
+        with closing(self._runner.time_batches(batch_sizes, number, planned, passed, self.record.trials)) as rows:
             while settled < len(batch_sizes):
                 ahead = (*batch_sizes[settled:], *later)
                 self._progress.doing(f"timing batch {ahead[0]}", estimate.seconds_of_rows(self.record, ahead))
                 row = next(rows, None)
                 if row is None:
                     break
-                self._progress.did(f"batch {row.batch_size}: {progress.result(row, number, self._spec.processes)}")
+                self._progress.did(f"batch {row.batch_size}: {progress.result(row, number)}")
                 if row.failure is not None and settled:
                     break
                 self._stop_if_the_model_fails(row.batch_size, row.failure)
@@ -203,6 +197,7 @@ class Session:
         before = self.row(row.batch_size)
         others = (other for other in self.record.rows if other is not before)
         whole = row if before is None else merged(before, row)
+        whole = msgspec.structs.replace(whole, ended_by=plan.ended_by(self._spec, whole))
         self.update(rows=tuple(sorted((*others, whole), key=lambda row: row.batch_size)))
 
     def _trial(self, batch_size: int, steps: int, limit_bytes: int | None) -> Trial | None:

@@ -12,7 +12,7 @@ import msgspec
 from tputfind.errors import BadRequest, DeviceInUse
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.failures import Passed, of_misuse
-from tputfind.processes.messages import TimeBatches, Timed, TryBatch
+from tputfind.processes.messages import Plan, TimeBatches, Timed, TryBatch
 from tputfind.record.environment import Environment
 from tputfind.record.method import NEGLIGIBLE_BYTES
 from tputfind.record.record import TRIAL_STEPS, Health, Row, Trial
@@ -92,16 +92,16 @@ class TrialRunner:
         return msgspec.structs.replace(trial, seconds=seconds, memory_of_others_bytes=others_bytes)
 
     def time_batches(
-        self, batch_sizes: Sequence[int], number: int, passed: Passed | None, taken: Sequence[Trial]
+        self, batch_sizes: Sequence[int], number: int, plan: Plan, passed: Passed | None, taken: Sequence[Trial]
     ) -> Generator[Row]:
         """Time batch sizes in one fresh process, up to the first that fails; its death fails the one under way.
 
         The process may end before, with what it did so far, but not with nothing. ``number`` says which of a row's
-        processes it is, from 0; the trials that were ``taken`` before say how long it may be silent. Each row holds the
-        one timing, with the device's health during it.
+        processes it is, from 0, and ``plan`` what it times; the trials that were ``taken`` before say how long it may
+        be silent. Each row holds the one timing, with the device's health during it.
         """
         others_bytes = self.memory_of_others_bytes()
-        question = TimeBatches(self._spec, tuple(batch_sizes), number, self.memory_limit_bytes, passed)
+        question = TimeBatches(self._spec, plan, tuple(batch_sizes), number, self.memory_limit_bytes, passed)
         timed = 0
         answers = self._children.ask(question, Timed, self._timeout_s(max(batch_sizes), taken))
         with health.Watch(self._uuid) as watch, closing(answers):

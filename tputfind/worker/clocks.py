@@ -16,11 +16,14 @@ from tputfind.worker.batch import Batch
 from tputfind.worker.devices import failure_of, open_device
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.modes.cudagraph import captured
-from tputfind.worker.timing import back_to_back, one_at_a_time, warm_up
+from tputfind.worker.timing import back_to_back, one_at_a_time
+from tputfind.worker.warm_up import warm_up
 from tputfind.worker.workload import Workload, inference
 
 _WINDOW_S: Final = 0.6
 """For which warm-up settles: it takes half as long at the least, so that an idle device clocks up."""
+_WARMUP_STEPS: Final = 10
+_MOST_S: Final = 60.0
 _LEAD_IN: Final = 1
 """Batches before each turn that are not timed."""
 Step = Callable[[], object]
@@ -58,7 +61,8 @@ def time_methods(asked: TimeMethods, announce: Callable[[float], None]) -> Itera
 
 def warmed_s(device: Device, step: Step, spec: Spec, announce: Callable[[float], None]) -> float:
     """Warm a step up, and return about how many seconds it takes."""
-    warmed = warm_up(device, step, announce, steps=spec.warmup, window_s=_WINDOW_S, max_seconds=spec.max_seconds)
+    steps = _WARMUP_STEPS if spec.warmup is None else spec.warmup
+    warmed = warm_up(device, step, announce, steps=steps, window_s=_WINDOW_S, max_seconds=_MOST_S)
     return warmed.fastest_ms / 1000
 
 

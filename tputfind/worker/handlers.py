@@ -35,7 +35,7 @@ from tputfind.units import format_bytes
 from tputfind.worker.batch import Batch
 from tputfind.worker.clocks import time_methods
 from tputfind.worker.devices import all_devices, failure_of, open_device
-from tputfind.worker.devices.protocol import Device, Stopwatch
+from tputfind.worker.devices.protocol import Device, MemoryUse, Stopwatch
 from tputfind.worker.inputs import drawn_of, shape_text
 from tputfind.worker.models import find_model, named_models, slow_imports
 from tputfind.worker.models.source import Source
@@ -43,7 +43,7 @@ from tputfind.worker.modes import MODES
 from tputfind.worker.modes.compile import check_still
 from tputfind.worker.output_check import check_output
 from tputfind.worker.pipeline import time_pipeline
-from tputfind.worker.timing import Announce, Listener, Windows, Work, most_marks, plan_of, time_windows, try_steps
+from tputfind.worker.timing import MOST_MARKED, Announce, Listener, Windows, Work, time_windows, try_steps
 from tputfind.worker.transfer import LEAD_IN, Transfer
 from tputfind.worker.workload import Workload, gradients
 
@@ -250,15 +250,16 @@ def _time_batch(asked: TimeBatches, device: Device, workload: Workload, batch_si
     spec = asked.spec
     with gradients(spec.phase):
         loaded = _load(spec, device, workload, batch_size)
-        plan = plan_of(spec, asked.number)
         try:
-            windows = time_windows(device, loaded.work, loaded.stopwatch, plan, listener)
+            windows = time_windows(device, loaded.work, loaded.stopwatch, asked.plan, listener)
             check_still(loaded.batch.compiled)
             device.check_limit()
         except BaseException:
             _check_samples(loaded, failed=True)
             raise
         used = device.memory_use()
+        if asked.number and not device.capabilities.own_memory:  # it has held other rows: see ``Session``
+            used = MemoryUse(None, None, None)
         timing = _timing(spec, device, windows, loaded)
         _check_samples(loaded)
         listener.busy(_CHECK_STEPS * max(windows.latency_ms) / 1000)
@@ -277,19 +278,20 @@ def _time_batch(asked: TimeBatches, device: Device, workload: Workload, batch_si
 
 def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded) -> Timing:
     """Return what was timed, with the copies by themselves, which are timed here."""
-    warm_up = windows.warm_up
+    throughput = windows.throughput
     copies_ms = (None, None) if loaded.transfer is None else loaded.transfer.copies_ms(device)
     # On the CPU the call is the work, and a gradient scaler waits for it: there is no submitting it apart.
     enqueue_ms = [] if spec.scales_gradients or not device.capabilities.events else windows.enqueue_ms
     no_first = spec.scales_gradients or not MODES[spec.mode].as_it_is or device.slows_first_step
     return Timing(
-        device_ms=_to_nanoseconds(windows.device_ms),
+        device_ms=_to_nanoseconds(throughput.device_ms),
         latency_ms=_to_nanoseconds(windows.latency_ms),
         enqueue_ms=_to_nanoseconds(enqueue_ms),
-        first_step_ms=None if no_first else warm_up.first_step_ms,
-        warmup_steps=warm_up.steps,
-        warmup_s=warm_up.seconds,
-        steady=warm_up.steady,
+        first_step_ms=None if no_first else throughput.first_step_ms,
+        warmup_steps=throughput.warmup_steps,
+        warmup_s=throughput.warmup_s,
+        steady=throughput.steady,
+        ended_by=throughput.ended_by,
         copy_in_ms=copies_ms[0],
         copy_out_ms=copies_ms[1],
         compiled=loaded.batch.compiled,
@@ -332,7 +334,7 @@ def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _L
     A trial does the same as a row, since near the edge a few MiB decide.
     """
     device.reset_memory_use()
-    stopwatch = device.stopwatch(most_marks(spec))
+    stopwatch = device.stopwatch(MOST_MARKED + 1)
     if spec.transfer == "none":
         transfer = None
         batches = [workload.batch(batch_size)]

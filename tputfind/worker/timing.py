@@ -1,30 +1,34 @@
-"""The timing loops: warm-up to a steady state, batches back to back, and batches one at a time."""
+"""The timing loops: batches back to back behind their transient, and batches one at a time."""
 
 from __future__ import annotations
 
 import gc
 import math
 from collections.abc import Callable, Sequence
-from statistics import median
+from statistics import fmean, median
 from time import perf_counter_ns
 from typing import Final, NamedTuple, Protocol
 
-from tputfind.record.record import LEAST_SPAN_MS
-from tputfind.record.spec import Spec
-from tputfind.stats import spread
+from msgspec.structs import replace
+
+from tputfind.processes.messages import Plan
+from tputfind.record.method import REPEATABILITY
+from tputfind.record.record import LEAST_SPAN_MS, WindowEnd
+from tputfind.stats import MSER_BATCH, transient, trend
 from tputfind.worker.devices.protocol import Device, Stopwatch
 
-LEAST_BATCHES: Final = 10
-"""No row is cut shorter than this, in all its processes."""
 MOST_MARKED: Final = 2000
-"""Batches that ``min_seconds`` may bring into a window: each takes an event, and a place in the record."""
-_CHUNK_MS: Final = 20.0
-"""Warm-up waits for the device this often, and no more: an idle device would cool down and clock up."""
-_WARMUP_OF_WINDOW: Final = 0.5, 4.0
-"""The least and the most that warm-up takes beyond its steps, in shares of the least time of a window."""
-_STEADY: Final = 0.01
-_MOST_SCATTER: Final = 0.02
-_LEAST_CHUNKS: Final = 12
+"""Batches of a window for its length's sake, and events of a block: each batch takes one or two."""
+_FEWEST_TO_TELL: Final = 12
+"""Of fewer batches nobody can say whether their times have settled."""
+_MOST_TREND: Final = 0.005
+"""Of a window: where the device sets the pace, rates are to be known to this share."""
+_UNSETTLED_FOR: Final = 4.0
+"""A window that does not settle ends at this many times its least length."""
+_LONG_MS: Final = 100.0
+"""Launching the first kernel of a batch that takes longer is a thousandth of it at the most."""
+_AT_DEVICE_PACE: Final = 1.05
+"""Latencies up to this many times the time on the device are the device's: a few of them say it."""
 Announce = Callable[[float], None]
 """Takes about how many seconds the next stage will take, so that a silence can be told from a hang."""
 
@@ -47,59 +51,39 @@ class Work(NamedTuple):
     lead_in: int = 1
 
 
-class Plan(NamedTuple):
-    """What one process is to time of a row: at least these batches and seconds, within ``max_seconds``."""
+class Singles(NamedTuple):
+    """Batches one at a time, in ms each: to the return of the call, and to the synchronised output.
 
-    warmup: int
-    batches: int
-    latency_batches: int
-    least_batches: int
-    min_seconds: float
-    max_seconds: float
-
-
-class WarmUp(NamedTuple):
-    """The untimed steps: how many, how long, the first of them, what a step took in the end, and whether it settled.
-
-    ``fastest_ms`` is what a step took in the end when nothing disturbed it.
+    The time to the return is the host's own work: back to back it would also hold the waiting for room in the launch
+    queue.
     """
 
-    steps: int
-    seconds: float
-    first_step_ms: float
-    step_ms: float
-    fastest_ms: float
+    submission_ms: list[float]
+    synchronised_ms: list[float]
+
+
+class Window(NamedTuple):
+    """A throughput window, in milliseconds a batch, and what went before it: steps, seconds, the first step.
+
+    ``singles`` are the same batches where each was waited for. ``steady`` says whether the times had settled where the
+    window begins, None where there are too few to tell.
+    """
+
+    device_ms: list[float]
+    singles: Singles
+    ended_by: WindowEnd
     steady: bool | None
+    warmup_steps: int
+    warmup_s: float
+    first_step_ms: float
 
 
 class Windows(NamedTuple):
-    """The samples of a row, in milliseconds a batch."""
+    """The samples of a row: the throughput window, and the latency window in milliseconds a batch."""
 
-    warm_up: WarmUp
-    device_ms: list[float]
+    throughput: Window
     latency_ms: list[float]
     enqueue_ms: list[float]
-
-
-def plan_of(spec: Spec, number: int) -> Plan:
-    """Return what the process with this number (from 0) does: the processes of a row share its batches and seconds."""
-    return Plan(
-        warmup=spec.warmup,
-        batches=_share(spec.batches, spec.processes, number),
-        latency_batches=_share(spec.latency_batches, spec.processes, number),
-        least_batches=math.ceil(LEAST_BATCHES / spec.processes),
-        min_seconds=spec.min_seconds / spec.processes,
-        max_seconds=spec.max_seconds / spec.processes,
-    )
-
-
-def _share(whole: int, processes: int, number: int) -> int:
-    return max(1, whole // processes + (number % processes < whole % processes))
-
-
-def most_marks(spec: Spec) -> int:
-    """Return how many marks the window of a process may need."""
-    return max(_share(spec.batches, spec.processes, 0), MOST_MARKED if spec.min_seconds else 0) + 1
 
 
 def try_steps(device: Device, step: Callable[[], object], steps: int, announce: Announce) -> float:
@@ -121,88 +105,161 @@ def try_steps(device: Device, step: Callable[[], object], steps: int, announce: 
 
 
 def time_windows(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan, listener: Listener) -> Windows:
-    """Warm up, then time the throughput window and the latency window.
+    """Time the throughput window, then the latency window.
 
     Where a call returns when its work is done, one window gives both: each of its spans is a latency.
 
     Args:
         device: where the work is done.
         work: what is timed.
-        stopwatch: good for ``most_marks``.
+        stopwatch: good for ``MOST_MARKED`` batches.
         plan: how much of everything.
-        listener: told what warm-up and windows will take, and when the throughput window begins and has ended.
+        listener: told what the windows will take, and when the throughput window begins and has ended.
     """
     gc.collect()
     gc.freeze()  # collections during the windows then look at what the steps make, not at all of torch
-    warmed = warm_up(
-        device,
-        work.step,
-        listener.busy,
-        steps=plan.warmup,
-        window_s=plan.min_seconds,
-        max_seconds=plan.max_seconds,
-    )
-    both = not device.capabilities.events
-    if both:
-        plan = plan._replace(batches=max(plan.batches, plan.latency_batches), latency_batches=0)
-    batches = _batches_of(plan, warmed)
-    listener.window(begins=True)
-    listener.busy(batches * warmed.step_ms / 1000)
-    device_ms = back_to_back(work.step, stopwatch, batches, work.lead_in)
-    listener.window(begins=False)
-    if both:
-        return Windows(warmed, device_ms, [max(span_ms, LEAST_SPAN_MS) for span_ms in device_ms], [])
-    left_s = plan.max_seconds - sum(device_ms) / 1000
-    step_s = warmed.step_ms / 1000
-    listener.busy(min(plan.latency_batches * step_s, max(left_s, plan.least_batches * step_s)))
-    singles = one_at_a_time(device, work.single, plan.latency_batches, least=plan.least_batches, seconds=left_s)
-    return Windows(warmed, device_ms, singles.synchronised_ms, singles.submission_ms)
+    if not device.capabilities.events:
+        both = replace(plan, batches=max(plan.batches, plan.latency_batches if plan.every_latency else 0))
+        window = time_throughput(device, work._replace(lead_in=0), stopwatch, both, listener)
+        return Windows(window, [max(span_ms, LEAST_SPAN_MS) for span_ms in window.device_ms], [])
+    window = time_throughput(device, work, stopwatch, plan, listener)
+    singles = window.singles
+    if plan.every_latency or not singles.synchronised_ms:
+        step_ms = median(window.device_ms)
+        left_s = max(plan.window_s, plan.max_seconds - window.warmup_s - sum(window.device_ms) / 1000)
+        listener.busy(min(plan.latency_batches * step_ms / 1000, max(left_s, plan.least_batches * step_ms / 1000)))
+        singles = one_at_a_time(
+            device,
+            work.single,
+            plan.latency_batches,
+            least=plan.least_batches,
+            seconds=left_s,
+            enough=None if plan.every_latency else _at_pace(step_ms, plan.window_s),
+        )
+    return Windows(window, singles.synchronised_ms, singles.submission_ms)
 
 
-def _batches_of(plan: Plan, warmed: WarmUp) -> int:
-    """Return how many batches the throughput window takes: it is not for length's sake that the latency window goes
-    short. It is to be long enough even if nothing disturbs it.
+def _at_pace(step_ms: float, window_s: float) -> Callable[[Sequence[float]], bool]:
+    """Return what says of latencies that they are long enough to be the device's own time, and are just that."""
+
+    def enough(samples_ms: Sequence[float]) -> bool:
+        return sum(samples_ms) >= 1000 * window_s and max(samples_ms) <= _AT_DEVICE_PACE * step_ms
+
+    return enough
+
+
+class _Sampler:
+    """Takes the batches of a throughput window, in blocks between which the host waits, and keeps their times in ms.
+
+    A block begins with batches that lead in. Launching a long batch is nothing beside its time: long ones are waited
+    for one by one, so that they tell their latencies too. ``others`` counts the batches that do not count.
     """
-    step_s = warmed.step_ms / 1000
-    long_s = min(plan.min_seconds, plan.max_seconds - plan.latency_batches * step_s)
-    wanted = max(plan.batches, min(MOST_MARKED, math.ceil(long_s / (warmed.fastest_ms / 1000))))
-    return min(wanted, max(plan.least_batches, int(plan.max_seconds / step_s)))
+
+    def __init__(self, device: Device, work: Work, stopwatch: Stopwatch) -> None:
+        """Take the first step."""
+        self._device = device
+        self._work = work
+        self._stopwatch = stopwatch
+        self._one_by_one = device.capabilities.events and work.single is work.step
+        self.first_ms = self.step_ms = steps_ms(device, lambda: device.first_step(work.step), 1)
+        self.others = 1
+        self.device_ms: list[float] = []
+        self.singles = Singles([], [])
+
+    def take(self, batches: int) -> None:
+        """Take some more."""
+        self._one_by_one = self._one_by_one and self.step_ms >= _LONG_MS
+        if self._one_by_one:
+            watches = [self._stopwatch] * batches
+            singles = one_at_a_time(self._device, self._work.single, batches, stopwatches=watches)
+            self.singles.submission_ms.extend(singles.submission_ms)
+            self.singles.synchronised_ms.extend(singles.synchronised_ms)
+            spans_ms = self._stopwatch.spans_ms()[::2]  # those in between are waiting
+        else:
+            if self.singles.synchronised_ms:  # it was loading that took them long
+                self.others += len(self.device_ms)
+                self.device_ms, self.singles = [], Singles([], [])
+            spans_ms = back_to_back(self._work.step, self._stopwatch, batches, self._work.lead_in)
+            self.others += self._work.lead_in
+        self.device_ms += spans_ms
+        self.step_ms = max(median(spans_ms), LEAST_SPAN_MS)
 
 
-def warm_up(
-    device: Device,
-    step: Callable[[], object],
-    announce: Announce,
-    *,
-    steps: int,
-    window_s: float,
-    max_seconds: float,
-) -> WarmUp:
-    """Take at least ``steps`` untimed steps, for 0.5 to 4 times ``window_s``, until batch times have settled.
+def time_throughput(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan, listener: Listener) -> Window:
+    """Submit batches back to back until enough of them lie behind the transient at their start.
 
-    The bounds are for what follows the first step, which loads and chooses kernels. Steps that by themselves take
-    longer than ``max_seconds`` are cut short, but not under two: the second is the first that says how long one takes.
+    They are taken in blocks, each as long as the times so far let expect that it takes, so that there are few: of slow
+    batches one, of fast ones three or four.
     """
-    least_s, most_s = (min(share * window_s, max_seconds) for share in _WARMUP_OF_WINDOW)
-    first_ms = _steps_ms(device, lambda: device.first_step(step), 1)
-    announce(max(most_s, min(max_seconds, steps * first_ms / 1000)))
+    sampler = _Sampler(device, work, stopwatch)
     begin_ns = perf_counter_ns()
-    taken, chunk, spans_ms = 1, 1, list[float]()
+    listener.window(begins=True)
     while True:
-        spans_ms.append(_steps_ms(device, step, chunk))
-        taken += chunk
-        seconds = (perf_counter_ns() - begin_ns) / 1e9
-        steady = _settled(spans_ms, seconds, window_s)
-        enough = (taken >= steps and seconds >= least_s) or seconds >= max_seconds
-        if enough and (steady or seconds >= most_s):
-            fastest_ms = min(spans_ms[-max(1, len(spans_ms) // 3) :])
-            return WarmUp(taken, first_ms / 1000 + seconds, first_ms, median(spans_ms[-3:]), fastest_ms, steady)
-        chunk = max(1, min(int(_CHUNK_MS / spans_ms[-1]), 2 * chunk))
-        if taken < steps and seconds >= least_s:  # it is only steps that are lacking
-            chunk = min(chunk, steps - taken)
+        elapsed_s = (perf_counter_ns() - begin_ns) / 1e9
+        start, steady = settled_from(sampler.device_ms, plan.warmup - sampler.others)
+        kept_ms = sampler.device_ms[start:]
+        lacking = lacking_batches(plan, kept_ms, sampler.step_ms)
+        ended_by = _end(plan, lacking, len(kept_ms), elapsed_s, steady)
+        if ended_by is not None:
+            break
+        left = math.floor((plan.max_seconds - elapsed_s) * 1000 / sampler.step_ms)
+        block = min(lacking or len(kept_ms) // 2 + 1, max(left, plan.least_batches - len(kept_ms), 1), MOST_MARKED // 2)
+        listener.busy(block * sampler.step_ms / 1000)
+        sampler.take(block)
+    listener.window(begins=False)
+    if not plan.window_s:  # it is batches that were asked for
+        start, kept_ms = max(start, len(sampler.device_ms) - plan.batches), kept_ms[-plan.batches :]
+    return Window(
+        device_ms=kept_ms,
+        singles=Singles(*(samples_ms[start:] for samples_ms in sampler.singles)),
+        ended_by=ended_by,
+        steady=steady,
+        warmup_steps=sampler.others + start,
+        warmup_s=sampler.first_ms / 1000 + max(0.0, elapsed_s - sum(kept_ms) / 1000),
+        first_step_ms=sampler.first_ms,
+    )
 
 
-def _steps_ms(device: Device, step: Callable[[], object], count: int) -> float:
+def _end(plan: Plan, lacking: int, batches: int, elapsed_s: float, steady: bool | None) -> WindowEnd | None:
+    """Return what ends a window of so many batches; None where it goes on."""
+    if not lacking and steady is not False:
+        return "full"
+    if not lacking and elapsed_s >= _UNSETTLED_FOR * plan.window_s:
+        return "unsettled"
+    return "time" if elapsed_s >= plan.max_seconds and batches >= plan.least_batches else None
+
+
+def lacking_batches(plan: Plan, kept_ms: Sequence[float], step_ms: float) -> int:
+    """Return how many batches a window still lacks; past ``MOST_MARKED`` it lacks none for length's sake."""
+    lacking_ms = 1000 * plan.window_s - sum(kept_ms)
+    for_length = min(math.ceil(lacking_ms / step_ms), MOST_MARKED - len(kept_ms))
+    return max(0, plan.batches - len(kept_ms), for_length)
+
+
+def settled_from(spans_ms: Sequence[float], least: int = 0) -> tuple[int, bool | None]:
+    """Return the first of the batches that are past the transient, and whether the times have settled by then.
+
+    Batches whose two halves take the same to ``REPEATABILITY`` have no transient that would show in a figure. What goes
+    on changing steadily behind the cut, as what slows down faster and faster does, has not settled.
+
+    Args:
+        spans_ms: of all batches so far.
+        least: so many are left out however steady they are.
+    """
+    least = min(max(0, least), len(spans_ms))
+    rest = spans_ms[least:]
+    if len(rest) < 2:
+        return least, None
+    half = len(rest) // 2
+    alike = abs(fmean(rest[half:]) / max(fmean(rest[:half]), LEAST_SPAN_MS) - 1) <= REPEATABILITY
+    cut = 0 if alike else transient(rest)
+    if len(rest) < _FEWEST_TO_TELL:
+        return least + cut, None
+    still = cut < half - MSER_BATCH and abs(trend(rest[cut:])) <= _MOST_TREND
+    return least + cut, alike or still
+
+
+def steps_ms(device: Device, step: Callable[[], object], count: int) -> float:
     """Take steps back to back; return what one took."""
     start_ns = perf_counter_ns()
     output: object = None
@@ -211,24 +268,6 @@ def _steps_ms(device: Device, step: Callable[[], object], count: int) -> float:
     device.synchronize()
     del output
     return max((perf_counter_ns() - start_ns) / 1e6 / count, 1e-6)
-
-
-def _settled(spans_ms: Sequence[float], seconds: float, window_s: float) -> bool | None:
-    """Return whether a warm-up of these spans has become steady; None where they are too few to tell.
-
-    The last third of it is held against the third before. Going on like that for the length of the window, they would
-    have to change by less than 1 %. Where the spans scatter too much to show so little, a warm-up as long as the window
-    will do, if its thirds agree but for the scatter (twice the standard error of a difference of two medians).
-    """
-    if len(spans_ms) < _LEAST_CHUNKS:
-        return None
-    third = len(spans_ms) // 3
-    before, after = spans_ms[-2 * third : -third], spans_ms[-third:]
-    change = abs(median(after) / median(before) - 1)
-    if change * window_s / (seconds / 3) <= _STEADY:
-        return True
-    scatter = max(spread(before), spread(after)) * 2 * math.sqrt(2 / third) * math.sqrt(math.pi / 2)
-    return seconds >= window_s and change <= min(scatter, _MOST_SCATTER)
 
 
 def back_to_back(step: Callable[[], object], stopwatch: Stopwatch, batches: int, lead_in: int) -> list[float]:
@@ -249,17 +288,6 @@ def back_to_back(step: Callable[[], object], stopwatch: Stopwatch, batches: int,
     return spans_ms
 
 
-class Singles(NamedTuple):
-    """Batches one at a time, in ms each: to the return of the call, and to the synchronised output.
-
-    The time to the return is the host's own work: back to back it would also hold the waiting for room in the launch
-    queue.
-    """
-
-    submission_ms: list[float]
-    synchronised_ms: list[float]
-
-
 def one_at_a_time(
     device: Device,
     single: Callable[[], object],
@@ -267,6 +295,7 @@ def one_at_a_time(
     *,
     least: int = 0,
     seconds: float = math.inf,
+    enough: Callable[[Sequence[float]], bool] | None = None,
     stopwatches: Sequence[Stopwatch] = (),
 ) -> Singles:
     """Send single batches to the idle device.
@@ -277,6 +306,7 @@ def one_at_a_time(
         batches: at the most.
         least: batches that are taken however long they take.
         seconds: the others are taken within this.
+        enough: says of the synchronised times so far that no more need be taken.
         stopwatches: one a batch, to mark its begin and its end; none, to mark nothing.
     """
     submission_ms: list[float] = []
@@ -284,7 +314,7 @@ def one_at_a_time(
     deadline_ns = perf_counter_ns() + seconds * 1e9
     output: object = None
     for count in range(batches):
-        if count >= least and perf_counter_ns() > deadline_ns:
+        if count >= least and (perf_counter_ns() > deadline_ns or (enough is not None and enough(synchronised_ms))):
             break
         if stopwatches:
             stopwatches[count].mark()

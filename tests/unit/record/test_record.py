@@ -89,6 +89,13 @@ def test_a_record_comes_back_from_its_file_as_it_was(tmp_path):
     assert tputfind.load_record(path) == example()
 
 
+def as_told_before_schema_6(rows):
+    """The rows without what ended them."""
+    for one in rows:
+        timings = tuple(msgspec.structs.replace(timing, ended_by=None) for timing in one.timings)
+        yield msgspec.structs.replace(one, timings=timings, ended_by=None)
+
+
 def test_a_record_of_schema_1_still_loads():
     record = tputfind.load_record(GOLDEN / "schema-1.json")
 
@@ -121,8 +128,8 @@ def test_a_record_of_schema_3_still_loads_and_its_trials_have_no_traces():
     record = tputfind.load_record(GOLDEN / "schema-3.json")
 
     assert (record.schema, record.spec.search, record.spec.allocator) == (3, "bisect", None)
-    assert (record.spec.processes, record.spec.min_seconds) == (1, 3.0)  # as it says, and not as older ones are read
-    assert record.rows == example().rows
+    assert (record.spec.processes, record.spec.batches) == (1, 100)
+    assert record.rows == tuple(as_told_before_schema_6(example().rows))
     assert [trial.trace for trial in record.trials] == [None] * 6
 
 
@@ -130,13 +137,25 @@ def test_a_record_of_schema_4_still_loads_and_is_of_random_weights():
     record = tputfind.load_record(GOLDEN / "schema-4.json")
 
     assert (record.schema, record.spec.weights, record.caveats) == (4, None, ())
-    assert (record.rows, record.trials) == (example().rows, example().trials)
+    assert record.rows == tuple(as_told_before_schema_6(example().rows))
+    assert record.trials == example().trials
 
 
-def test_a_record_of_schema_5_still_loads(golden):
-    golden("schema-5.json", example().to_json())
+def test_a_record_of_schema_5_still_loads_and_says_not_what_ended_its_rows():
+    record = tputfind.load_record(GOLDEN / "schema-5.json")
 
-    assert tputfind.load_record(GOLDEN / "schema-5.json") == example()
+    assert (record.schema, record.method) == (5, 4)
+    assert record.rows == tuple(as_told_before_schema_6(example().rows))
+    assert record.trials == example().trials
+
+
+def test_a_record_of_schema_6_still_loads_and_says_what_ended_its_rows(golden):
+    golden("schema-6.json", example().to_json())
+    record = tputfind.load_record(GOLDEN / "schema-6.json")
+
+    assert record == example()
+    assert [row.ended_by for row in record.rows] == ["full", None, "full", "time"]
+    assert [[timing.ended_by for timing in row.timings] for row in record.rows] == [["full"], [], ["full"], ["time"]]
 
 
 def test_the_trace_of_a_trial_comes_back_as_its_events():
@@ -151,7 +170,7 @@ def test_the_trace_of_a_trial_comes_back_as_its_events():
     ]
 
 
-@pytest.mark.parametrize("name", ["schema-1.json", "schema-2.json", "schema-3.json", "schema-4.json"])
+@pytest.mark.parametrize("name", [f"schema-{number}.json" for number in range(1, SCHEMA)])
 def test_an_old_record_that_is_written_again_keeps_its_samples(name):
     record = tputfind.load_record(GOLDEN / name)
 
@@ -292,7 +311,7 @@ def test_throughput_is_batches_times_batch_size_over_the_window():
 
 def test_a_finished_record_of_an_older_schema_can_be_asked_for_again_by_its_own_options():
     record = tputfind.load_record(GOLDEN / "schema-2.json")
-    asked = msgspec.structs.replace(record.spec, processes=3, min_seconds=3.0)
+    asked = msgspec.structs.replace(record.spec, processes=3)
 
     resume.check_spec(record, asked)
     with pytest.raises(BadRecord, match="seed"):

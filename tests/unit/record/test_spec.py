@@ -122,7 +122,7 @@ def test_any_options_make_a_spec_or_a_bad_request(options):
     except BadRequest as refused:
         assert refused.message
     else:
-        assert spec.batches >= 1
+        assert spec.batches is None or spec.batches >= 1
         assert spec.max_batch is None or spec.max_batch >= spec.granularity
 
 

@@ -31,9 +31,9 @@ _CAUSES: Final[dict[Kind, str]] = {
 }
 _ADVICE: Final[dict[Kind, str]] = {
     "outliers": "measure on a quiet machine; the median of device_ms in the record is free of them",
-    "trend": "raise --warmup or --min-seconds, or let the device cool down",
-    "spread": "measure on a quiet machine, and longer (--min-seconds); a GPU's clocks stand in the CSV",
-    "wide_interval": "use the interval, not the figure; --max-noise 1% goes on until it is narrow",
+    "trend": "--thorough times it for longer; or let the device cool down",
+    "spread": "measure on a quiet machine, and longer (--thorough); a GPU's clocks stand in the CSV",
+    "wide_interval": "use the interval, not the figure; --max-seconds lets it go on until it is narrower",
 }
 
 
@@ -101,16 +101,16 @@ def _of_warm_up(unsettled: Sequence[Row]) -> Iterator[Notice]:
         longest_s = max(timing.warmup_s or 0.0 for row in unsettled for timing in row.timings)
         yield Notice(
             kind="not_settled",
-            seen=f"batch times had not settled after up to {longest_s:.1f} s of warm-up at {batches(unsettled)}",
+            seen=f"batch times had not settled after up to {longest_s:.1f} s at {batches(unsettled)}",
             cause="they were still changing, or scatter too much to tell",
-            advice="raise --min-seconds, which warm-up grows with",
+            advice="--thorough waits longer for it",
             batch_sizes=sizes(unsettled),
         )
 
 
 def _of_unfinished(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     processes = record.spec.processes
-    short = [row for row in timed if len(row.timings) < processes]
+    short = [row for row in timed if len(row.timings) < processes and row.ended_by != "budget"]
     if short:
         fewest = min(len(row.timings) for row in short)
         yield Notice(
@@ -143,7 +143,7 @@ def _of_limit(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         yield Notice(
             kind="max_noise_not_reached",
             seen=f"--max-noise {spec.max_noise:.2%} was not reached at {batches(wide)}: up to {widest:.2%} are left",
-            cause=f"--max-seconds {spec.max_seconds:g} a row, or {MOST_PROCESSES} processes, ended it",
+            cause=f"--max-seconds, --budget or {MOST_PROCESSES} processes ended it",
             advice="raise --max-seconds, or take the interval as it is",
             batch_sizes=sizes(wide),
         )

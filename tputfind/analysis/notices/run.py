@@ -86,6 +86,32 @@ def _of_fragmentation(record: Record) -> Iterator[Notice]:
         )
 
 
+def of_budget(record: Record) -> Iterator[Notice]:
+    """Notices of what ``--budget`` left out: a search, rows, and processes of rows."""
+    spec, rows = record.spec, record.rows
+    if spec.budget_s is None or record.finished is None:
+        return
+    passed = max((trial.batch_size for trial in record.trials if trial.failure is None), default=0)
+    searched = record.edge is not None or spec.batch_sizes is not None
+    timed = {row.batch_size for row in rows}
+    asked = spec.batch_sizes or [2**exponent for exponent in range(passed.bit_length())]
+    lacking = [size for size in asked if size not in timed and size >= spec.smallest_batch]
+    early = [row.batch_size for row in rows if row.ended_by == "budget"]
+    left_out = [
+        *([] if searched else [f"the search went no further than batch {passed}"]),
+        *([f"batch {format_sizes(lacking)} was not timed"] if lacking else []),
+        *([f"batch {format_sizes(early)} would have been timed for longer"] if early else []),
+    ]
+    if left_out:
+        yield Notice(
+            kind="budget",
+            seen="; ".join(left_out),
+            cause=f"--budget {spec.budget_s:g}s was over",
+            advice="give it more time, or name what matters with --batch-sizes",
+            batch_sizes=tuple(early),
+        )
+
+
 def of_others(record: Record) -> Iterator[Notice]:
     """Notices of other processes on the device, and of what they did meanwhile."""
     before = record.environment.memory_of_others_bytes

@@ -10,6 +10,7 @@ from tputfind.analysis.notices.words import batches, sizes, span
 from tputfind.record.record import Notice, Record, Row
 from tputfind.stats import mean, percentile, samples_for_percentile
 
+TUTORIALS_BATCHES: Final = 100
 COPY_BOUND_SHARE: Final = 0.80
 """As for submitting."""
 
@@ -17,15 +18,16 @@ COPY_BOUND_SHARE: Final = 0.80
 def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     spec = record.spec
     whole = [row for row in timed if len(row.timings) >= spec.processes]  # the others are still to come
-    short = [row for row in whole if len(row.device_ms) < spec.batches or len(row.latency_ms) < spec.latency_batches]
+    wanted = spec.batches or (TUTORIALS_BATCHES if spec.thorough else 0)
+    short = [row for row in whole if min(len(row.device_ms), len(row.latency_ms)) < wanted]
     if short:
         least, least_latency = (min(map(len, column)) for column in zip(*map(_windows, short), strict=True))
-        windows = ((least, spec.batches, ""), (least_latency, spec.latency_batches, " for the latency"))
-        lacking = [f"{fewest} of {wanted}{what}" for fewest, wanted, what in windows if fewest < wanted]
+        windows = ((least, ""), (least_latency, " for the latency"))
+        lacking = [f"{fewest} of {wanted}{what}" for fewest, what in windows if fewest < wanted]
         yield Notice(
             kind="cut_short",
             seen=f"not all batches were timed at {batches(short)}: at the least {', and '.join(lacking)}",
-            cause=f"all of them would have taken more than --max-seconds {spec.max_seconds:g}",
+            cause="all of them would have taken more than --max-seconds",
             advice="raise --max-seconds",
             batch_sizes=sizes(short),
         )
@@ -36,7 +38,7 @@ def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             kind="few_latency_samples",
             seen=f"p{spec.percentile:g} of the latency is unknown at {batches(few)}",
             cause=f"it needs {needed} latency batches, and they were {min(len(row.latency_ms) for row in few)}",
-            advice="raise --latency-batches or --max-seconds, or ask for a lower --percentile",
+            advice="raise --max-seconds, or ask for a lower --percentile",
             batch_sizes=sizes(few),
         )
 

@@ -34,8 +34,9 @@ class HostStopwatch:
         self._marks_ns.append(perf_counter_ns())
 
     def spans_ms(self) -> list[float]:
-        """Return the milliseconds between consecutive marks."""
-        return [(late - early) / 1e6 for early, late in pairwise(self._marks_ns)]
+        """Return the milliseconds between consecutive marks, and begin anew."""
+        marks_ns, self._marks_ns = self._marks_ns, []
+        return [(late - early) / 1e6 for early, late in pairwise(marks_ns)]
 
 
 def _room_for_objects() -> list[bytes]:

@@ -47,8 +47,9 @@ class EventStopwatch:
         self._marked += 1
 
     def spans_ms(self) -> list[float]:
-        """Wait for the last event and return the milliseconds between consecutive ones."""
+        """Wait for the last event, return the milliseconds between consecutive ones, and begin anew."""
         events = self._events[: self._marked]
+        self._marked = 0
         events[-1].synchronize()
         return [early.elapsed_time(late) for early, late in pairwise(events)]
 

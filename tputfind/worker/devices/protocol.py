@@ -29,7 +29,7 @@ class Stopwatch(Protocol):
         """Mark the moment when all work submitted so far is done."""
 
     def spans_ms(self) -> list[float]:
-        """Wait for the last mark and return the milliseconds between consecutive ones: one fewer than the marks."""
+        """Wait for the last mark, return the milliseconds between consecutive ones, one fewer, and begin anew."""
 
 
 class Device(Protocol):

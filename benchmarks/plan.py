@@ -1,0 +1,275 @@
+"""What the plan of timing costs and buys, against rows that are timed in full.
+
+    python benchmarks/plan.py coverage                      intervals of rows that stop when they are narrow, simulated
+    python benchmarks/plan.py replay results/kinds/*.json   the plan on the raw samples of records
+    python benchmarks/plan.py pairs 20                      default runs beside --thorough ones, on this CPU
+    python benchmarks/plan.py budget 20                     runs under --budget, on this CPU
+
+A replayed process draws one of the row's recorded processes, from a random batch on. Processes beyond those recorded
+are shifted as the recorded ones differ. Building, checks and first steps take what they took in the record. What went
+before a recorded window was not kept, so that transients are not replayed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from tputfind.analysis.answers import fastest, knee, throughput_interval
+from tputfind.analysis.time_spent import seconds_spent
+from tputfind.processes.messages import Plan
+from tputfind.record.files import load_record
+from tputfind.record.record import Record, Row, Timing, merged
+from tputfind.record.spec import Spec
+from tputfind.session import plan
+from tputfind.worker.timing import lacking_batches, settled_from
+
+REPEATS: Final = 20
+SIMULATED: Final = 4000
+MODELS: Final = (
+    "resnet18 --image-size 64",
+    "mobilenet_v3_small --image-size 96",
+    "squeezenet1_1 --image-size 96",
+    "shufflenet_v2_x0_5 --image-size 96",
+    "mnasnet0_5 --image-size 96",
+)
+CAP: Final = "--max-batch 8"
+
+
+class Compared(NamedTuple):
+    """What a short run says, held against a long one."""
+
+    same_knee: bool
+    fastest_within: bool
+    held: int
+    rows: int
+
+
+def compared(short: Record, long: Record) -> Compared:
+    """Hold the answers and intervals of a short run against a long one of the same batch sizes.
+
+    The knee is the same, or a row that the long run cannot tell from it: their rates differ by less than its interval.
+    """
+    rates = {row.batch_size: row.samples_per_s or 0.0 for row in long.rows}
+    widths = {row.batch_size: width(row) for row in long.rows}
+    bends, bests = (knee(short.rows), knee(long.rows)), (fastest(short.rows), fastest(long.rows))
+    same_knee = bends[0] is None or bends[1] is None or near(bends[0], bends[1], rates, widths)
+    best = bests[0] is not None and rates[bests[0].batch_size] >= 0.99 * max(rates.values())
+    intervals = [(throughput_interval(row), rates[row.batch_size]) for row in short.rows]
+    told = [(interval, rate) for interval, rate in intervals if interval is not None]
+    held = sum(interval.low <= rate <= interval.high for interval, rate in told)
+    return Compared(same_knee, best, held, len(told))
+
+
+def near(one: Row, other: Row, rates: dict[int, float], widths: dict[int, float]) -> bool:
+    ratio = rates[one.batch_size] / rates[other.batch_size]
+    return abs(ratio - 1) <= math.hypot(widths[one.batch_size], widths[other.batch_size]) + 1e-9
+
+
+def width(row: Row) -> float:
+    interval = throughput_interval(row)
+    return 0.0 if interval is None else interval.half_width
+
+
+def coverage(_: argparse.Namespace) -> None:
+    """Print how often the interval of a row that stops when it is narrow holds the true rate."""
+    print("noise/aim  processes: normal processes                 skewed (exponential)")
+    spec = Spec(model="resnet18")
+    for share in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5):
+        told = [simulated(spec, share * plan.OTHER_NOISE, skewed=skewed) for skewed in (False, True)]
+        parts = "   ".join(f"{held:6.1%} of {SIMULATED}, {count:4.1f} processes" for held, count in told)
+        print(f"{share:9.1f}  {parts}")
+
+
+def simulated(spec: Spec, noise: float, *, skewed: bool) -> tuple[float, float]:
+    """Return the share of rows whose interval holds the true rate, and the mean of their processes."""
+    draw = random.Random(f"{noise} {skewed}")
+    held = processes = 0
+    for _ in range(SIMULATED):
+        row = Row(batch_size=1)
+        while plan.wants_more(spec, row):
+            offset = (draw.expovariate(1.0) - 1.0) * noise if skewed else draw.gauss(0.0, noise)
+            row = merged(row, Row(batch_size=1, timings=(Timing(device_ms=(333.0 * (1 + offset),)),), seconds=0.5))
+        interval = throughput_interval(row)
+        assert interval is not None
+        held += interval.low <= 1000 / 333.0 <= interval.high
+        processes += len(row.timings)
+    return held / SIMULATED, processes / SIMULATED
+
+
+def replay(asked: argparse.Namespace) -> None:
+    """Print for each record what the plan would have come to, and the totals."""
+    knees = bests = runs = held = rows = 0
+    for path in asked.records:
+        record = load_record(path)
+        if not any(len(row.timings) > 1 for row in record.rows):
+            continue
+        ratios, walls = [], []
+        for number in range(REPEATS):
+            short = replayed(record, random.Random(f"{path} {number}"))
+            spent = seconds_spent(short)
+            ratios.append(short.wall_s / (spent.get("search", 0.0) + spent["timing"]))
+            walls.append(short.wall_s)
+            said = compared(short, record)
+            knees, bests, runs = knees + said.same_knee, bests + said.fastest_within, runs + 1
+            held, rows = held + said.held, rows + said.rows
+        spent = seconds_spent(record)
+        then = record.wall_s / (spent.get("search", 0.0) + spent["timing"])
+        print(
+            f"{path}: {record.wall_s:.0f} s then, {median(walls):.0f} s replayed; "
+            f"wall over search and windows {then:.2f} then, {median(ratios):.2f} replayed"
+        )
+    print(
+        f"of {runs} replays: knee the same or not to be told apart {knees / runs:.1%}, fastest within 1 % "
+        f"{bests / runs:.1%}; of {rows} intervals {held / rows:.1%} hold the record's rate"
+    )
+
+
+def replayed(record: Record, draw: random.Random) -> Record:
+    """Return the record as the plan would have made it. The search, start and saving take what they took."""
+    spec = Spec(model=record.spec.model, slo_ms=None)
+    timed = [row for row in record.rows if row.failure is None and len(row.timings) > 1]
+    rows = tuple(replayed_row(spec, row, draw) for row in timed)
+    rest_s = record.wall_s - sum(row.seconds for row in record.rows)
+    return replace(record, spec=spec, rows=rows, wall_s=rest_s + sum(row.seconds for row in rows))
+
+
+def replayed_row(spec: Spec, source: Row, draw: random.Random) -> Row:
+    """Return a row with as many processes as the plan takes, drawn from those recorded."""
+    counted_s = sum((timing.warmup_s or 0.0) + windows_s(timing) for timing in source.timings)
+    around_s = max(0.0, source.seconds - counted_s) / len(source.timings)
+    means = [fmean(timing.device_ms) for timing in source.timings]
+    row = Row(batch_size=source.batch_size)
+    while plan.wants_more(spec, row):
+        number = len(row.timings)
+        timing = source.timings[number] if number < len(means) else draw.choice(source.timings)
+        shift = 1.0 if number < len(means) else draw.gauss(fmean(means), stdev(means)) / fmean(timing.device_ms)
+        made = process(plan.of_process(spec, number), timing, shift, draw)
+        seconds = around_s + (made.warmup_s or 0.0) + windows_s(made)
+        row = merged(row, Row(batch_size=row.batch_size, timings=(made,), seconds=seconds))
+    return replace(row, ended_by=plan.ended_by(spec, row))
+
+
+def windows_s(timing: Timing) -> float:
+    return (sum(timing.device_ms) + sum(timing.latency_ms)) / 1000
+
+
+def process(planned: Plan, source: Timing, shift: float, draw: random.Random) -> Timing:
+    """Return what a process would have timed whose batches are those of a recorded one, around a random one on."""
+    begin = draw.randrange(len(source.device_ms))
+    endless = [span_ms * shift for span_ms in (source.device_ms[begin:] + source.device_ms[:begin])]
+    taken: list[float] = []
+    step_ms, lead_ins = source.first_step_ms or endless[0], 0
+    while True:
+        start, steady = settled_from(taken)
+        kept = taken[start:]
+        lacking = lacking_batches(planned, kept, step_ms)
+        over_s = sum(taken) / 1000
+        if (not lacking and (steady is not False or over_s >= 4 * planned.window_s)) or (
+            kept and over_s >= planned.max_seconds
+        ):
+            break
+        block = min(lacking or len(kept) // 2 + 1, max(1, math.floor((planned.max_seconds - over_s) * 1000 / step_ms)))
+        taken += [endless[number % len(endless)] for number in range(len(taken), len(taken) + block)]
+        step_ms, lead_ins = median(taken[-block:]), lead_ins + 1
+    one_by_one = step_ms >= 100
+    latency = source.latency_ms[: planned.latency_batches]
+    soft = next((n for n in range(1, len(latency)) if sum(latency[:n]) >= 1000 * planned.window_s), len(latency))
+    before_ms = (source.first_step_ms or step_ms) + (0 if one_by_one else lead_ins * step_ms) + sum(taken[:start])
+    return Timing(
+        device_ms=tuple(kept),
+        latency_ms=() if one_by_one else latency[: max(1, soft)],
+        enqueue_ms=source.enqueue_ms[: max(1, soft)],
+        first_step_ms=source.first_step_ms,
+        warmup_steps=1,
+        warmup_s=before_ms / 1000,
+        compiled=source.compiled,
+    )
+
+
+def run(arguments: str, folder: Path) -> tuple[Record, float]:
+    """Run the command, and return its record and its seconds."""
+    file = folder / "record.json"
+    file.unlink(missing_ok=True)
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "tputfind", *arguments.split(), "--quiet", "--no-save", "--json", str(file)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return load_record(file), time.perf_counter() - start
+
+
+def pairs(asked: argparse.Namespace) -> None:
+    """Print what default runs come to beside thorough ones of the same model, in turn."""
+    said: list[Compared] = []
+    seconds: list[tuple[float, float]] = []
+    ratios: list[float] = []
+    edges = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(asked.count):
+            model = MODELS[number % len(MODELS)]
+            short, short_s = run(f"{model} {CAP}", Path(folder))
+            long, long_s = run(f"{model} {CAP} --thorough", Path(folder))
+            spent = seconds_spent(short)
+            ratios.append(short.wall_s / (spent.get("search", 0.0) + spent["timing"]))
+            said.append(compared(short, long))
+            seconds.append((short_s, long_s))
+            edges += short.edge == long.edge
+            one = said[-1]
+            print(
+                f"{model} {CAP}: {short_s:.1f} s, thorough {long_s:.1f} s, wall over search and windows "
+                f"{ratios[-1]:.2f}; knee {one.same_knee}, fastest {one.fastest_within}, {one.held} of {one.rows} held",
+                flush=True,
+            )
+    count = len(said)
+    shorts, longs = zip(*seconds, strict=True)
+    print(
+        f"median {median(shorts):.1f} s, thorough {median(longs):.1f} s; wall over search and windows "
+        f"{median(ratios):.2f}; same edge {edges} of {count}; knee the same or not to be told apart "
+        f"{sum(one.same_knee for one in said)}; fastest "
+        f"within 1 % {sum(one.fastest_within for one in said)}; intervals that hold the thorough run's rate "
+        f"{sum(one.held for one in said)} of {sum(one.rows for one in said)}"
+    )
+
+
+def budget(asked: argparse.Namespace) -> None:
+    """Print how long runs under a budget take; the allowance is one step and two seconds."""
+    kept = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(asked.count):
+            model, given_s = MODELS[number % len(MODELS)], 6 + number
+            record, seconds = run(f"{model} {CAP} --budget {given_s}s", Path(folder))
+            step_s = max((trial.step_ms or 0.0 for trial in record.trials), default=0.0) / 1000
+            kept += seconds <= given_s + step_s + 2
+            ended = ", ".join(f"{row.batch_size} {row.ended_by}" for row in record.rows)
+            print(f"{model} {CAP} --budget {given_s}s: {seconds:.1f} s, rows {ended}", flush=True)
+    print(f"{kept} of {asked.count} ended within their budget, a step and 2 s")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Do what the first word says."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words = asked.add_subparsers(required=True)
+    words.add_parser("coverage").set_defaults(do=coverage)
+    of_records = words.add_parser("replay")
+    of_records.add_argument("records", nargs="+", type=Path)
+    of_records.set_defaults(do=replay)
+    for name, do in (("pairs", pairs), ("budget", budget)):
+        of_runs = words.add_parser(name)
+        of_runs.add_argument("count", type=int)
+        of_runs.set_defaults(do=do)
+    given = asked.parse_args(arguments)
+    given.do(given)
+
+
+if __name__ == "__main__":
+    main()

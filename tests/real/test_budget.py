@@ -1,0 +1,41 @@
+"""A run that is to end in time."""
+
+from __future__ import annotations
+
+import time
+
+from support.command import run
+from support.folders import MODELS
+
+
+def test_a_run_ends_within_its_budget_and_names_what_it_left_out(tmp_path):
+    start = time.perf_counter()
+    ran = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 64, "--max-noise", "0.3%", "--budget", "12s")
+    seconds = time.perf_counter() - start
+    record = ran.record()
+
+    assert ran.status == 0, ran.err
+    assert seconds < 12 + 0.64 + 2
+    assert seconds > 8
+    assert record.finished is not None
+    assert "budget" in {row.ended_by for row in record.rows}
+    (notice,) = [notice for notice in record.notices if notice.kind == "budget"]
+    assert notice.cause == "--budget 12s was over"
+    assert notice.batch_sizes == tuple(row.batch_size for row in record.rows if row.ended_by == "budget")
+    assert all(row.failure is None for row in record.rows)
+
+
+def test_a_budget_that_ends_before_anything_was_timed_is_one_line(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 4, "--budget", "1ms")
+
+    assert ran.status == 2
+    assert ran.err.splitlines()[-1] == "tputfind: --budget ended before a batch was timed (give it more time)"
+
+
+def test_a_run_that_needs_less_than_its_budget_is_as_without_one(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 2, "--max-noise", "50%", "--budget", "5min")
+    record = ran.record()
+
+    assert ran.status == 0, ran.err
+    assert [(row.batch_size, row.ended_by) for row in record.rows] == [(1, "known"), (2, "known")]
+    assert "budget" not in {notice.kind for notice in record.notices}

@@ -1,0 +1,188 @@
+"""When a row has been timed for long enough, and what is timed next."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tputfind.analysis.answers import throughput_interval
+from tputfind.record.record import Edge, Failure, Row, Timing, merged
+from tputfind.record.spec import MOST_PROCESSES, Spec
+from tputfind.session import plan
+
+DEFAULT = Spec(model="m")
+paces = st.floats(0.01, 100.0)
+
+
+def process(step_ms: float, batches: int = 5, *, seconds: float = 0.5, enqueue_share: float | None = None) -> Row:
+    """What one process timed; the device is a GPU where a share of the step is spent on submitting it."""
+    enqueue_ms = () if enqueue_share is None else (enqueue_share * step_ms,)
+    timing = Timing(device_ms=(step_ms,) * batches, latency_ms=(step_ms,), enqueue_ms=enqueue_ms, ended_by="full")
+    return Row(batch_size=4, timings=(timing,), seconds=seconds)
+
+
+def row_of(*processes: Row, batch_size: int = 4) -> Row:
+    whole, *others = processes
+    for other in others:
+        whole = merged(whole, other)
+    return msgspec.structs.replace(whole, batch_size=batch_size)
+
+
+@given(st.lists(paces, min_size=MOST_PROCESSES, max_size=MOST_PROCESSES), st.floats(0.001, 20.0))
+def test_every_row_ends_whatever_its_processes_take(steps_ms, seconds):
+    row = process(steps_ms[0], seconds=seconds)
+    for step_ms in steps_ms[1:]:
+        if plan.ended_by(DEFAULT, row) is not None:
+            break
+        row = merged(row, process(step_ms, seconds=seconds))
+
+    assert plan.ended_by(DEFAULT, row) is not None
+    assert len(row.timings) >= 3
+    assert row.seconds < plan.row_seconds(DEFAULT) + max(seconds, 3 * seconds)
+
+
+@given(st.lists(st.floats(0.9, 1.1), min_size=3, max_size=8), st.floats(1.0, 5.0))
+def test_more_noise_never_makes_a_row_known(shares, factor):
+    def row(scale):
+        middle = sum(shares) / len(shares)
+        return row_of(*(process(10 * (1 + scale * (share - middle))) for share in shares))
+
+    if plan.ended_by(DEFAULT, row(1.0)) != "known":
+        assert plan.ended_by(DEFAULT, row(factor)) != "known"
+
+
+@given(st.lists(st.floats(0.9, 1.1), min_size=3, max_size=8))
+def test_a_row_is_known_exactly_where_its_interval_is_as_narrow_as_its_aim(shares):
+    row = row_of(*(process(10 * share) for share in shares))
+
+    assert (plan.ended_by(DEFAULT, row) == "known") == (throughput_interval(row).half_width <= plan.OTHER_NOISE)
+
+
+def test_where_the_device_sets_the_pace_a_row_is_to_be_known_better():
+    scattering = [9.95, 10.0, 10.05]
+    rows = {share: row_of(*(process(ms, enqueue_share=share) for ms in scattering)) for share in (None, 0.1, 0.9)}
+
+    assert {share: plan.aim(DEFAULT, row) for share, row in rows.items()} == {None: 0.03, 0.1: 0.005, 0.9: 0.03}
+    assert {share: plan.ended_by(DEFAULT, row) for share, row in rows.items()} == {
+        None: "known",
+        0.1: None,
+        0.9: "known",
+    }
+
+
+def test_a_row_takes_its_least_number_of_processes_however_well_it_is_known():
+    asked = msgspec.structs.replace(DEFAULT, processes=5)
+
+    assert [plan.ended_by(asked, row_of(*[process(10.0)] * count)) for count in range(3, 7)] == [
+        None,
+        None,
+        "known",
+        "known",
+    ]
+    assert plan.ended_by(DEFAULT, row_of(*[process(10.0)] * 2)) is None
+    alone = msgspec.structs.replace(DEFAULT, processes=1)
+    assert plan.ended_by(alone, row_of(process(10.0, 2))) == "full"
+
+
+def test_what_no_time_makes_narrower_ends_with_what_a_thorough_row_has_or_with_its_seconds():
+    wide = [process(step_ms, 100) for step_ms in (10, 20, 15)]
+
+    assert plan.ended_by(DEFAULT, row_of(*wide)) == "full"  # 300 batches, 4.5 s
+    assert plan.ended_by(DEFAULT, row_of(*(process(ms, 60) for ms in (10, 20, 15)))) is None  # 2.7 s
+    assert plan.ended_by(DEFAULT, row_of(*(process(ms, 33) for ms in (100, 200, 150)))) is None  # 99 batches
+    asked = msgspec.structs.replace(DEFAULT, max_noise=0.01)
+    assert plan.ended_by(asked, row_of(*wide)) is None
+    assert plan.ended_by(asked, row_of(*(process(ms, seconds=2.0) for ms in (10, 20, 15)))) == "time"
+    longer = msgspec.structs.replace(asked, max_seconds=7.0)
+    assert plan.ended_by(longer, row_of(*(process(ms, seconds=2.0) for ms in (10, 20, 15)))) is None
+
+
+def test_a_fixed_number_of_batches_is_timed_once_and_a_cut_one_is_told():
+    asked = msgspec.structs.replace(DEFAULT, batches=9)
+    cut = msgspec.structs.replace(process(20.0).timings[0], ended_by="time")
+
+    assert plan.ended_by(asked, row_of(process(10), process(20), process(30))) == "full"
+    assert plan.ended_by(asked, row_of(process(10), Row(batch_size=4, timings=(cut,)), process(30))) == "time"
+    assert plan.ended_by(msgspec.structs.replace(DEFAULT, thorough=True), row_of(*[process(10)] * 3)) == "full"
+
+
+def test_compiling_once_takes_nothing_from_the_seconds_of_a_row():
+    from tputfind.record.record import Compiled
+
+    def compiled(step_ms, seconds):
+        row = process(step_ms, seconds=seconds + 0.5)
+        timing = msgspec.structs.replace(row.timings[0], compiled=Compiled(seconds=seconds, graphs=1))
+        return msgspec.structs.replace(row, timings=(timing,))
+
+    assert plan.ended_by(DEFAULT, row_of(compiled(10, 30.0), compiled(20, 1.0), compiled(15, 1.0))) is None
+    assert plan.ended_by(DEFAULT, row_of(compiled(10, 30.0), compiled(20, 3.0), compiled(15, 3.0))) == "time"
+
+
+def test_a_row_that_failed_takes_no_further_process():
+    row = Row(batch_size=4, failure=Failure(kind="died", message="it died"))
+
+    assert plan.ended_by(DEFAULT, row) is None
+    assert not plan.wants_more(DEFAULT, row)
+    assert plan.next_round(DEFAULT, [row], [4], None) == (0, [])
+
+
+@given(st.integers(1, 10), st.integers(1, 1000) | st.none(), st.booleans())
+def test_the_processes_of_a_row_share_what_it_takes(processes, batches, thorough):
+    spec = Spec(model="m", processes=processes, batches=batches, thorough=thorough and batches is None)
+    plans = [plan.of_process(spec, number) for number in range(processes)]
+
+    assert sum(each.max_seconds for each in plans) == pytest.approx(plan.row_seconds(spec))
+    assert all(each.batches >= each.least_batches >= 1 for each in plans)
+    if batches is not None:
+        assert sum(each.batches for each in plans) == max(batches, processes)
+        assert {each.window_s for each in plans} == {0.0}
+    elif spec.thorough:
+        assert sum(each.batches for each in plans) == 100
+        assert sum(each.window_s for each in plans) == pytest.approx(3.0)
+    else:
+        assert sum(each.window_s for each in plans) == pytest.approx(1.0)
+        assert not any(each.every_latency for each in plans)
+
+
+def test_a_percentile_that_a_target_is_set_for_takes_all_its_latencies():
+    spec = Spec(model="m", slo_ms=10.0, percentile=99.9)
+
+    assert sum(plan.of_process(spec, number).latency_batches for number in range(3)) == 1000
+    assert plan.of_process(spec, 0).every_latency
+
+
+def rows_of(**counts: int) -> list[Row]:
+    """Rows by batch size with so many processes each, at rates that scatter, the best at 8, the knee at 4."""
+    rates = {1: 10.0, 2: 20.0, 4: 39.0, 8: 40.0, 16: 30.0, 32: 20.0}
+    return [
+        row_of(
+            *(process(1000 * size / rates[size] * (1 + 0.2 * number), 1) for number in range(counts[f"b{size}"])),
+            batch_size=size,
+        )
+        for size in rates
+        if counts.get(f"b{size}")
+    ]
+
+
+def test_all_rows_take_their_turn_before_any_is_timed_again():
+    sizes = [1, 2, 4, 8]
+
+    assert plan.next_round(DEFAULT, [], sizes, None) == (0, sizes)
+    assert plan.next_round(DEFAULT, rows_of(b8=1), sizes, None) == (0, [1, 2, 4])
+    assert plan.next_round(DEFAULT, rows_of(b1=1, b2=1, b4=1, b8=1), sizes, None) == (1, sizes)
+    assert plan.next_round(DEFAULT, rows_of(b1=2, b2=1, b4=2, b8=1), sizes, None) == (1, [2, 8])
+
+
+def test_under_a_budget_the_rows_that_the_answers_rest_on_come_first_once_each_was_timed():
+    asked = msgspec.structs.replace(DEFAULT, budget_s=60.0)
+    sizes = [1, 2, 4, 8, 16, 32]
+    edge = Edge(largest_batch=32, limited_by="memory", fails_at=33)
+    once = rows_of(b1=1, b2=1, b4=1, b8=1, b16=1, b32=1)
+
+    assert plan.next_round(asked, once[:3], sizes, edge) == (0, [8, 16, 32])
+    assert plan.deciding(once, edge) == {2, 4, 8, 16, 32}
+    assert plan.next_round(asked, once, sizes, edge) == (1, [2, 4, 8, 16, 32])
+    known = [row_of(*[process(100.0)] * 3, batch_size=size) for size in sizes[1:]]
+    assert plan.next_round(asked, [once[0], *known], sizes, edge) == (1, [1])
