@@ -162,7 +162,7 @@ def replayed_row(spec: Spec, source: Row, draw: random.Random) -> Row:
 
 
 def windows_s(timing: Timing) -> float:
-    return (sum(timing.device_ms) + sum(timing.latency_ms)) / 1000
+    return (sum(timing.device_ms) + (0.0 if timing.one_window else sum(timing.latency_ms))) / 1000
 
 
 def process(planned: Plan, source: Timing, shift: float, draw: random.Random) -> Timing:
@@ -189,7 +189,8 @@ def process(planned: Plan, source: Timing, shift: float, draw: random.Random) ->
     before_ms = (source.first_step_ms or step_ms) + (0 if one_by_one else lead_ins * step_ms) + sum(taken[:start])
     return Timing(
         device_ms=tuple(kept),
-        latency_ms=() if one_by_one else latency[: max(1, soft)],
+        latency_ms=tuple(kept) if one_by_one else latency[: max(1, soft)],
+        one_window=one_by_one,
         enqueue_ms=source.enqueue_ms[: max(1, soft)],
         first_step_ms=source.first_step_ms,
         warmup_steps=1,

@@ -10,6 +10,11 @@ NO_BROWSER = "no browser here"
 TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
 
+BY_DEFAULT = {"test_command", "test_contract", "test_size", "test_page"}
+"""Of the tests of real processes, those that pytest runs by itself: the others take many minutes together."""
+ALONE = {"test_budget", "test_clocks", "test_rows", "test_stages"}
+"""Tests of times that something beside them would change."""
+
 # How long one example takes is up to the machine: a stall of a moment is no failure.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
@@ -63,6 +68,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item, kind in kinds.items():
         if kind == "gpu":
             item.add_marker(pytest.mark.gpu)
+        if kind == "real" and item.path.stem not in BY_DEFAULT:
+            item.add_marker(pytest.mark.long)
+        if item.path.stem in ALONE:
+            item.add_marker(pytest.mark.alone)
     items.sort(key=lambda item: (order[kinds[item]], item.get_closest_marker("opens_gpu") is not None))
 
 
@@ -77,6 +86,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = terminalreporter.stats.get("skipped", [])
     skipped = sum("gpu" in report.keywords and NO_DEVICE in str(report.longrepr) for report in reports)
+    left_out = [item for item in terminalreporter.stats.get("deselected", []) if "long" in item.keywords]
+    if left_out:
+        terminalreporter.write_line(f"{len(left_out)} long tests were left out: pytest -m long, or .ci/run, runs them")
     if skipped:
         terminalreporter.write_line(f"{skipped} gpu tests were skipped: there is no CUDA device here", yellow=True)
     unseen = [str(report.longrepr[2]) for report in reports if NO_BROWSER in str(report.longrepr)]

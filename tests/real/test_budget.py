@@ -25,6 +25,39 @@ def test_a_run_ends_within_its_budget_and_names_what_it_left_out(tmp_path):
     assert all(row.failure is None for row in record.rows)
 
 
+def test_a_search_that_takes_half_of_the_budget_is_cut_short_and_what_passed_is_timed(tmp_path):
+    start = time.perf_counter()
+    ran = run(tmp_path, f"{MODELS}/plain.py:sleeps_longer", "--max-latency", "none", "--budget", "12s")
+    seconds = time.perf_counter() - start
+    record = ran.record()
+
+    assert ran.status == 0, ran.err
+    assert seconds < 12 + 3
+    assert (record.edge, record.safe) == (None, None)
+    assert record.finished is not None
+    assert record.rows
+    assert record.rows[0].batch_size == 1
+    passed = max(trial.batch_size for trial in record.trials)
+    (notice,) = [notice for notice in record.notices if notice.kind == "budget"]
+    assert notice.seen.startswith(f"the search went no further than batch {passed}")
+    assert "Largest batch  not known: the search was cut short" in ran.out
+
+
+def test_models_share_a_budget_and_the_first_leaves_the_next_its_part(tmp_path):
+    models = [f"{MODELS}/plain.py:{name}" for name in ("sleeps", "sleeps_longer")]
+    start = time.perf_counter()
+    ran = run(tmp_path, *models, "--batch-sizes", "1,2,4,8", "--max-noise", "0.3%", "--budget", "16s")
+    seconds = time.perf_counter() - start
+
+    assert ran.status == 0, ran.err
+    assert seconds < 16 + 3
+    for name in ("plain-sleeps-*", "plain-sleeps_longer-*"):
+        record = ran.record(name)
+        assert record.finished is not None
+        assert len(record.rows) >= 2
+        assert record.wall_s > 4
+
+
 def test_a_budget_that_ends_before_anything_was_timed_is_one_line(tmp_path):
     ran = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 4, "--budget", "1ms")
 

@@ -171,7 +171,7 @@ def test_a_pipe_is_written_to_and_a_link_is_followed(tmp_path):
     assert "| batch |" in (tmp_path / "real.md").read_text()
 
 
-def test_a_window_with_fewer_latencies_than_asked_for_is_said_to_be_cut_short(tmp_path):
+def test_a_window_with_fewer_batches_than_asked_for_is_said_to_be_cut_short(tmp_path):
     asked = ("--batch-sizes", 4, "--batches", 50, "--max-seconds", 1, "--warmup", 1)
     record = run(tmp_path, f"{MODELS}/plain.py:sleeps", *asked).record()
 
@@ -203,3 +203,27 @@ def test_from_python_it_is_one_call_and_the_script_needs_no_main_guard(tmp_path)
 
     assert done.stdout == "[1, 2] False\n", done.stderr
     assert len(list((tmp_path / "kept").glob("*.json"))) == 1
+
+
+def test_from_python_a_listener_is_given_the_record_as_it_grows(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, tputfind\n"
+        "class Listener:\n"
+        "    def __init__(self): self.records, self.words = [], []\n"
+        "    def doing(self, what, seconds_left): self.words.append(what)\n"
+        "    def did(self, what): self.words.append(what)\n"
+        "    def measured(self, record): self.records.append(record)\n"
+        "listener = Listener()\n"
+        f"model = {str(MODELS / 'plain.py')!r} + ':sleeps'\n"
+        "found = tputfind.find(model, max_batch=2, batches=10, processes=1, progress=listener)\n"
+        "counts = [(len(record.trials), len(record.rows)) for record in listener.records]\n"
+        "assert counts == sorted(counts) and counts[-1] == (len(found.trials), 2), counts\n"
+        "assert [record.finished is None for record in listener.records].count(False) == 1\n"
+        "assert listener.records[-1] == found\n"
+        "assert 'does batch 1 fit?' in listener.words and 'batch 1 fits' in listener.words\n"
+    )
+
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, check=False)
+
+    assert done.returncode == 0, done.stderr.decode()

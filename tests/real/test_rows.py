@@ -72,10 +72,8 @@ def test_what_is_past_the_transient_is_told_from_what_drifts():
     assert settled_from(steady, 3) == (3, True)
     assert settled_from([5.0] * 200) == (0, True)
     assert settled_from([5.0 + 0.01 * number for number in range(100)])[1] is False
-    assert settled_from([5.0 + 0.00005 * number for number in range(100)]) == (
-        0,
-        True,
-    )  # 0.1 % in all: no figure shows it
+    too_little_for_any_figure = [5.0 + 0.00005 * number for number in range(100)]
+    assert settled_from(too_little_for_any_figure) == (0, True)
     assert settled_from([5 * 1.01**number for number in range(300)])[1] is False
     assert settled_from([6.0, 5.0, 5.0])[1] is None
     assert settled_from([], 5) == (0, None)
@@ -172,6 +170,24 @@ def test_a_row_that_is_known_takes_no_more_than_its_three_processes_and_says_so(
         assert all(timing.ended_by == "full" for timing in row.timings)
         assert all(sum(timing.device_ms) >= 1000 / 3 for timing in row.timings)
     assert len(record.rows[1].device_ms) < 100
+
+
+def test_every_row_and_every_window_of_a_default_run_says_why_it_ended(tmp_path):
+    record = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 4).record()
+
+    assert [row.batch_size for row in record.rows] == [1, 2, 4]
+    assert {row.ended_by for row in record.rows} <= {"known", "full", "time"}
+    assert {timing.ended_by for row in record.rows for timing in row.timings} <= {"full", "unsettled", "time"}
+    assert all(len(row.timings) >= 3 for row in record.rows)
+
+
+def test_steps_that_are_to_be_left_out_make_no_row_longer_than_its_seconds(tmp_path):
+    asked = ("--batch-sizes", 20, "--warmup", 100, "--max-seconds", 1, "--processes", 1)
+    record = run(tmp_path, f"{MODELS}/plain.py:sleeps", *asked).record()
+    (timing,) = record.rows[0].timings
+
+    assert timing.ended_by == "time"
+    assert timing.warmup_s + sum(timing.device_ms) / 1000 < 5  # of the 20 s that 100 steps take
 
 
 def test_a_thorough_row_has_100_batches_and_three_seconds_however_well_it_is_known(tmp_path):

@@ -13,6 +13,16 @@ RECORD = example()
 ASKED = {"rate": 5, "slo": 50.0}
 
 
+class Listens:
+    """What was a listener to a run's progress until it had to be told of the record as well."""
+
+    def doing(self, what, seconds_left):
+        """Something is under way."""
+
+    def did(self, what):
+        """Something has ended."""
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -30,6 +40,7 @@ ASKED = {"rate": 5, "slo": 50.0}
         (lambda: tputfind.find(5), "MODEL must be a name, file.py:factory or package.module:factory, not 5"),
         (lambda: tputfind.find("resnet18", batches=object()), "--batches: <object object at"),
         (lambda: tputfind.find("resnet18", progress=1), "progress: 1 is a int, without methods doing"),
+        (lambda: tputfind.find("resnet18", progress=Listens()), "did(what), measured(record)"),
         (lambda: tputfind.find("resnet18", memory_limit=2**62), "--memory-limit: 4611686018427387904 is not between"),
     ],
 )

@@ -6,8 +6,8 @@ from typing import Final
 
 from tputfind.record.record import Record
 
-_ONE_WINDOW_SINCE: Final = 4
-"""The first method by which one window gives throughput and latency where there are no events."""
+_ONE_WINDOW_UNSAID: Final = 4
+"""The method by which one window gave throughput and latency where there are no events, and no record said so."""
 
 
 def seconds_spent(record: Record) -> dict[str, float]:
@@ -21,9 +21,9 @@ def seconds_spent(record: Record) -> dict[str, float]:
     search_s = sum(trial.seconds for trial in record.trials)
     rows_s = sum(row.seconds for row in record.rows)
     warmup_s = sum(timing.warmup_s or 0.0 for timing in timings)
-    windows_ms = sum(sum(timing.device_ms) for timing in timings)
-    if record.environment.can.events or record.method < _ONE_WINDOW_SINCE:
-        windows_ms += sum(sum(timing.latency_ms) for timing in timings)
+    shared = not record.environment.can.events and record.method == _ONE_WINDOW_UNSAID
+    two = [timing for timing in timings if not (shared or timing.one_window)]
+    windows_ms = sum(sum(timing.device_ms) for timing in timings) + sum(sum(timing.latency_ms) for timing in two)
     compiling_s = sum(timing.compiled.seconds for timing in timings if timing.compiled is not None)
     known_s = warmup_s + windows_ms / 1000 + compiling_s
     told = all(timing.warmup_s is not None for timing in timings)

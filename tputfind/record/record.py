@@ -116,8 +116,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
     ``device_ms`` are the spans between consecutive marks of the throughput window, one a batch: they add up to it.
     ``latency_ms`` and ``enqueue_ms`` are of the latency window, one a batch: from the call to synchronised output, and
-    from the call to its return. On a device whose calls return when their work is done, each span of the throughput
-    window is a latency, and there is no other window. ``first_step_ms`` is the first step of the process at this batch
+    from the call to its return. ``one_window`` says that these are the batches of the throughput window, since each was
+    waited for, and that there was no other. ``first_step_ms`` is the first step of the process at this batch
     size, loading and choosing of kernels included, None where it is watched for a memory limit or others came before.
     ``warmup_steps`` and ``warmup_s`` do not count, that one among them: batches whose times had not settled, and those
     between the blocks of a window. ``steady`` says whether they had settled where the window begins, None where there
@@ -128,6 +128,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     device_ms: tuple[Span, ...] = ()
     latency_ms: tuple[LatencySpan, ...] = ()
     enqueue_ms: tuple[Span, ...] = ()
+    one_window: bool = False
     first_step_ms: Span | None = None
     warmup_steps: CountFromZero = 0
     warmup_s: Amount | None = None
@@ -178,6 +179,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     def enqueue_ms(self) -> tuple[float, ...]:
         """The enqueue times of all processes."""
         return tuple(span for timing in self.timings for span in timing.enqueue_ms)
+
+    @property
+    def steps(self) -> int:
+        """The steps of all processes: of warm-up, and of the windows."""
+        singles = sum(0 if timing.one_window else len(timing.latency_ms) for timing in self.timings)
+        return len(self.device_ms) + singles + sum(timing.warmup_steps for timing in self.timings)
 
     @property
     def samples_per_s(self) -> float | None:

@@ -181,9 +181,7 @@ def _search_safe(session: Session, edge: Edge) -> Edge | None:
     spec, limit_bytes, full = session.record.spec, session.lowered_limit_bytes, session.row(edge.largest_batch)
     if limit_bytes is None or full is None or edge.largest_batch == 0:
         return None
-    timed = len(full.device_ms) + sum(timing.warmup_steps for timing in full.timings)
-    timed += len(full.latency_ms) if session.record.environment.can.events else 0
-    steps = TRIAL_STEPS + max(spec.soak, timed)
+    steps = TRIAL_STEPS + max(spec.soak, full.steps)
     whole_bytes = session.memory_limit_bytes or session.record.environment.memory_total_bytes or limit_bytes
     guess = edge.largest_batch * limit_bytes // whole_bytes if edge.limited_by == "memory" else edge.largest_batch
     safe = find_edge(

@@ -287,6 +287,7 @@ def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded) -> Ti
         device_ms=_to_nanoseconds(throughput.device_ms),
         latency_ms=_to_nanoseconds(windows.latency_ms),
         enqueue_ms=_to_nanoseconds(enqueue_ms),
+        one_window=windows.one,
         first_step_ms=None if no_first else throughput.first_step_ms,
         warmup_steps=throughput.warmup_steps,
         warmup_s=throughput.warmup_s,

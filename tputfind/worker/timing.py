@@ -79,11 +79,15 @@ class Window(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """The samples of a row: the throughput window, and the latency window in milliseconds a batch."""
+    """The samples of a row: the throughput window, and the latency window in milliseconds a batch.
+
+    ``one`` says that both are the same batches.
+    """
 
     throughput: Window
     latency_ms: list[float]
     enqueue_ms: list[float]
+    one: bool
 
 
 def try_steps(device: Device, step: Callable[[], object], steps: int, announce: Announce) -> float:
@@ -121,10 +125,11 @@ def time_windows(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan, l
     if not device.capabilities.events:
         both = replace(plan, batches=max(plan.batches, plan.latency_batches if plan.every_latency else 0))
         window = time_throughput(device, work._replace(lead_in=0), stopwatch, both, listener)
-        return Windows(window, [max(span_ms, LEAST_SPAN_MS) for span_ms in window.device_ms], [])
+        return Windows(window, [max(span_ms, LEAST_SPAN_MS) for span_ms in window.device_ms], [], one=True)
     window = time_throughput(device, work, stopwatch, plan, listener)
     singles = window.singles
-    if plan.every_latency or not singles.synchronised_ms:
+    one = bool(singles.synchronised_ms) and not plan.every_latency
+    if not one:
         step_ms = median(window.device_ms)
         left_s = max(plan.window_s, plan.max_seconds - window.warmup_s - sum(window.device_ms) / 1000)
         listener.busy(min(plan.latency_batches * step_ms / 1000, max(left_s, plan.least_batches * step_ms / 1000)))
@@ -136,7 +141,7 @@ def time_windows(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan, l
             seconds=left_s,
             enough=None if plan.every_latency else _at_pace(step_ms, plan.window_s),
         )
-    return Windows(window, singles.synchronised_ms, singles.submission_ms)
+    return Windows(window, singles.synchronised_ms, singles.submission_ms, one)
 
 
 def _at_pace(step_ms: float, window_s: float) -> Callable[[Sequence[float]], bool]:

@@ -194,9 +194,11 @@ def changed(row, **fields):
     return msgspec.structs.replace(row, timings=timings)
 
 
-@pytest.mark.parametrize(("retries", "expected"), [(None, False), (0, False), (99, False), (100, True), (250, True)])
+@pytest.mark.parametrize(("retries", "expected"), [(None, False), (0, False), (239, False), (240, True), (250, True)])
 def test_an_allocator_that_asks_again_in_every_batch_is_told_and_one_that_did_so_a_few_times_is_not(retries, expected):
-    rows = (row(1, 4.0), msgspec.structs.replace(row(4, 5.0, batches=100), allocator_retries=retries))
+    busy = msgspec.structs.replace(row(4, 5.0, batches=100), allocator_retries=retries)
+    assert busy.steps == 240  # a hundred of each window, and forty before them
+    rows = (row(1, 4.0), busy)
     notice = told(msgspec.structs.replace(example(), rows=rows), "allocator_retries")
 
     assert (notice is not None) is expected
@@ -460,6 +462,74 @@ def test_of_the_two_windows_only_the_one_that_was_cut_short_is_told():
         "not all batches were timed at batch 4: at the least 56 of 100 for the latency",
         "not all batches were timed at batch 4: at the least 56 of 100",
     ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"batches": 50}, None),
+        ({"batches": 51}, "at the least 50 of 51, and 50 of 51 for the latency"),
+        ({"batches": None, "thorough": True}, "at the least 50 of 100, and 50 of 100 for the latency"),
+        ({"batches": None}, None),
+    ],
+)
+def test_a_row_is_cut_short_of_the_batches_that_were_asked_for_and_of_no_others(asked, expected):
+    spec = msgspec.structs.replace(example().spec, **asked)
+    notice = told(msgspec.structs.replace(example(), spec=spec, rows=(row(4, 5.0, batches=50),)), "cut_short")
+
+    assert (notice is None) is (expected is None)
+    if notice:
+        assert notice.seen.endswith(expected)
+
+
+def under_budget(*sizes, early=(), finished="2026-11-20T12:01:00+00:00", **fields):
+    """The notice of its budget that a record with rows of these sizes has, some of them ended by it; None of none."""
+    ends = {True: "budget", False: "known"}
+    rows = tuple(msgspec.structs.replace(row(size, 5.0), ended_by=ends[size in early]) for size in sizes)
+    asked = {"budget_s": 90.0, "batches": None, "headroom": None, "batch_sizes": None} | fields.pop("spec", {})
+    spec = msgspec.structs.replace(example().spec, **asked)
+    return told(msgspec.structs.replace(example(), spec=spec, rows=rows, finished=finished, **fields), "budget")
+
+
+def test_what_a_budget_left_out_is_named():
+    longer = under_budget(1, 2, 4, 5, early=(2, 5))
+    missing = under_budget(1, 5)
+    searching = under_budget(1, 2, early=(2,), edge=None, safe=None)
+
+    assert (longer.seen, longer.batch_sizes) == ("batch 2, 5 would have been timed for longer", (2, 5))
+    assert longer.cause == "--budget 90s was over"
+    assert (missing.seen, missing.batch_sizes) == ("batch 2, 4 was not timed", ())
+    assert searching.seen == (
+        "the search went no further than batch 5; batch 4 was not timed; batch 2 would have been timed for longer"
+    )
+
+
+def test_of_batch_sizes_that_were_named_those_that_a_budget_left_out_are_told():
+    named = {"spec": {"batch_sizes": (3, 7, 9), "soak": 0}, "edge": None, "safe": None, "trials": ()}
+
+    assert under_budget(3, 7, early=(7,), **named).seen == (
+        "batch 9 was not timed; batch 7 would have been timed for longer"
+    )
+    assert under_budget(3, 7, 9, **named) is None
+
+
+def test_a_run_that_needed_less_than_its_budget_is_told_of_nothing():
+    slow = Trial(batch_size=8, step_ms=2000.0)  # it passes, and is slower than a step may be
+    limited = msgspec.structs.replace(example().edge, limited_by="latency")
+
+    assert under_budget(1, 2, 4, 5) is None
+    assert under_budget(1, 2, 4, 5, trials=(*example().trials[:3], slow), edge=limited) is None
+    assert under_budget(1, 2, 4, 5, trials=(*example().trials, Trial(batch_size=9, steps=20))) is None  # a probe
+    assert under_budget(1, 2, finished=None) is None
+    assert under_budget(1, 2, spec={"budget_s": None}) is None
+
+
+@pytest.mark.parametrize(("ended_by", "expected"), [(None, True), ("budget", False)])
+def test_a_row_that_the_budget_ended_has_all_processes_that_it_will_have(ended_by, expected):
+    spec = msgspec.structs.replace(example().spec, processes=3, batches=None, budget_s=90.0)
+    once = msgspec.structs.replace(row(4, 5.0), ended_by=ended_by)
+
+    assert ("unfinished" in kinds(msgspec.structs.replace(example(), spec=spec, rows=(once,)))) is expected
 
 
 @pytest.mark.parametrize(("slowest_ms", "grows"), [(16.0, False), (16.1, True)])

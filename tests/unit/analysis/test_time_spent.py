@@ -48,9 +48,19 @@ def test_every_part_has_its_seconds_and_what_is_left_is_starting_and_saving():
     )
 
 
-@pytest.mark.parametrize(("device", "method", "timing_s"), [("cuda:0", 4, 3.0), ("cpu", 4, 2.0), ("cpu", 3, 3.0)])
-def test_one_window_that_gives_both_is_counted_once(device, method, timing_s):
-    assert seconds_spent(timed(device, method))["timing"] == pytest.approx(timing_s)
+@pytest.mark.parametrize(
+    ("device", "method", "said", "timing_s"),
+    [
+        ("cuda:0", 4, False, 3.0),
+        ("cpu", 4, False, 2.0),
+        ("cpu", 3, False, 3.0),
+        ("cpu", 5, True, 2.0),
+        ("cuda:0", 5, True, 2.0),
+        ("cuda:0", 5, False, 3.0),
+    ],
+)
+def test_one_window_that_gives_both_is_counted_once(device, method, said, timing_s):
+    assert seconds_spent(timed(device, method, one_window=said))["timing"] == pytest.approx(timing_s)
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)

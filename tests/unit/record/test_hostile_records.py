@@ -211,7 +211,8 @@ def test_an_odd_record_is_refused_in_one_line_or_shown(name, command):
 
 
 STRINGS = [place for place in places(healthy()) if isinstance(at(healthy(), place), str)]
-WITHOUT_CHOICE = [place for place in STRINGS if place[-1] not in {"packed", "dtype", "kind", "limited_by", "result"}]
+CHOICES = {"packed", "dtype", "kind", "limited_by", "result", "ended_by"}
+WITHOUT_CHOICE = [place for place in STRINGS if place[-1] not in CHOICES]
 
 
 @pytest.mark.parametrize("command", ["report", "compare", "compare-folders", "size", "resume-asked", "resume"])

@@ -34,6 +34,11 @@ def test_headroom_is_a_share_or_bytes_and_a_timeout_is_in_seconds():
     assert read_spec("m", {"trial_timeout": "1.5min"}) == read_spec("m", {"trial_timeout": 90})
 
 
+def test_a_budget_is_a_duration_or_seconds():
+    assert read_spec("m", {"budget": "1.5min"}).budget_s == read_spec("m", {"budget": 90}).budget_s == 90.0
+    assert read_spec("m", {}).budget_s is None
+
+
 def test_no_latency_limit_can_be_asked_for():
     assert read_spec("m", {"max_latency": "none"}).max_latency_ms is None
     assert read_spec("m", {}).max_latency_ms == "auto"
@@ -49,6 +54,12 @@ def test_no_latency_limit_can_be_asked_for():
         ({"batches": "-5"}, "--batches: -5 is not between 1"),
         ({"batches": True}, "--batches: True is not a whole number"),
         ({"warmup": "-1"}, "--warmup: -1 is not between 0"),
+        ({"thorough": True, "batches": "5"}, "--thorough and --batches both say how many batches a row takes"),
+        ({"thorough": "yes"}, "--thorough: 'yes' is neither True nor False"),
+        ({"budget": "0s"}, "--budget: '0s' is not above zero"),
+        ({"budget": "60"}, "--budget: '60' is not a duration"),
+        ({"min_seconds": "3"}, "there is no option 'min_seconds'"),
+        ({"latency_batches": "100"}, "there is no option 'latency_batches'"),
         ({"max_batch": "1e3"}, "--max-batch: '1e3' is not a whole number"),
         ({"max_batch": str(2**40)}, "--max-batch"),
         ({"granularity": "0"}, "--granularity: 0"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tputfind.analysis.answers import throughput_interval
@@ -186,3 +188,34 @@ def test_under_a_budget_the_rows_that_the_answers_rest_on_come_first_once_each_w
     assert plan.next_round(asked, once, sizes, edge) == (1, [2, 4, 8, 16, 32])
     known = [row_of(*[process(100.0)] * 3, batch_size=size) for size in sizes[1:]]
     assert plan.next_round(asked, [once[0], *known], sizes, edge) == (1, [1])
+
+
+@given(st.lists(st.floats(0.0, 0.03), min_size=1, max_size=5), st.floats(0.3, 3.0), st.booleans(), st.integers(0, 999))
+@settings(max_examples=50)
+def test_rounds_end_every_row_and_without_a_budget_none_is_ahead_of_another_that_wants_more(
+    noises, seconds, told, seed
+):
+    """Each row has its own noise, and may fail in any of its processes."""
+    rng = random.Random(seed)
+    spec = msgspec.structs.replace(DEFAULT, budget_s=60.0 if told else None)
+    sizes = [2**number for number in range(len(noises))]
+    rows: dict[int, Row] = {}
+    for _ in range(MOST_PROCESSES * len(sizes)):
+        number, wanted = plan.next_round(spec, [rows[size] for size in sorted(rows)], sizes, None)
+        if not wanted:
+            break
+        done = {size: len(rows[size].timings) if size in rows else 0 for size in sizes}
+        assert {done[size] for size in wanted} == {number}
+        waiting = [size for size in sizes if size not in rows or plan.wants_more(spec, rows[size])]
+        assert told or all(done[size] > number for size in set(waiting) - set(wanted))
+        assert set(wanted) <= set(waiting)
+        for size in wanted:
+            made = process(10 * rng.gauss(1, noises[sizes.index(size)]), seconds=seconds)
+            if rng.random() < 0.05:
+                made = Row(batch_size=4, failure=Failure(kind="died", message="it died"))
+            made = msgspec.structs.replace(made, batch_size=size)
+            rows[size] = merged(rows[size], made) if size in rows else made
+
+    assert not wanted
+    assert sorted(rows) == sizes
+    assert all((plan.ended_by(spec, row) is None) is (row.failure is not None) for row in rows.values())

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from support.records import example
+from support.records import example, row
 from support.searches import OUT_OF_MEMORY, SEARCHES
 
 from tputfind.record.files import RecordFile
-from tputfind.record.record import TRIAL_STEPS, Edge, Trial
+from tputfind.record.record import TRIAL_STEPS, Edge, Failure, Row, Trial
+from tputfind.session import plan
 from tputfind.session.progress import Silent
 from tputfind.session.session import Session
 
@@ -113,3 +114,103 @@ def test_nothing_is_tried_around_an_edge_that_the_forecast_does_not_explain(edge
     _, asked = looked(SMALLER, edge=edge, **options)
 
     assert asked == []
+
+
+class Timer:
+    """Answers with the rows of one process, and notes what each process was asked for."""
+
+    memory_limit_bytes = None
+
+    def __init__(self, spec, paces_ms, wider, fails):
+        self.asked = []
+        self._spec = spec
+        self._paces_ms = paces_ms
+        self._wider = wider
+        self._fails = fails
+
+    def memory_of_others_bytes(self):
+        return 0
+
+    def time_batches(self, batch_sizes, number, planned, passed, taken):
+        assert planned == plan.of_process(self._spec, number)
+        self.asked.append((number, tuple(batch_sizes)))
+        for place, size in enumerate(batch_sizes):
+            if self._fails(number, size, place == 0):
+                yield Row(batch_size=size, failure=Failure(kind="died", message="it died"))
+                return
+            paces_ms = self._paces_ms if size in self._wider else self._paces_ms[:1]
+            yield msgspec.structs.replace(row(size, paces_ms[number % len(paces_ms)]), ended_by=None)
+
+
+def timed(*sizes, device="cuda:0", paces_ms=(5.0,), wider=(1,), fails=lambda number, size, first: False, **asked):
+    """Return a session after timing these batch sizes, and what its processes were asked for.
+
+    The processes of those that are ``wider`` take the paces in turn, those of others the first of them.
+    """
+    asked = {"batches": None, "processes": 3, "slo_ms": None, "soak": 0, **asked}
+    spec = msgspec.structs.replace(example().spec, **asked)
+    timer = Timer(spec, paces_ms, wider, fails)
+    environment = msgspec.structs.replace(example().environment, device=device)
+    found = {"rows": (), "edge": None, "safe": None, "finished": None}
+    record = msgspec.structs.replace(example(), spec=spec, environment=environment, **found)
+    session = Session(record, timer, RecordFile(None, ""), Silent())
+    session.time_rows(sizes)
+    return session, timer.asked
+
+
+def test_on_a_card_each_process_times_all_rows_until_each_is_known():
+    session, asked = timed(1, 2, 4)
+
+    assert asked == [(0, (1, 2, 4)), (1, (1, 2, 4)), (2, (1, 2, 4))]
+    assert [row.ended_by for row in session.record.rows] == ["known"] * 3
+
+
+def test_on_the_host_the_first_process_of_a_row_times_no_other():
+    """It tells the peak of its whole life."""
+    _, asked = timed(1, 2, 4, device="cpu")
+
+    assert asked == [(0, (1,)), (0, (2,)), (0, (4,)), (1, (1, 2, 4)), (2, (1, 2, 4))]
+
+
+def test_a_row_that_failed_takes_no_further_process_and_one_that_stays_wide_ends_with_its_seconds():
+    session, asked = timed(1, 2, fails=lambda number, size, first: size == 2, paces_ms=(5.0, 5.5), max_seconds=9.0)
+
+    assert asked[:2] == [(0, (1, 2)), (0, (2,))]
+    assert asked[2:] == [(number, (1,)) for number in range(1, 6)]  # of 1.5 s each
+    assert [(row.ended_by, row.status) for row in session.record.rows] == [("time", "ok"), (None, "died")]
+
+
+def test_a_row_that_is_known_takes_no_process_beside_one_that_is_not():
+    session, asked = timed(1, 2, wider={2}, paces_ms=(5.0, 5.5), max_seconds=9.0)
+
+    assert asked == [(number, (1, 2) if number < 3 else (2,)) for number in range(6)]
+    assert [row.ended_by for row in session.record.rows] == ["known", "time"]
+
+
+def test_a_row_that_fails_behind_others_is_timed_first_in_its_process_before_it_has_failed():
+    session, asked = timed(1, 2, 4, fails=lambda number, size, first: size == 2 and not first)
+
+    assert asked == [(number, sizes) for number in range(3) for sizes in ((1, 2, 4), (2, 4))]
+    assert [row.status for row in session.record.rows] == ["ok"] * 3
+
+
+def test_a_row_that_fails_in_a_later_process_has_failed_and_keeps_what_was_timed():
+    session, asked = timed(1, 2, fails=lambda number, size, first: (number, size) == (1, 2))
+
+    assert asked == [(0, (1, 2)), (1, (1, 2)), (1, (2,)), (2, (1,))]
+    assert [(row.status, row.ended_by, len(row.timings)) for row in session.record.rows] == [
+        ("ok", "known", 3),
+        ("died", None, 1),
+    ]
+
+
+@pytest.mark.parametrize(("budget_s", "expected"), [(None, [None, None, "known"]), (60.0, ["budget", None, "known"])])
+def test_what_is_not_known_when_a_run_ends_under_a_budget_was_ended_by_it(budget_s, expected):
+    session, _ = timed(4, budget_s=budget_s)
+    once = msgspec.structs.replace(row(1, 5.0), ended_by=None)
+    failed = Row(batch_size=2, failure=Failure(kind="died", message="it died"))
+    session.update(rows=(once, failed, *session.record.rows))
+    session.finish()
+
+    assert session.record.finished is not None
+    assert [row.ended_by for row in session.record.rows] == expected

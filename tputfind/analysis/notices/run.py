@@ -94,7 +94,8 @@ def of_budget(record: Record) -> Iterator[Notice]:
     passed = max((trial.batch_size for trial in record.trials if trial.failure is None), default=0)
     searched = record.edge is not None or spec.batch_sizes is not None
     timed = {row.batch_size for row in rows}
-    asked = spec.batch_sizes or [2**exponent for exponent in range(passed.bit_length())]
+    largest = passed if record.edge is None else record.edge.largest_batch
+    asked = spec.batch_sizes or [2**exponent for exponent in range(largest.bit_length())]
     lacking = [size for size in asked if size not in timed and size >= spec.smallest_batch]
     early = [row.batch_size for row in rows if row.ended_by == "budget"]
     left_out = [

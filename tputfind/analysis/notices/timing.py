@@ -45,7 +45,7 @@ def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
 
 def of_allocator(timed: Sequence[Row]) -> Iterator[Notice]:
     """The first retry or two fall into the first step; a row that goes on retrying is timed at it."""
-    busy = [row for row in timed if (row.allocator_retries or 0) >= len(row.device_ms)]
+    busy = [row for row in timed if (row.allocator_retries or 0) >= row.steps]
     if busy:
         yield Notice(
             kind="allocator_retries",

@@ -1,0 +1,76 @@
+"""What is shown while a run is under way."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+from support.records import example
+
+from tputfind.report.progress import ShownProgress
+
+
+def told(record, *, terminal: bool) -> str:
+    """What is written of a run that tried a batch, timed rows, and goes on."""
+    paper = io.StringIO()
+    with ShownProgress(Console(file=paper, force_terminal=terminal, width=100, color_system=None)) as progress:
+        progress.about("resnet50")
+        progress.doing("does batch 8 fit?", 90.0)
+        progress.did("batch 8 does not fit")
+        progress.measured(record)
+        progress.did("batch 5: 500.0 samples/s, process 1")
+        progress.doing("timing batch 16", None)
+        return paper.getvalue()
+
+
+def searching(record):
+    return msgspec.structs.replace(record, edge=None, safe=None, finished=None)
+
+
+def test_on_a_terminal_the_table_stands_over_what_is_under_way():
+    shown = told(example(), terminal=True)
+    last = shown[shown.rindex("± %") :]  # a head of the table
+
+    assert all(figure in last for figure in ("250.0", "800.0", "500.0", "died"))
+    assert "Fastest batch" in last
+    assert last.rstrip().endswith("resnet50: timing batch 16")
+
+
+def test_a_row_that_stands_in_the_table_is_not_told_in_a_line_too():
+    assert "batch 8 does not fit" in told(example(), terminal=True)
+    assert "process 1" not in told(example(), terminal=True)
+    assert "process 1" in told(msgspec.structs.replace(example(), rows=()), terminal=True)
+
+
+@pytest.mark.parametrize(("record", "known"), [(example(), True), (searching(example()), False)])
+def test_what_only_a_search_that_has_ended_tells_is_left_out_until_then(record, known):
+    shown = told(record, terminal=True)
+
+    assert "Knee" in shown
+    assert ("Largest batch" in shown) is known
+
+
+def test_elsewhere_progress_is_lines_without_a_table():
+    assert told(example(), terminal=False).splitlines() == [
+        "resnet50: does batch 8 fit?, about 1 min 30 s left",
+        "resnet50: batch 8 does not fit",
+        "resnet50: batch 5: 500.0 samples/s, process 1",
+        "resnet50: timing batch 16",
+    ]
+
+
+def test_the_table_of_one_model_is_gone_when_the_next_begins():
+    paper = io.StringIO()
+    with ShownProgress(Console(file=paper, force_terminal=True, width=100, color_system=None)) as progress:
+        progress.about("resnet50")
+        progress.measured(example())
+        before = len(paper.getvalue())
+        progress.about("vit_b_16")
+        progress.doing("looking at the model and the device", None)
+        progress.did("batch 1 fits")
+        after = paper.getvalue()[before:]
+
+    assert "800.0" not in after
+    assert "vit_b_16: batch 1 fits" in after
