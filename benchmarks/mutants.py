@@ -39,6 +39,7 @@ GROUPS: Final = {
     "answers": Group(("analysis/answers",), ("analysis/test_answers.py", "report/test_report.py", "test_stats.py")),
     "notices": Group(("analysis/notices/*",), ("analysis/test_notices.py", "analysis/test_noise.py")),
     "failures": Group(("processes/failures",), ("processes",)),
+    "plan": Group(("session/plan",), ("session/test_plan.py", "session/test_session.py")),
     "resume": Group(("session/resume",), ("session/test_resume.py", "commands/test_fuzz.py")),
     "sizing": Group(("sizing/*",), ("sizing",)),
     "record": Group(("record/record", "record/untrusted"), ("record",)),

@@ -22,7 +22,8 @@ SEED = 20261121
 KILLS = 20
 SHORT = ("--batches", 10, "--processes", 2)
 ASKED = ("--max-latency", "125ms", *SHORT)
-MEASURED = [name for name, kind in COLUMNS.items() if kind == "Float64"]
+MEASURED = [*(name for name, kind in COLUMNS.items() if kind == "Float64"), "warmup_steps"]
+"""How many steps had not settled is measured too."""
 OF_NOISE = ("outliers", "trend", "spread", "wide_interval", "not_settled")
 
 

@@ -47,7 +47,7 @@ def main(name: str) -> None:
 
 
 def times(device, matrix) -> None:
-    """Spans between marks are the device's, add up to the whole, and grow with the work."""
+    """Spans between marks are the device's, add up to the whole, and grow with the work; once told, they are gone."""
     device.synchronize()
     stopwatch = device.stopwatch(4)
     begun_s = time.perf_counter()
@@ -63,6 +63,12 @@ def times(device, matrix) -> None:
     assert all(span_ms >= 0 for span_ms in spans_ms)
     assert 0 < sum(spans_ms) <= elapsed_ms * 1.02
     assert spans_ms[2] > spans_ms[1]
+    for _ in range(2):
+        stopwatch.mark()
+        matrix @ matrix
+    again_ms = stopwatch.spans_ms()
+    assert len(again_ms) == 1
+    assert again_ms[0] < spans_ms[2]
 
 
 def memory(device) -> None:

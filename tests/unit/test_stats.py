@@ -247,12 +247,25 @@ def test_samples_that_drift_are_a_transient_as_far_as_one_is_ever_cut(count, sha
 
 
 @given(st.integers(60, 200), st.integers(0, 59), st.floats(2, 100))
-def test_one_disturbance_among_many_samples_moves_no_cut(count, place, factor):
+def test_how_far_a_disturbance_lies_from_the_others_moves_no_cut(count, place, factor):
     rng = random.Random(count)
     samples = [rng.gauss(10, 0.1) for _ in range(count)]
-    samples[place] *= factor
 
-    assert abs(transient(samples) - transient([min(sample, 10.3) for sample in samples])) <= 5
+    def cut(times):
+        return transient([*samples[:place], samples[place] * times, *samples[place + 1 :]])
+
+    assert cut(factor) == cut(2)
+
+
+def test_one_disturbance_in_the_midst_of_samples_is_seldom_taken_for_a_transient():
+    """Were it not clipped, the cut would lie behind it every time."""
+    cuts = []
+    for seed in range(50):
+        rng = random.Random(seed)
+        samples = [rng.gauss(10, 0.1) for _ in range(100)]
+        cuts.append(transient([*samples[:30], 500.0, *samples[30:]]))
+
+    assert sum(30 < cut <= 35 for cut in cuts) <= 10
 
 
 def test_a_few_samples_are_cut_one_by_one():
