@@ -307,7 +307,7 @@ def _with_timings(record: dict[str, Any]) -> dict[str, Any]:
         {"timings": [{name: row[name] for name in names if name in row}] if row.get("device_ms") else [], **row}
         for row in record.get("rows", [])
     ]
-    spec = {**record["spec"], "processes": 1, "min_seconds": 0.0}
+    spec = {**record["spec"], "processes": 1}
     return {**record, "spec": spec, "rows": rows}
 
 

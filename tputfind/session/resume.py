@@ -18,7 +18,11 @@ from tputfind.session.inspect import now
 
 _NEWER = {
     "processes",
-    "min_seconds",
+    "batches",
+    "warmup",
+    "max_seconds",
+    "thorough",
+    "budget_s",
     "search",
     "allocator",
     "weights",
@@ -27,7 +31,8 @@ _NEWER = {
     "optimizer",
     "grad_checkpoint",
 }
-"""Options that records of an older schema know nothing of: those cannot be gone on with, but shown."""
+"""Options that records of an older schema know nothing of, or had other defaults: those cannot be gone on with, but
+shown."""
 _FROM_OUTSIDE = ("killed by SIGTERM", "killed by SIGHUP", "killed by SIGINT", "the measuring process was killed")
 _CHANGED = "the file that the model is made by was changed"
 

@@ -35,7 +35,7 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
             kind="few_latency_samples",
             seen=f"p{demand.percentile:g} takes {needed} latencies; batches of {format_sizes(few)} have fewer",
             cause="how long the slowest of them take is not known",
-            advice="measure with more --latency-batches and --max-seconds",
+            advice="measure with --thorough, or with more --batches",
         )
     used = [row.batch_size for row in record.rows if row.batch_size <= outcome.batch_cap]
     told = [notice for notice in record.notices if notice.kind in _TOLD and set(notice.batch_sizes) & set(used)]

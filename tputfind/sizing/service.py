@@ -124,7 +124,7 @@ def service_of(record: Record, demand: Demand) -> ServiceTimes:
     if not rows:
         raise BadRequest(
             f"the record of {record.spec.model} has no row with {_FEWEST_SAMPLES} latencies or more",
-            "measure it anew, with more --latency-batches or --max-seconds",
+            "measure it anew, with --thorough or more --batches",
         )
     for row in rows:
         if fmean(row.latency_ms) < _SHORTEST_MS:

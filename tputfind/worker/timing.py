@@ -201,7 +201,10 @@ def time_throughput(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan
     listener.window(begins=True)
     while True:
         elapsed_s = (perf_counter_ns() - begin_ns) / 1e9
-        start, steady = settled_from(sampler.device_ms, plan.warmup - sampler.others)
+        left_out = plan.warmup - sampler.others
+        if elapsed_s >= plan.max_seconds:  # what is left out must not be all that there was time for
+            left_out = min(left_out, len(sampler.device_ms) - plan.least_batches)
+        start, steady = settled_from(sampler.device_ms, left_out)
         kept_ms = sampler.device_ms[start:]
         lacking = lacking_batches(plan, kept_ms, sampler.step_ms)
         ended_by = _end(plan, lacking, len(kept_ms), elapsed_s, steady)

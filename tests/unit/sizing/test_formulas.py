@@ -181,7 +181,7 @@ def test_a_record_that_tells_no_times_is_refused_with_what_to_do():
     with pytest.raises(BadRequest) as refused:
         service_of(record((5.0,) * 9), demand)
     assert refused.value.message == "the record of resnet50 has no row with 10 latencies or more"
-    assert refused.value.hint == "measure it anew, with more --latency-batches or --max-seconds"
+    assert refused.value.hint == "measure it anew, with --thorough or more --batches"
     with pytest.raises(BadRequest) as refused:
         service_of(record((5.0,) * 10, (9e-5,) * 10), demand)
     assert refused.value.message == "batches of 2 take 9e-05 ms by the record of resnet50: no step is that fast"

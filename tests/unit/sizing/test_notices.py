@@ -44,7 +44,7 @@ def test_sizes_with_fewer_latencies_than_the_percentile_takes_are_told():
             kind="few_latency_samples",
             seen="p99 takes 100 latencies; batches of 2, 4 have fewer",
             cause="how long the slowest of them take is not known",
-            advice="measure with more --latency-batches and --max-seconds",
+            advice="measure with --thorough, or with more --batches",
         )
     ]
 
