@@ -77,6 +77,13 @@ def near(one: Row, other: Row, rates: dict[int, float], widths: dict[int, float]
     return abs(ratio - 1) <= math.hypot(widths[one.batch_size], widths[other.batch_size]) + 1e-9
 
 
+def same_edge(one: Record, other: Record) -> bool:
+    """Whether two runs found the same largest batch, for the same reason; the memory that was free may differ."""
+    if one.edge is None or other.edge is None:
+        return one.edge is other.edge
+    return (one.edge.largest_batch, one.edge.limited_by) == (other.edge.largest_batch, other.edge.limited_by)
+
+
 def width(row: Row) -> float:
     interval = throughput_interval(row)
     return 0.0 if interval is None else interval.half_width
@@ -224,7 +231,7 @@ def pairs(asked: argparse.Namespace) -> None:
             ratios.append(short.wall_s / (spent.get("search", 0.0) + spent["timing"]))
             said.append(compared(short, long))
             seconds.append((short_s, long_s))
-            edges += short.edge == long.edge
+            edges += same_edge(short, long)
             one = said[-1]
             print(
                 f"{model} {CAP}: {short_s:.1f} s, thorough {long_s:.1f} s, wall over search and windows "
