@@ -1,6 +1,6 @@
 """How well the reported throughput agrees with an independent loop, and with itself from run to run. Prints and writes.
 
-    python benchmarks/agreement.py --runs 10 --csv results/agreement-nvidia-h200.csv
+    python benchmarks/agreement.py --runs 10 --csv results/nvidia-h200/agreement/resnet50-fp16.csv
 
 The loop is as plain as can be: a process of its own, warm-up, batches submitted for ten seconds, the host clock, one
 synchronisation at the end. Each run is the main job with its defaults, in fresh processes. The loops stand before the

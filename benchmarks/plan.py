@@ -1,7 +1,7 @@
 """What the plan of timing costs and buys, against rows that are timed in full.
 
     python benchmarks/plan.py coverage                      intervals of rows that stop when they are narrow, simulated
-    python benchmarks/plan.py replay results/kinds/*.json   the plan on the raw samples of records
+    python benchmarks/plan.py replay results/nvidia-h200/kinds/*.json   the plan on the raw samples of records
     python benchmarks/plan.py pairs 20                      default runs beside --thorough ones, on this CPU
     python benchmarks/plan.py budget 20                     runs under --budget, on this CPU
 

@@ -1,6 +1,6 @@
 """The search by forecast beside plain bisection: the same edge, how many trials, how long. Prints and writes.
 
-    python benchmarks/search.py --limits 8GiB,24GiB,80GiB,all --csv results/search-nvidia-h200.csv
+    python benchmarks/search.py --limits 8GiB,24GiB,80GiB,all --csv results/nvidia-h200/search/fp16.csv
 
 Both searches ask fresh processes, and none times any rows. A search takes as long as its trials do, in all. What could
 not be saved is one trial on either side of the edge: ``proving_s``. Beside them stands what `tputfind forecast` says

@@ -1,6 +1,6 @@
 """Sum up tables of ``search.py``: medians for each dtype and memory, and the worst in brackets.
 
-    python benchmarks/search_summary.py results/search-*-nvidia-h200.csv
+    python benchmarks/search_summary.py results/nvidia-h200/search/fp*.csv
 
 Prints Markdown, and below it what fell short.
 """

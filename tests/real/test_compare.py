@@ -17,7 +17,7 @@ from support.records import example
 import tputfind
 from tputfind.record.record import Edge, Row, Timing
 
-RECIPES = RESULTS / "recipes"
+RECIPES = RESULTS / "nvidia-h200" / "recipes"
 replace = msgspec.structs.replace
 
 

@@ -12,7 +12,7 @@ from support.pages import Page
 
 from tputfind.analysis.answers import format_rate
 
-RECORD = RESULTS / "kinds" / "deeplabv3_resnet50-fp16-nvidia-h200.json"
+RECORD = RESULTS / "nvidia-h200" / "kinds" / "deeplabv3_resnet50-fp16.json"
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_page_of_several_models_holds_them_all(tmp_path):
 
 
 def test_saved_records_are_a_page_and_a_plot(tmp_path):
-    for path in RESULTS.glob("recipes/resnet50-*.json"):
+    for path in RESULTS.glob("nvidia-h200/recipes/resnet50-*.json"):
         shutil.copy(path, tmp_path)
     names = sorted(path.name for path in tmp_path.glob("*.json"))
 
@@ -115,7 +115,7 @@ def test_without_matplotlib_the_line_says_how_to_install_it(folder, monkeypatch,
 
 
 def test_what_clocks_and_forecast_saved_is_shown_again_beside_records(tmp_path):
-    shutil.copy(RESULTS / "clocks-mobilenet_v3_large-fp32-nvidia-h200.json", tmp_path / "clocks.json")
+    shutil.copy(RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-fp32.json", tmp_path / "clocks.json")
     shutil.copy(RECORD, tmp_path / "run.json")
     asked = ("forecast", "resnet18", "--memory", "16GiB", "--on-fake", "--json", "forecast.json", "--md", "one.md")
     forecast = run(tmp_path, *asked)

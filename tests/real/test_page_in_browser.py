@@ -23,13 +23,13 @@ def saved(path, *records):
 @pytest.fixture
 def one(tmp_path):
     """The page of a whole search on a GPU."""
-    return saved(tmp_path / "one.html", tputfind.load_record(RESULTS / "vit_b_16-fp16-nvidia-h200.json"))
+    return saved(tmp_path / "one.html", tputfind.load_record(RESULTS / "nvidia-h200/models/vit_b_16-fp16.json"))
 
 
 @pytest.fixture
 def several(tmp_path):
     """The page of a model in six recipes."""
-    paths = sorted(RESULTS.glob("recipes/resnet50-*.json"))
+    paths = sorted(RESULTS.glob("nvidia-h200/recipes/resnet50-*.json"))
     return saved(tmp_path / "several.html", *map(tputfind.load_record, paths))
 
 

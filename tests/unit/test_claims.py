@@ -66,18 +66,18 @@ def edge_and_fastest(name: str) -> tuple[str, ...]:
 
 
 def edge_of_kind(name: str) -> tuple[str, ...]:
-    largest, _, best, rate_of_best, seconds = edge_and_fastest(f"kinds/{name}")
+    largest, _, best, rate_of_best, seconds = edge_and_fastest(f"nvidia-h200/kinds/{name}")
     return largest, best, rate_of_best, seconds
 
 
 def edge_of_training(name: str) -> tuple[str, ...]:
     largest, best, rate_of_best, seconds = edge_of_kind(name)
-    return largest, f"{record(f'kinds/{name}').edge.fails_at}", best, rate_of_best, seconds
+    return largest, f"{record(f'nvidia-h200/kinds/{name}').edge.fails_at}", best, rate_of_best, seconds
 
 
 def recipes(name: str) -> tuple[str, ...]:
     """Rates at the largest batch size: eager, compiled, their ratio, the compile time, as a CUDA graph, its ratio."""
-    eager, compiled, graph = (record(f"recipes/{name}{mode}-nvidia-h200") for mode in ("", "-compile", "-cudagraph"))
+    eager, compiled, graph = (record(f"nvidia-h200/recipes/{name}{mode}") for mode in ("", "-compile", "-cudagraph"))
     base, above, of_graph = (found.rows[-1] for found in (eager, compiled, graph))
     known = [one.compiled for one in (*compiled.trials, *above.timings) if one.compiled is not None]
     seconds = max(one.seconds for one in known)
@@ -92,14 +92,14 @@ def times(above: Row, below: Row) -> str:
 
 
 def zoo_runs() -> tuple[str, ...]:
-    ran = table("zoo-nvidia-h200.csv").query("status == 'ok'").groupby("dtype").model.nunique()
-    every = table("zoo-nvidia-h200.csv")
+    ran = table("nvidia-h200/zoo.csv").query("status == 'ok'").groupby("dtype").model.nunique()
+    every = table("nvidia-h200/zoo.csv")
     never = every.groupby("model").status.agg(lambda status: "ok" not in set(status)).sum()
     return f"{ran['fp16']}", f"{every.model.nunique()}", f"{never}"
 
 
 def zoo_outputs() -> tuple[str, ...]:
-    models = table("zoo-nvidia-h200.csv").groupby(["model", "family"]).output.agg(set).reset_index()
+    models = table("nvidia-h200/zoo.csv").groupby(["model", "family"]).output.agg(set).reset_index()
     unchecked = models[models.output.map(lambda outputs: "unchecked" in outputs)]
     detectors = (unchecked.family == "detection").sum()
     infinite = models.output.map(lambda outputs: "not_finite" in outputs).sum()
@@ -108,7 +108,7 @@ def zoo_outputs() -> tuple[str, ...]:
 
 
 def largest_is_slower_than_the_fastest() -> tuple[str, ...]:
-    found = record("resnet50-fp16-nvidia-h200")
+    found = record("nvidia-h200/models/resnet50-fp16")
     largest, best = found.rows[-1], fastest(found.rows)
     return f"{100 * (1 - largest.samples_per_s / best.samples_per_s):.0f}", f"{best.batch_size}"
 
@@ -121,17 +121,17 @@ def trace_sizes() -> tuple[str, ...]:
 
 def records() -> Iterator[Record]:
     for path in RESULTS.rglob("*.json"):
-        if not path.name.startswith("clocks-"):
+        if path.parent.name != "clocks":
             yield load_record(path)
 
 
 def edges_of_another_method() -> tuple[str, ...]:
-    searched = table("search-fp16-nvidia-h200.csv").query("memory == 'all' and layout == 'nchw'").set_index("model")
+    searched = table("nvidia-h200/search/fp16.csv").query("memory == 'all' and layout == 'nchw'").set_index("model")
     return tuple(f"{searched.forecast_edge[model]}" for model in ("vit_b_16", "efficientnet_b0"))
 
 
 def searches(dtype: str, memory: str) -> tuple[str, ...]:
-    of = table(f"search-{dtype}-nvidia-h200.csv").query("memory == @memory")
+    of = table(f"nvidia-h200/search/{dtype}.csv").query("memory == @memory")
     over, faster = of.forecast_s / of.forecast_proving_s, of.bisect_s / of.forecast_s
     same = (of.forecast_edge == of.bisect_edge).sum()
     return (
@@ -142,21 +142,21 @@ def searches(dtype: str, memory: str) -> tuple[str, ...]:
 
 
 def forecasts() -> tuple[str, ...]:
-    both = pd.concat([table(f"search-{dtype}-nvidia-h200.csv") for dtype in ("fp16", "fp32")])
+    both = pd.concat([table(f"nvidia-h200/search/{dtype}.csv") for dtype in ("fp16", "fp32")])
     off = both[both.command_forecast.notna()].command_off_percent.abs()
     words = {3: "three"}
     return f"{(off == 0).sum()}", f"{len(off)}", words[((off > 0) & (off <= 0.2)).sum()]
 
 
 def edges_that_differ() -> tuple[str, ...]:
-    both = pd.concat([table(f"search-{dtype}-nvidia-h200.csv") for dtype in ("fp16", "fp32")])
+    both = pd.concat([table(f"nvidia-h200/search/{dtype}.csv") for dtype in ("fp16", "fp32")])
     words = {1: "One"}
     return words[(both.forecast_edge != both.bisect_edge).sum()], f"{len(both)}"
 
 
 def expandable() -> tuple[str, ...]:
-    native = table("search-fp16-nvidia-h200.csv").query("model == 'resnet50' and memory == '8GiB' and layout == 'nchw'")
-    (found,) = table("expandable-resnet50-fp16-nvidia-h200.csv").itertuples()
+    native = table("nvidia-h200/search/fp16.csv").query("model == 'resnet50' and memory == '8GiB' and layout == 'nchw'")
+    (found,) = table("nvidia-h200/search/expandable-resnet50-fp16.csv").itertuples()
     assert found.forecast_edge == found.bisect_edge
     return f"{found.forecast_edge}", f"{native.forecast_edge.item()}"
 
@@ -166,13 +166,13 @@ def first_pooling_past_32_bits() -> tuple[str, ...]:
 
 
 def agreement(model: str, batch: int) -> tuple[str, ...]:
-    found = table(f"agreement-{model}-fp16-nvidia-h200.csv").query("batch_size == @batch").iloc[0]
+    found = table(f"nvidia-h200/agreement/{model}-fp16.csv").query("batch_size == @batch").iloc[0]
     return f"{found.runs_within_half_percent:.0f}", f"{found.intervals_that_cover:.0f}"
 
 
 def agreement_of_device_bound_rows() -> tuple[str, ...]:
     models = ("resnet50", "vit_b_16", "mobilenet_v3_large")
-    rows = [table(f"agreement-{model}-fp16-nvidia-h200.csv").query("batch_size == 256").iloc[0] for model in models]
+    rows = [table(f"nvidia-h200/agreement/{model}-fp16.csv").query("batch_size == 256").iloc[0] for model in models]
     return f"{sum(row.runs_within_half_percent for row in rows):.0f}", f"{sum(row.runs for row in rows):.0f}"
 
 
@@ -180,20 +180,20 @@ def served(load: float) -> tuple[str, ...]:
     """p99 measured and predicted, and the error, of either server at a share of what the device can do."""
     cells: list[str] = []
     for server in ("mosec", "litserve"):
-        found = table(f"serving/{server}-vit_l_16-fp32-nvidia-h200.csv").query("load == @load").iloc[0]
+        found = table(f"nvidia-h200/serving/{server}-vit_l_16-fp32.csv").query("load == @load").iloc[0]
         cells += [f"{found.p99_ms:.0f}", f"{found.simulated_p99_ms:.0f}", f"{100 * found.p99_error:+.1f}"]
     return tuple(cells)
 
 
 def fleet(rate_per_s: float, devices: int) -> tuple[str, ...]:
-    found = table("serving/fleet-mosec-vit_l_16-fp32-nvidia-h200.csv")
+    found = table("nvidia-h200/serving/fleet-mosec-vit_l_16-fp32.csv")
     row = found[(found.rate_per_s.round() == rate_per_s) & (found.devices == devices)].iloc[0]
     predicted = f"{row.simulated_p99_ms:.3g}" if row.met else "cannot keep up"
     return f"{row.recommended}", f"{row.p99_ms:.4g}" if row.p99_ms >= 1000 else f"{row.p99_ms:.3g}", predicted
 
 
 def verdicts(name: str, *batches: str) -> Counter[str]:
-    found = table(f"verdicts-{name}-resnet50-fp16-nvidia-h200.csv")
+    found = table(f"nvidia-h200/verdicts/{name}-resnet50-fp16.csv")
     return Counter(found[found.what.isin(batches)].verdict)
 
 
@@ -219,14 +219,14 @@ def numbers_in(name: str, pattern: str) -> tuple[str, ...]:
 
 def sampling() -> tuple[str, ...]:
     pattern = r"ratio ([0-9.]+), standard error ([0-9.]+)"
-    one, large, vit = re.findall(pattern, (RESULTS / "sampling-nvidia-h200.txt").read_text())
+    one, large, vit = re.findall(pattern, (RESULTS / "nvidia-h200/timing/sampling.txt").read_text())
     return *large, *one, *vit
 
 
 def clock_said(start: str) -> tuple[str, ...]:
     """The line of the report that begins so, whole."""
     for name in ("mobilenet_v3_large-fp32", "resnet50-fp16-batch-1"):
-        lines = (RESULTS / f"clocks-{name}-nvidia-h200.md").read_text().splitlines()
+        lines = (RESULTS / f"nvidia-h200/clocks/{name}.md").read_text().splitlines()
         for line in lines:
             if line.startswith(f"- {start}") and folded(line) in README:
                 return (folded(line),)
@@ -234,11 +234,11 @@ def clock_said(start: str) -> tuple[str, ...]:
 
 
 HEADLINES = {
-    "resnet50 --dtype fp16": "resnet50-fp16-nvidia-h200",
-    "resnet50 --dtype fp16 --layout nhwc --max-seconds 20": "resnet50-fp16-nvidia-h200-20261121T051024",
-    "mobilenet_v3_large --dtype fp16 --max-seconds 10": "mobilenet_v3_large-fp16-nvidia-h200",
-    "efficientnet_b0 --dtype fp16 --max-seconds 10": "efficientnet_b0-fp16-nvidia-h200",
-    "vit_b_16 --dtype fp16 --max-seconds 10": "vit_b_16-fp16-nvidia-h200",
+    "resnet50 --dtype fp16": "nvidia-h200/models/resnet50-fp16",
+    "resnet50 --dtype fp16 --layout nhwc --max-seconds 20": "nvidia-h200/models/resnet50-fp16-nhwc",
+    "mobilenet_v3_large --dtype fp16 --max-seconds 10": "nvidia-h200/models/mobilenet_v3_large-fp16",
+    "efficientnet_b0 --dtype fp16 --max-seconds 10": "nvidia-h200/models/efficientnet_b0-fp16",
+    "vit_b_16 --dtype fp16 --max-seconds 10": "nvidia-h200/models/vit_b_16-fp16",
 }
 KINDS = {
     "deeplabv3_resnet50 --dtype fp16` | 3x520x520": "deeplabv3_resnet50-fp16",
@@ -264,12 +264,12 @@ RECIPES = {
 
 def printed_on_a_gpu(*patterns: str) -> Callable[[], tuple[str, ...]]:
     """Return the figures of the patterns, in their order, from what the tests that need a GPU printed."""
-    return lambda: tuple(figure for one in patterns for figure in numbers_in("gpu-tests-nvidia-h200.txt", one))
+    return lambda: tuple(figure for one in patterns for figure in numbers_in("nvidia-h200/gpu-tests.txt", one))
 
 
 def marks_against_loops() -> tuple[str, ...]:
     """The number of windows, and the median, lowest and highest ratio of their rates to the loops'."""
-    (printed,) = numbers_in("gpu-tests-nvidia-h200.txt", r"window against loop: [0-9.]+ of \[([^]]*)\]")
+    (printed,) = numbers_in("nvidia-h200/gpu-tests.txt", r"window against loop: [0-9.]+ of \[([^]]*)\]")
     ratios = [float(ratio) for ratio in printed.split(", ")]
     return f"{len(ratios)}", f"{median(ratios):.3f}", f"{min(ratios):.2f}", f"{max(ratios):.2f}"
 
@@ -286,67 +286,68 @@ CLAIMS = [
     *(
         Claim(
             f"| `{row} | {{}} | {{}}, {{}} samples/s | {{}} s |",
-            f"kinds/{name}-nvidia-h200.json",
-            partial(edge_of_kind, f"{name}-nvidia-h200"),
+            f"nvidia-h200/kinds/{name}.json",
+            partial(edge_of_kind, name),
         )
         for row, name in KINDS.items()
     ),
     *(
         Claim(
             f"| `{row} | {{}}, batch {{}} does not fit | {{}}, {{}} samples/s | {{}} s |",
-            f"kinds/{name}-amp-fp16-train-nvidia-h200.json",
-            partial(edge_of_training, f"{name}-amp-fp16-train-nvidia-h200"),
+            f"nvidia-h200/kinds/{name}-amp-fp16-train.json",
+            partial(edge_of_training, f"{name}-amp-fp16-train"),
         )
         for row, name in {"resnet50` (SGD)": "resnet50", "vit_b_16 --optimizer adamw`": "vit_b_16"}.items()
     ),
     *(
         Claim(
             f"| {row} | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} |",
-            f"recipes/{name}-nvidia-h200.json",
+            f"nvidia-h200/recipes/{name}.json",
             partial(recipes, name),
         )
         for row, name in RECIPES.items()
     ),
     Claim(
         "ResNet-50's is {} % slower than its batch {}.",
-        "resnet50-fp16-nvidia-h200.json",
+        "nvidia-h200/models/resnet50-fp16.json",
         largest_is_slower_than_the_fastest,
     ),
-    Claim("{} of the {} run in pure fp16", "zoo-nvidia-h200.csv", lambda: zoo_runs()[:2]),
-    Claim("and the {} quantized ones on the CPU only", "zoo-nvidia-h200.csv", lambda: zoo_runs()[2:]),
+    Claim("{} of the {} run in pure fp16", "nvidia-h200/zoo.csv", lambda: zoo_runs()[:2]),
+    Claim("and the {} quantized ones on the CPU only", "nvidia-h200/zoo.csv", lambda: zoo_runs()[2:]),
     Claim(
         "the outputs of {} of them cannot be checked in fp16, because they fall below its normal numbers or hardly "
         "differ. Those of the {} detectors cannot be compared, and those of {} models are not finite.",
-        "zoo-nvidia-h200.csv",
+        "nvidia-h200/zoo.csv",
         zoo_outputs,
     ),
-    Claim("some thousand requests, in {} to {} kB of the record.", "kinds", trace_sizes),
+    Claim("some thousand requests, in {} to {} kB of the record.", "nvidia-h200/kinds", trace_sizes),
     Claim(
         "finds one sample more for two of them (vit_b_16 {}, efficientnet_b0 {}).",
-        "search-fp16-nvidia-h200.csv",
+        "nvidia-h200/search/fp16.csv",
         edges_of_another_method,
     ),
     *(
         Claim(
             f"| {dtype} | {shown} | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} times | {{}} times |",
-            f"search-{dtype}-nvidia-h200.csv",
+            f"nvidia-h200/search/{dtype}.csv",
             partial(searches, dtype, memory),
         )
         for dtype in ("fp16", "fp32")
         for memory, shown in {"8GiB": "8 GiB", "24GiB": "24 GiB", "80GiB": "80 GiB", "all": "whole card"}.items()
     ),
-    Claim("{} of the {} edges differs", "search-fp16-nvidia-h200.csv", edges_that_differ),
+    Claim("{} of the {} edges differs", "nvidia-h200/search/fp16.csv", edges_that_differ),
     Claim(
-        "right to the sample in {} of {} cases and within 0.2 % in {}.", "search-fp16-nvidia-h200.csv", forecasts
+        "right to the sample in {} of {} cases and within 0.2 % in {}.", "nvidia-h200/search/fp16.csv", forecasts
     ),
     Claim(
-        "ResNet-50 fp16 under 8 GiB fits {} instead of {}", "expandable-resnet50-fp16-nvidia-h200.csv", expandable
+        "ResNet-50 fp16 under 8 GiB fits {} instead of {}", "nvidia-h200/search/expandable-resnet50-fp16.csv",
+        expandable,
     ),
     Claim("From batch {} on its first pooling (64x56x56 a sample)", "", first_pooling_past_32_bits),
     *(
         Claim(
             f"| {load:.0%} ({rates} requests/s)".replace("%", " %") + " | {} | {} | {} % | {} | {} | {} % |",
-            "serving/mosec-vit_l_16-fp32-nvidia-h200.csv",
+            "nvidia-h200/serving/mosec-vit_l_16-fp32.csv",
             partial(served, load),
         )
         for load, rates in {0.7: "227 and 219", 0.85: "274 and 264", 0.95: "306 and 295"}.items()
@@ -354,7 +355,7 @@ CLAIMS = [
     *(
         Claim(
             f"| {rate_per_s} | {{}} | {devices} | {{}}{after} | {{}} |",
-            "serving/fleet-mosec-vit_l_16-fp32-nvidia-h200.csv",
+            "nvidia-h200/serving/fleet-mosec-vit_l_16-fp32.csv",
             partial(fleet, rate_per_s, devices),
         )
         for rate_per_s, devices, after in (
@@ -364,7 +365,7 @@ CLAIMS = [
     *(
         Claim(
             f"| {model} | {batch} | {{loops}} | {{}} of 20 | {{}} of 20 |",
-            f"agreement-{model}-fp16-nvidia-h200.csv",
+            f"nvidia-h200/agreement/{model}-fp16.csv",
             partial(agreement, model, batch),
         )
         for model in ("resnet50", "vit_b_16", "mobilenet_v3_large")
@@ -372,56 +373,56 @@ CLAIMS = [
     ),
     Claim(
         "So rows that the GPU limits were within 0.5 % in {} of {} runs.",
-        "agreement-resnet50-fp16-nvidia-h200.csv",
+        "nvidia-h200/agreement/resnet50-fp16.csv",
         agreement_of_device_bound_rows,
     ),
     Claim(
         "at batch 256 all {} pairs are `same`; at 1 and 32, where that host set the pace and changed it by up to two, "
         "{} of {} are `ambiguous`, and {} `slower`",
-        "verdicts-same-resnet50-fp16-nvidia-h200.csv",
+        "nvidia-h200/verdicts/same-resnet50-fp16.csv",
         same_verdicts,
     ),
     Claim(
         "all {} pairs with the ten are `SLOWER` at 256",
-        "verdicts-slower-resnet50-fp16-nvidia-h200.csv",
+        "nvidia-h200/verdicts/slower-resnet50-fp16.csv",
         slower_verdicts,
     ),
     Claim(
         "was {} with a standard error of {} for mobilenet_v3_large at batch 256 ({} and {} at batch 1, {} and {} for "
         "vit_b_16 at 256",
-        "sampling-nvidia-h200.txt",
+        "nvidia-h200/timing/sampling.txt",
         sampling,
     ),
     Claim(
         "600 stages of 1 ms took {} % longer with it than without.",
-        "stages-nvidia-h200.txt",
-        lambda: (f"{float(*numbers_in('stages-nvidia-h200.txt', r'overhead +([0-9.]+) % of')):.2f}",),
+        "nvidia-h200/timing/stages.txt",
+        lambda: (f"{float(*numbers_in('nvidia-h200/timing/stages.txt', r'overhead +([0-9.]+) % of')):.2f}",),
     ),
     Claim(
         "A stage of 1 ms was {} % longer than when it was synchronised, one of 1.7 ms {} %",
-        "stages-nvidia-h200.txt",
-        lambda: numbers_in("stages-nvidia-h200.txt", r"spin kernel: .*\+([0-9.]+) %\n *matmul: .*\+([0-9.]+) %"),
+        "nvidia-h200/timing/stages.txt",
+        lambda: numbers_in("nvidia-h200/timing/stages.txt", r"spin kernel: .*\+([0-9.]+) %\n *matmul: .*\+([0-9.]+) %"),
     ),
     Claim(
         "a kernel that spins for 1, 5, 20 ms by the GPU's own clock | {}, {}, {} ms by our events",
-        "gpu-tests-nvidia-h200.txt",
+        "nvidia-h200/gpu-tests.txt",
         printed_on_a_gpu(*(rf"\.{ms} ms: \[([0-9]+\.[0-9]{{3}})" for ms in (1, 5, 20))),
     ),
     Claim(
         "windows and plain loops in turn in one process, {} of each | {} at the median, {} to {}:",
-        "gpu-tests-nvidia-h200.txt",
+        "nvidia-h200/gpu-tests.txt",
         marks_against_loops,
     ),
     Claim(
         "resnet18 {} against {}; vit_b_16 {} against {} |",
-        "gpu-tests-nvidia-h200.txt",
+        "nvidia-h200/gpu-tests.txt",
         printed_on_a_gpu(
             *(rf"{model}: --memory-limit 4GiB (\d+), a card with 4 GiB (\d+)" for model in ("resnet18", "vit_b_16"))
         ),
     ),
     Claim(
         "index limit at {1} samples, largest batch {0}; wrong output at {3}, largest batch {2} |",
-        "gpu-tests-nvidia-h200.txt",
+        "nvidia-h200/gpu-tests.txt",
         printed_on_a_gpu(
             *(
                 rf"largest_batch=(\d+), limited_by='{limit}', fails_at=(\d+)"
@@ -431,18 +432,18 @@ CLAIMS = [
     ),
     Claim(
         "`--help` {} s; `tputfind resnet50 --dtype fp16 --layout nhwc --max-batch 256` {} s, of which {} s outside",
-        "gpu-tests-nvidia-h200.txt",
+        "nvidia-h200/gpu-tests.txt",
         printed_on_a_gpu(
             r"--help: median of 15 ([0-9.]+) s", r"whole command +([0-9.]+) s", r"outside the timed windows +([0-9.]+)"
         ),
     ),
     Claim(
         "starts once, in {} s, and a whole trial of ResNet-50 takes {} s at the median",
-        "gpu-tests-nvidia-h200.txt",
+        "nvidia-h200/gpu-tests.txt",
         printed_on_a_gpu(r"torchvision: ([0-9.]+) s, once", r"trials +2, median ([0-9.]+) s each"),
     ),
     *(
-        Claim("{}", "clocks-mobilenet_v3_large-fp32-nvidia-h200.md", partial(clock_said, start))
+        Claim("{}", "nvidia-h200/clocks/mobilenet_v3_large-fp32.md", partial(clock_said, start))
         for start in ("The host clock alone sees", "No warm-up:", "Copying the input", "Python holds the device up:")
     ),
 ]  # fmt: skip

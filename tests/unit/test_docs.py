@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
-from support.folders import ROOT
+from support.folders import BENCHMARKS, RESULTS, ROOT
 
 import tputfind
 from tputfind.commands import main
@@ -28,23 +30,35 @@ def test_every_option_of_the_readme_is_one_of_the_command():
     assert all(option in shown for row in rows for option in re.findall(r"`(--[a-z-]+)`", row.split("|")[1]))
 
 
-# Those in results/ itself by name: a run in this folder saves there too, and may have been interrupted.
-RECORDS = (
-    "efficientnet_b0-fp16-nvidia-h200",
-    "mobilenet_v3_large-fp16-nvidia-h200",
-    "resnet50-fp16-nvidia-h200",
-    "resnet50-fp16-nvidia-h200-20261121T051024",
-    "vit_b_16-fp16-nvidia-h200",
-    *(f"{path.parent.name}/{path.stem}" for path in sorted(ROOT.glob("results/*/*.json"))),
-)
+# Those in results/ itself are not kept: a run in this folder saves there.
+RECORDS = [
+    str(path.relative_to(RESULTS).with_suffix(""))
+    for path in sorted(RESULTS.glob("*/*/*.json"))
+    if path.parent.name != "clocks"
+]
 
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_every_record_that_is_kept_in_results_loads_and_is_whole(name):
-    path = ROOT / "results" / f"{name}.json"
+    path = RESULTS / f"{name}.json"
     record = tputfind.load_record(path)
 
     assert record.finished is not None
     assert path.with_suffix(".csv").read_bytes().count(b"\n") == len(record.rows) + 1
     if record.edge is not None:
         assert any(row.batch_size == record.edge.largest_batch and row.status == "ok" for row in record.rows)
+
+
+def test_the_index_of_results_is_what_its_script_writes(tmp_path):
+    subprocess.run([sys.executable, BENCHMARKS / "index.py", "--to", tmp_path / "index.md"], check=True, cwd=ROOT)
+
+    assert (tmp_path / "index.md").read_text() == (RESULTS / "README.md").read_text(), "run benchmarks/index.py"
+
+
+def test_the_index_names_every_file_of_results():
+    index = (RESULTS / "README.md").read_text()
+    files = subprocess.run(
+        ["git", "ls-files", "results/*/*"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+
+    assert all(f"({file.removeprefix('results/')})" in index for file in files)

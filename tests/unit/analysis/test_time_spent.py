@@ -13,7 +13,7 @@ from tputfind.analysis.time_spent import seconds_spent
 from tputfind.record.files import load_record
 from tputfind.record.record import Compiled
 
-RECORDS = sorted(RESULTS.glob("kinds/*.json"))
+RECORDS = sorted(RESULTS.glob("nvidia-h200/kinds/*.json"))
 
 
 def timed(device: str = "cuda:0", method: int = 4, *, seconds: float = 10.0, wall_s: float = 30.0, **fields):
@@ -80,7 +80,7 @@ def test_the_kept_table_is_what_the_records_tell(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import time_spent
 
-    kept = (RESULTS / "time-spent-nvidia-h200.txt").read_text()
+    kept = (RESULTS / "nvidia-h200/plan/time-spent.txt").read_text()
     monkeypatch.setattr("sys.argv", ["time_spent.py", *(line.partition(": ")[0] for line in kept.splitlines())])
     time_spent.main()
 

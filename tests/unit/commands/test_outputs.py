@@ -45,10 +45,10 @@ REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
     "forecast_json": ("forecast", FORECASTS.to_json),
     "record": ("record", lambda: example().to_json()),
     "old_record": ("record", (GOLDEN / "schema-1.json").read_bytes),
-    "clocks": ("clocks", (RESULTS / "clocks-mobilenet_v3_large-fp32-nvidia-h200.json").read_bytes),
+    "clocks": ("clocks", (RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-fp32.json").read_bytes),
     "clocks_of_today": (
         "clocks",
-        lambda: files.load(RESULTS / "clocks-resnet50-fp16-batch-1-nvidia-h200.json").to_json(),
+        lambda: files.load(RESULTS / "nvidia-h200/clocks/resnet50-fp16-batch-1.json").to_json(),
     ),
     "comparison": ("comparison", lambda: compared.to_json(comparisons())),
     "plans": ("plans", lambda: size.to_json(sized(1))),

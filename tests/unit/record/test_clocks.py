@@ -13,8 +13,8 @@ from tputfind.record import files
 from tputfind.record.clocks import Methods, Pipeline
 from tputfind.record.record import Record
 
-METHODS = RESULTS / "clocks-mobilenet_v3_large-fp32-nvidia-h200.json"
-PIPELINE = RESULTS / "clocks-mobilenet_v3_large-resnet50-fp32-nvidia-h200.json"
+METHODS = RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-fp32.json"
+PIPELINE = RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-resnet50-fp32.json"
 
 
 def edited(tmp_path, source, **fields):
@@ -47,7 +47,7 @@ def test_forecasts_come_back_as_they_were(tmp_path):
 
 
 def test_a_record_of_a_run_is_loaded_as_one():
-    assert isinstance(files.load(RESULTS / "resnet50-fp16-nvidia-h200.json"), Record)
+    assert isinstance(files.load(RESULTS / "nvidia-h200/models/resnet50-fp16.json"), Record)
 
 
 @pytest.mark.parametrize(

@@ -415,7 +415,7 @@ def test_a_pipe_that_nobody_writes_to_is_no_record_and_does_not_hang(tmp_path):
 
 def test_what_clocks_wrote_is_said_to_be_that():
     with pytest.raises(BadRecord) as refused:
-        tputfind.load_record(ROOT / "results" / "clocks-resnet50-fp16-batch-1-nvidia-h200.json")
+        tputfind.load_record(ROOT / "results" / "nvidia-h200/clocks/resnet50-fp16-batch-1.json")
 
     assert "is no record of a run: tputfind clocks wrote it" in refused.value.message
 

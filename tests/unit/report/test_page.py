@@ -126,8 +126,10 @@ def test_names_stand_in_the_legend_as_they_are():
 
 
 def records_of_every_size():
-    overlaid = [tputfind.load_record(path) for path in sorted((RESULTS / "recipes").glob("resnet50-*.json"))]
-    overlaid += [tputfind.load_record(path) for path in sorted((RESULTS / "kinds").glob("*.json"))[:4]]
+    overlaid = [
+        tputfind.load_record(path) for path in sorted((RESULTS / "nvidia-h200" / "recipes").glob("resnet50-*.json"))
+    ]
+    overlaid += [tputfind.load_record(path) for path in sorted((RESULTS / "nvidia-h200" / "kinds").glob("*.json"))[:4]]
     return {"one": [example()], "300 rows": [long(300, processes=3)], "ten": overlaid}
 
 

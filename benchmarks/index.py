@@ -1,0 +1,93 @@
+"""Write the index of ``results/``: every file, by hardware and subject, and what each record says.
+
+    python benchmarks/index.py
+
+Writes ``results/README.md``; ``--to FILE`` writes elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+from itertools import groupby
+from pathlib import Path
+
+from tputfind import load_record
+from tputfind.analysis.answers import fastest
+
+RESULTS = Path(__file__).parents[1] / "results"
+HARDWARE = {
+    "cpu": "Two cores of a shared virtual machine, without a GPU",
+    "nvidia-h200": "One NVIDIA H200",
+    "simulated": "Simulations, which need no hardware",
+}
+SUBJECTS = {
+    ".": "Whole runs of scripts and tests",
+    "agreement": "The same rows by plain loops: `benchmarks/agreement.py`",
+    "clocks": "Ways of timing side by side: `tputfind clocks`",
+    "kinds": "Segmentation, detection, video, language and training",
+    "models": "Default runs of single models",
+    "plan": "When a row is known well enough: `benchmarks/plan.py`, `benchmarks/time_spent.py`",
+    "recipes": "Eager, `torch.compile` and CUDA graphs at one batch size",
+    "search": "Trials of the search against bisection: `benchmarks/search.py`",
+    "serving": "Predictions against real servers: `benchmarks/serve.py`, `benchmarks/serve_fleet.py`",
+    "timing": "What measuring costs: `benchmarks/sampling.py`, `benchmarks/stages.py`",
+    "verdicts": "Verdicts of `tputfind compare` on known pairs: `benchmarks/verdicts.py`",
+}
+
+
+def main() -> None:
+    """Write the index."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--to", type=Path, default=RESULTS / "README.md")
+    parser.parse_args().to.write_text(index(RESULTS))
+
+
+def index(results: Path) -> str:
+    """Return the index as Markdown: a heading a hardware, a table a subject."""
+    lines = [
+        "# Results",
+        "",
+        "What the tool and its benchmarks wrote, untouched. `tputfind report FILE.json` shows a record.",
+        "This page is written by `python benchmarks/index.py`.",
+    ]
+    for hardware in sorted(path for path in results.iterdir() if path.is_dir()):
+        lines += ["", f"## {HARDWARE[hardware.name]}"]
+        files = sorted((path for path in hardware.rglob("*") if path.is_file()), key=lambda path: (path.parent, path))
+        for folder, inside in groupby(files, key=lambda path: path.parent):
+            lines += ["", f"### {SUBJECTS[str(folder.relative_to(hardware))]}", "", *_table(results, list(inside))]
+    return "\n".join(lines) + "\n"
+
+
+def _table(results: Path, files: list[Path]) -> list[str]:
+    records = [path for path in files if path.suffix == ".json" and path.parent.name != "clocks"]
+    tables = [path for path in files if path.with_suffix(".json") in records and path not in records]
+    others = [path for path in files if path not in records and path not in tables]
+    lines = []
+    if records:
+        lines += ["| record | command | largest | fastest | method | torch | measured |", "|---" * 7 + "|"]
+        lines += [_line(results, path, path.with_suffix(".csv") in tables) for path in records]
+    if others:
+        lines += [""] if records else []
+        lines += [f"- [{path.name}]({path.relative_to(results)})" for path in others]
+    return lines
+
+
+def _line(results: Path, path: Path, has_csv: bool) -> str:
+    record = load_record(path)
+    name = path.relative_to(results)
+    links = f"[{path.stem}]({name})" + (f" ([csv]({name.with_suffix('.csv')}))" if has_csv else "")
+    best = fastest(record.rows)
+    cells = [
+        links,
+        f"`{record.command}`" if record.command else "",
+        f"{record.edge.largest_batch}" if record.edge and record.edge.largest_batch else "",
+        f"{best.batch_size}, {best.samples_per_s:.0f}/s" if best and best.samples_per_s else "",
+        f"{record.method}",
+        record.environment.torch,
+        f"{record.started[:10]}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()
