@@ -16,7 +16,7 @@ from tputfind.record.types import Amount, Bytes, Count, CountFromZero
 from tputfind.record.untrusted import check_schema, command_of, indented, printable_json, told_as_bad_record
 from tputfind.units import echoed
 
-SCHEMA: Final = 6
+SCHEMA: Final = 7
 """Raised when a field is added or changes its meaning."""
 
 FailureKind = Literal["out_of_memory", "index_limit", "unsupported", "died", "timeout", "wrong_output", "error"]
@@ -225,7 +225,8 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     is how many more batches the answer was run for, in a process of its own. ``steady`` is False where other processes
     took or freed memory between all attempts, so that its two sides were not tried while they held the same.
     ``expandable_forecast`` is the largest batch that is forecast for an allocator with expandable segments, where it
-    was found with native ones.
+    was found with native ones. ``smaller_forecast`` is a smaller batch that is forecast not to fit, where trying it
+    would take longer than a row may.
     """
 
     largest_batch: CountFromZero
@@ -235,6 +236,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     soaked_batches: CountFromZero = 0
     steady: bool = True
     expandable_forecast: CountFromZero | None = None
+    smaller_forecast: Count | None = None
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):

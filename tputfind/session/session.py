@@ -129,8 +129,8 @@ class Session:
     def probe_non_monotonic(self, edge: Edge) -> NonMonotonic:
         """Try, on either side of an edge that memory sets, a batch that is expected not to follow it, if there is one.
 
-        A larger one that passes its trial is run for longer: no row stands for it. It is left at that where it would
-        take longer than a row may. Returns what was expected.
+        Where the steps of the edge take longer than a row may, nothing is tried, and the record keeps the forecast. A
+        larger one that passes its trial is run for longer: no row stands for it. Returns what was expected.
         """
         spec, limit_bytes, largest = self._spec, self._runner.memory_limit_bytes, edge.largest_batch
         if spec.search != "forecast" or edge.limited_by != "memory" or edge.fails_at is None:
@@ -138,6 +138,10 @@ class Session:
         known = self.known(limit_bytes)
         both_sides = {**known.passes, largest: True, edge.fails_at: False}
         around = expected_non_monotonic(known._replace(passes=both_sides), largest)
+        at_edge = self._trial(largest, TRIAL_STEPS, limit_bytes)
+        if at_edge is not None and TRIAL_STEPS * (at_edge.step_ms or 0.0) > 1000 * plan.row_seconds(spec):
+            self.update(edge=msgspec.structs.replace(edge, smaller_forecast=around.fails))
+            return around
         if around.fails is not None and self.try_batch(around.fails) != "memory":
             return around  # the forecast is wrong
         if around.fits is None or self.try_batch(around.fits) is not None:

@@ -149,9 +149,17 @@ def test_a_record_of_schema_5_still_loads_and_says_not_what_ended_its_rows():
     assert record.trials == example().trials
 
 
-def test_a_record_of_schema_6_still_loads_and_says_what_ended_its_rows(golden):
-    golden("schema-6.json", example().to_json())
+def test_a_record_of_schema_6_still_loads_and_forecasts_no_smaller_batch_to_fail():
     record = tputfind.load_record(GOLDEN / "schema-6.json")
+
+    assert record.schema == 6
+    assert record.rows == example().rows
+    assert record.edge.smaller_forecast is None
+
+
+def test_a_record_of_schema_7_still_loads_and_says_what_ended_its_rows(golden):
+    golden("schema-7.json", example().to_json())
+    record = tputfind.load_record(GOLDEN / "schema-7.json")
 
     assert record == example()
     assert [row.ended_by for row in record.rows] == ["full", None, "full", "time"]

@@ -47,10 +47,12 @@ class Oracle:
         )
 
 
-def looked(*fails, edge=EDGE, step_ms=100.0, **options):
+def looked(*fails, edge=EDGE, step_ms=100.0, taken=(), **options):
     """Return the record after looking around an edge where these batch sizes fail, and what was asked."""
     spec = msgspec.structs.replace(example().spec, **{"soak": 0, "memory_limit_bytes": SEARCHED.limit_bytes, **options})
-    record = msgspec.structs.replace(example(), spec=spec, trials=SEARCHED.taken(), edge=edge, safe=None, rows=())
+    record = msgspec.structs.replace(
+        example(), spec=spec, trials=(*SEARCHED.taken(), *taken), edge=edge, safe=None, rows=()
+    )
     oracle = Oracle(fails, step_ms)
     session = Session(record, oracle, RecordFile(None, ""), Silent())
     session.probe_non_monotonic(edge)
@@ -93,6 +95,21 @@ def test_a_larger_batch_that_fails_its_trial_is_not_told():
 
     assert asked == [(SMALLER, TRIAL_STEPS), (LARGER, TRIAL_STEPS)]
     assert {notice.kind for notice in record.notices if LARGER in notice.batch_sizes} == set()
+
+
+def at_edge(step_ms):
+    return (Trial(batch_size=EDGE.largest_batch, step_ms=step_ms, memory_limit_bytes=SEARCHED.limit_bytes),)
+
+
+def test_nothing_is_tried_around_an_edge_whose_steps_take_longer_than_a_row_and_the_forecast_is_told():
+    record, asked = looked(SMALLER, taken=at_edge(2100.0), max_seconds=6.0)
+
+    assert asked == []
+    assert record.edge.smaller_forecast == SMALLER
+    (told,) = [notice for notice in record.notices if notice.kind == "smaller_batches_fail"]
+    assert told.seen == f"batch {SMALLER} is forecast to run out of memory, though 1663 fits"
+    assert looked(SMALLER, taken=at_edge(1900.0), max_seconds=6.0)[1]
+    assert looked(SMALLER, taken=at_edge(2100.0), max_seconds=None, thorough=True)[1]
 
 
 def test_a_larger_batch_is_not_run_for_longer_than_a_row_may_take():

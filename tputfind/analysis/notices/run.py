@@ -51,6 +51,14 @@ def _of_non_monotonic(record: Record) -> Iterator[Notice]:
             advice=f"deploy only batch sizes that were tried{fewer}",
             batch_sizes=tuple(failed),
         )
+    elif edge.smaller_forecast is not None:
+        yield Notice(
+            kind="smaller_batches_fail",
+            seen=f"batch {edge.smaller_forecast} is forecast to run out of memory, though {edge.largest_batch} fits",
+            cause=cause,
+            advice=f"deploy only batch sizes that were tried; --thorough tries that one{fewer}",
+            batch_sizes=(edge.smaller_forecast,),
+        )
     longer = [t for t in taken if t.steps > TRIAL_STEPS and t.batch_size > edge.largest_batch]
     lasted = [trial for trial in longer if trial.failure is None and _others_bytes(trial) >= beside]
     if lasted and edge.limited_by == "memory" and edge.steady:
