@@ -51,7 +51,7 @@ def looked(*fails, edge=EDGE, step_ms=100.0, taken=(), **options):
     """Return the record after looking around an edge where these batch sizes fail, and what was asked."""
     spec = msgspec.structs.replace(example().spec, **{"soak": 0, "memory_limit_bytes": SEARCHED.limit_bytes, **options})
     record = msgspec.structs.replace(
-        example(), spec=spec, trials=(*SEARCHED.taken(), *taken), edge=edge, safe=None, rows=()
+        example(), spec=spec, trials=(*taken, *SEARCHED.taken()), edge=edge, safe=None, rows=()
     )
     oracle = Oracle(fails, step_ms)
     session = Session(record, oracle, RecordFile(None, ""), Silent())
