@@ -109,7 +109,7 @@ def test_nothing_is_tried_around_an_edge_whose_steps_take_longer_than_a_row_and_
     (told,) = [notice for notice in record.notices if notice.kind == "smaller_batches_fail"]
     assert told.seen == f"batch {SMALLER} is forecast to run out of memory, though 1663 fits"
     assert looked(SMALLER, taken=at_edge(1900.0), max_seconds=6.0)[1]
-    assert looked(SMALLER, taken=at_edge(2100.0), max_seconds=None, thorough=True)[1]
+    assert looked(SMALLER, taken=at_edge(2100.0), max_seconds=None, batches=None, thorough=True)[1]
 
 
 def test_a_larger_batch_is_not_run_for_longer_than_a_row_may_take():
