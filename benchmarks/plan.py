@@ -3,6 +3,7 @@
     python benchmarks/plan.py coverage                      intervals of rows that stop when they are narrow, simulated
     python benchmarks/plan.py replay results/nvidia-h200/kinds/*.json   the plan on the raw samples of records
     python benchmarks/plan.py pairs 20                      default runs beside --thorough ones, on this CPU
+    python benchmarks/plan.py repeats 12                    one model again and again: processes of a run, and runs
     python benchmarks/plan.py budget 20                     runs under --budget, on this CPU
 
 A replayed process draws one of the row's recorded processes, from a random batch on. Processes beyond those recorded
@@ -20,8 +21,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from itertools import combinations, pairwise
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import correlation, fmean, median, stdev
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -33,6 +35,7 @@ from tputfind.record.files import load_record
 from tputfind.record.record import Record, Row, Timing, merged
 from tputfind.record.spec import Spec
 from tputfind.session import plan
+from tputfind.stats import t_quantile
 from tputfind.worker.timing import lacking_batches, settled_from
 
 REPEATS: Final = 20
@@ -249,6 +252,31 @@ def pairs(asked: argparse.Namespace) -> None:
     )
 
 
+def repeats(asked: argparse.Namespace) -> None:
+    """Print how the rates of one model's runs scatter, beside what the processes of each run let expect."""
+    with tempfile.TemporaryDirectory() as folder:
+        records = [run(f"{MODELS[0]} {CAP}", Path(folder))[0] for _ in range(asked.count)]
+    by_row = [[record.rows[at] for record in records] for at in range(len(records[0].rows))]
+    for rows in by_row:
+        rates = [one.samples_per_s or 0.0 for one in rows]
+        # Half a width over the quantile of Student's t is a standard error.
+        errors = [width(one) / t_quantile(len(one.timings) - 1) for one in rows]
+        between, within = stdev(rates) / fmean(rates), math.sqrt(fmean(error**2 for error in errors))
+        apart = list(combinations(rows, 2))
+        ratios = [((other.samples_per_s or 0.0) / (one.samples_per_s or 1.0), width(one)) for one, other in apart]
+        held = sum(abs(ratio - 1) <= half for ratio, half in ratios)
+        drift = correlation(rates[:-1], rates[1:])
+        print(
+            f"batch {rows[0].batch_size}: runs scatter by {between:.2%}, their processes let expect {within:.2%}; "
+            f"{held} of {len(apart)} intervals hold a later run's rate; a run's rate and the next one's correlate by "
+            f"{drift:+.2f}; rates {' '.join(f'{rate:.0f}' for rate in rates)}",
+            flush=True,
+        )
+    rates_of = [[one.samples_per_s or 0.0 for one in rows] for rows in by_row]
+    together = [f"{correlation(one, other):+.2f}" for one, other in pairwise(rates_of)]
+    print(f"rates of neighbouring batch sizes in one run correlate by {' '.join(together)}")
+
+
 def budget(asked: argparse.Namespace) -> None:
     """Print how long runs under a budget take; the allowance is one step and two seconds."""
     kept = 0
@@ -271,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     of_records = words.add_parser("replay")
     of_records.add_argument("records", nargs="+", type=Path)
     of_records.set_defaults(do=replay)
-    for name, do in (("pairs", pairs), ("budget", budget)):
+    for name, do in (("pairs", pairs), ("repeats", repeats), ("budget", budget)):
         of_runs = words.add_parser(name)
         of_runs.add_argument("count", type=int)
         of_runs.set_defaults(do=do)

@@ -93,6 +93,18 @@ def best_under(rows: Sequence[Row], slo_ms: float, percent: float) -> Row | None
     return fastest([row for row in rows if _meets(row, slo_ms, percent)])
 
 
+def to_deploy(record: Record) -> Row | None:
+    """Return the row of the batch to deploy: the best under the SLO where one was given, else the knee.
+
+    Of rows that are alike to 5 %, the knee is the smallest, which answers first and takes the least memory. None where
+    nothing was timed or meets the SLO.
+    """
+    spec = record.spec
+    if spec.slo_ms is not None:
+        return best_under(record.rows, spec.slo_ms, spec.percentile)
+    return knee(record.rows) or fastest(record.rows)
+
+
 def _meets(row: Row, slo_ms: float, percent: float) -> bool:
     latency_ms = percentile(row.latency_ms, percent)
     return latency_ms is not None and latency_ms <= slo_ms

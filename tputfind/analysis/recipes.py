@@ -10,12 +10,14 @@ import msgspec
 from tputfind.analysis.answers import fastest, format_rate, rate_ratio_interval, throughput_interval
 from tputfind.record.identity import name_of
 from tputfind.record.record import Record, Row
-from tputfind.record.spec import Spec
+from tputfind.record.spec import DTYPES, LAYOUTS, Mode, Spec
 
 LISTED: Final = "dtype", "layout", "mode"
 """The options that take several values, apart by commas."""
 Part = Literal["layout", "mode"]
 _PLAIN: Final[dict[Part, str]] = {"layout": "nchw", "mode": "eager"}
+_MODES: Final[tuple[Mode, ...]] = "eager", "cudagraph", "compile"
+"""The simplest to deploy first."""
 
 
 def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
@@ -40,9 +42,21 @@ def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
 
 
 def best_of(records: Sequence[Record]) -> tuple[Record, Row] | None:
-    """Return the record and the row of the highest throughput; None where nothing was timed."""
+    """Return the record and the row of the highest throughput; None where nothing was timed.
+
+    Of those that cannot be told from it, the simplest: eager before a graph before a compiler, then the plainer dtype
+    and layout, then the smaller batch.
+    """
     known = [(record, row) for record in records if (row := fastest(record.rows)) is not None]
-    return max(known, key=lambda one: one[1].samples_per_s or 0.0, default=None)
+    if not known:
+        return None
+    _, top = max(known, key=lambda one: one[1].samples_per_s or 0.0)
+    alike = [(record, row) for record, row in known if row is top or _within_the_noise(top, row)]
+    return min(alike, key=lambda one: (*_simplicity(one[0].spec), one[1].batch_size))
+
+
+def _simplicity(spec: Spec) -> tuple[int, int, int]:
+    return _MODES.index(spec.mode), DTYPES.index(spec.dtype), LAYOUTS.index(spec.layout)
 
 
 def _told_of(record: Record, row: Row, records: Sequence[Record]) -> str:

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from typing import Final
 
 from tputfind.analysis import recipes
-from tputfind.analysis.answers import KNEE_SHARE, answers, best_under, fastest, format_rate, knee
+from tputfind.analysis.answers import (
+    KNEE_SHARE,
+    answers,
+    best_under,
+    fastest,
+    format_rate,
+    knee,
+    peak_bytes,
+    to_deploy,
+)
 from tputfind.analysis.time_spent import seconds_spent
 from tputfind.record import identity
 from tputfind.record.record import Edge, Notice, Record, Row
@@ -73,6 +82,7 @@ def summary(record: Record) -> list[tuple[str, str]]:
     spec = record.spec
     best, bend = fastest(record.rows), knee(record.rows)
     return [
+        *([("Deploy", deploy)] if (deploy := _deploy(record)) else []),
         ("Largest batch", _largest(record)),
         *([("Safe batch", _safe(record, record.safe))] if record.safe else []),
         ("Fastest batch", _row_text(best)),
@@ -80,6 +90,25 @@ def summary(record: Record) -> list[tuple[str, str]]:
         ("Best under SLO", "no --slo was given" if spec.slo_ms is None else _under_slo(record, spec.slo_ms)),
         *([("Took", _took(record))] if record.wall_s else []),
     ]
+
+
+def _deploy(record: Record) -> str:
+    """Say which batch to deploy, and what it costs beside the fastest; empty where no batch is to be."""
+    row, best = to_deploy(record), fastest(record.rows)
+    if row is None or best is None:
+        return ""
+    peak = peak_bytes(record, row)
+    memory = "" if peak is None else f", {format_bytes(peak)}"
+    latency_ms, slowest_ms = (percentile(one.latency_ms, 50) for one in (row, best))
+    if row is best:
+        latency = "" if latency_ms is None else f", p50 {format_figure(latency_ms)} ms"
+        return f"batch {row.batch_size}: {format_rate(row)} samples/s, the fastest{latency}{memory}"
+    share = (row.samples_per_s or 0.0) / (best.samples_per_s or 1.0)
+    latency = ""
+    if latency_ms is not None and slowest_ms is not None:
+        latency = f", p50 {format_figure(latency_ms)} ms instead of {format_figure(slowest_ms)} ms"
+    beside = f"{share:.0%} of batch {best.batch_size}"
+    return f"batch {row.batch_size}: {format_rate(row)} samples/s, {beside}{latency}{memory}"
 
 
 def _took(record: Record) -> str:

@@ -19,6 +19,7 @@ from tputfind.analysis.answers import (
     peak_bytes,
     rate_ratio_interval,
     throughput_interval,
+    to_deploy,
 )
 from tputfind.record.record import Compiled, Edge, Failure, Health, Row, Timing, Trial
 
@@ -115,6 +116,17 @@ def test_the_best_under_a_limit_meets_it_with_its_percentile():
     assert best_under([row(1, 4.0, batches=99)], 100.0, 99) is None
     even = Row(batch_size=1, timings=(Timing(device_ms=(10.0,) * 100, latency_ms=(10.0,) * 100),))
     assert best_under([even], 10.0, 99) == even
+
+
+def test_the_batch_to_deploy_is_the_knee_or_the_best_within_the_limit_that_was_asked_for():
+    rows = (row(1, 2.0), row(8, 8.0), row(64, 63.0))
+    plain = replace(example(), rows=rows, spec=replace(example().spec, slo_ms=None))
+
+    assert to_deploy(plain).batch_size == 8
+    assert to_deploy(replace(plain, rows=rows[2:])).batch_size == 64
+    assert to_deploy(replace(plain, spec=replace(plain.spec, slo_ms=5.0))).batch_size == 1
+    assert to_deploy(replace(plain, spec=replace(plain.spec, slo_ms=1.0))) is None
+    assert to_deploy(replace(plain, rows=())) is None
 
 
 def test_a_row_is_host_bound_from_80_percent_on_and_unknown_without_samples():

@@ -156,3 +156,14 @@ def test_the_lines_of_python_say_how_it_was_run():
     assert 'with torch.inference_mode(), torch.autocast("cuda", torch.bfloat16):' in list(
         snippet.lines(measured(1.0, dtype="amp-bf16"), 8)
     )
+
+
+def test_of_recipes_that_cannot_be_told_apart_the_simplest_is_the_best():
+    eager, graph = timed(0.99, 1.0, 1.01), timed(0.98, 0.99, 1.0, mode="cudagraph")
+    compiled = timed(0.97, 0.98, 0.99, mode="compile")
+
+    told = dict(recipes.answers([compiled, graph, eager]))
+
+    assert told["Best recipe"] == "fp16 nchw eager, batch 8: 8000 samples/s"
+    assert recipes.best_of([compiled, graph])[0].spec.mode == "cudagraph"
+    assert recipes.best_of([eager, timed(0.49, 0.5, 0.51, mode="compile")])[0].spec.mode == "compile"
