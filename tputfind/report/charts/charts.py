@@ -10,19 +10,22 @@ from msgspec.structs import replace
 
 from tputfind.analysis.answers import Best, answers, format_rate, peak_bytes, throughput_interval
 from tputfind.record.record import Record, Row, Trial
-from tputfind.report.charts import health
-from tputfind.report.charts.chart import Axis, Chart, Level, Look, Mark, Point, Scale, Series, each_record, names_of
+from tputfind.report.charts import bars, health
+from tputfind.report.charts.chart import Axis, Chart, Level, Look, Mark, Point, Scale, Series, each_record, names_of, title_of
 from tputfind.stats import percentile
-from tputfind.units import MIB, format_bytes, format_figure
+from tputfind.units import MIB, format_bytes, format_figure, format_width
 
-_MOST_POINTS: Final = 450
+_MOST_POINTS: Final = 300
 """Of a plot: a page is to stay under a megabyte."""
+_BATCH_SIZE: Final = Axis(label="batch size", scale="log2", reads="batch {}")
 MOST_BOXES: Final = 32
 """Of more batch sizes than this, quantiles are lines: boxes would lie over each other."""
 
 
 def charts(records: Sequence[Record]) -> list[Chart]:
     """Return the plots that records give, without those that would be empty."""
+    if bars.fit(records):
+        return bars.charts(records)
     every = (
         throughput(records),
         tradeoff(records),
@@ -41,7 +44,7 @@ def _with_cuts(chart: Chart) -> Chart:
         return chart
     batches = _listed([f"{batch:.0f}" for batch in sorted({point.x for point in cut})])
     farthest = format_figure(max(point.high or 0.0 for point in cut))
-    words = f"Bars cut at the top of the plot: batch {batches}, up to {farthest} samples/s."
+    words = f"Bands cut at the top of the plot: batch {batches}, up to {farthest} samples/s."
     return replace(chart, words=f"{chart.words} {words}")
 
 
@@ -68,21 +71,28 @@ def _scale(values: Iterable[float], wanted: Scale) -> Scale:
 
 
 def throughput(records: Sequence[Record]) -> Chart:
-    """Return throughput against batch size, each with its interval; the fastest, the knee and the largest marked."""
+    """Return throughput against batch size, each with its interval; the fastest, the knee and the largest marked.
+
+    Records with one batch size each are bars.
+    """
+    if bars.fit(records):
+        return bars.throughput(records)
 
     def points(record: Record) -> Iterator[Point]:
         for row in _ok(record):
             if row.samples_per_s is not None:
                 interval = throughput_interval(row)
                 low, high = interval.above_zero if interval else (None, None)
-                yield Point(x=row.batch_size, y=row.samples_per_s, low=low, high=high)
+                width = f" ± {format_width(interval.half_width)} %" if interval else ""
+                yield Point(x=row.batch_size, y=row.samples_per_s, text=f"{_rate(row)}{width}", low=low, high=high)
 
     series = each_record(records, points)
     return Chart(
         kind="throughput",
         title="Throughput against batch size",
+        about=title_of(records),
         words=_throughput_words(records),
-        x=Axis(label="batch size", scale="log2"),
+        x=_BATCH_SIZE,
         y=Axis(label="samples/s", scale="from_zero"),
         series=series,
         marks=tuple(_marks(records)),
@@ -99,13 +109,13 @@ def _best_rows(record: Record) -> Iterator[tuple[Best, Row]]:
 def _marks(records: Sequence[Record]) -> Iterator[Mark]:
     for record in records:
         for kind, row in _best_rows(record):
-            text = f"{kind}: batch {row.batch_size}" if len(records) == 1 else kind
+            text = f"batch {row.batch_size}, {_rate(row)}" if len(records) == 1 else ""
             yield Mark(kind=kind, x=row.batch_size, y=row.samples_per_s or 0.0, text=text)
 
 
 def _throughput_words(records: Sequence[Record]) -> str:
     told = [_of_record(records, number, _best_words(record)) for number, record in enumerate(records)]
-    return f"{'. '.join(told)}. Bars are 95 % confidence intervals."
+    return f"{'. '.join(told)}. Bands are 95 % confidence intervals."
 
 
 def _best_words(record: Record) -> str:
@@ -148,9 +158,10 @@ def tradeoff(records: Sequence[Record]) -> Chart:
     return Chart(
         kind="tradeoff",
         title="Throughput against latency",
+        about=title_of(records),
         words=f"The p{percent:g} latency goes from {format_figure(least)} to {format_figure(most)} ms. "
         f"Each point is a batch size, joined in their order; one with too few samples for the percentile has none.",
-        x=Axis(label=f"p{percent:g} latency, ms", scale=_scale(shown, "log10")),
+        x=Axis(label=f"p{percent:g} latency, ms", scale=_scale(shown, "log10"), reads=f"p{percent:g} {{}} ms"),
         y=Axis(label="samples/s", scale="from_zero"),
         series=series,
         levels=tuple(levels),
@@ -161,7 +172,7 @@ def _tradeoff_points(record: Record, percent: float) -> Iterator[Point]:
     for row in _ok(record):
         latency_ms = percentile(row.latency_ms, percent)
         if latency_ms is not None and row.samples_per_s is not None:
-            yield Point(x=latency_ms, y=row.samples_per_s)
+            yield Point(x=latency_ms, y=row.samples_per_s, text=f"batch {row.batch_size}, {_rate(row)}")
 
 
 def memory(records: Sequence[Record]) -> Chart:
@@ -171,17 +182,20 @@ def memory(records: Sequence[Record]) -> Chart:
         for row in _ok(record):
             peak = peak_bytes(record, row)
             if peak is not None:
-                yield Point(x=row.batch_size, y=peak / MIB)
+                yield Point(x=row.batch_size, y=peak / MIB, text=format_bytes(peak))
 
     series = each_record(records, points)
     series += tuple(_trials(records[0])) if len(records) == 1 else ()
     levels = _limits(records) if series else ()
     values = [point.y for one in series for point in one.points]
+    fell = any(one.look == "failed" for one in series)
+    at_limit = " A trial that ran out of memory stands at the limit where its peak is not known." if fell else ""
     return Chart(
         kind="memory",
         title="Memory against batch size",
-        words=f"Peaks go from {_mib(min(values))} to {_mib(max(values))}. {_limit_words(levels)}" if values else "",
-        x=Axis(label="batch size", scale="log2"),
+        about=title_of(records),
+        words=f"Peaks go from {_mib(min(values))} to {_mib(max(values))}. {_limit_words(levels)}{at_limit}" if values else "",
+        x=_BATCH_SIZE,
         y=Axis(label="peak memory", scale=_scale([*values, *(level.value for level in levels)], "log2"), unit="mib"),
         series=series,
         levels=levels,
@@ -214,7 +228,7 @@ def _trials(record: Record) -> Iterator[Series]:
     failed = [_trial_point(record, trial, limit) for trial in record.trials if trial.failure is not None]
     sides: tuple[tuple[str, Look, list[Point | None]], ...] = (
         ("trials that fitted", "fitted", fitted),
-        ("trials that failed, at the limit unless their peak is known", "failed", failed),
+        ("trials that failed", "failed", failed),
     )
     for name, look, points in sides:
         known = tuple(point for point in points if point is not None)
@@ -224,9 +238,12 @@ def _trials(record: Record) -> Iterator[Series]:
 
 def _trial_point(record: Record, trial: Trial, limit: int | None = None) -> Point | None:
     peak = peak_bytes(record, trial)
-    if peak is None and trial.failure is not None and trial.failure.kind == "out_of_memory":
-        peak = limit
-    return None if peak is None else Point(x=trial.batch_size, y=peak / MIB)
+    if trial.failure is None:
+        text = f"in its trial {format_bytes(peak or 0)}"
+    else:
+        peak = limit if peak is None and trial.failure.kind == "out_of_memory" else peak
+        text = f"its trial failed: {trial.failure.kind.replace('_', ' ')}"
+    return None if peak is None else Point(x=trial.batch_size, y=peak / MIB, text=text)
 
 
 def latency(records: Sequence[Record]) -> Chart:
@@ -245,8 +262,9 @@ def latency(records: Sequence[Record]) -> Chart:
     return Chart(
         kind="latency",
         title="Latency against batch size",
+        about=title_of(records),
         words=f"{ends} {words} Of single batches sent to the idle device.".strip(),
-        x=Axis(label="batch size", scale="log2"),
+        x=_BATCH_SIZE,
         y=Axis(label=label, scale=_scale(values, "log10")),
         series=series,
     )
@@ -256,7 +274,9 @@ def _boxes(record: Record) -> Iterator[Point]:
     for row in _ok(record):
         low, q1, middle, q3, high = _five(row.latency_ms)
         if middle is not None:
-            yield Point(x=row.batch_size, y=middle, low=low, high=high, q1=q1, q3=q3)
+            ends = [format_figure(end or 0.0) for end in (middle, q1, q3, low, high)]
+            text = "p50 {} ms, middle half {} to {} ms, all {} to {} ms".format(*ends)
+            yield Point(x=row.batch_size, y=middle, text=text, low=low, high=high, q1=q1, q3=q3)
 
 
 def _five(samples: Sequence[float]) -> tuple[float | None, ...]:
@@ -269,4 +289,5 @@ def _percentiles(record: Record, percent: float) -> Iterator[Point]:
     for row in _ok(record):
         latency_ms = percentile(row.latency_ms, percent)
         if latency_ms is not None:
-            yield Point(x=row.batch_size, y=latency_ms)
+            text = f"p{percent:g} {format_figure(latency_ms)} ms"
+            yield Point(x=row.batch_size, y=latency_ms, text=text)
