@@ -35,7 +35,13 @@ def charts(records: Sequence[Record]) -> list[Chart]:
     """Return one plot for each figure that readers compare; the bars of all stand in the order of the first."""
     every = (
         throughput(records),
-        _chart(records, "latency", "Latency, p50", "Of single batches sent to the idle device; whiskers end at the p99.", _latency),
+        _chart(
+            records,
+            "latency",
+            "Latency, p50",
+            "Of single batches sent to the idle device; whiskers end at the p99.",
+            _latency,
+        ),
         _chart(records, "memory", "Peak memory", "What the device must hold.", _memory),
         _chart(records, "clock", "SM clock", "The mean while the throughput was timed.", _clock),
         _chart(records, "power", "Power", "The mean while the throughput was timed.", _power),

@@ -11,7 +11,19 @@ from msgspec.structs import replace
 from tputfind.analysis.answers import Best, answers, format_rate, peak_bytes, throughput_interval
 from tputfind.record.record import Record, Row, Trial
 from tputfind.report.charts import bars, health
-from tputfind.report.charts.chart import Axis, Chart, Level, Look, Mark, Point, Scale, Series, each_record, names_of, title_of
+from tputfind.report.charts.chart import (
+    Axis,
+    Chart,
+    Level,
+    Look,
+    Mark,
+    Point,
+    Scale,
+    Series,
+    each_record,
+    names_of,
+    title_of,
+)
 from tputfind.stats import percentile
 from tputfind.units import MIB, format_bytes, format_figure, format_width
 
@@ -188,13 +200,14 @@ def memory(records: Sequence[Record]) -> Chart:
     series += tuple(_trials(records[0])) if len(records) == 1 else ()
     levels = _limits(records) if series else ()
     values = [point.y for one in series for point in one.points]
+    ends = f"Peaks go from {_mib(min(values))} to {_mib(max(values))}. {_limit_words(levels)}" if values else ""
     fell = any(one.look == "failed" for one in series)
     at_limit = " A trial that ran out of memory stands at the limit where its peak is not known." if fell else ""
     return Chart(
         kind="memory",
         title="Memory against batch size",
         about=title_of(records),
-        words=f"Peaks go from {_mib(min(values))} to {_mib(max(values))}. {_limit_words(levels)}{at_limit}" if values else "",
+        words=f"{ends}{at_limit}",
         x=_BATCH_SIZE,
         y=Axis(label="peak memory", scale=_scale([*values, *(level.value for level in levels)], "log2"), unit="mib"),
         series=series,

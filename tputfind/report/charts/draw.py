@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tputfind.errors import BadRequest
 from tputfind.report.charts import figure as drawing
-from tputfind.report.charts.chart import Chart
+from tputfind.report.charts.chart import Chart, shortened
 from tputfind.report.charts.colours import DARK, LIGHT
 from tputfind.report.charts.values import stops
 from tputfind.report.kinds import PLOT_MAKER
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ENDINGS: Final = ("png", "svg", "pdf")
 _IN_PLACE_OF: Final = {name: f"#{0xABC000 + place:06x}" for place, name in enumerate(LIGHT)}
 """Colours that no plot has otherwise: each is exchanged for the page's own, which differ in the dark."""
+_LONGEST_TITLE: Final = 200
 _STYLE: Final[dict[str, Any]] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "tputfind",
@@ -84,7 +85,7 @@ def _with_dark_colours(svg: bytes, chart: Chart) -> bytes:
         for part in ("fill", "stroke")
     ]
     style = f"<style>@media (prefers-color-scheme: dark){{{''.join(rules)}}}</style>"
-    told = f"<title>{_escaped(chart.about)}</title><desc>{_escaped(chart.words)}</desc>"
+    told = f"<title>{_escaped(shortened(chart.about, _LONGEST_TITLE))}</title><desc>{_escaped(chart.words)}</desc>"
     text = svg.decode().replace("</metadata>", f"</metadata>{told}{style}", 1)
     return text.replace("'DejaVu Sans'", "system-ui, 'DejaVu Sans'").encode()
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_PLAIN_INCHES: Final = (4.8, 2.9)
+_PLAIN_INCHES: Final = (4.6, 2.9)
 """As wide as a phone at one pixel a point: letters have their own size there, and larger ones on a desk."""
 _TITLED_INCHES: Final = (7.5, 4.2)
-_FONT: Final = 9
+_FONT: Final = 9.5
 _MARKERS: Final = "os^DvPX*<>"
 _DASHES: Final = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 _RINGS: Final[dict[Best, tuple[str, float]]] = {"fastest": ("o", 11), "knee": ("D", 11), "largest": ("s", 14)}
@@ -28,6 +28,8 @@ _MOST_MARKERS: Final = 64
 """Of more points than this, markers are small."""
 _MOST_POINTS: Final = 200
 """Of more than this, there is the line alone: a page is to stay under a megabyte."""
+_EDGE_INCHES: Final = 0.14
+_TITLE_INCHES: Final = 0.55
 _BAR_INCHES: Final = 0.4
 _NEAR_THE_TOP: Final = 0.94
 """From this share of the axes' height on, there is no room for a line's name above it."""
@@ -38,19 +40,31 @@ def plain(chart: Chart, colours: dict[str, str]) -> Figure:
     figure, axes = _figure(chart, colours, _PLAIN_INCHES)
     figure.set_facecolor("none")
     axes.set_title(chart.y.label, loc="left", fontsize=_FONT, color=colours["quiet"])
-    return figure
+    return _labelled(figure, chart, colours)
 
 
 def titled(chart: Chart, colours: dict[str, str]) -> Figure:
     """Return the drawing by itself: what was measured stands above it."""
-    figure, axes = _figure(chart, colours, _TITLED_INCHES)
+    figure, _ = _figure(chart, colours, _TITLED_INCHES)
     figure.set_facecolor(colours["paper"])
-    heading: dict[str, Any] = {"x": 0.012, "ha": "left", "fontsize": 11.5, "fontweight": "bold"}
-    figure.suptitle(shortened(chart.about, 76), color=colours["ink"], **heading)
     banded = any(point.low is not None for series in chart.series for point in series.points)
     interval = ", with 95 % confidence intervals" if banded else ""
     what = f"{chart.title}{interval}" if chart.names else f"{chart.y.label} against {chart.x.label}{interval}"
-    axes.set_title(what, loc="left", fontsize=_FONT + 0.5, color=colours["quiet"])
+    width, height = figure.get_size_inches()
+    engine: Any = figure.get_layout_engine()
+    engine.set(rect=(0, 0, 1, 1 - _TITLE_INCHES / height), w_pad=_EDGE_INCHES, h_pad=_EDGE_INCHES)
+    title: dict[str, Any] = {"fontsize": 11.5, "fontweight": "bold", "color": colours["ink"]}
+    under: dict[str, Any] = {"fontsize": _FONT + 0.5, "color": colours["quiet"]}
+    for text, inches, look in ((shortened(chart.about, 76), 0.0, title), (what, 0.25, under)):
+        top = 1 - (_EDGE_INCHES + inches) / height
+        figure.text(_EDGE_INCHES / width, top, text, va="top", **look).set_in_layout(False)
+    return _labelled(figure, chart, colours)
+
+
+def _labelled(figure: Figure, chart: Chart, colours: dict[str, str]) -> Figure:
+    """Return a drawing with the names of its marks: where the axes lie is known once all else has its place."""
+    figure.draw_without_rendering()
+    label_marks(figure.axes[0], chart, colours["ink"], _FONT)
     return figure
 
 
@@ -95,9 +109,6 @@ def _figure(chart: Chart, colours: dict[str, str], inches: tuple[float, float]) 
         _level(axes, level.axis, level.value, level.text, colours)
     # The only thing that is drawn is what the title says.
     _explain(figure, {} if len(handles) == 1 else handles, colours, inches)
-    # Where the axes lie is known once everything else has its place.
-    figure.draw_without_rendering()
-    label_marks(axes, chart, colours["ink"], _FONT)
     return figure, axes
 
 
@@ -234,6 +245,8 @@ def _limit(axes: Axes, chart: Chart) -> None:
     _scale(axes, "y", chart.y, y)
     if points and math.isfinite(chart.top) and chart.top > 0:
         axes.set_ylim(top=chart.top)
+
+
 def _scale(axes: Axes, which: str, axis: Axis, values: Sequence[float]) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 

@@ -16,7 +16,7 @@ _OFF_THE_RING: Final = 9.0
 
 
 class Label(NamedTuple):
-    """One line of text: where its left end, its foot and its right end are, in points of 1/72 inch of the axes."""
+    """Text, and where its left end, its foot and its right end are, in points of 1/72 inch of the axes."""
 
     text: str
     left: float
@@ -38,7 +38,11 @@ def label_marks(axes: Axes, chart: Chart, colour: str, font: float) -> None:
         while any(_overlap(label, other, _LINE * font) for other in above):
             label = label._replace(foot=label.foot + 2)
         above.append(label)
-        axes.annotate(label.text, (0, 0), xycoords="axes fraction", xytext=(label.left, label.foot), **words)
+        # Other fonts are narrower: a label that ends at its point still does.
+        middle = "fastest" in of
+        across = (label.left + label.right) / 2 if middle else label.right
+        words["ha"] = "center" if middle else "right"
+        axes.annotate(label.text, (0, 0), xycoords="axes fraction", xytext=(across, label.foot), **words)
 
 
 def _label(axes: Axes, point: tuple[float, float], kinds: list[str], text: str, font: float) -> Label:
@@ -48,22 +52,30 @@ def _label(axes: Axes, point: tuple[float, float], kinds: list[str], text: str, 
     higher, where that is not the fastest.
     """
     across, up = _place(axes, point)
-    width = axes.get_position().width * axes.figure.get_size_inches()[0] * 72
-    words = f"{', '.join(kinds)}: {text}"
-    wide = _LETTER * font * len(words)
+    width, _ = _size(axes)
+    under = "largest" in kinds and "fastest" not in kinds
+    # Two short lines under the largest batch keep off the curve's rise.
+    words = f"{', '.join(kinds)}: {text}".replace(", ", ",\n" if under else ", ")
+    wide = _LETTER * font * max(map(len, words.splitlines()))
     wanted = across - wide / 2 if "fastest" in kinds else across - wide - _OFF_THE_RING / 2
     left = max(0.0, min(wanted, width - wide))
-    if "largest" in kinds and "fastest" not in kinds:
-        return Label(words, left, up - _OFF_THE_RING - _LINE * font, left + wide)
+    if under:
+        return Label(words, left, max(2.0, up - _OFF_THE_RING - 2 * _LINE * font), left + wide)
     higher = left > wanted or "fastest" in kinds
     return Label(words, left, up + _OFF_THE_RING * (1 if higher else 0.6), left + wide)
 
 
 def _place(axes: Axes, point: tuple[float, float]) -> tuple[float, float]:
     """Return where a point lies from the lower left corner of the axes, in points of 1/72 inch."""
-    box, inches = axes.get_position(), axes.figure.get_size_inches()
+    width, height = _size(axes)
     across, up = axes.transAxes.inverted().transform(axes.transData.transform(point))
-    return across * box.width * inches[0] * 72, up * box.height * inches[1] * 72
+    return across * width, up * height
+
+
+def _size(axes: Axes) -> tuple[float, float]:
+    """Return how wide and how high the axes are, in points of 1/72 inch."""
+    inches = axes.get_window_extent().transformed(axes.figure.dpi_scale_trans.inverted())
+    return inches.width * 72, inches.height * 72
 
 
 def _overlap(one: Label, other: Label, high: float) -> bool:

@@ -28,8 +28,9 @@ def facts(named: Named, asked: Sequence[Spec] | None) -> tuple[Table | None, tup
         "The environment": [_fields(record.environment) for record in records],
         "The run": [_run(record) for record in records],
     }
-    same = [_facts(caption, {label: of[0][label] for label in of[0] if _alike(of, label)}) for caption, of in parts.items()]
-    return _differing(named, list(parts.values())), tuple(one for one in same if one.rows)
+    same = {caption: {label: of[0][label] for label in of[0] if _alike(of, label)} for caption, of in parts.items()}
+    tables = tuple(_facts(caption, known) for caption, known in same.items() if known)
+    return _differing(named, list(parts.values())), tables
 
 
 def _alike(of: Sequence[Facts], label: str) -> bool:

@@ -82,7 +82,10 @@ function readable(plot) {
   }
   name(0);
   for (const moved of ["pointermove", "pointerdown"]) reader.addEventListener(moved, (event) => show(nearest(event)));
-  reader.addEventListener("pointerleave", () => { if (document.activeElement !== reader) hide(); });
+  // A finger that is lifted leaves the plot too: what it showed stays until another place is touched.
+  reader.addEventListener("pointerleave", (event) => {
+    if (event.pointerType !== "touch" && !reader.matches(":focus-visible")) hide();
+  });
   reader.addEventListener("focus", () => show(at));
   reader.addEventListener("blur", hide);
   reader.addEventListener("keydown", (event) => {

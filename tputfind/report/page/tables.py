@@ -75,10 +75,11 @@ def rows(named: Named) -> Table:
     """Return a line for every batch size that was timed or failed; those that answer something are strong."""
     figures = columns.shown_in("any", "compiled", "wide", "page")
     heads = ("record", "batch size", *(shown.heading for shown, _ in figures), "remarks")
-    lines, strong = [], []
+    lines: list[tuple[Cell, ...]] = []
+    strong: list[int] = []
     for name, record in named:
         for row, best, remark in _remarked(record):
-            if best:
+            if best and len(record.rows) > 1:
                 strong.append(len(lines))
             cells = (_cell(*column.cell(record, row)) for _, column in figures)
             lines.append((Cell(text=name), _number(row.batch_size), *cells, Cell(text=remark)))
