@@ -120,7 +120,8 @@ def by_keyboard(page, number):
 
 def by_pointer(page, number):
     """Everything that a plot says while the pointer goes over it."""
-    places = [(across / 24, down) for down in (0.1, 0.5, 0.9) for across in range(1, 24)]
+    shares = [place / 36 for place in range(1, 36)]
+    places = [*zip(shares, shares, strict=True), *zip(shares, reversed(shares), strict=True)]
     said = set()
     for place in places:
         page.point_at(reader(number), *place)

@@ -477,14 +477,18 @@ def test_each_of_a_few_models_has_its_answers_first_and_of_many_the_table_has_th
 
 
 def test_a_notice_stands_once_with_the_records_that_it_is_about():
-    def noticed(mode, seen):
-        notice = Notice(kind="throttled", seen=seen, cause="the power limit", advice="differs", batch_sizes=(1,))
+    def noticed(mode, seen, cause="the power limit"):
+        notice = Notice(kind="throttled", seen=seen, cause=cause, advice="differs", batch_sizes=(1,))
         return replace(example(), spec=replace(example().spec, mode=mode), notices=(notice,))
 
     records = [noticed("eager", "for 1%"), noticed("compile", "for 9%"), noticed("cudagraph", "for 1%")]
 
     (notice,) = contents(records).notices
+    (hot,) = contents([*records[:1], noticed("compile", "for 9%", "the heat")]).notices
 
+    assert notice.cause == "the power limit"
+    assert hot.cause == ""
+    assert [seen.cause for seen in hot.seen] == ["the power limit", "the heat"]
     assert [(seen.records, seen.text) for seen in notice.seen] == [
         (("fp16 nchw eager", "fp16 nchw cudagraph"), "for 1%"),
         (("fp16 nchw compile",), "for 9%"),

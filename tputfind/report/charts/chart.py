@@ -76,7 +76,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
     """One plot: what its axes are, what is drawn, and the same in words.
 
-    Bars have ``names``, and a ``note`` in place of the words where the plot itself shows every value.
+    Bars have ``names``. Where the plot itself shows what the words say, a ``note`` stands below it instead.
     """
 
     kind: Literal["throughput", "tradeoff", "memory", "latency", "clock", "power"]

@@ -30,6 +30,7 @@ from tputfind.units import MIB, format_bytes, format_figure, format_width
 _MOST_POINTS: Final = 300
 """Of a plot: a page is to stay under a megabyte."""
 _BATCH_SIZE: Final = Axis(label="batch size", scale="log2", reads="batch {}")
+_BANDS: Final = "Bands are 95 % confidence intervals."
 MOST_BOXES: Final = 32
 """Of more batch sizes than this, quantiles are lines: boxes would lie over each other."""
 
@@ -56,8 +57,11 @@ def _with_cuts(chart: Chart) -> Chart:
         return chart
     batches = _listed([f"{batch:.0f}" for batch in sorted({point.x for point in cut})])
     farthest = format_figure(max(point.high or 0.0 for point in cut))
-    words = f"Bands cut at the top of the plot: batch {batches}, up to {farthest} samples/s."
-    return replace(chart, words=f"{chart.words} {words}")
+    return _with_words(chart, f"Bands cut at the top of the plot: batch {batches}, up to {farthest} samples/s.")
+
+
+def _with_words(chart: Chart, words: str) -> Chart:
+    return replace(chart, words=f"{chart.words} {words}", note=chart.note and f"{chart.note} {words}")
 
 
 def _thinned(chart: Chart) -> Chart:
@@ -68,8 +72,8 @@ def _thinned(chart: Chart) -> Chart:
     series = tuple(
         replace(one, points=one.points[:: ceil(count / _MOST_POINTS)] or one.points[:1]) for one in chart.series
     )
-    words = f"{chart.words} Of {count} points {sum(len(one.points) for one in series)} are drawn."
-    return replace(chart, series=series, words=words)
+    drawn = sum(len(one.points) for one in series)
+    return _with_words(replace(chart, series=series), f"Of {count} points {drawn} are drawn.")
 
 
 def _ok(record: Record) -> list[Row]:
@@ -103,7 +107,8 @@ def throughput(records: Sequence[Record]) -> Chart:
         kind="throughput",
         title="Throughput against batch size",
         about=title_of(records),
-        words=_throughput_words(records),
+        words=f"{_throughput_words(records)} {_BANDS}",
+        note=_BANDS + _failed_words(records),
         x=_BATCH_SIZE,
         y=Axis(label="samples/s", scale="from_zero"),
         series=series,
@@ -127,7 +132,12 @@ def _marks(records: Sequence[Record]) -> Iterator[Mark]:
 
 def _throughput_words(records: Sequence[Record]) -> str:
     told = [_of_record(records, number, _best_words(record)) for number, record in enumerate(records)]
-    return f"{'. '.join(told)}. Bands are 95 % confidence intervals."
+    return f"{'. '.join(told)}."
+
+
+def _failed_words(records: Sequence[Record]) -> str:
+    count = sum(row.failure is not None for record in records for row in record.rows)
+    return f" Batch sizes that failed are not drawn: {count}." if count else ""
 
 
 def _best_words(record: Record) -> str:

@@ -63,8 +63,9 @@ def titled(chart: Chart, colours: dict[str, str]) -> Figure:
 
 def _labelled(figure: Figure, chart: Chart, colours: dict[str, str]) -> Figure:
     """Return a drawing with the names of its marks: where the axes lie is known once all else has its place."""
-    figure.draw_without_rendering()
-    label_marks(figure.axes[0], chart, colours["ink"], _FONT)
+    if any(mark.text for mark in chart.marks):
+        figure.draw_without_rendering()
+        label_marks(figure.axes[0], chart, colours["ink"], _FONT)
     return figure
 
 

@@ -33,14 +33,15 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of some records, whose names are empty where there is only one."""
+    """What was seen of some records, and its cause where that differs; there are no names where there is one record."""
 
     records: tuple[str, ...]
     text: str
+    cause: str = ""
 
 
 class Warned(msgspec.Struct, frozen=True, kw_only=True):
-    """A notice, with what was seen of each record that it is about."""
+    """A notice, with what was seen of each record that it is about; the cause is empty where it differs."""
 
     kind: str
     seen: tuple[Seen, ...]
@@ -111,14 +112,19 @@ def _answers(record: Record, *, several: bool, in_tiles: bool) -> Block:
 
 def _notices(named: Named) -> Iterator[Warned]:
     """Yield each notice once; what was seen is of each record, or of several where it is the same."""
-    found: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    found: dict[tuple[str, str], dict[tuple[str, str], list[str]]] = {}
     for name, record in named:
         for notice in record.notices:
-            seen = found.setdefault((notice.kind, notice.cause, notice.advice), {})
-            seen.setdefault(notice.seen, []).append(name)
-    for (kind, cause, advice), seen in found.items():
-        of = tuple(Seen(records=tuple(filter(None, names)), text=what) for what, names in seen.items())
-        yield Warned(kind=kind.replace("_", " "), seen=of, cause=cause, advice=advice)
+            seen = found.setdefault((notice.kind, notice.advice), {})
+            seen.setdefault((notice.seen, notice.cause), []).append(name)
+    for (kind, advice), seen in found.items():
+        causes = {cause for _, cause in seen}
+        alike = causes.pop() if len(causes) == 1 else ""
+        of = tuple(
+            Seen(records=tuple(filter(None, names)), text=what, cause="" if alike else cause)
+            for (what, cause), names in seen.items()
+        )
+        yield Warned(kind=kind.replace("_", " "), seen=of, cause=alike, advice=advice)
 
 
 def _tracebacks(records: Sequence[Record]) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from tputfind.analysis.answers import answers, fastest, format_rate, peak_bytes, throughput_interval, to_deploy
+from tputfind.record import identity
 from tputfind.record.record import Failure, Record, Row
 from tputfind.report import columns
 from tputfind.stats import percentile
@@ -120,10 +121,14 @@ def trials(named: Named) -> Table:
 
 
 def side_by_side(named: Named) -> Table:
-    """Return a line for each record: the batch to deploy with its figures, then the fastest and the largest batch."""
+    """Return a line for each record: the batch to deploy with its figures, then the fastest and the largest batch.
+
+    Of records of the same work, the fastest is strong.
+    """
     heads = ("record", "batch to deploy", "samples/s", "± %", "p50 ms", "memory", "fastest", "largest")
     lines = [_answers(*one) for one in named]
-    best = max((line[2].number or 0.0 for line in lines), default=0.0)
+    alike = len({identity.work_key(record) for _, record in named}) == 1
+    best = max(line[2].number or 0.0 for line in lines) if alike else 0.0
     strong = [number for number, line in enumerate(lines) if best and line[2].number == best]
     return table("The batch to deploy of each record", heads, ("record",), lines, strong)
 
