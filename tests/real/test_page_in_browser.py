@@ -77,8 +77,11 @@ def test_what_a_record_says_is_text_and_never_runs(browser, tmp_path):
     environment = msgspec.structs.replace(example().environment, device_name=HOSTILE)
     spec = msgspec.structs.replace(example().spec, model=HOSTILE)
     record = msgspec.structs.replace(example(), spec=spec, environment=environment, notices=(notice,))
-    with browser.open(saved(tmp_path / "page.html", record)) as page:
+    other = msgspec.structs.replace(record, spec=msgspec.structs.replace(spec, model=f"{HOSTILE} again"))
+    with browser.open(saved(tmp_path / "page.html", record, other)) as page:
         assert HOSTILE in page.text("h1")
+        page.point_at(reader(1), 0.5, 0.5)
+        assert "<img src=x onerror=" in page.text("figure:nth-of-type(1) .tip")
         assert page.errors == []
         assert page.requests == []
         assert page.page.locator("img").count() == 0

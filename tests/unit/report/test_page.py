@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from itertools import pairwise
+from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
@@ -354,6 +355,17 @@ def test_an_svg_file_follows_the_readers_colours_and_other_images_are_light():
     for said in ("resnet50 fp16 nchw 3x224x224 on NVIDIA Example", "fastest, knee: batch 4, 800.0 samples/s"):
         assert said in svg
     assert "largest: batch 5" in svg
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "\x1b[31m\x00\ud800", "<title>\n&"])
+def test_an_svg_file_is_xml_whatever_a_record_is_called(text):
+    record = replace(named(text), notices=())
+    for records in ([record], [record, example()]):
+        drawn = ET.fromstring(draw.image(charts.throughput(records), "svg"))
+
+        tags = {element.tag.rpartition("}")[2] for element in drawn.iter()}
+        assert not tags & {"script", "image", "a", "foreignObject"}
+        assert not any(name.startswith("on") for element in drawn.iter() for name in element.attrib)
 
 
 def test_the_names_of_marks_do_not_lie_on_each_other():

@@ -213,7 +213,7 @@ def _draw(axes: Axes, series: Series, colours: dict[str, str]) -> Artist:
         return _boxes(axes, series, colour)
     if highs != lows:
         axes.fill_between(x, lows, highs, color=colour, alpha=0.2, linewidth=0)
-        axes.vlines(x, lows, highs, colors=colour, linewidth=1.0)
+        axes.vlines(x, lows, highs, colors=colour, linewidth=0.7, alpha=0.6)
     outline = series.look == "outline"
     return axes.plot(
         x,

@@ -57,7 +57,7 @@ def _label(axes: Axes, point: tuple[float, float], kinds: list[str], text: str, 
     # Two short lines under the largest batch keep off the curve's rise.
     words = f"{', '.join(kinds)}: {text}".replace(", ", ",\n" if under else ", ")
     wide = _LETTER * font * max(map(len, words.splitlines()))
-    wanted = across - wide / 2 if "fastest" in kinds else across - wide - _OFF_THE_RING / 2
+    wanted = across - wide / 2 if "fastest" in kinds else across - wide - 0.8 * _OFF_THE_RING
     left = max(0.0, min(wanted, width - wide))
     if under:
         return Label(words, left, max(2.0, up - _OFF_THE_RING - 2 * _LINE * font), left + wide)
