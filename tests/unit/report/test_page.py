@@ -17,7 +17,7 @@ from support.records import example, row
 
 import tputfind
 from tputfind.record.record import Edge, Failure, Notice, Row, Timing, Trial
-from tputfind.report.charts import bars, chart, charts, colours, draw, figure, health, values
+from tputfind.report.charts import bars, chart, charts, colours, draw, figure, health, memory, values
 from tputfind.report.page import page
 from tputfind.report.page.contents import contents
 from tputfind.report.page.tiles import groups
@@ -398,7 +398,7 @@ def test_trials_without_a_peak_that_ran_out_of_memory_stand_at_the_limit():
         Trial(batch_size=9, failure=Failure(kind="died", message="")),
     )
 
-    shown = {one.look: one.points for one in charts.memory([replace(example(), trials=trials)]).series}
+    shown = {one.look: one.points for one in memory.memory([replace(example(), trials=trials)]).series}
 
     assert [(point.x, point.y) for point in shown["fitted"]] == [(4, 1024)]
     assert [(point.x, point.y) for point in shown["failed"]] == [(8, 24 * 1024)]
@@ -544,7 +544,7 @@ def test_text_and_lines_stand_out_from_the_paper(of):
 
 
 def test_every_colour_of_a_plot_is_the_pages():
-    drawing = draw.inline(charts.memory([example()])).svg
+    drawing = draw.inline(memory.memory([example()])).svg
 
     assert not re.search(r"(fill|stroke): #[0-9a-f]{6}", drawing)
     assert {f"var(--{name})" for name in ("ink", "series-0", "warning")} <= set(

@@ -10,7 +10,7 @@ import msgspec
 
 from tputfind.analysis.answers import Best
 from tputfind.record import identity
-from tputfind.record.record import Record
+from tputfind.record.record import Record, Row
 from tputfind.report import text
 
 Scale = Literal["from_zero", "log2", "log10"]
@@ -27,6 +27,9 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     scale: Scale
     unit: Literal["plain", "mib"] = "plain"
     reads: str = "{}"
+
+
+BATCH_SIZE: Final = Axis(label="batch size", scale="log2", reads="batch {}")
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,6 +111,16 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
         top = self.top
         every = (point for series in self.series for point in series.points)
         return tuple(point for point in every if point.high is not None and point.high > top)
+
+
+def ok_rows(record: Record) -> list[Row]:
+    """Return the rows with figures: one that failed has none."""
+    return [row for row in record.rows if row.failure is None]
+
+
+def scale_of(values: Iterable[float], wanted: Scale) -> Scale:
+    """Return a logarithmic scale only where every value has a place on it."""
+    return wanted if all(value > 0 for value in values) else "from_zero"
 
 
 def title_of(records: Sequence[Record]) -> str:

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import Final
 
 from msgspec.structs import replace
 
-from tputfind.analysis.answers import Best, answers, format_rate, peak_bytes, throughput_interval
-from tputfind.record.record import Record, Row, Trial
-from tputfind.report.charts import bars, health
+from tputfind.analysis.answers import Best, answers, format_rate, throughput_interval
+from tputfind.record.record import Record, Row
+from tputfind.report.charts import bars, health, memory
 from tputfind.report.charts.chart import (
+    BATCH_SIZE,
     Axis,
     Chart,
     Level,
-    Look,
     Mark,
     Point,
-    Scale,
-    Series,
     each_record,
     names_of,
+    ok_rows,
+    scale_of,
     title_of,
 )
 from tputfind.stats import percentile
-from tputfind.units import MIB, format_bytes, format_figure, format_width
+from tputfind.units import format_figure, format_width
 
 _MOST_POINTS: Final = 300
 """Of a plot: a page is to stay under a megabyte."""
-_BATCH_SIZE: Final = Axis(label="batch size", scale="log2", reads="batch {}")
 _BANDS: Final = "Bands are 95 % confidence intervals."
 MOST_BOXES: Final = 32
 """Of more batch sizes than this, quantiles are lines: boxes would lie over each other."""
@@ -42,7 +41,7 @@ def charts(records: Sequence[Record]) -> list[Chart]:
     every = (
         throughput(records),
         tradeoff(records),
-        memory(records),
+        memory.memory(records),
         latency(records),
         health.clock(records),
         health.power(records),
@@ -76,16 +75,6 @@ def _thinned(chart: Chart) -> Chart:
     return _with_words(replace(chart, series=series), f"Of {count} points {drawn} are drawn.")
 
 
-def _ok(record: Record) -> list[Row]:
-    """Return the rows with figures: one that failed has none."""
-    return [row for row in record.rows if row.failure is None]
-
-
-def _scale(values: Iterable[float], wanted: Scale) -> Scale:
-    """Return a logarithmic scale only where every value has a place on it."""
-    return wanted if all(value > 0 for value in values) else "from_zero"
-
-
 def throughput(records: Sequence[Record]) -> Chart:
     """Return throughput against batch size, each with its interval; the fastest, the knee and the largest marked.
 
@@ -95,7 +84,7 @@ def throughput(records: Sequence[Record]) -> Chart:
         return bars.throughput(records)
 
     def points(record: Record) -> Iterator[Point]:
-        for row in _ok(record):
+        for row in ok_rows(record):
             if row.samples_per_s is not None:
                 interval = throughput_interval(row)
                 low, high = interval.above_zero if interval else (None, None)
@@ -109,7 +98,7 @@ def throughput(records: Sequence[Record]) -> Chart:
         about=title_of(records),
         words=f"{_throughput_words(records)} {_BANDS}",
         note=_BANDS + _failed_words(records),
-        x=_BATCH_SIZE,
+        x=BATCH_SIZE,
         y=Axis(label="samples/s", scale="from_zero"),
         series=series,
         marks=tuple(_marks(records)),
@@ -183,7 +172,7 @@ def tradeoff(records: Sequence[Record]) -> Chart:
         about=title_of(records),
         words=f"The p{percent:g} latency goes from {format_figure(least)} to {format_figure(most)} ms. "
         f"Each point is a batch size, joined in their order; one with too few samples for the percentile has none.",
-        x=Axis(label=f"p{percent:g} latency, ms", scale=_scale(shown, "log10"), reads=f"p{percent:g} {{}} ms"),
+        x=Axis(label=f"p{percent:g} latency, ms", scale=scale_of(shown, "log10"), reads=f"p{percent:g} {{}} ms"),
         y=Axis(label="samples/s", scale="from_zero"),
         series=series,
         levels=tuple(levels),
@@ -191,87 +180,15 @@ def tradeoff(records: Sequence[Record]) -> Chart:
 
 
 def _tradeoff_points(record: Record, percent: float) -> Iterator[Point]:
-    for row in _ok(record):
+    for row in ok_rows(record):
         latency_ms = percentile(row.latency_ms, percent)
         if latency_ms is not None and row.samples_per_s is not None:
             yield Point(x=latency_ms, y=row.samples_per_s, text=f"batch {row.batch_size}, {_rate(row)}")
 
 
-def memory(records: Sequence[Record]) -> Chart:
-    """Return peak memory against batch size with the limits; of one record the search's trials too."""
-
-    def points(record: Record) -> Iterator[Point]:
-        for row in _ok(record):
-            peak = peak_bytes(record, row)
-            if peak is not None:
-                yield Point(x=row.batch_size, y=peak / MIB, text=format_bytes(peak))
-
-    series = each_record(records, points)
-    series += tuple(_trials(records[0])) if len(records) == 1 else ()
-    levels = _limits(records) if series else ()
-    values = [point.y for one in series for point in one.points]
-    ends = f"Peaks go from {_mib(min(values))} to {_mib(max(values))}. {_limit_words(levels)}" if values else ""
-    fell = any(one.look == "failed" for one in series)
-    at_limit = " A trial that ran out of memory stands at the limit where its peak is not known." if fell else ""
-    return Chart(
-        kind="memory",
-        title="Memory against batch size",
-        about=title_of(records),
-        words=f"{ends}{at_limit}",
-        x=_BATCH_SIZE,
-        y=Axis(label="peak memory", scale=_scale([*values, *(level.value for level in levels)], "log2"), unit="mib"),
-        series=series,
-        levels=levels,
-    )
-
-
-def _mib(mib: float) -> str:
-    return format_bytes(round(mib * MIB))
-
-
-def _limit_bytes(record: Record) -> int | None:
-    """Return the memory that a record's batches had to do with; None if unknown."""
-    found = record.edge.memory_limit_bytes if record.edge is not None else None
-    return found or record.spec.memory_limit_bytes or record.environment.memory_total_bytes
-
-
-def _limits(records: Sequence[Record]) -> tuple[Level, ...]:
-    limits = {limit for record in records if (limit := _limit_bytes(record)) is not None}
-    return tuple(Level(axis="y", value=limit / MIB, text=f"limit: {format_bytes(limit)}") for limit in sorted(limits))
-
-
-def _limit_words(levels: Sequence[Level]) -> str:
-    return f"A line across is the {' or '.join(level.text for level in levels)}." if levels else "No limit is known."
-
-
-def _trials(record: Record) -> Iterator[Series]:
-    """Yield the trials that passed, and those that did not; without a peak they ran out at the limit."""
-    limit = _limit_bytes(record)
-    fitted = [_trial_point(record, trial) for trial in record.trials if trial.failure is None]
-    failed = [_trial_point(record, trial, limit) for trial in record.trials if trial.failure is not None]
-    sides: tuple[tuple[str, Look, list[Point | None]], ...] = (
-        ("trials that fitted", "fitted", fitted),
-        ("trials that failed", "failed", failed),
-    )
-    for name, look, points in sides:
-        known = tuple(point for point in points if point is not None)
-        if known:
-            yield Series(name=name, number=0, look=look, points=known)
-
-
-def _trial_point(record: Record, trial: Trial, limit: int | None = None) -> Point | None:
-    peak = peak_bytes(record, trial)
-    if trial.failure is None:
-        text = f"in its trial {format_bytes(peak or 0)}"
-    else:
-        peak = limit if peak is None and trial.failure.kind == "out_of_memory" else peak
-        text = f"its trial failed: {trial.failure.kind.replace('_', ' ')}"
-    return None if peak is None else Point(x=trial.batch_size, y=peak / MIB, text=text)
-
-
 def latency(records: Sequence[Record]) -> Chart:
     """Return how latencies spread: boxes of one record's batch sizes, else their 50th and 99th percentiles."""
-    boxes = len(records) == 1 and sum(bool(row.latency_ms) for row in _ok(records[0])) <= MOST_BOXES
+    boxes = len(records) == 1 and sum(bool(row.latency_ms) for row in ok_rows(records[0])) <= MOST_BOXES
     if boxes:
         series = each_record(records, _boxes, "boxes")
         label, words = "latency, ms", "Boxes hold the middle half, whiskers reach from the fastest to the slowest."
@@ -287,14 +204,14 @@ def latency(records: Sequence[Record]) -> Chart:
         title="Latency against batch size",
         about=title_of(records),
         words=f"{ends} {words} Of single batches sent to the idle device.".strip(),
-        x=_BATCH_SIZE,
-        y=Axis(label=label, scale=_scale(values, "log10")),
+        x=BATCH_SIZE,
+        y=Axis(label=label, scale=scale_of(values, "log10")),
         series=series,
     )
 
 
 def _boxes(record: Record) -> Iterator[Point]:
-    for row in _ok(record):
+    for row in ok_rows(record):
         low, q1, middle, q3, high = _five(row.latency_ms)
         if middle is not None:
             ends = [format_figure(end or 0.0) for end in (middle, q1, q3, low, high)]
@@ -309,7 +226,7 @@ def _five(samples: Sequence[float]) -> tuple[float | None, ...]:
 
 
 def _percentiles(record: Record, percent: float) -> Iterator[Point]:
-    for row in _ok(record):
+    for row in ok_rows(record):
         latency_ms = percentile(row.latency_ms, percent)
         if latency_ms is not None:
             text = f"p{percent:g} {format_figure(latency_ms)} ms"
