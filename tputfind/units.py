@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 MIB = 2**20
 GIB = 2**30
@@ -14,7 +14,12 @@ _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BYTES |= {"KIB": 2**10, "MIB": MIB, "GIB": GIB, "TIB": 2**40, "PIB": 2**50, "EIB": 2**60}
 _MS = {"US": 1e-3, "MS": 1.0, "S": 1e3, "MIN": 60e3, "H": 3600e3}
 _RUN = 3
-_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]+)\s*")
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z\u00b5\u03bc]*)\s*")
+_MEANT_BYTES = {"": ("GiB",)} | {sign: (f"{sign}iB", f"{sign}B") for sign in "KMGT"}
+"""What a wrong unit may stand for. G is both to some: 24GiB are 7 % more than 24GB."""
+_MEANT_MS = {"": ("ms", "s"), "M": ("min", "ms"), "\u039cS": ("us",), "MSEC": ("ms",)}
+_MEANT_MS |= {"MILLISECONDS": ("ms",), "SEC": ("s",), "SECOND": ("s",), "SECONDS": ("s",), "MINUTE": ("min",)}
+_MEANT_MS |= {"MINUTES": ("min",), "HR": ("h",), "HOUR": ("h",), "HOURS": ("h",)}
 
 
 _SHOWN = 60
@@ -49,22 +54,35 @@ def _shown(sign: str) -> str:
 
 def parse_bytes(text: str) -> int:
     """Return the bytes that ``8GiB``, ``512 MiB`` or ``24GB`` name; ValueError where there is no number or no unit."""
-    return int(_quantity(text, _BYTES, "a size such as 8GiB or 512MiB"))
+    return int(_quantity(text, _BYTES, _MEANT_BYTES, "a size such as 8GiB or 512MiB"))
 
 
 def parse_ms(text: str) -> float:
     """Return the milliseconds that ``50ms``, ``1.5s`` or ``2min`` name; ValueError where there is no number or unit."""
-    return _quantity(text, _MS, "a duration such as 50ms or 1s")
+    return _quantity(text, _MS, _MEANT_MS, "a duration such as 50ms or 1s")
 
 
-def _quantity(text: str, units: dict[str, float] | dict[str, int], wanted: str) -> float:
+def has_unit(text: str) -> bool:
+    """Whether text is a number with letters after it, whatever these say."""
+    match = _QUANTITY.fullmatch(text)
+    return match is not None and match[2] != ""
+
+
+def _quantity(text: str, units: Mapping[str, float], meant: Mapping[str, tuple[str, ...]], wanted: str) -> float:
     match = _QUANTITY.fullmatch(text)
     if match is None or match[2].upper() not in units:
-        raise ValueError(f"{echoed(text)} is not {wanted}")
+        raise ValueError(f"{echoed(text)} is not {wanted}{_meant(match, meant)}")
     quantity = float(match[1]) * units[match[2].upper()]
     if not math.isfinite(quantity):
         raise ValueError(f"{echoed(text)} is too large for {wanted}")
     return quantity
+
+
+def _meant(match: re.Match[str] | None, meant: Mapping[str, tuple[str, ...]]) -> str:
+    near = () if match is None else meant.get(match[2].upper(), ())
+    if match is None or not near:
+        return ""
+    return f": did you mean {' or '.join(f'{shortened(match[1], 20)}{unit}' for unit in near)}?"
 
 
 def format_bytes(count: int) -> str:
