@@ -196,7 +196,7 @@ def rate(value: object) -> float:
     match = _RATE.fullmatch(value.strip())
     text, times = (match[1], match[2]) if match else (value, "")
     if not is_number(_ungrouped(text)):
-        raise ValueError(f"{echoed(value)} is not a number per second such as 5000, 5k or 1M")
+        raise ValueError(f"{echoed(value)} is not a finite number per second such as 5000, 5k or 1M")
     return float(_ungrouped(text)) * _TIMES[times]
 
 

@@ -80,9 +80,9 @@ def _quantity(text: str, units: Mapping[str, float], meant: Mapping[str, tuple[s
 
 def _meant(match: re.Match[str] | None, meant: Mapping[str, tuple[str, ...]]) -> str:
     near = () if match is None else meant.get(match[2].upper(), ())
-    if match is None or not near:
+    if match is None or not near or len(match[1]) > 20:
         return ""
-    return f": did you mean {' or '.join(f'{shortened(match[1], 20)}{unit}' for unit in near)}?"
+    return f": did you mean {' or '.join(f'{match[1]}{unit}' for unit in near)}?"
 
 
 def format_bytes(count: int) -> str:

@@ -16,7 +16,8 @@ from typing import Any, Final, Literal, NoReturn
 import click
 
 from tputfind.errors import BadRequest, Interrupted, TputfindError
-from tputfind.units import printable, shortened
+from tputfind.options import did_you_mean
+from tputfind.units import echoed, printable, shortened
 
 Given = dict[str, Any]
 """What was given to a command, by the names of its arguments and options; None, False or () where it was not."""
@@ -90,8 +91,10 @@ def in_our_words() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         _leave(Interrupted("interrupted"))
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         _exit_saying(error.show, error.exit_code)
+    except click.ClickException as error:
+        _leave(_wrong_use(error))
     except OSError as error:
         if error.filename is not None or error.errno not in _OF_PRINTING:
             raise
@@ -101,6 +104,30 @@ def in_our_words() -> Iterator[None]:
                 say(problem, show_traceback=False)
         print_nowhere(1, 2)
         sys.exit(0 if problem is None else problem.exit_code)
+
+
+def _wrong_use(error: click.ClickException) -> BadRequest:
+    """Return the error of ours that one of click's is: it names the nearest option, and the command that has it."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None:
+        return BadRequest(error.format_message().rstrip("."))
+    see = f"see {context.command_path} --help"
+    if not isinstance(error, click.NoSuchOption):
+        message = error.format_message().rstrip(".")
+        return BadRequest(message[:1].lower() + message[1:], see)
+    name = error.option_name
+    if not name.startswith("--"):
+        return BadRequest(f"there is no option {echoed(name)}: names of options begin with two dashes", see)
+    near = did_you_mean(name, _options_of(context.command))
+    root = context.find_root().command
+    others = root.commands.values() if isinstance(root, click.Group) else ()
+    having = [f"tputfind {other.name}" for other in others if name in _options_of(other)]
+    elsewhere = f"; it is one of {' and '.join(having)}" if having else near
+    return BadRequest(f"{context.command_path} has no option {shortened(name)}{elsewhere}", see)
+
+
+def _options_of(command: click.Command) -> list[str]:
+    return [name for parameter in command.params for name in parameter.opts if name.startswith("--")]
 
 
 def _leave(error: TputfindError, show_traceback: bool = False) -> NoReturn:

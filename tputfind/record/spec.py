@@ -299,7 +299,7 @@ def _headroom(value: object) -> int | float:
     except ValueError as problem:
         if isinstance(value, str) and values.is_number(value):
             percent = 100 * float(value) if 0 < float(value) < 1 else float(value)
-            raise ValueError(f"{echoed(value)} has no unit: did you mean {percent:g}%?") from None
+            raise ValueError(f"{echoed(value)} is not a size or a share: did you mean {percent:g}%?") from None
         raise problem from None
 
 
