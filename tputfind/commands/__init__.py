@@ -175,7 +175,8 @@ class _ModelFirst(click.Group):
             offered = [*run.shell_complete(click.Context(run), incomplete), *super().shell_complete(ctx, incomplete)]
             return list({item.value: item for item in offered}.values())
         named = [CompletionItem(name, help=COMMANDS[name].help) for name in COMMANDS if name.startswith(incomplete)]
-        return named + (completion.offered("MODEL", incomplete) if incomplete else [])
+        models = completion.offered("MODEL", incomplete) if incomplete else []
+        return sorted([*named, *models], key=lambda item: item.type == "plain")  # bash forgets what is before a file
 
 
 def _check_no_command_was_meant(word: str) -> None:

@@ -91,9 +91,9 @@ def in_our_words() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         _leave(Interrupted("interrupted"))
-    except click.exceptions.NoArgsIsHelpError as error:
-        _exit_saying(error.show, error.exit_code)
     except click.ClickException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # which click 8.1 lacks
+            _exit_saying(error.show, error.exit_code)
         _leave(_wrong_use(error))
     except OSError as error:
         if error.filename is not None or error.errno not in _OF_PRINTING:
@@ -107,27 +107,26 @@ def in_our_words() -> Iterator[None]:
 
 
 def _wrong_use(error: click.ClickException) -> BadRequest:
-    """Return the error of ours that one of click's is: it names the nearest option, and the command that has it."""
+    """Return the error of ours that one of click's is: it names the nearest option, or the command that has it."""
     context = error.ctx if isinstance(error, click.UsageError) else None
-    if context is None:
-        return BadRequest(error.format_message().rstrip("."))
-    see = f"see {context.command_path} --help"
-    if not isinstance(error, click.NoSuchOption):
+    see = f"see {context.command_path} --help" if context is not None else ""
+    if context is None or not isinstance(error, click.NoSuchOption):
         message = error.format_message().rstrip(".")
         return BadRequest(message[:1].lower() + message[1:], see)
-    name = error.option_name
+    name, root = error.option_name, context.find_root()
     if not name.startswith("--"):
         return BadRequest(f"there is no option {echoed(name)}: names of options begin with two dashes", see)
-    near = did_you_mean(name, _options_of(context.command))
-    root = context.find_root().command
-    others = root.commands.values() if isinstance(root, click.Group) else ()
-    having = [f"tputfind {other.name}" for other in others if name in _options_of(other)]
-    elsewhere = f"; it is one of {' and '.join(having)}" if having else near
-    return BadRequest(f"{context.command_path} has no option {shortened(name)}{elsewhere}", see)
+    others = root.command.commands.values() if isinstance(root.command, click.Group) else ()
+    having = [f"tputfind {other.name}" for other in others if name in _options_of(other, context)]
+    if having:
+        return BadRequest(f"{name} is an option of {' and '.join(having)}, not of {context.command_path}", see)
+    near = did_you_mean(name, _options_of(context.command, context) + _options_of(root.command, root))
+    return BadRequest(f"there is no option {shortened(name)}{near}", see)
 
 
-def _options_of(command: click.Command) -> list[str]:
-    return [name for parameter in command.params for name in parameter.opts if name.startswith("--")]
+def _options_of(command: click.Command, context: click.Context) -> list[str]:
+    names = [name for parameter in command.get_params(context) for name in parameter.opts]
+    return [name for name in names if name.startswith("--")]
 
 
 def _leave(error: TputfindError, show_traceback: bool = False) -> NoReturn:
