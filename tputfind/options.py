@@ -23,8 +23,11 @@ _WHOLE: Final = re.compile(r"(-?)([0-9]+)")
 _LEADING_ZERO: Final = re.compile("0[0-9]+")
 _MOST_DIGITS: Final = 20
 _SHOWN: Final = 60
-_GROUPED: Final = re.compile(r"-?[0-9]{1,3}(,[0-9]{3})+(\.[0-9]+)?")
+_GROUPED: Final = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 """``1,000`` as people write a thousand."""
+_NO_LIST: Final = re.compile(",0")
+"""In ``1,024`` it shows that this is one number: 224,256 may be two."""
+_THOUSANDS: Final = re.compile("([0-9]{1,6})k", re.IGNORECASE)
 _RATE: Final = re.compile(r"(.*?)\s*([kKMG]?)\s*(?:/\s*s)?", re.DOTALL)
 _TIMES: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 """A small m is none: it could be a thousandth, or a minute."""
@@ -81,12 +84,13 @@ def text(value: object) -> str:
 
 
 def nearest(word: str, choices: Iterable[str]) -> list[str]:
-    """Return the choices that a word may stand for: those that hold it, else the most alike."""
+    """Return the choices that a word may stand for: those that begin with it or hold it, else the most alike."""
     plain, choices = word[:_SHOWN].strip().lower().replace("_", "-"), list(choices)
     if _MEANT.get(plain) in choices:
         return [_MEANT[plain]]
-    holding = [choice for choice in choices if plain in choice.lower()] if len(plain) > 2 else []
-    return holding[:3] or get_close_matches(plain, choices, n=1)
+    longer = [choice for choice in choices if plain in choice] if len(plain) > 2 else []
+    begun = [choice for choice in longer if choice.startswith(plain)]
+    return (begun or longer)[:3] or get_close_matches(plain, choices, n=1)
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
@@ -98,16 +102,25 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
 def whole(value: object, least: int = 1, most: int = LARGEST_WHOLE) -> int:
     """Return a whole number within bounds, of text such as ``1000`` or ``1,000`` or of a number."""
     if isinstance(value, str):
-        match = _WHOLE.fullmatch(_ungrouped(value))
+        match = _WHOLE.fullmatch(_ungrouped(value) if _NO_LIST.search(value) else value.strip())
         number = None if match is None else int(match[1] + (match[2].lstrip("0") or "0")[:_MOST_DIGITS])
         shown = value.strip() if len(value) <= _MOST_DIGITS else echoed(value)
     else:
         number, shown = _index_of(value), echoed(value)
     if number is None:
-        raise ValueError(f"{echoed(value)} is not a whole number")
+        raise ValueError(f"{echoed(value)} is not a whole number{_whole_meant(value)}")
     if not least <= number <= most:
         raise ValueError(f"{shown} is not between {least} and {most}")
     return number
+
+
+def _whole_meant(value: object) -> str:
+    """Return the question that 4k is to be answered with: it is 4000 to some, and 4096 to others."""
+    text = value.strip() if isinstance(value, str) else ""
+    if len(text) <= _MOST_DIGITS and _GROUPED.fullmatch(text) and "." not in text:
+        return f": did you mean {text.replace(',', '')}?"
+    match = _THOUSANDS.fullmatch(text)
+    return f": did you mean {1000 * int(match[1])} or {1024 * int(match[1])}?" if match else ""
 
 
 def _ungrouped(text: str) -> str:
@@ -139,8 +152,10 @@ def wholes(value: object, separator: str, most: int = 1000) -> tuple[int, ...]:
         raise ValueError(f"{echoed(value)} is not a list of whole numbers")
     if len(parts) > most:
         raise ValueError(f"{len(parts)} numbers are more than {most}")
-    for part in parts if separator == "," else ():
-        if isinstance(part, str) and _LEADING_ZERO.fullmatch(part.strip()):
+    for part in filter(lambda part: isinstance(part, str), parts):
+        if "," in part:
+            raise ValueError(f"{echoed(part)} has commas: put {separator} between numbers, such as 3{separator}224")
+        if separator == "," and _LEADING_ZERO.fullmatch(part.strip()):
             raise ValueError(f"{echoed(part)} begins with 0: commas set numbers apart here, so write 1000 for 1,000")
     return tuple(whole(part) for part in parts)
 

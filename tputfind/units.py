@@ -17,9 +17,12 @@ _RUN = 3
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z\u00b5\u03bc]*)\s*")
 _MEANT_BYTES = {"": ("GiB",)} | {sign: (f"{sign}iB", f"{sign}B") for sign in "KMGT"}
 """What a wrong unit may stand for. G is both to some: 24GiB are 7 % more than 24GB."""
-_MEANT_MS = {"": ("ms", "s"), "M": ("min", "ms"), "\u039cS": ("us",), "MSEC": ("ms",)}
-_MEANT_MS |= {"MILLISECONDS": ("ms",), "SEC": ("s",), "SECOND": ("s",), "SECONDS": ("s",), "MINUTE": ("min",)}
-_MEANT_MS |= {"MINUTES": ("min",), "HR": ("h",), "HOUR": ("h",), "HOURS": ("h",)}
+_MEANT_MS = {"": ("ms", "s"), "M": ("min", "ms"), "\u039cS": ("us",)}
+_SPELLED = {"us": "USEC MICROSECOND", "ms": "MSEC MILLISECOND", "s": "SEC SECOND", "min": "MINUTE", "h": "HR HOUR"}
+_MEANT_MS |= {
+    f"{word}{many}": (unit,) for unit, words in _SPELLED.items() for word in words.split() for many in ("", "S")
+}
+_MEANT_MS |= {"MINS": ("min",)}
 
 
 _SHOWN = 60

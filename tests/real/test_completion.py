@@ -13,7 +13,7 @@ def offered(*words: str, shell: str = "bash") -> list[str]:
     """What is offered for the last word, with its kind in front of it: ``plain,fp16``."""
     place = words[-1] if shell == "fish" else str(len(words))
     asked = {"COMP_WORDS": " ".join(("tputfind", *words)), "COMP_CWORD": place}
-    return answer({"_TPUTFIND_COMPLETE": f"{shell}_complete", **asked}).splitlines()
+    return answer({"_TPUTFIND_COMPLETE": f"{shell}_complete", **asked}).split()
 
 
 def answer(variables: dict[str, str]) -> str:

@@ -41,7 +41,12 @@ def test_it_knows_every_field_of_a_record_and_of_what_is_in_it(schema):
 
 @pytest.mark.parametrize(
     ("path", "value"),
-    [(("spec", "dtype"), "fp8"), (("rows", 0, "batch_size"), 0), (("rows", 0, "status"), "fine"), (("spec",), None)],
+    [
+        (("spec", "dtype"), "fp8"),
+        (("rows", 0, "batch_size"), 0),
+        (("rows", 0, "failure"), "out of memory"),
+        (("spec",), None),
+    ],
 )
 def test_what_is_no_record_does_not(schema, path, value):
     record = json.loads(example().to_json())

@@ -180,14 +180,14 @@ class _ModelFirst(click.Group):
 
 
 def _check_no_command_was_meant(word: str) -> None:
-    """Refuse a first word that is no model and is spelled much like a command.
+    """Refuse a first word that is a record, or is no model and is spelled much like a command.
 
     Raises:
         BadRequest: with the command.
     """
-    if source_of(word) != "torchvision" or word.startswith("-"):
-        return
-    near = nearest(word, (*COMMANDS, "--help", "--version"))
+    if source_of(word) == "torchvision" and word.endswith(".json"):
+        raise BadRequest(f"{echoed(word)} is no model", "did you mean tputfind report?")
+    near = nearest(word, (*COMMANDS, "--help", "--version")) if word.isidentifier() else []
     if near and word not in completion.models():
         raise BadRequest(f"there is no command or model {echoed(word)}", f"did you mean tputfind {near[0]}?")
 

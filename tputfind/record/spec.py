@@ -247,6 +247,8 @@ def _shape(value: object) -> tuple[int, ...]:
 
 
 def _image_size(value: object) -> int:
+    if isinstance(value, str) and ("," in value or "x" in value.lower()):
+        raise ValueError(f"{echoed(value)} is not one length: --input-size takes shapes, such as 3x640x480")
     return values.whole(value, most=LARGEST_IMAGE)
 
 
@@ -280,6 +282,8 @@ def _input(value: object) -> Input:
     if name and not name.isidentifier():
         raise ValueError(f"{echoed(name)} cannot be the name of an argument")
     dtype = values.one_of(dtypes)(dtype)
+    if "," in shape:
+        raise ValueError(f"{echoed(shape)} has commas: put x between lengths, such as Bx3x224")
     lengths = [length if length == "B" else values.whole(length) for length in shape.split("x") if shape]
     if lengths.count("B") > 1:
         raise ValueError(f"{echoed(shape)} has more than one B")
