@@ -88,7 +88,7 @@ def test_a_rate_is_understood_as_people_write_it(tmp_path, rate):
     ran = run(tmp_path, *asked, "--rate", rate)
 
     assert ran.status == 0, ran.err
-    demand = json.loads((tmp_path / "plans.json").read_bytes())["demand"]
+    demand = json.loads((tmp_path / "plans.json").read_bytes())["plans"][0]["demand"]
     assert (demand["rate_per_s"], demand["percentile"], demand["batcher"]) == (5000, 99, "triton")
 
 
