@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from math import inf, isfinite
 from numbers import Real
 from operator import index
@@ -28,10 +27,8 @@ _GROUPED: Final = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 _NO_LIST: Final = re.compile(",0")
 """In ``1,024`` it shows that this is one number: 224,256 may be two."""
 _THOUSANDS: Final = re.compile("([0-9]{1,6})k", re.IGNORECASE)
-_RATE: Final = re.compile(r"(.*?)\s*([kKMG]?)\s*(?:/\s*s)?", re.DOTALL)
-_TIMES: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
+_TIMES: Final = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 """A small m is none: it could be a thousandth, or a minute."""
-_PERCENTILE: Final = re.compile(r"p?(.*?)\s*%?", re.DOTALL | re.IGNORECASE)
 _MEANT: Final = {
     "half": "fp16",
     "float16": "fp16",
@@ -90,6 +87,8 @@ def nearest(word: str, choices: Iterable[str]) -> list[str]:
         return [_MEANT[plain]]
     longer = [choice for choice in choices if plain in choice] if len(plain) > 2 else []
     begun = [choice for choice in longer if choice.startswith(plain)]
+    from difflib import get_close_matches
+
     return (begun or longer)[:3] or get_close_matches(plain, choices, n=1)
 
 
@@ -208,19 +207,23 @@ def rate(value: object) -> float:
     """Return a number per second, of text such as ``5000``, ``5,000``, ``5k``, ``1M`` or ``5000/s`` or of a number."""
     if not isinstance(value, str):
         return number(value)
-    match = _RATE.fullmatch(value.strip())
-    text, times = (match[1], match[2]) if match else (value, "")
-    if not is_number(_ungrouped(text)):
+    before, slash, unit = value.rpartition("/")
+    text = (before if slash and unit.strip() == "s" else value).strip()
+    times = _TIMES.get(text[-1:])
+    text = _ungrouped(text if times is None else text[:-1])
+    if not is_number(text):
         raise ValueError(f"{echoed(value)} is not a finite number per second such as 5000, 5k or 1M")
-    return float(_ungrouped(text)) * _TIMES[times]
+    return float(text) * (times or 1)
 
 
 def percentile(value: object) -> float:
     """Return a percentile, of text such as ``99``, ``99%`` or ``p99`` or of a number; a share of 1 is refused."""
-    text = _PERCENTILE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if text is not None and not is_number(text[1]):
-        raise ValueError(f"{echoed(value)} is not a number such as 99")
-    read = number(value if text is None else text[1])
+    bare = value
+    if isinstance(value, str):
+        bare = value.strip().removesuffix("%").lower().removeprefix("p")
+        if not is_number(bare):
+            raise ValueError(f"{echoed(value)} is not a number such as 99")
+    read = number(bare)
     if 0 < read < 1:
         raise ValueError(f"{echoed(value)} is a share, and this is in percent: did you mean {100 * read:g}?")
     if read <= 0:

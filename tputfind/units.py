@@ -14,7 +14,7 @@ _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BYTES |= {"KIB": 2**10, "MIB": MIB, "GIB": GIB, "TIB": 2**40, "PIB": 2**50, "EIB": 2**60}
 _MS = {"US": 1e-3, "MS": 1.0, "S": 1e3, "MIN": 60e3, "H": 3600e3}
 _RUN = 3
-_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z\u00b5\u03bc]*)\s*")
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:\s*([A-Za-z\u00b5\u03bc]+))?")
 _MEANT_BYTES = {"": ("GiB",)} | {sign: (f"{sign}iB", f"{sign}B") for sign in "KMGT"}
 """What a wrong unit may stand for. G is both to some: 24GiB are 7 % more than 24GB."""
 _MEANT_MS = {"": ("ms", "s"), "M": ("min", "ms"), "\u039cS": ("us",)}
@@ -67,25 +67,26 @@ def parse_ms(text: str) -> float:
 
 def has_unit(text: str) -> bool:
     """Whether text is a number with letters after it, whatever these say."""
-    match = _QUANTITY.fullmatch(text)
-    return match is not None and match[2] != ""
+    number, unit = _parts(text)
+    return bool(number and unit)
 
 
 def _quantity(text: str, units: Mapping[str, float], meant: Mapping[str, tuple[str, ...]], wanted: str) -> float:
-    match = _QUANTITY.fullmatch(text)
-    if match is None or match[2].upper() not in units:
-        raise ValueError(f"{echoed(text)} is not {wanted}{_meant(match, meant)}")
-    quantity = float(match[1]) * units[match[2].upper()]
+    number, unit = _parts(text)
+    if unit not in units:
+        near = meant.get(unit, ()) if 0 < len(number) <= _SHOWN else ()
+        question = f": did you mean {' or '.join(f'{number}{right}' for right in near)}?" if near else ""
+        raise ValueError(f"{echoed(text)} is not {wanted}{question}")
+    quantity = float(number) * units[unit]
     if not math.isfinite(quantity):
         raise ValueError(f"{echoed(text)} is too large for {wanted}")
     return quantity
 
 
-def _meant(match: re.Match[str] | None, meant: Mapping[str, tuple[str, ...]]) -> str:
-    near = () if match is None else meant.get(match[2].upper(), ())
-    if match is None or not near or len(match[1]) > 20:
-        return ""
-    return f": did you mean {' or '.join(f'{match[1]}{unit}' for unit in near)}?"
+def _parts(text: str) -> tuple[str, str]:
+    """Return the number and the unit in capitals, either empty where there is none."""
+    match = _QUANTITY.fullmatch(text.strip())
+    return (match[1], (match[2] or "").upper()) if match else ("", "")
 
 
 def format_bytes(count: int) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.command import ENVIRONMENT, command
@@ -14,6 +17,9 @@ def offered(*words: str, shell: str = "bash") -> list[str]:
     place = words[-1] if shell == "fish" else str(len(words))
     asked = {"COMP_WORDS": " ".join(("tputfind", *words)), "COMP_CWORD": place}
     return answer({"_TPUTFIND_COMPLETE": f"{shell}_complete", **asked}).split()
+
+
+pytestmark = pytest.mark.skipif(len(command()) > 1, reason="a shell completes the installed command")
 
 
 def answer(variables: dict[str, str]) -> str:
@@ -42,6 +48,7 @@ def answer(variables: dict[str, str]) -> str:
         (("run", "--output", "re"), ["dir,re"]),
         (("run", "--resume", "re"), ["file,re"]),
         (("run", "--weights", "D"), ["file,D", "plain,DEFAULT"]),
+        (("run", "--weights", ""), ["plain,DEFAULT"]),
         (("run", "--device", "c"), ["plain,cpu", "plain,cuda"]),
         (("models", "vit_h"), ["plain,vit_h_14"]),
         (("timm", ":", "vit_b"), []),
@@ -78,6 +85,18 @@ def test_bash_itself_completes_a_model_by_that_script():
     )
 
     assert done.stdout == "resnet101 resnet152 resnet18\n"
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="takes the shell fish")
+def test_fish_itself_completes_a_list_by_that_script():
+    script = answer({"_TPUTFIND_COMPLETE": "fish_source"})
+    asked = "complete -C 'tputfind resnet18 --dtype fp16,b'"
+    searched = ENVIRONMENT | {"PATH": f"{Path(command()[0]).parent}{os.pathsep}{ENVIRONMENT['PATH']}"}
+    done = subprocess.run(
+        ["fish", "-c", f"{script}\n{asked}"], env=searched, capture_output=True, text=True, check=False
+    )
+
+    assert done.stdout == "fp16,bf16\n"
 
 
 def test_completion_imports_nothing_that_takes_time():

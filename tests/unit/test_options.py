@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tputfind.errors import BadRequest
 from tputfind.options import did_you_mean, nearest, one_of, percentile, rate, share, whole, wholes
 from tputfind.record.choices import DTYPES
 from tputfind.record.spec import read_spec
@@ -83,3 +84,16 @@ def test_seconds_may_have_a_unit():
     read = [read_spec("m", {"max_seconds": text}).max_seconds for text in ("6", "6s", "0.1min", "6 s", "6000ms")]
 
     assert read == [6.0] * 5
+
+
+@pytest.mark.parametrize("name", ["slo", "memory_limit", "percentile", "max_batch", "max_seconds", "dtype", "device"])
+def test_a_wrong_value_with_very_many_blanks_is_refused_at_once(name):
+    with pytest.raises(BadRequest) as refused:
+        read_spec("m", {name: f"1{' ' * 100_000}!"})
+
+    assert len(refused.value.message) < 300
+
+
+def test_a_rate_with_very_many_blanks_is_refused_at_once():
+    with pytest.raises(ValueError, match="such as 5000"):
+        rate(f"1{' ' * 100_000}!/{' ' * 100_000}s")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from inspect import cleandoc
 from typing import Any, Final, NamedTuple
 
 import click
@@ -49,7 +48,8 @@ _RECORDS: Final = Argument("records", "RECORD", "RECORD [RECORD ...]", several=T
 COMMANDS: Final = {
     "run": Command(
         "Find the largest batch and measure every batch size.",
-        """`tputfind MODEL` is short for it. MODEL is a torchvision name (resnet50), timm:NAME, hf:NAME, a saved model
+        """
+        `tputfind MODEL` is short for it. MODEL is a torchvision name (resnet50), timm:NAME, hf:NAME, a saved model
         (model.pt2, model.pt), file.py:FACTORY or package.module:FACTORY. A factory returns a module, or a module and a
         callable that makes the inputs of a batch size.
 
@@ -208,7 +208,7 @@ def _click_command(name: str, command: Command) -> click.Command:
 
     listed = (*command.options, TRACEBACK)
     params = [*map(_click_argument, command.arguments), *map(_click_option, listed)]
-    text = f"{command.help}\n\n{cleandoc(command.more)}"
+    text = f"{command.help}\n\n{command.more}"
     return Sectioned(name, listed=listed, examples=command.examples, params=params, callback=call, help=text)
 
 

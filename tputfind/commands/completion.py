@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from importlib import resources
 from typing import Final
 
 import click
-from click.shell_completion import BashComplete, CompletionItem, add_completion_class
+from click.shell_completion import BashComplete, CompletionItem, FishComplete, add_completion_class
 
 from tputfind.record.sources import SOURCES
 
@@ -26,10 +24,11 @@ def offered(takes: str | tuple[str, ...] | None, incomplete: str, *, lists: bool
     """
     if isinstance(takes, tuple):
         return [CompletionItem(choice) for choice in _choices(takes, incomplete, lists)]
-    items = [CompletionItem(incomplete, type="file")] if takes in _FILES else []
-    items += [CompletionItem(incomplete, type="dir")] if takes in _FOLDERS else []
     words = models() if takes in _MODELS else ["DEFAULT"] if takes == "NAME|FILE" else []
-    return items + [CompletionItem(word) for word in words if word.startswith(incomplete)]
+    kind = "file" if takes in _FILES else "dir" if takes in _FOLDERS else None
+    # An empty file beside words is lost in zsh's script, and the words with it.
+    paths = [CompletionItem(incomplete, type=kind)] if kind and (incomplete or not words) else []
+    return paths + [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
 def _choices(choices: tuple[str, ...], incomplete: str, lists: bool) -> list[str]:
@@ -44,6 +43,9 @@ def _choices(choices: tuple[str, ...], incomplete: str, lists: bool) -> list[str
 
 def models() -> list[str]:
     """Return the names of torchvision's models, and the prefixes of other sources."""
+    import json
+    from importlib import resources
+
     kept = json.loads(resources.files("tputfind.session").joinpath("torchvision.json").read_bytes())
     return [*(model["name"] for model in kept["models"]), *(f"{name}:" for name, one in SOURCES.items() if one.prefix)]
 
@@ -66,4 +68,11 @@ class _Bash(BashComplete):
         return args[:-1] if args[-1:] == ["="] else args, incomplete
 
 
+class _Fish(FishComplete):
+    """Choices with commas between them are one word."""
+
+    source_template = FishComplete.source_template.replace('string split ","', 'string split -m 1 ","')
+
+
 add_completion_class(_Bash)
+add_completion_class(_Fish)
