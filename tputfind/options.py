@@ -82,14 +82,18 @@ def text(value: object) -> str:
 
 def nearest(word: str, choices: Iterable[str]) -> list[str]:
     """Return the choices that a word may stand for: those that begin with it or hold it, else the most alike."""
-    plain, choices = word[:_SHOWN].strip().lower().replace("_", "-"), list(choices)
-    if _MEANT.get(plain) in choices:
-        return [_MEANT[plain]]
-    longer = [choice for choice in choices if plain in choice] if len(plain) > 2 else []
-    begun = [choice for choice in longer if choice.startswith(plain)]
     from difflib import get_close_matches
 
-    return (begun or longer)[:3] or get_close_matches(plain, choices, n=1)
+    word, spelled = _plain(word[:_SHOWN]), {_plain(choice): choice for choice in choices}
+    if _MEANT.get(word) in spelled:
+        return [_MEANT[word]]
+    longer = [plain for plain in spelled if word in plain] if len(word) > 2 else []
+    begun = [plain for plain in longer if plain.startswith(word)]
+    return [spelled[plain] for plain in (begun or longer)[:3] or get_close_matches(word, spelled, n=1)]
+
+
+def _plain(word: str) -> str:
+    return word.strip().lower().replace("_", "-")
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

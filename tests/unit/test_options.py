@@ -80,6 +80,11 @@ def test_what_others_call_a_dtype_leads_to_it(word, near):
     assert did_you_mean(word, DTYPES) == (f": did you mean {' or '.join(near)}?" if near else "")
 
 
+def test_underscores_and_hyphens_are_the_same_in_a_name_that_is_looked_for():
+    assert nearest("mobilenet-v3", ("mobilenet_v2", "mobilenet_v3_large")) == ["mobilenet_v3_large"]
+    assert nearest("--Batch_Size", ("--batch-sizes", "--batches")) == ["--batch-sizes"]
+
+
 def test_seconds_may_have_a_unit():
     read = [read_spec("m", {"max_seconds": text}).max_seconds for text in ("6", "6s", "0.1min", "6 s", "6000ms")]
 
