@@ -31,7 +31,7 @@ def to_markdown(records: Sequence[Record]) -> bytes:
         lines += [f"**{text.title(record)}**", "", *rows, "", text.legend(record), ""]
         lines += [*(f"- {label}: {answer}" for label, answer in text.summary(record)), *notices_of(notices), ""]
     for of_model in text.models_in_recipes(records):
-        in_recipes = markdown_of(tables.side_by_side(of_model, text.recipe_names(of_model)))
+        in_recipes = markdown_of(tables.side_by_side(of_model, recipes.names_of(of_model)))
         lines += [f"**{text.recipes_title(of_model)}**", "", *in_recipes, "", text.recipes_legend(of_model), ""]
         lines += [f"- {label}: {answer}" for label, answer in recipes.answers(of_model)]
         lines += ["", "```python", *text.code(of_model), "```", ""]

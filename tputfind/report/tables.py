@@ -12,7 +12,6 @@ from rich.text import Text
 
 from tputfind.analysis import recipes
 from tputfind.analysis.answers import answers, fastest
-from tputfind.record import identity
 from tputfind.record.record import Notice, Record, Row
 from tputfind.report import columns, text
 from tputfind.units import format_sizes, shortened
@@ -23,6 +22,7 @@ _GAPS: Final = (3, 2, 1)
 _UNBOUNDED: Final = 10_000
 _SHORTEST_NAME: Final = 8
 _RATE: Final = "samples/s"
+_OF_WORDS: Final = ("", "notices", "recipe", "record")
 _BAR_AFTER: Final = "± %"
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
@@ -74,9 +74,7 @@ def has_blocks(console: Console) -> bool:
     return console.encoding.startswith("utf")
 
 
-def rows_fitted(
-    record: Record, notices: Sequence[Notice], console: Console, most_rows: int | None = None
-) -> Table:
+def rows_fitted(record: Record, notices: Sequence[Notice], console: Console, most_rows: int | None = None) -> Table:
     """Return the table of a record's rows, or of the last of them, with the columns that a console has room for."""
     for look in _LOOKS:
         table = rows_table(record, notices, look, blocks=has_blocks(console), most_rows=most_rows)
@@ -100,19 +98,21 @@ def rows_table(
             named[shown.heading] = [column.cell(record, row)[0] for row in record.rows]
         if look.bar and shown.heading == _BAR_AFTER:
             named[" "] = [_bar((row.samples_per_s or 0.0) / (most or 1.0), look.bar, blocks) for row in record.rows]
-    named[_RATE] = [
-        text.failure_of(row) or cell for row, cell in zip(record.rows, named[_RATE], strict=True)
-    ]
+    named[_RATE] = [text.failure_of(row) or cell for row, cell in zip(record.rows, named[_RATE], strict=True)]
     named[""] = [text.marks(record, row) for row in record.rows]
     named["notices"] = [_numbers(notices, row) for row in record.rows]
-    kept = {heading: cells for heading, cells in named.items() if heading in ("batch", _RATE) or any(cells)}
+    return _table_of(named, [id(row) in best for row in record.rows], most_rows)
+
+
+def _table_of(named: dict[str, list[str]], bold: Sequence[bool], most_rows: int | None = None) -> Table:
+    """Return a table of columns by their headings, those of words to the left; a column of blanks is left out."""
+    kept = {heading: cells for heading, cells in named.items() if heading == _RATE or any(cells)}
     table = new_table()
     for heading in kept:
-        right = heading.strip() not in ("", "notices")
-        table.add_column(heading.strip(), justify="right" if right else "left", no_wrap=True)
-    lines = list(zip(record.rows, *kept.values(), strict=True))
-    for row, *cells in lines[-(most_rows or len(lines)) :]:
-        table.add_row(*map(Text, cells), style="bold" if id(row) in best else None)
+        table.add_column(heading.strip(), justify="left" if heading.strip() in _OF_WORDS else "right", no_wrap=True)
+    lines = list(zip(bold, *kept.values(), strict=True))
+    for is_bold, *cells in lines[-(most_rows or len(lines)) :]:
+        table.add_row(*map(Text, cells), style="bold" if is_bold else None)
     return table
 
 
@@ -122,7 +122,7 @@ def _numbers(notices: Sequence[Notice], row: Row) -> str:
     return format_sizes(about).replace(" ", "")
 
 
-def _bar(share: float, signs: int, blocks: bool) -> str:  # noqa: FBT001
+def _bar(share: float, signs: int, blocks: bool) -> str:
     """Draw a share of the highest throughput, in eighths of a character where they can be shown."""
     if not blocks:
         return "#" * round(share * signs)
@@ -143,21 +143,24 @@ def side_by_side_fitted(records: Sequence[Record], names: Sequence[str], console
 def side_by_side(records: Sequence[Record], names: Sequence[str]) -> Table:
     """Return a line for each record: its largest batch, and its fastest with its figures; the best recipe is marked."""
     best = recipes.best_of(records) if text.are_recipes(records) else None
-    table = new_table()
-    table.add_column("recipe" if text.are_recipes(records) else "record", no_wrap=True)
-    for name in ("largest", "fastest", *_BESIDE):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    figures = [column for shown, column in columns.shown_in("any") if shown.heading in _BESIDE]
-    for record, name in zip(records, names, strict=True):
-        row, edge = fastest(record.rows), record.edge
-        failed = next(filter(None, map(text.failure_of, record.rows)), "") if row is None else ""
-        cells = [column.cell(record, row)[0] for column in figures] if row else [failed, *[""] * (len(figures) - 1)]
-        is_best = best is not None and record is best[0]
-        batches = (str(edge.largest_batch) if edge else "", str(row.batch_size) if row else "")
-        mark = text.BEST_RECIPE[0] if is_best else ""
-        table.add_row(*map(Text, (name, *batches, *cells, mark)), style="bold" if is_best else None)
-    return table
+    rows = [fastest(record.rows) for record in records]
+    known = list(zip(records, rows, strict=True))
+    named = {
+        "recipe" if text.are_recipes(records) else "record": list(names),
+        "largest": [str(record.edge.largest_batch) if record.edge else "" for record in records],
+        "fastest": [str(row.batch_size) if row else "" for row in rows],
+        _RATE: [next(filter(None, map(text.failure_of, record.rows)), "") for record in records],
+    }
+    for shown, column in columns.shown_in("any"):
+        if shown.heading in _BESIDE:
+            cells = [column.cell(record, row)[0] if row else "" for record, row in known]
+            failed = named.get(shown.heading, cells)
+            named[shown.heading] = [
+                cell if row else other for (_, row), cell, other in zip(known, cells, failed, strict=True)
+            ]
+    is_best = [best is not None and record is best[0] for record in records]
+    named[""] = [text.BEST_RECIPE[0] if one else "" for one in is_best]
+    return _table_of(named, is_best)
 
 
 _BESIDE: Final = (_RATE, _BAR_AFTER, "p50 ms")

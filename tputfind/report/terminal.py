@@ -31,7 +31,7 @@ def print_report(records: Sequence[Record], console: Console) -> None:
         print_notices(notices, console)
         console.print()
     for of_model in text.models_in_recipes(records):
-        table = tables.side_by_side_fitted(of_model, text.recipe_names(of_model), console)
+        table = tables.side_by_side_fitted(of_model, recipes.names_of(of_model), console)
         print_table(table, console, text.recipes_title(of_model))
         print_line(text.recipes_legend(of_model), console)
         console.print()

@@ -107,24 +107,16 @@ def stand_alone(records: Sequence[Record]) -> bool:
 
 def recipes_title(records: Sequence[Record]) -> str:
     """Name the records of one model in several recipes, and what these have in common."""
-    common = " ".join(parts[0] for parts in _parts(records) if len(set(parts)) == 1)
+    common = recipes.common_of(records)
     return f"{records[0].spec.model} in {len(records)} recipes{f', all {common}' if common else ''}"
-
-
-def recipe_names(records: Sequence[Record]) -> list[str]:
-    """Name each record of one model in several recipes by what is not the same in all."""
-    differing = [parts for parts in _parts(records) if len(set(parts)) > 1]
-    return [" ".join(parts) for parts in zip(*differing, strict=True)]
-
-
-def _parts(records: Sequence[Record]) -> list[tuple[str, ...]]:
-    return list(zip(*(identity.name_of(record.spec).split() for record in records), strict=True))
 
 
 def record_names(records: Sequence[Record]) -> list[str]:
     """Name each of several records by what tells it from the others."""
-    names = identity.distinguishing_fields(records)
-    return [", ".join(identity.NAMES[name](record) for name in names) for record in records]
+    fields = identity.distinguishing_fields(records)
+    named = {field: [identity.NAMES[field](record) for record in records] for field in fields}
+    named |= {"recipe": recipes.names_of(records)} if "recipe" in named else {}
+    return [", ".join(filter(None, parts)) for parts in zip(*named.values(), strict=True)]
 
 
 def recipes_legend(records: Sequence[Record]) -> str:
@@ -169,7 +161,9 @@ def _deploy(record: Record, best: Row) -> str:
     if row is best:
         return ", ".join(figures)
     saved = f" at {latency_ms / slowest_ms:.0%} of its latency" if latency_ms and slowest_ms else ""
-    return f"{', '.join(figures)}; {rate / (best.samples_per_s or 1.0):.0%} of the rate of batch {best.batch_size}{saved}"
+    return (
+        f"{', '.join(figures)}; {rate / (best.samples_per_s or 1.0):.0%} of the rate of batch {best.batch_size}{saved}"
+    )
 
 
 def _took(record: Record) -> str:

@@ -10,12 +10,12 @@ from tputfind.analysis.notices.words import batches, sizes
 from tputfind.record.record import Notice, Record, Row
 
 _REASONS: Final = {
-    "power_cap": "the power limit",
-    "hardware_slowdown": "a hardware slowdown",
-    "sync_boost": "its sync boost group",
-    "software_thermal": "the temperature limit",
-    "hardware_thermal": "a thermal slowdown",
-    "power_brake": "the power brake",
+    "power_cap": "power limit",
+    "hardware_slowdown": "hardware slowdown",
+    "sync_boost": "sync boost group",
+    "software_thermal": "temperature limit",
+    "hardware_thermal": "thermal slowdown",
+    "power_brake": "power brake",
 }
 _HEALTH_SINCE: Final = 3
 """The first schema that holds anything of health."""
@@ -43,7 +43,7 @@ def of_health(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             kind="throttled",
             seen=f"clocks were held down for {_clocks(batches(rows), [found for _, found in slowed])}",
             cause=" and ".join(_REASONS.get(name, name) for name in reasons),
-            advice="cool it better" if hot else "another limit gives other figures",
+            advice="cool it better" if hot else "another limit changes them",
             batch_sizes=sizes(rows),
         )
 

@@ -56,7 +56,7 @@ class Finding(NamedTuple):
 
 
 def findings(row: Row, ordinary_noise: float = 1.0) -> list[Finding]:
-    """Return what a reader must know of a row's samples; shares below a limit, times ``ordinary_noise``, are no finding.
+    """Return what a reader must know of a row's samples: what reaches its limit times ``ordinary_noise``.
 
     One cause often looks like others too, so that of outliers, a trend and scatter only the first is told. That
     processes differ is told beside it where outliers do not explain it, and beside a trend or scatter where it is

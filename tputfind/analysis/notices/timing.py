@@ -22,11 +22,11 @@ def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     short = [row for row in whole if min(len(row.device_ms), len(row.latency_ms)) < wanted]
     if short:
         least, least_latency = (min(map(len, column)) for column in zip(*map(_windows, short), strict=True))
-        windows = ((least, ""), (least_latency, " of latency"))
-        lacking = [f"{fewest} of {wanted} batches{what}" for fewest, what in windows if fewest < wanted]
+        windows = ((least, "batches"), (least_latency, "latency batches"))
+        lacking = [f"{fewest} of {wanted} {what}" for fewest, what in windows if fewest < wanted]
         yield Notice(
             kind="cut_short",
-            seen=f"{batches(short)} timed for only {', '.join(lacking)}",
+            seen=f"only {' and '.join(lacking)} were timed at {batches(short)}",
             cause="--max-seconds was over",
             advice="raise --max-seconds",
             batch_sizes=sizes(short),

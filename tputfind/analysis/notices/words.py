@@ -10,6 +10,8 @@ from tputfind.units import format_sizes
 
 MOST_SIGNS: Final = 150
 """Of a notice that is printed: two lines of a terminal of 80 columns."""
+_MOST_WITH_BRIEF: Final = 140
+"""What somebody else wrote has long words, between which lines are broken early."""
 _LISTED: Final = 3
 _LEAST_SIGNS: Final = 20
 
@@ -42,7 +44,6 @@ def brief(text: str, *beside: str) -> str:
 
     The whole is in the record.
     """
-    sentence, stop, rest = text.partition(". ")
-    sentence += "." if stop and rest else ""
-    room = max(_LEAST_SIGNS, MOST_SIGNS - sum(map(len, beside)) - len(": ; "))
+    sentence = text.partition(". ")[0].rstrip(".")
+    room = max(_LEAST_SIGNS, _MOST_WITH_BRIEF - sum(map(len, beside)) - len(": ; "))
     return sentence if len(sentence) <= room else f"{sentence[: room - 3].rstrip()}..."
