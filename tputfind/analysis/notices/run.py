@@ -109,7 +109,7 @@ def of_budget(record: Record) -> Iterator[Notice]:
     left_out = [
         *([] if searched else [f"the search stopped at batch {passed}"]),
         *([f"{few(lacking)} not timed"] if lacking else []),
-        *([f"{few(early)} cut short"] if early else []),
+        *([f"{few(early)} timed briefly"] if early else []),
     ]
     if left_out:
         yield Notice(
