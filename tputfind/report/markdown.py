@@ -42,6 +42,8 @@ def to_markdown(records: Sequence[Record]) -> bytes:
 
 def notices_of(notices: Sequence[Notice]) -> list[str]:
     """Return notices by the numbers that rows carry."""
+    if not notices:
+        return []
     return ["", "Notices:", "", *(f"{number}. {text.notice_line(one)}" for number, one in enumerate(notices, 1))]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from rich import box
@@ -17,9 +18,9 @@ from tputfind.report import columns, text
 from tputfind.units import format_sizes, shortened
 
 _PLAIN: Final = box.Box(str(box.SIMPLE_HEAD).replace("─", "-"), ascii=True)
-_GAPS: Final = (3, 2, 1)
-"""Blanks between columns, from a wide terminal to a narrow one."""
 _UNBOUNDED: Final = 10_000
+_STYLES: Final = ((3, _UNBOUNDED), (2, _UNBOUNDED), (3, 12), (2, 12), (1, 12), (2, 8), (1, 8))
+"""Blanks between columns and characters to a line of a heading, from a wide terminal to a narrow one."""
 _SHORTEST_NAME: Final = 8
 _RATE: Final = "samples/s"
 _OF_WORDS: Final = ("", "notices", "recipe", "record")
@@ -48,7 +49,7 @@ _LOOKS: Final = (
 
 def new_table() -> Table:
     """Return an empty table, which ``fit`` and ``markdown.markdown_of`` give its style."""
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAPS[0] - 1, 0, 0))
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
 
 
 def fit(table: Table, console: Console) -> bool:
@@ -57,8 +58,10 @@ def fit(table: Table, console: Console) -> bool:
         table.box = _PLAIN
         for column in table.columns:
             column.header = str(column.header).replace("±", "+-")
-    for gap in _GAPS:
+    for gap, heading in _STYLES:
         table.padding = (0, gap - 1, 0, 0)
+        for column in table.columns:
+            column.header = textwrap.fill(str(column.header), heading)
         if width_of(table, console) <= console.width:
             return True
     return False
@@ -130,12 +133,12 @@ def _bar(share: float, signs: int, blocks: bool) -> str:
     return ("█" * whole + _EIGHTHS[rest]).rstrip()
 
 
-def side_by_side_fitted(records: Sequence[Record], names: Sequence[str], console: Console) -> Table:
-    """Return the table of records side by side, its names cut where a console has no room for them."""
-    table = side_by_side(records, names)
+def named_fitted(of_names: Callable[[Sequence[str]], Table], names: Sequence[str], console: Console) -> Table:
+    """Return a table whose rows have names, these cut where a console has no room for them."""
+    table = of_names(names)
     if not fit(table, console):
         room = max(map(len, names)) - (width_of(table, console) - console.width)
-        table = side_by_side(records, [shortened(name, max(_SHORTEST_NAME, room) - len("...")) for name in names])
+        table = of_names([shortened(name, max(_SHORTEST_NAME, room) - len("...")) for name in names])
         fit(table, console)
     return table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from rich.console import Console
@@ -31,7 +32,7 @@ def print_report(records: Sequence[Record], console: Console) -> None:
         print_notices(notices, console)
         console.print()
     for of_model in text.models_in_recipes(records):
-        table = tables.side_by_side_fitted(of_model, recipes.names_of(of_model), console)
+        table = tables.named_fitted(partial(tables.side_by_side, of_model), recipes.names_of(of_model), console)
         print_table(table, console, text.recipes_title(of_model))
         print_line(text.recipes_legend(of_model), console)
         console.print()
@@ -40,7 +41,7 @@ def print_report(records: Sequence[Record], console: Console) -> None:
             console.print(Text(f"  {line}"), soft_wrap=True)
         console.print()
     if text.stand_alone(records):
-        table = tables.side_by_side_fitted(records, text.record_names(records), console)
+        table = tables.named_fitted(partial(tables.side_by_side, records), text.record_names(records), console)
         print_table(table, console, f"{len(records)} records, each at its fastest batch")
         console.print()
 
@@ -57,10 +58,10 @@ def print_table(table: Table, console: Console, title: str = "") -> None:
     console.width = width
 
 
-def print_line(line: str, console: Console, style: str = "") -> None:
-    """Print a line of words, broken between them where a console is narrower."""
-    for part in text.broken(line, console.width):
-        console.print(Text(part, style=style), soft_wrap=True)
+def print_line(line: str, console: Console, style: str = "", mark: str = "") -> None:
+    """Print a line of words after a mark, broken between words where a console is narrower."""
+    for place, part in enumerate(text.broken(line, console.width - len(mark))):
+        console.print(Text.assemble((" " * len(mark) if place else mark, "yellow"), (part, style)), soft_wrap=True)
 
 
 def print_answers(answers: Iterable[tuple[str, str]], console: Console) -> None:
@@ -85,5 +86,4 @@ def print_notices(notices: Sequence[Notice], console: Console) -> None:
     console.print()
     console.print(Text("Notices", style="bold"))
     for number, notice in enumerate(notices, 1):
-        for place, part in enumerate(text.broken(text.notice_line(notice), console.width - 3)):
-            console.print(Text.assemble((f"{'' if place else number:>2} ", "yellow"), part), soft_wrap=True)
+        print_line(text.notice_line(notice), console, mark=f"{number:>2} ")

@@ -447,7 +447,7 @@ def test_rows_that_were_cut_short_are_told_with_the_fewest_of_their_batches():
     assert record.spec.batches == 100
     assert notice.batch_sizes == (2, 4, 8)
     assert notice.seen == "only 30 of 100 batches and 20 of 100 latency batches were timed at batch 2, 4, 8"
-    assert notice.advice == "raise --max-seconds"
+    assert notice.advice == "raise --max-seconds for more"
 
 
 def test_of_the_two_windows_only_the_one_that_was_cut_short_is_told():

@@ -28,7 +28,7 @@ def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             kind="cut_short",
             seen=f"only {' and '.join(lacking)} were timed at {batches(short)}",
             cause="--max-seconds was over",
-            advice="raise --max-seconds",
+            advice="raise --max-seconds for more",
             batch_sizes=sizes(short),
         )
     few = [row for row in whole if percentile(row.latency_ms, spec.percentile) is None]
