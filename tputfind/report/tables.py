@@ -81,8 +81,10 @@ def rows_fitted(record: Record, notices: Sequence[Notice], console: Console, mos
     """Return the table of a record's rows, or of the last of them, with the columns that a console has room for."""
     for look in _LOOKS:
         table = rows_table(record, notices, look, blocks=has_blocks(console), most_rows=most_rows)
-        if fit(table, console) and (look is _LOOKS[-1] or table.padding[1] > 0):
+        table.padding = (0, 1, 0, 0)
+        if width_of(table, console) <= console.width:
             break
+    fit(table, console)
     return table
 
 

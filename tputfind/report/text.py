@@ -42,7 +42,7 @@ _STOPPED_BY: Final = {
 _MARKS: Final[dict[Answer, str]] = {"fastest": "F", "knee": "K", "largest": "L", "safe": "S"}
 BEST_RECIPE: Final = "B", "the best recipe"
 _LEAST_WIDTH: Final = 20
-_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|MiB|GiB|MHz|samples/s)\b|(?<=\d) (?=%)")
+_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|MiB|GiB|MHz|samples/s)\b|%)")
 
 
 def title(record: Record) -> str:

@@ -11,9 +11,11 @@ from tputfind.record.record import Notice, Record
 from tputfind.sizing.demand import GETTING, Demand
 from tputfind.sizing.simulate import Outcome
 from tputfind.stats import samples_for_percentile
+from tputfind.units import format_sizes
 
 _TOLD: Final = "cut_short", "throttled", "wide_interval", "not_settled", "unfinished", "host_bound", "spread"
 """Kinds of notices of rows that bear on how long a batch takes."""
+_LISTED: Final = 3
 
 
 def _one_by_one(demand: Demand) -> Iterator[tuple[str, float]]:
@@ -30,9 +32,10 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
     few = [row.batch_size for row in record.rows if row.failure is None and len(row.latency_ms) < needed]
     few = [size for size in few if size <= outcome.batch_cap]
     if few:
+        sizes = format_sizes(few) if len(few) <= _LISTED else f"{min(few)} to {max(few)}"
         yield Notice(
             kind="few_latency_samples",
-            seen=f"p{demand.percentile:g} takes {needed} latencies; batches of {min(few)} to {max(few)} have fewer",
+            seen=f"p{demand.percentile:g} takes {needed} latencies; batches of {sizes} have fewer",
             cause="their slowest are not known",
             advice="measure with --thorough or more --batches",
         )

@@ -173,7 +173,9 @@ def test_a_smaller_row_that_ran_out_of_memory_is_told():
     assert notice.seen == "batch 3 ran out of memory, though 5 fits"
 
 
-@pytest.mark.parametrize(("slowest_ms", "cause"), [(5.0, "the device waits for Python"), (50.0, "the model's own code")])
+@pytest.mark.parametrize(
+    ("slowest_ms", "cause"), [(5.0, "the device waits for Python"), (50.0, "the model's own code")]
+)
 def test_a_step_whose_submission_takes_longer_with_the_batch_is_told_to_wait_by_itself(slowest_ms, cause):
     rows = (row(1, 4.0, enqueue_ms=3.9), row(64, slowest_ms, enqueue_ms=slowest_ms))
     record = msgspec.structs.replace(example(), rows=rows)
@@ -215,7 +217,9 @@ def test_a_row_is_bound_by_its_copies_where_the_longer_way_takes_80_percent(into
     rows = (row(1, 4.0), changed(row(8, 5.0), copy_in_ms=into_ms, copy_out_ms=out_ms))
     notice = told(msgspec.structs.replace(example(), rows=rows), "copy_bound")
 
-    assert (notice and (notice.batch_sizes, f"takes {expected} of the time" in notice.seen)) == (expected and ((8,), True))
+    assert (notice and (notice.batch_sizes, f"takes {expected} of the time" in notice.seen)) == (
+        expected and ((8,), True)
+    )
 
 
 @pytest.mark.parametrize(("graphs", "breaks", "expected"), [(1, 0, False), (2, 0, True), (1, 3, True), (3, 2, True)])
