@@ -41,14 +41,16 @@ def of_two_modes(rng):
     return [sample * rng.choice((1, 1.2)) for sample in quiet(rng)]
 
 
-def kinds(*windows, steady=True, missing=0, finished="2026-11-20T12:01:00+00:00", **changes):
+def kinds(*windows, steady=True, missing=0, finished="2026-11-20T12:01:00+00:00", device="cuda:0", **changes):
     """The kinds of notices about noise that a record with a row of these windows has, one process each."""
     timings = tuple(
         Timing(device_ms=tuple(window), latency_ms=(1.0,) * 100, health=HEALTH, steady=steady) for window in windows
     )
     spec = msgspec.structs.replace(example().spec, processes=len(windows) + missing, **changes)
     only = msgspec.structs.replace(row(4, 5.0), timings=timings)
-    found = whole(notices.of(msgspec.structs.replace(example(), spec=spec, rows=(only,), finished=finished)))
+    on = msgspec.structs.replace(example().environment, device=device)
+    record = msgspec.structs.replace(example(), spec=spec, environment=on, rows=(only,), finished=finished)
+    found = whole(notices.of(record))
     return [notice.kind for notice in found if notice.kind in OF_NOISE]
 
 
@@ -150,6 +152,52 @@ def test_processes_that_disagree_are_told_from_3_percent_on_and_from_10_beside_a
     drift = [1 + (0.03 * (number // 10) if trending else 0) for number in range(100)]
 
     assert kinds(*([10 * (1 + each) * pace for pace in drift] for each in (-off, 0, off))) == expected
+
+
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [
+        ([[*flat(count=99), 10 * (1 + 100 * 0.039)]], []),
+        ([[*flat(count=99), 10 * (1 + 100 * 0.041)]], ["outliers"]),
+        ([[10 * (1 + 0.05 * (number // 10) / 8.5) for number in range(100)]], []),
+        ([[10 * (1 + 0.1 * (number // 10) / 8.0) for number in range(100)]], ["trend"]),
+        ([scattered(0.12)] * 3, []),
+        ([scattered(0.21)] * 3, ["spread"]),
+        ([flat(), flat(10.4), flat()], []),
+        ([flat(), flat(12), flat()], ["wide_interval"]),
+    ],
+)
+def test_a_cpu_scatters_more_before_it_is_told(windows, expected):
+    assert kinds(*windows, device="cpu") == expected
+
+
+def test_on_a_cpu_times_that_did_not_settle_are_told_only_beside_noise_that_shows():
+    rng = random.Random(1)
+
+    assert kinds(quiet(rng), steady=False, device="cpu") == []
+    assert kinds(scattered(0.21), steady=False, device="cpu") == ["spread", "not_settled"]
+
+
+def test_notices_of_noise_are_read_as_one_that_names_every_sign():
+    rng = random.Random(1)
+    rows = [
+        msgspec.structs.replace(row(size, 5.0), timings=(Timing(device_ms=tuple(samples), steady=steady),))
+        for size, samples, steady in ((1, one_batch_ten_times_slower(rng), True), (2, of_two_modes(rng), False))
+    ]
+    record = msgspec.structs.replace(example(), rows=tuple(rows))
+    signs = {"noise", "outliers", "trend", "spread", "wide_interval", "not_settled"}
+    (noise,) = [notice for notice in whole(notices.to_read(record)) if notice.kind in signs]
+
+    assert noise.seen == "batch times jump, scatter and do not settle at batch 1, 2"
+    assert noise.batch_sizes == (1, 2)
+    assert not [notice for notice in notices.of(record) if notice.kind == "noise"]  # the kinds in the CSV are its parts
+
+
+def test_one_notice_of_noise_is_read_as_it_is():
+    rows = (msgspec.structs.replace(row(1, 5.0), timings=(Timing(device_ms=tuple(of_two_modes(random.Random(1)))),)),)
+    record = msgspec.structs.replace(example(), rows=rows)
+
+    assert [notice.kind for notice in notices.to_read(record)] == [notice.kind for notice in notices.of(record)]
 
 
 def test_a_run_that_goes_on_may_still_reach_its_noise():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from support.records import example, row, whole
+from support.records import HEALTH, example, row, whole
 
 from tputfind.analysis import notices
 from tputfind.record.record import Compiled, Failure, OutputCheck, Row, Trial
@@ -550,3 +550,54 @@ def test_of_processes_that_compiled_a_step_the_one_with_the_most_graphs_is_told(
     record = msgspec.structs.replace(example(), rows=(msgspec.structs.replace(one, timings=timings),))
 
     assert told(record, "graph_breaks").seen.endswith("graphs made: 5")
+
+
+def test_what_changes_a_decision_stands_before_what_does_not():
+    failing = (
+        Trial(batch_size=7, failure=failed("wrong_output")),
+        Trial(batch_size=3, failure=failed("out_of_memory"), memory_of_others_bytes=0),
+        Trial(batch_size=9, failure=failed("died")),
+    )
+    record = with_environment(
+        msgspec.structs.replace(example(), trials=(*example().trials, *failing)), memory_of_others_bytes=GIB
+    )
+
+    assert list(kinds(record)) == [
+        "trial_wrong_output",
+        "smaller_batches_fail",
+        "failed_when_timed",
+        "trial_died",
+        "memory_of_others_changed",
+        "host_bound",
+        "few_latency_samples",
+        "cut_short",
+    ]
+
+
+@pytest.mark.parametrize("kind", list(notices.ADVICE))
+@pytest.mark.parametrize("message", ["RuntimeError: " + "word " * 100, "x" * 300, "One. Two.", "CUDA_" * 50])
+def test_a_long_message_of_a_failure_is_cut_to_what_a_notice_has_room_for(kind, message):
+    trials = tuple(Trial(batch_size=size, failure=failed(kind, message)) for size in (128, 20480, 4096, 1048576))
+    record = msgspec.structs.replace(example(), trials=trials, rows=())
+    soaked = msgspec.structs.replace(
+        record, trials=tuple(msgspec.structs.replace(trial, steps=1000) for trial in trials)
+    )
+
+    assert kinds(soaked)["failed_when_soaked"] == (128, 4096, 20480, 1048576)
+    assert kind == "out_of_memory" or kinds(record)[f"trial_{kind}"] == (128, 4096, 20480, 1048576)
+
+
+@pytest.mark.parametrize("reasons", [("power_cap", "software_thermal"), ("hardware_slowdown", "sync_boost")])
+def test_two_reasons_why_clocks_were_held_down_fit_on_two_lines(reasons):
+    slowed = msgspec.structs.replace(HEALTH, slowed=dict.fromkeys(reasons, 1.0))
+    rows = tuple(changed(row(size, 5.0), health=slowed) for size in (16, 256, 4096, 16384, 22208))
+
+    assert kinds(msgspec.structs.replace(example(), rows=rows))["throttled"] == (16, 256, 4096, 16384, 22208)
+
+
+def test_many_rows_are_named_by_their_number_and_their_ends():
+    rows = tuple(row(2**power, 4.0, enqueue_ms=3.9) for power in range(21))
+
+    notice = told(msgspec.structs.replace(example(), rows=rows), "host_bound")
+
+    assert "at 21 batch sizes (1 to 1048576)" in notice.seen

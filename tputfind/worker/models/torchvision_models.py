@@ -211,7 +211,7 @@ def _of_detector(spec: Spec, own: tuple[int, ...], asked: tuple[int, ...]) -> It
     if spec.weights is None:
         yield Notice(
             kind="random_weights",
-            seen="the weights are random, so what the detector finds is chance",
+            seen="the model has random weights, so what it detects is chance",
             cause="sorting out boxes and masks takes time by how many there are",
             advice="use --weights DEFAULT",
         )
