@@ -41,7 +41,7 @@ def of_health(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         hot = any(name in _HEAT for name in reasons)
         yield Notice(
             kind="throttled",
-            seen=f"clocks were held down for {_clocks(batches(rows), [found for _, found in slowed])}",
+            seen=f"clocks were held down {_clocks(batches(rows), [found for _, found in slowed])}",
             cause=" and ".join(_REASONS.get(name, name) for name in reasons),
             advice="cool it better" if hot else "another limit changes them",
             batch_sizes=sizes(rows),

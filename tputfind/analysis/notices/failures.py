@@ -12,11 +12,11 @@ from tputfind.record.spec import Mode
 ADVICE: Final[dict[FailureKind, str]] = {
     "out_of_memory": "take a smaller batch, dtype or input, or more memory",
     "index_limit": "more memory will not help: split the batch",
-    "unsupported": "try another --dtype (amp-fp16, amp-bf16) or --layout nchw",
+    "unsupported": "try --dtype amp-fp16 or --layout nchw",
     "died": "run the model by itself at that batch to see why",
     "timeout": "raise --trial-timeout if the model is only slow",
-    "wrong_output": "do not deploy this batch; smaller ones are right",
-    "error": "read its traceback: does the model take this batch?",
+    "wrong_output": "do not deploy this batch",
+    "error": "does the model take this batch and input?",
 }
 """What to do about each kind of failure, in one line."""
 
@@ -74,7 +74,7 @@ def _failures(record: Record) -> Iterator[tuple[str, str, int, Failure]]:
                 how = f"failed after its trial, within {trial.steps} steps"
                 yield "failed_when_soaked", how, trial.batch_size, trial.failure
         elif trial.failure.kind != "out_of_memory":
-            yield f"trial_{trial.failure.kind}", "failed its trial", trial.batch_size, trial.failure
+            yield f"trial_{trial.failure.kind}", "failed in a trial", trial.batch_size, trial.failure
     tried = {trial.batch_size for trial in record.trials}
     passed = {trial.batch_size for trial in record.trials if trial.failure is None}
     for row in record.rows:
