@@ -164,7 +164,7 @@ def test_several_records_are_one_tidy_table_that_pandas_reads_with_its_types(tmp
     assert (kinds["batch_size"], kinds["samples_per_s"], kinds["throttled"]) == ("Int64", "Float64", "boolean")
     assert table.pivot_table(index="batch_size", columns=["layout", "mode"], values="samples_per_s").shape == (1, 6)
     assert set(table["started"]) == {tputfind.load_record(tmp_path / name).started for name in names}
-    assert "**resnet50 in 6 recipes**" in (tmp_path / "all.md").read_text()
+    assert "**resnet50 in 6 recipes, all fp16**" in (tmp_path / "all.md").read_text()
 
 
 @pytest.mark.parametrize(
