@@ -268,7 +268,7 @@ def test_a_reason_that_only_a_later_version_has_words_for_is_told_by_its_name():
 @pytest.mark.parametrize(
     ("reason", "advice"),
     [
-        ("power_cap", "another limit changes them"),
+        ("power_cap", "another limit gives other rates"),
         ("software_thermal", "cool it better"),
         ("hardware_slowdown", "cool it better"),
     ],

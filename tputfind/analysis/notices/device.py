@@ -39,11 +39,12 @@ def of_health(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         rows = [row for row, _ in slowed]
         reasons = sorted({name for _, found in slowed for name, share in found.slowed.items() if _counts(share)})
         hot = any(name in _HEAT for name in reasons)
+        held = _held(batches(rows), [found for _, found in slowed], brief=len(reasons) > 1)
         yield Notice(
             kind="throttled",
-            seen=f"clocks were held down {_clocks(batches(rows), [found for _, found in slowed])}",
+            seen=f"clocks were held down {held}",
             cause=" and ".join(_REASONS.get(name, name) for name in reasons),
-            advice="cool it better" if hot else "another limit changes them",
+            advice="cool it better" if hot else "another limit gives other rates",
             batch_sizes=sizes(rows),
         )
 
@@ -52,10 +53,11 @@ def _counts(share: float) -> bool:
     return share >= THROTTLED_SHARE
 
 
-def _clocks(rows: str, found: Sequence[RowHealth]) -> str:
+def _held(rows: str, found: Sequence[RowHealth], *, brief: bool) -> str:
+    """Say for how long clocks were held down, and how low; ``brief`` where several reasons need the room."""
     held = f"up to {max(max(each.slowed.values()) for each in found):.0%} of the time at {rows}"
     clocks = [each.sm_clock_mhz for each in found if each.sm_clock_mhz is not None]
     most = max((each.sm_clock_max_mhz for each in found if each.sm_clock_max_mhz is not None), default=None)
-    if not clocks or most is None:
+    if brief or not clocks or most is None:
         return held
     return f"{held}, {min(clocks):.0f} of {most:.0f} MHz"
