@@ -5,17 +5,17 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import msgspec
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tputfind.report.escaping import markdown_bytes, spreadsheet_text
-from tputfind.report.markdown import markdown_of
+from tputfind.report.markdown import markdown_of, notices_of
+from tputfind.report.tables import named_fitted, new_table
 from tputfind.report.terminal import print_answers, print_notices, print_table
-from tputfind.report.text import notice_line
 from tputfind.sizing.plan import MORE_TRAFFIC, Plan
 from tputfind.sizing.simulate import Outcome, cell_of
 from tputfind.sizing.size import Answers
@@ -71,13 +71,12 @@ _COLUMNS = [
 def print_plans(found: Answers, console: Console) -> None:
     """Print the plans side by side if there are several, and each with what stands beside it."""
     if len(found.plans) > 1:
-        table = _ranking(found.plans, box.SIMPLE_HEAD)
-        table.title = f"by {found.ranked_by}, the best first"
-        print_table(table, console)
+        table = named_fitted(partial(_ranking, found.plans), _names(found.plans), console)
+        print_table(table, console, f"by {found.ranked_by}, the best first")
+        console.print()
     for plan in found.plans:
-        table = _table(plan, box.SIMPLE_HEAD)
-        table.title = Text(_title(plan))
-        print_table(table, console)
+        print_table(_table(plan), console, _title(plan))
+        console.print()
         print_answers(told(plan), console)
         print_notices(plan.notices, console)
         console.print()
@@ -85,11 +84,11 @@ def print_plans(found: Answers, console: Console) -> None:
 
 def to_markdown(found: Answers) -> bytes:
     """Return the same as Markdown."""
-    lines = markdown_of(_ranking(found.plans, box.MARKDOWN)) if len(found.plans) > 1 else []
+    lines = markdown_of(_ranking(found.plans, _names(found.plans))) if len(found.plans) > 1 else []
     for plan in found.plans:
-        lines += ["", f"**{_title(plan)}**", "", *markdown_of(_table(plan, box.MARKDOWN)), ""]
+        lines += ["", f"**{_title(plan)}**", "", *markdown_of(_table(plan)), ""]
         lines += [f"- {label}: {text}" for label, text in told(plan)]
-        lines += [f"- notice: {notice_line(notice)}" for notice in plan.notices]
+        lines += notices_of(plan.notices)
     return markdown_bytes(lines)
 
 
@@ -147,17 +146,20 @@ def _title(plan: Plan) -> str:
     return f"{plan.model} {plan.recipe} on {plan.device_name}: {stream}{network}"
 
 
-def _ranking(plans: Sequence[Plan], style: box.Box) -> Table:
-    table = Table(box=style)
-    table.add_column("", overflow="fold")
+def _names(plans: Sequence[Plan]) -> list[str]:
+    return [f"{plan.model} {plan.recipe}, {plan.device_name}" for plan in plans]
+
+
+def _ranking(plans: Sequence[Plan], names: Sequence[str]) -> Table:
+    table = new_table()
+    table.add_column("", no_wrap=True)
     for name in ("devices", "cap", "each/s", "cost/h"):
         table.add_column(name, justify="right", no_wrap=True)
-    for plan in plans:
+    for plan, name in zip(plans, names, strict=True):
         cost = (
             "" if plan.cost_per_hour is None or plan.price is None else _cost(plan.cost_per_hour, plan.price.currency)
         )
         each = format_figure(plan.demand.rate_per_s / plan.outcome.devices)
-        name = f"{plan.model} {plan.recipe}, {plan.device_name}"
         table.add_row(Text(name), str(plan.outcome.devices), str(plan.outcome.batch_cap), Text(each), Text(cost))
     return table
 
@@ -166,10 +168,10 @@ def _cost(amount: float, currency: str) -> str:
     return f"{format_figure(amount)} {currency}"
 
 
-def _table(plan: Plan, style: box.Box) -> Table:
-    table = Table(box=style, collapse_padding=True)
+def _table(plan: Plan) -> Table:
+    table = new_table()
     table.add_column("", no_wrap=True)
-    for name in ("devices", "cap", "p50 ms", "p95 ms", "p99 ms", "in time %", "load %", "batch"):
+    for name in ("devices", "cap", "p50 ms", "p95 ms", "p99 ms", "in time %", "load %", "mean batch"):
         table.add_column(name, justify="right", no_wrap=True)
     cases = [("plan", plan.outcome), ("one fewer", plan.fewer), (f"{MORE_TRAFFIC - 1:.0%} more", plan.more_traffic)]
     for name, outcome in cases:
