@@ -60,12 +60,6 @@ def failure_of(row: Row) -> str:
     return "" if row.failure is None else row.failure.kind.replace("_", " ")
 
 
-def remark(record: Record, row: Row) -> str:
-    """Return what a row is called: its failure, or what it is the best of and the notices about it."""
-    kinds = [notice.kind.replace("_", " ") for notice in record.notices if row.batch_size in notice.batch_sizes]
-    return failure_of(row) or ", ".join([*(name for name, answer in answers(record) if answer is row), *kinds])
-
-
 def marks(record: Record, row: Row) -> str:
     """Return the marks of what a row is the answer to; ``legend`` explains them."""
     return "".join(_MARKS[name] for name, answer in answers(record) if answer is row)
