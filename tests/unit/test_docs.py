@@ -1,33 +1,203 @@
+"""README and docs are true: their commands run, their outputs and links are right, their figures name their file."""
+
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
+from pathlib import Path
+from xml.etree import ElementTree
 
+import click
 import pytest
-from click.testing import CliRunner
+import yaml
+from support import docs
 from support.folders import BENCHMARKS, RESULTS, ROOT
 
 import tputfind
 from tputfind.commands import main
+from tputfind.report.columns import COLUMNS
+from tputfind.session.catalogue import at_hand
+
+README = ROOT / "README.md"
+PICTURE = ROOT / "docs" / "images" / "throughput.svg"
+EXAMPLE = "results/nvidia-h200/models/resnet50-fp16-default.json"
 
 
-@pytest.mark.parametrize("command", [[], ["size"], ["compare"], ["report"]])
-def test_every_option_of_the_command_is_in_the_readme(command):
-    shown = CliRunner().invoke(main, [*command, "--help"]).output
-    options = set(re.findall(r"--[a-z][a-z-]+", shown)) - {"--help"}
-
-    missing = [option for option in options if f"`{option}" not in (ROOT / "README.md").read_text()]
-
-    assert len(options) >= 5
-    assert not missing
+@pytest.fixture
+def update(request):
+    return request.config.getoption("--update-golden")
 
 
-def test_every_option_of_the_readme_is_one_of_the_command():
-    shown = "".join(CliRunner().invoke(main, [*command, "--help"]).output for command in ([], ["size"]))
-    rows = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| `--")]
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
-    assert all(option in shown for row in rows for option in re.findall(r"`(--[a-z-]+)`", row.split("|")[1]))
+
+by_page = pytest.mark.parametrize("page", docs.PAGES, ids=relative)
+
+
+def run_blocks(page: Path, needs: str, folder: Path, update: bool) -> None:
+    docs.furnish(folder, page)
+    for block in docs.blocks(page):
+        if block.needs != needs:
+            continue
+        if block.language == "python" and not block.file:
+            docs.run([sys.executable, "-c", block.body], folder)
+        printed = [docs.run(["bash", "-c", command], folder) for command, _ in block.steps]
+        if block.language != "console":
+            continue
+        if update:
+            body = "".join(f"$ {command}\n{output}" for (command, _), output in zip(block.steps, printed, strict=True))
+            page.write_text(page.read_text().replace(f"```console\n{block.body}```", f"```console\n{body}```"))
+            continue
+        for (command, shown), output in zip(block.steps, printed, strict=True):
+            alike = docs.without_figures if needs else str
+            assert alike(output) == alike(shown), f"{command}: pytest --update-golden writes it anew"
+
+
+@by_page
+def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path, update):
+    run_blocks(page, "", tmp_path, update)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "page", [page for page in docs.PAGES if any(block.needs == "seconds" for block in docs.blocks(page))], ids=relative
+)
+def test_the_measurements_of_a_page_run_and_print_what_it_shows_up_to_figures(page, tmp_path, update):
+    run_blocks(page, "seconds", tmp_path, update)
+
+
+NAMES = {model.name for model in at_hand() or []}
+
+
+def known_model(name: str) -> bool:
+    return name in NAMES or name.isupper() or ":" in name or name.endswith((".pt", ".pt2"))
+
+
+@by_page
+def test_every_command_of_a_page_is_one_that_the_tool_takes(page):
+    for shown in docs.commands_shown(page):
+        for arguments in docs.calls(shown):
+            name = arguments[0] if arguments[0] in main.commands else "run"
+            given = arguments[1:] if name == arguments[0] else arguments
+            if {"--help", "--version"} & set(given):
+                continue
+            command = main.commands[name]
+            try:
+                context = command.make_context(name, list(given))
+            except click.ClickException as problem:
+                raise AssertionError(f"{shown}: {problem.message}") from problem
+            models = context.params.get("models") or [context.params["model"]] if "model" in str(command.params) else []
+            assert [model for model in models if not known_model(model)] == [], shown
+
+
+@by_page
+def test_every_script_that_a_page_names_is_there(page):
+    named = re.findall(r"(?:python|pytest(?: -[ms] \S+)*) ((?:benchmarks|docs|tests)/[\w/.]+)", page.read_text())
+
+    assert [script for script in named if not (ROOT / script).exists()] == []
+
+
+@pytest.mark.parametrize("page", [*docs.PAGES, RESULTS / "README.md"], ids=relative)
+def test_every_link_of_a_page_leads_somewhere(page):
+    for link in docs.links(page.read_text()):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in docs.anchors(target), link
+
+
+def test_every_page_of_docs_is_in_its_index():
+    listed = docs.links((ROOT / "docs" / "README.md").read_text())
+    pages = [page.name for page in docs.PAGES if page.parent.name == "docs" and page.name != "README.md"]
+
+    assert [name for name in pages if name not in listed] == []
+
+
+MEASURED = re.compile(
+    r"\d(?:[\d.,]*\d)? ?(?:%|(?:samples/s|requests/s|times|s|ms|µs|min|hours?|[kMG]B|[MG]iB|MHz|W)\b)"
+)
+DEFINED = (
+    "95 % confidence interval",
+    "95 % interval",
+    "95 % of the best",
+)
+"""Phrases with a figure that was not measured: a rule of the tool, or a word's definition."""
+
+
+@by_page
+def test_every_measured_figure_of_a_page_names_its_file(page):
+    for passage in docs.passages(page.read_text()):
+        said = re.sub(r"`[^`]*`|\]\([^)]*\)", "", " ".join(passage.split()))
+        for phrase in DEFINED:
+            said = said.replace(phrase, "")
+        figures = MEASURED.findall(said)
+        assert not figures or "results/" in passage, f"{figures}: {passage}"
+
+
+def test_every_phrase_with_a_defined_figure_is_in_use():
+    said = " ".join(" ".join(page.read_text().split()) for page in docs.PAGES)
+
+    assert [phrase for phrase in DEFINED if phrase not in said] == []
+
+
+@by_page
+def test_no_sentence_of_a_page_has_more_than_25_words(page):
+    for passage in docs.passages(page.read_text()):
+        for line in passage.splitlines() if passage.lstrip().startswith("|") else [" ".join(passage.split())]:
+            for sentence in re.split(r"(?<=[.!?:;])\s|\|", re.sub(r"`[^`]*`", "code", line)):
+                assert len(sentence.split()) <= 25, sentence
+
+
+def test_the_readme_is_read_in_three_minutes():
+    assert len(README.read_text().splitlines()) <= 200
+
+
+def test_the_readme_shows_the_picture_of_its_example(tmp_path, update):
+    path = PICTURE if update else tmp_path / "throughput.svg"
+    docs.run(["tputfind", "report", EXAMPLE, "--plot", str(path), "--overwrite"], ROOT)
+
+    def words(drawn: Path) -> list[str]:
+        return [text for text in ElementTree.parse(drawn).getroot().itertext() if text.strip()]
+
+    assert "docs/images/throughput.svg" in docs.links(README.read_text())
+    assert words(PICTURE) == words(path)
+
+
+def generate():
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_generated_pages_are_what_their_script_writes(update):
+    for name, text in generate().PAGES.items():
+        path = ROOT / "docs" / name
+        if update:
+            path.write_text(text())
+        assert path.read_text() == text(), f"run docs/generate.py for {name}"
+
+
+def test_every_column_of_the_csv_has_a_meaning():
+    assert list(generate().MEANINGS) == [column.name for column in COLUMNS if column.in_csv]
+
+
+def test_the_workflow_of_the_docs_is_one_that_github_takes():
+    (text,) = [block.body for block in docs.blocks(ROOT / "docs" / "comparing.md") if block.language == "yaml"]
+    workflow = yaml.safe_load(text)
+
+    assert set(workflow) == {"name", True, "jobs"}  # YAML reads the key "on" as true
+    for job in workflow["jobs"].values():
+        assert job["runs-on"]
+        assert all(("uses" in step) != ("run" in step) for step in job["steps"])
+        for step in job["steps"]:
+            for arguments in docs.calls(step.get("run", "").replace("\n", " ; ")):
+                assert main.commands.get(arguments[0], main.commands["run"])
 
 
 # Those in results/ itself are not kept: a run in this folder saves there.
