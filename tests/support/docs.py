@@ -88,7 +88,7 @@ def anchors(page: Path) -> set[str]:
 
 def calls(text: str) -> list[list[str]]:
     """Return the arguments of each call of ``tputfind`` in a line of shell."""
-    split = shlex.shlex(text, posix=True, punctuation_chars=True)
+    split = shlex.shlex(re.sub(r"\b\d>", ">", text), posix=True, punctuation_chars=True)
     split.whitespace_split = True
     found: list[list[str]] = [[]]
     for word in split:
