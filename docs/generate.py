@@ -1,37 +1,30 @@
-"""Write the pages of docs/ that say what a table of the code says.
+"""Writes the pages of this folder that follow from tables of the program: ``python docs/generate.py``.
 
-    python docs/generate.py
+A page stands in ``PAGES``. A test says when a page is not what this writes.
 """
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from tputfind.commands import COMMANDS
 from tputfind.report.columns import COLUMNS
 
-UNITS = {
-    "_per_s": "1/s",
+UNITS: Final = {
+    "_mj_per_sample": "mJ",
+    "samples_per_s": "1/s",
     "_ms": "ms",
     "_mib": "MiB",
     "_mhz": "MHz",
-    "_w": "W",
     "_s": "s",
-    "_mj_per_sample": "mJ",
+    "_w": "W",
     "_c": "°C",
-    "samples_per_s_ci_low": "1/s",
-    "samples_per_s_ci_high": "1/s",
-    "ms_mean": "ms",
-    "ms_std": "ms",
-    "ms_p50": "ms",
-    "ms_p90": "ms",
-    "ms_p95": "ms",
-    "ms_p99": "ms",
-    "p50_ci_low": "ms",
-    "p50_ci_high": "ms",
 }
-"""The unit of a column whose name ends so."""
-MEANINGS = {
+"""The unit of a column, by what its name holds; the first that is found counts."""
+MEANINGS: Final = {
     "model": "the model as it was named",
     "phase": "`infer` or `train`",
     "device": "the device as PyTorch names it",
@@ -79,49 +72,52 @@ MEANINGS = {
     "started": "when the run began",
     "torch": "version of PyTorch",
 }
-TYPES = {"string": "text", "Int64": "whole number", "Float64": "number", "boolean": "`True` or `False`"}
+TYPES: Final = {"string": "text", "Int64": "whole number", "Float64": "number", "boolean": "`True` or `False`"}
 
 
-def csv() -> str:
-    """Return the page on the columns of the CSV."""
+def csv_page() -> str:
+    """Return the page of the columns of the CSV."""
+    columns = [column for column in COLUMNS if column.in_csv]
     lines = [
         "# Columns of the CSV",
         "",
         "One row a model, recipe and batch size. An unknown figure is an empty cell, never 0.",
         "A failed row has its kind of failure in `status` and no figures. New columns come at the end.",
-        "`docs/generate.py` writes this page.",
+        "`python docs/generate.py` writes this page.",
         "",
         "| column | unit | type | meaning |",
         "|---|---|---|---|",
+        *(f"| `{one.name}` | {_unit(one.name)} | {TYPES[one.kind]} | {MEANINGS[one.name]} |" for one in columns),
     ]
-    for column in COLUMNS:
-        if column.in_csv:
-            lines.append(f"| `{column.name}` | {unit(column.name)} | {TYPES[column.kind]} | {MEANINGS[column.name]} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
-def unit(name: str) -> str:
-    """Return the unit that a name ends in, '' where it has none."""
-    return next((UNITS[end] for end in sorted(UNITS, key=len, reverse=True) if name.endswith(end)), "")
+def _unit(name: str) -> str:
+    """Return the unit that a column's name holds, '' where it holds none."""
+    return next((unit for part, unit in UNITS.items() if f"{part}_" in f"{name}_"), "")
 
 
-def options() -> str:
-    """Return the page on the options of all commands."""
-    lines = ["# Options", "", "A default stands in brackets. `docs/generate.py` writes this page."]
+def options_page() -> str:
+    """Return the page of all options: a section for each command."""
+    lines = ["# Options", "", "A default stands in brackets. `python docs/generate.py` writes this page."]
     for name, command in COMMANDS.items():
         if command.options:
             lines += ["", f"## tputfind {name}", "", "| option | meaning |", "|---|---|"]
             lines += [f"| `{option.flag}` {option.metavar or ''} | {option.help} |" for option in command.options]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
-PAGES = {"csv.md": csv, "options.md": options}
+PAGES: Final[dict[str, Callable[[], str]]] = {"csv.md": csv_page, "options.md": options_page}
+"""What makes each page, by the name of its file."""
 
 
 def main() -> None:
-    """Write the pages."""
-    for name, page in PAGES.items():
-        (Path(__file__).parent / name).write_text(page())
+    """Write every page into the folder of this file, or another."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--to", type=Path, default=Path(__file__).parent, metavar="FOLDER")
+    folder = parser.parse_args().to
+    for name, make in PAGES.items():
+        (folder / name).write_text(f"{make().rstrip()}\n")
 
 
 if __name__ == "__main__":

@@ -21,11 +21,13 @@ from typing import NamedTuple
 from support.folders import RESULTS, ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCED = re.compile(r"(?:^<!-- needs: (?P<needs>\w+) -->\n+)?^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.M | re.S)
+FENCED = re.compile(
+    r"(?:^<!-- needs: (?P<needs>\w+) -->\n+)?^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
+)
 ENVIRONMENT = os.environ | {
     "COLUMNS": "80",
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path),
+    "PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in sys.path if path),
 }
 
 
@@ -46,7 +48,7 @@ class Block(NamedTuple):
     def steps(self) -> list[tuple[str, str]]:
         """Each command, and what the page says that it prints."""
         if self.language == "console":
-            parts = re.split(r"^\$ ", self.body, flags=re.M)[1:]
+            parts = re.split(r"^\$ ", self.body, flags=re.MULTILINE)[1:]
             return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
         if self.language == "sh":
             joined = self.body.replace("\\\n", " ").splitlines()
@@ -61,7 +63,7 @@ def blocks(page: Path) -> list[Block]:
 
 def prose(text: str) -> str:
     """Return a page without its fenced blocks and comments."""
-    return re.sub(r"<!--.*?-->", "", FENCED.sub("", text), flags=re.S)
+    return re.sub(r"<!--.*?-->", "", FENCED.sub("", text), flags=re.DOTALL)
 
 
 def passages(text: str) -> Iterator[str]:
@@ -82,7 +84,7 @@ def links(text: str) -> list[str]:
 
 def anchors(page: Path) -> set[str]:
     """Return the anchors of the headings of a page, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.+)$", prose(page.read_text()), re.M)
+    headings = re.findall(r"^#+ (.+)$", prose(page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 

@@ -316,7 +316,9 @@ def latest_of_budgets() -> tuple[str, ...]:
 
 
 def recipes_at_batch_1(name: str) -> tuple[str, ...]:
-    return tuple(rate(record(f"nvidia-h200/recipes/{name}-fp16{mode}").rows[0]) for mode in ("", "-compile", "-cudagraph"))
+    return tuple(
+        rate(record(f"nvidia-h200/recipes/{name}-fp16{mode}").rows[0]) for mode in ("", "-compile", "-cudagraph")
+    )
 
 
 CLAIMS = [
@@ -418,7 +420,9 @@ CLAIMS = [
         "cpu/plan/pairs.txt",
         lambda: numbers_in("cpu/plan/pairs.txt", r"told apart (\d+); fastest within 1 % (\d+)"),
     ),
-    Claim("Of {} runs on a CPU all kept to that, and the latest was {} s late", "cpu/plan/budget.txt", latest_of_budgets),
+    Claim(
+        "Of {} runs on a CPU all kept to that, and the latest was {} s late", "cpu/plan/budget.txt", latest_of_budgets
+    ),
     Claim("{} of the {} run in pure fp16", "nvidia-h200/zoo.csv", lambda: zoo_runs()[:2]),
     Claim("and the {} quantized ones on the CPU only", "nvidia-h200/zoo.csv", lambda: zoo_runs()[2:]),
     Claim(
@@ -495,7 +499,8 @@ CLAIMS = [
         slower_verdicts,
     ),
     Claim(
-        "| `mobilenet_v3_large` | 256 | {} | {} | | `mobilenet_v3_large` | 1 | {} | {} | | `vit_b_16` | 256 | {} | {} |",
+        "| `mobilenet_v3_large` | 256 | {} | {} | | `mobilenet_v3_large` | 1 | {} | {} | "
+        "| `vit_b_16` | 256 | {} | {} |",
         "nvidia-h200/timing/sampling.txt",
         sampling,
     ),
@@ -515,8 +520,8 @@ CLAIMS = [
         printed_on_a_gpu(*(rf"\.{ms} ms: \[([0-9]+\.[0-9]{{3}})" for ms in (1, 5, 20))),
     ),
     Claim(
-        "windows and plain loops in turn in one process, {} of each: MobileNetV3 at batch 1, on a busy host | {} at the "
-        "median, {} to {} |",
+        "windows and plain loops in turn in one process, {} of each: MobileNetV3 at batch 1, on a busy host | "
+        "{} at the median, {} to {} |",
         "nvidia-h200/gpu-tests.txt",
         marks_against_loops,
     ),
