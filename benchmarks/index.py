@@ -25,7 +25,7 @@ SUBJECTS = {
     "agreement": "The same rows by plain loops: `benchmarks/agreement.py`",
     "clocks": "Ways of timing side by side: `tputfind clocks`",
     "kinds": "Segmentation, detection, video, language and training",
-    "models": "Default runs of single models",
+    "models": "Whole runs of single models",
     "plan": "When a row is known well enough: `benchmarks/plan.py`, `benchmarks/time_spent.py`",
     "recipes": "Eager, `torch.compile` and CUDA graphs at one batch size",
     "search": "Trials of the search against bisection: `benchmarks/search.py`",
@@ -48,6 +48,7 @@ def index(results: Path) -> str:
         "# Results",
         "",
         "What the tool and its benchmarks wrote, untouched. `tputfind report FILE.json` shows a record.",
+        "[Evidence](../docs/evidence.md) says which claim rests on which file.",
         "This page is written by `python benchmarks/index.py`.",
     ]
     for hardware in sorted(path for path in results.iterdir() if path.is_dir()):

@@ -76,7 +76,7 @@ def prepare(copy: Path, group: Group) -> None:
     settings = {
         "source_paths": ["tputfind"],
         "only_mutate": [f"tputfind/{module}.py" for module in group.modules],
-        "also_copy": ["tests", "results", "README.md", "pyproject.toml", "setup.cfg"],
+        "also_copy": ["tests", "results", "docs", "README.md", "CONTRIBUTING.md", "pyproject.toml", "setup.cfg"],
         "pytest_add_cli_args": ["-p", "no:cacheprovider"],
         "timeout_multiplier": ["1"],  # ends what never does after twice the time that its tests take
         "pytest_add_cli_args_test_selection": [f"tests/unit/{test}" for test in group.tests],

@@ -12,6 +12,7 @@ from typing import Final
 
 from tputfind.commands import COMMANDS, Command
 from tputfind.commands.options import TRACEBACK, Option, in_sections
+from tputfind.report.columns import COLUMNS
 
 _OPTIONS: Final = """\
 # Options
@@ -44,6 +45,67 @@ One of these lines makes Tab complete commands, models, options and choices:
 | fish | `_TPUTFIND_COMPLETE=fish_source tputfind \\| source` | `~/.config/fish/config.fish` |
 """
 
+UNITS: Final = {
+    "_mj_per_sample": "mJ",
+    "samples_per_s": "1/s",
+    "_ms": "ms",
+    "_mib": "MiB",
+    "_mhz": "MHz",
+    "_s": "s",
+    "_w": "W",
+    "_c": "°C",
+}
+"""The unit of a column, by what its name holds; the first that is found counts."""
+MEANINGS: Final = {
+    "model": "the model as it was named",
+    "phase": "`infer` or `train`",
+    "device": "the device as PyTorch names it",
+    "device_name": "the product's name",
+    "dtype": "the dtype that was asked for",
+    "layout": "`nchw` or `nhwc`",
+    "mode": "`eager`, `compile` or `cudagraph`",
+    "input_shape": "the shape of one sample",
+    "batch_size": "samples in a batch",
+    "status": "`ok`, or the kind of failure",
+    "batches": "batches timed for throughput, in all processes",
+    "samples_per_s": "throughput",
+    "samples_per_s_ci_low": "lower end of the throughput's 95 % confidence interval",
+    "samples_per_s_ci_high": "upper end of that interval",
+    "latency_batches": "single batches timed for latency",
+    "latency_ms_mean": "mean latency",
+    "latency_ms_std": "standard deviation of the latency",
+    "latency_ms_p50": "median latency",
+    "latency_ms_p90": "90th percentile of the latency",
+    "latency_ms_p95": "95th percentile of the latency",
+    "latency_ms_p99": "99th percentile of the latency",
+    "device_ms_mean": "mean device time of a batch",
+    "enqueue_ms_mean": "mean time in which the host submits a batch",
+    "host_bound": "whether the host sets the pace",
+    "peak_allocated_mib": "most memory in tensors",
+    "peak_reserved_mib": "most memory that the allocator took from the device",
+    "sm_clock_mhz": "mean SM clock while the row was timed",
+    "power_w": "mean power of the device",
+    "energy_mj_per_sample": "energy of the device for a sample",
+    "throttled": "whether something held the clocks down",
+    "notices": "kinds of notices that name the row, joined by `;`",
+    "processes": "processes in which the row was timed",
+    "latency_ms_p50_ci_low": "lower end of the median latency's 95 % confidence interval",
+    "latency_ms_p50_ci_high": "upper end of that interval",
+    "warmup_steps": "untimed steps before the windows",
+    "warmup_s": "time of these steps",
+    "first_step_ms": "first step of a process, median of the processes",
+    "temperature_c": "temperature of the device",
+    "throttle_reasons": "what held the clocks down, joined by `;`",
+    "transfer": "the copies that the row counts",
+    "copy_in_ms": "time to copy a batch's inputs by themselves",
+    "copy_out_ms": "time to copy its outputs by themselves",
+    "compile_s": "time of compiling, from the first call on",
+    "graphs": "graphs that the compiled model has",
+    "started": "when the run began",
+    "torch": "version of PyTorch",
+}
+TYPES: Final = {"string": "text", "Int64": "whole number", "Float64": "number", "boolean": "`True` or `False`"}
+
 
 def options_page() -> str:
     """Return the page of all options: a section for each command, and in it a table for each section of its help."""
@@ -73,7 +135,30 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [list(header), ["---"] * len(header), *lines])
 
 
-PAGES: Final[dict[str, Callable[[], str]]] = {"options.md": options_page}
+def csv_page() -> str:
+    """Return the page of the columns of the CSV."""
+    columns = [column for column in COLUMNS if column.in_csv]
+    lines = [
+        "# Columns of the CSV",
+        "",
+        "One row a model, recipe and batch size. An unknown figure is an empty cell, never 0.",
+        "A failed row has its kind of failure in `status` and no figures. New columns come at the end.",
+        "`python docs/generate.py` writes this page.",
+        "",
+        _table(
+            ("column", "unit", "type", "meaning"),
+            ((f"`{one.name}`", _unit(one.name), TYPES[one.kind], MEANINGS[one.name]) for one in columns),
+        ),
+    ]
+    return "\n".join(lines)
+
+
+def _unit(name: str) -> str:
+    """Return the unit that a column's name holds, '' where it holds none."""
+    return next((unit for part, unit in UNITS.items() if f"{part}_" in f"{name}_"), "")
+
+
+PAGES: Final[dict[str, Callable[[], str]]] = {"csv.md": csv_page, "options.md": options_page}
 """What makes each page, by the name of its file."""
 
 

@@ -1,39 +1,264 @@
+"""README and docs are true: their commands run, their outputs and links are right, their figures name their file."""
+
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
+from pathlib import Path
+from xml.etree import ElementTree
 
+import click
 import pytest
-from click.testing import CliRunner
+import yaml
+from support import docs
 from support.folders import BENCHMARKS, RESULTS, ROOT
 
 import tputfind
-from tputfind.commands import COMMANDS, main
+from tputfind.commands import main
+from tputfind.report.columns import COLUMNS
+from tputfind.session.catalogue import at_hand
+
+README = ROOT / "README.md"
+PICTURE = ROOT / "docs" / "images" / "throughput.svg"
+INSTALLED = Path(tputfind.__file__).parent
+EXAMPLE = "results/nvidia-h200/models/resnet50-fp16-default.json"
+
+
+@pytest.fixture
+def update(request):
+    return request.config.getoption("--update-golden")
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def generate():
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATED = generate().PAGES
+by_page = pytest.mark.parametrize("page", docs.PAGES, ids=relative)
+
+
+def run_blocks(page: Path, needs: str, folder: Path, update: bool) -> None:
+    """Run the blocks of a page that need just that; of a generated page they are command lines to learn from."""
+    if page.name in GENERATED:
+        return
+    docs.furnish(folder, page)
+    for block in docs.blocks(page):
+        if block.needs != needs:
+            continue
+        if block.language == "python" and not block.file:
+            docs.run([sys.executable, "-c", block.body], folder)
+        printed = [docs.run(["bash", "-c", command], folder) for command, _ in block.steps]
+        if block.language != "console":
+            continue
+        if update:
+            body = "".join(f"$ {command}\n{output}" for (command, _), output in zip(block.steps, printed, strict=True))
+            page.write_text(page.read_text().replace(f"```console\n{block.body}```", f"```console\n{body}```"))
+            continue
+        for (command, shown), output in zip(block.steps, printed, strict=True):
+            alike = docs.without_figures if needs else str
+            assert alike(output) == alike(shown), f"{command}: pytest --update-golden writes it anew"
+
+
+@by_page
+def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path, update):
+    run_blocks(page, "", tmp_path, update)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "page", [page for page in docs.PAGES if any(block.needs == "seconds" for block in docs.blocks(page))], ids=relative
+)
+def test_the_measurements_of_a_page_run_and_print_what_it_shows_up_to_figures(page, tmp_path, update):
+    run_blocks(page, "seconds", tmp_path, update)
+
+
+PLACEHOLDERS = {"..."}
+NAMES = {model.name for model in at_hand() or []}
+
+
+def known_model(name: str) -> bool:
+    return name in NAMES or name.isupper() or name in PLACEHOLDERS or ":" in name or name.endswith((".pt", ".pt2"))
+
+
+@by_page
+def test_every_command_of_a_page_is_one_that_the_tool_takes(page):
+    for shown in docs.commands_shown(page):
+        for arguments in docs.calls(shown):
+            name = arguments[0] if arguments[0] in main.commands else "run"
+            given = arguments[1:] if name == arguments[0] else arguments
+            if not given or {"--help", "--version"} & set(given):
+                continue
+            command = main.commands[name]
+            try:
+                context = command.make_context(name, list(given))
+            except click.ClickException as problem:
+                raise AssertionError(f"{shown}: {problem.message}") from problem
+            models = [*(context.params.get("models") or ()), *filter(None, [context.params.get("model")])]
+            assert [model for model in models if not known_model(model)] == [], shown
+
+
+@by_page
+def test_every_script_that_a_page_names_is_there(page):
+    named = re.findall(r"(?:python|pytest(?: -[ms] \S+)*) ((?:benchmarks|docs|tests)/[\w/.]+)", page.read_text())
+
+    assert [script for script in named if not (ROOT / script).exists()] == []
+
+
+@pytest.mark.parametrize("page", [*docs.PAGES, RESULTS / "README.md"], ids=relative)
+def test_every_link_of_a_page_leads_somewhere(page):
+    for link in docs.links(page.read_text()):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if target.is_relative_to(ROOT / "tputfind"):
+            target = INSTALLED / target.relative_to(ROOT / "tputfind")
+        assert target.exists(), link
+        assert not anchor or anchor in docs.anchors(target), link
+
+
+def test_every_page_of_docs_is_in_its_index():
+    listed = docs.links((ROOT / "docs" / "README.md").read_text())
+    pages = [page.name for page in docs.PAGES if page.parent == ROOT / "docs" and page.name != "README.md"]
+
+    assert [name for name in pages if name not in listed] == []
+
+
+MEASURED = re.compile(
+    r"\d(?:[\d.,]*\d)? ?(?:%|(?:samples/s|requests/s|times|s|ms|µs|min|hours?|[kMG]B|[MG]iB|MHz|W)\b)"
+)
+DEFINED = (
+    "95 % confidence interval",
+    "at least 95 % of the best",
+    "holds with 95 %",
+    "hold together with 95 %",
+    "with 99 % confidence",
+    "20% more",
+    "80 % of its time or more",
+    "80 % of a batch's time or more",
+    "no better than 3 %",
+    "1 % of the time or more",
+    "move the mean by 1 % or more",
+    "by 2 % or more",
+    "by more than 5 %",
+    "0.5 % where the device sets the pace, 3 % elsewhere",
+    "It took 6 seconds",
+    "up to 60 seconds",
+    "up to four times as long",
+    "with 0.2 % added",
+    "Batches of 100 ms or more",
+    "agrees with the device time within 5 %",
+    "five times a second",
+    "300 times as long",
+)
+"""Phrases with a figure that was not measured: a rule of the tool, or the definition of a word."""
+
+
+@by_page
+def test_every_measured_figure_of_a_page_names_its_file(page):
+    unproven = {}
+    for passage in docs.passages(page.read_text()) if page.name not in GENERATED else ():
+        said = re.sub(r"`[^`]*`|\]\([^)]*\)", "", " ".join(passage.split()))
+        for phrase in DEFINED:
+            said = said.replace(phrase, "")
+        figures = MEASURED.findall(said)
+        if figures and "results/" not in passage:
+            unproven[passage] = figures
+
+    assert unproven == {}
+
+
+def test_every_phrase_with_a_defined_figure_is_in_use():
+    said = " ".join(" ".join(page.read_text().split()) for page in docs.PAGES if page.name not in GENERATED)
+
+    assert [phrase for phrase in DEFINED if phrase not in said] == []
+
+
+@by_page
+def test_no_sentence_of_a_page_has_more_than_25_words(page):
+    said = re.sub(r"`[^`]*`|\[[^\]]*\]\([^)]*\)", "word", docs.prose(page.read_text()))
+    sentences = re.split(r"[.!?:;]\s|\n\s*\n|\n[-*|] |\||\n#|\n\d\. ", said)
+
+    assert [" ".join(one.split()) for one in sentences if len(one.split()) > 25] == []
+
+
+def test_the_readme_is_read_in_three_minutes():
+    assert len(README.read_text().splitlines()) <= 200
+
+
+def test_the_readme_shows_the_picture_of_its_example(tmp_path, update):
+    path = PICTURE if update else tmp_path / "throughput.svg"
+    docs.run(["tputfind", "report", EXAMPLE, "--plot", str(path), "--overwrite"], ROOT)
+
+    def words(drawn: Path) -> list[str]:
+        return [text for text in ElementTree.parse(drawn).getroot().itertext() if text.strip()]
+
+    assert "docs/images/throughput.svg" in docs.links(README.read_text())
+    assert words(PICTURE) == words(path)
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_generated_page_is_what_its_script_writes(name, update):
+    path, text = ROOT / "docs" / name, f"{GENERATED[name]().rstrip()}\n"
+    if update:
+        path.write_text(text)
+
+    assert path.read_text() == text, "run docs/generate.py"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_of_a_command_is_on_the_page_of_options(command):
     shown = CliRunner().invoke(main, [command, "--help"]).output
     options = set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", shown, re.MULTILINE)) - {"--help"}
+    _, *parts = re.split(r"^## tputfind (\w+)\n", (ROOT / "docs" / "options.md").read_text(), flags=re.MULTILINE)
+    page = dict(zip(parts[::2], parts[1::2], strict=True))[command]
 
     assert options
-    assert options == set(re.findall(r"^\| `(--[a-z-]+)`", sections()[command], re.MULTILINE))
+    assert options == set(re.findall(r"^\| `(--[a-z-]+)`", page, re.MULTILINE))
 
 
-def sections() -> dict[str, str]:
-    """The page of options by command."""
-    _, *parts = re.split(r"^## tputfind (\w+)\n", (ROOT / "docs" / "options.md").read_text(), flags=re.MULTILINE)
-    return dict(zip(parts[::2], parts[1::2], strict=True))
+def test_every_column_of_the_csv_has_a_meaning():
+    assert list(generate().MEANINGS) == [column.name for column in COLUMNS if column.in_csv]
 
 
-def test_the_generated_pages_are_what_their_script_writes(tmp_path):
-    subprocess.run([sys.executable, ROOT / "docs" / "generate.py", "--to", tmp_path], check=True, cwd=ROOT)
-    pages = list(tmp_path.iterdir())
+def workflow() -> dict:
+    (text,) = [block.body for block in docs.blocks(ROOT / "docs" / "comparing.md") if block.language == "yaml"]
+    return yaml.safe_load(text)
 
-    assert pages
-    for page in pages:
-        assert page.read_text() == (ROOT / "docs" / page.name).read_text(), f"{page.name}: run docs/generate.py"
+
+def test_the_workflow_of_the_docs_has_the_form_of_one():
+    found = workflow()
+
+    assert set(found) == {"name", True, "jobs"}  # YAML reads the key "on" as true
+    for job in found["jobs"].values():
+        assert {"runs-on", "steps"} <= set(job)
+        assert all(("uses" in step) != ("run" in step) for step in job["steps"])
+
+
+@pytest.mark.long
+def test_the_workflow_of_the_docs_compares_two_checkouts(tmp_path):
+    for checkout in ("old", "new"):
+        (tmp_path / checkout).mkdir()
+        (tmp_path / checkout / "model.py").write_text(
+            "import torch\n\ndef model():\n    return torch.nn.Linear(64, 64), lambda batch: torch.randn(batch, 64)\n"
+        )
+    for step in workflow()["jobs"]["compare"]["steps"]:
+        command = step.get("run", "")
+        if "pip install" not in command:
+            may_fail = " || test $? = 1" if "compare" in command else ""  # a shared machine may well be slower
+            line = f"export GITHUB_STEP_SUMMARY={tmp_path / 'summary.md'}; {command}{may_fail}"
+            docs.run(["bash", "-c", line], tmp_path / step.get("working-directory", "."))
+
+    assert "model.py:model" in (tmp_path / "summary.md").read_text()
 
 
 # Those in results/ itself are not kept: a run in this folder saves there.

@@ -49,7 +49,7 @@ LISTS = re.findall(r"### (.+)\n((?:\d\. .*\n)+)", (ROOT / "docs" / "design.md").
 
 @pytest.mark.parametrize(("what", "listed"), LISTS)
 def test_each_seam_takes_seven_files_at_the_most_and_all_that_are_named_exist(what, listed):
-    named = [re.findall(r"`([\w/.]+\.\w+)`", line.partition(":")[0]) for line in listed.splitlines()]
+    named = [re.findall(r"`([\w/.-]+\.\w+)`", line.partition(":")[0]) for line in listed.splitlines()]
 
     assert len(named) <= 7, what
     assert all(named)
