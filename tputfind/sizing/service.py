@@ -26,8 +26,8 @@ class ServiceTimes:
     """Equally likely times of a batch of any size up to the largest measured, in ms.
 
     Between two measured sizes each time lies on the straight line between the two that are as likely. Batches below
-    the smallest measured take as long as that one. A larger batch takes no less time than a smaller one: where it was
-    measured to, it is given the smaller one's.
+    the smallest measured take as long as that one. A larger batch takes no less time than a smaller one: where its
+    samples say otherwise, the quantiles of neighbouring sizes are pooled (``_isotonic``).
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ServiceTimes:
         count = min(max(_FEWEST, *map(len, measured.values())), _MOST)
         shares = (np.arange(count) + 0.5) / count
         curves = [np.quantile(measured[size], shares, method="inverted_cdf") for size in self.sizes]
-        self._curves: NDArray[np.float64] = np.maximum.accumulate(np.stack(curves), axis=0)
+        self._curves = _isotonic(np.stack(curves), [len(measured[size]) for size in self.sizes])
         self._per_batch_ms = per_batch_ms
         self._per_sample_ms = per_sample_ms
         self.per_get_ms = per_get_ms
@@ -110,6 +110,27 @@ class ServiceTimes:
         # Relative errors count alike, so that large batches do not drown the small ones.
         slope, intercept = np.polyfit(self.sizes, means, 1, w=1 / means)
         return float(slope), float(intercept)
+
+
+def _isotonic(curves: NDArray[np.float64], weights: Sequence[int]) -> NDArray[np.float64]:
+    """Return the curves nearest to those given, a row a batch size, in which no larger size takes less time.
+
+    Isotonic regression of each quantile over the sizes, weighted by their samples, by pooling adjacent violators
+    (Barlow, Bartholomew, Bremner and Brunk, "Statistical Inference under Order Restrictions", 1972). It keeps the order
+    of quantiles, so that each row still rises.
+    """
+    pooled = curves.copy()
+    for place in np.flatnonzero((np.diff(curves, axis=0) < 0).any(axis=0)):
+        blocks: list[tuple[float, int, int]] = []
+        for value, weight in zip(curves[:, place].tolist(), weights, strict=True):
+            mean, mass, sizes = value, weight, 1
+            while blocks and blocks[-1][0] > mean:
+                before, of_before, its_sizes = blocks.pop()
+                mean = (before * of_before + mean * mass) / (of_before + mass)
+                mass, sizes = mass + of_before, sizes + its_sizes
+            blocks.append((mean, mass, sizes))
+        pooled[:, place] = np.repeat([mean for mean, _, _ in blocks], [sizes for _, _, sizes in blocks])
+    return pooled
 
 
 def service_of(record: Record, demand: Demand) -> ServiceTimes:

@@ -67,8 +67,8 @@ def test_idle_time_that_is_cut_changes_no_latency(gaps, devices, cap, batcher, r
 
     shorter = without_idle_ms(spaced, *server.request_and_window_ms())
 
-    told = serve(times, devices, server, 0).done_ms - times
-    assert serve(shorter, devices, server, 0).done_ms - shorter == pytest.approx(told, abs=1e-6)
+    told = serve(times, [0.0] * devices, server, (0,)).done_ms - times
+    assert serve(shorter, [0.0] * devices, server, (0,)).done_ms - shorter == pytest.approx(told, abs=1e-6)
     assert shorter[-1] <= times[-1]
 
 
