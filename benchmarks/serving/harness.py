@@ -197,7 +197,8 @@ def simulated(record: Record, case: Case, due_ms: NDArray[np.float64], overheads
     """Return the latencies of requests that are due at these times, by simulation."""
     demand = overheads.on(case.demand())
     server = Server(case.cap, service_of(record, demand), demand)
-    found = [latency_of(serve(due_ms, [0.0] * case.devices, server, (seed,)).done_ms - due_ms) for seed in range(_SEEDS)]
+    idle_ms = [0.0] * case.devices
+    found = [latency_of(serve(due_ms, idle_ms, server, (seed,)).done_ms - due_ms) for seed in range(_SEEDS)]
     return Latency(*(float(value) + overheads.beside for value in np.mean(found, axis=0)))
 
 

@@ -65,6 +65,8 @@ _COLUMNS = [
     "cost_per_million",
     "currency",
     "notices",
+    "devices_fewest",
+    "devices_most",
 ]
 
 
@@ -115,8 +117,10 @@ def curve_csv(outcomes: Iterable[Outcome]) -> bytes:
 def told(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the answers of a plan, each a label and a text."""
     outcome, demand = plan.outcome, plan.demand
-    batcher = "sends what is there" if plan.delay_ms == 0 else f"waits up to {plan.delay_ms:g} ms for more"
-    yield "Devices", f"{outcome.devices}, each with batches of up to {outcome.batch_cap}; {demand.batcher} {batcher}"
+    waits = plan.delay_ms > 0 and outcome.batch_cap > 1
+    batcher = f"waits up to {plan.delay_ms:g} ms for more" if waits else "sends what is there"
+    each = f"each with batches of up to {outcome.batch_cap}; {demand.batcher} {batcher}"
+    yield "Devices", f"{outcome.devices}{_range(plan)}, {each}"
     yield "One fewer", _of_fewer(plan)
     more = _verdict(plan, plan.more_traffic)
     rate = format_figure(plan.more_traffic.rate_per_s)
@@ -137,6 +141,13 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Simulated", f"{cell} of the devices with their share of the requests, as cells behind a random split"
     if plan.arrivals:
         yield "Arrivals", f"{plan.arrivals} recorded requests, replayed whole; chance is in the times of batches alone"
+
+
+def _range(plan: Plan) -> str:
+    """Say between which numbers of devices the true one lies with 90 %; empty where that is the plan's alone."""
+    if plan.most is None:
+        return f" ({plan.fewest} or more)"
+    return "" if plan.fewest == plan.most else f" ({plan.fewest} to {plan.most})"
 
 
 def _title(plan: Plan) -> str:
@@ -239,6 +250,8 @@ def _line(plan: Plan) -> dict[str, object]:
         "cost_per_million": plan.cost_per_million,
         "currency": plan.price.currency if plan.price else None,
         "notices": ";".join(notice.kind for notice in plan.notices),
+        "devices_fewest": plan.fewest,
+        "devices_most": plan.most,
     }
 
 

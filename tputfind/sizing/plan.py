@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import ceil, floor, log10
+from math import ceil, exp, floor, hypot, log, log10
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -24,6 +24,7 @@ from tputfind.sizing.formulas import (
 from tputfind.sizing.notices import notices
 from tputfind.sizing.service import service_of
 from tputfind.sizing.simulate import Fleet, Outcome, simulate
+from tputfind.stats import t_quantile
 
 MORE_TRAFFIC: Final = 1.2
 _SEEDS: Final = 5
@@ -36,6 +37,14 @@ _HOPE: Final = 16
 """Where this many more devices make no difference, it is asked whether any number does."""
 _BUSY: Final = 0.5
 """Beyond this load more devices would help."""
+_RESAMPLES: Final = 12
+_RANGE_QUANTILE: Final = 1.645
+"""Standard errors to either side that hold 90 % of a normal distribution."""
+_NOTHING: Final = 1e-9
+"""Widths below this are what is left of equal numbers."""
+_FAR: Final = 4.0
+_FARTHEST: Final = 4
+"""Times the percentile of a plan, and times its devices, beyond which nothing is told apart."""
 
 
 Tell = Callable[[str], None]
@@ -64,6 +73,8 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The devices that a record's model takes to meet a demand, and how they then do.
 
+    ``fewest`` and ``most`` are the numbers of devices between which the true one lies with 90 %, by chance in the
+    streams and in the record's samples; ``most`` is None where no number is sure to meet the target.
     ``fewer`` is the best that one device less does, None where there is but one, and ``fewer_fails`` whether it
     certainly misses the target, and is not merely too near to it to tell. ``more_traffic`` is the same devices with
     20 % more requests. ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch. Of recorded
@@ -75,6 +86,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     device_name: str
     demand: Demand
     outcome: Outcome
+    fewest: Count
+    most: Count | None
     arrivals: CountFromZero
     fewer: Outcome | None
     fewer_fails: bool
@@ -110,6 +123,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
     search = _Search(record, demand, tell)
     found = search.least()
     outcome, more_traffic = search.with_room(found.outcome)
+    fewest, most = search.range_of(outcome)
     slope_ms, intercept_ms = search.service.line_ms()
     rate_per_s, target_ms = demand.rate_per_s, demand.target_ms
     per_hour = None if price is None else price.price_per_hour * outcome.devices
@@ -120,6 +134,8 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         demand=msgspec.structs.replace(demand, gaps=None),
         arrivals=0 if demand.gaps is None else len(demand.gaps) + 1,
         outcome=outcome,
+        fewest=fewest,
+        most=most,
         fewer=found.fewer,
         fewer_fails=found.fewer is None or found.fewer.misses(target_ms),
         more_traffic=more_traffic,
@@ -154,7 +170,7 @@ class _Search:
 
     def __init__(self, record: Record, demand: Demand, tell: Tell | None) -> None:
         self.service = service = service_of(record, demand)
-        self._model, self._tell = record.spec.model, tell
+        self._record, self._tell = record, tell
         self._demand = demand
         self.most = min((service.largest, *filter(None, (demand.max_batch, demand.most_in_window))))
         self.caps = sorted(set(self._caps()))
@@ -227,13 +243,67 @@ class _Search:
         more = Fleet(least.devices, least.batch_cap, more_per_s)
         return least, self._simulated(more, _SEEDS, 1.0)
 
+    def range_of(self, found: Outcome) -> tuple[int, int | None]:
+        """Return the least and the most devices that chance leaves open: those for a looser and for a tighter target.
+
+        How much looser is by how far the percentile is known: by the streams, and by samples of the record drawn anew,
+        both of the fleet that was found.
+        """
+        width = _RANGE_QUANTILE * hypot(self._error_of_streams(found), self._error_of_record(found))
+        if width < _NOTHING:
+            return found.devices, found.devices
+        fewest = self._least_within(self._demand.target_ms * exp(width), found)
+        most = self._least_within(self._demand.target_ms * exp(-width), found)
+        return min(fewest or found.devices, found.devices), None if most is None else max(most, found.devices)
+
+    def _error_of_streams(self, found: Outcome) -> float:
+        """Return the standard error of the logarithm of a fleet's percentile, by how its streams differ."""
+        return log(found.tail_high_ms / found.tail_low_ms) / 2 / t_quantile(_SEEDS - 1)
+
+    def _error_of_record(self, found: Outcome) -> float:
+        """Return the same by how it differs between samples of the record drawn anew, in the same streams."""
+        fleet = Fleet(found.devices, found.batch_cap, self._demand.rate_per_s)
+        draw = np.random.default_rng([self._demand.seed, _RESAMPLES])
+        drawn = [service_of(self._record, self._demand, draw) for _ in range(_RESAMPLES)]
+        tails_ms = [simulate(fleet, one, self._demand, seeds=1, effort=_PILOT).tail_ms for one in drawn]
+        # A sample with which the queue grows says no more than that.
+        return float(np.std(np.clip(np.log(tails_ms), None, log(_FAR * found.tail_ms)), ddof=1))
+
+    def _least_within(self, target_ms: float, found: Outcome) -> int | None:
+        """Return the least number of devices that meets another target by its percentile, with the cap that was found.
+
+        None where no number does.
+        """
+
+        def meets(devices: int) -> bool:
+            fleet = Fleet(devices, found.batch_cap, self._demand.rate_per_s)
+            if fleet.load(self.service) >= 1:
+                return False
+            outcome = self._in_full(fleet)
+            return outcome.steady and outcome.tail_ms <= target_ms
+
+        step, passes, fails = 1, found.devices, 0
+        while not meets(passes):
+            if step > _FARTHEST * found.devices:
+                return None
+            fails, passes, step = passes, passes + step, 2 * step
+        if not fails:
+            step = 1
+            while passes > 1 and meets(max(1, passes - step)):
+                passes, step = max(1, passes - step), 2 * step
+            fails = max(0, passes - step)
+        while passes - fails > 1:
+            middle = (passes + fails) // 2
+            passes, fails = (middle, fails) if meets(middle) else (passes, middle)
+        return passes
+
     def _pilot(self, fleet: Fleet) -> Outcome:
         return self._simulated(fleet, 1, _PILOT)
 
     def _simulated(self, fleet: Fleet, seeds: int, effort: float) -> Outcome:
         if self._tell is not None:
             devices = f"{fleet.devices} device{'s' * (fleet.devices > 1)}"
-            self._tell(f"{self._model}: simulating {devices} with batches of up to {fleet.cap}")
+            self._tell(f"{self._record.spec.model}: simulating {devices} with batches of up to {fleet.cap}")
         return simulate(fleet, self.service, self._demand, seeds=seeds, effort=effort)
 
     def _meets(self, devices: int) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tputfind.errors import BadRequest
-from tputfind.record.record import Record
+from tputfind.record.record import Record, Row
 from tputfind.sizing.demand import Demand
 
 _FEWEST, _MOST = 200, 5000
@@ -133,8 +133,10 @@ def _isotonic(curves: NDArray[np.float64], weights: Sequence[int]) -> NDArray[np
     return pooled
 
 
-def service_of(record: Record, demand: Demand) -> ServiceTimes:
+def service_of(record: Record, demand: Demand, draw: np.random.Generator | None = None) -> ServiceTimes:
     """Return how long batches take by a record.
+
+    With ``draw``, by a bootstrap sample of it: of the processes of each row, and of the latencies of each of them.
 
     Raises:
         BadRequest: it has no rows that could tell.
@@ -155,9 +157,20 @@ def service_of(record: Record, demand: Demand) -> ServiceTimes:
                 "measure it anew",
             )
     return ServiceTimes(
-        {row.batch_size: row.latency_ms for row in rows},
+        {row.batch_size: row.latency_ms if draw is None else _resampled(row, draw) for row in rows},
         per_batch_ms=demand.overhead_per_batch_ms,
         per_sample_ms=demand.overhead_per_request_ms,
         per_get_ms=demand.overhead_per_get_ms,
         per_answer_ms=demand.overhead_per_answer_ms,
     )
+
+
+def _resampled(row: Row, draw: np.random.Generator) -> list[float]:
+    """Return latencies of a row drawn anew: processes with replacement, and of each as many latencies as it has.
+
+    Of one process how processes differ is not known: its latencies alone are drawn (Davison and Hinkley, "Bootstrap
+    Methods and their Application", 1997, section 3.8).
+    """
+    processes = [timing.latency_ms for timing in row.timings if timing.latency_ms]
+    drawn = [processes[place] for place in draw.integers(len(processes), size=len(processes))]
+    return [float(latency_ms) for one in drawn for latency_ms in draw.choice(one, size=len(one))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -16,6 +18,7 @@ from tputfind.sizing.formulas import devices_by_mean
 from tputfind.sizing.plan import Price, Rules, least, plan
 from tputfind.sizing.service import ServiceTimes, service_of
 from tputfind.sizing.simulate import Fleet, Outcome
+from tputfind.stats import t_quantile
 
 TARGET_MS = 30.0
 MOST = 10_000_000
@@ -42,9 +45,13 @@ class Simulations:
     def __init__(self, latencies: Latencies, also: Callable[[Fleet], dict[str, object]] = lambda _: {}) -> None:
         self.latencies, self.also = latencies, also
         self.made: list[tuple[Fleet, int, float]] = []
+        self.service: ServiceTimes | None = None
 
     def __call__(self, fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int, effort: float) -> Outcome:
-        self.made.append((fleet, seeds, effort))
+        # The record's own times come first; later ones are of its samples drawn anew.
+        self.service = self.service or service
+        if service is self.service:
+            self.made.append((fleet, seeds, effort))
         self.demand = demand
         told = self.latencies(fleet, effort)
         low, high = told if isinstance(told, tuple) else (told, told)
@@ -385,3 +392,40 @@ def test_each_simulation_is_told_of_before_it_is_made(simulated, asked):
     assert told[0] == "resnet50: simulating 1 device with batches of up to 1"
     assert told[-1] == "resnet50: simulating 2 devices with batches of up to 1"
     assert len(told) == len(simulations.made)
+
+
+def test_how_far_the_streams_differ_leaves_fewer_devices_open(simulated):
+    """Of N devices the percentile takes 100 / N ms; the streams leave 30 % open to either side."""
+    simulated(lambda fleet, effort: (70.0 / fleet.devices, 130.0 / fleet.devices))
+
+    found = plan(record(), wanted())
+
+    looser_ms = TARGET_MS * math.exp(1.645 * math.log(130 / 70) / 2 / t_quantile(4))
+    assert (found.outcome.devices, found.fewest, found.most) == (5, math.ceil(100 / looser_ms), 5)
+    assert found.fewest == 3
+
+
+def test_where_no_number_of_devices_is_sure_the_range_has_no_end(simulated):
+    """The latencies drawn anew differ by a factor of four, and more devices change nothing."""
+    drawn_ms = itertools.cycle((15.0, 60.0))
+    simulated(lambda fleet, effort: next(drawn_ms) if effort < 1 else 29.0)
+
+    found = plan(record(), wanted())
+
+    assert (found.outcome.devices, found.fewest, found.most) == (1, 1, None)
+
+
+def test_rows_whose_processes_differ_leave_more_numbers_of_devices_open():
+    """Two records of the same latencies, which one has by process and the other mixed."""
+    slow, fast = (12.0,) * 50, (8.0,) * 50
+    mixed = (8.0, 12.0) * 25
+
+    def ranged(*processes: tuple[float, ...]):
+        rows = tuple(
+            msgspec.structs.replace(row(size, 1.0), timings=tuple(Timing(device_ms=p, latency_ms=p) for p in processes))
+            for size in (1, 2, 4)
+        )
+        found = plan(msgspec.structs.replace(example(), rows=rows, notices=()), wanted(rate=2000.0, slo=40.0))
+        return (found.most or math.inf) - found.fewest
+
+    assert ranged(slow, fast) > ranged(mixed, mixed)
