@@ -50,7 +50,7 @@ def true_devices(known: Record, rate: str, slo: str) -> int:
     service = service_of(known, demand)
     for devices in count(1):
         fleets = [Fleet(devices, cap, demand.rate_per_s) for cap in SIZES]
-        able = [fleet for fleet in fleets if fleet.load(service) < 1]
+        able = [fleet for fleet in fleets if fleet.load(service, demand) < 1]
         outcomes = (simulate(fleet, service, demand, seeds=8, effort=4) for fleet in able)
         if any(outcome.steady and outcome.tail_ms <= demand.target_ms for outcome in outcomes):
             return devices

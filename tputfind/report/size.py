@@ -16,7 +16,8 @@ from tputfind.report.escaping import markdown_bytes, spreadsheet_text
 from tputfind.report.markdown import markdown_of
 from tputfind.report.terminal import print_answers, print_notices, print_table
 from tputfind.report.text import notice_line
-from tputfind.sizing.plan import MORE_TRAFFIC, Plan
+from tputfind.sizing.fleets import MORE_TRAFFIC
+from tputfind.sizing.plan import Plan
 from tputfind.sizing.simulate import Outcome, cell_of
 from tputfind.sizing.size import Answers
 from tputfind.units import format_figure

@@ -31,12 +31,16 @@ _MEMORIES: Final = 300
 """in times that a queue remembers: of M/D/1 queues the 99th percentile then comes out 2 % too low at the
 most. Within a third of that no fleet is taken to meet a target."""
 _MOST_REQUESTS: Final = 2_000_000
+_MOST_ONE_BY_ONE: Final = 500_000
+"""Of a stream; fewer where requests are followed one by one, which takes ten times as long."""
 _LONG: Final = 1000
 """Most of a target that counts for that, in usual batches: where nothing takes as long as the target, a longer stream
 shows nothing new."""
 _EXACT: Final = 2.0**32
 """Longest stream, in shortest batches, with latencies exact to a millionth of one: float64 has 53 binary digits."""
 _LARGE: Final = 4
+_ROUNDS: Final = 200
+"""Of finding a usual batch: near the limit each is hardly larger than the one before."""
 _DRIFT: Final = 0.2
 """Second halves of the streams that are slower than the first ones by more than this share, and by more than chance:
 the queue grows."""
@@ -49,9 +53,15 @@ class Fleet(NamedTuple):
     cap: int
     rate_per_s: float
 
-    def load(self, service: ServiceTimes) -> float:
-        """Return the rate over what the devices do with full batches."""
-        return self.rate_per_s / 1000 / (self.devices * service.per_ms(self.cap))
+    def load(self, service: ServiceTimes, demand: Demand) -> float:
+        """Return the rate over what the devices can do: with full batches, where these form while devices are busy.
+
+        Where a server closes its batches by the clock alone, as Ray Serve does, with the batches that come meanwhile.
+        """
+        each_per_ms = self.rate_per_s / 1000 / self.devices
+        by_the_clock = demand.server.in_replicas
+        size = min(self.cap, ceil(1 + each_per_ms * demand.wait_ms)) if by_the_clock else self.cap
+        return each_per_ms / service.per_ms(size)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +104,11 @@ def cell_of(demand: Demand) -> int:
 
     The fleet is then one of such cells behind a random split. They are smaller where requests are followed one by one.
     """
-    one_by_one = demand.routing in ("least-loaded", "two-choices") or demand.server.one_by_one is not None
-    return 16 if one_by_one and demand.routing != "random" else 64
+    return 16 if _one_by_one(demand) and demand.routing != "random" else 64
+
+
+def _one_by_one(demand: Demand) -> bool:
+    return demand.routing in ("least-loaded", "two-choices") or demand.server.one_by_one is not None
 
 
 def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int, effort: float = 1.0) -> Outcome:
@@ -112,12 +125,13 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
     devices = min(fleet.devices, cell_of(demand))
     share = devices / fleet.devices
     rate_per_s = fleet.rate_per_s * share
-    load = fleet.load(service)
+    load = fleet.load(service, demand)
     memory = _memory(demand, devices, share, load)
     count = _requests(Fleet(devices, fleet.cap, rate_per_s), service, demand, memory, effort)
     if demand.gaps is not None:
         count = max(count, ceil(share * len(demand.gaps)))
     server = Server(fleet.cap, service, demand)
+    usual_ms = _usual_ms(Fleet(devices, fleet.cap, rate_per_s), service, demand)
     latencies, busy, batches = [], [], 0
     for number in range(seeds):
         seed = (demand.seed, number)
@@ -128,7 +142,7 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
             gaps = gaps_ms(demand, count, rate_per_s, share, seed)
             arrivals = without_idle_ms(gaps, *server.request_and_window_ms())
             cut_ms = max(0.0, lasts_ms - float(arrivals[-1]))
-        served = serve(arrivals, under_way_ms(devices, server, seed), server, seed)
+        served = serve(arrivals, under_way_ms(devices, usual_ms, server, seed), server, seed)
         warm = 0 if demand.gaps is not None else int(_WARM_UP_SHARE * count)
         latencies.append((served.done_ms - arrivals)[warm:])
         busy.append(served.busy_ms / (devices * (float(served.done_ms.max()) + cut_ms)))
@@ -146,15 +160,15 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
     )
 
 
-def under_way_ms(devices: int, server: Server, seed: Seed) -> list[float]:
-    """Return from when on each device is free: anywhere within a batch, as of a stream that has long been running.
+def under_way_ms(devices: int, usual_ms: float, server: Server, seed: Seed) -> list[float]:
+    """Return from when on each device is free: anywhere within a usual batch, as in a stream under way.
 
     Devices that all begin idle take their batches in step, and stay so for hundreds of batches. Before a recorded
     stream nothing came.
     """
     if server.demand.gaps is not None:
         return [0.0] * devices
-    drawn = np.random.default_rng([*seed, 4]).uniform(0.0, server.service.mean_ms(1), devices)
+    drawn = np.random.default_rng([*seed, 4]).uniform(0.0, usual_ms, devices)
     return [float(free_ms) for free_ms in drawn]
 
 
@@ -173,7 +187,7 @@ def _requests(fleet: Fleet, service: ServiceTimes, demand: Demand, memory: float
     meanwhile = fleet.rate_per_s / 1000 / fleet.devices * batch_ms
     batches = _BATCHES * fleet.devices * min(fleet.cap, 1 + meanwhile)
     long = _TARGETS * min(demand.target_ms, _LONG * _usual_ms(fleet, service, demand)) / 1000 * fleet.rate_per_s
-    most = max(_MOST_REQUESTS, tail)
+    most = max(_MOST_ONE_BY_ONE if _one_by_one(demand) else _MOST_REQUESTS, tail)
     if memory > 3 * most / _MEMORIES:
         return ceil(most / 40)
     return ceil(min(most, effort * max(tail, batches, long, _MEMORIES * memory)))
@@ -181,10 +195,12 @@ def _requests(fleet: Fleet, service: ServiceTimes, demand: Demand, memory: float
 
 def _usual_ms(fleet: Fleet, service: ServiceTimes, demand: Demand) -> float:
     """Return how long a batch takes with what comes while one like it is computed, waiting for more included."""
-    size = 1
-    for _ in range(20):
-        batch_ms = service.mean_ms(size) + demand.wait_ms
-        size = ceil(min(fleet.cap, 1 + fleet.rate_per_s / 1000 / fleet.devices * batch_ms))
+    size, batch_ms = 0, 0.0
+    for _ in range(_ROUNDS):
+        larger = ceil(min(fleet.cap, 1 + fleet.rate_per_s / 1000 / fleet.devices * batch_ms))
+        if larger == size:
+            break
+        size, batch_ms = larger, service.mean_ms(larger) + demand.wait_ms
     return batch_ms
 
 

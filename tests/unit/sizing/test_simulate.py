@@ -20,6 +20,7 @@ from tputfind.sizing.simulate import (
     Outcome,
     Server,
     _grows,
+    _usual_ms,
     cell_of,
     places_in_batch,
     serve,
@@ -55,7 +56,7 @@ def test_fewer_devices_are_simulated_where_requests_are_followed_one_by_one(give
 
 
 def test_the_load_is_the_rate_over_what_full_batches_do():
-    assert Fleet(2, 8, 889.0).load(LINE) == pytest.approx(0.889 / (2 * 8 / 9))
+    assert Fleet(2, 8, 889.0).load(LINE, stream()) == pytest.approx(0.889 / (2 * 8 / 9))
 
 
 def outcome(**figures: object) -> Outcome:
@@ -269,7 +270,9 @@ def test_figures_are_those_of_all_streams_together(burstiness, batcher, per_requ
         count = next(number for number in range(1, 10**6) if (number - number // 10) * seeds == found.requests)
         times = arrivals_ms(demand, count, 150.0, 1.0, seed)
         server = Server(8, SCATTERED, demand)
-        served = serve(times, under_way_ms(2, server, seed), server, seed)
+        served = serve(
+            times, under_way_ms(2, _usual_ms(Fleet(2, 8, 150.0), SCATTERED, demand), server, seed), server, seed
+        )
         late.append((served.done_ms - times)[count // 10 :])
         busy.append(served.busy_ms / (2 * served.done_ms.max()))
         batches += served.batches
