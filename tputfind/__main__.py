@@ -14,7 +14,7 @@ def main() -> None:
     try:
         from tputfind.commands import main as command_line
 
-        command_line()
+        command_line(prog_name="tputfind")
     except KeyboardInterrupt:  # while importing, or while something else was being told
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf, isfinite
 from numbers import Real
 from operator import index
@@ -19,7 +19,34 @@ LONGEST_MS: Final = 100 * 3600e3
 SHORTEST_MS: Final = 1e-3
 _LONGEST: Final = "100h"
 _WHOLE: Final = re.compile(r"(-?)([0-9]+)")
+_LEADING_ZERO: Final = re.compile("0[0-9]+")
 _MOST_DIGITS: Final = 20
+_SHOWN: Final = 60
+_GROUPED: Final = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
+"""``1,000`` as people write a thousand."""
+_NO_LIST: Final = re.compile(",0")
+"""In ``1,024`` it shows that this is one number: 224,256 may be two."""
+_THOUSANDS: Final = re.compile("([0-9]{1,6})k", re.IGNORECASE)
+_TIMES: Final = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
+"""A small m is none: it could be a thousandth, or a minute."""
+_MEANT: Final = {
+    "half": "fp16",
+    "float16": "fp16",
+    "float": "fp32",
+    "float32": "fp32",
+    "single": "fp32",
+    "bfloat16": "bf16",
+    "channels-last": "nhwc",
+    "channels-first": "nchw",
+    "inductor": "compile",
+    "inference": "infer",
+    "eval": "infer",
+    "gpu": "cuda",
+    "d2h": "both",
+    "binary": "bisect",
+    "help": "--help",
+}
+"""What others call it."""
 Reader = Callable[[object], object]
 
 
@@ -53,19 +80,55 @@ def text(value: object) -> str:
     return value
 
 
+def nearest(word: str, choices: Iterable[str]) -> list[str]:
+    """Return the choices that a word may stand for: those that begin with it or hold it, else the most alike."""
+    from difflib import get_close_matches
+
+    word, spelled = _plain(word[:_SHOWN]), {_plain(choice): choice for choice in choices}
+    if _MEANT.get(word) in spelled:
+        return [_MEANT[word]]
+    longer = [plain for plain in spelled if word in plain] if len(word) > 2 else []
+    begun = [plain for plain in longer if plain.startswith(word)]
+    return [spelled[plain] for plain in (begun or longer)[:3] or get_close_matches(word, spelled, n=1)]
+
+
+def _plain(word: str) -> str:
+    return word.strip().lower().replace("_", "-")
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return the end of a message about a wrong word: the question whether the nearest right one was meant."""
+    near = nearest(word, choices)
+    return f": did you mean {' or '.join(near)}?" if near else ""
+
+
 def whole(value: object, least: int = 1, most: int = LARGEST_WHOLE) -> int:
-    """Return a whole number within bounds."""
+    """Return a whole number within bounds, of text such as ``1000`` or ``1,000`` or of a number."""
     if isinstance(value, str):
-        match = _WHOLE.fullmatch(value.strip())
+        match = _WHOLE.fullmatch(_ungrouped(value) if _NO_LIST.search(value) else value.strip())
         number = None if match is None else int(match[1] + (match[2].lstrip("0") or "0")[:_MOST_DIGITS])
         shown = value.strip() if len(value) <= _MOST_DIGITS else echoed(value)
     else:
         number, shown = _index_of(value), echoed(value)
     if number is None:
-        raise ValueError(f"{echoed(value)} is not a whole number")
+        raise ValueError(f"{echoed(value)} is not a whole number{_whole_meant(value)}")
     if not least <= number <= most:
         raise ValueError(f"{shown} is not between {least} and {most}")
     return number
+
+
+def _whole_meant(value: object) -> str:
+    """Return the question that 4k is to be answered with: it is 4000 to some, and 4096 to others."""
+    text = value.strip() if isinstance(value, str) else ""
+    if len(text) <= _MOST_DIGITS and _GROUPED.fullmatch(text) and "." not in text:
+        return f": did you mean {text.replace(',', '')}?"
+    match = _THOUSANDS.fullmatch(text)
+    return f": did you mean {1000 * int(match[1])} or {1024 * int(match[1])}?" if match else ""
+
+
+def _ungrouped(text: str) -> str:
+    text = text.strip()
+    return text.replace(",", "") if _GROUPED.fullmatch(text) else text
 
 
 def _index_of(value: object) -> int | None:
@@ -92,6 +155,11 @@ def wholes(value: object, separator: str, most: int = 1000) -> tuple[int, ...]:
         raise ValueError(f"{echoed(value)} is not a list of whole numbers")
     if len(parts) > most:
         raise ValueError(f"{len(parts)} numbers are more than {most}")
+    for part in filter(lambda part: isinstance(part, str), parts):
+        if "," in part:
+            raise ValueError(f"{echoed(part)} has commas: put {separator} between numbers, such as 3{separator}224")
+        if separator == "," and _LEADING_ZERO.fullmatch(part.strip()):
+            raise ValueError(f"{echoed(part)} begins with 0: commas set numbers apart here, so write 1000 for 1,000")
     return tuple(whole(part) for part in parts)
 
 
@@ -110,7 +178,8 @@ def share(value: object) -> float:
     percent = isinstance(value, str) and value.strip().endswith("%")
     share = number(str(value).strip()[:-1]) / 100 if percent else number(value)
     if not 0 < share < 1:
-        raise ValueError(f"{echoed(value)} is not between 0 and 100 %")
+        meant = f": did you mean {share:g}%?" if isinstance(value, str) and not percent and 1 <= share < 100 else ""
+        raise ValueError(f"{echoed(value)} is not between 0 and 100 %{meant}")
     return share
 
 
@@ -129,11 +198,48 @@ def number(value: object) -> float:
     return number
 
 
-def number_within(least: float, most: float) -> Callable[[object], float]:
+def is_number(text: str) -> bool:
+    """Whether text is a finite number, without a unit."""
+    try:
+        number(text)
+    except ValueError:
+        return False
+    return True
+
+
+def rate(value: object) -> float:
+    """Return a number per second, of text such as ``5000``, ``5,000``, ``5k``, ``1M`` or ``5000/s`` or of a number."""
+    if not isinstance(value, str):
+        return number(value)
+    before, slash, unit = value.rpartition("/")
+    text = (before if slash and unit.strip() == "s" else value).strip()
+    times = _TIMES.get(text[-1:])
+    text = _ungrouped(text if times is None else text[:-1])
+    if not is_number(text):
+        raise ValueError(f"{echoed(value)} is not a finite number per second such as 5000, 5k or 1M")
+    return float(text) * (times or 1)
+
+
+def percentile(value: object) -> float:
+    """Return a percentile, of text such as ``99``, ``99%`` or ``p99`` or of a number; a share of 1 is refused."""
+    bare = value
+    if isinstance(value, str):
+        bare = value.strip().removesuffix("%").lower().removeprefix("p")
+        if not is_number(bare):
+            raise ValueError(f"{echoed(value)} is not a number such as 99")
+    read = number(bare)
+    if 0 < read < 1:
+        raise ValueError(f"{echoed(value)} is a share, and this is in percent: did you mean {100 * read:g}?")
+    if read <= 0:
+        raise ValueError(f"{echoed(value)} is not between 0 and 100")
+    return read
+
+
+def number_within(least: float, most: float, reader: Callable[[object], float] = number) -> Callable[[object], float]:
     """Return what reads a number within bounds, which are among those allowed."""
 
     def read(value: object) -> float:
-        read = number(value)
+        read = reader(value)
         if not least <= read <= most:
             raise ValueError(f"{echoed(value)} is not from {least:g} to {most:g}")
         return read
@@ -194,11 +300,18 @@ def flag(value: object) -> bool:
 
 
 def one_of(choices: tuple[str, ...]) -> Callable[[object], str]:
-    """Return what reads one of several words."""
+    """Return what reads one of several words, in upper or lower case."""
 
     def read(value: object) -> str:
-        if not isinstance(value, str) or value not in choices:
-            raise ValueError(f"{echoed(value)} is none of {', '.join(choices)}")
-        return value
+        word = value.strip().lower() if isinstance(value, str) else None
+        if word not in choices:
+            raise none_of(value, choices)
+        return word
 
     return read
+
+
+def none_of(value: object, choices: tuple[str, ...]) -> ValueError:
+    """Return the error that a value is none of the choices, and which is the nearest."""
+    near = did_you_mean(value, choices) if isinstance(value, str) else ""
+    return ValueError(f"{echoed(value)} is none of {', '.join(choices)}{near}")

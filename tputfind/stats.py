@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from statistics import correlation, fmean, median, stdev
 from typing import Final, NamedTuple
@@ -183,6 +184,7 @@ def _runs(samples: Sequence[float]) -> list[Sequence[float]]:
     return [samples[low:high] for low, high in pairwise(edges)]
 
 
+@cache
 def t_quantile(degrees_of_freedom: int, confidence: float = CONFIDENCE) -> float:
     """Return what Student's t stays within, on both sides, with this probability, which is below 1."""
     low, high = 0.0, 2.0**40

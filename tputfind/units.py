@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 MIB = 2**20
 GIB = 2**30
@@ -14,7 +14,15 @@ _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BYTES |= {"KIB": 2**10, "MIB": MIB, "GIB": GIB, "TIB": 2**40, "PIB": 2**50, "EIB": 2**60}
 _MS = {"US": 1e-3, "MS": 1.0, "S": 1e3, "MIN": 60e3, "H": 3600e3}
 _RUN = 3
-_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]+)\s*")
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:\s*([A-Za-z\u00b5\u03bc]+))?")
+_MEANT_BYTES = {"": ("GiB",)} | {sign: (f"{sign}iB", f"{sign}B") for sign in "KMGT"}
+"""What a wrong unit may stand for. G is both to some: 24GiB are 7 % more than 24GB."""
+_MEANT_MS = {"": ("ms", "s"), "M": ("min", "ms"), "\u039cS": ("us",)}
+_SPELLED = {"us": "USEC MICROSECOND", "ms": "MSEC MILLISECOND", "s": "SEC SECOND", "min": "MINUTE", "h": "HR HOUR"}
+_MEANT_MS |= {
+    f"{word}{many}": (unit,) for unit, words in _SPELLED.items() for word in words.split() for many in ("", "S")
+}
+_MEANT_MS |= {"MINS": ("min",)}
 
 
 _SHOWN = 60
@@ -49,22 +57,36 @@ def _shown(sign: str) -> str:
 
 def parse_bytes(text: str) -> int:
     """Return the bytes that ``8GiB``, ``512 MiB`` or ``24GB`` name; ValueError where there is no number or no unit."""
-    return int(_quantity(text, _BYTES, "a size such as 8GiB or 512MiB"))
+    return int(_quantity(text, _BYTES, _MEANT_BYTES, "a size such as 8GiB or 512MiB"))
 
 
 def parse_ms(text: str) -> float:
     """Return the milliseconds that ``50ms``, ``1.5s`` or ``2min`` name; ValueError where there is no number or unit."""
-    return _quantity(text, _MS, "a duration such as 50ms or 1s")
+    return _quantity(text, _MS, _MEANT_MS, "a duration such as 50ms or 1s")
 
 
-def _quantity(text: str, units: dict[str, float] | dict[str, int], wanted: str) -> float:
-    match = _QUANTITY.fullmatch(text)
-    if match is None or match[2].upper() not in units:
-        raise ValueError(f"{echoed(text)} is not {wanted}")
-    quantity = float(match[1]) * units[match[2].upper()]
+def has_unit(text: str) -> bool:
+    """Whether text is a number with letters after it, whatever these say."""
+    number, unit = _parts(text)
+    return bool(number and unit)
+
+
+def _quantity(text: str, units: Mapping[str, float], meant: Mapping[str, tuple[str, ...]], wanted: str) -> float:
+    number, unit = _parts(text)
+    if unit not in units:
+        near = meant.get(unit, ()) if 0 < len(number) <= _SHOWN else ()
+        question = f": did you mean {' or '.join(f'{number}{right}' for right in near)}?" if near else ""
+        raise ValueError(f"{echoed(text)} is not {wanted}{question}")
+    quantity = float(number) * units[unit]
     if not math.isfinite(quantity):
         raise ValueError(f"{echoed(text)} is too large for {wanted}")
     return quantity
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """Return the number and the unit in capitals, either empty where there is none."""
+    match = _QUANTITY.fullmatch(text.strip())
+    return (match[1], (match[2] or "").upper()) if match else ("", "")
 
 
 def format_bytes(count: int) -> str:

@@ -7,7 +7,8 @@ from support.command import run
 from support.rows import time_rows
 
 from tputfind.processes.children import Children
-from tputfind.record.spec import DTYPES, LAYOUTS, read_spec
+from tputfind.record.choices import DTYPES, LAYOUTS
+from tputfind.record.spec import read_spec
 
 
 @pytest.mark.opens_gpu

@@ -77,8 +77,11 @@ def test_what_a_record_says_is_text_and_never_runs(browser, tmp_path):
     environment = msgspec.structs.replace(example().environment, device_name=HOSTILE)
     spec = msgspec.structs.replace(example().spec, model=HOSTILE)
     record = msgspec.structs.replace(example(), spec=spec, environment=environment, notices=(notice,))
-    with browser.open(saved(tmp_path / "page.html", record)) as page:
+    other = msgspec.structs.replace(record, spec=msgspec.structs.replace(spec, model=f"{HOSTILE} again"))
+    with browser.open(saved(tmp_path / "page.html", record, other)) as page:
         assert HOSTILE in page.text("h1")
+        page.point_at(reader(1), 0.5, 0.5)
+        assert "<img src=x onerror=" in page.text("figure:nth-of-type(1) .tip")
         assert page.errors == []
         assert page.requests == []
         assert page.page.locator("img").count() == 0
@@ -100,3 +103,116 @@ def test_every_plot_says_in_words_what_it_shows(browser, several):
         assert len(drawings) >= 4
         assert all(len(told) > 20 for told in words)
         assert "samples/s" in words[0]
+
+
+def reader(number):
+    return f"figure:nth-of-type({number}) .reader"
+
+
+def by_keyboard(page, number):
+    """What a plot says of its values, from the first to the last."""
+    page.tab_to(reader(number))
+    page.press("Home")
+    said = [page.attribute(reader(number), "aria-valuetext")]
+    for _ in range(int(page.attribute(reader(number), "aria-valuemax")) - 1):
+        page.press("ArrowRight")
+        said.append(page.attribute(reader(number), "aria-valuetext"))
+        assert page.text(f"figure:nth-of-type({number}) .tip") == said[-1]
+    return said
+
+
+def by_pointer(page, number):
+    """Everything that a plot says while the pointer goes over it."""
+    shares = [place / 36 for place in range(1, 36)]
+    places = [*zip(shares, shares, strict=True), *zip(shares, reversed(shares), strict=True)]
+    said = set()
+    for place in places:
+        page.point_at(reader(number), *place)
+        said.add(page.text(f"figure:nth-of-type({number}) .tip"))
+    return said
+
+
+def test_the_keyboard_reaches_every_value_that_the_pointer_shows(browser, one, several):
+    for path in (one, several):
+        with browser.open(path) as page:
+            for number in (1, 2):
+                said = by_keyboard(page, number)
+                pointed = by_pointer(page, number)
+
+                assert len(set(said)) == len(said) > 1
+                assert len(pointed) > len(said) / 2
+                assert pointed <= set(said)
+            assert page.errors == []
+
+
+def test_the_value_of_the_fastest_batch_is_read_where_the_pointer_is(browser, one):
+    with browser.open(one) as page:
+        shown = page.page.eval_on_selector(
+            ".plot",
+            "plot => [JSON.parse(plot.dataset.stops), plot.querySelector('svg').viewBox.baseVal.width,"
+            " JSON.parse(plot.dataset.box)]",
+        )
+        stops, width, (left, _, across, _) = shown
+        for text, ((x, _), *_) in stops:
+            page.point_at(reader(1), (100 * x / width - left) / across, 0.5)
+            assert page.text("figure:nth-of-type(1) .tip") == text
+
+
+def test_a_tip_goes_when_the_pointer_or_the_focus_does(browser, one):
+    tip = "figure:nth-of-type(1) .tip"
+    with browser.open(one) as page:
+        page.point_at(reader(1), 0.5, 0.5)
+        assert page.page.locator(tip).is_visible()
+        page.point_at("h1", 0.5, 0.5)
+        assert not page.page.locator(tip).is_visible()
+        page.tab_to(reader(1))
+        assert page.page.locator(tip).is_visible()
+        page.press("Escape")
+        assert not page.page.locator(tip).is_visible()
+        page.press("End")
+        assert page.attribute(reader(1), "aria-valuetext").startswith("batch ")
+        page.press("Tab")
+        assert not page.page.locator(tip).is_visible()
+
+
+def test_a_tip_stays_within_its_plot(browser, one):
+    for width in (DESKTOP, PHONE):
+        with browser.open(one, width) as page:
+            for across in (0.01, 0.5, 0.99):
+                page.point_at(reader(1), across, 0.5)
+                plot, tip = (
+                    page.page.locator(f"figure:nth-of-type(1) {name}").bounding_box() for name in (".plot", ".tip")
+                )
+                assert plot["x"] - 1 <= tip["x"]
+                assert tip["x"] + tip["width"] <= plot["x"] + plot["width"] + 1
+                assert page.too_wide_px() <= 0
+
+
+def test_without_scripts_the_page_says_and_draws_everything_and_offers_no_reading(browser, one):
+    with browser.open(one, scripts=False) as page:
+        assert page.page.locator("figure svg").first.is_visible()
+        assert page.page.locator("[role=slider]").count() == 0
+        assert "Batch to deploy" in page.text("section[aria-labelledby=answers]")
+
+
+def test_what_is_folded_opens_by_keyboard_and_on_paper(browser, several):
+    folded = "section[aria-labelledby=measured] details"
+    with browser.open(several) as page:
+        inside = page.page.locator(f"{folded} table").last
+        assert not inside.is_visible()
+        page.page.emulate_media(media="print")
+        assert inside.bounding_box()["height"] > 50
+        page.page.emulate_media(media="screen")
+        page.tab_to(f"{folded}:last-child summary")
+        page.press("Enter")
+        assert inside.is_visible()
+
+
+def test_tables_are_the_only_thing_that_scrolls_sideways(browser, several):
+    with browser.open(several, PHONE) as page:
+        wide = page.page.eval_on_selector_all(
+            "body *:not(.box):not(pre)",
+            "all => all.filter(one => !one.closest('.box, svg, details:not([open])') && one.clientWidth"
+            " && one.getBoundingClientRect().right > innerWidth + 1).map(one => one.outerHTML.slice(0, 80))",
+        )
+        assert wide == []

@@ -148,7 +148,7 @@ def test_recorded_arrivals_give_the_stream_its_shape(folder):
         (("resnet50.json", "--rate", "1e-300", "--slo", "1s"), 2, "--rate: '1e-300' is not from 1e-09 to 1e+12"),
         (("resnet50.json", "--rate", "9" * 100_000, "--slo", "1s"), 2, "999' is not a finite number"),
         (("resnet50.json", "--rate", "1e12", "--slo", "50ms"), 6, "no more than 10000000 are planned with"),
-        (("resnet50.json", "--rate", 5, "--slo", "1s", "--percentile", "0.99"), 2, "'0.99' is not from 50 to 99.99"),
+        (("resnet50.json", "--rate", 5, "--slo", "1s", "--percentile", "0.99"), 2, "in percent: did you mean 99?"),
         (("resnet50.json", "vit_b_16.json", "--rate", 100, "--slo", "1s", "--curve"), 2, "--curve follows one record"),
         (("resnet50.json", "--rate", 100, "--slo", "1s", "--csv", "times.csv/plan.csv"), 2, "times.csv"),
     ],

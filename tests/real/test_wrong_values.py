@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from support.command import run
+from support.command import TINY, run
+from support.folders import RESULTS
 
 LONG = "x" * 100_000
+
+
+RECORD = RESULTS / "nvidia-h200" / "models" / "resnet50-fp16-default.json"
 
 
 @pytest.mark.parametrize(
@@ -34,3 +40,60 @@ def test_a_value_that_no_option_takes_is_one_short_line(tmp_path, arguments, mes
     assert len(ran.err.splitlines()) == 1
     assert len(ran.err) < 300
     assert ran.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("resnet18", "--dtype", "half"), "did you mean fp16?"),
+        (("resnet18", "--dtype", "float16"), "did you mean fp16?"),
+        (("resnet18", "--dtype", "amp"), "did you mean amp-fp16 or amp-bf16?"),
+        (("resnet18", "--mode", "graph"), "did you mean cudagraph?"),
+        (("resnet18", "--layout", "channels_last"), "did you mean nhwc?"),
+        (("resnet18", "--device", "gpu"), "did you mean cuda?"),
+        (("resnet18", "--percentile", "0.99"), "did you mean 99?"),
+        (("size", RECORD, "--rate", "5", "--slo", "1s", "--percentile", "0.95"), "did you mean 95?"),
+        (("size", RECORD, "--rate", "5", "--slo", "1s", "--batcher", "tritn"), "did you mean triton?"),
+        (("report", RECORD, "--slo", "50"), "did you mean 50ms or 50s? (see tputfind report --help)"),
+        (("resnet18", "--memory-limit", "24g"), "did you mean 24GiB or 24GB?"),
+        (("resnet18", "--headroom", "0.05"), "did you mean 5%?"),
+        (("resnet18", "--max-batch", "4k"), "did you mean 4000 or 4096?"),
+        (("resnet18", "--max-batch", "128,256"), "did you mean 128256?"),
+        (("resnet18", "--image-size", "224,224"), "--input-size takes shapes, such as 3x640x480"),
+        (("resnet18", "--input-size", "3,224,224"), "put x between numbers"),
+        (("resnet18", "--batch-sizes", "1,024"), "write 1000 for 1,000"),
+        (("resnet18", "--batchsize", "8"), "there is no option --batchsize: did you mean --batch-sizes?"),
+        (("--versoin",), "there is no option --versoin: did you mean --version?"),
+        (("resnet18", "--rate", "5k"), "--rate is an option of tputfind size, not of tputfind run"),
+        (("resnet18", "-d", "cpu"), "names of options begin with two dashes"),
+        (("reprot", RECORD), "there is no command or model 'reprot' (did you mean tputfind report?)"),
+        (("help",), "did you mean tputfind --help?"),
+        ((RECORD.name,), "is no model (did you mean tputfind report?)"),
+        (("models", "rsnet50"), "did you mean resnet50?"),
+        (("compare", "old.json"), "missing argument 'NEW' (see tputfind compare --help)"),
+    ],
+)
+def test_the_message_names_the_nearest_right_one(tmp_path, arguments, message):
+    ran = run(tmp_path, *arguments)
+
+    assert (ran.status, ran.out) == (2, "")
+    assert message in ran.err
+    assert ran.err.startswith("tputfind: ")
+    assert len(ran.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("rate", ["5k", "5,000", "5000/s", "5K /s"])
+def test_a_rate_is_understood_as_people_write_it(tmp_path, rate):
+    asked = ("size", RECORD, "--slo", "50 ms", "--percentile", "p99", "--batcher", "Triton", "--json", "plans.json")
+    ran = run(tmp_path, *asked, "--rate", rate)
+
+    assert ran.status == 0, ran.err
+    demand = json.loads((tmp_path / "plans.json").read_bytes())["plans"][0]["demand"]
+    assert (demand["rate_per_s"], demand["percentile"], demand["batcher"]) == (5000, 99, "triton")
+
+
+def test_two_spellings_of_a_dtype_are_measured_once(tmp_path):
+    ran = run(tmp_path, "shufflenet_v2_x0_5", *TINY, "--dtype", "FP32,fp32", "--csv", "all.csv", "--no-save")
+
+    assert ran.status == 0, ran.err
+    assert (tmp_path / "all.csv").read_text().count("\n") == 2

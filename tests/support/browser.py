@@ -87,6 +87,12 @@ class Page:
         named = self.page.eval_on_selector_all(quiet, "links => links.map(link => link.href)")
         return list(dict.fromkeys(self._requests + list(filter(self._leaves, named))))
 
+    def point_at(self, selector: str, across: float, down: float) -> None:
+        """Move the mouse over the one such element: how far across and down, as shares of its size."""
+        self.page.locator(selector).scroll_into_view_if_needed()
+        box = self.page.locator(selector).bounding_box()
+        self.page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
+
     def click(self, selector: str) -> None:
         self.page.click(selector)
 
@@ -148,10 +154,11 @@ class Browser:
         self.browser = browser
 
     @contextmanager
-    def open(self, path: Path, width: int = DESKTOP, *, dark: bool = False) -> Iterator[Page]:
+    def open(self, path: Path, width: int = DESKTOP, *, dark: bool = False, scripts: bool = True) -> Iterator[Page]:
         """Open a local file in a fresh profile; a narrow window is a phone's, which heeds the page's viewport."""
         context = self.browser.new_context(
             viewport={"width": width, "height": _HEIGHTS.get(width, 800)},
+            java_script_enabled=scripts,
             color_scheme="dark" if dark else "light",
             is_mobile=width < _WIDEST_PHONE,
             has_touch=width < _WIDEST_PHONE,

@@ -8,7 +8,7 @@ import time
 
 import torch
 
-from tputfind.record.spec import DTYPES
+from tputfind.record.choices import DTYPES
 from tputfind.worker.devices import all_devices, failure_of, open_device
 
 MIB = 2**20

@@ -9,25 +9,31 @@ from click.testing import CliRunner
 from support.folders import BENCHMARKS, RESULTS, ROOT
 
 import tputfind
-from tputfind.commands import main
+from tputfind.commands import COMMANDS, main
 
 
-@pytest.mark.parametrize("command", [[], ["size"], ["compare"], ["report"]])
-def test_every_option_of_the_command_is_in_the_readme(command):
-    shown = CliRunner().invoke(main, [*command, "--help"]).output
-    options = set(re.findall(r"--[a-z][a-z-]+", shown)) - {"--help"}
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_of_a_command_is_on_the_page_of_options(command):
+    shown = CliRunner().invoke(main, [command, "--help"]).output
+    options = set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", shown, re.MULTILINE)) - {"--help"}
 
-    missing = [option for option in options if f"`{option}" not in (ROOT / "README.md").read_text()]
-
-    assert len(options) >= 5
-    assert not missing
+    assert options
+    assert options == set(re.findall(r"^\| `(--[a-z-]+)`", sections()[command], re.MULTILINE))
 
 
-def test_every_option_of_the_readme_is_one_of_the_command():
-    shown = "".join(CliRunner().invoke(main, [*command, "--help"]).output for command in ([], ["size"]))
-    rows = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| `--")]
+def sections() -> dict[str, str]:
+    """The page of options by command."""
+    _, *parts = re.split(r"^## tputfind (\w+)\n", (ROOT / "docs" / "options.md").read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
-    assert all(option in shown for row in rows for option in re.findall(r"`(--[a-z-]+)`", row.split("|")[1]))
+
+def test_the_generated_pages_are_what_their_script_writes(tmp_path):
+    subprocess.run([sys.executable, ROOT / "docs" / "generate.py", "--to", tmp_path], check=True, cwd=ROOT)
+    pages = list(tmp_path.iterdir())
+
+    assert pages
+    for page in pages:
+        assert page.read_text() == (ROOT / "docs" / page.name).read_text(), f"{page.name}: run docs/generate.py"
 
 
 # Those in results/ itself are not kept: a run in this folder saves there.

@@ -38,6 +38,33 @@ def test_a_size_without_number_or_unit_is_refused(text):
         parse_bytes(text)
 
 
+@pytest.mark.parametrize(
+    ("read", "text", "near"),
+    [
+        (parse_bytes, "24", "24GiB"),
+        (parse_bytes, "24g", "24GiB or 24GB"),
+        (parse_bytes, "1.5 M", "1.5MiB or 1.5MB"),
+        (parse_ms, "50", "50ms or 50s"),
+        (parse_ms, "1m", "1min or 1ms"),
+        (parse_ms, "10 seconds", "10s"),
+        (parse_ms, "5\u00b5s", "5us"),
+        (parse_ms, "5\u03bcs", "5us"),
+        (parse_ms, "2 mins", "2min"),
+    ],
+)
+def test_a_wrong_unit_is_refused_with_the_right_one(read, text, near):
+    with pytest.raises(ValueError, match=rf"did you mean {near}\?$"):
+        read(text)
+
+
+@pytest.mark.parametrize("text", ["", "x", "5 parsecs", "1e3", "9" * 70])
+def test_a_unit_that_nobody_has_is_refused_without_a_guess(text):
+    for read in (parse_bytes, parse_ms):
+        with pytest.raises(ValueError, match="such as") as refused:
+            read(text)
+        assert "did you mean" not in str(refused.value)
+
+
 @given(st.text(max_size=12))
 def test_any_text_is_a_duration_or_a_value_error(text):
     try:

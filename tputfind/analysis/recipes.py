@@ -8,9 +8,10 @@ from typing import Final, Literal
 import msgspec
 
 from tputfind.analysis.answers import fastest, format_rate, rate_ratio_interval, throughput_interval
+from tputfind.record.choices import DTYPES, LAYOUTS, Mode
 from tputfind.record.identity import name_of
 from tputfind.record.record import Record, Row
-from tputfind.record.spec import DTYPES, LAYOUTS, Mode, Spec
+from tputfind.record.spec import Spec
 
 LISTED: Final = "dtype", "layout", "mode"
 """The options that take several values, apart by commas."""

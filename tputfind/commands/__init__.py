@@ -11,68 +11,120 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
-from tputfind.commands import options
+from tputfind.commands import completion, options
 from tputfind.commands.console import errors, in_our_words, open_closed_streams
+from tputfind.commands.help import Sectioned, row_of, write_examples, write_section
 from tputfind.commands.options import TRACEBACK, Option
+from tputfind.errors import BadRequest
+from tputfind.options import nearest
+from tputfind.record.sources import source_of
+from tputfind.units import echoed
 from tputfind.version import __version__
 
 
 class Argument(NamedTuple):
-    """What a command is given without a name: how help calls it, whether it may be several, and what it is if none."""
+    """What a command is given without a name: what it takes, whether it may be several, and what it is if none."""
 
     name: str
+    takes: str
     metavar: str | None = None
     several: bool = False
     default: str | None = None
 
 
 class Command(NamedTuple):
-    """A command: its help, what it takes, and its options."""
+    """A command: its line of help, what else help says, what it takes, its options, and command lines to learn from."""
 
     help: str
+    more: str = ""
     arguments: tuple[Argument, ...] = ()
     options: tuple[Option, ...] = ()
+    examples: tuple[str, ...] = ()
 
 
-_RECORDS: Final = Argument("records", "RECORD [RECORD ...]", several=True)
+_RECORDS: Final = Argument("records", "RECORD", "RECORD [RECORD ...]", several=True)
 COMMANDS: Final = {
     "run": Command(
-        """Measure one or several models (`tputfind MODEL` does the same).
+        "Find the largest batch and measure every batch size.",
+        """
+        `tputfind MODEL` is short for it. MODEL is a torchvision name (resnet50), timm:NAME, hf:NAME, a saved model
+        (model.pt2, model.pt), file.py:FACTORY or package.module:FACTORY. A factory returns a module, or a module and a
+        callable that makes the inputs of a batch size.
 
-        Lists for --dtype, --layout and --mode (fp16,bf16) measure each model in every combination, and name the best.
-        """,
-        (Argument("models", "MODEL [MODEL ...]", several=True),),
+        --dtype, --layout and --mode take lists, such as fp16,bf16: every model is measured in every combination.""",
+        (Argument("models", "MODEL", "MODEL [MODEL ...]", several=True),),
         options.RUN,
+        (
+            "tputfind resnet50 --dtype fp16 --slo 20ms",
+            "tputfind resnet50 vit_b_16 --dtype fp16,bf16 --layout nchw,nhwc --budget 20min",
+            "tputfind model.py:make_model --input-size 3x640x480 --max-batch 64",
+            "tputfind resnet50 --phase train --dtype amp-bf16 --batch-sizes 32,64,128",
+        ),
     ),
     "clocks": Command(
-        "Time one batch in every way side by side, and say what each gets wrong; with two models, a pipeline.",
-        (Argument("models", "MODEL [MODEL]", several=True),),
+        "Time one batch in several ways and say what each gets wrong.",
+        "With two models, time a pipeline: the first model, work of the CPU, the second model.",
+        (Argument("models", "MODEL", "MODEL [MODEL]", several=True),),
         options.CLOCKS,
+        ("tputfind clocks resnet50 --dtype fp16", "tputfind clocks resnet50 vgg16 --host-work 5ms --md clocks.md"),
     ),
     "forecast": Command(
-        "Forecast the largest batch on devices with other memory, from a few trials on the one that is here.",
-        (Argument("model"),),
+        "Forecast the largest batch on devices with other memory.",
+        "It takes a few trials on the device that is here.",
+        (Argument("model", "MODEL"),),
         options.FORECAST,
+        (
+            "tputfind forecast resnet50 --memory 16GiB,24GiB,80GiB --dtype fp16",
+            "tputfind forecast vit_b_16 --memory 24GiB --on-fake",
+        ),
     ),
     "size": Command(
-        "Say how many devices answer a stream of requests in time, from records of what one of them does.",
+        "Say how many devices answer a stream of requests in time.",
+        "The records say what one device does.",
         (_RECORDS,),
         options.SIZE,
+        (
+            "tputfind size results/resnet50-*.json --rate 5000 --slo 50ms",
+            "tputfind size a.json b.json --rate 5k --slo 50ms --price prices.csv",
+        ),
     ),
-    "report": Command("Show saved records again, together where they are several.", (_RECORDS,), options.REPORT),
+    "report": Command(
+        "Show saved records again; several make one table.",
+        "",
+        (_RECORDS,),
+        options.REPORT,
+        (
+            "tputfind report results/resnet50-*.json --html report.html",
+            "tputfind report results/*.json --slo 20ms --csv all.csv",
+        ),
+    ),
     "compare": Command(
-        "Say what became faster or slower from OLD to NEW: two records, or two folders of records.",
-        (Argument("old"), Argument("new")),
+        "Say what became faster or slower from OLD to NEW.",
+        "OLD and NEW are two records, or two folders of records.",
+        (Argument("old", "RECORD"), Argument("new", "RECORD")),
         options.COMPARE,
+        ("tputfind compare before.json after.json", "tputfind compare main/ branch/ --fail-slower 3%"),
     ),
     "models": Command(
-        "List what can be named, with input and parameters; PATTERN is a glob ('resnet*', 'timm:vit*') or a family.",
-        (Argument("pattern", default="*"),),
+        "List the models that can be named.",
+        "PATTERN is a glob ('resnet*', 'timm:vit*') or a family (detection).",
+        (Argument("pattern", "PATTERN", default="*"),),
+        examples=("tputfind models 'resnet*'", "tputfind models detection"),
     ),
-    "devices": Command("List the devices that are here."),
+    "devices": Command("List the devices that are here.", examples=("tputfind devices",)),
+    "schema": Command(
+        "Print the JSON Schema of a record.",
+        examples=("tputfind schema > record.schema.json",),
+    ),
 }
 """Each has a module of its name here, whose ``main`` takes all that was given and returns the exit code."""
+_EXAMPLES: Final = (
+    "tputfind resnet50 --dtype fp16",
+    "tputfind resnet50 --dtype fp16,bf16 --mode eager,compile --budget 10min",
+    "tputfind size results/resnet50-*.json --rate 5000 --slo 50ms",
+)
 
 
 class _ModelFirst(click.Group):
@@ -94,26 +146,57 @@ class _ModelFirst(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.commands, "--help", "-h", "--version"):
+            if not ctx.resilient_parsing:
+                with errors(show_traceback=False):
+                    _check_no_command_was_meant(args[0])
             args = ["run", *args]
         return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         formatter.write_usage("tputfind", "MODEL [MODEL ...] [OPTIONS]")
         formatter.write_usage("tputfind", "COMMAND [OPTIONS]", prefix="       ")
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        measure = self.commands["run"]
-        measure.format_options(click.Context(measure), formatter)
-        self.format_commands(ctx, formatter)
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        title = "Options that most runs need (tputfind run --help shows every option)"
+        write_section(formatter, title, [*map(row_of, options.FIRST), ("--version", "show the version")])
+        rows = [(name, command.help) for name, command in COMMANDS.items()]
+        write_section(formatter, "Commands (tputfind COMMAND --help)", rows, width=max(map(len, COMMANDS)))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        write_examples(formatter, _EXAMPLES)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer commands, and what `tputfind run` takes."""
+        run = self.commands["run"]
+        if incomplete.startswith("-"):
+            offered = [*run.shell_complete(click.Context(run), incomplete), *super().shell_complete(ctx, incomplete)]
+            return list({item.value: item for item in offered}.values())
+        named = [CompletionItem(name, help=COMMANDS[name].help) for name in COMMANDS if name.startswith(incomplete)]
+        models = completion.offered("MODEL", incomplete) if incomplete else []
+        return sorted([*named, *models], key=lambda item: item.type == "plain")  # bash forgets what is before a file
+
+
+def _check_no_command_was_meant(word: str) -> None:
+    """Refuse a first word that is a record, or is no model and is spelled much like a command.
+
+    Raises:
+        BadRequest: with the command.
+    """
+    if source_of(word) == "torchvision" and word.endswith(".json"):
+        raise BadRequest(f"{echoed(word)} is no model", "did you mean tputfind report?")
+    near = nearest(word, (*COMMANDS, "--help", "--version")) if word.isidentifier() else []
+    if near and word not in completion.models():
+        raise BadRequest(f"there is no command or model {echoed(word)}", f"did you mean tputfind {near[0]}?")
 
 
 @click.group(cls=_ModelFirst, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tputfind")
 def main() -> None:
-    """Find the largest batch that a PyTorch model can take on a device, and how fast every batch size is.
-
-    MODEL is a torchvision name (resnet50), file.py:factory or package.module:factory. A factory returns a module, or
-    a module and a callable that makes the inputs of a batch size.
+    """Find the largest batch that a PyTorch model can take, and how fast every batch size is. MODEL is
+    a torchvision name (resnet50), timm:NAME, hf:NAME or file.py:FACTORY.
     """
 
 
@@ -123,21 +206,30 @@ def _click_command(name: str, command: Command) -> click.Command:
             module = import_module(f"tputfind.commands.{name}")
             sys.exit(module.main(given, show_traceback=traceback))
 
-    arguments = [_click_argument(argument) for argument in command.arguments]
-    listed = [_click_option(option) for option in (*command.options, TRACEBACK)]
-    return click.Command(name, params=[*arguments, *listed], callback=call, help=command.help)
+    listed = (*command.options, TRACEBACK)
+    params = [*map(_click_argument, command.arguments), *map(_click_option, listed)]
+    text = f"{command.help}\n\n{command.more}"
+    return Sectioned(name, listed=listed, examples=command.examples, params=params, callback=call, help=text)
 
 
 def _click_argument(argument: Argument) -> click.Argument:
+    def complete(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return completion.of_arguments(ctx, argument.takes, incomplete, argument.name)
+
     more: dict[str, Any] = {} if argument.default is None else {"default": argument.default}
-    return click.Argument([argument.name], metavar=argument.metavar, nargs=-1 if argument.several else 1, **more)
+    nargs = -1 if argument.several else 1
+    return click.Argument([argument.name], metavar=argument.metavar, nargs=nargs, shell_complete=complete, **more)
 
 
 def _click_option(option: Option) -> click.Option:
-    if option.metavar is None:
+    if option.takes is None:
         return click.Option([option.flag], is_flag=True, help=option.help)
+
+    def complete(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return completion.offered(option.takes, incomplete, lists=option.lists)
+
     more: dict[str, Any] = {"multiple": True, "callback": _none_for_nothing} if option.repeats else {}
-    return click.Option([option.flag], metavar=option.metavar, help=option.help, **more)
+    return click.Option([option.flag], metavar=option.metavar, help=option.help, shell_complete=complete, **more)
 
 
 def _none_for_nothing(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> object:

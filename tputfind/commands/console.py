@@ -16,7 +16,8 @@ from typing import Any, Final, Literal, NoReturn
 import click
 
 from tputfind.errors import BadRequest, Interrupted, TputfindError
-from tputfind.units import printable, shortened
+from tputfind.options import did_you_mean
+from tputfind.units import echoed, printable, shortened
 
 Given = dict[str, Any]
 """What was given to a command, by the names of its arguments and options; None, False or () where it was not."""
@@ -91,7 +92,9 @@ def in_our_words() -> Iterator[None]:
     except KeyboardInterrupt:
         _leave(Interrupted("interrupted"))
     except click.ClickException as error:
-        _exit_saying(error.show, error.exit_code)
+        if type(error).__name__ == "NoArgsIsHelpError":  # which click 8.1 lacks
+            _exit_saying(error.show, error.exit_code)
+        _leave(_wrong_use(error))
     except OSError as error:
         if error.filename is not None or error.errno not in _OF_PRINTING:
             raise
@@ -101,6 +104,29 @@ def in_our_words() -> Iterator[None]:
                 say(problem, show_traceback=False)
         print_nowhere(1, 2)
         sys.exit(0 if problem is None else problem.exit_code)
+
+
+def _wrong_use(error: click.ClickException) -> BadRequest:
+    """Return the error of ours that one of click's is: it names the nearest option, or the command that has it."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    see = f"see {context.command_path} --help" if context is not None else ""
+    if context is None or not isinstance(error, click.NoSuchOption):
+        message = error.format_message().rstrip(".")
+        return BadRequest(message[:1].lower() + message[1:], see)
+    name, root = error.option_name, context.find_root()
+    if not name.startswith("--"):
+        return BadRequest(f"there is no option {echoed(name)}: names of options begin with two dashes", see)
+    others = root.command.commands.values() if isinstance(root.command, click.Group) else ()
+    having = [f"tputfind {other.name}" for other in others if name in _options_of(other, context)]
+    if having:
+        return BadRequest(f"{name} is an option of {' and '.join(having)}, not of {context.command_path}", see)
+    near = did_you_mean(name, _options_of(context.command, context) + _options_of(root.command, root))
+    return BadRequest(f"there is no option {shortened(name)}{near}", see)
+
+
+def _options_of(command: click.Command, context: click.Context) -> list[str]:
+    names = [name for parameter in command.get_params(context) for name in parameter.opts]
+    return [name for name in names if name.startswith("--")]
 
 
 def _leave(error: TputfindError, show_traceback: bool = False) -> NoReturn:

@@ -6,6 +6,7 @@ import sys
 
 from tputfind.commands.console import Given, print_columns
 from tputfind.errors import BadRequest
+from tputfind.options import did_you_mean
 from tputfind.processes.children import Children
 from tputfind.processes.messages import NamedModel
 from tputfind.session import catalogue
@@ -25,7 +26,8 @@ def main(given: Given, *, show_traceback: bool) -> int:  # noqa: ARG001  # as ev
         with Children() as children:
             listed = catalogue.asked(pattern, children)
     if not listed:
-        raise BadRequest(f"no model's name matches {echoed(pattern)}", "tputfind models lists all of them")
+        near = did_you_mean(pattern, [model.name for model in catalogue.at_hand() or ()])
+        raise BadRequest(f"no model's name matches {echoed(pattern)}{near}", "tputfind models lists all of them")
     print_columns(("model", "input", "parameters", "family"), [_cells(model) for model in listed])
     for line in catalogue.elsewhere() if pattern == "*" else ():
         sys.stdout.write(f"{line}\n")

@@ -1,173 +1,230 @@
-"""Every option that can be typed: its name, what it takes, and its line of help."""
+"""Every option that can be typed: its name, what it takes, its section of the help, and its line there."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final, NamedTuple, get_args
+
+from tputfind.record.choices import (
+    ALLOCATORS,
+    DEVICES,
+    DTYPES,
+    LAYOUTS,
+    MODES,
+    OPTIMIZERS,
+    PHASES,
+    SEARCHES,
+    TRANSFERS,
+)
+from tputfind.sizing.batchers import Batcher, Routing
+
+WHAT, HOW, FAR = "What to measure", "How to run it", "How far to search"
+LONG, WRITE, OTHER = "How long to measure", "What to write", "Other"
+FORECASTS, TIMINGS = "What to forecast", "How to time it"
+REQUESTS, SERVER, PLAN = "What the requests are", "How the server works", "What to plan"
+VERDICT, SHOW = "When to call rows different", "What to show"
+SECTIONS: Final = (FORECASTS, WHAT, REQUESTS, SERVER, PLAN, VERDICT, SHOW, HOW, TIMINGS, FAR, LONG, WRITE, OTHER)
+"""In the order in which help shows them."""
 
 
 class Option(NamedTuple):
-    """An option: the name under which its command gets it, what it takes, its help.
+    """An option: the name under which its command gets it, what it takes, and its help.
 
-    ``metavar`` is None for a flag. An option that ``repeats`` may be given several times, and is then a tuple.
+    ``takes`` is the word that help has for a value, or the choices; None for a flag. An option that ``repeats`` may be
+    given several times, and is then a tuple. One that ``lists`` takes several choices, with commas between them.
     """
 
     name: str
-    metavar: str | None
+    takes: str | tuple[str, ...] | None
+    section: str
     help: str
+    default: str = ""
     repeats: bool = False
+    lists: bool = False
 
     @property
     def flag(self) -> str:
         """As it is typed: ``--batch-sizes``."""
         return f"--{self.name.replace('_', '-')}"
 
+    @property
+    def metavar(self) -> str | None:
+        """What it takes, as help shows it."""
+        if self.takes is None or isinstance(self.takes, str):
+            return self.takes
+        return f"[{'|'.join(self.takes)}]{'[,...]' if self.lists else ''}"
+
 
 MEASURING: Final = (
-    Option("device", "NAME", "auto, cpu, cuda or cuda:1; auto takes the accelerator if there is one  [auto]"),
-    Option("dtype", "NAME", "fp32, tf32, fp16, bf16, amp-fp16 or amp-bf16  [fp32]"),
-    Option("layout", "NAME", "nchw or nhwc (channels last)  [nchw]"),
-    Option("mode", "NAME", "eager, compile (torch.compile, for each batch size) or cudagraph  [eager]"),
-    Option("phase", "NAME", "infer or train: forward, loss, backward and the optimizer's step  [infer]"),
-    Option("optimizer", "NAME", "of --phase train: sgd (with momentum) or adamw  [sgd]"),
-    Option("weights", "NAME", "DEFAULT or another name of published weights, or a file of them  [random]"),
-    Option("image_size", "PIXELS", "height and width of the input  [the model's own]"),
-    Option("input_size", "SHAPE", "shape of one sample, such as 3x640x480 or 16  [the model's own]"),
+    Option("slo", "TIME", WHAT, "also name the best batch whose latency is below this, such as 20ms"),
+    Option("percentile", "P", WHAT, "compare this percentile of the latency with --slo", "99"),
+    Option("phase", PHASES, WHAT, "measure inference, or training: forward, loss, backward, optimizer step", "infer"),
+    Option("image_size", "PIXELS", WHAT, "use square images of this height and width", "the model's own"),
+    Option("input_size", "SHAPE", WHAT, "use samples of this shape, such as 3x640x480 or 16", "the model's own"),
+    Option("sequence_length", "N", WHAT, "give hf: models N tokens a sample", "512, or the model's most"),
     Option(
         "input",
         "NAME:DTYPE:SHAPE",
-        "an input of a model that does not say what it takes, such as ids:int64:Bx128",
+        WHAT,
+        "describe one input of a model that does not say what it takes, such as ids:int64:Bx128; repeat for each input",
         repeats=True,
     ),
-    Option("sequence_length", "N", "tokens of a sample, of hf: models  [512, or the most that the model takes]"),
-    Option("batch_sizes", "LIST", "time just these batch sizes, such as 1,8,32, and search nothing"),
-    Option("max_batch", "N", "try no batch above this"),
-    Option("granularity", "N", "step of the answer: 8 finds multiples of 8  [1]"),
-    Option("memory_limit", "SIZE", "act as if the device had this much memory, such as 24GiB  [the device's]"),
-    Option("headroom", "SIZE", "also find the largest batch that keeps this much free, such as 5% or 2GiB"),
-    Option("transfer", "NAME", "h2d or both: count copies from (and to) pinned host memory, overlapped  [none]"),
-    Option("soak", "N", "run the answer N more batches, and step down if it fails  [0]"),
+    Option("weights", "NAME|FILE", WHAT, "load published weights (DEFAULT or a name), or a file of weights", "random"),
+    Option("optimizer", OPTIMIZERS, WHAT, "train with SGD (with momentum) or AdamW", "sgd"),
+    Option("grad_checkpoint", None, WHAT, "train in less memory, and compute activations twice"),
+    Option("dtype", DTYPES, HOW, "compute in this number format", "fp32", lists=True),
+    Option("mode", MODES, HOW, "run eager, through torch.compile, or as a CUDA graph", "eager", lists=True),
+    Option("layout", LAYOUTS, HOW, "store images channels first or channels last (nhwc)", "nchw", lists=True),
+    Option("device", DEVICES, HOW, "run here; auto takes an accelerator if there is one", "auto"),
     Option(
-        "max_latency", "TIME", "go no further where a step takes longer, such as 50ms, or none  [none; 1s on the CPU]"
+        "transfer",
+        TRANSFERS,
+        HOW,
+        "count copies of inputs from pinned memory (h2d), or also of outputs to it (both); copies overlap compute",
+        "none",
     ),
-    Option("budget", "TIME", "end the whole run within this, such as 60s: the rows that decide come first"),
+    Option("allocator", ALLOCATORS, HOW, "use native or expandable CUDA memory segments", "the environment's"),
+    Option("max_batch", "N", FAR, "try no batch above N"),
+    Option("batch_sizes", "LIST", FAR, "time only these batch sizes, such as 1,8,32; search nothing"),
+    Option("granularity", "N", FAR, "find the largest batch among multiples of N", "1"),
+    Option("memory_limit", "SIZE", FAR, "act as if the device had this much memory, such as 24GiB", "the device's"),
+    Option("headroom", "SIZE", FAR, "also find the largest batch that keeps this much free, such as 5% or 2GiB"),
+    Option(
+        "max_latency",
+        "TIME",
+        FAR,
+        "stop the search where a step takes longer, such as 50ms; none sets no limit",
+        "none; 1s on the CPU",
+    ),
+    Option("search", SEARCHES, FAR, "forecast, bisect, or count up (linear); all find the same batch", "forecast"),
+    Option("soak", "N", FAR, "run the largest batch N more times; take a smaller one if that fails", "0"),
+    Option("budget", "TIME", LONG, "end the whole run within this, such as 60s; time the rows that decide first"),
+    Option("thorough", None, LONG, "time every row for 100 batches and 3 seconds, even if it is known sooner"),
     Option(
         "max_noise",
         "SHARE",
-        "time a row until its throughput is known to within this  [0.5% where the device sets the pace, else 3%]",
+        LONG,
+        "time a row until its throughput is known to within this, such as 1%",
+        "0.5%, or 3% where the host sets the pace",
     ),
-    Option(
-        "max_seconds",
-        "S",
-        "time no row for longer, but a batch in each process  [6; 60 with --thorough or --batches]",
-    ),
-    Option("thorough", None, "time 100 batches and 3 seconds of every row, however well it is known"),
-    Option("batches", "N", "time just as many batches of every row, in all its processes"),
-    Option("processes", "N", "time every row in as many fresh processes at the least  [3]"),
-    Option("warmup", "N", "leave out as many batches at the least, in each process  [what has not settled]"),
-    Option("slo", "TIME", "also name the best batch under this latency, such as 20ms"),
-    Option("percentile", "P", "which percentile of the latency the SLO is about  [99]"),
-    Option("search", "NAME", "forecast, bisect, or linear: count up one at a time; all find the same  [forecast]"),
-    Option(
-        "allocator",
-        "NAME",
-        "native or expandable segments, of PyTorch's CUDA memory  [as the environment says]",
-    ),
+    Option("max_seconds", "S", LONG, "stop timing a row after S seconds", "6; 60 with --thorough or --batches"),
+    Option("batches", "N", LONG, "time exactly N batches of every row, over all its processes"),
+    Option("processes", "N", LONG, "time every row in at least N fresh processes", "3"),
+    Option("warmup", "N", LONG, "leave out at least the first N batches of each process", "until times settle"),
     Option(
         "trial_timeout",
         "TIME",
-        "end a process that is silent for longer  [10min, then 10 times what is to be expected]",
+        OTHER,
+        "end a process that is silent for longer",
+        "10min, then 10 times what is expected",
     ),
-    Option("seed", "N", "of weights and inputs  [0]"),
-    Option("grad_checkpoint", None, "of --phase train: save memory, compute activations twice"),
-    Option("strict", None, "refuse where other processes hold memory of the device"),
+    Option("seed", "N", OTHER, "draw weights and inputs from this seed", "0"),
+    Option("strict", None, OTHER, "refuse to run where other processes hold memory of the device"),
 )
 """What a measurement is asked with: the fields of ``Spec``."""
 _NAMED: Final = {option.name: option for option in MEASURING}
-_TRUST: Final = Option("trust_model_file", None, "load a file of a model or of weights even where it can run code")
-_OVERWRITE: Final = Option("overwrite", None, "let these files replace others than this tool's reports")
-_QUIET: Final = Option("quiet", None, "show no progress")
-TRACEBACK: Final = Option("traceback", None, "show the traceback of an error")
-_PAGE: Final = Option("html", "FILE", "also write a page with plots (needs tputfind[plot])")
+FIRST: Final = tuple(_NAMED[name] for name in ("dtype", "mode", "device", "image_size", "max_batch", "slo", "budget"))
+"""What most runs need; ``tputfind --help`` shows no others."""
+_TRUST: Final = Option("trust_model_file", None, OTHER, "load a file of a model or of weights even if it can run code")
+_OVERWRITE: Final = Option("overwrite", None, WRITE, "let these files replace files that tputfind did not write")
+_QUIET: Final = Option("quiet", None, OTHER, "show no progress")
+TRACEBACK: Final = Option("traceback", None, OTHER, "show the traceback of an error")
+_HTML: Final = Option("html", "FILE", WRITE, "also write a page with plots (needs tputfind[plot])")
 
 
 def _measuring(*names: str) -> tuple[Option, ...]:
-    of_models = "dtype", "device", "layout", "weights", "image_size", "input_size", "input", "sequence_length", "seed"
-    return tuple(_NAMED[name] for name in (*of_models, *names))
+    """Return the options of a model, which take no lists here, and others of a measurement."""
+    of_models = "dtype", "layout", "device", "image_size", "input_size", "sequence_length", "input", "weights", "seed"
+    return tuple(_NAMED[name]._replace(lists=False) for name in (*of_models, *names))
 
 
 RUN: Final = (
     *MEASURING,
-    _TRUST,
-    Option("resume", "RECORD", "go on with a record that was cut short, repeating nothing"),
-    Option("output", "FOLDER", "for the record and its CSV  [results]"),
-    Option("no_save", None, "write nothing into that folder"),
-    Option("csv", "FILE", "also write the table of all models as CSV"),
-    Option("json", "FILE", "also write the record (one model)"),
-    Option("md", "FILE", "also write table and summary as Markdown"),
-    _PAGE,
+    Option("output", "FOLDER", WRITE, "write the record and its CSV into this folder", "results"),
+    Option("no_save", None, WRITE, "write no record and no CSV into that folder"),
+    Option("csv", "FILE", WRITE, "also write one table of all models as CSV"),
+    Option("json", "FILE", WRITE, "also write the record (one model)"),
+    Option("md", "FILE", WRITE, "also write table and summary as Markdown"),
+    _HTML,
     _OVERWRITE,
+    Option("resume", "RECORD", OTHER, "go on with a record that was cut short; nothing is measured twice"),
+    _TRUST,
     _QUIET,
 )
 CLOCKS: Final = (
-    *_measuring("warmup", "trial_timeout"),
-    _TRUST,
-    Option("batch_size", "N", "samples of a batch  [32]"),
-    Option("repeats", "N", "timings of each way  [50; 200 of two models]"),
-    Option("drop", "N", "first timings that do not count  [5]"),
-    Option("host_work", "TIME", "CPU work between two models  [10ms]"),
-    Option("json", "FILE", "also write all samples"),
-    Option("md", "FILE", "also write the tables as Markdown"),
+    Option("batch_size", "N", WHAT, "time batches of N samples", "32"),
+    Option("host_work", "TIME", WHAT, "let the CPU work this long between two models", "10ms"),
+    *_measuring("trial_timeout"),
+    Option("repeats", "N", TIMINGS, "take N timings of each way", "50; 200 of two models"),
+    Option("drop", "N", TIMINGS, "leave out the first N timings", "5"),
+    _NAMED["warmup"]._replace(section=TIMINGS),
+    Option("json", "FILE", WRITE, "also write all samples"),
+    Option("md", "FILE", WRITE, "also write the tables as Markdown"),
     _OVERWRITE,
+    _TRUST,
     _QUIET,
 )
 FORECAST: Final = (
-    Option("memory", "LIST", "of the devices to forecast for, such as 16GiB,24GiB,80GiB"),
-    Option("on_fake", None, "do without a device: coarser, from fake tensors"),
+    Option("memory", "LIST", FORECASTS, "forecast for devices with this much memory, such as 16GiB,24GiB,80GiB"),
+    Option("on_fake", None, FORECASTS, "use no device: fake tensors give a coarser forecast"),
     *_measuring("allocator", "trial_timeout"),
-    _TRUST,
-    Option("csv", "FILE", "also write the forecasts as CSV"),
-    Option("json", "FILE", "also write them in full"),
-    Option("md", "FILE", "also write them as Markdown"),
+    Option("csv", "FILE", WRITE, "also write the forecasts as CSV"),
+    Option("json", "FILE", WRITE, "also write the forecasts in full"),
+    Option("md", "FILE", WRITE, "also write the forecasts as Markdown"),
     _OVERWRITE,
+    _TRUST,
     _QUIET,
 )
 SIZE: Final = (
-    Option("rate", "N", "requests per second, one sample each, from 1e-9 to 1e12"),
-    Option("slo", "TIME", "the latency within which they must be answered, such as 50ms"),
-    Option("percentile", "P", "and how many of them, in percent  [99]"),
-    Option("batcher", "NAME", "greedy, triton, mosec, litserve or ray  [greedy]"),
-    Option("delay", "TIME", "how long the batcher waits for more requests  [the server's default]"),
-    Option("routing", "NAME", "shared queue, random, least-loaded or two-choices  [shared; ray: two-choices]"),
-    Option("burstiness", "CV", "of the time between requests: 0 even, 1 Poisson, 2 bursty  [1]"),
-    Option("arrivals", "FILE", "times of recorded requests, as CSV: the stream has their shape"),
-    Option("overhead_per_batch", "TIME", "that the server adds to a batch  [0]"),
-    Option("overhead_per_request", "TIME", "and for each request in it, copies included  [0]"),
-    Option("overhead_per_get", "TIME", "for LitServe to get each request from its queue  [0]"),
-    Option("overhead_per_answer", "TIME", "for each answer, one after the other, while the device goes on  [0]"),
-    Option("network", "TIME", "of the latency target  [0]"),
-    Option("max_batch", "N", "no batch above this"),
-    Option("price", "FILE", "CSV of device, price_per_hour, currency, source, date"),
-    Option("seed", "N", "of the streams  [0]"),
-    Option("curve", None, "print rate against devices and latency as CSV (one record)"),
-    Option("csv", "FILE", "also write the plans as CSV"),
-    Option("json", "FILE", "also write the plans in full"),
-    Option("md", "FILE", "also write them as Markdown"),
+    Option("rate", "N", REQUESTS, "plan for N requests per second, one sample each, such as 5000 or 5k (required)"),
+    Option("slo", "TIME", REQUESTS, "answer requests within this, such as 50ms (required)"),
+    Option("percentile", "P", REQUESTS, "answer P percent of the requests in time", "99"),
+    Option("burstiness", "CV", REQUESTS, "vary the time between requests: 0 even, 1 Poisson, 2 bursty", "1"),
+    Option("arrivals", "FILE", REQUESTS, "give the stream the shape of recorded times of requests (CSV)"),
+    Option("network", "TIME", REQUESTS, "leave this much of --slo to the network", "0"),
+    Option("batcher", get_args(Batcher), SERVER, "batch requests as this server does", "greedy"),
+    Option("delay", "TIME", SERVER, "let the batcher wait this long for more requests", "the server's"),
+    Option(
+        "routing",
+        get_args(Routing),
+        SERVER,
+        "keep requests in one shared queue, or pick a device for each one in this way",
+        "shared; ray: two-choices",
+    ),
+    Option("max_batch", "N", SERVER, "use no batch above N"),
+    Option("overhead_per_batch", "TIME", SERVER, "add this time to each batch", "0"),
+    Option("overhead_per_request", "TIME", SERVER, "add this time to a batch for each request in it", "0"),
+    Option("overhead_per_get", "TIME", SERVER, "let LitServe take this long to get a request from its queue", "0"),
+    Option("overhead_per_answer", "TIME", SERVER, "send answers one by one, this long each, beside the device", "0"),
+    Option("price", "FILE", PLAN, "read prices from a CSV: device, price_per_hour, currency, source, date"),
+    Option("curve", None, PLAN, "print rate against devices and latency as CSV (one record)"),
+    Option("csv", "FILE", WRITE, "also write the plans as CSV"),
+    Option("json", "FILE", WRITE, "also write the plans in full"),
+    Option("md", "FILE", WRITE, "also write the plans as Markdown"),
     _OVERWRITE,
+    Option("seed", "N", OTHER, "draw the streams from this seed", "0"),
 )
 REPORT: Final = (
-    Option("slo", "TIME", "name the best batch under this latency  [as the record was asked]"),
-    Option("percentile", "P", "which percentile of the latency the SLO is about  [the record's]"),
-    Option("csv", "FILE", "also write one table of all records as CSV"),
-    Option("md", "FILE", "also write tables and summaries as Markdown"),
-    _PAGE,
-    Option("plot", "FILE", "draw throughput against batch size: .png, .svg or .pdf"),
+    Option("slo", "TIME", SHOW, "name the best batch whose latency is below this, such as 20ms", "the record's"),
+    Option("percentile", "P", SHOW, "compare this percentile of the latency with --slo", "the record's"),
+    Option("csv", "FILE", WRITE, "also write one table of all records as CSV"),
+    Option("md", "FILE", WRITE, "also write tables and summaries as Markdown"),
+    _HTML,
+    Option("plot", "FILE", WRITE, "draw throughput against batch size: .png, .svg or .pdf"),
     _OVERWRITE,
 )
 COMPARE: Final = (
-    Option("fail_slower", "SHARE", "exit with 1 where a row is slower by more than this, such as 3%"),
-    Option("tolerance", "SHARE", "call rates the same whose ratio certainly lies within this of 1  [1%]"),
-    Option("force", None, "compare unlike things too, and say so"),
-    Option("json", "FILE", "also write the comparisons in full"),
-    Option("md", "FILE", "also write them as Markdown"),
+    Option("fail_slower", "SHARE", VERDICT, "exit with 1 if a row is slower by more than this, such as 3%"),
+    Option("tolerance", "SHARE", VERDICT, "call two rates the same if they certainly differ by less than this", "1%"),
+    Option("force", None, VERDICT, "compare unlike things too, and say so"),
+    Option("json", "FILE", WRITE, "also write the comparisons in full"),
+    Option("md", "FILE", WRITE, "also write the comparisons as Markdown"),
     _OVERWRITE,
 )
+
+
+def in_sections(options: Sequence[Option]) -> list[tuple[str, list[Option]]]:
+    """Return the options by section, in the order of the sections; in a section they keep theirs."""
+    ordered = sorted(options, key=lambda option: SECTIONS.index(option.section))
+    return [(section, list(listed)) for section, listed in groupby(ordered, key=lambda option: option.section)]

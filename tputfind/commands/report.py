@@ -74,7 +74,10 @@ def read_request(records: Sequence[str], places: Places, *, slo: str | None, per
 
 def _with(record: Record, slo: str | None, percentile: str | None) -> Record:
     """Return the record as if it had been asked with this latency."""
-    asked = read_spec(record.spec.model, {"slo": slo, "percentile": percentile})
+    try:
+        asked = read_spec(record.spec.model, {"slo": slo, "percentile": percentile})
+    except BadRequest as problem:
+        raise BadRequest(problem.message, "see tputfind report --help") from None
     return msgspec.structs.replace(
         record,
         spec=msgspec.structs.replace(

@@ -73,7 +73,8 @@ def read_request(
     if resumed is None:
         if not models:
             raise BadRequest("no MODEL was named", "see tputfind --help")
-        specs = [read_spec(model, one) for model in models for one in sweep.each_recipe(options)]
+        recipes = list(sweep.each_recipe(options))
+        specs = [spec for model in models for spec in dict.fromkeys(read_spec(model, one) for one in recipes)]
         if places.json is not None and len(specs) > 1:
             raise BadRequest(
                 "--json holds one record, and several models were named", "--output keeps one file for each"

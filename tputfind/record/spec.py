@@ -12,24 +12,30 @@ from msgspec import Meta
 
 from tputfind import options as values
 from tputfind.errors import BadRequest
+from tputfind.record.choices import (
+    ALLOCATORS,
+    DEVICES,
+    DTYPES,
+    LAYOUTS,
+    MODES,
+    OPTIMIZERS,
+    PHASES,
+    SEARCHES,
+    TRANSFERS,
+    Allocator,
+    Dtype,
+    Layout,
+    Mode,
+    Optimizer,
+    Phase,
+    Search,
+    Transfer,
+)
 from tputfind.record.method import REPEATABILITY
 from tputfind.record.sources import SOURCES, SourceName, source_of
 from tputfind.record.types import ASKED, FREE, LARGEST_BATCH, TOLD, WORK, Above0, Count, CountFromZero
-from tputfind.units import echoed
+from tputfind.units import echoed, has_unit
 
-Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16"]
-Layout = Literal["nchw", "nhwc"]
-Search = Literal["forecast", "bisect", "linear"]
-Allocator = Literal["native", "expandable"]
-Mode = Literal["eager", "compile", "cudagraph"]
-Phase = Literal["infer", "train"]
-Optimizer = Literal["sgd", "adamw"]
-Transfer = Literal["none", "h2d", "both"]
-DTYPES: Final = get_args(Dtype)
-LAYOUTS: Final = get_args(Layout)
-MODES: Final = get_args(Mode)
-PHASES: Final = get_args(Phase)
-OPTIMIZERS: Final = get_args(Optimizer)
 LARGEST_IMAGE: Final = 2**19
 MOST_BATCH_SIZES: Final = 10_000
 _MOST_ELEMENTS: Final = 2**40
@@ -166,7 +172,7 @@ def read_spec(model: str, options: Mapping[str, object]) -> Spec:
             return Spec(model=model, **fields)  # type: ignore[arg-type]  # each reader returns its field's type
         except ValueError as conflict:
             problems.append(str(conflict))
-    raise BadRequest("; ".join(problems), "see tputfind --help")
+    raise BadRequest("; ".join(problems), "see tputfind run --help")
 
 
 def _conflicts(spec: Spec) -> list[str]:
@@ -241,6 +247,8 @@ def _shape(value: object) -> tuple[int, ...]:
 
 
 def _image_size(value: object) -> int:
+    if isinstance(value, str) and ("," in value or "x" in value.lower()):
+        raise ValueError(f"{echoed(value)} is not one length: --input-size takes shapes, such as 3x640x480")
     return values.whole(value, most=LARGEST_IMAGE)
 
 
@@ -273,8 +281,9 @@ def _input(value: object) -> Input:
     name, dtype, shape = parts[:3]
     if name and not name.isidentifier():
         raise ValueError(f"{echoed(name)} cannot be the name of an argument")
-    if dtype not in dtypes:
-        raise ValueError(f"{echoed(dtype)} is none of {', '.join(dtypes)}")
+    dtype = values.one_of(dtypes)(dtype)
+    if "," in shape:
+        raise ValueError(f"{echoed(shape)} has commas: put x between lengths, such as Bx3x224")
     lengths = [length if length == "B" else values.whole(length) for length in shape.split("x") if shape]
     if lengths.count("B") > 1:
         raise ValueError(f"{echoed(shape)} has more than one B")
@@ -289,7 +298,13 @@ def _input(value: object) -> Input:
 def _headroom(value: object) -> int | float:
     if isinstance(value, float) or (isinstance(value, str) and value.strip().endswith("%")):
         return values.share(value)
-    return values.size(value)
+    try:
+        return values.size(value)
+    except ValueError as problem:
+        if isinstance(value, str) and values.is_number(value):
+            percent = 100 * float(value) if 0 < float(value) < 1 else float(value)
+            raise ValueError(f"{echoed(value)} is not a size or a share: did you mean {percent:g}%?") from None
+        raise problem from None
 
 
 def _noise(value: object) -> float:
@@ -300,11 +315,16 @@ def _noise(value: object) -> float:
 
 
 def _max_latency_ms(value: object) -> float | None:
-    return None if isinstance(value, str) and value == "none" else values.positive_ms(value)
+    none = isinstance(value, str) and value.strip().lower() == "none"
+    return None if none else values.positive_ms(value)
 
 
 def _duration_s(value: object) -> float:
     return values.positive_ms(value) / 1000 if isinstance(value, str) else values.positive_seconds(value)
+
+
+def _max_seconds(value: object) -> float:
+    return _duration_s(value) if isinstance(value, str) and has_unit(value) else values.positive_seconds(value)
 
 
 def _processes(value: object) -> int:
@@ -312,16 +332,17 @@ def _processes(value: object) -> int:
 
 
 def _percentile(value: object) -> float:
-    number = values.number(value)
-    if not 0 < number < 100:
+    number = values.percentile(value)
+    if not number < 100:
         raise ValueError(f"{echoed(value)} is not between 0 and 100")
     return number
 
 
 def _device(value: object) -> str:
-    if isinstance(value, str) and _DEVICE.fullmatch(value):
-        return value
-    raise ValueError(f"{echoed(value)} is none of auto, cpu, cuda, cuda:N")
+    name = value.strip().lower() if isinstance(value, str) else ""
+    if not _DEVICE.fullmatch(name):
+        raise values.none_of(value, DEVICES)
+    return name
 
 
 _READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
@@ -345,17 +366,17 @@ _READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
     "max_latency": ("max_latency_ms", _max_latency_ms),
     "batches": ("batches", values.whole),
     "warmup": ("warmup", values.count_from_zero),
-    "max_seconds": ("max_seconds", values.positive_seconds),
+    "max_seconds": ("max_seconds", _max_seconds),
     "thorough": ("thorough", values.flag),
     "budget": ("budget_s", _duration_s),
     "processes": ("processes", _processes),
     "max_noise": ("max_noise", _noise),
-    "transfer": ("transfer", values.one_of(get_args(Transfer))),
+    "transfer": ("transfer", values.one_of(TRANSFERS)),
     "soak": ("soak", values.count_from_zero),
     "slo": ("slo_ms", values.positive_ms),
     "percentile": ("percentile", _percentile),
-    "search": ("search", values.one_of(get_args(Search))),
-    "allocator": ("allocator", values.one_of(get_args(Allocator))),
+    "search": ("search", values.one_of(SEARCHES)),
+    "allocator": ("allocator", values.one_of(ALLOCATORS)),
     "seed": ("seed", values.count_from_zero),
     "trial_timeout": ("trial_timeout_s", _duration_s),
     "strict": ("strict", values.flag),

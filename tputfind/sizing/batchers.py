@@ -13,6 +13,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 Rule: TypeAlias = Callable[[float, float, float, float], float]
 """``(free_ms, closed_ms, first_ms, full_ms)`` to the time at which the batch is closed."""
 Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray"]
+Routing = Literal["shared", "random", "least-loaded", "two-choices"]
+"""Where a request waits: in one queue for all devices, or in that of a device picked so."""
 _TOKIO_MS: Final = 1.0
 
 

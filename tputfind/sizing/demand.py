@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import ceil, fsum
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, get_args
 
 import msgspec
 from msgspec import Meta
@@ -13,10 +13,9 @@ from msgspec import Meta
 from tputfind import options as values
 from tputfind.errors import BadRequest
 from tputfind.record.types import Above0, Amount, Count, CountFromZero
-from tputfind.sizing.batchers import SERVERS, Batcher, Server
+from tputfind.sizing.batchers import SERVERS, Batcher, Routing, Server
 from tputfind.units import echoed
 
-Routing = Literal["shared", "random", "least-loaded", "two-choices"]
 BATCHERS: Final = get_args(Batcher)
 ROUTINGS: Final = get_args(Routing)
 GETTING: Final[tuple[Routing, ...]] = "shared", "random"
@@ -180,9 +179,9 @@ def read_demand(options: Mapping[str, object]) -> Demand:
 
 
 _READERS: Final[dict[str, tuple[str, values.Reader]]] = {
-    "rate": ("rate_per_s", values.number_within(LOWEST_RATE, HIGHEST_RATE)),
+    "rate": ("rate_per_s", values.number_within(LOWEST_RATE, HIGHEST_RATE, values.rate)),
     "slo": ("slo_ms", values.positive_ms),
-    "percentile": ("percentile", values.number_within(50, 99.99)),
+    "percentile": ("percentile", values.number_within(50, 99.99, values.percentile)),
     "burstiness": ("burstiness", values.number_within(0, 20)),
     "gaps": ("gaps", _gaps),
     "batcher": ("batcher", values.one_of(BATCHERS)),

@@ -12,8 +12,9 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from tputfind.errors import ModelFailed
+from tputfind.record.choices import Phase
 from tputfind.record.record import OutputCheck
-from tputfind.record.spec import Phase, Spec
+from tputfind.record.spec import Spec
 from tputfind.worker.batch import Batch
 from tputfind.worker.inputs import (
     CHANNELS_LAST,

@@ -33,7 +33,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-OPTIONS = sorted(option.name for option in MEASURING if option.metavar is not None)
+OPTIONS = sorted(option.name for option in MEASURING if option.takes is not None)
 WORDS = st.text(max_size=12) | st.sampled_from(
     ["0", "-1", "1e400", "nan", "5%", "100%", "8GiB", "0B", "1,2", "1x2", "inf", "none", "auto", "٣", "1" * 5000]
 )

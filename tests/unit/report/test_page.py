@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from itertools import pairwise
+from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
@@ -16,9 +17,10 @@ from support.records import example, row
 
 import tputfind
 from tputfind.record.record import Edge, Failure, Notice, Row, Timing, Trial
-from tputfind.report.charts import chart, charts, colours, draw, health
+from tputfind.report.charts import bars, chart, charts, colours, draw, figure, health, memory, values
 from tputfind.report.page import page
 from tputfind.report.page.contents import contents
+from tputfind.report.page.tiles import groups
 
 replace = msgspec.structs.replace
 HOSTILE = (
@@ -81,15 +83,17 @@ def test_the_page_says_everything_in_its_order():
 
     expected = [
         "resnet50 fp16 nchw 3x224x224 on NVIDIA Example",
+        "Batch to deploy",
+        "notices about these figures",
         "5, soaked for 50 batches, batch 6 does not fit in memory",
-        *(part for notice in example().notices for part in (notice.seen, notice.cause, notice.advice)),
         "Throughput against batch size",
         "died: killed by SIGKILL",
+        *(part for notice in example().notices for part in (notice.seen, notice.cause, notice.advice)),
         "out of memory: OutOfMemoryError: CUDA out of memory.",
         "tputfind resnet50 --dtype fp16 --slo 10ms",
-        "method of measuring",
-        "GPU-00000000",
         "granularity",
+        "GPU-00000000",
+        "method of measuring",
     ]
     places = [shown.find(text) for text in expected]
     assert -1 not in places
@@ -120,7 +124,7 @@ def test_nothing_of_a_record_is_more_than_text(tame, text):
 def test_names_stand_in_the_legend_as_they_are():
     records = [replace(example(), spec=replace(example().spec, model=name)) for name in ("_a", "$b$", "<c>&")]
 
-    legend = Page(draw.inline(charts.throughput(records)).encode()).text()
+    legend = Page(draw.inline(charts.throughput(records)).svg.encode()).text()
 
     assert all(name in legend for name in ("_a", "$b$", "<c>&"))
 
@@ -178,7 +182,7 @@ def test_a_screen_reader_finds_its_way():
     assert levels[0] == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
     assert all(one.attributes.get("scope") in ("col", "row") for one in read.all("th"))
-    pictures = [one for one in read.all("svg") if one.within[-1] == "figure"]
+    pictures = [one for one in read.all("svg") if "figure" in one.within]
     assert len(pictures) == len(read.all("figure")) == len(read.all("figcaption")) >= 5
     ids = {one.attributes.get("id") for one in read.elements}
     for picture in pictures:
@@ -241,7 +245,7 @@ def test_an_interval_that_reaches_above_the_plot_is_said_to_be_cut():
     (first, *others) = charts.charts([record])
 
     assert [point.x for point in first.cut] == [1]
-    assert first.words.endswith(" Bars cut at the top of the plot: batch 1, up to 3677 samples/s.")
+    assert first.words.endswith(" Bands cut at the top of the plot: batch 1, up to 3677 samples/s.")
     assert not any("cut" in one.words for one in others)
     assert "cut at the top of the plot" in Page(page.to_html([record])).text()
 
@@ -251,7 +255,7 @@ def test_of_several_intervals_that_are_cut_the_line_says_how_far_they_reach():
 
     words = charts.charts([replace(example(), rows=rows), replace(example(), rows=rows[:1])])[0].words
 
-    assert "Bars cut at the top of the plot: batch 1, 2, 4, up to " in words
+    assert "Bands cut at the top of the plot: batch 1, 2, 4, up to " in words
 
 
 def test_where_every_interval_ends_in_the_plot_nothing_is_said_of_cuts():
@@ -263,11 +267,125 @@ def test_where_every_interval_ends_in_the_plot_nothing_is_said_of_cuts():
         assert "cut" not in first.words
 
 
+def of_one_batch_each():
+    """Three recipes with one batch size each, the fastest in the middle, and one that failed."""
+    modes = {"eager": 5.0, "compile": 2.0, "cudagraph": 4.0}
+    records = [
+        replace(example(), spec=replace(example().spec, mode=mode, slo_ms=None), rows=(row(8, ms),), notices=())
+        for mode, ms in modes.items()
+    ]
+    failed = Row(batch_size=8, failure=Failure(kind="died", message=""))
+    return [*records, replace(example(), spec=replace(example().spec, dtype="bf16"), rows=(failed,))]
+
+
+def test_records_of_one_batch_size_each_are_bars_in_the_order_of_their_throughput():
+    drawn = charts.charts(of_one_batch_each())
+
+    assert {one.kind for one in drawn} == {"throughput", "latency", "memory", "clock", "power"}
+    for one in drawn:
+        assert one.names == ("fp16 nchw compile", "fp16 nchw cudagraph", "fp16 nchw eager")
+        assert one.title.endswith(" at batch 8")
+    (first,) = drawn[0].series
+    assert [point.y for point in first.points] == [4000, 2000, 1600]
+    assert all(point.low < point.y < point.high for point in first.points)
+    assert "fp16 nchw compile: 4000 samples/s" in drawn[0].words
+    assert charts.throughput(of_one_batch_each()) == drawn[0]
+
+
+def test_bars_of_different_batch_sizes_say_which():
+    records = [
+        *of_one_batch_each(),
+        replace(example(), spec=replace(example().spec, dtype="tf32"), rows=(row(1, 9.0),)),
+    ]
+
+    names = charts.throughput(records).names
+
+    assert names[-1] == "tf32 nchw eager, batch 1"
+    assert names[0] == "fp16 nchw compile, batch 8"
+
+
+def test_one_record_and_records_of_several_batch_sizes_are_no_bars():
+    assert not bars.fit([example()])
+    assert not bars.fit(of_one_batch_each()[:1])
+    assert not bars.fit([*of_one_batch_each(), example()])
+    assert not bars.fit(of_one_batch_each()[-1:] * 2)
+
+
+@pytest.mark.parametrize("records", [[example()], [example(), long(12)], of_one_batch_each()])
+def test_every_point_of_a_plot_has_its_value_in_words(records):
+    for one in charts.charts(records):
+        read = values.stops(one)
+
+        assert sorted(id(point) for stop in read for point in stop.points) == sorted(map(id, drawn(one)))
+        for stop in read:
+            assert all(point.text in stop.text for point in stop.points)
+            assert len({point.x for point in stop.points}) == 1
+
+
+def test_where_records_share_a_batch_size_their_values_are_read_together():
+    stops = {stop.text.splitlines()[0]: stop for stop in values.stops(charts.throughput([example(), long(4)]))}
+
+    _, one, other = stops["batch 1"].text.splitlines()
+    assert len(stops["batch 1"].points) == 2
+    assert "250.0 samples/s" in one
+    assert "980.4 samples/s" in other
+
+
+def test_the_places_of_values_are_where_the_plot_draws_them():
+    chart = charts.throughput([example()])
+    drawing = draw.inline(chart)
+    left, top, width, height = drawing.box
+    across, down = (float(end) for end in re.search(r'viewBox="0 0 (\S+) (\S+)"', drawing.svg).groups())
+
+    places = [place for _, points in drawing.stops for place in points]
+
+    assert [text.splitlines()[0] for text, _ in drawing.stops] == ["batch 1", "batch 4", "batch 5"]
+    for (x, y), point in zip(places, drawn(chart), strict=True):
+        assert left < 100 * x / across < left + width
+        assert 100 * y / down == pytest.approx(top + height * (1 - point.y / chart.top), abs=0.1)
+
+
+def test_an_svg_file_follows_the_readers_colours_and_other_images_are_light():
+    svg = draw.image(charts.throughput([example()]), "svg").decode()
+
+    style = re.search(r"<style>@media \(prefers-color-scheme: dark\)\{(.*?)\}</style>", svg)
+    for name in ("paper", "ink", "quiet", "grid", "series-0"):
+        assert f"{colours.LIGHT[name]};" in svg or f'{colours.LIGHT[name]}"' in svg
+        assert f'{colours.LIGHT[name]}"]{{fill:{colours.DARK[name]}!important}}' in style[1]
+    for said in ("resnet50 fp16 nchw 3x224x224 on NVIDIA Example", "fastest, knee: batch 4, 800.0 samples/s"):
+        assert said in svg
+    assert "largest: batch 5" in svg
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "\x1b[31m\x00\ud800", "<title>\n&"])
+def test_an_svg_file_is_xml_whatever_a_record_is_called(text):
+    record = replace(named(text), notices=())
+    for records in ([record], [record, example()]):
+        drawn = ET.fromstring(draw.image(charts.throughput(records), "svg"))
+
+        tags = {element.tag.rpartition("}")[2] for element in drawn.iter()}
+        assert not tags & {"script", "image", "a", "foreignObject"}
+        assert not any(name.startswith("on") for element in drawn.iter() for name in element.attrib)
+
+
+def test_the_names_of_marks_do_not_lie_on_each_other():
+    for rows in (example().rows, long(40).rows, tuple(row(2**power, 2.0**power) for power in range(8))):
+        chart = charts.throughput([replace(example(), rows=rows, edge=Edge(largest_batch=5, limited_by="memory"))])
+        shown = figure.plain(chart, colours.LIGHT)
+        shown.draw_without_rendering()
+
+        boxes = [text.get_window_extent() for text in shown.axes[0].texts]
+
+        assert boxes
+        for number, box in enumerate(boxes):
+            assert not any(box.overlaps(other) for other in boxes[:number])
+
+
 def test_a_plot_ends_where_the_line_says_that_intervals_are_cut():
     record = replace(example(), rows=(scattered(1, 1.0, 3.0), scattered(8, 4.0, 4.01)), edge=None, safe=None)
     chart = charts.throughput([record])
 
-    axes = draw._figure(chart, colours.LIGHT).axes[0]
+    axes = figure.plain(chart, colours.LIGHT).axes[0]
 
     assert axes.get_ylim() == (0, chart.top)
     assert chart.top == 1.25 * max(point.y for point in drawn(chart))
@@ -280,7 +398,7 @@ def test_trials_without_a_peak_that_ran_out_of_memory_stand_at_the_limit():
         Trial(batch_size=9, failure=Failure(kind="died", message="")),
     )
 
-    shown = {one.look: one.points for one in charts.memory([replace(example(), trials=trials)]).series}
+    shown = {one.look: one.points for one in memory.memory([replace(example(), trials=trials)]).series}
 
     assert [(point.x, point.y) for point in shown["fitted"]] == [(4, 1024)]
     assert [(point.x, point.y) for point in shown["failed"]] == [(8, 24 * 1024)]
@@ -345,6 +463,64 @@ def test_odd_records_give_a_page_and_a_plot(record):
     assert draw.image(charts.throughput([record]), "png").startswith(b"\x89PNG")
 
 
+def test_a_page_opens_with_the_batch_to_deploy_and_its_figures():
+    (group,) = groups([replace(example(), spec=replace(example().spec, slo_ms=None))])
+
+    shown = {tile.label: (tile.figure, tile.unit) for tile in group.tiles}
+    assert shown["Batch to deploy"] == ("4", "")
+    assert shown["Throughput"] == ("800.0", "samples/s")
+    assert shown["Latency, p50"] == ("5.495", "ms")
+    assert shown["Peak memory"] == ("8", "MiB")
+    assert shown["Device"] == ("NVIDIA Example", "")
+
+
+def test_a_page_of_recipes_opens_with_the_best_one():
+    (group,) = groups(of_one_batch_each())
+
+    assert [tile.figure for tile in group.tiles[:3]] == ["fp16 nchw compile", "8", "4000"]
+
+
+def test_each_of_a_few_models_has_its_answers_first_and_of_many_the_table_has_them():
+    models = [replace(example(), spec=replace(example().spec, model=f"model{number}")) for number in range(4)]
+
+    assert [group.heading for group in groups(models[:2])] == [f"model{n} fp16 on NVIDIA Example" for n in (0, 1)]
+    assert groups(models) == ()
+    assert [cell.text for cell in contents(models).beside.rows[3][:2]] == ["model3", "4"]
+
+
+def test_a_notice_stands_once_with_the_records_that_it_is_about():
+    def noticed(mode, seen, cause="the power limit"):
+        notice = Notice(kind="throttled", seen=seen, cause=cause, advice="differs", batch_sizes=(1,))
+        return replace(example(), spec=replace(example().spec, mode=mode), notices=(notice,))
+
+    records = [noticed("eager", "for 1%"), noticed("compile", "for 9%"), noticed("cudagraph", "for 1%")]
+
+    (notice,) = contents(records).notices
+    (hot,) = contents([*records[:1], noticed("compile", "for 9%", "the heat")]).notices
+
+    assert notice.cause == "the power limit"
+    assert hot.cause == ""
+    assert [seen.cause for seen in hot.seen] == ["the power limit", "the heat"]
+    assert [(seen.records, seen.text) for seen in notice.seen] == [
+        (("fp16 nchw eager", "fp16 nchw cudagraph"), "for 1%"),
+        (("fp16 nchw compile",), "for 9%"),
+    ]
+
+
+def test_what_is_the_same_for_all_records_stands_once_and_what_differs_in_one_table():
+    other = replace(example(), spec=replace(example().spec, mode="compile"), wall_s=7.0)
+
+    held = contents([example(), other])
+
+    assert held.differing.heads == ("record", "mode", "took")
+    assert [[cell.text for cell in line] for line in held.differing.rows] == [
+        ["fp16 nchw eager", "eager", "1 min 00 s"],
+        ["fp16 nchw compile", "compile", "7 s"],
+    ]
+    assert Page(page.to_html([example(), other])).text().count("GPU-00000000") == 1
+    assert contents([example()]).differing is None
+
+
 def test_a_run_that_was_cut_short_is_said_to_be():
     assert "the run was cut short" in Page(page.to_html([ODD["interrupted"]])).text()
     assert "the run was cut short" not in Page(page.to_html([example()])).text()
@@ -368,7 +544,7 @@ def test_text_and_lines_stand_out_from_the_paper(of):
 
 
 def test_every_colour_of_a_plot_is_the_pages():
-    drawing = draw.inline(charts.memory([example()]))
+    drawing = draw.inline(memory.memory([example()])).svg
 
     assert not re.search(r"(fill|stroke): #[0-9a-f]{6}", drawing)
     assert {f"var(--{name})" for name in ("ink", "series-0", "warning")} <= set(
@@ -381,7 +557,7 @@ def test_every_colour_of_a_plot_is_the_pages():
     [(1, 2, 2), (128, 512, 2), (1, 2**31, 2), (2.5, 2.6, 10), (1e-9, 1e15, 10), (3, 4000, 10), (99, 101, 2)],
 )
 def test_a_logarithmic_axis_has_a_few_labels(low, high, base):
-    places = draw.ticks(low, high, base)
+    places = figure.ticks(low, high, base)
 
     assert 2 <= len(places) <= 9
     assert all(low <= place <= high or math.isclose(place, low) for place in places)

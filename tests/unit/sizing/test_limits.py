@@ -160,7 +160,7 @@ def test_gaps_of_any_length_between_recorded_requests_make_a_plan():
         ({"rate": 10**400}, "is not a finite number"),
         ({"slo": "99999999h"}, "--slo: '99999999h' is more than 100h"),
         ({"delay": "101h", "batcher": "triton"}, "--delay: '101h' is more than 100h"),
-        ({"percentile": "0.99"}, "--percentile: '0.99' is not from 50 to 99.99"),
+        ({"percentile": "0.99"}, "in percent: did you mean 99?"),
         ({"burstiness": "-1"}, "--burstiness: '-1' is not from 0 to 20"),
         ({"network": "-1"}, "--network: '-1' is not a duration"),
     ],

@@ -312,7 +312,10 @@ def test_a_record_without_a_plan_is_told_of_beside_those_that_have_one():
     ("options", "message"),
     [
         ({}, "--rate is needed; --slo is needed"),
-        ({"rate": "x", "slo": "50"}, "--rate: 'x' is not a number; --slo: '50' is not a duration"),
+        (
+            {"rate": "x", "slo": "50"},
+            "--rate: 'x' is not a finite number per second such as 5000, 5k or 1M; --slo: '50' is not a duration",
+        ),
         ({"rate": "0", "slo": "50ms"}, "--rate: '0' is not from 1e-09 to 1e+12"),
         ({"rate": "nan", "slo": "50ms"}, "--rate: 'nan' is not a finite number"),
         ({"rate": "5", "slo": "50ms", "seed": "inf"}, "--seed: 'inf' is not a whole number"),

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tputfind.analysis.notices.words import batches, sizes
+from tputfind.record.choices import Mode
 from tputfind.record.record import TRIAL_STEPS, Failure, FailureKind, Notice, Record, Row, Trial
-from tputfind.record.spec import Mode
 from tputfind.units import format_sizes
 
 ADVICE: Final[dict[FailureKind, str]] = {

@@ -10,28 +10,37 @@ import msgspec
 
 from tputfind.analysis.answers import Best
 from tputfind.record import identity
-from tputfind.record.record import Record
+from tputfind.record.record import Record, Row
+from tputfind.report import text
 
 Scale = Literal["from_zero", "log2", "log10"]
-Look = Literal["line", "outline", "boxes", "fitted", "failed"]
+Look = Literal["line", "outline", "boxes", "bars", "fitted", "failed"]
 _LONGEST_NAME: Final = 44
 _TALLEST_BAR: Final = 1.25
 """An interval that reaches over the highest throughput by more than this is cut: the points must stay apart."""
 
 
 class Axis(msgspec.Struct, frozen=True, kw_only=True):
-    """What one axis shows, in which unit; ``mib`` is printed in MiB and GiB."""
+    """What one axis shows, in which unit; ``mib`` is printed in MiB and GiB. ``reads`` names one value on it."""
 
     label: str
     scale: Scale
     unit: Literal["plain", "mib"] = "plain"
+    reads: str = "{}"
+
+
+BATCH_SIZE: Final = Axis(label="batch size", scale="log2", reads="batch {}")
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A point; ``low`` and ``high`` are the ends of its interval or whisker, ``q1`` and ``q3`` of its box."""
+    """A point; ``low`` and ``high`` are the ends of its interval or whisker, ``q1`` and ``q3`` of its box.
+
+    ``text`` is its value in words. Of a bar, ``x`` is its place from the top.
+    """
 
     x: float
     y: float
+    text: str
     low: float | None = None
     high: float | None = None
     q1: float | None = None
@@ -51,7 +60,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """A point that a reader looks for, and what the legend says of it; several of a kind share the first one's text."""
+    """A point that a reader looks for; ``text`` stands beside it, and is empty where a legend names the kind."""
 
     kind: Best
     x: float
@@ -68,16 +77,22 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """One plot: what its axes are, what is drawn, and the same in words."""
+    """One plot: what its axes are, what is drawn, and the same in words.
+
+    Bars have ``names``. Where the plot itself shows what the words say, a ``note`` stands below it instead.
+    """
 
     kind: Literal["throughput", "tradeoff", "memory", "latency", "clock", "power"]
     title: str
+    about: str
     words: str
     x: Axis
     y: Axis
     series: tuple[Series, ...]
     marks: tuple[Mark, ...] = ()
     levels: tuple[Level, ...] = ()
+    names: tuple[str, ...] = ()
+    note: str = ""
 
     @property
     def empty(self) -> bool:
@@ -88,7 +103,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     def top(self) -> float:
         """The value above which nothing is drawn; infinite where everything is."""
         highest = max((point.y for series in self.series for point in series.points), default=0.0)
-        return _TALLEST_BAR * highest if self.kind == "throughput" else math.inf
+        return _TALLEST_BAR * highest if self.kind == "throughput" and not self.names else math.inf
 
     @property
     def cut(self) -> tuple[Point, ...]:
@@ -96,6 +111,29 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
         top = self.top
         every = (point for series in self.series for point in series.points)
         return tuple(point for point in every if point.high is not None and point.high > top)
+
+
+def ok_rows(record: Record) -> list[Row]:
+    """Return the rows with figures: one that failed has none."""
+    return [row for row in record.rows if row.failure is None]
+
+
+def scale_of(values: Iterable[float], wanted: Scale) -> Scale:
+    """Return a logarithmic scale only where every value has a place on it."""
+    return wanted if all(value > 0 for value in values) else "from_zero"
+
+
+def title_of(records: Sequence[Record]) -> str:
+    """Return what a page or a plot of records is about."""
+    if len(records) == 1:
+        return text.title(records[0])
+    models = list(dict.fromkeys(record.spec.model for record in records))
+    devices = list(dict.fromkeys(record.environment.device_name for record in records))
+    return f"{_few(models, 'models')} on {_few(devices, 'devices')}: {len(records)} records"
+
+
+def _few(names: Sequence[str], what: str) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{len(names)} {what}"
 
 
 def names_of(records: Sequence[Record]) -> list[str]:
@@ -111,9 +149,9 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return [f"{name} ({place})" if names.count(name) > 1 else name for place, name in enumerate(names, 1)]
 
 
-def shortened(text: str, most: int = _LONGEST_NAME) -> str:
+def shortened(words: str, most: int = _LONGEST_NAME) -> str:
     """Return text on one line that can be shown, with its middle left out where it is too long."""
-    line = "".join(letter if letter.isprintable() else " " for letter in text)
+    line = "".join(letter if letter.isprintable() else " " for letter in words)
     half = (most - 1) // 2
     return line if len(line) <= most else f"{line[:half]}…{line[-half:]}"
 

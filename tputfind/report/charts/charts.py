@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import Final
 
 from msgspec.structs import replace
 
-from tputfind.analysis.answers import Best, answers, format_rate, peak_bytes, throughput_interval
-from tputfind.record.record import Record, Row, Trial
-from tputfind.report.charts import health
-from tputfind.report.charts.chart import Axis, Chart, Level, Look, Mark, Point, Scale, Series, each_record, names_of
+from tputfind.analysis.answers import Best, answers, format_rate, throughput_interval
+from tputfind.record.record import Record, Row
+from tputfind.report.charts import bars, health, memory
+from tputfind.report.charts.chart import (
+    BATCH_SIZE,
+    Axis,
+    Chart,
+    Level,
+    Mark,
+    Point,
+    each_record,
+    names_of,
+    ok_rows,
+    scale_of,
+    title_of,
+)
 from tputfind.stats import percentile
-from tputfind.units import MIB, format_bytes, format_figure
+from tputfind.units import format_figure, format_width
 
-_MOST_POINTS: Final = 450
+_MOST_POINTS: Final = 300
 """Of a plot: a page is to stay under a megabyte."""
+_BANDS: Final = "Bands are 95 % confidence intervals."
 MOST_BOXES: Final = 32
 """Of more batch sizes than this, quantiles are lines: boxes would lie over each other."""
 
 
 def charts(records: Sequence[Record]) -> list[Chart]:
     """Return the plots that records give, without those that would be empty."""
+    if bars.fit(records):
+        return bars.charts(records)
     every = (
         throughput(records),
         tradeoff(records),
-        memory(records),
+        memory.memory(records),
         latency(records),
         health.clock(records),
         health.power(records),
@@ -41,8 +56,11 @@ def _with_cuts(chart: Chart) -> Chart:
         return chart
     batches = _listed([f"{batch:.0f}" for batch in sorted({point.x for point in cut})])
     farthest = format_figure(max(point.high or 0.0 for point in cut))
-    words = f"Bars cut at the top of the plot: batch {batches}, up to {farthest} samples/s."
-    return replace(chart, words=f"{chart.words} {words}")
+    return _with_words(chart, f"Bands cut at the top of the plot: batch {batches}, up to {farthest} samples/s.")
+
+
+def _with_words(chart: Chart, words: str) -> Chart:
+    return replace(chart, words=f"{chart.words} {words}", note=chart.note and f"{chart.note} {words}")
 
 
 def _thinned(chart: Chart) -> Chart:
@@ -53,36 +71,34 @@ def _thinned(chart: Chart) -> Chart:
     series = tuple(
         replace(one, points=one.points[:: ceil(count / _MOST_POINTS)] or one.points[:1]) for one in chart.series
     )
-    words = f"{chart.words} Of {count} points {sum(len(one.points) for one in series)} are drawn."
-    return replace(chart, series=series, words=words)
-
-
-def _ok(record: Record) -> list[Row]:
-    """Return the rows with figures: one that failed has none."""
-    return [row for row in record.rows if row.failure is None]
-
-
-def _scale(values: Iterable[float], wanted: Scale) -> Scale:
-    """Return a logarithmic scale only where every value has a place on it."""
-    return wanted if all(value > 0 for value in values) else "from_zero"
+    drawn = sum(len(one.points) for one in series)
+    return _with_words(replace(chart, series=series), f"Of {count} points {drawn} are drawn.")
 
 
 def throughput(records: Sequence[Record]) -> Chart:
-    """Return throughput against batch size, each with its interval; the fastest, the knee and the largest marked."""
+    """Return throughput against batch size, each with its interval; the fastest, the knee and the largest marked.
+
+    Records with one batch size each are bars.
+    """
+    if bars.fit(records):
+        return bars.throughput(records)
 
     def points(record: Record) -> Iterator[Point]:
-        for row in _ok(record):
+        for row in ok_rows(record):
             if row.samples_per_s is not None:
                 interval = throughput_interval(row)
                 low, high = interval.above_zero if interval else (None, None)
-                yield Point(x=row.batch_size, y=row.samples_per_s, low=low, high=high)
+                width = f" ± {format_width(interval.half_width)} %" if interval else ""
+                yield Point(x=row.batch_size, y=row.samples_per_s, text=f"{_rate(row)}{width}", low=low, high=high)
 
     series = each_record(records, points)
     return Chart(
         kind="throughput",
         title="Throughput against batch size",
-        words=_throughput_words(records),
-        x=Axis(label="batch size", scale="log2"),
+        about=title_of(records),
+        words=f"{_throughput_words(records)} {_BANDS}",
+        note=_BANDS + _failed_words(records),
+        x=BATCH_SIZE,
         y=Axis(label="samples/s", scale="from_zero"),
         series=series,
         marks=tuple(_marks(records)),
@@ -99,13 +115,18 @@ def _best_rows(record: Record) -> Iterator[tuple[Best, Row]]:
 def _marks(records: Sequence[Record]) -> Iterator[Mark]:
     for record in records:
         for kind, row in _best_rows(record):
-            text = f"{kind}: batch {row.batch_size}" if len(records) == 1 else kind
+            text = f"batch {row.batch_size}, {_rate(row)}" if len(records) == 1 else ""
             yield Mark(kind=kind, x=row.batch_size, y=row.samples_per_s or 0.0, text=text)
 
 
 def _throughput_words(records: Sequence[Record]) -> str:
     told = [_of_record(records, number, _best_words(record)) for number, record in enumerate(records)]
-    return f"{'. '.join(told)}. Bars are 95 % confidence intervals."
+    return f"{'. '.join(told)}."
+
+
+def _failed_words(records: Sequence[Record]) -> str:
+    count = sum(row.failure is not None for record in records for row in record.rows)
+    return f" Batch sizes that failed are not drawn: {count}." if count else ""
 
 
 def _best_words(record: Record) -> str:
@@ -148,9 +169,10 @@ def tradeoff(records: Sequence[Record]) -> Chart:
     return Chart(
         kind="tradeoff",
         title="Throughput against latency",
+        about=title_of(records),
         words=f"The p{percent:g} latency goes from {format_figure(least)} to {format_figure(most)} ms. "
         f"Each point is a batch size, joined in their order; one with too few samples for the percentile has none.",
-        x=Axis(label=f"p{percent:g} latency, ms", scale=_scale(shown, "log10")),
+        x=Axis(label=f"p{percent:g} latency, ms", scale=scale_of(shown, "log10"), reads=f"p{percent:g} {{}} ms"),
         y=Axis(label="samples/s", scale="from_zero"),
         series=series,
         levels=tuple(levels),
@@ -158,80 +180,15 @@ def tradeoff(records: Sequence[Record]) -> Chart:
 
 
 def _tradeoff_points(record: Record, percent: float) -> Iterator[Point]:
-    for row in _ok(record):
+    for row in ok_rows(record):
         latency_ms = percentile(row.latency_ms, percent)
         if latency_ms is not None and row.samples_per_s is not None:
-            yield Point(x=latency_ms, y=row.samples_per_s)
-
-
-def memory(records: Sequence[Record]) -> Chart:
-    """Return peak memory against batch size with the limits; of one record the search's trials too."""
-
-    def points(record: Record) -> Iterator[Point]:
-        for row in _ok(record):
-            peak = peak_bytes(record, row)
-            if peak is not None:
-                yield Point(x=row.batch_size, y=peak / MIB)
-
-    series = each_record(records, points)
-    series += tuple(_trials(records[0])) if len(records) == 1 else ()
-    levels = _limits(records) if series else ()
-    values = [point.y for one in series for point in one.points]
-    return Chart(
-        kind="memory",
-        title="Memory against batch size",
-        words=f"Peaks go from {_mib(min(values))} to {_mib(max(values))}. {_limit_words(levels)}" if values else "",
-        x=Axis(label="batch size", scale="log2"),
-        y=Axis(label="peak memory", scale=_scale([*values, *(level.value for level in levels)], "log2"), unit="mib"),
-        series=series,
-        levels=levels,
-    )
-
-
-def _mib(mib: float) -> str:
-    return format_bytes(round(mib * MIB))
-
-
-def _limit_bytes(record: Record) -> int | None:
-    """Return the memory that a record's batches had to do with; None if unknown."""
-    found = record.edge.memory_limit_bytes if record.edge is not None else None
-    return found or record.spec.memory_limit_bytes or record.environment.memory_total_bytes
-
-
-def _limits(records: Sequence[Record]) -> tuple[Level, ...]:
-    limits = {limit for record in records if (limit := _limit_bytes(record)) is not None}
-    return tuple(Level(axis="y", value=limit / MIB, text=f"limit: {format_bytes(limit)}") for limit in sorted(limits))
-
-
-def _limit_words(levels: Sequence[Level]) -> str:
-    return f"A line across is the {' or '.join(level.text for level in levels)}." if levels else "No limit is known."
-
-
-def _trials(record: Record) -> Iterator[Series]:
-    """Yield the trials that passed, and those that did not; without a peak they ran out at the limit."""
-    limit = _limit_bytes(record)
-    fitted = [_trial_point(record, trial) for trial in record.trials if trial.failure is None]
-    failed = [_trial_point(record, trial, limit) for trial in record.trials if trial.failure is not None]
-    sides: tuple[tuple[str, Look, list[Point | None]], ...] = (
-        ("trials that fitted", "fitted", fitted),
-        ("trials that failed, at the limit unless their peak is known", "failed", failed),
-    )
-    for name, look, points in sides:
-        known = tuple(point for point in points if point is not None)
-        if known:
-            yield Series(name=name, number=0, look=look, points=known)
-
-
-def _trial_point(record: Record, trial: Trial, limit: int | None = None) -> Point | None:
-    peak = peak_bytes(record, trial)
-    if peak is None and trial.failure is not None and trial.failure.kind == "out_of_memory":
-        peak = limit
-    return None if peak is None else Point(x=trial.batch_size, y=peak / MIB)
+            yield Point(x=latency_ms, y=row.samples_per_s, text=f"batch {row.batch_size}, {_rate(row)}")
 
 
 def latency(records: Sequence[Record]) -> Chart:
     """Return how latencies spread: boxes of one record's batch sizes, else their 50th and 99th percentiles."""
-    boxes = len(records) == 1 and sum(bool(row.latency_ms) for row in _ok(records[0])) <= MOST_BOXES
+    boxes = len(records) == 1 and sum(bool(row.latency_ms) for row in ok_rows(records[0])) <= MOST_BOXES
     if boxes:
         series = each_record(records, _boxes, "boxes")
         label, words = "latency, ms", "Boxes hold the middle half, whiskers reach from the fastest to the slowest."
@@ -245,18 +202,21 @@ def latency(records: Sequence[Record]) -> Chart:
     return Chart(
         kind="latency",
         title="Latency against batch size",
+        about=title_of(records),
         words=f"{ends} {words} Of single batches sent to the idle device.".strip(),
-        x=Axis(label="batch size", scale="log2"),
-        y=Axis(label=label, scale=_scale(values, "log10")),
+        x=BATCH_SIZE,
+        y=Axis(label=label, scale=scale_of(values, "log10")),
         series=series,
     )
 
 
 def _boxes(record: Record) -> Iterator[Point]:
-    for row in _ok(record):
+    for row in ok_rows(record):
         low, q1, middle, q3, high = _five(row.latency_ms)
         if middle is not None:
-            yield Point(x=row.batch_size, y=middle, low=low, high=high, q1=q1, q3=q3)
+            ends = [format_figure(end or 0.0) for end in (middle, q1, q3, low, high)]
+            text = "p50 {} ms, middle half {} to {} ms, all {} to {} ms".format(*ends)
+            yield Point(x=row.batch_size, y=middle, text=text, low=low, high=high, q1=q1, q3=q3)
 
 
 def _five(samples: Sequence[float]) -> tuple[float | None, ...]:
@@ -266,7 +226,8 @@ def _five(samples: Sequence[float]) -> tuple[float | None, ...]:
 
 
 def _percentiles(record: Record, percent: float) -> Iterator[Point]:
-    for row in _ok(record):
+    for row in ok_rows(record):
         latency_ms = percentile(row.latency_ms, percent)
         if latency_ms is not None:
-            yield Point(x=row.batch_size, y=latency_ms)
+            text = f"p{percent:g} {format_figure(latency_ms)} ms"
+            yield Point(x=row.batch_size, y=latency_ms, text=text)

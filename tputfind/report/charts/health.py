@@ -8,13 +8,13 @@ from typing import Literal
 import msgspec
 
 from tputfind.record.record import Health, Record
-from tputfind.report.charts.chart import Axis, Chart, Level, Point, each_record
+from tputfind.report.charts.chart import Axis, Chart, Level, Point, each_record, title_of
 from tputfind.units import format_figure
 
 
 def clock(records: Sequence[Record]) -> Chart:
     """Return the SM clock of every throughput window."""
-    chart = _over_windows(records, "clock", "SM clock over the run", "SM clock, MHz", lambda seen: seen.sm_clock_mhz)
+    chart = _over_windows(records, "clock", "SM clock over the run", "MHz", lambda seen: seen.sm_clock_mhz)
     highest = {t.health.sm_clock_max_mhz for one in records for row in one.rows for t in row.timings if t.health}
     levels = [Level(axis="y", value=mhz, text=f"highest clock: {mhz:g} MHz") for mhz in highest if mhz is not None]
     return msgspec.structs.replace(chart, levels=tuple(levels) if len(levels) == 1 else ())
@@ -22,31 +22,32 @@ def clock(records: Sequence[Record]) -> Chart:
 
 def power(records: Sequence[Record]) -> Chart:
     """Return the power of every throughput window."""
-    return _over_windows(records, "power", "Power over the run", "power, W", lambda seen: seen.power_w)
+    return _over_windows(records, "power", "Power over the run", "W", lambda seen: seen.power_w)
 
 
 def _over_windows(
     records: Sequence[Record],
     kind: Literal["clock", "power"],
     title: str,
-    label: str,
+    unit: str,
     value_of: Callable[[Health], float | None],
 ) -> Chart:
     def points(record: Record) -> Iterator[Point]:
         for number, health in enumerate(_windows(record), 1):
             value = None if health is None else value_of(health)
             if value is not None:
-                yield Point(x=number, y=value)
+                yield Point(x=number, y=value, text=f"{format_figure(value)} {unit}")
 
     series = each_record(records, points)
     values = [point.y for one in series for point in one.points]
-    ends = f"From {format_figure(min(values))} to {format_figure(max(values))}. " if values else ""
+    ends = f"From {format_figure(min(values))} to {format_figure(max(values))} {unit}. " if values else ""
     return Chart(
         kind=kind,
         title=title,
+        about=title_of(records),
         words=f"{ends}A point is one process of a row: the first of every batch size, then the second, and so on.",
-        x=Axis(label="throughput window, in order", scale="from_zero"),
-        y=Axis(label=label, scale="from_zero"),
+        x=Axis(label="throughput window, in order", scale="from_zero", reads="window {}"),
+        y=Axis(label=unit, scale="from_zero"),
         series=series,
     )
 

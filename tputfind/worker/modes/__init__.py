@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tputfind.record.spec import Mode as Name
+from tputfind.record.choices import Mode as Name
 from tputfind.worker.modes.compile import Compile
 from tputfind.worker.modes.cudagraph import CudaGraph
 from tputfind.worker.modes.eager import Eager

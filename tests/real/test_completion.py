@@ -1,0 +1,117 @@
+"""What a shell offers at Tab, through the environment variables by which its script asks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.command import ENVIRONMENT, command
+
+
+def offered(*words: str, shell: str = "bash") -> list[str]:
+    """What is offered for the last word, with its kind in front of it: ``plain,fp16``."""
+    place = words[-1] if shell == "fish" else str(len(words))
+    asked = {"COMP_WORDS": " ".join(("tputfind", *words)), "COMP_CWORD": place}
+    return answer({"_TPUTFIND_COMPLETE": f"{shell}_complete", **asked}).split()
+
+
+pytestmark = pytest.mark.skipif(len(command()) > 1, reason="a shell completes the installed command")
+
+
+def answer(variables: dict[str, str]) -> str:
+    done = subprocess.run(command(), env=ENVIRONMENT | variables, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("resnet1",), ["file,resnet1", "plain,resnet101", "plain,resnet152", "plain,resnet18"]),
+        (("tim",), ["file,tim", "plain,timm:"]),
+        (("repor",), ["file,repor", "plain,report"]),
+        (("--dtype", "f"), ["plain,fp32", "plain,fp16"]),
+        (("--dtype", "FP16,b"), ["plain,FP16,bf16"]),
+        (("resnet18", "--layout", "nchw,"), ["plain,nchw,nhwc"]),
+        (("resnet18", "--dtype", "=", "t"), ["plain,tf32"]),
+        (("--no-save", "squeezenet1_"), ["file,squeezenet1_", "plain,squeezenet1_0", "plain,squeezenet1_1"]),
+        (("--max-s",), ["plain,--max-seconds"]),
+        (("--vers",), ["plain,--version"]),
+        (("clocks", "resnet18", "--dtype", "fp16,"), []),
+        (("size", "--batcher", "t"), ["plain,triton"]),
+        (("size", "results/"), ["file,results/"]),
+        (("compare", "old.json", "n"), ["file,n"]),
+        (("run", "--output", "re"), ["dir,re"]),
+        (("run", "--resume", "re"), ["file,re"]),
+        (("run", "--weights", "D"), ["file,D", "plain,DEFAULT"]),
+        (("run", "--weights", ""), ["plain,DEFAULT"]),
+        (("run", "--device", "c"), ["plain,cpu", "plain,cuda"]),
+        (("models", "vit_h"), ["plain,vit_h_14"]),
+        (("timm", ":", "vit_b"), []),
+        (("run", "--max-batch", ""), []),
+    ],
+)
+def test_bash_is_offered_what_can_follow(words, expected):
+    assert offered(*words) == expected
+
+
+def test_with_nothing_typed_the_commands_are_offered():
+    assert offered("") == [
+        f"plain,{name}"
+        for name in ("run", "clocks", "forecast", "size", "report", "compare", "models", "devices", "schema")
+    ]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_are_offered_the_same(shell):
+    assert "resnet101" in " ".join(offered("resnet1", shell=shell))
+    assert "bf16" in " ".join(offered("--dtype", "b", shell=shell))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_shell_has_a_script(shell):
+    assert "_TPUTFIND_COMPLETE" in answer({"_TPUTFIND_COMPLETE": f"{shell}_source"})
+
+
+def test_bash_itself_completes_a_model_by_that_script():
+    script = answer({"_TPUTFIND_COMPLETE": "bash_source"})
+    asked = 'COMP_WORDS=(tputfind resnet1); COMP_CWORD=1; _tputfind_completion "$0"; echo "${COMPREPLY[@]}"'
+    done = subprocess.run(
+        ["bash", "-c", f"{script}\n{asked}", command()[0]], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+
+    assert done.stdout == "resnet101 resnet152 resnet18\n"
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="takes the shell fish")
+def test_fish_itself_completes_a_list_by_that_script():
+    script = answer({"_TPUTFIND_COMPLETE": "fish_source"})
+    asked = "complete -C 'tputfind resnet18 --dtype fp16,b'"
+    searched = ENVIRONMENT | {"PATH": f"{Path(command()[0]).parent}{os.pathsep}{ENVIRONMENT['PATH']}"}
+    done = subprocess.run(
+        ["fish", "-c", f"{script}\n{asked}"], env=searched, capture_output=True, text=True, check=False
+    )
+
+    assert done.stdout == "fp16,bf16\n"
+
+
+def test_completion_imports_nothing_that_takes_time():
+    program = (
+        "import sys\n"
+        "from tputfind.__main__ import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "heavy = {'torch', 'torchvision', 'pandas', 'numpy', 'rich', 'msgspec'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    asked = {"_TPUTFIND_COMPLETE": "bash_complete", "COMP_WORDS": "tputfind resnet1", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=ENVIRONMENT | asked, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "plain,resnet101" in done.stdout

@@ -1,0 +1,58 @@
+"""The JSON Schema of a record, as the command prints it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+from support.command import run
+from support.folders import RESULTS, TESTS
+from support.records import example
+
+from tputfind.record.record import SCHEMA
+
+KEPT = [path for path in sorted(RESULTS.glob("*/*/*.json")) if path.parent.name != "clocks"]
+
+
+@pytest.fixture(scope="module")
+def schema(tmp_path_factory) -> Draft202012Validator:
+    ran = run(tmp_path_factory.mktemp("schema"), "schema")
+    assert (ran.status, ran.err) == (0, "")
+    read = json.loads(ran.out)
+    Draft202012Validator.check_schema(read)
+    return Draft202012Validator(read)
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_every_record_that_is_kept_agrees_with_it(schema, path):
+    schema.validate(json.loads(path.read_bytes()))
+
+
+def test_it_knows_every_field_of_a_record_and_of_what_is_in_it(schema):
+    shapes = schema.schema["$defs"]
+    record = json.loads((TESTS / "golden" / f"schema-{SCHEMA}.json").read_bytes())
+
+    schema.validate(record)
+    assert set(record) == set(shapes["Record"]["properties"])
+    assert set(record["spec"]) <= set(shapes["Spec"]["properties"])
+    assert all(set(row) <= set(shapes["Row"]["properties"]) for row in record["rows"])
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("spec", "dtype"), "fp8"),
+        (("rows", 0, "batch_size"), 0),
+        (("rows", 0, "failure"), "out of memory"),
+        (("spec",), None),
+    ],
+)
+def test_what_is_no_record_does_not(schema, path, value):
+    record = json.loads(example().to_json())
+    part = record
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+
+    assert not schema.is_valid(record)

@@ -1,0 +1,62 @@
+"""How help looks: options in sections, what they take as choices, and examples at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import click
+
+from tputfind.commands.options import OTHER, Option, in_sections
+
+_WIDTH: Final = 20
+"""Of the column of names; what is wider has its help on the next line."""
+_KEPT: Final = str.maketrans(" -", "\xa0\u2011")
+_BROUGHT_BACK: Final = str.maketrans("\xa0\u2011", " -")
+"""Blanks and hyphens at which no line ends: a default stands on one line."""
+
+
+class Sectioned(click.Command):
+    """A command whose help shows its options in sections, and examples at the end."""
+
+    def __init__(self, name: str, *, listed: Sequence[Option], examples: Sequence[str], **more: Any) -> None:
+        super().__init__(name, **more)
+        self._listed = listed
+        self._examples = examples
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the options section by section."""
+        sections = in_sections(self._listed)
+        for section, options in sections:
+            rows = [row_of(option) for option in options]
+            rows += [("-h, --help", "show this help")] if section == OTHER else []
+            write_section(formatter, section if len(sections) > 1 else "Options", rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the examples."""
+        write_examples(formatter, self._examples)
+
+
+def row_of(option: Option) -> tuple[str, str]:
+    """Return how help shows an option: what is typed, and what it does."""
+    typed = option.flag if option.metavar is None else f"{option.flag} {option.metavar}"
+    default = f"[default: {option.default}]".translate(_KEPT)
+    return typed, f"{option.help}  {default}" if option.default else option.help
+
+
+def write_section(
+    formatter: click.HelpFormatter, title: str, rows: Iterable[tuple[str, str]], width: int = _WIDTH
+) -> None:
+    """Write a section of two columns, as wide as those of any other section."""
+    written = len(formatter.buffer)
+    with formatter.section(title):
+        formatter.write_dl([(f"{name:<{width}}", text) for name, text in rows], col_max=width)
+    formatter.buffer[written:] = [text.translate(_BROUGHT_BACK) for text in formatter.buffer[written:]]
+
+
+def write_examples(formatter: click.HelpFormatter, examples: Sequence[str]) -> None:
+    """Write command lines as they can be typed."""
+    if examples:
+        with formatter.section("Examples"):
+            for example in examples:
+                formatter.write(f"{'':>{formatter.current_indent}}{example}\n")

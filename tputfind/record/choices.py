@@ -1,0 +1,24 @@
+"""The words that options take: records, readers, help and completion have them from here. It imports nothing heavy."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16"]
+Layout = Literal["nchw", "nhwc"]
+Search = Literal["forecast", "bisect", "linear"]
+Allocator = Literal["native", "expandable"]
+Mode = Literal["eager", "compile", "cudagraph"]
+Phase = Literal["infer", "train"]
+Optimizer = Literal["sgd", "adamw"]
+Transfer = Literal["none", "h2d", "both"]
+DTYPES: Final = get_args(Dtype)
+LAYOUTS: Final = get_args(Layout)
+SEARCHES: Final = get_args(Search)
+ALLOCATORS: Final = get_args(Allocator)
+MODES: Final = get_args(Mode)
+PHASES: Final = get_args(Phase)
+OPTIMIZERS: Final = get_args(Optimizer)
+TRANSFERS: Final = get_args(Transfer)
+DEVICES: Final = ("auto", "cpu", "cuda", "cuda:N")
+"""``N`` stands for the number of a device."""

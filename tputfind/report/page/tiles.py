@@ -1,0 +1,95 @@
+"""What a page opens with: the batch to deploy and its figures, each large. Pure functions of records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from tputfind.analysis import recipes
+from tputfind.analysis.answers import (
+    KNEE_SHARE,
+    fastest,
+    format_rate,
+    knee,
+    peak_bytes,
+    throughput_interval,
+    to_deploy,
+)
+from tputfind.record import identity
+from tputfind.record.record import Record, Row
+from tputfind.stats import percentile
+from tputfind.units import format_bytes, format_figure, format_width
+
+_MOST_GROUPS: Final = 3
+"""Of more models or devices than this, the table alone answers."""
+
+
+class Tile(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer: what it is, its figure with its unit, and what is to be known beside it."""
+
+    label: str
+    figure: str
+    unit: str = ""
+    note: str = ""
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """The answers of one model on one device, under a heading where there are others."""
+
+    heading: str
+    tiles: tuple[Tile, ...]
+
+
+def groups(records: Sequence[Record]) -> tuple[Group, ...]:
+    """Return the answers of each model on each device, of its best recipe where it has several."""
+    works = list(dict.fromkeys(map(identity.work_key, records)))
+    if len(works) > _MOST_GROUPS:
+        return ()
+    found = []
+    for work in works:
+        together = [record for record in records if identity.work_key(record) == work]
+        best = recipes.best_of(together)
+        row = to_deploy(best[0]) if best else None
+        if best and row:
+            spec, device = best[0].spec, best[0].environment.device_name
+            heading = f"{spec.model} {spec.dtype} on {device}" if len(works) > 1 else ""
+            found.append(Group(heading=heading, tiles=tuple(_tiles(best[0], row, len(together)))))
+    return tuple(found)
+
+
+def _tiles(record: Record, row: Row, among: int) -> Iterator[Tile]:
+    recipe = identity.name_of(record.spec)
+    if among > 1:
+        yield Tile(label="Best recipe", figure=recipe, note=f"of {among} records")
+    yield Tile(label="Batch to deploy", figure=str(row.batch_size), note=_why(record, row))
+    yield Tile(label="Throughput", figure=format_rate(row), unit="samples/s", note=_beside(record, row))
+    latency_ms, slowest_ms = (percentile(row.latency_ms, percent) for percent in (50, 99))
+    if latency_ms is not None:
+        slowest = "" if slowest_ms is None else f"p99 {format_figure(slowest_ms)} ms"
+        yield Tile(label="Latency, p50", figure=format_figure(latency_ms), unit="ms", note=slowest)
+    peak, total = peak_bytes(record, row), record.environment.memory_total_bytes
+    if peak is not None:
+        figure, unit = format_bytes(peak).split(" ")
+        of = "" if total is None else f"of {format_bytes(total)}"
+        yield Tile(label="Peak memory", figure=figure, unit=unit, note=of)
+    yield Tile(label="Device", figure=record.environment.device_name, note=recipe if among == 1 else "")
+
+
+def _why(record: Record, row: Row) -> str:
+    """Say why this batch is the one to deploy."""
+    if record.spec.slo_ms is not None:
+        return f"the fastest with p{record.spec.percentile:g} within {record.spec.slo_ms:g} ms"
+    if row is knee(record.rows):
+        return f"the smallest with {KNEE_SHARE:.0%} of the best throughput"
+    return "the only batch size that was timed"
+
+
+def _beside(record: Record, row: Row) -> str:
+    interval, best = throughput_interval(row), fastest(record.rows)
+    parts = [] if interval is None else [f"± {format_width(interval.half_width)} %"]
+    if best is not None and best is not row:
+        share = (row.samples_per_s or 0.0) / (best.samples_per_s or 1.0)
+        parts.append(f"{share:.0%} of batch {best.batch_size}, the fastest")
+    return "; ".join(parts)
