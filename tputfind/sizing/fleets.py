@@ -70,7 +70,7 @@ class Search:
             raise NoPlan(
                 f"no device is fast enough: {demand.percentile:g} % {what} take up to {alone_ms:.4g} ms, and the "
                 f"target is {target_ms:g} ms",
-                f"no --slo below {_rounded_up(demand.network_ms + alone_ms):g}ms can be met",
+                f"no --slo below {rounded_up(demand.network_ms + alone_ms):g}ms can be met",
             )
         largest = largest_within(service, target_ms) or 1
         largest = min(largest, self.most)
@@ -87,23 +87,18 @@ class Search:
             NoPlan: none does.
         """
         most_per_ms = max(self.service.per_ms(cap) for cap in self.caps)
-        lowest = max(1, ceil(self._demand.rate_per_s / 1000 / most_per_ms))
+        lowest = max(1, ceil(self._demand.rate_per_s / 1000 / most_per_ms / self._demand.most_load))
         if lowest > _MOST_DEVICES:
             raise NoPlan(
                 f"{self._demand.rate_per_s:g} requests/s take {lowest} devices or more by their throughput alone, and "
                 f"no more than {_MOST_DEVICES} are planned with",
                 "a lower --rate",
             )
-        start = _first(self._may_meet, lowest, lowest, _none_helps(self._may_meet)) or _MOST_DEVICES
+        start = _first(self.may_meet, lowest, lowest, _none_helps(self.may_meet)) or _MOST_DEVICES
         devices = _first(self._meets, start, lowest, _none_helps(self._meets))
         if devices is None:
             raise self._too_slow(self._at(_MOST_DEVICES))
         return Found(self._at(devices), self._at(devices - 1) if devices > 1 else None)
-
-    def _may_meet(self, devices: int) -> bool:
-        """Whether a short simulation of so many devices meets the target, with any of the caps."""
-        pilots = map(self._pilot, self._that_keep_up(devices))
-        return any(pilot.steady and pilot.tail_ms <= self._demand.target_ms for pilot in pilots)
 
     def _too_slow(self, best: Outcome) -> NoPlan:
         return NoPlan(
@@ -112,8 +107,21 @@ class Search:
             "a lower --rate, or a longer --slo" if best.load > _BUSY else "a longer --slo",
         )
 
-    def with_room(self, least: Outcome) -> tuple[Outcome, Outcome]:
-        """Return as many devices with the cap that bears more traffic best, and what they do under it."""
+    def best(self, devices: int) -> Outcome:
+        """Return what so many devices do with the best of the caps."""
+        return self._at(devices)
+
+    def under(self, fleet: Fleet) -> Outcome:
+        """Return what a fleet does, simulated in full."""
+        return self._in_full(fleet)
+
+    def may_meet(self, devices: int) -> bool:
+        """Whether a short simulation of so many devices meets the target, with any of the caps."""
+        pilots = map(self._pilot, self._that_keep_up(devices))
+        return any(pilot.steady and pilot.tail_ms <= self._demand.target_ms for pilot in pilots)
+
+    def with_room(self, least: Outcome) -> Outcome:
+        """Return as many devices with the cap that bears 20 % more traffic best, or as they are where none bears it."""
         more_per_s = self._demand.rate_per_s * MORE_TRAFFIC
         caps = [fleet.cap for fleet in self._that_keep_up(least.devices)]
         pilots = {cap: self._pilot(Fleet(least.devices, cap, more_per_s)) for cap in caps}
@@ -121,10 +129,13 @@ class Search:
         for cap in sorted(bearing, key=bearing.__getitem__):
             outcome = self._in_full(Fleet(least.devices, cap, self._demand.rate_per_s))
             if outcome.meets(self._demand.target_ms):
-                least = outcome
-                break
-        more = Fleet(least.devices, least.batch_cap, more_per_s)
-        return least, self._simulated(more, _SEEDS, 1.0)
+                return outcome
+        return least
+
+    def with_more_traffic(self, outcome: Outcome) -> Outcome:
+        """Return what the same devices do under 20 % more traffic."""
+        more = Fleet(outcome.devices, outcome.batch_cap, self._demand.rate_per_s * MORE_TRAFFIC)
+        return self._simulated(more, _SEEDS, 1.0)
 
     def range_of(self, found: Outcome) -> tuple[int, int | None]:
         """Return the least and the most devices that chance leaves open: those for a looser and for a tighter target.
@@ -160,7 +171,7 @@ class Search:
 
         def meets(devices: int) -> bool:
             fleet = Fleet(devices, found.batch_cap, self._demand.rate_per_s)
-            if fleet.load(self.service, self._demand) >= 1:
+            if not self._keeps_up(fleet):
                 return False
             outcome = self._in_full(fleet)
             return outcome.steady and outcome.tail_ms <= target_ms
@@ -179,7 +190,8 @@ class Search:
         return simulate(fleet, self.service, self._demand, seeds=seeds, effort=effort)
 
     def _meets(self, devices: int) -> bool:
-        return self._at(devices).meets(self._demand.target_ms)
+        best = self._at(devices)
+        return best.load <= self._demand.most_load and best.meets(self._demand.target_ms)
 
     def _at(self, devices: int) -> Outcome:
         """Return what a number of devices does with the best of the caps."""
@@ -217,7 +229,11 @@ class Search:
 
     def _that_keep_up(self, devices: int) -> list[Fleet]:
         fleets = [Fleet(devices, cap, self._demand.rate_per_s) for cap in self.caps]
-        return [fleet for fleet in fleets if fleet.load(self.service, self._demand) < 1]
+        return [fleet for fleet in fleets if self._keeps_up(fleet)]
+
+    def _keeps_up(self, fleet: Fleet) -> bool:
+        load = fleet.load(self.service, self._demand)
+        return load < 1 and load <= self._demand.most_load
 
 
 def _none_helps(meets: Callable[[int], bool]) -> Callable[[int], bool]:
@@ -252,7 +268,7 @@ def _first(meets: Callable[[int], bool], start: int, lowest: int, hopeless: Call
     return passes
 
 
-def _rounded_up(value: float) -> float:
+def rounded_up(value: float) -> float:
     """Return a value above 0 with four digits, and no less than it is."""
     step = 10.0 ** (floor(log10(value)) - 3)
     return ceil(value / step) * step

@@ -11,10 +11,11 @@ from tputfind.record.identity import name_of
 from tputfind.record.record import Notice, Record
 from tputfind.record.types import Above0, Count, CountFromZero
 from tputfind.sizing.demand import Demand
-from tputfind.sizing.fleets import Search, Tell
+from tputfind.sizing.fleets import Found, Search, Tell
 from tputfind.sizing.formulas import devices_at_full_batch, devices_by_batch_time, devices_by_mean
 from tputfind.sizing.notices import notices
-from tputfind.sizing.simulate import Outcome
+from tputfind.sizing.simulate import Fleet, Outcome
+from tputfind.sizing.solve import solved
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,11 +41,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The devices that a record's model takes to meet a demand, and how they then do.
 
     ``fewest`` and ``most`` are the numbers of devices between which the true one lies with 90 %, by chance in the
-    streams and in the record's samples; ``most`` is None where no number is sure to meet the target.
-    ``fewer`` is the best that one device less does, None where there is but one, and ``fewer_fails`` whether it
-    certainly misses the target, and is not merely too near to it to tell. ``more_traffic`` is the same devices with
-    20 % more requests. ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch. Of recorded
-    arrivals only their number is kept. Costs are None where the price is not known.
+    streams and in the record's samples; ``most`` is None where no number is sure to meet the target. ``without_spare``
+    is what they do with the spare ones gone, None where none was asked for. ``fewer`` is the best that one device less
+    than that does, None where there is but one, and ``fewer_fails`` whether it certainly misses the target, and is not
+    merely too near to it to tell. ``more_traffic`` is the same devices with 20 % more requests. ``slope_ms`` and
+    ``intercept_ms`` are of the line through the times of a batch. Of recorded arrivals only their number is kept. Costs
+    are None where the price is not known.
     """
 
     model: str
@@ -54,6 +56,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     fewest: Count
     most: Count | None
+    without_spare: Outcome | None = None
     arrivals: CountFromZero
     fewer: Outcome | None
     fewer_fails: bool
@@ -71,6 +74,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell | None = None) -> Plan:
     """Return the least number of devices whose percentile of latency is within the target, and the best cap for it.
 
+    Of a given number of devices, what they do: at the rate and target asked for, or at the highest rate or the tightest
+    target that they bear.
+
     Every number of devices is tried with each of a few caps: the batch sizes measured, and those that rules of thumb
     come to. Each trial is a simulation of five streams; a fleet meets the target where the whole confidence interval of
     the percentile does. Of the caps with which the least number does, the one is taken that leaves the most room for
@@ -86,10 +92,19 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         BadRequest: the record has no rows that could tell.
         NoPlan: no number of devices meets the demand.
     """
+    demand = solved(record, demand, tell)
     search = Search(record, demand, tell)
-    found = search.least()
-    outcome, more_traffic = search.with_room(found.outcome)
-    fewest, most = search.range_of(outcome)
+    if demand.devices is None:
+        found = search.least()
+        holding = search.with_room(found.outcome)
+        fewest, most = search.range_of(holding)
+    else:
+        holding = search.best(demand.devices - demand.spare)
+        found = Found(holding, search.best(holding.devices - 1) if holding.devices > 1 else None)
+        fewest = most = holding.devices
+    outcome = holding
+    if demand.spare:
+        outcome = search.under(Fleet(holding.devices + demand.spare, holding.batch_cap, demand.rate_per_s))
     slope_ms, intercept_ms = search.service.line_ms()
     rate_per_s, target_ms = demand.rate_per_s, demand.target_ms
     per_hour = None if price is None else price.price_per_hour * outcome.devices
@@ -100,11 +115,12 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         demand=msgspec.structs.replace(demand, gaps=None),
         arrivals=0 if demand.gaps is None else len(demand.gaps) + 1,
         outcome=outcome,
-        fewest=fewest,
-        most=most,
+        fewest=fewest + demand.spare,
+        most=None if most is None else most + demand.spare,
+        without_spare=holding if demand.spare else None,
         fewer=found.fewer,
         fewer_fails=found.fewer is None or found.fewer.misses(target_ms),
-        more_traffic=more_traffic,
+        more_traffic=search.with_more_traffic(outcome),
         rules=Rules(
             full_batches=devices_at_full_batch(search.service, rate_per_s, search.most),
             naive=devices_by_batch_time(search.service, rate_per_s, search.most, target_ms, 1),
@@ -122,5 +138,6 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
 
 
 def least(record: Record, demand: Demand, tell: Tell | None = None) -> Outcome:
-    """Return what the least number of devices that meets a demand does; errors as for ``plan``."""
-    return Search(record, demand, tell).least().outcome
+    """Return what the least number of devices that meets a demand does, as in its plan; errors as for ``plan``."""
+    search = Search(record, demand, tell)
+    return search.with_room(search.least().outcome)
