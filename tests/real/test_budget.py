@@ -39,7 +39,7 @@ def test_a_search_that_takes_half_of_the_budget_is_cut_short_and_what_passed_is_
     assert record.rows[0].batch_size == 1
     passed = max(trial.batch_size for trial in record.trials)
     (notice,) = [notice for notice in record.notices if notice.kind == "budget"]
-    assert notice.seen.startswith(f"the search went no further than batch {passed}")
+    assert notice.seen.startswith(f"the search stopped at batch {passed}")
     assert "Largest batch  not known: the search was cut short" in ran.out
 
 

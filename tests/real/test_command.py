@@ -18,7 +18,7 @@ def test_the_main_job_prints_a_table_and_four_answers_and_saves_record_and_csv(t
     ran = run(tmp_path, *asked, "--percentile", 90, *QUICK)
 
     assert ran.status == 0, ran.err
-    for label in ("Largest batch", "Fastest batch", "Knee", "Best under SLO"):
+    for label in ("Deploy", "Largest batch", "Fastest batch", "Knee"):
         assert label in ran.out
     assert "timing batch" in ran.err
     assert "timing batch" not in ran.out

@@ -7,11 +7,13 @@ import base64
 import msgspec
 
 from tputfind.analysis import notices
+from tputfind.analysis.notices.words import MOST_SIGNS
 from tputfind.record.environment import Environment
 from tputfind.record.forecast import CardForecast, Forecasts
 from tputfind.record.record import Edge, Failure, Health, OutputCheck, Record, Row, Timing, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
+from tputfind.report.text import broken, notice_line
 
 HEALTH = Health(readings=5, sm_clock_mhz=1700.0, sm_clock_max_mhz=1980.0, power_w=400.0, temperature_c=50.0)
 
@@ -114,6 +116,9 @@ def whole(found):
             assert isinstance(text, str)
             assert text
             assert text.isprintable()
+        line = notice_line(notice)
+        assert len(line) <= MOST_SIGNS, line
+        assert len(broken(line, 77)) <= 2, line  # beside its number on a terminal of 80 columns
     return found
 
 

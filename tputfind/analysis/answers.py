@@ -157,6 +157,12 @@ def format_rate(row: Row) -> str:
     return format_known(row.samples_per_s, None if interval is None else interval.half_width)
 
 
+def format_latency(row: Row, latency_ms: float) -> str:
+    """Print a latency of a row with the digits that the interval of its median supports."""
+    interval = latency_interval_ms(row)
+    return format_known(latency_ms, None if interval is None else interval.half_width)
+
+
 def latency_interval_ms(row: Row) -> Interval | None:
     """Return the confidence interval of the median latency, with ``REPEATABILITY``; None where there is none.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Final, Literal
 
 import msgspec
@@ -48,12 +49,29 @@ def best_of(records: Sequence[Record]) -> tuple[Record, Row] | None:
     Of those that cannot be told from it, the simplest: eager before a graph before a compiler, then the plainer dtype
     and layout, then the smaller batch.
     """
+    return min(_alike(records), key=lambda one: (*_simplicity(one[0].spec), one[1].batch_size), default=None)
+
+
+def _alike(records: Sequence[Record]) -> list[tuple[Record, Row]]:
+    """Return the record and the row of the highest throughput, and of each that cannot be told from it."""
     known = [(record, row) for record in records if (row := fastest(record.rows)) is not None]
-    if not known:
-        return None
-    _, top = max(known, key=lambda one: one[1].samples_per_s or 0.0)
-    alike = [(record, row) for record, row in known if row is top or _within_the_noise(top, row)]
-    return min(alike, key=lambda one: (*_simplicity(one[0].spec), one[1].batch_size))
+    top = max((row for _, row in known), key=lambda row: row.samples_per_s or 0.0, default=None)
+    return [(record, row) for record, row in known if top and (row is top or _within_the_noise(top, row))]
+
+
+def names_of(records: Sequence[Record]) -> list[str]:
+    """Name each recipe by what is not the same in all: ``compile``, ``nhwc eager``."""
+    differing = [parts for parts in _parts(records) if len(set(parts)) > 1]
+    return [" ".join(filter(None, parts)) for parts in zip(*differing, strict=True)] or [""] * len(records)
+
+
+def common_of(records: Sequence[Record]) -> str:
+    """Name what is the same in all recipes: ``fp16 nchw``; empty where nothing is."""
+    return " ".join(parts[0] for parts in _parts(records) if len(set(parts)) == 1)
+
+
+def _parts(records: Sequence[Record]) -> list[tuple[str, ...]]:
+    return list(zip_longest(*(name_of(record.spec).split() for record in records), fillvalue=""))
 
 
 def _simplicity(spec: Spec) -> tuple[int, int, int]:
@@ -62,8 +80,11 @@ def _simplicity(spec: Spec) -> tuple[int, int, int]:
 
 def _told_of(record: Record, row: Row, records: Sequence[Record]) -> str:
     plain = _like(record.spec, records, **_PLAIN)
-    against = [] if plain in (None, record) else list(_set_beside(record, plain, f"plain {name_of(plain.spec)}"))
-    return ", ".join([f"{name_of(record.spec)}, batch {row.batch_size}: {format_rate(row)} samples/s", *against])
+    against = [] if plain in (None, record) else list(_set_beside(record, plain, name_of(plain.spec)))
+    alike = len(_alike(records))
+    simplest = [f"the simplest of {alike} that are alike within the noise"] if alike > 1 else []
+    figures = f"{name_of(record.spec)}, batch {row.batch_size}: {format_rate(row)} samples/s"
+    return ", ".join([figures, *against, *simplest])
 
 
 def _smallest_in_all(records: Sequence[Record]) -> int | None:
@@ -79,10 +100,10 @@ def _only(record: Record, batch_size: int) -> Record:
 
 def _compared(part: Part, records: Sequence[Record]) -> Iterator[str]:
     """Say of every recipe what the part that is not plain brings."""
-    for record in records:
+    for record, name in zip(records, names_of(records), strict=True):
         plain = _like(record.spec, records, **{part: _PLAIN[part]})
         if plain not in (None, record):
-            yield from (f"{name_of(record.spec)} {told}" for told in _set_beside(record, plain, _PLAIN[part]))
+            yield from (f"{name} {told}" for told in _set_beside(record, plain, _PLAIN[part]))
 
 
 def _like(spec: Spec, records: Sequence[Record], **parts: str) -> Record | None:
@@ -97,11 +118,9 @@ def _set_beside(record: Record, plain: Record, what: str) -> Iterator[str]:
     if here is None or there is None:
         return
     ratio = (here.samples_per_s or 0.0) / (there.samples_per_s or 1.0)
-    if _within_the_noise(here, there):
-        yield f"no faster than {what} ({ratio:.2f} times, within the noise)"
-    else:
-        times = f"{ratio:.2f}"
-        yield f"{f'{ratio:.3f}' if times == '1.00' else times} times {what}"
+    alike = _within_the_noise(here, there)
+    times = f"{ratio:.2f}" if alike or f"{ratio:.2f}" != "1.00" else f"{ratio:.3f}"
+    yield f"{times} times {what}{' (within the noise)' if alike else ''}"
 
 
 def _within_the_noise(here: Row, there: Row) -> bool:

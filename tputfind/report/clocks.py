@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -28,23 +28,30 @@ from tputfind.record.clocks import (
 from tputfind.record.spec import Spec
 from tputfind.report.escaping import markdown_bytes
 from tputfind.report.markdown import markdown_of
-from tputfind.units import format_figure
+from tputfind.report.tables import new_table
+from tputfind.report.terminal import print_line, print_table
+from tputfind.units import format_figure, shortened
+
+_LONGEST_STAGE: Final = 17
+"""Characters of a model's name in a table; the whole stands in the title."""
 
 
 def print_clocks(found: Methods | Pipeline, console: Console) -> None:
     """Print the tables, then one sentence for every mistake."""
-    console.print(Text(_title(found), style="italic"))
-    console.print(Text(_explained(found)))
-    for table in _tables(found, box.SIMPLE_HEAD):
-        console.print(table)
+    print_line(_title(found), console, style="bold")
+    print_line(_explained(found), console)
+    console.print()
+    for table in _tables(found):
+        print_table(table, console)
+        console.print()
     for sentence in found.sentences:
-        console.print(f"- {sentence}", highlight=False, markup=False, emoji=False)
+        print_line(sentence, console, mark="- ")
 
 
 def to_markdown(found: Methods | Pipeline) -> bytes:
     """Return title, tables and sentences as Markdown."""
     lines = [f"**{_title(found)}**", "", _explained(found), ""]
-    for table in _tables(found, box.MARKDOWN):
+    for table in _tables(found):
         lines += [*markdown_of(table), ""]
     lines += [f"- {sentence}" for sentence in found.sentences]
     return markdown_bytes(lines)
@@ -74,30 +81,29 @@ def _explained(found: Methods | Pipeline) -> str:
     return f"ms an iteration: {counted}. Empty: not timed, or does not apply."
 
 
-def _tables(found: Methods | Pipeline, style: box.Box) -> list[Table]:
+def _tables(found: Methods | Pipeline) -> list[Table]:
     if isinstance(found, Methods):
-        return [_methods(found.cells, style), _boundaries(found.cells, style)]
-    return [_stages(found, style)]
+        return [_methods(found.cells), _boundaries(found.cells)]
+    return [_stages(found)]
 
 
-def _table(style: box.Box, names: Sequence[str]) -> Table:
-    table = Table(box=style)
-    table.add_column(names[0], overflow="fold")
+def _table(names: Sequence[str]) -> Table:
+    table = new_table()
+    table.add_column(names[0], no_wrap=True)
     for name in names[1:]:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
-def _methods(cells: Sequence[Cell], style: box.Box) -> Table:
-    table = _table(style, ["method", *CONDITIONS.values()])
-    table.columns[0].no_wrap = True
+def _methods(cells: Sequence[Cell]) -> Table:
+    table = _table(["method", *CONDITIONS.values()])
     for way, name in METHODS.items():
         table.add_row(name, *(_shown(cell_of(cells, way, condition)) for condition in CONDITIONS))
     return table
 
 
-def _boundaries(cells: Sequence[Cell], style: box.Box) -> Table:
-    table = _table(style, ["boundary", CONDITIONS["warm"], CONDITIONS["cold"], "first call alone"])
+def _boundaries(cells: Sequence[Cell]) -> Table:
+    table = _table(["boundary", CONDITIONS["warm"], CONDITIONS["cold"], "first call alone"])
     for way, name in BOUNDARIES.items():
         first_ms = _first_ms(cells, way)
         warm, cold = (_figure(figures_of(cells, way, condition)) for condition in ("warm", "cold"))
@@ -105,12 +111,15 @@ def _boundaries(cells: Sequence[Cell], style: box.Box) -> Table:
     return table
 
 
-def _stages(found: Pipeline, style: box.Box) -> Table:
+def _stages(found: Pipeline) -> Table:
     first, second = (spec.model for spec in found.specs)
-    table = _table(style, ["stage", *STAGE_METHODS.values()])
+    table = _table(["stage", *STAGE_METHODS.values()])
     stages: dict[Stage, str] = {"first": first, "work": "CPU work", "second": second, "whole": "the whole"}
     for stage, name in stages.items():
-        table.add_row(Text(name), *(_figure(stage_figures(found.cells, stage, way)) for way in STAGE_METHODS))
+        table.add_row(
+            Text(shortened(name, _LONGEST_STAGE)),
+            *(_figure(stage_figures(found.cells, stage, way)) for way in STAGE_METHODS),
+        )
     return table
 
 

@@ -9,6 +9,7 @@ from tputfind.analysis.answers import (
     THROTTLED_SHARE,
     RowHealth,
     compile_s,
+    format_latency,
     format_rate,
     health,
     host_bound,
@@ -18,7 +19,7 @@ from tputfind.analysis.answers import (
 )
 from tputfind.record.record import Record, Row
 from tputfind.stats import Interval, mean, percentile, standard_deviation
-from tputfind.units import MIB, format_figure
+from tputfind.units import MIB, format_bytes, format_figure, format_known
 
 Value = str | int | float | bool | None
 Kind = Literal["string", "Int64", "Float64", "boolean"]
@@ -93,6 +94,11 @@ def _peak_mib(record: Record, row: Row) -> Value:
     return _mib(peak_bytes(record, row))
 
 
+def _device_text(row: Row, device_ms: float) -> str:
+    interval = throughput_interval(row)
+    return format_known(device_ms, None if interval is None else interval.half_width)
+
+
 def _notices(record: Record, row: Row) -> Value:
     return ";".join(notice.kind for notice in record.notices if row.batch_size in notice.batch_sizes) or None
 
@@ -146,11 +152,17 @@ COLUMNS: Final = (
     Column("latency_batches", "Int64", lambda _, row: len(row.latency_ms)),
     Column("latency_ms_mean", "Float64", lambda _, row: mean(row.latency_ms)),
     Column("latency_ms_std", "Float64", lambda _, row: standard_deviation(row.latency_ms)),
-    Column("latency_ms_p50", "Float64", _latency(50), shown=Shown(4, "p50 ms")),
+    Column("latency_ms_p50", "Float64", _latency(50), shown=Shown(4, "p50 ms"), text=format_latency),
     Column("latency_ms_p90", "Float64", _latency(90)),
     Column("latency_ms_p95", "Float64", _latency(95)),
-    Column("latency_ms_p99", "Float64", _latency(99), shown=Shown(5, "p99 ms")),
-    Column("device_ms_mean", "Float64", lambda _, row: mean(row.device_ms), shown=Shown(3, "device ms", "wide")),
+    Column("latency_ms_p99", "Float64", _latency(99), shown=Shown(5, "p99 ms"), text=format_latency),
+    Column(
+        "device_ms_mean",
+        "Float64",
+        lambda _, row: mean(row.device_ms),
+        shown=Shown(3, "device ms", "wide"),
+        text=_device_text,
+    ),
     Column("enqueue_ms_mean", "Float64", lambda _, row: mean(row.enqueue_ms)),
     Column("host_bound", "boolean", lambda _, row: host_bound(row)),
     Column("peak_allocated_mib", "Float64", lambda _, row: _mib(row.peak_allocated_bytes)),
@@ -160,8 +172,8 @@ COLUMNS: Final = (
         "Float64",
         _peak_mib,
         in_csv=False,
-        shown=Shown(6, "peak MiB"),
-        text=lambda _, mib: f"{mib:.0f}",
+        shown=Shown(6, "memory"),
+        text=lambda _, mib: format_bytes(round(mib * MIB)),
     ),
     Column("sm_clock_mhz", "Float64", _of_health(lambda seen: seen.sm_clock_mhz), shown=Shown(8, "SM MHz", "page")),
     Column("power_w", "Float64", _of_health(lambda seen: seen.power_w), shown=Shown(9, "W", "page")),

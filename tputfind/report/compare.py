@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -14,7 +13,8 @@ from rich.text import Text
 from tputfind.analysis.compare import Comparison, Judgement, Verdict
 from tputfind.report.escaping import markdown_bytes
 from tputfind.report.markdown import markdown_of
-from tputfind.report.terminal import print_answers, print_table
+from tputfind.report.tables import new_table
+from tputfind.report.terminal import print_answers, print_line, print_table
 from tputfind.units import format_known
 
 _WORDS: Final[dict[Verdict, str]] = {
@@ -36,9 +36,10 @@ _COLOURS: Final[dict[Verdict, str]] = {
 def print_comparisons(comparisons: Sequence[Comparison], console: Console) -> None:
     """Print a table and the answers of each comparison."""
     for one in comparisons:
-        table = _table(one, box.SIMPLE_HEAD)
-        table.title = Text(_title(one))
-        print_table(table, console)
+        print_table(_table(one), console, _title(one))
+        for number, remark in enumerate(_remarks(one), 1):
+            print_line(remark, console, mark=f"{number:>2} ")
+        console.print()
         print_answers(answers(one), console)
         console.print()
 
@@ -47,7 +48,8 @@ def to_markdown(comparisons: Sequence[Comparison]) -> bytes:
     """Return the tables and the answers as Markdown, fit for a pull request."""
     lines: list[str] = []
     for one in comparisons:
-        lines += [f"**{_title(one)}**", "", *markdown_of(_table(one, box.MARKDOWN)), ""]
+        lines += [f"**{_title(one)}**", "", *markdown_of(_table(one)), ""]
+        lines += [*(f"{number}. {remark}" for number, remark in enumerate(_remarks(one), 1)), ""]
         lines += [*(f"- {label}: {text}" for label, text in answers(one)), ""]
     return markdown_bytes(lines)
 
@@ -88,21 +90,32 @@ def _title(comparison: Comparison) -> str:
     return f"{comparison.model} {comparison.recipe} on {comparison.device_name}: NEW over OLD"
 
 
-def _table(comparison: Comparison, style: box.Box) -> Table:
-    table = Table(box=style)
+def _remarks(comparison: Comparison) -> list[str]:
+    """Return what is to be said of rows, each once; rows carry the numbers."""
+    return list(dict.fromkeys(remark for row in comparison.rows for remark in _remarks_of(row)))
+
+
+def _remarks_of(row: Judgement) -> list[str]:
+    bound = ["host bound: Python sets the pace, which differs from process to process"] if row.host_bound else []
+    return [*([row.reason] if row.reason else []), *bound]
+
+
+def _table(comparison: Comparison) -> Table:
+    table, remarks = new_table(), _remarks(comparison)
     for name in ("batch", "OLD /s", "NEW /s", "ratio", "95 %"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    table.add_column("", overflow="fold")
+    if remarks:
+        table.add_column("notes", no_wrap=True)
     for row in comparison.rows:
-        bound = ["host bound"] if row.host_bound else []
+        numbers = ",".join(str(1 + remarks.index(remark)) for remark in _remarks_of(row))
         table.add_row(
             str(row.new_batch),
             *_rates(row),
             "" if row.ratio is None else f"{row.ratio:.3f}",
             "" if row.low is None or row.high is None else f"{row.low:.3f}-{row.high:.3f}",
             Text(_WORDS[row.verdict], style=_COLOURS[row.verdict]),
-            Text(", ".join([*([row.reason] if row.reason else []), *bound])),
+            *([numbers] if remarks else []),
         )
     return table
 

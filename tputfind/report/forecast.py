@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import io
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from tputfind.record.forecast import Forecasts
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.report.escaping import markdown_bytes, spreadsheet_text
 from tputfind.report.markdown import markdown_of
+from tputfind.report.tables import new_table
+from tputfind.report.terminal import print_line, print_table
 from tputfind.units import GIB, format_bytes, format_share
 
 _COLUMNS = (
@@ -32,16 +32,15 @@ _ON_FAKE = "90 % of forecasts were this close to an H200's result; what librarie
 
 def print_forecasts(found: Forecasts, console: Console) -> None:
     """Print the table, and what it rests on."""
-    table = _table(found, box.SIMPLE_HEAD)
-    table.title = Text(_title(found))
-    console.print(table)
+    print_table(_table(found), console, _title(found))
+    console.print()
     for line in _rests_on(found):
-        console.print(line, highlight=False, markup=False, emoji=False)
+        print_line(line, console)
 
 
 def to_markdown(found: Forecasts) -> bytes:
     """Return the table, and what it rests on, as Markdown."""
-    table = markdown_of(_table(found, box.MARKDOWN))
+    table = markdown_of(_table(found))
     return markdown_bytes([f"**{_title(found)}**", "", *table, "", *(f"- {line}" for line in _rests_on(found))])
 
 
@@ -50,10 +49,10 @@ def _title(found: Forecasts) -> str:
     return f"{spec.model} {spec.dtype} {spec.layout}: forecast, not measured"
 
 
-def _table(found: Forecasts, style: box.Box) -> Table:
-    table = Table(box=style)
+def _table(found: Forecasts) -> Table:
+    table = new_table()
     for name in ("memory", "largest batch, forecast", "give or take"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for card in found.cards:
         error = format_share(card.error) if 0 < card.largest_batch < LARGEST_BATCH else ""
         words = {0: "none fits", LARGEST_BATCH: "no end in sight"}

@@ -44,7 +44,8 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
         rf'\{{\s*"plans":\s*\[\s*\{{\s*"model":\s*{_TEXT},\s*"recipe":\s*{_TEXT},\s*"device_name":\s*{_TEXT},\s*"demand":',
     ),
     "md": (
-        r"\|(?:[^\n]*\|)? *batch *\| *samples/s *\| *± % *\|",
+        r"\|(?:[^\n]*\|)? *batch *\| *samples/s *\| *± % *\|",  # of several records in one table, until 0.1
+        rf"{_TITLE}\| *batch *\| *samples/s *\|",
         rf"{_TITLE}\| *batch *\| *OLD /s *\| *NEW /s *\|",
         r"\| *\| *devices *\| *cap *\| *each/s *\| *cost/h *\|",
         rf"{_TITLE}\| *\| *devices *\| *cap *\| *p50 ms *\|",

@@ -6,17 +6,18 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from tputfind.record.record import Record
-from tputfind.report import tables, text
+from tputfind.report import tables, terminal, text
 from tputfind.units import format_seconds
 
 _SO_FAR: Final = ("Fastest batch", "Knee")
 """Answers that hold for the rows that there are; the others are none before the search has ended."""
+_BESIDE_ROWS: Final = 3
+"""Lines of the table's head, and the line of what is under way."""
 _NOBODY_WATCHES: Final = (OSError, SystemExit)
 """The terminal is gone, or the pipe closed, for which rich leaves by SystemExit. What is measured is worth more."""
 
@@ -74,16 +75,20 @@ class ShownProgress:
 
     def _draw(self, live: Live) -> None:
         with suppress(*_NOBODY_WATCHES):
-            live.update(Group(*self._rows_so_far(), Text(self._line)), refresh=True)
+            line = Text(self._line, no_wrap=True, overflow="ellipsis" if tables.has_blocks(self._console) else "crop")
+            live.update(Group(*self._rows_so_far(), line), refresh=True)
 
     def _rows_so_far(self) -> list[RenderableType]:
-        record = self._record
+        """Return the table and the answers so far; of more rows than the terminal has lines, the last."""
+        record, console = self._record, self._console
         if record is None or not record.rows:
             return []
         searched = record.edge is not None or record.spec.batch_sizes is not None
         known = [(label, answer) for label, answer in text.summary(record) if label in _SO_FAR or searched]
-        answers = [Text.assemble((f"{label:<14} ", "bold"), answer) for label, answer in known]
-        return [tables.table([record], box.SIMPLE_HEAD, tables.look(self._console)), *answers]
+        below = [Text(text.legend(record)), *terminal.answer_lines(known, console.width)]
+        room = max(1, console.height - len(below) - _BESIDE_ROWS)
+        table = tables.rows_fitted(record, (), console, room)
+        return [table, *below]
 
     def _print(self, line: str) -> None:
         with suppress(*_NOBODY_WATCHES):

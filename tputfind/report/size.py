@@ -5,17 +5,17 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import msgspec
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tputfind.report.escaping import markdown_bytes, spreadsheet_text
-from tputfind.report.markdown import markdown_of
+from tputfind.report.markdown import markdown_of, notices_of
+from tputfind.report.tables import named_fitted, new_table
 from tputfind.report.terminal import print_answers, print_notices, print_table
-from tputfind.report.text import notice_line
 from tputfind.sizing.fleets import MORE_TRAFFIC
 from tputfind.sizing.plan import Plan
 from tputfind.sizing.simulate import Outcome, cell_of
@@ -74,13 +74,12 @@ _COLUMNS = [
 def print_plans(found: Answers, console: Console) -> None:
     """Print the plans side by side if there are several, and each with what stands beside it."""
     if len(found.plans) > 1:
-        table = _ranking(found.plans, box.SIMPLE_HEAD)
-        table.title = f"by {found.ranked_by}, the best first"
-        print_table(table, console)
+        table = named_fitted(partial(_ranking, found.plans), _names(found.plans), console)
+        print_table(table, console, f"by {found.ranked_by}, the best first")
+        console.print()
     for plan in found.plans:
-        table = _table(plan, box.SIMPLE_HEAD)
-        table.title = Text(_title(plan))
-        print_table(table, console)
+        print_table(_table(plan), console, _title(plan))
+        console.print()
         print_answers(told(plan), console)
         print_notices(plan.notices, console)
         console.print()
@@ -88,11 +87,11 @@ def print_plans(found: Answers, console: Console) -> None:
 
 def to_markdown(found: Answers) -> bytes:
     """Return the same as Markdown."""
-    lines = markdown_of(_ranking(found.plans, box.MARKDOWN)) if len(found.plans) > 1 else []
+    lines = markdown_of(_ranking(found.plans, _names(found.plans))) if len(found.plans) > 1 else []
     for plan in found.plans:
-        lines += ["", f"**{_title(plan)}**", "", *markdown_of(_table(plan, box.MARKDOWN)), ""]
+        lines += ["", f"**{_title(plan)}**", "", *markdown_of(_table(plan)), ""]
         lines += [f"- {label}: {text}" for label, text in told(plan)]
-        lines += [f"- notice: {notice_line(notice)}" for notice in plan.notices]
+        lines += notices_of(plan.notices)
     return markdown_bytes(lines)
 
 
@@ -121,8 +120,11 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     waits = plan.delay_ms > 0 and outcome.batch_cap > 1
     batcher = f"waits up to {plan.delay_ms:g} ms for more" if waits else "sends what is there"
     each = f"each with batches of up to {outcome.batch_cap}; {demand.batcher} {batcher}"
+    yield from _solved(plan)
     yield "Devices", f"{outcome.devices}{_range(plan)}, {each}"
-    yield "One fewer", _of_fewer(plan)
+    if plan.without_spare is not None:
+        yield f"{demand.spare} gone", f"{plan.without_spare.devices} {_verdict(plan, plan.without_spare)}"
+    yield _fewer_label(plan).capitalize(), _of_fewer(plan)
     more = _verdict(plan, plan.more_traffic)
     rate = format_figure(plan.more_traffic.rate_per_s)
     yield f"{MORE_TRAFFIC - 1:.0%} more", f"{rate} requests/s: the same devices {more}"
@@ -144,6 +146,22 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Arrivals", f"{plan.arrivals} recorded requests, replayed whole; chance is in the times of batches alone"
 
 
+def _solved(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the answer to a question about a given number of devices."""
+    demand = plan.demand
+    rate = f"{format_figure(demand.rate_per_s)} requests/s"
+    if demand.solve == "rate":
+        yield "Highest rate", f"{rate} within the target, to 1 %"
+    if demand.solve == "slo":
+        yield "Target", f"{demand.slo_ms:g} ms is the tightest at {rate}"
+    if demand.solve == "nothing":
+        yield "Target", f"{plan.holding.devices} {_verdict(plan, plan.holding)}"
+
+
+def _fewer_label(plan: Plan) -> str:
+    return f"{plan.demand.spare + 1} gone" if plan.demand.spare else "one fewer"
+
+
 def _range(plan: Plan) -> str:
     """Say between which numbers of devices the true one lies with 90 %; empty where that is the plan's alone."""
     if plan.most is None:
@@ -159,17 +177,20 @@ def _title(plan: Plan) -> str:
     return f"{plan.model} {plan.recipe} on {plan.device_name}: {stream}{network}"
 
 
-def _ranking(plans: Sequence[Plan], style: box.Box) -> Table:
-    table = Table(box=style)
-    table.add_column("", overflow="fold")
+def _names(plans: Sequence[Plan]) -> list[str]:
+    return [f"{plan.model} {plan.recipe}, {plan.device_name}" for plan in plans]
+
+
+def _ranking(plans: Sequence[Plan], names: Sequence[str]) -> Table:
+    table = new_table()
+    table.add_column("", no_wrap=True)
     for name in ("devices", "cap", "each/s", "cost/h"):
         table.add_column(name, justify="right", no_wrap=True)
-    for plan in plans:
+    for plan, name in zip(plans, names, strict=True):
         cost = (
             "" if plan.cost_per_hour is None or plan.price is None else _cost(plan.cost_per_hour, plan.price.currency)
         )
         each = format_figure(plan.demand.rate_per_s / plan.outcome.devices)
-        name = f"{plan.model} {plan.recipe}, {plan.device_name}"
         table.add_row(Text(name), str(plan.outcome.devices), str(plan.outcome.batch_cap), Text(each), Text(cost))
     return table
 
@@ -178,12 +199,17 @@ def _cost(amount: float, currency: str) -> str:
     return f"{format_figure(amount)} {currency}"
 
 
-def _table(plan: Plan, style: box.Box) -> Table:
-    table = Table(box=style, collapse_padding=True)
+def _table(plan: Plan) -> Table:
+    table = new_table()
     table.add_column("", no_wrap=True)
-    for name in ("devices", "cap", "p50 ms", "p95 ms", "p99 ms", "in time %", "load %", "batch"):
+    for name in ("devices", "cap", "p50 ms", "p95 ms", "p99 ms", "in time %", "load %", "mean batch"):
         table.add_column(name, justify="right", no_wrap=True)
-    cases = [("plan", plan.outcome), ("one fewer", plan.fewer), (f"{MORE_TRAFFIC - 1:.0%} more", plan.more_traffic)]
+    cases = [
+        ("plan", plan.outcome),
+        (f"{plan.demand.spare} gone", plan.without_spare),
+        (_fewer_label(plan), plan.fewer),
+        (f"{MORE_TRAFFIC - 1:.0%} more", plan.more_traffic),
+    ]
     for name, outcome in cases:
         if outcome is not None:
             table.add_row(name, *_cells(outcome))
@@ -210,9 +236,11 @@ def _verdict(plan: Plan, outcome: Outcome) -> str:
     demand = plan.demand
     tail = f"p{demand.percentile:g} {format_figure(outcome.tail_ms)} ms"
     if outcome.load >= 1:
-        return f"cannot keep up: {100 * outcome.load:.0f} % of what they do with full batches; the queue grows"
+        return f"cannot keep up: {100 * outcome.load:.0f} % of what they can do; the queue grows"
     if not outcome.steady:
         return f"are too near to their limit to tell ({100 * outcome.load:.1f} % of it), and are taken to fail"
+    if outcome.load > demand.most_load:
+        return f"are loaded more than --most-load allows: {100 * outcome.load:.1f} %"
     if outcome.meets(demand.target_ms):
         return f"meet the target: {tail}"
     if outcome.misses(demand.target_ms):

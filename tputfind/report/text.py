@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Sequence
 from typing import Final
 
 from tputfind.analysis import recipes
 from tputfind.analysis.answers import (
     KNEE_SHARE,
+    Answer,
     answers,
-    best_under,
     fastest,
+    format_latency,
     format_rate,
     knee,
     peak_bytes,
@@ -21,7 +24,7 @@ from tputfind.record import identity
 from tputfind.record.record import Edge, Notice, Record, Row
 from tputfind.report import snippet
 from tputfind.stats import percentile
-from tputfind.units import format_bytes, format_figure, format_seconds
+from tputfind.units import format_bytes, format_seconds
 
 _STOPPED_BY: Final = {
     "memory": "batch {at} does not fit in memory",
@@ -36,6 +39,12 @@ _STOPPED_BY: Final = {
 }
 
 
+_MARKS: Final[dict[Answer, str]] = {"fastest": "F", "knee": "K", "largest": "L", "safe": "S"}
+BEST_RECIPE: Final = "B", "the best recipe"
+_LEAST_WIDTH: Final = 20
+_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|MiB|GiB|MHz|samples/s)\b|%)")
+
+
 def title(record: Record) -> str:
     """Return what a table of one record is about."""
     spec, environment = record.spec, record.environment
@@ -46,12 +55,26 @@ def title(record: Record) -> str:
     return f"{spec.model} {recipe} {record.input_shape} on {environment.device_name}{size}{copies}"
 
 
-def remark(record: Record, row: Row) -> str:
-    """Return what a row is called: its failure, or what it is the best of and the notices about it."""
-    if row.failure is not None:
-        return row.failure.kind.replace("_", " ")
-    kinds = [notice.kind.replace("_", " ") for notice in record.notices if row.batch_size in notice.batch_sizes]
-    return ", ".join([*(name for name, answer in answers(record) if answer is row), *kinds])
+def failure_of(row: Row) -> str:
+    """Return how a row failed, in words; empty where it did not."""
+    return "" if row.failure is None else row.failure.kind.replace("_", " ")
+
+
+def marks(record: Record, row: Row) -> str:
+    """Return the marks of what a row is the answer to; ``legend`` explains them."""
+    return "".join(_MARKS[name] for name, answer in answers(record) if answer is row)
+
+
+def legend(record: Record) -> str:
+    """Return what the marks of a record's rows mean."""
+    return ", ".join(f"{_MARKS[name]} {name}" for name, _ in answers(record))
+
+
+def broken(line: str, width: int) -> list[str]:
+    """Return the lines of a text that is broken between words, and not before a unit, to keep to a width."""
+    kept = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", line)
+    lines = textwrap.wrap(kept, max(width, _LEAST_WIDTH), break_long_words=False, break_on_hyphens=False)
+    return [part.replace("\N{NO-BREAK SPACE}", " ") for part in lines]
 
 
 def notice_line(notice: Notice) -> str:
@@ -66,9 +89,33 @@ def models_in_recipes(records: Sequence[Record]) -> list[list[Record]]:
     return [of_model for of_model in together if len({identity.name_of(one.spec) for one in of_model}) > 1]
 
 
+def are_recipes(records: Sequence[Record]) -> bool:
+    """Return whether records are of one model in several recipes."""
+    return models_in_recipes(records) == [list(records)]
+
+
+def stand_alone(records: Sequence[Record]) -> bool:
+    """Return whether records are several, and not of one model in several recipes, which has a table of its own."""
+    return len(records) > 1 and not are_recipes(records)
+
+
 def recipes_title(records: Sequence[Record]) -> str:
-    """Name the records of one model in several recipes."""
-    return f"{records[0].spec.model} in {len(records)} recipes"
+    """Name the records of one model in several recipes, and what these have in common."""
+    common = recipes.common_of(records)
+    return f"{records[0].spec.model} in {len(records)} recipes{f', all {common}' if common else ''}"
+
+
+def record_names(records: Sequence[Record]) -> list[str]:
+    """Name each of several records by what tells it from the others."""
+    fields = identity.distinguishing_fields(records)
+    named = {field: [identity.NAMES[field](record) for record in records] for field in fields}
+    named |= {"recipe": recipes.names_of(records)} if "recipe" in named else {}
+    return [", ".join(filter(None, parts)) for parts in zip(*named.values(), strict=True)]
+
+
+def recipes_legend(records: Sequence[Record]) -> str:
+    """Return what the mark of the best recipe means, if there is one."""
+    return "" if recipes.best_of(records) is None else " ".join(BEST_RECIPE)
 
 
 def code(records: Sequence[Record]) -> list[str]:
@@ -79,36 +126,38 @@ def code(records: Sequence[Record]) -> list[str]:
 
 def summary(record: Record) -> list[tuple[str, str]]:
     """Return the answers of a record, each a label and a text."""
-    spec = record.spec
     best, bend = fastest(record.rows), knee(record.rows)
     return [
-        *([("Deploy", deploy)] if (deploy := _deploy(record)) else []),
+        *([("Deploy", _deploy(record, best))] if best else []),
         ("Largest batch", _largest(record)),
         *([("Safe batch", _safe(record, record.safe))] if record.safe else []),
         ("Fastest batch", _row_text(best)),
-        ("Knee", _knee(best, bend)),
-        ("Best under SLO", "no --slo was given" if spec.slo_ms is None else _under_slo(record, spec.slo_ms)),
+        *([("Knee", f"{_row_text(bend)}, the smallest with {KNEE_SHARE:.0%} of the best")] if bend else []),
         *([("Took", _took(record))] if record.wall_s else []),
     ]
 
 
-def _deploy(record: Record) -> str:
-    """Say which batch to deploy, and what it costs beside the fastest; empty where no batch is to be."""
-    row, best = to_deploy(record), fastest(record.rows)
-    if row is None or best is None:
-        return ""
-    peak = peak_bytes(record, row)
-    memory = "" if peak is None else f", {format_bytes(peak)}"
-    latency_ms, slowest_ms = (percentile(one.latency_ms, 50) for one in (row, best))
+def _deploy(record: Record, best: Row) -> str:
+    """Say which batch to deploy, and what it costs and saves beside the fastest."""
+    spec, row = record.spec, to_deploy(record)
+    if row is None:
+        return f"no batch is known to have p{spec.percentile:g} within --slo {spec.slo_ms or 0:g} ms"
+    percent = 50 if spec.slo_ms is None else spec.percentile
+    latency_ms, slowest_ms = (percentile(one.latency_ms, percent) for one in (row, best))
+    peak, rate = peak_bytes(record, row), row.samples_per_s or 0.0
+    limit = "" if spec.slo_ms is None else f" within --slo {spec.slo_ms:g} ms"
+    figures = [
+        f"batch {row.batch_size}: {format_rate(row)} samples/s",
+        *(["the fastest"] if row is best else []),
+        *([] if latency_ms is None else [f"p{percent:g} {format_latency(row, latency_ms)} ms{limit}"]),
+        *([] if peak is None else [format_bytes(peak)]),
+    ]
     if row is best:
-        latency = "" if latency_ms is None else f", p50 {format_figure(latency_ms)} ms"
-        return f"batch {row.batch_size}: {format_rate(row)} samples/s, the fastest{latency}{memory}"
-    share = (row.samples_per_s or 0.0) / (best.samples_per_s or 1.0)
-    latency = ""
-    if latency_ms is not None and slowest_ms is not None:
-        latency = f", p50 {format_figure(latency_ms)} ms instead of {format_figure(slowest_ms)} ms"
-    beside = f"{share:.0%} of batch {best.batch_size}"
-    return f"batch {row.batch_size}: {format_rate(row)} samples/s, {beside}{latency}{memory}"
+        return ", ".join(figures)
+    saved = f" at {latency_ms / slowest_ms:.0%} of its latency" if latency_ms and slowest_ms else ""
+    return (
+        f"{', '.join(figures)}; {rate / (best.samples_per_s or 1.0):.0%} of the rate of batch {best.batch_size}{saved}"
+    )
 
 
 def _took(record: Record) -> str:
@@ -122,12 +171,12 @@ def _took(record: Record) -> str:
 def _largest(record: Record) -> str:
     edge = record.edge
     if record.spec.batch_sizes is not None:
-        return f"not searched: {len(record.spec.batch_sizes)} batch sizes were named"
+        return "not searched: --batch-sizes names those to be timed"
     if edge is None:
         fits = max((trial.batch_size for trial in record.trials if trial.failure is None), default=0)
-        return f"not known: the search was cut short; in trials, {fits or 'no batch'} was the largest that fitted"
+        return f"not known: the search was cut short; {f'batch {fits}' if fits else 'no batch'} fits"
     if edge.limited_by == "cap" and record.spec.max_batch is None:
-        return f"{edge.largest_batch}, no larger one is ever tried: memory and time hardly grow with this model's batch"
+        return f"{edge.largest_batch}, the largest that is ever tried: neither memory nor time sets a limit"
     return f"{_batch(edge)}, {_STOPPED_BY[edge.limited_by].format(at=edge.fails_at)}"
 
 
@@ -146,18 +195,3 @@ def _row_text(row: Row | None) -> str:
     if row is None or row.samples_per_s is None:
         return "nothing was timed"
     return f"{row.batch_size}, {format_rate(row)} samples/s"
-
-
-def _knee(best: Row | None, bend: Row | None) -> str:
-    if bend is None:
-        return "nothing was timed" if best is None else "not known: one batch size was timed"
-    return f"{_row_text(bend)}, the smallest with {KNEE_SHARE:.0%} of the best"
-
-
-def _under_slo(record: Record, slo_ms: float) -> str:
-    percent = record.spec.percentile
-    row = best_under(record.rows, slo_ms, percent)
-    if row is None:
-        return f"no batch is known to have p{percent:g} within {slo_ms:g} ms"
-    latency_ms = percentile(row.latency_ms, percent) or 0.0
-    return f"{_row_text(row)}, p{percent:g} {format_figure(latency_ms)} ms of {slo_ms:g} ms"

@@ -182,7 +182,7 @@ def read_demand(options: Mapping[str, object]) -> Demand:
     """
     missing = [name for name in _ASKED if options.get(name) is None]
     fields, wrong = values.fields_of(options, _READERS)
-    problems = [_lacking(missing)] * (len(missing) > 1) + wrong
+    problems = ([_lacking(missing)] if len(missing) > 1 else []) + wrong
     if not problems:
         if fields.get("batcher") == "ray":
             fields.setdefault("routing", "two-choices")

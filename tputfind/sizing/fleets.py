@@ -22,7 +22,8 @@ _PILOT: Final = 0.35
 """Of the requests of a full simulation: a third is the least that shows whether a queue is steady."""
 _NEAR: Final = 1.3
 """Caps whose pilot comes this near to the target are simulated in full."""
-_MORE_EFFORT: Final = 4.0
+_MORE_EFFORT: Final = (4.0, 16.0)
+"""What a fleet is simulated with in turn where chance leaves open whether it meets the target."""
 _MOST_DEVICES: Final = 10_000_000
 _HOPE: Final = 16
 """Where this many more devices make no difference, it is asked whether any number does."""
@@ -221,11 +222,12 @@ class Search:
         return self._full[fleet]
 
     def _simulated_in_full(self, fleet: Fleet) -> Outcome:
-        outcome = self._simulated(fleet, _SEEDS, 1.0)
         target_ms = self._demand.target_ms
-        if not outcome.steady or outcome.meets(target_ms) or outcome.misses(target_ms):
-            return outcome
-        return self._simulated(fleet, _SEEDS, _MORE_EFFORT)
+        for effort in (1.0, *_MORE_EFFORT):
+            outcome = self._simulated(fleet, _SEEDS, effort)
+            if not outcome.steady or outcome.meets(target_ms) or outcome.misses(target_ms):
+                break
+        return outcome
 
     def _that_keep_up(self, devices: int) -> list[Fleet]:
         fleets = [Fleet(devices, cap, self._demand.rate_per_s) for cap in self.caps]

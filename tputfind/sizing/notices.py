@@ -15,6 +15,7 @@ from tputfind.units import format_sizes
 
 _TOLD: Final = "cut_short", "throttled", "wide_interval", "not_settled", "unfinished", "host_bound", "spread"
 """Kinds of notices of rows that bear on how long a batch takes."""
+_LISTED: Final = 3
 
 
 def _one_by_one(demand: Demand) -> Iterator[tuple[str, float]]:
@@ -31,11 +32,12 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
     few = [row.batch_size for row in record.rows if row.failure is None and len(row.latency_ms) < needed]
     few = [size for size in few if size <= outcome.batch_cap]
     if few:
+        sizes = format_sizes(few) if len(few) <= _LISTED else f"{min(few)} to {max(few)}"
         yield Notice(
             kind="few_latency_samples",
-            seen=f"p{demand.percentile:g} takes {needed} latencies; batches of {format_sizes(few)} have fewer",
-            cause="how long the slowest of them take is not known",
-            advice="measure with --thorough, or with more --batches",
+            seen=f"p{demand.percentile:g} takes {needed} latencies; batches of {sizes} have fewer",
+            cause="their slowest are not known",
+            advice="measure with --thorough or more --batches",
         )
     used = [row.batch_size for row in record.rows if row.batch_size <= outcome.batch_cap]
     told = [notice for notice in record.notices if notice.kind in _TOLD and set(notice.batch_sizes) & set(used)]
@@ -51,7 +53,7 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
         yield Notice(
             kind="largest_measured",
             seen=f"the cap is batch {outcome.batch_cap}, the largest that was measured",
-            cause="a larger one may need fewer devices, and how long it takes is not known",
+            cause="a larger one may need fewer devices",
             advice="measure larger batches",
         )
     if demand.most_in_window is not None and outcome.batch_cap == demand.most_in_window:
@@ -59,20 +61,20 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
             kind="window",
             seen=f"no more than {outcome.batch_cap} requests are got in a window of {demand.wait_ms:g} ms",
             cause=f"each of them takes {demand.overhead_per_get_ms:g} ms to get",
-            advice="a longer --delay lets batches become larger",
+            advice="a longer --delay lets batches grow",
         )
     missing = [option for option, one_ms in _one_by_one(demand) if one_ms == 0]
     if missing:
         yield Notice(
             kind="one_by_one",
-            seen=f"what LitServe takes for each request is not in these figures: {', '.join(missing)}",
-            cause="it gets requests one by one before a batch, and sends answers one by one after it",
-            advice="find out on your host how long that takes",
+            seen=f"LitServe's own time a request is not in the figures: {', '.join(missing)}",
+            cause="it handles them one by one",
+            advice="time that on your host",
         )
     if record.spec.transfer == "none" and record.environment.can.own_memory:
         yield Notice(
             kind="copies",
-            seen="the times of batches are without copies between host and device",
-            cause="the record was made without --transfer",
+            seen="batch times are without copies to and from the device",
+            cause="the record has no --transfer",
             advice="measure with --transfer both, or give --overhead-per-request",
         )

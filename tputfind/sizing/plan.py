@@ -70,6 +70,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     cost_per_hour: Above0 | None = None
     cost_per_million: Above0 | None = None
 
+    @property
+    def holding(self) -> Outcome:
+        """What the devices do that must hold the target: all, or those without the spare ones."""
+        return self.without_spare or self.outcome
+
+    @property
+    def holds(self) -> bool:
+        """Whether they meet the target, and none is loaded more than it may be; only given devices may not."""
+        demand, load = self.demand, self.holding.load
+        return load <= demand.most_load and self.holding.meets(demand.target_ms)
+
 
 def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell | None = None) -> Plan:
     """Return the least number of devices whose percentile of latency is within the target, and the best cap for it.

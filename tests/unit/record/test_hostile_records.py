@@ -369,16 +369,19 @@ def test_no_cell_of_a_table_in_markdown_becomes_two_or_goes_on_in_the_next_line(
     record = put(("environment", "device_name"), text)
     record["notices"][0]["kind"] = text
     records = [from_json(json.dumps(one).encode(), "x.json") for one in (record, healthy())]
-    table = [line for line in markdown.to_markdown(records).decode().splitlines() if line.startswith("|")]
+    lines = [line for line in markdown.to_markdown(records).decode().splitlines() if line.startswith("|")]
+    heads = [place for place, line in enumerate(lines) if line.startswith(("| batch", "| record"))]
+    tables = [lines[start:end] for start, end in zip(heads, [*heads[1:], None], strict=True)]
 
-    assert len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in table}) == 1
-    assert sum("---" not in line for line in table) == 1 + sum(len(one.rows) for one in records)
+    assert [len(table) for table in tables] == [2 + len(records[0].rows), 2 + len(records[1].rows), 2 + len(records)]
+    for table in tables:
+        assert len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in table}) == 1
 
 
 def test_words_of_others_are_no_names_of_signs(tmp_path):
     """Of signs such as rich draws for them."""
     path = tmp_path / "x.json"
-    path.write_text(json.dumps(put(("notices", 0, "seen"), ":smile: [red]hot")))
+    path.write_text(json.dumps(put(("caveats",), [{**healthy()["notices"][0], "seen": ":smile: [red]hot"}])))
 
     assert ":smile: [red]hot" in CliRunner().invoke(main, ["report", str(path)]).output
 

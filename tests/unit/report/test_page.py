@@ -491,7 +491,8 @@ def test_each_of_a_few_models_has_its_answers_first_and_of_many_the_table_has_th
 def test_a_notice_stands_once_with_the_records_that_it_is_about():
     def noticed(mode, seen, cause="the power limit"):
         notice = Notice(kind="throttled", seen=seen, cause=cause, advice="differs", batch_sizes=(1,))
-        return replace(example(), spec=replace(example().spec, mode=mode), notices=(notice,))
+        bare = {"rows": (), "trials": (), "edge": None, "safe": None}
+        return replace(example(), spec=replace(example().spec, mode=mode), caveats=(notice,), **bare)
 
     records = [noticed("eager", "for 1%"), noticed("compile", "for 9%"), noticed("cudagraph", "for 1%")]
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import io
+import re
 
 import msgspec
 import pytest
 from rich.console import Console
-from support.records import example
+from support.records import example, row
 
 from tputfind.report.progress import ShownProgress
 
 
-def told(record, *, terminal: bool) -> str:
+def told(record, *, terminal: bool, width: int = 100, height: int = 50) -> str:
     """What is written of a run that tried a batch, timed rows, and goes on."""
     paper = io.StringIO()
-    with ShownProgress(Console(file=paper, force_terminal=terminal, width=100, color_system=None)) as progress:
+    console = Console(file=paper, force_terminal=terminal, width=width, height=height, color_system=None)
+    with ShownProgress(console) as progress:
         progress.about("resnet50")
         progress.doing("does batch 8 fit?", 90.0)
         progress.did("batch 8 does not fit")
@@ -50,6 +52,20 @@ def test_what_only_a_search_that_has_ended_tells_is_left_out_until_then(record, 
 
     assert "Knee" in shown
     assert ("Largest batch" in shown) is known
+
+
+@pytest.mark.parametrize("count", [4, 12, 16, 40])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 16), (100, 50)])
+def test_a_terminal_shows_the_last_rows_that_it_has_lines_for_and_what_is_under_way(count, width, height):
+    record = msgspec.structs.replace(example(), rows=tuple(row(size, 5.0) for size in range(1, count + 1)))
+    shown = told(record, terminal=True, width=width, height=height)
+    head = list(re.finditer(r"batch +samples/s", shown))[-1]
+    last = shown[head.start() :].splitlines()
+
+    assert len(last) <= height
+    assert max(map(len, last)) <= width
+    assert any(line.split()[:1] == [str(count)] for line in last)
+    assert last[-1].strip() == "resnet50: timing batch 16"
 
 
 def test_elsewhere_progress_is_lines_without_a_table():

@@ -43,8 +43,8 @@ def test_sizes_with_fewer_latencies_than_the_percentile_takes_are_told():
         Notice(
             kind="few_latency_samples",
             seen="p99 takes 100 latencies; batches of 2, 4 have fewer",
-            cause="how long the slowest of them take is not known",
-            advice="measure with --thorough, or with more --batches",
+            cause="their slowest are not known",
+            advice="measure with --thorough or more --batches",
         )
     ]
 
@@ -90,7 +90,7 @@ def test_a_cap_that_is_the_largest_measured_is_told():
         Notice(
             kind="largest_measured",
             seen="the cap is batch 8, the largest that was measured",
-            cause="a larger one may need fewer devices, and how long it takes is not known",
+            cause="a larger one may need fewer devices",
             advice="measure larger batches",
         )
     ]
@@ -105,7 +105,7 @@ def test_a_cap_that_is_what_can_be_got_in_a_window_is_told():
             kind="window",
             seen="no more than 4 requests are got in a window of 2 ms",
             cause="each of them takes 0.5 ms to get",
-            advice="a longer --delay lets batches become larger",
+            advice="a longer --delay lets batches grow",
         )
     ]
 
@@ -121,9 +121,9 @@ def test_what_litserve_takes_for_each_request_is_asked_for(given, missing):
     assert told(record((1, 1000)), batcher="litserve", delay=2.0, **given) == [
         Notice(
             kind="one_by_one",
-            seen=f"what LitServe takes for each request is not in these figures: {missing}",
-            cause="it gets requests one by one before a batch, and sends answers one by one after it",
-            advice="find out on your host how long that takes",
+            seen=f"LitServe's own time a request is not in the figures: {missing}",
+            cause="it handles them one by one",
+            advice="time that on your host",
         )
     ]
 
@@ -134,8 +134,8 @@ def test_times_without_copies_are_told_where_there_is_something_to_copy():
     assert told(one) == [
         Notice(
             kind="copies",
-            seen="the times of batches are without copies between host and device",
-            cause="the record was made without --transfer",
+            seen="batch times are without copies to and from the device",
+            cause="the record has no --transfer",
             advice="measure with --transfer both, or give --overhead-per-request",
         )
     ]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from support.records import example, row
 
-from tputfind.errors import NoPlan
+from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.identity import name_of
 from tputfind.record.record import Record, Timing
 from tputfind.sizing.demand import Demand, read_demand
@@ -274,18 +274,18 @@ def test_a_fleet_whose_queue_grows_is_not_the_best_however_soon_it_answers(simul
     [
         ((31.0, 33.0), (31.0, 33.0), [1.0], True),
         ((28.0, 32.0), (31.0, 32.0), [1.0, 4.0], True),
-        ((28.0, 32.0), (29.0, 31.0), [1.0, 4.0], False),
+        ((28.0, 32.0), (29.0, 31.0), [1.0, 4.0, 16.0], False),
     ],
 )
 def test_a_fleet_too_near_to_the_target_to_tell_is_simulated_for_longer(simulated, first, then, efforts, fails):
     def told(fleet, effort):
-        return (10.0, 11.0) if fleet.devices > 1 else {0.35: (30.0, 30.0), 1.0: first, 4.0: then}[effort]
+        return (10.0, 11.0) if fleet.devices > 1 else {0.35: (30.0, 30.0), 1.0: first}.get(effort, then)
 
     simulations = simulated(told)
 
     found = plan(record(), wanted(max_batch=1))
 
-    assert [effort for effort in (1.0, 4.0) if simulations.in_full(1, effort)] == efforts
+    assert [effort for effort in (1.0, 4.0, 16.0) if simulations.in_full(1, effort)] == efforts
     assert simulations.in_full(2, 4.0) == []
     assert found.fewer is not None
     assert (found.fewer.tail_low_ms, found.fewer.tail_high_ms) == then
@@ -429,3 +429,72 @@ def test_rows_whose_processes_differ_leave_more_numbers_of_devices_open():
         return (found.most or math.inf) - found.fewest
 
     assert ranged(slow, fast) > ranged(mixed, mixed)
+
+
+def test_with_spare_devices_the_target_holds_with_as_many_gone(simulated):
+    simulated(from_devices(3))
+
+    found = plan(record(), wanted(spare=2))
+
+    assert (found.outcome.devices, found.without_spare.devices, found.fewer.devices) == (5, 3, 2)
+    assert (found.fewest, found.most) == (5, 5)
+    assert found.holding.devices == 3
+
+
+def test_no_device_is_loaded_more_than_it_may_be(simulated):
+    """Batches of 4 take 7 ms: a device does 571 of them in a second at the most."""
+    simulated(from_devices(1))
+
+    found = [plan(record(), wanted(1000, most_load=share)).outcome for share in (0.99, 0.6, 0.3)]
+
+    assert [outcome.devices for outcome in found] == [2, 3, 6]
+    assert all(outcome.load <= share for outcome, share in zip(found, (0.99, 0.6, 0.3), strict=True))
+
+
+def test_of_given_devices_it_is_told_whether_they_hold(simulated):
+    simulated(from_devices(3))
+
+    few, enough = (plan(record(), wanted(devices=number)) for number in (2, 3))
+
+    assert (few.holds, few.outcome.devices, few.fewer.devices) == (False, 2, 1)
+    assert (enough.holds, enough.outcome.devices, enough.fewer.devices) == (True, 3, 2)
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_the_highest_rate_is_one_that_the_devices_hold_and_a_little_more_is_not(spare):
+    asked = {"devices": 2 + spare, "slo": TARGET_MS, "spare": spare}
+    found = plan(record(), read_demand(asked))
+    rate = found.demand.rate_per_s
+
+    assert found.holds
+    assert found.holding.devices == 2
+    assert not plan(record(), read_demand({**asked, "rate": 1.1 * rate})).holds
+    assert plan(record(), wanted(rate=0.95 * rate)).outcome.devices <= 2
+
+
+def test_the_tightest_target_is_one_that_the_devices_meet_and_no_much_tighter_one_is():
+    found = plan(record(), read_demand({"devices": 2, "rate": 500.0}))
+    slo_ms = found.demand.slo_ms
+
+    assert found.holds
+    assert not plan(record(), read_demand({"devices": 2, "rate": 500.0, "slo": 0.9 * slo_ms})).holds
+    with pytest.raises(NoPlan, match="2 devices do not keep up with 5000 requests/s"):
+        plan(record(), read_demand({"devices": 2, "rate": 5000.0}))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rate": 5}, "--slo is needed, or --devices"),
+        ({"slo": 5}, "--rate is needed, or --devices"),
+        ({}, "name two of --rate, --slo and --devices: the third is the answer"),
+        ({"devices": 2}, "name two of --rate, --slo and --devices: the third is the answer"),
+        ({"devices": 2, "slo": 5, "spare": 2}, "--spare 2 leaves none of 2 devices"),
+        ({"rate": 5, "slo": 5, "most_load": 0}, "--most-load"),
+    ],
+)
+def test_a_question_names_two_of_three(given, said):
+    with pytest.raises(BadRequest) as refused:
+        read_demand(given)
+
+    assert said in refused.value.message

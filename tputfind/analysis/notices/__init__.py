@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+from typing import Final
+
 from tputfind.analysis.notices.device import of_health
 from tputfind.analysis.notices.failures import ADVICE, advice, of_failures, of_outputs
-from tputfind.analysis.notices.noise import of_noise
+from tputfind.analysis.notices.noise import folded, of_noise
 from tputfind.analysis.notices.run import of_budget, of_others, of_search
 from tputfind.analysis.notices.timing import of_allocator, of_breaks, of_copies, of_hosts, of_windows
 from tputfind.record.record import Notice, Record
 
-__all__ = ["ADVICE", "advice", "of"]
+__all__ = ["ADVICE", "advice", "of", "to_read"]
+
+_FIRST: Final = (
+    *("*_wrong_output", "smaller_batches_fail", "failed_when_*", "trial_*", "row_*", "memory_of_others*"),
+    *("loss_not_finite", "output_*", "random_weights", "default_latency_limit", "larger_batches_fit", "throttled"),
+    *("host_bound", "copy_bound", "fragmentation", "allocator_retries", "graph_breaks"),
+)
+"""Patterns of kinds: what changes a decision stands before what does not."""
+_LAST: Final = (
+    *("few_latency_samples", "unfinished", "budget", "cut_short", "health_unknown"),
+    *("outliers", "trend", "spread", "wide_interval", "not_settled", "max_noise_not_reached"),
+)
 
 
 def of(record: Record) -> tuple[Notice, ...]:
-    """Return the notices of a record: of the model, the search, failures, the rows; each kind once for all its rows."""
+    """Return the notices of a record: of the model, the search, failures, the rows; each kind once for all its rows.
+
+    Those that change a decision come first, those of noise last.
+    """
     timed = [row for row in record.rows if row.failure is None and row.timings]
     found = [
         *record.caveats,
@@ -25,4 +42,15 @@ def of(record: Record) -> tuple[Notice, ...]:
     ]
     found += [*of_windows(record, timed), *of_noise(record, timed), *of_health(record, timed)]
     found += [*of_allocator(timed), *of_copies(timed), *of_hosts(record, timed), *of_breaks(timed)]
-    return tuple(found)
+    return tuple(sorted(found, key=lambda notice: _rank(notice.kind)))
+
+
+def to_read(record: Record) -> list[Notice]:
+    """Return the notices as people read them: of noise there is one, and an old record's are in the words of today."""
+    return folded(of(record))
+
+
+def _rank(kind: str) -> int:
+    if kind in _LAST:
+        return len(_FIRST) + 1 + _LAST.index(kind)
+    return next((place for place, pattern in enumerate(_FIRST) if fnmatchcase(kind, pattern)), len(_FIRST))

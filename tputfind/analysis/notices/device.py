@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tputfind.analysis.answers import THROTTLED_SHARE, RowHealth, health
-from tputfind.analysis.notices.words import batches, sizes, span
+from tputfind.analysis.notices.words import batches, sizes
 from tputfind.record.record import Notice, Record, Row
 
 _REASONS: Final = {
-    "power_cap": "the power limit",
-    "hardware_slowdown": "a hardware slowdown",
-    "sync_boost": "another GPU of its sync boost group",
-    "software_thermal": "the temperature limit",
-    "hardware_thermal": "a thermal slowdown of the hardware",
-    "power_brake": "the power brake of the machine",
+    "power_cap": "power limit",
+    "hardware_slowdown": "hardware slowdown",
+    "sync_boost": "sync boost group",
+    "software_thermal": "temperature limit",
+    "hardware_thermal": "thermal slowdown",
+    "power_brake": "power brake",
 }
 _HEALTH_SINCE: Final = 3
 """The first schema that holds anything of health."""
@@ -29,9 +29,9 @@ def of_health(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     if unseen and record.environment.device_uuid is not None and record.schema >= _HEALTH_SINCE:
         yield Notice(
             kind="health_unknown",
-            seen=f"clocks, power and temperature are not known at {batches(unseen)}",
-            cause="NVML does not tell them here",
-            advice="install nvidia-ml-py and NVIDIA's driver library; whether the device was throttled is not known",
+            seen=f"whether the device was throttled is not known at {batches(unseen)}",
+            cause="NVML cannot be read",
+            advice="install nvidia-ml-py and NVIDIA's driver",
             batch_sizes=sizes(unseen),
         )
     slowed = [(row, found) for row, found in seen if found.throttled]
@@ -39,13 +39,12 @@ def of_health(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         rows = [row for row, _ in slowed]
         reasons = sorted({name for _, found in slowed for name, share in found.slowed.items() if _counts(share)})
         hot = any(name in _HEAT for name in reasons)
+        held = _held(batches(rows), [found for _, found in slowed], brief=len(reasons) > 1)
         yield Notice(
             kind="throttled",
-            seen=f"the clocks were held down at {batches(rows)}: {_clocks([found for _, found in slowed])}",
+            seen=f"clocks were held down {held}",
             cause=" and ".join(_REASONS.get(name, name) for name in reasons),
-            advice="better cooling would make it faster"
-            if hot
-            else "the figures are those of this limit (nvidia-smi -q -d POWER); a device with another one differs",
+            advice="cool it better" if hot else "another limit gives other rates",
             batch_sizes=sizes(rows),
         )
 
@@ -54,11 +53,11 @@ def _counts(share: float) -> bool:
     return share >= THROTTLED_SHARE
 
 
-def _clocks(found: Sequence[RowHealth]) -> str:
-    shares = [max(each.slowed.values()) for each in found]
-    held = f"for {span(min(shares), max(shares))} of the time"
+def _held(rows: str, found: Sequence[RowHealth], *, brief: bool) -> str:
+    """Say for how long clocks were held down, and how low; ``brief`` where several reasons need the room."""
+    held = f"up to {max(max(each.slowed.values()) for each in found):.0%} of the time at {rows}"
     clocks = [each.sm_clock_mhz for each in found if each.sm_clock_mhz is not None]
     most = max((each.sm_clock_max_mhz for each in found if each.sm_clock_max_mhz is not None), default=None)
-    if not clocks or most is None:
+    if brief or not clocks or most is None:
         return held
-    return f"{held}, SM clock {min(clocks):.0f} MHz at the least, of {most:.0f}"
+    return f"{held}, {min(clocks):.0f} of {most:.0f} MHz"

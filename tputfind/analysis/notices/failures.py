@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tputfind.analysis.notices.words import batches, sizes
+from tputfind.analysis.notices.words import batches, brief, few, sizes
 from tputfind.record.choices import Mode
 from tputfind.record.record import TRIAL_STEPS, Failure, FailureKind, Notice, Record, Row, Trial
-from tputfind.units import format_sizes
 
 ADVICE: Final[dict[FailureKind, str]] = {
-    "out_of_memory": "take a smaller batch, dtype or input, or a device with more memory",
-    "index_limit": "more memory will not help: split the batch, or try another --layout or --dtype",
-    "unsupported": "try another --dtype (amp-fp16 and amp-bf16 leave such operators in fp32) or --layout nchw",
+    "out_of_memory": "take a smaller batch, dtype or input, or more memory",
+    "index_limit": "more memory will not help: split the batch",
+    "unsupported": "try --dtype amp-fp16 or --layout nchw",
     "died": "run the model by itself at that batch to see why",
-    "timeout": "if the model is only slow, raise --trial-timeout",
-    "wrong_output": "do not deploy this batch; a smaller one is computed right",
-    "error": "the model's own traceback says where: does it take this batch and this input?",
+    "timeout": "raise --trial-timeout if the model is only slow",
+    "wrong_output": "do not deploy this batch",
+    "error": "does the model take this batch and input?",
 }
 """What to do about each kind of failure, in one line."""
 
@@ -31,12 +30,12 @@ def advice(kind: FailureKind, mode: Mode) -> str:
 
 _CAUSES: Final[dict[FailureKind, str]] = {
     "out_of_memory": "the memory ran out",
-    "index_limit": "a kernel or a library counts in 32 bits there; it is not memory that is lacking",
-    "unsupported": "an operator has no kernel for it, whatever the memory",
-    "died": "the model's code or a kernel ended its process, or the system did for want of host memory",
-    "timeout": "it hangs, or takes far longer than the trials before it",
-    "wrong_output": "a kernel computes something else at this size: such is what an overflowed index does",
-    "error": "the model's code or a kernel fails there, not the device's memory",
+    "index_limit": "a kernel counts in 32 bits",
+    "unsupported": "an operator has no kernel",
+    "died": "a crash, or no host memory",
+    "timeout": "it hangs, or is far slower",
+    "wrong_output": "a kernel is wrong at this size",
+    "error": "the model or a kernel fails",
 }
 
 
@@ -49,16 +48,19 @@ def of_failures(record: Record) -> Iterator[Notice]:
         sizes = tuple(sorted(failures))
         smallest = failures[sizes[0]]
         later = kind.startswith("failed_when")
+        seen = f"{few(sizes)} {how}: "
+        cause = _LATER if later else _CAUSES[smallest.kind]
+        to_do = "do not deploy it" if later else advice(smallest.kind, record.spec.mode)
         yield Notice(
             kind=kind,
-            seen=f"batch {format_sizes(sizes)} {how}: {smallest.message}",
-            cause=_LATER if later else _CAUSES[smallest.kind],
-            advice="do not deploy such a batch" if later else advice(smallest.kind, record.spec.mode),
+            seen=seen + brief(smallest.message, seen, cause, to_do),
+            cause=cause,
+            advice=to_do,
             batch_sizes=sizes,
         )
 
 
-_LATER: Final = "a trial takes a few steps in one process, and the failure came later, or in another"
+_LATER: Final = "a trial is only a few steps"
 
 
 def _failures(record: Record) -> Iterator[tuple[str, str, int, Failure]]:
@@ -69,19 +71,19 @@ def _failures(record: Record) -> Iterator[tuple[str, str, int, Failure]]:
         if trial.steps > TRIAL_STEPS:
             # Under --headroom's lower limit, memory that ran out says nothing against the batch itself.
             if not _lowered(record, trial) or trial.failure.kind != "out_of_memory":
-                how = f"passed its trial and failed within {trial.steps} steps"
+                how = f"failed after its trial, within {trial.steps} steps"
                 yield "failed_when_soaked", how, trial.batch_size, trial.failure
         elif trial.failure.kind != "out_of_memory":
-            yield f"trial_{trial.failure.kind}", "failed its trial", trial.batch_size, trial.failure
+            yield f"trial_{trial.failure.kind}", "failed in a trial", trial.batch_size, trial.failure
     tried = {trial.batch_size for trial in record.trials}
     passed = {trial.batch_size for trial in record.trials if trial.failure is None}
     for row in record.rows:
         if row.failure is None:
             continue
         if row.failure.kind == "wrong_output":
-            yield "row_wrong_output", "computed something else than small batches do", row.batch_size, row.failure
+            yield "row_wrong_output", "computes wrong outputs", row.batch_size, row.failure
         elif row.batch_size in passed:
-            how = "passed its trial and failed when timed in full"
+            how = "failed after its trial, when timed"
             yield "failed_when_timed", how, row.batch_size, row.failure
         elif row.failure.kind != "out_of_memory" and row.batch_size not in tried:
             yield f"row_{row.failure.kind}", "failed when timed", row.batch_size, row.failure
@@ -95,11 +97,12 @@ def of_outputs(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Notices of outputs that could not be checked, or that are no numbers in small batches either."""
     for remark in dict.fromkeys(row.output.remark for row in timed if row.output and row.output.result == "unchecked"):
         rows = [row for row in timed if row.output and row.output.remark == remark]
+        seen, to_do = f"the outputs of {batches(rows)} were not checked", "compare them with a small batch's"
         yield Notice(
             kind="output_unchecked",
-            seen=f"whether the outputs are right was not checked at {batches(rows)}",
-            cause=remark,
-            advice="compare them with a small batch's yourself before you deploy a large one",
+            seen=seen,
+            cause=brief(remark, seen, to_do),
+            advice=to_do,
             batch_sizes=sizes(rows),
         )
     no_numbers = [row for row in timed if row.output and row.output.result == "not_finite"]
@@ -108,14 +111,14 @@ def of_outputs(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             kind="loss_not_finite",
             seen=f"the loss is NaN or infinite at {batches(no_numbers)}",
             cause="it overflows in this dtype, or training diverged",
-            advice="do not rely on the times: numbers that are none can change a device's power and clocks",
+            advice="do not rely on the times",
             batch_sizes=sizes(no_numbers),
         )
     elif no_numbers:
         yield Notice(
             kind="output_not_finite",
-            seen=f"outputs hold NaN or infinity at {batches(no_numbers)}, and in small batches too",
-            cause="the weights overflow in this dtype; random ones often do",
-            advice="the times stand; check the outputs with trained weights, or take bf16",
+            seen=f"outputs hold NaN or infinity at {batches(no_numbers)}",
+            cause="in small batches too: the dtype overflows",
+            advice="the times stand; check with trained weights",
             batch_sizes=sizes(no_numbers),
         )

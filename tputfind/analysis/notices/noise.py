@@ -7,9 +7,8 @@ from statistics import median
 from typing import Final, Literal, NamedTuple
 
 from tputfind.analysis.answers import throughput_interval
-from tputfind.analysis.notices.words import batches, sizes, span
+from tputfind.analysis.notices.words import batches, few, sizes, span
 from tputfind.record.record import Notice, Record, Row
-from tputfind.record.spec import MOST_PROCESSES
 from tputfind.stats import mean_interval, ordinary, outlier_share, spread, trend
 
 LARGE_OUTLIERS: Final = 0.01
@@ -23,18 +22,30 @@ GROSS_INTERVAL: Final = 0.10
 
 Kind = Literal["outliers", "trend", "spread", "wide_interval"]
 
+HOSTS_SCATTER: Final = 4.0
+"""Factor on these where the host is the device: an idle CPU's batch times scatter by 6 to 12 %, a GPU's by 1 %.
+How well the throughput is known stands beside it in any case."""
+
 _CAUSES: Final[dict[Kind, str]] = {
-    "outliers": "something else took the device or the host for a moment",
-    "trend": "clocks, heat or the host's load were still changing",
-    "spread": "the host, the clocks or something else on the device changes from one batch to the next",
-    "wide_interval": "processes differ: by where their memory lies, by host load, or by clocks at a limit",
+    "outliers": "something else ran for a moment",
+    "trend": "clocks, heat or load were still changing",
+    "spread": "the host, the clocks or others change",
+    "wide_interval": "processes differ in memory, load or clocks",
 }
 _ADVICE: Final[dict[Kind, str]] = {
-    "outliers": "measure on a quiet machine; the median of device_ms in the record is free of them",
-    "trend": "--thorough times it for longer; or let the device cool down",
-    "spread": "measure on a quiet machine, and longer (--thorough); a GPU's clocks stand in the CSV",
-    "wide_interval": "use the interval, not the figure; --max-seconds lets it go on until it is narrower",
+    "outliers": "measure on a quiet machine",
+    "trend": "--thorough times for longer",
+    "spread": "use a quiet machine, or --thorough",
+    "wide_interval": "use the interval",
 }
+_SIGNS: Final = {
+    "outliers": "jump",
+    "trend": "drift",
+    "spread": "scatter",
+    "wide_interval": "differ by process",
+    "not_settled": "do not settle",
+}
+"""What batch times do, by the kinds of notices of noise."""
 
 
 class Finding(NamedTuple):
@@ -44,8 +55,8 @@ class Finding(NamedTuple):
     share: float
 
 
-def findings(row: Row) -> list[Finding]:
-    """Return what a reader must know of a row's samples.
+def findings(row: Row, ordinary_noise: float = 1.0) -> list[Finding]:
+    """Return what a reader must know of a row's samples: what reaches its limit times ``ordinary_noise``.
 
     One cause often looks like others too, so that of outliers, a trend and scatter only the first is told. That
     processes differ is told beside it where outliers do not explain it, and beside a trend or scatter where it is
@@ -63,19 +74,20 @@ def findings(row: Row) -> list[Finding]:
         ("trend", steepest, LARGE_TREND),
         ("spread", median(spread(window) for window in windows), LARGE_SPREAD),
     ]
-    found = [Finding(kind, share) for kind, share, least in told if abs(share) >= least][:1]
+    found = [Finding(kind, share) for kind, share, least in told if abs(share) >= least * ordinary_noise][:1]
     interval = mean_interval(kept)
     width = 0.0 if interval is None else interval.half_width
     told_of = throughput_interval(row)  # the one that is printed, outliers and all
     explained = bool(found) and found[0].kind != "outliers"
-    if width >= (GROSS_INTERVAL if explained else WIDE_INTERVAL):
+    if width >= (GROSS_INTERVAL if explained else WIDE_INTERVAL) * ordinary_noise:
         found.append(Finding("wide_interval", width if told_of is None else told_of.half_width))
     return found
 
 
 def of_noise(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Notices of what the samples show, of rows that are not done, and of noise that time did not bring down."""
-    found = [(row, seen) for row in timed for seen in findings(row)]
+    on_host = not record.environment.can.events
+    found = [(row, seen) for row in timed for seen in findings(row, HOSTS_SCATTER if on_host else 1.0)]
     limited = record.spec.max_noise is not None and record.finished is not None
     for kind in _CAUSES:
         those = [(row, seen.share) for row, seen in found if seen.kind == kind]
@@ -86,14 +98,32 @@ def of_noise(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
                 kind=kind,
                 seen=_seen(kind, rows, [share for _, share in those]),
                 cause="its one process is not steady" if alone else _CAUSES[kind],
-                advice="measure longer, and in more --processes" if alone else _ADVICE[kind],
+                advice="measure in more --processes" if alone else _ADVICE[kind],
                 batch_sizes=sizes(rows),
             )
     unsettled = [row for row in timed if any(timing.steady is False for timing in row.timings)]
     trending = [row for row, seen in found if seen.kind == "trend"]
-    yield from _of_warm_up([row for row in unsettled if row not in trending])
+    noisy = [row for row, _ in found]  # on a host, times that scatter alone seldom settle
+    yield from _of_warm_up([row for row in unsettled if row not in trending and (row in noisy or not on_host)])
     yield from _of_unfinished(record, timed)
     yield from _of_limit(record, timed)
+
+
+def folded(found: Sequence[Notice]) -> list[Notice]:
+    """Return notices with those of noise as one, in the place of the first, where there are several."""
+    noise = [notice for notice in found if notice.kind in _SIGNS]
+    if len(noise) < 2:
+        return list(found)
+    rows = sorted({size for notice in noise for size in notice.batch_sizes})
+    signs = [sign for kind, sign in _SIGNS.items() if any(notice.kind == kind for notice in noise)]
+    one = Notice(
+        kind="noise",
+        seen=f"batch times {', '.join(signs[:-1])} and {signs[-1]} at {few(rows)}",
+        cause="other load, clocks or heat",
+        advice="use the interval",
+        batch_sizes=tuple(rows),
+    )
+    return [one if notice is noise[0] else notice for notice in found if notice is noise[0] or notice not in noise]
 
 
 def _of_warm_up(unsettled: Sequence[Row]) -> Iterator[Notice]:
@@ -101,9 +131,9 @@ def _of_warm_up(unsettled: Sequence[Row]) -> Iterator[Notice]:
         longest_s = max(timing.warmup_s or 0.0 for row in unsettled for timing in row.timings)
         yield Notice(
             kind="not_settled",
-            seen=f"batch times had not settled after up to {longest_s:.1f} s at {batches(unsettled)}",
-            cause="they were still changing, or scatter too much to tell",
-            advice="--thorough waits longer for it",
+            seen=f"batch times had not settled after {longest_s:.1f} s at {batches(unsettled)}",
+            cause="they still changed, or scatter too much",
+            advice="--thorough waits longer",
             batch_sizes=sizes(unsettled),
         )
 
@@ -117,7 +147,7 @@ def _of_unfinished(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             kind="unfinished",
             seen=f"{batches(short)} was timed in {fewest} of {processes} processes so far",
             cause="the run was cut short, or goes on",
-            advice="finish it with --resume: the interval of one process does not know how processes differ",
+            advice="finish it with --resume",
             batch_sizes=sizes(short),
         )
 
@@ -125,10 +155,10 @@ def _of_unfinished(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
 def _seen(kind: Kind, rows: Sequence[Row], shares: Sequence[float]) -> str:
     size = span(min(map(abs, shares)), max(map(abs, shares)), ".1%")
     return {
-        "outliers": f"a few batches far from the others move the mean by {size} at {batches(rows)}",
-        "trend": f"batch times change steadily in the course of a window, by {size} at {batches(rows)}",
+        "outliers": f"a few batches far off move the mean by {size} at {batches(rows)}",
+        "trend": f"batch times drift by {size} at {batches(rows)}",
         "spread": f"batch times scatter by {size} at {batches(rows)}",
-        "wide_interval": f"the throughput is known to no better than {size} at {batches(rows)}",
+        "wide_interval": f"samples/s is known to no better than {size} at {batches(rows)}",
     }[kind]
 
 
@@ -143,7 +173,7 @@ def _of_limit(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         yield Notice(
             kind="max_noise_not_reached",
             seen=f"--max-noise {spec.max_noise:.2%} was not reached at {batches(wide)}: up to {widest:.2%} are left",
-            cause=f"--max-seconds, --budget or {MOST_PROCESSES} processes ended it",
-            advice="raise --max-seconds, or take the interval as it is",
+            cause="time or processes ran out",
+            advice="raise --max-seconds",
             batch_sizes=sizes(wide),
         )

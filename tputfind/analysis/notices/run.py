@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from tputfind.analysis.notices.words import few
 from tputfind.record.method import NEGLIGIBLE_BYTES
 from tputfind.record.record import TRIAL_STEPS, Notice, Record, Row, Trial
-from tputfind.units import format_bytes, format_sizes
+from tputfind.units import format_bytes
 
 _MUCH_MORE: Final = 1.05
 """Factor on the batch that is worth another setting."""
@@ -18,9 +19,9 @@ def of_search(record: Record) -> Iterator[Notice]:
     if edge is not None and edge.limited_by == "latency" and record.spec.max_latency_ms == "auto":
         yield Notice(
             kind="default_latency_limit",
-            seen=f"the search stopped where a step takes more than 1 s, before memory ran out (batch {edge.fails_at})",
-            cause="that is the default on the CPU",
-            advice="--max-latency none searches up to the end of memory",
+            seen=f"the search stopped at batch {edge.fails_at}, where a step takes over 1 s, not at the end of memory",
+            cause="the CPU's default",
+            advice="--max-latency none goes on",
         )
     yield from _of_non_monotonic(record)
     yield from _of_fragmentation(record)
@@ -41,22 +42,22 @@ def _of_non_monotonic(record: Record) -> Iterator[Notice]:
     full = (one for one in tried if one.failure and one.failure.kind == "out_of_memory")
     alike = (one for one in full if _others_bytes(one) <= beside + NEGLIGIBLE_BYTES)
     failed = sorted({one.batch_size for one in alike if one.batch_size < edge.largest_batch})
-    cause = "what the allocator holds in pieces differs from one batch size to the next"
-    fewer = "; --allocator expandable leaves fewer pieces" if edge.expandable_forecast is not None else ""
+    cause = "memory is fragmented"
+    fewer = ", or use --allocator expandable" if edge.expandable_forecast is not None else ""
     if failed:
         yield Notice(
             kind="smaller_batches_fail",
-            seen=f"batch {format_sizes(failed)} ran out of memory, though {edge.largest_batch} fits",
+            seen=f"{few(failed)} ran out of memory, though {edge.largest_batch} fits",
             cause=cause,
-            advice=f"deploy only batch sizes that were tried{fewer}",
+            advice=f"deploy only batches that were tried{fewer}",
             batch_sizes=tuple(failed),
         )
     elif edge.smaller_forecast is not None:
         yield Notice(
             kind="smaller_batches_fail",
-            seen=f"batch {edge.smaller_forecast} is forecast to run out of memory, though {edge.largest_batch} fits",
+            seen=f"batch {edge.smaller_forecast} is forecast not to fit, though {edge.largest_batch} fits",
             cause=cause,
-            advice=f"deploy only batch sizes that were tried; --thorough tries that one{fewer}",
+            advice=f"deploy only batches that were tried{fewer}",
             batch_sizes=(edge.smaller_forecast,),
         )
     longer = [t for t in taken if t.steps > TRIAL_STEPS and t.batch_size > edge.largest_batch]
@@ -65,7 +66,7 @@ def _of_non_monotonic(record: Record) -> Iterator[Notice]:
         larger = max(lasted, key=lambda trial: trial.batch_size)
         yield Notice(
             kind="larger_batches_fit",
-            seen=f"batch {larger.batch_size} lasted {larger.steps} steps, though {edge.fails_at} ran out of memory",
+            seen=f"batch {larger.batch_size} ran {larger.steps} steps, though {edge.fails_at} ran out of memory",
             cause=cause,
             advice=f"--batch-sizes {larger.batch_size} times it{fewer}",
             batch_sizes=(larger.batch_size,),
@@ -86,11 +87,10 @@ def _of_fragmentation(record: Record) -> Iterator[Notice]:
         whole_bytes = edge.memory_limit_bytes or record.environment.memory_total_bytes or 0
         yield Notice(
             kind="fragmentation",
-            seen=f"at batch {edge.largest_batch} the model uses {format_bytes(row.peak_allocated_bytes)} of "
-            f"{format_bytes(whole_bytes)}",
-            cause="most of the rest is fragmentation: the allocator holds it in pieces too small to serve a request",
-            advice="--allocator expandable (PYTORCH_ALLOC_CONF=expandable_segments:True) is forecast to fit "
-            f"{edge.expandable_forecast} instead",
+            seen=f"the model uses {format_bytes(row.peak_allocated_bytes)} of "
+            f"{format_bytes(whole_bytes)} at batch {edge.largest_batch}",
+            cause="most of the rest is fragmented",
+            advice=f"--allocator expandable is forecast to fit batch {edge.expandable_forecast}",
         )
 
 
@@ -107,16 +107,16 @@ def of_budget(record: Record) -> Iterator[Notice]:
     lacking = [size for size in asked if size not in timed and size >= spec.smallest_batch]
     early = [row.batch_size for row in rows if row.ended_by == "budget"]
     left_out = [
-        *([] if searched else [f"the search went no further than batch {passed}"]),
-        *([f"batch {format_sizes(lacking)} was not timed"] if lacking else []),
-        *([f"batch {format_sizes(early)} would have been timed for longer"] if early else []),
+        *([] if searched else [f"the search stopped at batch {passed}"]),
+        *([f"{few(lacking)} not timed"] if lacking else []),
+        *([f"{few(early)} timed briefly"] if early else []),
     ]
     if left_out:
         yield Notice(
             kind="budget",
             seen="; ".join(left_out),
             cause=f"--budget {spec.budget_s:g}s was over",
-            advice="give it more time, or name what matters with --batch-sizes",
+            advice="raise it",
             batch_sizes=tuple(early),
         )
 
@@ -132,25 +132,25 @@ def of_others(record: Record) -> Iterator[Notice]:
     if own_limit and record.edge is not None and record.edge.limited_by == "memory" and total_bytes and free_bytes:
         yield Notice(
             kind="memory_of_others",
-            seen=f"the search went up to {format_bytes(free_bytes)}, what was available of {format_bytes(total_bytes)}",
-            cause="the system and other processes hold the rest",
-            advice="--memory-limit says how much the model may have",
+            seen=f"the search took up to {format_bytes(free_bytes)}, all that was free of {format_bytes(total_bytes)}",
+            cause="others hold the rest",
+            advice="--memory-limit sets how much the model may have",
         )
     steady = record.edge is None or record.edge.steady
     if known and (max(known) - min(known) > NEGLIGIBLE_BYTES or not steady):
         yield Notice(
             kind="memory_of_others_changed",
             seen=f"other processes held {format_bytes(min(known))} to {format_bytes(max(known))} of the device's "
-            "memory in the course of the run",
-            cause="the device is shared: times and the edge are those of the moment"
+            "memory",
+            cause="times and the largest batch are of that moment"
             if steady
-            else "the device is shared, and both sides of the edge were not tried while others held the same",
-            advice="measure on a device of one's own (--strict insists on it)",
+            else "the largest batch was not tried twice alike",
+            advice="measure on a free device (--strict)",
         )
     elif before is not None and before > NEGLIGIBLE_BYTES:
         yield Notice(
             kind="memory_of_others",
             seen=f"other processes hold {format_bytes(before)} of the device's memory",
-            cause="the device is shared; the largest batch is one for what is left, and times may suffer",
-            advice="end them (nvidia-smi lists them); --strict refuses to go on beside them",
+            cause="the largest batch is for what is left",
+            advice="end them (see nvidia-smi), or use --strict",
         )

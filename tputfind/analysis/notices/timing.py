@@ -22,13 +22,13 @@ def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     short = [row for row in whole if min(len(row.device_ms), len(row.latency_ms)) < wanted]
     if short:
         least, least_latency = (min(map(len, column)) for column in zip(*map(_windows, short), strict=True))
-        windows = ((least, ""), (least_latency, " for the latency"))
-        lacking = [f"{fewest} of {wanted}{what}" for fewest, what in windows if fewest < wanted]
+        windows = ((least, "batches"), (least_latency, "latency batches"))
+        lacking = [f"{fewest} of {wanted} {what}" for fewest, what in windows if fewest < wanted]
         yield Notice(
             kind="cut_short",
-            seen=f"not all batches were timed at {batches(short)}: at the least {', and '.join(lacking)}",
-            cause="all of them would have taken more than --max-seconds",
-            advice="raise --max-seconds",
+            seen=f"only {' and '.join(lacking)} were timed at {batches(short)}",
+            cause="--max-seconds was over",
+            advice="raise --max-seconds for more",
             batch_sizes=sizes(short),
         )
     few = [row for row in whole if percentile(row.latency_ms, spec.percentile) is None]
@@ -37,8 +37,8 @@ def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         yield Notice(
             kind="few_latency_samples",
             seen=f"p{spec.percentile:g} of the latency is unknown at {batches(few)}",
-            cause=f"it needs {needed} latency batches, and they were {min(len(row.latency_ms) for row in few)}",
-            advice="raise --max-seconds, or ask for a lower --percentile",
+            cause=f"it needs {needed} latency batches, not {min(len(row.latency_ms) for row in few)}",
+            advice="raise --max-seconds or lower --percentile",
             batch_sizes=sizes(few),
         )
 
@@ -47,17 +47,14 @@ def of_allocator(timed: Sequence[Row]) -> Iterator[Notice]:
     """The first retry or two fall into the first step; a row that goes on retrying is timed at it."""
     busy = [row for row in timed if (row.allocator_retries or 0) >= row.steps]
     if busy:
+        most = max(row.allocator_retries or 0 for row in busy)
         yield Notice(
             kind="allocator_retries",
-            seen=f"the allocator gave memory back and asked again {_counts(busy)} times at {batches(busy)}",
-            cause="the batch fits only if the memory's pieces are rearranged in every step, which costs time",
-            advice="take a smaller batch, or try PYTORCH_ALLOC_CONF=expandable_segments:True",
+            seen=f"the allocator freed memory and retried {most} times at {batches(busy)}",
+            cause="it only just fits",
+            advice="take a smaller batch, or --allocator expandable",
             batch_sizes=sizes(busy),
         )
-
-
-def _counts(rows: Sequence[Row]) -> str:
-    return ", ".join(str(row.allocator_retries) for row in rows)
 
 
 def of_copies(timed: Sequence[Row]) -> Iterator[Notice]:
@@ -68,9 +65,9 @@ def of_copies(timed: Sequence[Row]) -> Iterator[Notice]:
         told = [shares[row.batch_size] for row in bound]
         yield Notice(
             kind="copy_bound",
-            seen=f"copying takes {span(min(told), max(told))} of a batch's time at {batches(bound)}",
-            cause="the device waits for its inputs, or for its outputs to be gone",
-            advice="send smaller inputs (uint8, or encoded), and outputs that were reduced on the device",
+            seen=f"copying takes {span(min(told), max(told))} of the time at {batches(bound)}",
+            cause="the device waits for it",
+            advice="send smaller inputs (uint8) and reduced outputs",
             batch_sizes=sizes(bound),
         )
 
@@ -88,12 +85,12 @@ def of_hosts(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         shares = [(mean(row.enqueue_ms) or 0.0) / span_ms for row, span_ms in zip(bound, spans_ms, strict=True)]
         grows = max(spans_ms) > _SAME_LAUNCHES * min(spans_ms)
         way = "train" if record.spec.phase == "train" else record.spec.mode
-        less_python = _LESS_PYTHON.get(way, "take a larger batch")
+        less_python = _LESS_PYTHON.get(way, "try a larger batch")
         yield Notice(
             kind="host_bound",
-            seen=f"submitting a batch takes {span(min(shares), max(shares))} of its time at {batches(bound)}",
-            cause=_WAITS_ITSELF if grows else "the device waits for Python to launch its kernels",
-            advice="a profiler says where; larger batches change little" if grows else less_python,
+            seen=f"submitting takes {span(min(shares), max(shares))} of the time at {batches(bound)}",
+            cause=_WAITS_ITSELF if grows else "the device waits for Python",
+            advice="a profiler says where" if grows else less_python,
             batch_sizes=sizes(bound),
         )
 
@@ -103,11 +100,11 @@ def of_breaks(timed: Sequence[Row]) -> Iterator[Notice]:
     compiled = {row.batch_size: [timing.compiled for timing in row.timings if timing.compiled] for row in timed}
     pieces = [row for row in timed if any(one.graphs > 1 or one.breaks for one in compiled[row.batch_size])]
     if pieces:
-        graphs = ", ".join(str(max(one.graphs for one in compiled[row.batch_size])) for row in pieces)
+        graphs = max(one.graphs for row in pieces for one in compiled[row.batch_size])
         yield Notice(
             kind="graph_breaks",
-            seen=f"torch.compile took {batches(pieces)} in part, with breaks: graphs made: {graphs}",
-            cause="outside of them Python runs as ever: something there cannot be compiled",
+            seen=f"torch.compile left parts of {batches(pieces)} to Python, graphs made: {graphs}",
+            cause="something there cannot be compiled",
             advice="TORCH_LOGS=graph_breaks says what",
             batch_sizes=sizes(pieces),
         )
@@ -115,14 +112,11 @@ def of_breaks(timed: Sequence[Row]) -> Iterator[Notice]:
 
 _SAME_LAUNCHES: Final = 4.0
 """Launching the kernels of a large batch takes as long as of a small one, but for host load."""
-_WAITS_ITSELF: Final = (
-    "its time grows with the batch, so it is not launching kernels alone: the model's own code waits for the device "
-    "(.item(), what a detector has found), or does more for each sample"
-)
+_WAITS_ITSELF: Final = "the model's own code waits for the device (.item())"
 _LESS_PYTHON: Final = {
-    "eager": "take a larger batch, --mode cudagraph or --mode compile",
-    "compile": "take a larger batch, or --mode cudagraph",
-    "train": "take a larger batch, or --mode compile",
+    "eager": "try a larger batch, --mode cudagraph or compile",
+    "compile": "try a larger batch or --mode cudagraph",
+    "train": "try a larger batch or --mode compile",
 }
 
 

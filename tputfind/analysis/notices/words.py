@@ -1,11 +1,19 @@
-"""How notices name rows."""
+"""How notices name rows, and how long they are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from tputfind.record.record import Row
 from tputfind.units import format_sizes
+
+MOST_SIGNS: Final = 150
+"""Of a notice that is printed: two lines of a terminal of 80 columns."""
+_MOST_WITH_BRIEF: Final = 128
+"""What somebody else wrote has long words, between which lines are broken early."""
+_LISTED: Final = 3
+_LEAST_SIGNS: Final = 20
 
 
 def sizes(rows: Sequence[Row]) -> tuple[int, ...]:
@@ -21,4 +29,21 @@ def span(least: float, most: float, form: str = ".0%") -> str:
 
 def batches(rows: Sequence[Row]) -> str:
     """Name the batch sizes of rows in a sentence."""
-    return f"batch {format_sizes(sizes(rows))}"
+    return few(sizes(rows))
+
+
+def few(batch_sizes: Sequence[int]) -> str:
+    """Name batch sizes in a sentence: up to three each, more by their number and both ends."""
+    if len(batch_sizes) <= _LISTED:
+        return f"batch {format_sizes(batch_sizes)}"
+    return f"{len(batch_sizes)} batch sizes ({min(batch_sizes)} to {max(batch_sizes)})"
+
+
+def brief(text: str, *beside: str) -> str:
+    """Return the first sentence of what somebody else wrote, cut where a notice with what is beside it would be long.
+
+    The whole is in the record.
+    """
+    sentence = text.partition(". ")[0].rstrip(".")
+    room = max(_LEAST_SIGNS, _MOST_WITH_BRIEF - sum(map(len, beside)) - len(": ; "))
+    return sentence if len(sentence) <= room else f"{sentence[: room - 3].rstrip()}..."

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from tputfind.analysis import recipes
+from tputfind.analysis.notices import to_read
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
 from tputfind.report import text
@@ -114,7 +115,7 @@ def _notices(named: Named) -> Iterator[Warned]:
     """Yield each notice once; what was seen is of each record, or of several where it is the same."""
     found: dict[tuple[str, str], dict[tuple[str, str], list[str]]] = {}
     for name, record in named:
-        for notice in record.notices:
+        for notice in to_read(record):
             seen = found.setdefault((notice.kind, notice.advice), {})
             seen.setdefault((notice.seen, notice.cause), []).append(name)
     for (kind, advice), seen in found.items():

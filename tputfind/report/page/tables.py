@@ -9,11 +9,12 @@ from typing import Final
 import msgspec
 
 from tputfind.analysis.answers import answers, fastest, format_rate, peak_bytes, throughput_interval, to_deploy
+from tputfind.analysis.notices import to_read
 from tputfind.record import identity
 from tputfind.record.record import Failure, Record, Row
 from tputfind.report import columns
 from tputfind.stats import percentile
-from tputfind.units import MIB, format_bytes, format_figure, format_width
+from tputfind.units import format_bytes, format_figure, format_width
 
 Named = Sequence[tuple[str, Record]]
 """Records, each with what sets it apart; a name is empty where there is one record."""
@@ -92,13 +93,13 @@ def _remarked(record: Record) -> Iterator[tuple[Row, bool, str]]:
 
     The answers are found once for all rows: each is found among all.
     """
-    best = answers(record)
+    best, found = answers(record), to_read(record)
     for row in record.rows:
         if row.failure is not None:
             yield row, False, failed(row.failure)
             continue
         names = [name for name, answer in best if answer is row]
-        notices = [notice.kind.replace("_", " ") for notice in record.notices if row.batch_size in notice.batch_sizes]
+        notices = [notice.kind.replace("_", " ") for notice in found if row.batch_size in notice.batch_sizes]
         yield row, bool(names), ", ".join([*names, *notices])
 
 
@@ -111,12 +112,12 @@ def trials(named: Named) -> Table:
             Cell(text="passed" if trial.failure is None else failed(trial.failure)),
             _number(trial.seconds, "{:.1f}"),
             Cell() if trial.step_ms is None else _cell(format_figure(trial.step_ms), trial.step_ms),
-            _number(None if (peak := peak_bytes(record, trial)) is None else peak / MIB, "{:.0f}"),
+            Cell() if (peak := peak_bytes(record, trial)) is None else _cell(format_bytes(peak), peak),
         )
         for name, record in named
         for trial in record.trials
     ]
-    heads = ("record", "batch size", "outcome", "seconds", "step ms", "peak MiB")
+    heads = ("record", "batch size", "outcome", "seconds", "step ms", "memory")
     return table("Every trial of the search, in order", heads, ("record", "outcome"), lines)
 
 

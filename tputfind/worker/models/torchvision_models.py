@@ -211,9 +211,9 @@ def _of_detector(spec: Spec, own: tuple[int, ...], asked: tuple[int, ...]) -> It
     if spec.weights is None:
         yield Notice(
             kind="random_weights",
-            seen=f"{spec.model} was measured with random weights, and what it finds in noise is a matter of chance",
-            cause="sorting out what was found (suppression, masks, keypoints) takes time by how much there is",
-            advice="--weights DEFAULT, or a file of your own, on which much of it is as real as the weights are",
+            seen="the model has random weights, so what it detects is chance",
+            cause="sorting out boxes and masks takes time by how many there are",
+            advice="use --weights DEFAULT",
         )
     inside = _resized(own[1:], asked[1:])
     if inside != asked[1:]:

@@ -1,0 +1,144 @@
+"""What a terminal shows of any record: one line a row, answers and notices of few lines, in signs that it has."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+from support.records import example, row, whole
+
+from tputfind.analysis import notices
+from tputfind.record import files
+from tputfind.record.record import Compiled, Edge, Failure, Record, Row
+from tputfind.report import terminal, text
+
+RESULTS = sorted(
+    path
+    for path in (Path(__file__).parents[3] / "results").rglob("*.json")
+    if path.parent.name in ("models", "kinds", "recipes", "serving")
+)
+IDS = [path.stem for path in RESULTS]
+
+
+def lines_of(records, width: int, encoding: str = "utf-8") -> list[str]:
+    paper = io.TextIOWrapper(io.BytesIO(), encoding=encoding)  # strict: a sign that it lacks is an error
+    terminal.print_report(records, Console(file=paper, width=width))
+    paper.seek(0)
+    return [line.rstrip() for line in paper.read().splitlines()]
+
+
+def check_rows(records, width: int, encoding: str = "utf-8") -> None:
+    """Check that every row is a line, in order, and that no line is wider than the terminal, but for code."""
+    lines = lines_of(records, width, encoding)
+    starts = [place for place, line in enumerate(lines) if line.split()[:2] == ["batch", "samples/s"]]
+    assert len(starts) == sum(bool(record.rows) for record in records)
+    for start, record in zip(starts, (record for record in records if record.rows), strict=True):
+        shown = lines[start + 2 : start + 2 + len(record.rows)]
+        assert [line.split()[0] for line in shown] == [str(row.batch_size) for row in record.rows]
+        for line, one in zip(shown, record.rows, strict=True):
+            assert (text.failure_of(one) or "") in line
+    code = {f"  {line}" for of_model in text.models_in_recipes(records) for line in text.code(of_model)}
+    assert [line for line in lines if cell_len(line) > width and line not in code] == []
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("path", RESULTS, ids=IDS)
+def test_a_record_of_the_results_has_one_line_a_row_and_notices_and_answers_of_two(path, width):
+    record = files.load_record(path)
+
+    check_rows([record], width)
+    if width == 80:
+        whole(notice for notice in notices.to_read(record) if notice not in record.caveats)
+        for label, answer in text.summary(record):
+            assert len(text.broken(answer, 65)) <= 2, label
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("folder", ["recipes", "kinds", "models"])
+def test_many_records_together_have_one_line_a_row(folder, width):
+    check_rows([files.load_record(path) for path in RESULTS if path.parent.name == folder], width)
+
+
+def timed(batch_size: int, device_ms: float, apart: float, compiled: bool) -> Row:
+    timings = tuple(
+        msgspec.structs.replace(timing, compiled=Compiled(seconds=12.5, graphs=1) if compiled else None)
+        for ms in (device_ms, device_ms * (1 + apart), device_ms * (1 - apart / 2))
+        for timing in row(batch_size, ms, enqueue_ms=ms * 0.9).timings
+    )
+    return msgspec.structs.replace(
+        row(batch_size, device_ms), timings=timings, peak_reserved_bytes=min(batch_size * 2**21, 141 * 2**30)
+    )
+
+
+failures = st.sampled_from(["out_of_memory", "index_limit", "unsupported", "died", "timeout", "wrong_output", "error"])
+rows = st.builds(timed, st.integers(1, 2**20), st.floats(0.01, 99_999), st.floats(0, 0.9), st.booleans()) | st.builds(
+    lambda size, kind: Row(batch_size=size, failure=Failure(kind=kind, message="it said so")),
+    st.integers(1, 2**20),
+    failures,
+)
+
+
+@st.composite
+def records(draw) -> Record:
+    name = draw(st.text("abcdefgh_:.", min_size=1, max_size=70))
+    mode = draw(st.sampled_from(["eager", "compile", "cudagraph"]))
+    found = draw(st.lists(rows, min_size=1, max_size=8, unique_by=lambda one: one.batch_size))
+    spec = msgspec.structs.replace(example().spec, model=name, mode=mode, processes=3)
+    edge = Edge(largest_batch=max(one.batch_size for one in found), limited_by="memory", fails_at=2**21)
+    ordered = tuple(sorted(found, key=lambda one: one.batch_size))
+    return msgspec.structs.replace(example(), spec=spec, rows=ordered, edge=edge)
+
+
+@settings(max_examples=60)
+@given(st.lists(records(), min_size=1, max_size=3), st.integers(60, 130), st.sampled_from(["utf-8", "ascii"]))
+def test_any_records_have_one_line_a_row_from_60_columns_on(of_any, width, encoding):
+    lines = lines_of(of_any, width, encoding)
+    starts = [place for place, line in enumerate(lines) if line.split()[:2] == ["batch", "samples/s"]]
+
+    for start, record in zip(starts, of_any, strict=True):
+        shown = lines[start + 1 : start + 2 + len(record.rows)]
+        assert [line.split()[0] for line in shown[1:]] == [str(row.batch_size) for row in record.rows]
+        assert max(map(cell_len, shown)) <= width
+
+
+def test_marks_and_numbers_are_explained_and_only_those_that_occur():
+    lines = lines_of([example()], 80)
+    alone = lines_of([msgspec.structs.replace(example(), safe=None)], 80)
+
+    assert "F fastest, K knee, L largest, S safe" in lines
+    assert "F fastest, K knee, L largest" in alone
+    numbers = {number for line in lines[4:8] for number in re.findall(r"\d", line.partition("MiB")[2])}
+    assert numbers <= {line.split()[0] for line in lines if re.match(r" \d ", line)}
+
+
+def test_no_column_is_left_out_that_a_reader_needs():
+    for width in (60, 80, 120):
+        (head,) = [line for line in lines_of([example()], width) if line.startswith("batch")]
+        assert {"samples/s", "± %", "p50 ms", "memory", "notices"} <= set(re.split(r"  +", head))
+
+
+def test_a_limit_of_the_latency_is_named_in_the_batch_to_deploy_and_where_none_meets_it():
+    unmet = msgspec.structs.replace(example(), spec=msgspec.structs.replace(example().spec, slo_ms=1.0))
+
+    assert dict(text.summary(example()))["Deploy"].endswith("p99 5.98 ms within --slo 10 ms, 8 MiB")
+    assert dict(text.summary(unmet))["Deploy"] == "no batch is known to have p99 within --slo 1 ms"
+
+
+def test_memory_is_in_gib_from_one_on():
+    large = msgspec.structs.replace(row(4, 5.0), peak_reserved_bytes=int(7.61 * 2**30))
+    shown = "\n".join(lines_of([msgspec.structs.replace(example(), rows=(row(1, 4.0), large))], 80))
+
+    assert " 2 MiB" in shown
+    assert " 7.6 GiB" in shown
+
+
+def test_a_line_is_broken_between_words_and_not_before_a_unit():
+    assert text.broken("it took 12 s and 3.5 GiB in all", 20) == ["it took 12 s and", "3.5 GiB in all"]
+    assert text.broken("x" * 50, 20) == ["x" * 50]
