@@ -134,7 +134,7 @@ def measured(case: Case, folder: str | None = None) -> Record:
 
 def loaded(port: int, case: Case, rate_per_s: float, requests: int) -> Load:
     """Send so many requests of a Poisson stream and return the answers."""
-    due_ms = arrivals_ms(case.demand(), requests, rate_per_s, 1.0, seed=7)
+    due_ms = arrivals_ms(case.demand(), requests, rate_per_s, 1.0, seed=(7,))
     return Load(rate_per_s, due_ms, drive(port, due_ms.tolist(), case.clients))
 
 
@@ -197,7 +197,8 @@ def simulated(record: Record, case: Case, due_ms: NDArray[np.float64], overheads
     """Return the latencies of requests that are due at these times, by simulation."""
     demand = overheads.on(case.demand())
     server = Server(case.cap, service_of(record, demand), demand)
-    found = [latency_of(serve(due_ms, case.devices, server, seed).done_ms - due_ms) for seed in range(_SEEDS)]
+    idle_ms = [0.0] * case.devices
+    found = [latency_of(serve(due_ms, idle_ms, server, (seed,)).done_ms - due_ms) for seed in range(_SEEDS)]
     return Latency(*(float(value) + overheads.beside for value in np.mean(found, axis=0)))
 
 

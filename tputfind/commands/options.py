@@ -177,8 +177,9 @@ FORECAST: Final = (
     _QUIET,
 )
 SIZE: Final = (
-    Option("rate", "N", REQUESTS, "plan for N requests per second, one sample each, such as 5000 or 5k (required)"),
-    Option("slo", "TIME", REQUESTS, "answer requests within this, such as 50ms (required)"),
+    Option("rate", "N", REQUESTS, "plan for N requests per second, one sample each, such as 5000 or 5k"),
+    Option("slo", "TIME", REQUESTS, "answer requests within this, such as 50ms"),
+    Option("devices", "N", REQUESTS, "use N devices; without --rate or --slo, find what they bear"),
     Option("percentile", "P", REQUESTS, "answer P percent of the requests in time", "99"),
     Option("burstiness", "CV", REQUESTS, "vary the time between requests: 0 even, 1 Poisson, 2 bursty", "1"),
     Option("arrivals", "FILE", REQUESTS, "give the stream the shape of recorded times of requests (CSV)"),
@@ -197,6 +198,8 @@ SIZE: Final = (
     Option("overhead_per_request", "TIME", SERVER, "add this time to a batch for each request in it", "0"),
     Option("overhead_per_get", "TIME", SERVER, "let LitServe take this long to get a request from its queue", "0"),
     Option("overhead_per_answer", "TIME", SERVER, "send answers one by one, this long each, beside the device", "0"),
+    Option("spare", "N", PLAN, "meet the target with N devices gone", "0"),
+    Option("most_load", "SHARE", PLAN, "load no device more than this, such as 70%", "100%"),
     Option("price", "FILE", PLAN, "read prices from a CSV: device, price_per_hour, currency, source, date"),
     Option("curve", None, PLAN, "print rate against devices and latency as CSV (one record)"),
     Option("csv", "FILE", WRITE, "also write the plans as CSV"),

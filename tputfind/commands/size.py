@@ -17,7 +17,7 @@ from tputfind import options as values
 from tputfind import units
 from tputfind.commands.console import Given, finish, say, stop_signals
 from tputfind.commands.outputs import Outputs, Places, Source, check_places, records_read, taken_from
-from tputfind.errors import BadRequest
+from tputfind.errors import BadRequest, NoPlan
 from tputfind.record import files
 from tputfind.record.record import Record
 from tputfind.report import size
@@ -118,6 +118,11 @@ def do(request: Request, *, show_traceback: bool) -> int:
     code = finish(partial(size.print_plans, found, Console()), outputs.problems, show_traceback=show_traceback)
     for _, error in found.without:
         say(error, show_traceback=show_traceback)
+    if not any(plan.holds for plan in found.plans):
+        many = "none of the records' devices meets" if len(found.plans) > 1 else "the devices do not meet"
+        missed = NoPlan(f"{many} the target", "more --devices, a longer --slo or a lower --rate")
+        say(missed, show_traceback=show_traceback)
+        code = code or missed.exit_code
     for plan in found.plans if request.prices else ():
         if plan.price is None:
             say(BadRequest(f"--price has none of {plan.device_name}"), show_traceback=show_traceback)

@@ -16,7 +16,8 @@ from tputfind.report.escaping import markdown_bytes, spreadsheet_text
 from tputfind.report.markdown import markdown_of, notices_of
 from tputfind.report.tables import named_fitted, new_table
 from tputfind.report.terminal import print_answers, print_notices, print_table
-from tputfind.sizing.plan import MORE_TRAFFIC, Plan
+from tputfind.sizing.fleets import MORE_TRAFFIC
+from tputfind.sizing.plan import Plan
 from tputfind.sizing.simulate import Outcome, cell_of
 from tputfind.sizing.size import Answers
 from tputfind.units import format_figure
@@ -65,6 +66,8 @@ _COLUMNS = [
     "cost_per_million",
     "currency",
     "notices",
+    "devices_fewest",
+    "devices_most",
 ]
 
 
@@ -114,9 +117,14 @@ def curve_csv(outcomes: Iterable[Outcome]) -> bytes:
 def told(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the answers of a plan, each a label and a text."""
     outcome, demand = plan.outcome, plan.demand
-    batcher = "sends what is there" if plan.delay_ms == 0 else f"waits up to {plan.delay_ms:g} ms for more"
-    yield "Devices", f"{outcome.devices}, each with batches of up to {outcome.batch_cap}; {demand.batcher} {batcher}"
-    yield "One fewer", _of_fewer(plan)
+    waits = plan.delay_ms > 0 and outcome.batch_cap > 1
+    batcher = f"waits up to {plan.delay_ms:g} ms for more" if waits else "sends what is there"
+    each = f"each with batches of up to {outcome.batch_cap}; {demand.batcher} {batcher}"
+    yield from _solved(plan)
+    yield "Devices", f"{outcome.devices}{_range(plan)}, {each}"
+    if plan.without_spare is not None:
+        yield f"{demand.spare} gone", f"{plan.without_spare.devices} {_verdict(plan, plan.without_spare)}"
+    yield _fewer_label(plan).capitalize(), _of_fewer(plan)
     more = _verdict(plan, plan.more_traffic)
     rate = format_figure(plan.more_traffic.rate_per_s)
     yield f"{MORE_TRAFFIC - 1:.0%} more", f"{rate} requests/s: the same devices {more}"
@@ -136,6 +144,29 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Simulated", f"{cell} of the devices with their share of the requests, as cells behind a random split"
     if plan.arrivals:
         yield "Arrivals", f"{plan.arrivals} recorded requests, replayed whole; chance is in the times of batches alone"
+
+
+def _solved(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the answer to a question about a given number of devices."""
+    demand = plan.demand
+    rate = f"{format_figure(demand.rate_per_s)} requests/s"
+    if demand.solve == "rate":
+        yield "Highest rate", f"{rate} within the target, to 1 %"
+    if demand.solve == "slo":
+        yield "Target", f"{demand.slo_ms:g} ms is the tightest at {rate}"
+    if demand.solve == "nothing":
+        yield "Target", f"{plan.holding.devices} {_verdict(plan, plan.holding)}"
+
+
+def _fewer_label(plan: Plan) -> str:
+    return f"{plan.demand.spare + 1} gone" if plan.demand.spare else "one fewer"
+
+
+def _range(plan: Plan) -> str:
+    """Say between which numbers of devices the true one lies with 90 %; empty where that is the plan's alone."""
+    if plan.most is None:
+        return f" ({plan.fewest} or more)"
+    return "" if plan.fewest == plan.most else f" ({plan.fewest} to {plan.most})"
 
 
 def _title(plan: Plan) -> str:
@@ -173,7 +204,12 @@ def _table(plan: Plan) -> Table:
     table.add_column("", no_wrap=True)
     for name in ("devices", "cap", "p50 ms", "p95 ms", "p99 ms", "in time %", "load %", "mean batch"):
         table.add_column(name, justify="right", no_wrap=True)
-    cases = [("plan", plan.outcome), ("one fewer", plan.fewer), (f"{MORE_TRAFFIC - 1:.0%} more", plan.more_traffic)]
+    cases = [
+        ("plan", plan.outcome),
+        (f"{plan.demand.spare} gone", plan.without_spare),
+        (_fewer_label(plan), plan.fewer),
+        (f"{MORE_TRAFFIC - 1:.0%} more", plan.more_traffic),
+    ]
     for name, outcome in cases:
         if outcome is not None:
             table.add_row(name, *_cells(outcome))
@@ -200,9 +236,11 @@ def _verdict(plan: Plan, outcome: Outcome) -> str:
     demand = plan.demand
     tail = f"p{demand.percentile:g} {format_figure(outcome.tail_ms)} ms"
     if outcome.load >= 1:
-        return f"cannot keep up: {100 * outcome.load:.0f} % of what they do with full batches; the queue grows"
+        return f"cannot keep up: {100 * outcome.load:.0f} % of what they can do; the queue grows"
     if not outcome.steady:
         return f"are too near to their limit to tell ({100 * outcome.load:.1f} % of it), and are taken to fail"
+    if outcome.load > demand.most_load:
+        return f"are loaded more than --most-load allows: {100 * outcome.load:.1f} %"
     if outcome.meets(demand.target_ms):
         return f"meet the target: {tail}"
     if outcome.misses(demand.target_ms):
@@ -241,6 +279,8 @@ def _line(plan: Plan) -> dict[str, object]:
         "cost_per_million": plan.cost_per_million,
         "currency": plan.price.currency if plan.price else None,
         "notices": ";".join(notice.kind for notice in plan.notices),
+        "devices_fewest": plan.fewest,
+        "devices_most": plan.most,
     }
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
 from tputfind.sizing.demand import Demand
 
+Seed: TypeAlias = tuple[int, ...]
+"""Of one stream: the demand's seed and the stream's number. Two seeds of demands share no stream."""
 
-def arrivals_ms(demand: Demand, count: int, rate_per_s: float, share: float, seed: int) -> NDArray[np.float64]:
+
+def arrivals_ms(demand: Demand, count: int, rate_per_s: float, share: float, seed: Seed) -> NDArray[np.float64]:
     """Return the times of ``count`` requests, rising, in ms.
 
     Args:
@@ -21,22 +26,22 @@ def arrivals_ms(demand: Demand, count: int, rate_per_s: float, share: float, see
         seed: the same one gives the same stream, faster or slower by its rate.
     """
     if demand.gaps is not None:
-        generator = np.random.default_rng(seed)
+        generator = np.random.default_rng([*seed, 0])
         return _replayed(np.array(demand.gaps), count, share, generator) * (1000 / rate_per_s)
     times: NDArray[np.float64] = np.cumsum(_drawn(demand, count, share, seed)) * (1000 / rate_per_s)
     return times
 
 
-def gaps_ms(demand: Demand, count: int, rate_per_s: float, share: float, seed: int) -> NDArray[np.float64]:
+def gaps_ms(demand: Demand, count: int, rate_per_s: float, share: float, seed: Seed) -> NDArray[np.float64]:
     """Return the times between the same requests, and before the first: of drawn ones with all their digits, in ms."""
     if demand.gaps is not None:
         return np.diff(arrivals_ms(demand, count, rate_per_s, share, seed), prepend=0.0)
     return _drawn(demand, count, share, seed) * (1000 / rate_per_s)
 
 
-def _drawn(demand: Demand, count: int, share: float, seed: int) -> NDArray[np.float64]:
+def _drawn(demand: Demand, count: int, share: float, seed: Seed) -> NDArray[np.float64]:
     """Return gaps with a mean of 1."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng([*seed, 0])
     dispersion = dispersion_of(demand, share)
     if dispersion == 1:
         return generator.standard_exponential(count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import ceil, fsum
-from typing import Annotated, Final, get_args
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -31,6 +31,9 @@ _SHORTEST_GAP: Final = 1e-15
 _gap: Final = values.number_within(0, _LONGEST_GAP)
 
 
+Solved = Literal["devices", "rate", "slo", "nothing"]
+
+
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """How many requests come, one sample each, and what is expected of the answers. Build it with ``read_demand``.
 
@@ -39,6 +42,10 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     ``rate_per_s`` its pace. ``network_ms`` is what the latency target leaves to others; overheads come on top of
     what the record measured. ``overhead_per_get_ms`` comes before it, for each request that is got out of a queue, and
     ``overhead_per_answer_ms`` after it, for each answer that goes out, while the device goes on.
+
+    ``solve`` is what is asked for: the least number of devices, or, of a given number, the highest rate or the tightest
+    target (then ``rate_per_s`` or ``slo_ms`` stands for the answer), or nothing but what they do. The target holds with
+    ``spare`` devices gone, and no device has a load above ``most_load``.
     """
 
     rate_per_s: Above0
@@ -56,6 +63,10 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     network_ms: Amount = 0.0
     max_batch: Count | None = None
     seed: CountFromZero = 0
+    devices: Count | None = None
+    solve: Solved = "devices"
+    spare: CountFromZero = 0
+    most_load: Annotated[float, Meta(gt=0, le=1)] = 1.0
 
     @property
     def server(self) -> Server:
@@ -86,6 +97,10 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     def _rules(self) -> list[tuple[bool, str]]:
         return [
+            (
+                self.devices is not None and self.spare >= self.devices,
+                f"--spare {self.spare} leaves none of {self.devices} devices",
+            ),
             (self.target_ms <= 0, f"--network {self.network_ms:g} ms leaves nothing of --slo {self.slo_ms:g} ms"),
             (
                 not self.server.waits and bool(self.delay_ms),
@@ -165,12 +180,14 @@ def read_demand(options: Mapping[str, object]) -> Demand:
     Raises:
         BadRequest: one or more are wrong, or missing; its message names them all.
     """
-    missing = [f"--{name} is needed" for name in ("rate", "slo") if options.get(name) is None]
+    missing = [name for name in _ASKED if options.get(name) is None]
     fields, wrong = values.fields_of(options, _READERS)
-    problems = missing + wrong
+    problems = ([_lacking(missing)] if len(missing) > 1 else []) + wrong
     if not problems:
         if fields.get("batcher") == "ray":
             fields.setdefault("routing", "two-choices")
+        fields["solve"] = missing[0] if missing else "nothing"
+        fields = _UNKNOWN | fields
         try:
             return Demand(**fields)  # type: ignore[arg-type]  # each reader returns its field's type
         except ValueError as conflict:
@@ -178,6 +195,16 @@ def read_demand(options: Mapping[str, object]) -> Demand:
     raise BadRequest("; ".join(problems), "see tputfind size --help")
 
 
+def _lacking(missing: Sequence[str]) -> str:
+    """Say which options a question lacks: it names two of three, and is answered with the third."""
+    if missing[:2] == ["rate", "slo"]:
+        return "name two of --rate, --slo and --devices: the third is the answer"
+    return f"--{missing[0]} is needed, or --devices"
+
+
+_ASKED: Final = "rate", "slo", "devices"
+_UNKNOWN: Final[dict[str, object]] = {"rate_per_s": 1.0, "slo_ms": 1e12}
+"""Stand for the answer until it is known."""
 _READERS: Final[dict[str, tuple[str, values.Reader]]] = {
     "rate": ("rate_per_s", values.number_within(LOWEST_RATE, HIGHEST_RATE, values.rate)),
     "slo": ("slo_ms", values.positive_ms),
@@ -194,4 +221,7 @@ _READERS: Final[dict[str, tuple[str, values.Reader]]] = {
     "network": ("network_ms", values.ms),
     "max_batch": ("max_batch", values.whole),
     "seed": ("seed", values.count_from_zero),
+    "devices": ("devices", values.whole),
+    "spare": ("spare", values.count_from_zero),
+    "most_load": ("most_load", values.share),
 }

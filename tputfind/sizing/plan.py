@@ -1,45 +1,21 @@
-"""The least number of devices that meets a demand, by simulation, and what stands beside it."""
+"""The least number of devices that meets a demand, and what stands beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from math import ceil, floor, log10
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
-from tputfind.errors import NoPlan
 from tputfind.record.identity import name_of
 from tputfind.record.record import Notice, Record
 from tputfind.record.types import Above0, Count, CountFromZero
 from tputfind.sizing.demand import Demand
-from tputfind.sizing.formulas import (
-    devices_at_full_batch,
-    devices_by_batch_time,
-    devices_by_mean,
-    largest_within,
-)
+from tputfind.sizing.fleets import Found, Search, Tell
+from tputfind.sizing.formulas import devices_at_full_batch, devices_by_batch_time, devices_by_mean
 from tputfind.sizing.notices import notices
-from tputfind.sizing.service import service_of
-from tputfind.sizing.simulate import Fleet, Outcome, simulate
-
-MORE_TRAFFIC: Final = 1.2
-_SEEDS: Final = 5
-_PILOT: Final = 0.3
-_NEAR: Final = 1.3
-"""Caps whose pilot comes this near to the target are simulated in full."""
-_MORE_EFFORT: Final = 4.0
-_MOST_DEVICES: Final = 10_000_000
-_HOPE: Final = 16
-"""Where this many more devices make no difference, it is asked whether any number does."""
-_BUSY: Final = 0.5
-"""Beyond this load more devices would help."""
-
-
-Tell = Callable[[str], None]
-"""Is told what is simulated, before each fleet."""
+from tputfind.sizing.simulate import Fleet, Outcome
+from tputfind.sizing.solve import solved
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,10 +40,13 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The devices that a record's model takes to meet a demand, and how they then do.
 
-    ``fewer`` is the best that one device less does, None where there is but one, and ``fewer_fails`` whether it
-    certainly misses the target, and is not merely too near to it to tell. ``more_traffic`` is the same devices with
-    20 % more requests. ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch. Of recorded
-    arrivals only their number is kept. Costs are None where the price is not known.
+    ``fewest`` and ``most`` are the numbers of devices between which the true one lies with 90 %, by chance in the
+    streams and in the record's samples; ``most`` is None where no number is sure to meet the target. ``without_spare``
+    is what they do with the spare ones gone, None where none was asked for. ``fewer`` is the best that one device less
+    than that does, None where there is but one, and ``fewer_fails`` whether it certainly misses the target, and is not
+    merely too near to it to tell. ``more_traffic`` is the same devices with 20 % more requests. ``slope_ms`` and
+    ``intercept_ms`` are of the line through the times of a batch. Of recorded arrivals only their number is kept. Costs
+    are None where the price is not known.
     """
 
     model: str
@@ -75,6 +54,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     device_name: str
     demand: Demand
     outcome: Outcome
+    fewest: Count
+    most: Count | None
+    without_spare: Outcome | None = None
     arrivals: CountFromZero
     fewer: Outcome | None
     fewer_fails: bool
@@ -88,9 +70,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     cost_per_hour: Above0 | None = None
     cost_per_million: Above0 | None = None
 
+    @property
+    def holding(self) -> Outcome:
+        """What the devices do that must hold the target: all, or those without the spare ones."""
+        return self.without_spare or self.outcome
+
+    @property
+    def holds(self) -> bool:
+        """Whether they meet the target, and none is loaded more than it may be; only given devices may not."""
+        demand, load = self.demand, self.holding.load
+        return load <= demand.most_load and self.holding.meets(demand.target_ms)
+
 
 def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell | None = None) -> Plan:
     """Return the least number of devices whose percentile of latency is within the target, and the best cap for it.
+
+    Of a given number of devices, what they do: at the rate and target asked for, or at the highest rate or the tightest
+    target that they bear.
 
     Every number of devices is tried with each of a few caps: the batch sizes measured, and those that rules of thumb
     come to. Each trial is a simulation of five streams; a fleet meets the target where the whole confidence interval of
@@ -107,9 +103,19 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         BadRequest: the record has no rows that could tell.
         NoPlan: no number of devices meets the demand.
     """
-    search = _Search(record, demand, tell)
-    found = search.least()
-    outcome, more_traffic = search.with_room(found.outcome)
+    demand = solved(record, demand, tell)
+    search = Search(record, demand, tell)
+    if demand.devices is None:
+        found = search.least()
+        holding = search.with_room(found.outcome)
+        fewest, most = search.range_of(holding)
+    else:
+        holding = search.best(demand.devices - demand.spare)
+        found = Found(holding, search.best(holding.devices - 1) if holding.devices > 1 else None)
+        fewest = most = holding.devices
+    outcome = holding
+    if demand.spare:
+        outcome = search.under(Fleet(holding.devices + demand.spare, holding.batch_cap, demand.rate_per_s))
     slope_ms, intercept_ms = search.service.line_ms()
     rate_per_s, target_ms = demand.rate_per_s, demand.target_ms
     per_hour = None if price is None else price.price_per_hour * outcome.devices
@@ -120,9 +126,12 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         demand=msgspec.structs.replace(demand, gaps=None),
         arrivals=0 if demand.gaps is None else len(demand.gaps) + 1,
         outcome=outcome,
+        fewest=fewest + demand.spare,
+        most=None if most is None else most + demand.spare,
+        without_spare=holding if demand.spare else None,
         fewer=found.fewer,
         fewer_fails=found.fewer is None or found.fewer.misses(target_ms),
-        more_traffic=more_traffic,
+        more_traffic=search.with_more_traffic(outcome),
         rules=Rules(
             full_batches=devices_at_full_batch(search.service, rate_per_s, search.most),
             naive=devices_by_batch_time(search.service, rate_per_s, search.most, target_ms, 1),
@@ -140,145 +149,6 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
 
 
 def least(record: Record, demand: Demand, tell: Tell | None = None) -> Outcome:
-    """Return what the least number of devices that meets a demand does; errors as for ``plan``."""
-    return _Search(record, demand, tell).least().outcome
-
-
-class _Found(NamedTuple):
-    outcome: Outcome
-    fewer: Outcome | None
-
-
-class _Search:
-    """The search for the least number of devices. What was simulated once is not again."""
-
-    def __init__(self, record: Record, demand: Demand, tell: Tell | None) -> None:
-        self.service = service = service_of(record, demand)
-        self._model, self._tell = record.spec.model, tell
-        self._demand = demand
-        self.most = min((service.largest, *filter(None, (demand.max_batch, demand.most_in_window))))
-        self.caps = sorted(set(self._caps()))
-        self._best: dict[int, Outcome] = {}
-        self._full: dict[Fleet, Outcome] = {}
-
-    def _caps(self) -> Iterator[int]:
-        demand, service, target_ms = self._demand, self.service, self._demand.target_ms
-        alone_ms = float(np.quantile(service.curve_ms(1), demand.percentile / 100))
-        alone_ms += demand.overhead_per_get_ms + demand.overhead_per_answer_ms
-        if alone_ms > target_ms:
-            what = "of requests that are alone" if service.sizes[0] == 1 else f"of batches of {service.sizes[0]}"
-            raise NoPlan(
-                f"no device is fast enough: {demand.percentile:g} % {what} take up to {alone_ms:.4g} ms, and the "
-                f"target is {target_ms:g} ms",
-                f"no --slo below {_rounded_up(demand.network_ms + alone_ms):g}ms can be met",
-            )
-        largest = largest_within(service, target_ms) or 1
-        largest = min(largest, self.most)
-        half = largest_within(service, target_ms / 2) or 1
-        candidates = (1, largest, half, ceil(1.5 * half), *service.sizes)
-        yield from (size for size in candidates if size <= largest)
-
-    def least(self) -> _Found:
-        """Return the least number of devices that meets the demand, and the best that one fewer does.
-
-        Raises:
-            NoPlan: none does.
-        """
-        most_per_ms = max(self.service.per_ms(cap) for cap in self.caps)
-        fails = max(0, ceil(self._demand.rate_per_s / 1000 / most_per_ms) - 1)
-        step, passes = 1, fails + 1
-        if passes > _MOST_DEVICES:
-            raise NoPlan(
-                f"{self._demand.rate_per_s:g} requests/s take {passes} devices or more by their throughput alone, and "
-                f"no more than {_MOST_DEVICES} are planned with",
-                "a lower --rate",
-            )
-        while not self._meets(passes):
-            if passes == _MOST_DEVICES or (step == _HOPE and not self._meets(_MOST_DEVICES)):
-                raise self._too_slow(self._at(_MOST_DEVICES))
-            fails = passes
-            passes = min(passes + step, _MOST_DEVICES)
-            step *= 2
-        while passes - fails > 1:
-            middle = (passes + fails) // 2
-            if self._meets(middle):
-                passes = middle
-            else:
-                fails = middle
-        return _Found(self._at(passes), self._at(fails) if fails else None)
-
-    def _too_slow(self, best: Outcome) -> NoPlan:
-        return NoPlan(
-            f"not even {best.devices} devices, the most that are planned with, answer {self._demand.percentile:g} % "
-            f"of the requests within {self._demand.target_ms:g} ms: it takes {best.tail_high_ms:.4g} ms",
-            "a lower --rate, or a longer --slo" if best.load > _BUSY else "a longer --slo",
-        )
-
-    def with_room(self, least: Outcome) -> tuple[Outcome, Outcome]:
-        """Return as many devices with the cap that bears more traffic best, and what they do under it."""
-        more_per_s = self._demand.rate_per_s * MORE_TRAFFIC
-        caps = [fleet.cap for fleet in self._that_keep_up(least.devices)]
-        pilots = {cap: self._pilot(Fleet(least.devices, cap, more_per_s)) for cap in caps}
-        for cap in sorted(pilots, key=lambda cap: (pilots[cap].load >= 1, pilots[cap].tail_ms)):
-            outcome = self._in_full(Fleet(least.devices, cap, self._demand.rate_per_s))
-            if outcome.meets(self._demand.target_ms):
-                least = outcome
-                break
-        more = Fleet(least.devices, least.batch_cap, more_per_s)
-        return least, self._simulated(more, _SEEDS, 1.0)
-
-    def _pilot(self, fleet: Fleet) -> Outcome:
-        return self._simulated(fleet, 1, _PILOT)
-
-    def _simulated(self, fleet: Fleet, seeds: int, effort: float) -> Outcome:
-        if self._tell is not None:
-            devices = f"{fleet.devices} device{'s' * (fleet.devices > 1)}"
-            self._tell(f"{self._model}: simulating {devices} with batches of up to {fleet.cap}")
-        return simulate(fleet, self.service, self._demand, seeds=seeds, effort=effort)
-
-    def _meets(self, devices: int) -> bool:
-        return self._at(devices).meets(self._demand.target_ms)
-
-    def _at(self, devices: int) -> Outcome:
-        """Return what a number of devices does with the best of the caps."""
-        if devices not in self._best:
-            self._best[devices] = self._with_best_cap(devices)
-        return self._best[devices]
-
-    def _with_best_cap(self, devices: int) -> Outcome:
-        target_ms = self._demand.target_ms
-        fleets = self._that_keep_up(devices)
-        fleets = fleets or [Fleet(devices, max(self.caps, key=self.service.per_ms), self._demand.rate_per_s)]
-        pilots = {fleet: self._pilot(fleet).tail_ms for fleet in fleets}
-        by_pilot = sorted(fleets, key=lambda fleet: pilots[fleet])
-        tried: list[Outcome] = []
-        for fleet in by_pilot:
-            if tried and pilots[fleet] > _NEAR * target_ms:
-                break
-            tried.append(self._in_full(fleet))
-            if tried[-1].meets(target_ms):
-                break
-        return min(tried, key=lambda outcome: (not outcome.steady, outcome.tail_high_ms))
-
-    def _in_full(self, fleet: Fleet) -> Outcome:
-        """Return what a fleet does, simulated for longer where chance leaves open whether it meets the target."""
-        if fleet not in self._full:
-            self._full[fleet] = self._simulated_in_full(fleet)
-        return self._full[fleet]
-
-    def _simulated_in_full(self, fleet: Fleet) -> Outcome:
-        outcome = self._simulated(fleet, _SEEDS, 1.0)
-        target_ms = self._demand.target_ms
-        if outcome.meets(target_ms) or outcome.misses(target_ms):
-            return outcome
-        return self._simulated(fleet, _SEEDS, _MORE_EFFORT)
-
-    def _that_keep_up(self, devices: int) -> list[Fleet]:
-        fleets = [Fleet(devices, cap, self._demand.rate_per_s) for cap in self.caps]
-        return [fleet for fleet in fleets if fleet.load(self.service) < 1]
-
-
-def _rounded_up(value: float) -> float:
-    """Return a value above 0 with four digits, and no less than it is."""
-    step = 10.0 ** (floor(log10(value)) - 3)
-    return ceil(value / step) * step
+    """Return what the least number of devices that meets a demand does, as in its plan; errors as for ``plan``."""
+    search = Search(record, demand, tell)
+    return search.with_room(search.least().outcome)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tputfind.sizing.arrivals import Seed
 from tputfind.sizing.batchers import Rule
 from tputfind.sizing.service import ServiceTimes
 
@@ -33,12 +34,12 @@ class Served(NamedTuple):
 class Spans:
     """Draws how long a batch takes."""
 
-    def __init__(self, service: ServiceTimes, cap: int, seed: int) -> None:
+    def __init__(self, service: ServiceTimes, cap: int, seed: Seed) -> None:
         """Take what a batch can take, and the size that none is larger than."""
         self._service = service
         self._curves: list[list[float] | None] = [None] * (cap + 1)
         self._drawn = [0] * (cap + 1)
-        numbers = np.random.default_rng(seed).integers(len(service.curve_ms(1)), size=_DRAWS)
+        numbers = np.random.default_rng([*seed, 3]).integers(len(service.curve_ms(1)), size=_DRAWS)
         self._draws: Iterator[int] = cycle(numbers.tolist())
 
     def __call__(self, size: int) -> float:
@@ -52,41 +53,44 @@ class Spans:
         return curve[next(self._draws)]
 
 
-def greedy(arrivals: Sequence[float], devices: int, cap: int, span: Spans) -> Served:
-    """Serve one queue, whose head is a batch for whichever device is free: all that waits, up to the cap."""
+def greedy(arrivals: Sequence[float], free_ms: Sequence[float], cap: int, span: Spans) -> Served:
+    """Serve one queue, whose head is a batch for whichever device is free: all that waits, up to the cap.
+
+    ``free_ms`` are the times from which on each device is free.
+    """
     ends: list[float] = []
     marks = [0]
-    free_ms = [0.0] * devices
+    free = sorted(free_ms)
     busy_ms, count, head = 0.0, len(arrivals), 0
     while head < count:
-        start = free_ms[0]
+        start = free[0]
         if start < arrivals[head]:  # noqa: PLR1730  # max takes three times as long
             start = arrivals[head]
         tail = bisect_right(arrivals, start, head + 1, min(head + cap, count))
         taken = span(tail - head)
         busy_ms += taken
         ends.append(start + taken)
-        heapq.heapreplace(free_ms, start + taken)
+        heapq.heapreplace(free, start + taken)
         marks.append(tail)
         head = tail
     return _in_order(ends, marks, busy_ms)
 
 
-def by_rule(arrivals: Sequence[float], devices: int, cap: int, span: Spans, rule: Rule) -> Served:
+def by_rule(arrivals: Sequence[float], free_ms: Sequence[float], cap: int, span: Spans, rule: Rule) -> Served:
     """Serve one queue from which batches are taken by a rule, one after the other, for the device that is free next."""
     ends: list[float] = []
     marks = [0]
-    free_ms = [0.0] * devices
+    free = sorted(free_ms)
     busy_ms, closed, count, head = 0.0, 0.0, len(arrivals), 0
     while head < count:
         full = arrivals[head + cap - 1] if head + cap <= count else inf
-        closed = rule(free_ms[0], closed, arrivals[head], full)
+        closed = rule(free[0], closed, arrivals[head], full)
         tail = bisect_right(arrivals, closed, head + 1, min(head + cap, count))
         taken = span(tail - head)
         busy_ms += taken
-        end = max(closed, free_ms[0]) + taken
+        end = max(closed, free[0]) + taken
         ends.append(end)
-        heapq.heapreplace(free_ms, end)
+        heapq.heapreplace(free, end)
         marks.append(tail)
         head = tail
     return _in_order(ends, marks, busy_ms)
@@ -123,13 +127,15 @@ class Workers:
     So do mosec's. A worker waits for others from its first request on.
     """
 
-    def __init__(self, devices: int, cap: int, span: Spans, wait_ms: float) -> None:
-        """Take how many there are, and how they collect."""
+    def __init__(self, free_ms: Sequence[float], cap: int, span: Spans, wait_ms: float) -> None:
+        """Take from when on each is free, and how they collect."""
+        devices = len(free_ms)
         self._cap, self._span, self._wait_ms = cap, span, wait_ms
         self._batches: list[list[int]] = [[] for _ in range(devices)]
         self._turns = [0] * devices
-        self._listening = deque(range(devices))
-        self._events: list[tuple[float, int, int]] = []
+        self._listening = deque(worker for worker, free in enumerate(free_ms) if free <= 0)
+        self._events = [(free, worker, -1) for worker, free in enumerate(free_ms) if free > 0]
+        heapq.heapify(self._events)
         self._backlog: deque[int] = deque()
 
     def serve(self, arrivals: Sequence[float]) -> Served:
@@ -196,12 +202,14 @@ class Getters:
     has what it was getting as the window ended. Without a window it is closed when nothing waits.
     """
 
-    def __init__(self, devices: int, cap: int, span: Spans, wait_ms: float, get_ms: float) -> None:
-        """Take how many there are, how long their windows are, and how long it takes to get a request."""
+    def __init__(self, free_ms: Sequence[float], cap: int, span: Spans, wait_ms: float, get_ms: float) -> None:
+        """Take from when on each is free, how long their windows are, and how long it takes to get a request."""
+        devices = len(free_ms)
         self._cap, self._span, self._wait_ms, self._get_ms = cap, span, wait_ms, get_ms
         self._batches: list[list[int]] = [[] for _ in range(devices)]
-        self._closes_ms = [wait_ms] * devices
-        self._turns = [(0.0, worker, worker) for worker in range(devices)]
+        self._closes_ms = [free + wait_ms for free in free_ms]
+        self._turns = [(free, worker, worker) for worker, free in enumerate(free_ms)]
+        heapq.heapify(self._turns)
         self._last_turn = devices
 
     def serve(self, arrivals: Sequence[float]) -> Served:
@@ -249,14 +257,20 @@ class Replicas:
     """Devices with a queue each; a request goes to the one that has the fewest unanswered, of all or of ``among``."""
 
     def __init__(
-        self, devices: int, cap: int, span: Spans, rule: Rule, among: Callable[[], Sequence[int]] | None = None
+        self,
+        free_ms: Sequence[float],
+        cap: int,
+        span: Spans,
+        rule: Rule,
+        among: Callable[[], Sequence[int]] | None = None,
     ) -> None:
-        """Take how many there are, by which rule each makes its batches, and which are asked for a request."""
+        """Take from when on each is free, by which rule it makes its batches, and which are asked for a request."""
+        devices = len(free_ms)
         self._among = among
         self._cap, self._span, self._rule = cap, span, rule
         self._waiting: list[deque[tuple[int, float]]] = [deque() for _ in range(devices)]
         self._unanswered = [0] * devices
-        self._free_ms, self._closed_ms, self._closes_ms = [0.0] * devices, [0.0] * devices, [inf] * devices
+        self._free_ms, self._closed_ms, self._closes_ms = list(free_ms), [0.0] * devices, [inf] * devices
         self._events: list[tuple[float, int, int]] = []
 
     def serve(self, arrivals: Sequence[float]) -> Served:

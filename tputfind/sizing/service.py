@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tputfind.errors import BadRequest
-from tputfind.record.record import Record
+from tputfind.record.record import Record, Row
 from tputfind.sizing.demand import Demand
 
 _FEWEST, _MOST = 200, 5000
@@ -26,8 +26,8 @@ class ServiceTimes:
     """Equally likely times of a batch of any size up to the largest measured, in ms.
 
     Between two measured sizes each time lies on the straight line between the two that are as likely. Batches below
-    the smallest measured take as long as that one. A larger batch takes no less time than a smaller one: where it was
-    measured to, it is given the smaller one's.
+    the smallest measured take as long as that one. A larger batch takes no less time than a smaller one: where its
+    samples say otherwise, the quantiles of neighbouring sizes are pooled (``_isotonic``).
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ServiceTimes:
         count = min(max(_FEWEST, *map(len, measured.values())), _MOST)
         shares = (np.arange(count) + 0.5) / count
         curves = [np.quantile(measured[size], shares, method="inverted_cdf") for size in self.sizes]
-        self._curves: NDArray[np.float64] = np.maximum.accumulate(np.stack(curves), axis=0)
+        self._curves = _isotonic(np.stack(curves), [len(measured[size]) for size in self.sizes])
         self._per_batch_ms = per_batch_ms
         self._per_sample_ms = per_sample_ms
         self.per_get_ms = per_get_ms
@@ -112,8 +112,31 @@ class ServiceTimes:
         return float(slope), float(intercept)
 
 
-def service_of(record: Record, demand: Demand) -> ServiceTimes:
+def _isotonic(curves: NDArray[np.float64], weights: Sequence[int]) -> NDArray[np.float64]:
+    """Return the curves nearest to those given, a row a batch size, in which no larger size takes less time.
+
+    Isotonic regression of each quantile over the sizes, weighted by their samples, by pooling adjacent violators
+    (Barlow, Bartholomew, Bremner and Brunk, "Statistical Inference under Order Restrictions", 1972). It keeps the order
+    of quantiles, so that each row still rises.
+    """
+    pooled = curves.copy()
+    for place in np.flatnonzero((np.diff(curves, axis=0) < 0).any(axis=0)):
+        blocks: list[tuple[float, int, int]] = []
+        for value, weight in zip(curves[:, place].tolist(), weights, strict=True):
+            mean, mass, sizes = value, weight, 1
+            while blocks and blocks[-1][0] > mean:
+                before, of_before, its_sizes = blocks.pop()
+                mean = (before * of_before + mean * mass) / (of_before + mass)
+                mass, sizes = mass + of_before, sizes + its_sizes
+            blocks.append((mean, mass, sizes))
+        pooled[:, place] = np.repeat([mean for mean, _, _ in blocks], [sizes for _, _, sizes in blocks])
+    return pooled
+
+
+def service_of(record: Record, demand: Demand, draw: np.random.Generator | None = None) -> ServiceTimes:
     """Return how long batches take by a record.
+
+    With ``draw``, by a bootstrap sample of it: of the processes of each row, and of the latencies of each of them.
 
     Raises:
         BadRequest: it has no rows that could tell.
@@ -134,9 +157,20 @@ def service_of(record: Record, demand: Demand) -> ServiceTimes:
                 "measure it anew",
             )
     return ServiceTimes(
-        {row.batch_size: row.latency_ms for row in rows},
+        {row.batch_size: row.latency_ms if draw is None else _resampled(row, draw) for row in rows},
         per_batch_ms=demand.overhead_per_batch_ms,
         per_sample_ms=demand.overhead_per_request_ms,
         per_get_ms=demand.overhead_per_get_ms,
         per_answer_ms=demand.overhead_per_answer_ms,
     )
+
+
+def _resampled(row: Row, draw: np.random.Generator) -> list[float]:
+    """Return latencies of a row drawn anew: processes with replacement, and of each as many latencies as it has.
+
+    Of one process how processes differ is not known: its latencies alone are drawn (Davison and Hinkley, "Bootstrap
+    Methods and their Application", 1997, section 3.8).
+    """
+    processes = [timing.latency_ms for timing in row.timings if timing.latency_ms]
+    drawn = [processes[place] for place in draw.integers(len(processes), size=len(processes))]
+    return [float(latency_ms) for one in drawn for latency_ms in draw.choice(one, size=len(one))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from math import ceil, inf, sqrt
 from typing import Annotated, Final, NamedTuple
 
@@ -12,7 +13,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from tputfind.record.types import Amount, Count
-from tputfind.sizing.arrivals import arrivals_ms, dispersion_of, gaps_ms, without_idle_ms
+from tputfind.sizing.arrivals import Seed, arrivals_ms, dispersion_of, gaps_ms, without_idle_ms
 from tputfind.sizing.batchers import held_ms, rule_of
 from tputfind.sizing.demand import Demand
 from tputfind.sizing.queues import Getters, Replicas, Served, Spans, Workers, by_rule, greedy
@@ -30,12 +31,16 @@ _MEMORIES: Final = 300
 """in times that a queue remembers: of M/D/1 queues the 99th percentile then comes out 2 % too low at the
 most. Within a third of that no fleet is taken to meet a target."""
 _MOST_REQUESTS: Final = 2_000_000
+_MOST_ONE_BY_ONE: Final = 500_000
+"""Of a stream; fewer where requests are followed one by one, which takes ten times as long."""
 _LONG: Final = 1000
 """Most of a target that counts for that, in usual batches: where nothing takes as long as the target, a longer stream
 shows nothing new."""
 _EXACT: Final = 2.0**32
 """Longest stream, in shortest batches, with latencies exact to a millionth of one: float64 has 53 binary digits."""
 _LARGE: Final = 4
+_ROUNDS: Final = 200
+"""Of finding a usual batch: near the limit each is hardly larger than the one before."""
 _DRIFT: Final = 0.2
 """Second halves of the streams that are slower than the first ones by more than this share, and by more than chance:
 the queue grows."""
@@ -48,9 +53,15 @@ class Fleet(NamedTuple):
     cap: int
     rate_per_s: float
 
-    def load(self, service: ServiceTimes) -> float:
-        """Return the rate over what the devices do with full batches."""
-        return self.rate_per_s / 1000 / (self.devices * service.per_ms(self.cap))
+    def load(self, service: ServiceTimes, demand: Demand) -> float:
+        """Return the rate over what the devices can do: with full batches, where these form while devices are busy.
+
+        Where a server closes its batches by the clock alone, as Ray Serve does, with the batches that come meanwhile.
+        """
+        each_per_ms = self.rate_per_s / 1000 / self.devices
+        by_the_clock = demand.server.in_replicas
+        size = min(self.cap, ceil(1 + each_per_ms * demand.wait_ms)) if by_the_clock else self.cap
+        return each_per_ms / service.per_ms(size)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,8 +104,11 @@ def cell_of(demand: Demand) -> int:
 
     The fleet is then one of such cells behind a random split. They are smaller where requests are followed one by one.
     """
-    one_by_one = demand.routing in ("least-loaded", "two-choices") or demand.server.one_by_one is not None
-    return 16 if one_by_one and demand.routing != "random" else 64
+    return 16 if _one_by_one(demand) and demand.routing != "random" else 64
+
+
+def _one_by_one(demand: Demand) -> bool:
+    return demand.routing in ("least-loaded", "two-choices") or demand.server.one_by_one is not None
 
 
 def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int, effort: float = 1.0) -> Outcome:
@@ -111,14 +125,16 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
     devices = min(fleet.devices, cell_of(demand))
     share = devices / fleet.devices
     rate_per_s = fleet.rate_per_s * share
-    load = fleet.load(service)
+    load = fleet.load(service, demand)
     memory = _memory(demand, devices, share, load)
     count = _requests(Fleet(devices, fleet.cap, rate_per_s), service, demand, memory, effort)
     if demand.gaps is not None:
         count = max(count, ceil(share * len(demand.gaps)))
     server = Server(fleet.cap, service, demand)
+    usual_ms = _usual_ms(Fleet(devices, fleet.cap, rate_per_s), service, demand)
     latencies, busy, batches = [], [], 0
-    for seed in range(demand.seed, demand.seed + seeds):
+    for number in range(seeds):
+        seed = (demand.seed, number)
         arrivals = arrivals_ms(demand, count, rate_per_s, share, seed)
         cut_ms = 0.0
         if arrivals[-1] > _EXACT * service.mean_ms(1):
@@ -126,7 +142,7 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
             gaps = gaps_ms(demand, count, rate_per_s, share, seed)
             arrivals = without_idle_ms(gaps, *server.request_and_window_ms())
             cut_ms = max(0.0, lasts_ms - float(arrivals[-1]))
-        served = serve(arrivals, devices, server, seed)
+        served = serve(arrivals, under_way_ms(devices, usual_ms, server, seed), server, seed)
         warm = 0 if demand.gaps is not None else int(_WARM_UP_SHARE * count)
         latencies.append((served.done_ms - arrivals)[warm:])
         busy.append(served.busy_ms / (devices * (float(served.done_ms.max()) + cut_ms)))
@@ -144,6 +160,18 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
     )
 
 
+def under_way_ms(devices: int, usual_ms: float, server: Server, seed: Seed) -> list[float]:
+    """Return from when on each device is free: anywhere within a usual batch, as in a stream under way.
+
+    Devices that all begin idle take their batches in step, and stay so for hundreds of batches. Before a recorded
+    stream nothing came.
+    """
+    if server.demand.gaps is not None:
+        return [0.0] * devices
+    drawn = np.random.default_rng([*seed, 4]).uniform(0.0, usual_ms, devices)
+    return [float(free_ms) for free_ms in drawn]
+
+
 def _memory(demand: Demand, devices: int, share: float, load: float) -> float:
     """Return how many requests a queue remembers: the square of how far it is from full, in units of their chance."""
     if load >= 1:
@@ -159,7 +187,7 @@ def _requests(fleet: Fleet, service: ServiceTimes, demand: Demand, memory: float
     meanwhile = fleet.rate_per_s / 1000 / fleet.devices * batch_ms
     batches = _BATCHES * fleet.devices * min(fleet.cap, 1 + meanwhile)
     long = _TARGETS * min(demand.target_ms, _LONG * _usual_ms(fleet, service, demand)) / 1000 * fleet.rate_per_s
-    most = max(_MOST_REQUESTS, tail)
+    most = max(_MOST_ONE_BY_ONE if _one_by_one(demand) else _MOST_REQUESTS, tail)
     if memory > 3 * most / _MEMORIES:
         return ceil(most / 40)
     return ceil(min(most, effort * max(tail, batches, long, _MEMORIES * memory)))
@@ -167,10 +195,12 @@ def _requests(fleet: Fleet, service: ServiceTimes, demand: Demand, memory: float
 
 def _usual_ms(fleet: Fleet, service: ServiceTimes, demand: Demand) -> float:
     """Return how long a batch takes with what comes while one like it is computed, waiting for more included."""
-    size = 1
-    for _ in range(20):
-        batch_ms = service.mean_ms(size) + demand.wait_ms
-        size = ceil(min(fleet.cap, 1 + fleet.rate_per_s / 1000 / fleet.devices * batch_ms))
+    size, batch_ms = 0, 0.0
+    for _ in range(_ROUNDS):
+        larger = ceil(min(fleet.cap, 1 + fleet.rate_per_s / 1000 / fleet.devices * batch_ms))
+        if larger == size:
+            break
+        size, batch_ms = larger, service.mean_ms(larger) + demand.wait_ms
     return batch_ms
 
 
@@ -227,16 +257,17 @@ class Server(NamedTuple):
         return alone_ms + demand.overhead_per_get_ms + demand.overhead_per_answer_ms, window_ms
 
 
-def serve(arrivals: NDArray[np.float64], devices: int, server: Server, seed: int) -> Served:
+def serve(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Server, seed: Seed) -> Served:
     """Return when each of the requests that come at these times, in ms, is answered.
 
-    The seed is that of the times of batches, and of chance in routing.
+    ``free_ms`` are the times from which on each device is free. The seed is that of the times of batches, and of chance
+    in routing.
     """
-    if server.demand.routing == "random" and devices > 1:
-        return _split(arrivals, devices, server, seed)
-    served = _served(arrivals, devices, server, seed)
+    if server.demand.routing == "random" and len(free_ms) > 1:
+        return _split(arrivals, free_ms, server, seed)
+    served = _served(arrivals, free_ms, server, seed)
     per_answer_ms = server.demand.overhead_per_answer_ms
-    return served if per_answer_ms == 0 else served._replace(done_ms=_answered_ms(served, devices, per_answer_ms))
+    return served if per_answer_ms == 0 else served._replace(done_ms=_answered_ms(served, len(free_ms), per_answer_ms))
 
 
 def places_in_batch(batch: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -262,39 +293,49 @@ def _answered_ms(served: Served, devices: int, per_answer_ms: float) -> NDArray[
     return begins[served.batch] + per_answer_ms * places_in_batch(served.batch)
 
 
-def _served(arrivals: NDArray[np.float64], devices: int, server: Server, seed: int) -> Served:
+def _served(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Server, seed: Seed) -> Served:
     """Return when the batch of each request is done."""
+    devices = len(free_ms)
     cap, service, demand = server
     span = Spans(service, cap, seed)
     wait_ms = held_ms(demand.batcher, demand.wait_ms)
     rule = rule_of(demand.batcher, wait_ms)
     at_once = wait_ms == 0 and not demand.server.in_replicas
     if demand.routing == "least-loaded" and devices > 1:
-        return Replicas(devices, cap, span, rule).serve(arrivals.tolist())
+        return Replicas(free_ms, cap, span, rule).serve(arrivals.tolist())
     if demand.routing == "two-choices" and devices > 1:
-        pairs = iter(np.random.default_rng([seed, 2]).integers(devices, size=(len(arrivals), 2)).tolist())
-        return Replicas(devices, cap, span, rule, lambda: next(pairs)).serve(arrivals.tolist())
+        pairs = iter(_pairs(devices, len(arrivals), seed))
+        return Replicas(free_ms, cap, span, rule, lambda: next(pairs)).serve(arrivals.tolist())
     get_ms = demand.overhead_per_get_ms
     if at_once and get_ms == 0:
         # A list is read faster, and takes longer to make than reading a few of its items where batches are large.
         each_ms = float(arrivals[-1]) * devices / len(arrivals)
-        return greedy(arrivals.tolist() if service.mean_ms(1) < _LARGE * each_ms else arrivals.data, devices, cap, span)
+        listed = arrivals.tolist() if service.mean_ms(1) < _LARGE * each_ms else arrivals.data
+        return greedy(listed, free_ms, cap, span)
     if demand.server.one_by_one == "getters" and (devices > 1 or get_ms > 0):
-        return Getters(devices, cap, span, wait_ms, get_ms).serve(arrivals.tolist())
+        return Getters(free_ms, cap, span, wait_ms, get_ms).serve(arrivals.tolist())
     if demand.server.one_by_one == "workers" and devices > 1:
-        return Workers(devices, cap, span, wait_ms).serve(arrivals.tolist())
-    return by_rule(arrivals.tolist(), devices, cap, span, rule)
+        return Workers(free_ms, cap, span, wait_ms).serve(arrivals.tolist())
+    return by_rule(arrivals.tolist(), free_ms, cap, span, rule)
 
 
-def _split(arrivals: NDArray[np.float64], devices: int, server: Server, seed: int) -> Served:
+def _pairs(devices: int, count: int, seed: Seed) -> list[list[int]]:
+    """Return two devices for each request, drawn by chance and never the same one twice, as Ray Serve draws them."""
+    draw = np.random.default_rng([*seed, 2])
+    one, step = draw.integers(devices, size=count), draw.integers(1, devices, size=count)
+    pairs: list[list[int]] = np.stack([one, (one + step) % devices], axis=1).tolist()
+    return pairs
+
+
+def _split(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Server, seed: Seed) -> Served:
     """Serve requests that are dealt out by chance, to devices with a queue each."""
-    device_of = np.random.default_rng([seed, 1]).integers(devices, size=len(arrivals))
+    device_of = np.random.default_rng([*seed, 1]).integers(len(free_ms), size=len(arrivals))
     done_ms, batch = np.zeros(len(arrivals)), np.zeros(len(arrivals), dtype=np.int64)
     batches, busy_ms = 0, 0.0
-    for device in range(devices):
+    for device, free in enumerate(free_ms):
         its_own = np.flatnonzero(device_of == device)
         if len(its_own):
-            served = serve(arrivals[its_own], 1, server, seed + 1000 * device)
+            served = serve(arrivals[its_own], [free], server, (*seed, 5, device))
             done_ms[its_own], batch[its_own] = served.done_ms, batches + served.batch
             batches, busy_ms = batches + served.batches, busy_ms + served.busy_ms
     return Served(done_ms, batch, batches, busy_ms)

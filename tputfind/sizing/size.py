@@ -10,7 +10,8 @@ import msgspec
 from tputfind.errors import BadRequest, NoPlan, TputfindError
 from tputfind.record.record import Record, check_record
 from tputfind.sizing.demand import Demand, read_demand
-from tputfind.sizing.plan import Plan, Price, Tell, least, plan
+from tputfind.sizing.fleets import Tell
+from tputfind.sizing.plan import Plan, Price, least, plan
 from tputfind.sizing.prices import check_apart, price_of, read_price
 from tputfind.sizing.simulate import Outcome
 from tputfind.units import echoed

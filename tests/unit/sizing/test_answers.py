@@ -23,7 +23,7 @@ def short(monkeypatch):
         outcome = simulate(fleet, service, demand, seeds=1, effort=0.001)
         return msgspec.structs.replace(outcome, steady=True, tail_ms=1.0, tail_low_ms=1.0, tail_high_ms=1.0)
 
-    monkeypatch.setattr("tputfind.sizing.plan.simulate", simulated)
+    monkeypatch.setattr("tputfind.sizing.fleets.simulate", simulated)
 
 
 def record(batch_ms: float = 5.0, device_name: str = "NVIDIA Example") -> Record:

@@ -21,17 +21,17 @@ RAMP = tuple(float(number) for number in range(1, 101))
 @pytest.mark.parametrize("share", [1.0, 0.25])
 def test_one_seed_gives_one_stream_faster_or_slower_and_its_gaps(burstiness, share):
     demand = wanted(burstiness=burstiness)
-    times = arrivals_ms(demand, 300, 500.0, share, seed=3)
+    times = arrivals_ms(demand, 300, 500.0, share, seed=(3,))
 
     assert len(times) == 300
-    assert np.cumsum(gaps_ms(demand, 300, 500.0, share, seed=3)) == pytest.approx(times, rel=1e-12)
-    assert arrivals_ms(demand, 300, 50.0, share, seed=3) == pytest.approx(10 * times, rel=1e-12)
+    assert np.cumsum(gaps_ms(demand, 300, 500.0, share, seed=(3,))) == pytest.approx(times, rel=1e-12)
+    assert arrivals_ms(demand, 300, 50.0, share, seed=(3,)) == pytest.approx(10 * times, rel=1e-12)
     if burstiness:
-        assert not np.any(arrivals_ms(demand, 300, 500.0, share, seed=4) == times)
+        assert not np.any(arrivals_ms(demand, 300, 500.0, share, seed=(4,)) == times)
 
 
 def test_an_even_stream_is_even():
-    assert arrivals_ms(wanted(burstiness=0), 3, 500.0, 1.0, seed=0).tolist() == [2.0, 4.0, 6.0]
+    assert arrivals_ms(wanted(burstiness=0), 3, 500.0, 1.0, seed=(0,)).tolist() == [2.0, 4.0, 6.0]
 
 
 def test_half_of_a_bursty_stream_is_nearer_to_a_poisson_stream():
@@ -42,12 +42,12 @@ def test_half_of_a_bursty_stream_is_nearer_to_a_poisson_stream():
 
 def test_a_recorded_stream_is_replayed_at_the_rate_from_its_beginning_and_again():
     """Between two rounds lie the mean gap, 50.5, and the first one."""
-    times = arrivals_ms(wanted(gaps=RAMP), 202, 1000.0, 1.0, seed=0)
+    times = arrivals_ms(wanted(gaps=RAMP), 202, 1000.0, 1.0, seed=(0,))
 
     gaps = np.diff(times, prepend=0.0) * 50.5 * 101 / 100
     expected = np.array([*RAMP, 51.5, *RAMP[1:], 51.5, 2.0])
     assert gaps == pytest.approx(expected)
-    assert gaps_ms(wanted(gaps=RAMP), 202, 1000.0, 1.0, seed=0) == pytest.approx(np.diff(times, prepend=0.0))
+    assert gaps_ms(wanted(gaps=RAMP), 202, 1000.0, 1.0, seed=(0,)) == pytest.approx(np.diff(times, prepend=0.0))
 
 
 @pytest.mark.parametrize(("window_ms", "times"), [(0.0, [20.0, 21.0, 50.0]), (30.0, [40.0, 41.0, 81.0])])

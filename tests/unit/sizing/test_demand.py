@@ -32,6 +32,9 @@ def test_each_option_is_its_field():
                 "network": "5ms",
                 "max_batch": "6",
                 "seed": "8",
+                "devices": "9",
+                "spare": "2",
+                "most_load": "70%",
             }
         )
     ) == {
@@ -50,6 +53,10 @@ def test_each_option_is_its_field():
         "network_ms": 5.0,
         "max_batch": 6,
         "seed": 8,
+        "devices": 9,
+        "solve": "nothing",
+        "spare": 2,
+        "most_load": 0.7,
     }
 
 

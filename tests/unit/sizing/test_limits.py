@@ -67,8 +67,8 @@ def test_idle_time_that_is_cut_changes_no_latency(gaps, devices, cap, batcher, r
 
     shorter = without_idle_ms(spaced, *server.request_and_window_ms())
 
-    told = serve(times, devices, server, 0).done_ms - times
-    assert serve(shorter, devices, server, 0).done_ms - shorter == pytest.approx(told, abs=1e-6)
+    told = serve(times, [0.0] * devices, server, (0,)).done_ms - times
+    assert serve(shorter, [0.0] * devices, server, (0,)).done_ms - shorter == pytest.approx(told, abs=1e-6)
     assert shorter[-1] <= times[-1]
 
 
@@ -120,7 +120,7 @@ def test_where_no_number_of_devices_does_that_is_found_out_at_once():
     ((_, refused),) = found.without
     assert refused.message.startswith("not even 10000000 devices, the most that are planned with")
     assert refused.hint == "a longer --slo"
-    assert len(told) < 20
+    assert len(told) <= 20
 
 
 def test_each_fleet_is_told_before_it_is_simulated():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 
 import msgspec
 import pytest
 from support.records import example, row
 
-from tputfind.errors import NoPlan
+from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.identity import name_of
 from tputfind.record.record import Record, Timing
 from tputfind.sizing.demand import Demand, read_demand
@@ -16,6 +18,7 @@ from tputfind.sizing.formulas import devices_by_mean
 from tputfind.sizing.plan import Price, Rules, least, plan
 from tputfind.sizing.service import ServiceTimes, service_of
 from tputfind.sizing.simulate import Fleet, Outcome
+from tputfind.stats import t_quantile
 
 TARGET_MS = 30.0
 MOST = 10_000_000
@@ -42,9 +45,13 @@ class Simulations:
     def __init__(self, latencies: Latencies, also: Callable[[Fleet], dict[str, object]] = lambda _: {}) -> None:
         self.latencies, self.also = latencies, also
         self.made: list[tuple[Fleet, int, float]] = []
+        self.service: ServiceTimes | None = None
 
     def __call__(self, fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int, effort: float) -> Outcome:
-        self.made.append((fleet, seeds, effort))
+        # The record's own times come first; later ones are of its samples drawn anew.
+        self.service = self.service or service
+        if service is self.service:
+            self.made.append((fleet, seeds, effort))
         self.demand = demand
         told = self.latencies(fleet, effort)
         low, high = told if isinstance(told, tuple) else (told, told)
@@ -55,7 +62,7 @@ class Simulations:
             devices=fleet.devices,
             batch_cap=fleet.cap,
             rate_per_s=fleet.rate_per_s,
-            load=fleet.load(service),
+            load=fleet.load(service, demand),
             steady=True,
             tail_ms=(low + high) / 2,
             tail_low_ms=low,
@@ -78,7 +85,7 @@ class Simulations:
 def simulated(monkeypatch):
     def answering(*answers: object) -> Simulations:
         simulations = Simulations(*answers)
-        monkeypatch.setattr("tputfind.sizing.plan.simulate", simulations)
+        monkeypatch.setattr("tputfind.sizing.fleets.simulate", simulations)
         return simulations
 
     return answering
@@ -100,7 +107,7 @@ def test_the_least_number_of_devices_is_found_in_few_steps_and_nothing_is_simula
     assert found.fewer_fails
     assert len(simulations.tried()) <= 2 * number.bit_length() + 2
     assert len(set(simulations.made)) == len(simulations.made)
-    assert {(seeds, effort) for _, seeds, effort in simulations.made} == {(1, 0.3), (5, 1.0)}
+    assert {(seeds, effort) for _, seeds, effort in simulations.made} == {(1, 0.35), (5, 1.0)}
 
 
 def test_where_more_and_more_devices_do_not_help_the_most_are_asked_next(simulated):
@@ -267,18 +274,18 @@ def test_a_fleet_whose_queue_grows_is_not_the_best_however_soon_it_answers(simul
     [
         ((31.0, 33.0), (31.0, 33.0), [1.0], True),
         ((28.0, 32.0), (31.0, 32.0), [1.0, 4.0], True),
-        ((28.0, 32.0), (29.0, 31.0), [1.0, 4.0], False),
+        ((28.0, 32.0), (29.0, 31.0), [1.0, 4.0, 16.0], False),
     ],
 )
 def test_a_fleet_too_near_to_the_target_to_tell_is_simulated_for_longer(simulated, first, then, efforts, fails):
     def told(fleet, effort):
-        return (10.0, 11.0) if fleet.devices > 1 else {0.3: (30.0, 30.0), 1.0: first, 4.0: then}[effort]
+        return (10.0, 11.0) if fleet.devices > 1 else {0.35: (30.0, 30.0), 1.0: first}.get(effort, then)
 
     simulations = simulated(told)
 
     found = plan(record(), wanted(max_batch=1))
 
-    assert [effort for effort in (1.0, 4.0) if simulations.in_full(1, effort)] == efforts
+    assert [effort for effort in (1.0, 4.0, 16.0) if simulations.in_full(1, effort)] == efforts
     assert simulations.in_full(2, 4.0) == []
     assert found.fewer is not None
     assert (found.fewer.tail_low_ms, found.fewer.tail_high_ms) == then
@@ -300,14 +307,14 @@ def test_one_device_that_does_has_none_fewer(simulated):
         ({1: 22.0, 2: 21.0, 4: 23.0}, (), {1: 20.0, 2: 20.0, 4: 20.0}, 2),
         ({1: 22.0, 2: 21.0, 4: 23.0}, (), {1: 20.0, 2: 31.0, 4: 20.0}, 1),
         ({1: 22.0, 2: 21.0, 4: 23.0}, (1, 2), {1: 20.0, 2: 20.0, 4: 20.0}, 4),
-        ({1: 22.0, 2: 21.0, 4: 23.0}, (1, 2, 4), {1: 20.0, 2: 20.0, 4: 20.0}, 2),
+        ({1: 22.0, 2: 21.0, 4: 23.0}, (1, 2, 4), {1: 20.0, 2: 20.0, 4: 20.0}, 1),
     ],
 )
 def test_the_cap_that_bears_more_traffic_best_is_taken(simulated, with_more, busy, at_the_rate, cap):
-    """Caps that are busy have a load of just 1 with 20 % more traffic."""
+    """Queues of caps that are busy grow with 20 % more traffic; where all are, the first is kept."""
     simulations = simulated(
         lambda fleet, effort: (with_more if fleet.rate_per_s > 1 else at_the_rate)[fleet.cap],
-        lambda fleet: {"load": 1.0 if fleet.rate_per_s > 1 and fleet.cap in busy else 0.5},
+        lambda fleet: {"steady": fleet.rate_per_s == 1 or fleet.cap not in busy},
     )
 
     found = plan(record(), wanted())
@@ -383,5 +390,111 @@ def test_each_simulation_is_told_of_before_it_is_made(simulated, asked):
     asked(record(), wanted(max_batch=1), tell=told.append)
 
     assert told[0] == "resnet50: simulating 1 device with batches of up to 1"
-    assert told[-1] == "resnet50: simulating 2 devices with batches of up to 1"
+    assert "resnet50: simulating 2 devices with batches of up to 1" in told
     assert len(told) == len(simulations.made)
+
+
+def test_how_far_the_streams_differ_leaves_fewer_devices_open(simulated):
+    """Of N devices the percentile takes 100 / N ms; the streams leave 30 % open to either side."""
+    simulated(lambda fleet, effort: (70.0 / fleet.devices, 130.0 / fleet.devices))
+
+    found = plan(record(), wanted())
+
+    looser_ms = TARGET_MS * math.exp(1.645 * math.log(130 / 70) / 2 / t_quantile(4))
+    assert (found.outcome.devices, found.fewest, found.most) == (5, math.ceil(100 / looser_ms), 5)
+    assert found.fewest == 3
+
+
+def test_where_no_number_of_devices_is_sure_the_range_has_no_end(simulated):
+    """The latencies drawn anew differ by a factor of four, and more devices change nothing."""
+    drawn_ms = itertools.cycle((15.0, 60.0))
+    simulated(lambda fleet, effort: next(drawn_ms) if effort < 1 else 29.0)
+
+    found = plan(record(), wanted())
+
+    assert (found.outcome.devices, found.fewest, found.most) == (1, 1, None)
+
+
+def test_rows_whose_processes_differ_leave_more_numbers_of_devices_open():
+    """Two records of the same latencies, which one has by process and the other mixed."""
+    slow, fast = (12.0,) * 50, (8.0,) * 50
+    mixed = (8.0, 12.0) * 25
+
+    def ranged(*processes: tuple[float, ...]):
+        rows = tuple(
+            msgspec.structs.replace(row(size, 1.0), timings=tuple(Timing(device_ms=p, latency_ms=p) for p in processes))
+            for size in (1, 2, 4)
+        )
+        found = plan(msgspec.structs.replace(example(), rows=rows, notices=()), wanted(rate=2000.0, slo=40.0))
+        return (found.most or math.inf) - found.fewest
+
+    assert ranged(slow, fast) > ranged(mixed, mixed)
+
+
+def test_with_spare_devices_the_target_holds_with_as_many_gone(simulated):
+    simulated(from_devices(3))
+
+    found = plan(record(), wanted(spare=2))
+
+    assert (found.outcome.devices, found.without_spare.devices, found.fewer.devices) == (5, 3, 2)
+    assert (found.fewest, found.most) == (5, 5)
+    assert found.holding.devices == 3
+
+
+def test_no_device_is_loaded_more_than_it_may_be(simulated):
+    """Batches of 4 take 7 ms: a device does 571 of them in a second at the most."""
+    simulated(from_devices(1))
+
+    found = [plan(record(), wanted(1000, most_load=share)).outcome for share in (0.99, 0.6, 0.3)]
+
+    assert [outcome.devices for outcome in found] == [2, 3, 6]
+    assert all(outcome.load <= share for outcome, share in zip(found, (0.99, 0.6, 0.3), strict=True))
+
+
+def test_of_given_devices_it_is_told_whether_they_hold(simulated):
+    simulated(from_devices(3))
+
+    few, enough = (plan(record(), wanted(devices=number)) for number in (2, 3))
+
+    assert (few.holds, few.outcome.devices, few.fewer.devices) == (False, 2, 1)
+    assert (enough.holds, enough.outcome.devices, enough.fewer.devices) == (True, 3, 2)
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_the_highest_rate_is_one_that_the_devices_hold_and_a_little_more_is_not(spare):
+    asked = {"devices": 2 + spare, "slo": TARGET_MS, "spare": spare}
+    found = plan(record(), read_demand(asked))
+    rate = found.demand.rate_per_s
+
+    assert found.holds
+    assert found.holding.devices == 2
+    assert not plan(record(), read_demand({**asked, "rate": 1.1 * rate})).holds
+    assert plan(record(), wanted(rate=0.95 * rate)).outcome.devices <= 2
+
+
+def test_the_tightest_target_is_one_that_the_devices_meet_and_no_much_tighter_one_is():
+    found = plan(record(), read_demand({"devices": 2, "rate": 500.0}))
+    slo_ms = found.demand.slo_ms
+
+    assert found.holds
+    assert not plan(record(), read_demand({"devices": 2, "rate": 500.0, "slo": 0.9 * slo_ms})).holds
+    with pytest.raises(NoPlan, match="2 devices do not keep up with 5000 requests/s"):
+        plan(record(), read_demand({"devices": 2, "rate": 5000.0}))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rate": 5}, "--slo is needed, or --devices"),
+        ({"slo": 5}, "--rate is needed, or --devices"),
+        ({}, "name two of --rate, --slo and --devices: the third is the answer"),
+        ({"devices": 2}, "name two of --rate, --slo and --devices: the third is the answer"),
+        ({"devices": 2, "slo": 5, "spare": 2}, "--spare 2 leaves none of 2 devices"),
+        ({"rate": 5, "slo": 5, "most_load": 0}, "--most-load"),
+    ],
+)
+def test_a_question_names_two_of_three(given, said):
+    with pytest.raises(BadRequest) as refused:
+        read_demand(given)
+
+    assert said in refused.value.message

@@ -7,13 +7,26 @@ from math import ceil
 import msgspec
 import numpy as np
 import pytest
+from support.folders import RESULTS
 
+from tputfind import load_record
 from tputfind.sizing.arrivals import arrivals_ms
 from tputfind.sizing.batchers import rule_of
 from tputfind.sizing.demand import Demand
 from tputfind.sizing.queues import Getters, Replicas, Spans, Workers, by_rule
-from tputfind.sizing.service import ServiceTimes
-from tputfind.sizing.simulate import Fleet, Outcome, Server, _grows, cell_of, places_in_batch, serve, simulate
+from tputfind.sizing.service import ServiceTimes, service_of
+from tputfind.sizing.simulate import (
+    Fleet,
+    Outcome,
+    Server,
+    _grows,
+    _usual_ms,
+    cell_of,
+    places_in_batch,
+    serve,
+    simulate,
+    under_way_ms,
+)
 from tputfind.stats import t_quantile
 
 LINE = ServiceTimes({size: [5 + 0.5 * size] for size in (1, 2, 4, 8, 64)})
@@ -43,7 +56,7 @@ def test_fewer_devices_are_simulated_where_requests_are_followed_one_by_one(give
 
 
 def test_the_load_is_the_rate_over_what_full_batches_do():
-    assert Fleet(2, 8, 889.0).load(LINE) == pytest.approx(0.889 / (2 * 8 / 9))
+    assert Fleet(2, 8, 889.0).load(LINE, stream()) == pytest.approx(0.889 / (2 * 8 / 9))
 
 
 def outcome(**figures: object) -> Outcome:
@@ -183,40 +196,45 @@ def test_a_large_fleet_is_as_one_of_its_cells():
     assert [getattr(fleet, name) for name in alike] == [getattr(cell, name) for name in alike]
 
 
+IDLE = [0.0, 0.0]
 TIMES = list(np.cumsum(np.random.default_rng(2).exponential(3.0, 300)))
 
 
 @pytest.mark.parametrize(
     ("devices", "given", "way"),
     [
-        (2, {}, lambda span: by_rule(TIMES, 2, 4, span, rule_of("greedy", 0.0))),
-        (2, {"batcher": "triton"}, lambda span: by_rule(TIMES, 2, 4, span, rule_of("greedy", 0.0))),
-        (2, {"batcher": "triton", "delay_ms": 6.0}, lambda span: by_rule(TIMES, 2, 4, span, rule_of("triton", 6.0))),
-        (1, {"batcher": "mosec", "delay_ms": 6.0}, lambda span: by_rule(TIMES, 1, 4, span, rule_of("mosec", 7.0))),
-        (2, {"batcher": "mosec", "delay_ms": 6.0}, lambda span: Workers(2, 4, span, 7.0).serve(TIMES)),
-        (1, {"batcher": "litserve", "delay_ms": 6.0}, lambda span: Getters(1, 4, span, 6.0, 0.0).serve(TIMES)),
-        (2, {"batcher": "litserve", "delay_ms": 6.0}, lambda span: Getters(2, 4, span, 6.0, 0.0).serve(TIMES)),
+        (2, {}, lambda span: by_rule(TIMES, IDLE, 4, span, rule_of("greedy", 0.0))),
+        (2, {"batcher": "triton"}, lambda span: by_rule(TIMES, IDLE, 4, span, rule_of("greedy", 0.0))),
+        (
+            2,
+            {"batcher": "triton", "delay_ms": 6.0},
+            lambda span: by_rule(TIMES, IDLE, 4, span, rule_of("triton", 6.0)),
+        ),
+        (1, {"batcher": "mosec", "delay_ms": 6.0}, lambda span: by_rule(TIMES, [0.0], 4, span, rule_of("mosec", 7.0))),
+        (2, {"batcher": "mosec", "delay_ms": 6.0}, lambda span: Workers(IDLE, 4, span, 7.0).serve(TIMES)),
+        (1, {"batcher": "litserve", "delay_ms": 6.0}, lambda span: Getters([0.0], 4, span, 6.0, 0.0).serve(TIMES)),
+        (2, {"batcher": "litserve", "delay_ms": 6.0}, lambda span: Getters(IDLE, 4, span, 6.0, 0.0).serve(TIMES)),
         (
             1,
             {"batcher": "litserve", "overhead_per_get_ms": 2.0},
-            lambda span: Getters(1, 4, span, 0.0, 2.0).serve(TIMES),
+            lambda span: Getters([0.0], 4, span, 0.0, 2.0).serve(TIMES),
         ),
         (
             1,
             {"batcher": "ray", "delay_ms": 0.0, "routing": "random"},
-            lambda span: by_rule(TIMES, 1, 4, span, rule_of("ray", 0.0)),
+            lambda span: by_rule(TIMES, [0.0], 4, span, rule_of("ray", 0.0)),
         ),
         (
             2,
             {"batcher": "ray", "delay_ms": 6.0, "routing": "least-loaded"},
-            lambda span: Replicas(2, 4, span, rule_of("ray", 6.0)).serve(TIMES),
+            lambda span: Replicas(IDLE, 4, span, rule_of("ray", 6.0)).serve(TIMES),
         ),
     ],
 )
 def test_each_server_serves_its_own_way(devices, given, way):
-    served = serve(np.array(TIMES), devices, Server(4, SCATTERED, stream(**given)), seed=3)
+    served = serve(np.array(TIMES), [0.0] * devices, Server(4, SCATTERED, stream(**given)), seed=(3,))
 
-    expected = way(Spans(SCATTERED, 4, 3))
+    expected = way(Spans(SCATTERED, 4, (3,)))
     assert served.done_ms == pytest.approx(expected.done_ms)
     assert served.busy_ms == pytest.approx(expected.busy_ms)
     assert served.batches == expected.batches
@@ -226,7 +244,7 @@ def test_of_two_devices_drawn_by_chance_a_request_goes_to_the_idler():
     """Of 400 that come at once, one by one, each of 4 devices answers 100 or hardly more."""
     times = np.zeros(400)
     two, one = (
-        [serve(times, 4, Server(1, LINE, stream(routing=routing)), seed).done_ms for seed in range(5)]
+        [serve(times, [0.0] * 4, Server(1, LINE, stream(routing=routing)), (seed,)).done_ms for seed in range(5)]
         for routing in ("two-choices", "random")
     )
 
@@ -241,16 +259,20 @@ def test_of_two_devices_drawn_by_chance_a_request_goes_to_the_idler():
 )
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_figures_are_those_of_all_streams_together(burstiness, batcher, per_request_ms, seeds):
-    """Each is served by itself, from the demand's seed on, and the interval is by how they differ."""
+    """Each is served by itself, under the demand's seed and its number, and the interval is by how they differ."""
     demand = stream(
         150.0, 15.0, 90.0, burstiness=burstiness, batcher=batcher, seed=7, overhead_per_answer_ms=per_request_ms
     )
     late, busy, batches, count = [], [], 0, 0
     found = simulate(Fleet(2, 8, 150.0), SCATTERED, demand, seeds=seeds)
-    for seed in range(7, 7 + seeds):
+    for number in range(seeds):
+        seed = (7, number)
         count = next(number for number in range(1, 10**6) if (number - number // 10) * seeds == found.requests)
         times = arrivals_ms(demand, count, 150.0, 1.0, seed)
-        served = serve(times, 2, Server(8, SCATTERED, demand), seed)
+        server = Server(8, SCATTERED, demand)
+        served = serve(
+            times, under_way_ms(2, _usual_ms(Fleet(2, 8, 150.0), SCATTERED, demand), server, seed), server, seed
+        )
         late.append((served.done_ms - times)[count // 10 :])
         busy.append(served.busy_ms / (2 * served.done_ms.max()))
         batches += served.batches
@@ -304,11 +326,26 @@ def test_requests_that_are_dealt_out_are_served_by_each_device_as_if_alone():
     demand, times = stream(routing="random"), np.arange(200.0) * 2
     alone = msgspec.structs.replace(demand, routing="shared")
 
-    both = serve(times, 2, Server(4, LINE, demand), seed=3)
+    both = serve(times, [0.0] * 2, Server(4, LINE, demand), seed=(3,))
 
     of_first = np.random.default_rng([3, 1]).integers(2, size=200) == 0
-    parts = [serve(times[its_own], 1, Server(4, LINE, alone), seed=3) for its_own in (of_first, ~of_first)]
+    parts = [
+        serve(times[its_own], [0.0], Server(4, LINE, alone), seed=(3, 5, device))
+        for device, its_own in enumerate((of_first, ~of_first))
+    ]
     assert both.done_ms[of_first].tolist() == parts[0].done_ms.tolist()
     assert both.done_ms[~of_first].tolist() == parts[1].done_ms.tolist()
     assert both.batches == len(np.unique(both.batch)) == parts[0].batches + parts[1].batches
     assert both.busy_ms == pytest.approx(parts[0].busy_ms + parts[1].busy_ms)
+
+
+@pytest.mark.parametrize("devices", [48, 64])
+def test_devices_that_begin_at_once_are_not_in_step(devices):
+    """A short stream says what one says that is ten times as long: of a real record, whose batches take equal times."""
+    demand = stream(100_000.0, 3.5)
+    service = service_of(load_record(RESULTS / "nvidia-h200/models/vit_b_16-fp16.json"), demand)
+    fleet = Fleet(devices, 16, 100_000.0)
+
+    short, long = (simulate(fleet, service, demand, seeds=8, effort=effort).tail_ms for effort in (1, 10))
+
+    assert short == pytest.approx(long, rel=0.04)

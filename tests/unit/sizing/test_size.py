@@ -311,7 +311,7 @@ def test_a_record_without_a_plan_is_told_of_beside_those_that_have_one():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "--rate is needed; --slo is needed"),
+        ({}, "name two of --rate, --slo and --devices"),
         (
             {"rate": "x", "slo": "50"},
             "--rate: 'x' is not a finite number per second such as 5000, 5k or 1M; --slo: '50' is not a duration",

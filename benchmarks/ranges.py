@@ -1,0 +1,85 @@
+"""How often the range of devices that a plan states holds the number that a known device takes.
+
+    python benchmarks/ranges.py 200
+
+Each record is drawn from one device whose latencies are known: every process has a pace of its own, every batch
+scatters, one in fifty takes a third longer. The number of devices that this device takes comes from many processes of
+many batches, in streams that are longer than a plan's.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from tputfind.record.files import load_record
+from tputfind.record.record import Record, Row, Timing
+from tputfind.sizing.demand import read_demand
+from tputfind.sizing.plan import plan
+from tputfind.sizing.service import service_of
+from tputfind.sizing.simulate import Fleet, simulate
+
+LIKE: Final = Path(__file__).parents[1] / "results/nvidia-h200/models/resnet50-fp16.json"
+"""Gives everything but the latencies."""
+SIZES: Final = 1, 2, 4, 8, 16, 32, 64
+DEMANDS: Final = (("20000", "15ms"), ("20000", "8ms"), ("2000", "8ms"), ("100000", "30ms"))
+
+
+def drawn(draw: np.random.Generator, processes: int, batches: int) -> Record:
+    """Return a record of the device: 3 ms a batch and 0.05 ms a sample, give or take."""
+    rows = []
+    for size in SIZES:
+        timings = []
+        for pace in draw.lognormal(0.0, 0.03, processes):
+            slow = np.where(draw.random(batches) < 0.02, 1.33, 1.0)
+            spans = tuple((pace * (3 + 0.05 * size) * draw.lognormal(0.0, 0.05, batches) * slow).tolist())
+            timings.append(Timing(device_ms=spans, latency_ms=spans, ended_by="full"))
+        rows.append(Row(batch_size=size, timings=tuple(timings)))
+    return replace(load_record(LIKE), rows=tuple(rows), notices=())
+
+
+def true_devices(known: Record, rate: str, slo: str) -> int:
+    """Return the least number of devices that meets the target with any of the measured caps."""
+    demand = read_demand({"rate": rate, "slo": slo, "seed": 1000})
+    service = service_of(known, demand)
+    for devices in count(1):
+        fleets = [Fleet(devices, cap, demand.rate_per_s) for cap in SIZES]
+        able = [fleet for fleet in fleets if fleet.load(service, demand) < 1]
+        outcomes = (simulate(fleet, service, demand, seeds=8, effort=4) for fleet in able)
+        if any(outcome.steady and outcome.tail_ms <= demand.target_ms for outcome in outcomes):
+            return devices
+    raise AssertionError
+
+
+def main() -> None:
+    """Print for each demand how many of the stated ranges hold the true number."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records", type=int, help="how many are drawn, shared by the demands")
+    asked = parser.parse_args()
+    known = drawn(np.random.default_rng(7), 400, 50)
+    held = total = 0
+    for rate, slo in DEMANDS:
+        truth = true_devices(known, rate, slo)
+        told: Counter[str] = Counter()
+        number = asked.records // len(DEMANDS)
+        inside = 0
+        for seed in range(number):
+            record = drawn(np.random.default_rng(seed), 3, 34)
+            found = plan(record, read_demand({"rate": rate, "slo": slo, "seed": seed}))
+            most = found.most or 10**9
+            inside += found.fewest <= truth <= most
+            told[f"{found.fewest} to {found.most}"] += 1
+        held, total = held + inside, total + number
+        often = ", ".join(f"{name} ({times})" for name, times in told.most_common(4))
+        print(f"{rate}/s within {slo}: {truth} devices; {inside} of {number} ranges hold it; {often}", flush=True)
+    print(f"{held} of {total} ranges hold the true number")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""How long a batch takes, from samples that are noisy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tputfind.sizing.service import ServiceTimes
+
+times_ms = st.lists(st.floats(0.1, 100), min_size=1, max_size=30)
+measured = st.dictionaries(st.integers(1, 64), times_ms, min_size=1, max_size=8)
+
+
+@given(measured)
+def test_neither_a_larger_batch_nor_a_higher_quantile_takes_less_time(samples_ms):
+    curves = np.stack([ServiceTimes(samples_ms).curve_ms(size) for size in sorted(samples_ms)])
+
+    assert np.all(np.diff(curves, axis=0) >= -1e-9)
+    assert np.all(np.diff(curves, axis=1) >= -1e-9)
+
+
+@given(measured)
+def test_pooling_moves_time_from_one_batch_size_to_another_and_makes_none(samples_ms):
+    sizes = sorted(samples_ms)
+    weights = [len(samples_ms[size]) for size in sizes]
+    pooled = [ServiceTimes(samples_ms).mean_ms(size) for size in sizes]
+    count = len(ServiceTimes(samples_ms).curve_ms(sizes[0]))
+    shares = (np.arange(count) + 0.5) / count
+    alone = [np.quantile(samples_ms[size], shares, method="inverted_cdf").mean() for size in sizes]
+
+    assert np.average(pooled, weights=weights) == pytest.approx(np.average(alone, weights=weights))
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=2, max_size=8), st.floats(1, 2))
+def test_times_that_rise_with_the_batch_are_left_alone(steps_ms, scatter):
+    samples_ms = {size: (base, base * scatter) for size, base in enumerate(np.cumsum(steps_ms).tolist(), start=1)}
+
+    for size, (low, high) in samples_ms.items():
+        assert ServiceTimes(samples_ms).curve_ms(size)[[0, -1]].tolist() == pytest.approx([low, high])
+
+
+def test_one_noisy_size_raises_the_larger_ones_by_its_share_of_the_samples_alone():
+    """Four sizes take 2 ms but for one, of which 5 of 100 batches take 10 ms."""
+    steady = [2.0] * 100
+    service = ServiceTimes({1: steady, 2: [2.0] * 95 + [10.0] * 5, 4: steady, 8: steady})
+
+    assert service.curve_ms(1)[-1] == 2.0
+    assert [service.curve_ms(size)[-1] for size in (2, 4, 8)] == [pytest.approx(14 / 3)] * 3
+
+
+def test_of_two_sizes_that_are_pooled_the_one_of_more_samples_counts_for_more():
+    assert ServiceTimes({1: [4.0] * 30, 2: [2.0] * 10}).mean_ms(1) == pytest.approx(3.5)
