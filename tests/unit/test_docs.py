@@ -12,11 +12,12 @@ from xml.etree import ElementTree
 import click
 import pytest
 import yaml
+from click.testing import CliRunner
 from support import docs
 from support.folders import BENCHMARKS, RESULTS, ROOT
 
 import tputfind
-from tputfind.commands import main
+from tputfind.commands import COMMANDS, main
 from tputfind.report.columns import COLUMNS
 from tputfind.session.catalogue import at_hand
 
