@@ -140,7 +140,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("; ".join(problems))
 
 
-def read_spec(model: object, options: Mapping[str, object]) -> Spec:
+def read_spec(model: str, options: Mapping[str, object]) -> Spec:
     """Return the Spec that the options describe.
 
     Args:

@@ -25,10 +25,16 @@ _DEEPEST: Final = 8
 """Steps that are taken into an object to find the part that cannot be pickled."""
 
 
-def name_of(model: object) -> object:
-    """Return the name that the record has for a live object: ``ResNet (live)``; anything else as it is."""
-    if isinstance(model, str) or not callable(model):
+def name_of(model: object) -> str:
+    """Return the name that the record has for a live object: ``ResNet (live)``; a name as it is.
+
+    Raises:
+        BadRequest: it is neither.
+    """
+    if isinstance(model, str):
         return model
+    if not callable(model):
+        raise BadRequest(f"model: {echoed(model)} is a {type(model).__name__}, and no name, module or function")
     while isinstance(model, functools.partial):
         model = model.func
     name = getattr(model, "__qualname__", None)
