@@ -80,13 +80,13 @@ def pickled(model: object, inputs: object) -> Iterator[IO[bytes] | None]:
 
 
 def memory_held(device: str) -> str:
-    """Say what this process itself holds of the GPU that is to be measured; nothing where it holds none."""
+    """Say what this process itself holds of a device that has its own memory; nothing where it never opened one."""
     torch: Any = sys.modules.get("torch")
-    if device == "cpu" or torch is None or not torch.cuda.is_initialized():
+    if torch is None or not torch.cuda.is_initialized():
         return ""
-    held_bytes = torch.cuda.memory_reserved(int(device.partition(":")[2] or 0))
+    held = format_bytes(torch.cuda.memory_reserved(device))
     return (
-        f"this process holds {format_bytes(held_bytes)} of the GPU's memory beside its CUDA context, which counts as "
+        f"this process holds {held} of the memory of {device} beside its CUDA context, which counts as "
         "memory of others: the largest batch is one for what is left; model.cpu() and torch.cuda.empty_cache() free it"
     )
 

@@ -84,14 +84,14 @@ def find(
     folder = None if output is None else files.path_of("output", output)
     if folder is not None:
         files.check_folder(folder)
-    if held := live.memory_held(spec.device):
-        warnings.warn(held, stacklevel=2)
     with (
         live.pickled(model, inputs) as file,
         Children(trust_model_file=trust_model_file, live=file) as children,
     ):
         children.end_within(spec.budget_s)
         inspection = inspect(spec, children)
+        if inspection.environment.can.own_memory and (held := live.memory_held(inspection.environment.device)):
+            warnings.warn(held, stacklevel=2)
         words = " ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
         record_file = record_file_of(folder, spec, inspection)
         begun = new_record(spec, inspection, f"find {spec.model} {words}".strip())
