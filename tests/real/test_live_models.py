@@ -215,6 +215,18 @@ def test_what_cannot_travel_is_named_in_one_line(tmp_path):
             assert "inside" in refusal.value.hint
 
 
+def test_a_disk_that_is_full_is_told_as_such(tmp_path):
+    program = (
+        "import resource, tputfind, torch\n"
+        "module = torch.nn.Linear(1000, 1000)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))\n"
+        "try: tputfind.find(module, input_size=(1000,), device='cpu')\n"
+        "except tputfind.errors.BadRequest as error: print(error.message)\n"
+    )
+
+    assert script(tmp_path, program) == f"cannot write Linear (live) in {os.environ['TMPDIR']}: File too large\n"
+
+
 def test_what_another_process_cannot_import_is_named(tmp_path):
     program = (
         "import sys, types, tputfind\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
 import pickle
 import sys
 import tempfile
@@ -65,12 +66,13 @@ def pickled(model: object, inputs: object) -> Iterator[IO[bytes] | None]:
             f"{name} was compiled already", "hand over the module before torch.compile, and mode='compile'"
         )
     with tempfile.TemporaryFile() as file:
+        disk = _Disk(file)
         try:
-            _pickle((model, inputs), file)
-            file.flush()
-        except OSError as error:
-            raise BadRequest(f"cannot write {name} in {tempfile.gettempdir()}: {error.strerror or error}") from None
+            _pickle((model, inputs), disk)
         except Exception as error:  # an object can raise anything while it is pickled
+            if disk.problem:
+                hint = "TMPDIR names another folder for temporary files"
+                raise BadRequest(f"cannot write {name} in {tempfile.gettempdir()}: {disk.problem}", hint) from None
             part, where = _culprit({"model": model, "inputs": inputs})
             raise BadRequest(
                 f"{name} cannot travel to another process: {where} is a {type(part).__name__}: {said(error)}",
@@ -91,7 +93,25 @@ def memory_held(device: str) -> str:
     )
 
 
-def _pickle(value: object, file: IO[bytes]) -> None:
+class _Disk(io.FileIO):
+    """An open file that says why it could not be written: torch raises an error that does not."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file.fileno(), "wb", closefd=False)
+        self.problem = ""
+
+    def write(self, data: Any) -> int:
+        left = whole = memoryview(data).cast("B")
+        try:
+            while left:
+                left = left[super().write(left) :]
+        except OSError as error:
+            self.problem = error.strerror or f"{error}"
+            raise
+        return len(whole)
+
+
+def _pickle(value: object, file: _Disk) -> None:
     # Torch writes the bytes of tensors as they are, those of a GPU too, and leaves the tensors where they lie. Where
     # nobody has imported it there are no tensors, and importing it is not ours to do.
     import cloudpickle
@@ -117,7 +137,7 @@ def _culprit(values: Mapping[str, object]) -> tuple[object, str]:
 def _travels(value: object) -> bool:
     try:
         with tempfile.TemporaryFile() as file:
-            _pickle(value, file)
+            _pickle(value, _Disk(file))
     except Exception:  # as above
         return False
     return True
