@@ -12,8 +12,6 @@ GOLDEN = TESTS / "golden"
 
 BY_DEFAULT = {"test_command", "test_contract", "test_size", "test_page"}
 """Of the tests of real processes, those that pytest runs by itself: the others take many minutes together."""
-ALONE = {"test_budget", "test_clocks", "test_rows", "test_stages"}
-"""Tests of times that something beside them would change."""
 
 # How long one example takes is up to the machine: a stall of a moment is no failure.
 settings.register_profile("any machine", deadline=None)
@@ -61,17 +59,17 @@ def browser():
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what lies under tests/gpu, and run the fast tests first, those that open the GPU in this process last.
 
-    To the tool, this process is from then on another one that holds memory of the device.
+    To the tool, this process is from then on another one that holds memory of the device. Where several processes share
+    the tests, the fast ones follow the slow ones: they fill what would be the wait for the last.
     """
-    order = {"unit": 0, "real": 1, "gpu": 2}
+    shared = any(hasattr(item.config, "workerinput") for item in items[:1])
+    order = {"unit": 1 if shared else 0, "real": 0 if shared else 1, "gpu": 2}
     kinds = {item: item.path.relative_to(TESTS).parts[0] for item in items}
     for item, kind in kinds.items():
         if kind == "gpu":
             item.add_marker(pytest.mark.gpu)
         if kind == "real" and item.path.stem not in BY_DEFAULT:
             item.add_marker(pytest.mark.long)
-        if item.path.stem in ALONE:
-            item.add_marker(pytest.mark.alone)
     items.sort(key=lambda item: (order[kinds[item]], item.get_closest_marker("opens_gpu") is not None))
 
 

@@ -1,8 +1,9 @@
 """Find the largest batch a PyTorch model can take and how fast every batch size is.
 
-``find`` measures, ``load_record`` reads what a measurement saved, ``compare`` says what became faster or slower from
-one record to another, ``size`` how many devices a stream of requests takes, ``StageTimer`` times the stages of a
-pipeline of one's own. Importing this package imports neither torch nor pandas.
+``find`` measures a model: a name, a module, or a function that builds one. ``load_record`` reads what a measurement
+saved, ``compare`` says what became faster or slower from one record to another, ``size`` how many devices a stream of
+requests takes, ``StageTimer`` times the stages of a pipeline of one's own. Importing this package imports neither torch
+nor pandas.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _HOMES = {
     "Record": "tputfind.record.record",
     "StageTimer": "tputfind.stages.timer",
 }
+_GIVE_RECORDS = {"Record", "find", "load_record"}
 
 
 def __getattr__(name: str) -> object:
@@ -36,4 +38,15 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name in _GIVE_RECORDS:
+        from tputfind.record.record import show_as_html
+
+        show_as_html(_html_of)
     return getattr(import_module(_HOMES[name]), name)
+
+
+def _html_of(record: Record) -> str:
+    """Return what a notebook shows of a record; what makes it is imported when it is shown."""
+    from tputfind.report.notebook import to_html
+
+    return to_html(record)

@@ -421,6 +421,10 @@ def has_no_kernel():
     return Above(0, compute_an_inverse), small_inputs
 
 
+def has_no_kernel_in_fp16():
+    return nn.AvgPool3d(2), lambda batch_size: torch.randn(batch_size, 1, 2, 2, 2)
+
+
 def forgets_the_last_sample_above_4():
     return Above(4, forget_the_last_sample), small_inputs
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from support.command import run
 from support.folders import MODELS
 
 
+@pytest.mark.alone
 def test_a_run_ends_within_its_budget_and_names_what_it_left_out(tmp_path):
     start = time.perf_counter()
     ran = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 64, "--max-noise", "0.3%", "--budget", "12s")
@@ -25,6 +27,7 @@ def test_a_run_ends_within_its_budget_and_names_what_it_left_out(tmp_path):
     assert all(row.failure is None for row in record.rows)
 
 
+@pytest.mark.alone
 def test_a_search_that_takes_half_of_the_budget_is_cut_short_and_what_passed_is_timed(tmp_path):
     start = time.perf_counter()
     ran = run(tmp_path, f"{MODELS}/plain.py:sleeps_longer", "--max-latency", "none", "--budget", "12s")
@@ -43,6 +46,7 @@ def test_a_search_that_takes_half_of_the_budget_is_cut_short_and_what_passed_is_
     assert "Largest batch  not known: the search was cut short" in ran.out
 
 
+@pytest.mark.alone
 def test_models_share_a_budget_and_the_first_leaves_the_next_its_part(tmp_path):
     models = [f"{MODELS}/plain.py:{name}" for name in ("sleeps", "sleeps_longer")]
     start = time.perf_counter()

@@ -39,6 +39,7 @@ def test_one_model_gets_its_tables_its_sentences_and_its_files(tmp_path):
     assert all(sentence in (tmp_path / "all.md").read_text() for sentence in found.sentences)
 
 
+@pytest.mark.alone
 def test_two_models_make_a_pipeline(tmp_path):
     asked = (f"{MODELS}/plain.py:sleeps", f"{MODELS}/plain.py:mebibytes", *FEW, "--host-work", "20ms")
     ran = run(tmp_path, "clocks", *asked, "--json", "all.json", "--quiet")

@@ -33,10 +33,11 @@ def test_every_combination_is_measured_and_what_the_device_cannot_do_is_a_row(tm
 
 
 def test_what_the_model_cannot_do_ends_no_list(tmp_path):
-    ran = run(tmp_path, "s3d", "--dtype", "fp16,fp32", "--device", "cpu",
+    ran = run(tmp_path, f"{MODELS}/plain.py:has_no_kernel_in_fp16", "--dtype", "fp16,fp32", "--device", "cpu",
               "--batch-sizes", 1, "--csv", "all.csv", "--no-save", *QUICK)  # fmt: skip
 
     assert ran.status == 3, ran.err
+    assert "has_no_kernel_in_fp16 cannot do --dtype fp16" in ran.err
     table = pd.read_csv(tmp_path / "all.csv")
     assert dict(zip(table["dtype"], table["status"], strict=True)) == {"fp16": "unsupported", "fp32": "ok"}
 

@@ -45,6 +45,7 @@ def yardstick() -> Iterator[list[float]]:
         slowness.append(fmean(asleep_ms) / 5)
 
 
+@pytest.mark.alone
 def test_steps_that_have_not_settled_are_left_out_of_the_window(tmp_path):
     asked = (f"{MODELS}/plain.py:settles_in_200_steps", *ONE, "--processes", 1)
     with yardstick() as slowness:
@@ -160,6 +161,7 @@ def test_batches_that_were_asked_for_are_just_as_many_behind_the_steps_that_are_
     assert record.rows[0].ended_by == "full"
 
 
+@pytest.mark.alone
 def test_a_row_that_is_known_takes_no_more_than_its_three_processes_and_says_so(tmp_path):
     record = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--batch-sizes", "1,8", "--max-noise", "50%").record()
 
@@ -224,6 +226,7 @@ def test_a_row_is_spread_over_processes_that_share_its_batches(tmp_path):
     assert "cut_short" not in kinds(record)
 
 
+@pytest.mark.alone
 def test_processes_that_differ_widen_the_interval_and_noise_that_is_asked_for_takes_more_of_them(tmp_path):
     """The pace of this model depends on its process: no number of batches in one would show it."""
     asked = (f"{MODELS}/plain.py:paced_by_its_process", *ONE, "--batches", 30)

@@ -175,6 +175,7 @@ def test_leaving_a_block_early_is_no_failure():
     assert [(line.count, line.failed) for line in timer.stages()] == [(2, 0), (1, 0)]
 
 
+@pytest.mark.alone
 def test_a_hundred_thousand_blocks_take_no_memory_and_little_time():
     timer = StageTimer("cpu")
 

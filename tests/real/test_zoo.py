@@ -85,7 +85,6 @@ def test_a_detector_is_named_with_what_its_numbers_depend_on(tmp_path):
     [
         (["quantized_resnet18", "--dtype", "bf16"], 3, "it computes in int8, whatever its inputs are"),
         (["raft_small", "--dtype", "bf16", "--image-size", "128"], 3, "raft_small cannot do --dtype bf16"),
-        (["s3d", "--dtype", "fp16", "--batch-sizes", "1"], 3, "s3d cannot do --dtype fp16"),
         (["vgg11", "--image-size", "16"], 2, "vgg11 does not take an input of that size"),
         (["vgg11", "--input-size", "3x64"], 2, "vgg11 takes samples such as 3x224x224, not 3x64"),
         (["vgg11", "--input-size", "1x64x64"], 2, "vgg11 takes samples such as 3x224x224, not 1x64x64"),

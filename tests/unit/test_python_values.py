@@ -37,7 +37,7 @@ class Listens:
         (lambda: tputfind.compare(RECORD, RECORD, tolerance=None), "tolerance: None is not a number"),
         (lambda: tputfind.load_record(None), "path: None is a NoneType, and no str or Path"),
         (lambda: tputfind.load_record(5), "path: 5 is a int, and no str or Path"),
-        (lambda: tputfind.find(5), "MODEL must be a name, file.py:factory or package.module:factory, not 5"),
+        (lambda: tputfind.find(5), "model: 5 is a int, and no name, module or function"),
         (lambda: tputfind.find("resnet18", batches=object()), "--batches: <object object at"),
         (lambda: tputfind.find("resnet18", progress=1), "progress: 1 is a int, without methods doing"),
         (lambda: tputfind.find("resnet18", progress=Listens()), "did(what), measured(record)"),

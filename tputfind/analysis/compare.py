@@ -209,7 +209,8 @@ def _allocator(record: Record) -> str:
 def _differs(old: Record, new: Record) -> Iterator[str]:
     yield from _told("parameters", old.parameters, new.parameters)
     if old.source_sha256 != new.source_sha256:
-        yield "the file that the model or its weights are made by"
+        live = old.spec.source == new.spec.source == "live"
+        yield "the bytes of the live object" if live else "the file that the model or its weights are made by"
     for name, before, after in (
         *identity.differing(old.spec, new.spec, "told"),
         *identity.differing(old.environment, new.environment, "told"),

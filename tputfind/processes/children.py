@@ -34,6 +34,8 @@ COMPILER_CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
 The server makes it: see ``folder``."""
 TRUSTED: Final = "TPUTFIND_TRUST_MODEL_FILE"
 """Tells the server and its children whether the user trusts the files of models; no record can say so."""
+LIVE_OBJECT: Final = "TPUTFIND_LIVE_OBJECT"
+"""Tells the server and its children which open file holds the user's own object, by number; no record can say so."""
 KILL: Final = b"kill"
 """What the parent sends the server to end the child at work."""
 IMPORT: Final = b"import "
@@ -72,8 +74,13 @@ class Children:
     errors to itself.
     """
 
-    def __init__(self, *, trust_model_file: bool = False) -> None:
-        self._trusted = {TRUSTED: "1" if trust_model_file else "0"}
+    def __init__(self, *, trust_model_file: bool = False, live: IO[bytes] | None = None) -> None:
+        """Take whether the files of models are trusted, and the file of the user's own object, where that is measured.
+
+        The caller closes the file; children open it again by its number, so that it needs no name.
+        """
+        self._shared = () if live is None else (live.fileno(),)
+        self._told = {TRUSTED: "1" if trust_model_file else "0", LIVE_OBJECT: "".join(map(str, self._shared))}
         self._server: subprocess.Popen[bytes] | None = None
         self._control: Connection | None = None
         self._log: IO[bytes] | None = None
@@ -201,9 +208,9 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *self._shared],
                 start_new_session=True,
-                env={**os.environ, COMPILER_CACHE: str(self._cache), **self._trusted},
+                env={**os.environ, COMPILER_CACHE: str(self._cache), **self._told},
             )
             theirs.close()
             self._control = ours

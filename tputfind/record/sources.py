@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple, cast
 
-SourceName = Literal["torchvision", "timm", "hf", "file", "factory"]
+SourceName = Literal["torchvision", "timm", "hf", "file", "factory", "live"]
 SAVED_SUFFIXES: Final = (".pt", ".pth", ".ts", ".pt2")
 """Of files that hold a model: TorchScript, and programs of torch.export."""
+LIVE: Final = " (live)"
+"""Ends the name of an object that Python code handed to ``find``; nothing can be found by that name."""
 
 
 class ModelSource(NamedTuple):
@@ -26,11 +28,14 @@ SOURCES: Final[dict[SourceName, ModelSource]] = {
     "hf": ModelSource("transformers", prefix=True),
     "file": ModelSource(),
     "factory": ModelSource(),
+    "live": ModelSource(),
 }
 
 
 def source_of(model: str) -> SourceName:
     """Return where a model comes from."""
+    if model.endswith(LIVE):
+        return "live"
     first, apart, _ = model.partition(":")
     if apart and any(source.prefix and name == first for name, source in SOURCES.items()):
         return cast("SourceName", first)

@@ -78,8 +78,16 @@ def check_same(record: Record, spec: Spec, now: Inspection) -> None:
 
 
 def check_file(record: Record) -> None:
-    """Make sure, before the file of a model is run, that it is the one that the record is of; BadRecord otherwise."""
+    """Make sure, before the file of a model is run, that it is the one that the record is of; BadRecord otherwise.
+
+    So is the record of a live object: there is nothing left to run.
+    """
     spec = record.spec
+    if spec.source == "live":
+        raise BadRecord(
+            f"the record cannot be resumed: {spec.model} was an object of a Python process, and no file holds it",
+            "hand it to tputfind.find again, which measures anew",
+        )
     path = Path(spec.model.rpartition(":")[0] if spec.source == "factory" else spec.model)
     if not spec.own_code or not path.is_file() or record.source_sha256 is None:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,6 +17,7 @@ from tputfind.record.record import TRIAL_STEPS, Edge, Record, Row
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.edge import find_edge
+from tputfind.session import live
 from tputfind.session.expectations import first_batch
 from tputfind.session.inspect import inspect, new_record, record_file_of
 from tputfind.session.outcome import error_of
@@ -31,8 +33,9 @@ _TOLD: Final = ("doing", "did", "measured")
 
 
 def find(
-    model: str,
+    model: str | Callable[..., object],
     *,
+    inputs: Callable[[int], object] | None = None,
     output: str | Path | None = None,
     progress: Progress | None = None,
     trust_model_file: bool = False,
@@ -40,8 +43,25 @@ def find(
 ) -> Record:
     """Find the largest batch of a model and time every batch size: the command line's main job, from Python.
 
+    In a script or a notebook, the model may be an object::
+
+        tputfind.find(my_module, inputs=lambda batch: torch.randn(batch, 3, 32, 32), device="cuda")
+        tputfind.find(lambda: Net(width=64), input_size=(3, 32, 32))
+
+    It is pickled by cloudpickle, by value where it was defined in the script or notebook, and rebuilt in the fresh
+    process of each trial. A module is copied there with its weights. The module itself is neither changed nor moved.
+    What it holds of a GPU's memory counts as memory of others, so that the largest batch is one for what is left; a
+    warning says so. As for every model, ``dtype`` says what the copy is converted to (``fp32`` by default), and
+    ``phase`` whether it infers or trains, whatever mode the module is in. The record names it ``Net (live)``, with the
+    SHA-256 of the pickled bytes. It holds no object: it can be shown and compared, and not resumed.
+
     Args:
-        model: a torchvision name, ``file.py:factory`` or ``package.module:factory``.
+        model: a torchvision name, ``timm:NAME``, ``hf:NAME``, a file of a model, ``file.py:factory``,
+            ``package.module:factory``; or a ``torch.nn.Module``; or a function without parameters (a lambda, a closure,
+            a partial, a class) that returns a module, or a module and what makes its inputs.
+        inputs: what makes the inputs of a live module from a batch size: a tensor, a tuple of arguments or a dict of
+            keyword arguments, of random numbers, with as many samples as it was asked for. ``input_size=(3, 224, 224)``
+            or ``input="ids:int64:Bx128:30000"`` do without it.
         output: a folder for the record; None saves nothing.
         progress: told what is being done.
         trust_model_file: load a file of a model or of weights even where that can run code of the file's.
@@ -49,10 +69,14 @@ def find(
             milliseconds (``max_latency``, ``slo``), seconds (``max_seconds``, ``budget``, ``trial_timeout``) or, for
             ``max_noise`` and for ``headroom`` below 1, a share.
 
+    Returns:
+        The record: ``record.rows`` and ``record.edge``, all samples included. A notebook shows it as a table.
+
     Raises:
+        BadRequest: an option is wrong, or the object cannot travel to another process (an open file, a lock, ...).
         TputfindError: the request, the device or the model does not allow it; ``NothingFits`` after saving the record.
     """
-    spec = read_spec(model, options)
+    spec = read_spec(live.name_of(model), options)
     if progress is not None and not all(callable(getattr(progress, name, None)) for name in _TOLD):
         kind = type(progress).__name__
         methods = "doing(what, seconds_left), did(what), measured(record)"
@@ -60,12 +84,17 @@ def find(
     folder = None if output is None else files.path_of("output", output)
     if folder is not None:
         files.check_folder(folder)
-    with Children(trust_model_file=trust_model_file) as children:
+    with (
+        live.pickled(model, inputs) as file,
+        Children(trust_model_file=trust_model_file, live=file) as children,
+    ):
         children.end_within(spec.budget_s)
         inspection = inspect(spec, children)
+        if inspection.environment.can.own_memory and (held := live.memory_held(inspection.environment.device)):
+            warnings.warn(held, stacklevel=2)
         words = " ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
         record_file = record_file_of(folder, spec, inspection)
-        begun = new_record(spec, inspection, f"find {model} {words}".strip())
+        begun = new_record(spec, inspection, f"find {spec.model} {words}".strip())
         record_file.try_out(begun)
         record, _, ended_by = measure(begun, children, record_file, progress or Silent())
         if ended_by is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from time import perf_counter
 from typing import Final, NamedTuple
 
@@ -161,8 +161,14 @@ def _looked_at(spec: Spec, environment: Environment) -> Inspection:
 
 def _fingerprint(source: Source) -> str | None:
     """Return the SHA-256 of what the model is made of, as far as it lies outside of packages."""
-    held = (b"" if source.path is None else source.path.read_bytes()) + source.made_of.encode()
-    return sha256(held).hexdigest() if held else None
+    if source.path is None and not source.made_of:
+        return None
+    digest = sha256()
+    if source.path is not None:
+        with source.path.open("rb") as file:
+            digest = file_digest(file, "sha256")
+    digest.update(source.made_of.encode())
+    return digest.hexdigest()
 
 
 def _try_batch(asked: TryBatch, announce: Announce) -> Trial:

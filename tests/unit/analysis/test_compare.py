@@ -117,6 +117,16 @@ def test_a_model_in_a_file_is_the_same_in_another_checkout_and_the_changed_file_
     assert found.differs == ("the file that the model or its weights are made by",)
 
 
+def test_other_bytes_of_a_live_object_are_told():
+    old = record(steady(8, 20), source_sha256="a")
+    live = replace(old.spec, model="Net (live)")
+
+    found = compare(replace(old, spec=live), replace(old, spec=live, source_sha256="b"))
+
+    assert (found.model, found.verdict) == ("Net (live)", "same")
+    assert found.differs == ("the bytes of the live object",)
+
+
 def test_another_mode_layout_or_version_is_compared_and_told():
     old = record(steady(8, 20))
     new = replace(

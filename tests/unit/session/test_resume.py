@@ -200,6 +200,13 @@ def test_each_refusal_says_all_that_differs_and_what_to_do():
         assert (refused.value.message, refused.value.hint) == (message, hint)
 
 
+def test_the_record_of_a_live_object_is_not_gone_on_with():
+    record = msgspec.structs.replace(RECORD, spec=msgspec.structs.replace(RECORD.spec, model="Net (live)"))
+
+    with pytest.raises(BadRecord, match=r"cannot be resumed: Net \(live\) was an object of a Python process"):
+        check_file(record)
+
+
 @pytest.mark.parametrize(
     ("model", "changed"), [("net.py:make", True), ("of:mine/net.py:make", True), ("net.pt2", True), ("resnet50", False)]
 )

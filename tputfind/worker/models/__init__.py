@@ -11,7 +11,7 @@ from tputfind.errors import BadRequest
 from tputfind.processes.messages import NamedModel
 from tputfind.record.sources import SOURCES, SourceName
 from tputfind.record.spec import Spec
-from tputfind.worker.models import factory, huggingface, saved, timm_models, torchvision_models
+from tputfind.worker.models import factory, huggingface, live, saved, timm_models, torchvision_models
 from tputfind.worker.models.source import Source
 
 _SLOW_IMPORTS: Final = tuple(source.package for source in SOURCES.values() if source.package is not None)
@@ -30,6 +30,7 @@ _MODELS: Final[dict[SourceName, _Models]] = {
     "hf": _Models(huggingface.find, huggingface.named_models),
     "file": _Models(saved.find),
     "factory": _Models(factory.find),
+    "live": _Models(live.find),
 }
 _PATH: Final = list(sys.path)
 """As of the server, which imports this package before it forks."""

@@ -35,13 +35,13 @@ def find(spec: Spec) -> Source:
     inputs = given_inputs(spec)
 
     def build() -> tuple[nn.Module, Inputs]:
-        return _check_made(spec, factory(), inputs)
+        return check_made(spec, factory(), inputs)
 
     file = getattr(module, "__file__", None)
     return Source(build, inputs, path=Path(file) if file else None)
 
 
-def _check_made(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module, Inputs]:
+def check_made(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module, Inputs]:
     """Return what a factory made as a module and its inputs, or refuse it."""
     if isinstance(made, nn.Module):
         if inputs is None:

@@ -1,0 +1,30 @@
+"""A module that lies on the GPU already, as in a notebook."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from support.command import ENVIRONMENT
+
+
+def test_a_copy_of_a_module_on_the_gpu_is_measured_and_what_this_process_holds_there_is_told(tmp_path):
+    program = (
+        "import torch, tputfind, warnings\n"
+        "module = torch.nn.Linear(8192, 8192).cuda()\n"
+        "shift = torch.ones(8192, device='cuda')\n"
+        "inputs = lambda batch: torch.randn(batch, 8192) + shift.cpu()\n"
+        "with warnings.catch_warnings(record=True) as told:\n"
+        "    warnings.simplefilter('always')\n"
+        "    record = tputfind.find(module, inputs=inputs, device='cuda', batch_sizes=[1, 8])\n"
+        "assert [row.status for row in record.rows] == ['ok', 'ok']\n"
+        "assert next(module.parameters()).is_cuda and module.training\n"
+        "assert 'memory of others' in str(told[0].message)\n"
+        "assert 'memory_of_others' in {notice.kind for notice in record.notices}\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,331 @@
+"""Modules, and functions that build them, which Python code hands to ``find``: in a script, a notebook, a test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from functools import partial
+
+import pytest
+import torch
+from models import plain
+from support.command import ENVIRONMENT, run
+from support.folders import MODELS
+from torch import nn
+
+import tputfind
+from tputfind.errors import BadRequest, ModelFailed
+
+QUICK = {"device": "cpu", "batches": 10, "warmup": 1, "processes": 1}
+ONE = QUICK | {"batch_sizes": [1, 8]}
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    """The folder for temporary files, in which nothing may be left."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+def script(folder, program, *, stdin=True):
+    """What a program prints that Python reads from its standard input, so that no file holds its functions."""
+    command = [sys.executable, *(["-"] if stdin else ["-c", program])]
+    environment = {**ENVIRONMENT, "TMPDIR": os.environ["TMPDIR"]}
+    done = subprocess.run(
+        command,
+        input=program if stdin else None,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Knows(nn.Module):
+    """Fails where its weights are others than those it had in the user's process."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
+        self.known = self.layers[0].weight.sum().item()
+
+    def forward(self, x):
+        assert self.layers[0].weight.sum().item() == self.known
+        return self.layers(x)
+
+
+def test_a_live_module_is_measured_with_its_weights_and_stays_as_it_was():
+    module = Knows().train()
+    module(torch.randn(4, 8)).sum().backward()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    gradients = [parameter.grad for parameter in module.parameters()]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # there is no GPU whose memory it could hold
+        record = tputfind.find(module, inputs=lambda batch: torch.randn(batch, 8), **ONE)
+
+    assert (record.spec.model, record.input_shape, record.parameters) == ("Knows (live)", "8", 88)
+    assert [row.output.result for row in record.rows] == ["small", "right"]
+    assert len(record.source_sha256) == 64
+    assert record.command.startswith("find Knows (live) ")
+    assert module.training
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert all(one.grad is kept for one, kept in zip(module.parameters(), gradients, strict=True))
+
+
+def keywords(batch):
+    return {"left": torch.randn(batch, 3), "right": torch.ones(batch, 3)}
+
+
+class Adds(nn.Module):
+    def forward(self, left, right):
+        return left + right
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "name"),
+    [
+        (Adds, {"inputs": keywords}, "Adds (live)"),
+        (partial(nn.Embedding, 9, embedding_dim=2), {"input": [":int64:Bx5:9"]}, "Embedding (live)"),
+    ],
+    ids=["a class", "a partial"],
+)
+def test_what_builds_a_module_is_called_in_the_processes_that_measure(model, given, name):
+    record = tputfind.find(model, **given, **ONE)
+
+    assert record.spec.model == name
+    assert [row.status for row in record.rows] == ["ok", "ok"]
+
+
+def test_a_closure_brings_what_it_holds():
+    width, table = 5, torch.arange(5.0)
+
+    def build():
+        layer = nn.Linear(width, 2)
+        layer.register_buffer("table", table)
+        return layer
+
+    record = tputfind.find(build, inputs=lambda batch: table.expand(batch, width).clone(), phase="train", **ONE)
+
+    assert record.spec.model.endswith("build (live)")
+    assert record.parameters == 12
+    assert [row.output.result for row in record.rows] == ["loss", "loss"]
+
+
+CELL = """
+import torch
+from torch import nn
+WIDTH = 6
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+    def forward(self, x):
+        return self.inner(x)
+class Inner(nn.Linear):
+    def __init__(self):
+        super().__init__(WIDTH, 2)
+def inputs(batch):
+    return {"x": torch.randn(batch, WIDTH)}
+"""
+FIND = "record = tputfind.find(%s, inputs=inputs, device='cpu', batch_sizes=[1, 2], batches=10, processes=1)\n"
+SAY = "print(record.spec.model, record.input_shape, [row.status for row in record.rows], module.training)\n"
+
+
+def test_what_a_script_without_a_file_defines_travels_by_value(tmp_path):
+    program = "import tputfind\n" + CELL + "module = Net()\n" + FIND % "module" + SAY
+
+    assert script(tmp_path, program) == "Net (live) 6 ['ok', 'ok'] True\n"
+
+
+def test_what_the_cell_of_a_notebook_defines_travels_by_value(tmp_path):
+    program = (
+        "import tputfind, __main__\n"
+        f"exec(compile({CELL!r}, '<ipython-input-1-5f2b>', 'exec'), vars(__main__))\n"
+        "module = Net()\n" + FIND % "lambda: Net()" + SAY
+    )
+
+    assert script(tmp_path, program, stdin=False) == "<lambda> (live) 6 ['ok', 'ok'] True\n"
+
+
+def test_a_function_that_imports_torch_itself_leaves_this_process_without_it(tmp_path):
+    program = (
+        "import sys, tputfind\n"
+        "def build():\n"
+        "    from torch import nn\n"
+        "    return nn.Linear(3, 2)\n"
+        "record = tputfind.find(build, input_size=(3,), device='cpu', batch_sizes=[1], batches=10, processes=1)\n"
+        "print(record.parameters, 'torch' in sys.modules)\n"
+    )
+
+    assert script(tmp_path, program) == "8 False\n"
+
+
+def test_it_has_the_edge_of_the_same_model_from_a_factory():
+    limited = QUICK | {"memory_limit": "290MiB", "max_latency": "none"}
+    module, inputs = plain.blocks_of_their_own()
+
+    of_a_factory = tputfind.find(f"{MODELS}/plain.py:blocks_of_their_own", **limited)
+    of_a_module = tputfind.find(module, inputs=inputs, **limited)
+    of_a_function = tputfind.find(plain.blocks_of_their_own, **limited)
+
+    assert of_a_factory.edge.limited_by == "memory"
+    assert of_a_module.edge == of_a_function.edge == of_a_factory.edge
+    checked = [[row.output.result for row in one.rows] for one in (of_a_factory, of_a_module, of_a_function)]
+    assert checked[0] == checked[1] == checked[2]
+
+
+class Holds(nn.Module):
+    def __init__(self, held):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Identity())
+        self.inner.held = held
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def test_what_cannot_travel_is_named_in_one_line(tmp_path):
+    lock = threading.Lock()
+    with (tmp_path / "log").open("w") as file:
+        cases = {
+            "model._modules['inner'].held is a TextIOWrapper": Holds(file),
+            "model's lock is a lock": lambda: Holds(lock),
+            "model(0) is a generator": partial(Holds, (i for i in range(3))),
+        }
+        for named, model in cases.items():
+            with pytest.raises(BadRequest, match="cannot travel to another process") as refusal:
+                tputfind.find(model, input_size=(2,), **ONE)
+
+            assert named in refusal.value.message
+            assert "\n" not in refusal.value.message
+            assert "inside" in refusal.value.hint
+
+
+def test_a_disk_that_is_full_is_told_as_such(tmp_path):
+    program = (
+        "import resource, tputfind, torch\n"
+        "module = torch.nn.Linear(1000, 1000)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))\n"
+        "try: tputfind.find(module, input_size=(1000,), device='cpu')\n"
+        "except tputfind.errors.BadRequest as error: print(error.message)\n"
+    )
+
+    assert script(tmp_path, program) == f"cannot write Linear (live) in {os.environ['TMPDIR']}: File too large\n"
+
+
+def test_what_another_process_cannot_import_is_named(tmp_path):
+    program = (
+        "import sys, types, tputfind\n"
+        f"made = types.ModuleType('made_here')\nsys.modules['made_here'] = made\nexec({CELL!r}, vars(made))\n"
+        "try: tputfind.find(made.Net(), input_size=(6,), device='cpu')\n"
+        "except tputfind.errors.BadRequest as error: print(error.message, error.hint)\n"
+    )
+
+    said = script(tmp_path, program)
+
+    assert "No module named 'made_here'" in said
+    assert "register_pickle_by_value" in said
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "says"),
+    [
+        (nn.Identity(), {}, "Identity \\(live\\) does not say what it takes"),
+        (nn.Identity(), {"inputs": torch.ones(3)}, "inputs: .* is a Tensor, and no callable"),
+        (plain.mebibytes, {"inputs": plain.small_inputs}, "makes its own inputs: leave inputs out"),
+        ("resnet18", {"inputs": plain.small_inputs}, "inputs goes with a module or a function"),
+        (torch.compile(nn.Identity()), {"input_size": (3,)}, "was compiled already"),
+        (3, {}, "model: 3 is a int, and no name, module or function"),
+    ],
+)
+def test_what_is_lacking_or_said_twice_is_told_in_one_line(model, given, says):
+    with pytest.raises(BadRequest, match=says):
+        tputfind.find(model, **given, **QUICK)
+
+
+def test_a_function_that_fails_is_told_with_its_own_traceback():
+    with pytest.raises(ModelFailed, match="ZeroDivisionError") as failure:
+        tputfind.find(lambda: 1 / 0, input_size=(3,), **QUICK)
+
+    assert "<lambda>" in failure.value.traceback
+    assert "tputfind/worker" not in failure.value.traceback
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The record of a live module, as a file."""
+    folder = tmp_path_factory.mktemp("saved")
+    tputfind.find(nn.Linear(3, 2), input_size=(3,), output=folder, **ONE)
+    (path,) = folder.glob("*.json")
+    return path
+
+
+def test_its_record_is_shown_and_compared_and_never_gone_on_with(tmp_path, saved):
+    cut_short = tmp_path / "cut.json"
+    held = tputfind.load_record(saved)
+    cut_short.write_bytes(held.to_json().replace(b'"finished": "' + held.finished.encode() + b'"', b'"finished": null'))
+
+    shown, compared = run(tmp_path, "report", saved), run(tmp_path, "compare", saved, saved)
+    resumed, named = run(tmp_path, "--resume", cut_short), run(tmp_path, "Linear (live)", "--input-size", "3")
+
+    assert saved.name.startswith("linear-live-fp32")
+    assert (shown.status, compared.status) == (0, 0), shown.err + compared.err
+    assert "Linear (live) fp32" in shown.out
+    assert (resumed.status, named.status) == (2, 2)
+    assert "cannot be resumed: Linear (live) was an object of a Python process" in resumed.err
+    assert "was an object of a Python process" in named.err
+
+
+def test_no_name_and_no_environment_lead_to_unpickling(tmp_path):
+    pickled = tmp_path / "pickled"
+    pickled.write_bytes(b"cposix\nsystem\n(S'touch ran'\ntR.")
+    with pickled.open("rb") as file:
+        done = subprocess.run(
+            [sys.executable, "-m", "tputfind", "Linear (live)", "--device", "cpu", "--input-size", "3"],
+            cwd=tmp_path,
+            env={**ENVIRONMENT, "TPUTFIND_LIVE_OBJECT": str(file.fileno()), "TMPDIR": os.environ["TMPDIR"]},
+            pass_fds=[file.fileno()],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert done.returncode == 2
+    assert "was an object of a Python process" in done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_run_that_is_killed_leaves_no_weights_behind(tmp_path, temporary):
+    program = (
+        "import tputfind, torch\n"
+        "module = torch.nn.Linear(1000, 1000)\n"
+        "class Tells:\n"
+        "    def doing(self, what, seconds_left): print(what, flush=True)\n"
+        "    def did(self, what): pass\n"
+        "    def measured(self, record): pass\n"
+        "tputfind.find(module, input_size=(1000,), device='cpu', progress=Tells())\n"
+    )
+    environment = {**ENVIRONMENT, "TMPDIR": str(temporary)}
+    with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env=environment, stdout=subprocess.PIPE) as it:
+        it.stdout.readline()
+        held = [path for path in temporary.iterdir() if not path.name.startswith("tputfind-compiled")]
+        it.send_signal(signal.SIGKILL)
+    end_s = time.monotonic() + 30
+    while any(temporary.iterdir()) and time.monotonic() < end_s:  # the server ends a moment later
+        time.sleep(0.05)
+
+    assert held == []

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import msgspec
+from support.records import example
+
+import tputfind
+from tputfind.report.notebook import to_html
+
+HOSTILE = "<script>alert(1)</script>&'\""
+
+
+class Seen(HTMLParser):
+    """The tags of a page, how deep they nest, and the texts of its cells."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.open, self.cells = set(), [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        assert attrs == []
+        self.tags.add(tag)
+        self.open.append(tag)
+        if tag in ("td", "th"):
+            self.cells.append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if {"td", "th"} & set(self.open):
+            self.cells[-1] += data
+
+
+def test_a_record_shows_itself_as_a_table_with_its_answers():
+    seen = Seen(to_html(example()))
+
+    assert seen.open == []
+    assert seen.cells[:2] == ["batch", "samples/s"]
+    assert {"1", "2", "4", "5", "died"} <= set(seen.cells)
+    assert any("fastest" in cell for cell in seen.cells)
+    assert "<td><b>4</b></td>" in to_html(example())
+    assert "<td>1</td>" in to_html(example())
+
+
+def test_it_holds_no_sample_and_no_script_whatever_the_model_is_called():
+    record = example()
+    record = msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, model=HOSTILE))
+
+    page = to_html(record)
+
+    assert Seen(page).tags <= {"div", "p", "b", "table", "thead", "tbody", "tr", "th", "td", "ul", "li"}
+    assert "&lt;script&gt;" in page
+    assert len(page) < 5000
+
+
+def test_a_record_without_rows_is_shown_too():
+    assert Seen(to_html(msgspec.structs.replace(example(), rows=(), notices=()))).open == []
+
+
+def test_the_records_that_users_get_know_how_to_show_themselves(tmp_path):
+    path = tmp_path / "record.json"
+    path.write_bytes(example().to_json())
+    program = (
+        "import sys, tputfind\n"
+        f"record = tputfind.load_record({str(path)!r})\n"
+        "assert not {'rich', 'pandas', 'torch'} & set(sys.modules)\n"
+        "assert record._repr_html_().startswith('<div>')\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_its_repr_is_a_line_without_samples():
+    said = repr(example())
+
+    assert tputfind.Record is type(example())
+    assert said == (
+        "<Record: resnet50 fp16 nchw, NVIDIA Example, 4 rows from batch 1 to 5, largest batch 5, "
+        "begun 2026-11-20T12:00:00+00:00>"
+    )
+    assert repr(msgspec.structs.replace(example(), rows=(), finished=None)).endswith("not finished>")

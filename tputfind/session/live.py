@@ -1,0 +1,169 @@
+"""Objects of the user's process on their way to those that measure: a module, or a function that builds one.
+
+They are pickled once, by value where they were defined in a script or notebook, into a file without a name. However
+the run ends, the system removes it. Each process reads that file again, so that no trial waits for weights in a pipe.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import io
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, Any, Final
+
+from tputfind.errors import BadRequest
+from tputfind.processes.failures import said
+from tputfind.record.sources import LIVE
+from tputfind.units import echoed, format_bytes, printable, shortened
+
+_LONGEST_NAME: Final = 200
+_DEEPEST: Final = 8
+"""Steps that are taken into an object to find the part that cannot be pickled."""
+
+
+def name_of(model: object) -> str:
+    """Return the name that the record has for a live object: ``ResNet (live)``; a name as it is.
+
+    Raises:
+        BadRequest: it is neither.
+    """
+    if isinstance(model, str):
+        return model
+    if not callable(model):
+        raise BadRequest(f"model: {echoed(model)} is a {type(model).__name__}, and no name, module or function")
+    while isinstance(model, functools.partial):
+        model = model.func
+    name = getattr(model, "__qualname__", None)
+    name = name if isinstance(name, str) else type(model).__name__
+    return shortened(printable(name), _LONGEST_NAME) + LIVE
+
+
+@contextmanager
+def pickled(model: object, inputs: object) -> Iterator[IO[bytes] | None]:
+    """Yield an open file that holds a live object and what makes its inputs; None where the model is a name.
+
+    Raises:
+        BadRequest: the object cannot travel to another process; the message says which part of it.
+    """
+    if inputs is not None and not callable(inputs):
+        raise BadRequest(
+            f"inputs: {echoed(inputs)} is a {type(inputs).__name__}, and no callable",
+            "give what makes the inputs of a batch size: inputs=lambda batch: torch.randn(batch, 3, 224, 224)",
+        )
+    if isinstance(model, str):
+        if inputs is not None:
+            raise BadRequest(f"inputs goes with a module or a function, and {echoed(model)} is a name")
+        yield None
+        return
+    name = name_of(model)
+    if hasattr(model, "_orig_mod"):
+        raise BadRequest(
+            f"{name} was compiled already", "hand over the module before torch.compile, and mode='compile'"
+        )
+    with tempfile.TemporaryFile() as file:
+        disk = _Disk(file)
+        try:
+            _pickle((model, inputs), disk)
+        except Exception as error:  # an object can raise anything while it is pickled
+            if disk.problem:
+                hint = "TMPDIR names another folder for temporary files"
+                raise BadRequest(f"cannot write {name} in {tempfile.gettempdir()}: {disk.problem}", hint) from None
+            part, where = _culprit({"model": model, "inputs": inputs})
+            raise BadRequest(
+                f"{name} cannot travel to another process: {where} is a {type(part).__name__}: {said(error)}",
+                "hand over a function that builds the model, and makes that part of it inside",
+            ) from None
+        yield file
+
+
+def memory_held(device: str) -> str:
+    """Say what this process itself holds of a device that has its own memory; nothing where it never opened one."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return ""
+    held = format_bytes(torch.cuda.memory_reserved(device))
+    return (
+        f"this process holds {held} of the memory of {device} beside its CUDA context, which counts as "
+        "memory of others: the largest batch is one for what is left; model.cpu() and torch.cuda.empty_cache() free it"
+    )
+
+
+class _Disk(io.FileIO):
+    """An open file that says why it could not be written: torch raises an error that does not."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file.fileno(), "wb", closefd=False)
+        self.problem = ""
+
+    def write(self, data: Any) -> int:
+        left = whole = memoryview(data).cast("B")
+        try:
+            while left:
+                left = left[super().write(left) :]
+        except OSError as error:
+            self.problem = error.strerror or f"{error}"
+            raise
+        return len(whole)
+
+
+def _pickle(value: object, file: _Disk) -> None:
+    # Torch writes the bytes of tensors as they are, those of a GPU too, and leaves the tensors where they lie. Where
+    # nobody has imported it there are no tensors, and importing it is not ours to do.
+    import cloudpickle
+
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        cloudpickle.dump(value, file)
+    else:
+        torch.save(value, file, pickle_module=cloudpickle, pickle_protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _culprit(values: Mapping[str, object]) -> tuple[object, str]:
+    """Return the innermost part that cannot be pickled, and the way to it: ``model.blocks.lock``."""
+    part, where = next(((value, name) for name, value in values.items() if not _travels(value)), (values, "it"))
+    for _ in range(_DEEPEST):
+        found = next(((name, value) for name, value in _parts(part) if not _travels(value)), None)
+        if found is None:
+            break
+        where, part = where + found[0], found[1]
+    return part, where
+
+
+def _travels(value: object) -> bool:
+    try:
+        with tempfile.TemporaryFile() as file:
+            _pickle(value, _Disk(file))
+    except Exception:  # as above
+        return False
+    return True
+
+
+def _parts(value: object) -> Iterator[tuple[str, object]]:
+    """Yield what an object is pickled with: the variables of a function, the items and attributes of others."""
+    if isinstance(value, functools.partial):
+        yield from ((f"({name})", part) for name, part in (("func", value.func), *enumerate(value.args)))
+        yield from ((f"({name}=)", part) for name, part in value.keywords.items())
+    elif inspect.ismethod(value):
+        yield ".__self__", value.__self__
+    elif inspect.isfunction(value):
+        yield from ((f"'s {name}", part) for name, part in _variables(value))
+    elif isinstance(value, Mapping):
+        yield from ((f"[{name!r}]", part) for name, part in value.items())
+    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        yield from ((f"[{place}]", part) for place, part in enumerate(value))
+    elif hasattr(value, "__dict__"):
+        yield from ((f".{name}", part) for name, part in vars(value).items())
+
+
+def _variables(function: Callable[..., object]) -> Iterator[tuple[str, object]]:
+    try:
+        named = inspect.getclosurevars(function)
+    except ValueError:  # a variable that has no value yet
+        return
+    yield from named.nonlocals.items()
+    yield from named.globals.items()

@@ -1,0 +1,72 @@
+"""Objects of the user's process: a module, or a function that builds one, which ``tputfind.find`` was handed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tputfind.errors import BadRequest, UnknownModel
+from tputfind.processes.children import LIVE_OBJECT
+from tputfind.processes.failures import said
+from tputfind.record.spec import Spec
+from tputfind.worker.inputs import Inputs
+from tputfind.worker.models.factory import check_made
+from tputfind.worker.models.source import Source, given_inputs
+
+
+def find(spec: Spec) -> Source:
+    """Return the source of the object that this run was handed; errors as for ``find_model``.
+
+    Only the open file that the parent passed on is ever unpickled. Nothing that a record says leads to one.
+    """
+    number = os.environ.get(LIVE_OBJECT)
+    if not number:
+        raise UnknownModel(
+            f"{spec.model} was an object of a Python process, and no file holds it",
+            "hand the object to tputfind.find, or name file.py:factory",
+        )
+    if spec.weights is not None:
+        raise BadRequest(f"weights: {spec.model} has its own")
+    path, inputs = Path("/proc/self/fd", number), given_inputs(spec)
+
+    def build() -> tuple[nn.Module, Inputs]:
+        model, make_inputs = _unpickled(spec, path)
+        made = model if isinstance(model, nn.Module) else model()
+        if make_inputs is not None:
+            if isinstance(made, tuple):
+                raise BadRequest(f"{spec.model} makes its own inputs: leave inputs out")
+            made = made, make_inputs
+        if isinstance(made, nn.Module) and inputs is None:
+            raise BadRequest(
+                f"{spec.model} does not say what it takes",
+                "give inputs=lambda batch: torch.randn(batch, 3, 224, 224), or input_size=(3, 224, 224)",
+            )
+        return check_made(spec, made, inputs)
+
+    return Source(build, inputs, path=path)
+
+
+def _unpickled(spec: Spec, path: Path) -> tuple[Any, Any]:
+    """Return the object, its tensors on the CPU, and what makes its inputs, None where nothing was given.
+
+    Torch reads each tensor into memory of its own, as a factory's lie; a file that was mapped would count and run
+    otherwise.
+    """
+    try:
+        if zipfile.is_zipfile(path):
+            pair: tuple[Any, Any] = torch.load(str(path), map_location="cpu", weights_only=False)
+        else:
+            with path.open("rb") as file:
+                pair = pickle.load(file)  # noqa: S301  # the user's own object, from the user's own process
+    except (ImportError, AttributeError) as error:  # what is pickled by its name, and has no such name here
+        raise BadRequest(
+            f"{spec.model} cannot be rebuilt in another process: {said(error)}",
+            "define it in the script or notebook itself, or call cloudpickle.register_pickle_by_value(MODULE) first",
+        ) from None
+    return pair
