@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from html import escape
 
-from rich import box
 from rich.table import Table
 
+from tputfind.analysis.notices import to_read
 from tputfind.record.record import Record
 from tputfind.report import tables, text
 
 
 def to_html(record: Record) -> str:
-    """Return a title, the table of rows with the answers marked, the summary and the notices."""
+    """Return a title, the table of rows with the answers marked, the summary and the notices, which rows number."""
+    notices = to_read(record)
     return "\n".join(
         [
             f"<div><p><b>{escape(text.title(record))}</b></p>",
-            *_table(tables.table([record], box.SIMPLE_HEAD, tables.EVERYTHING)),
-            *_list(f"<b>{escape(label)}</b>: {escape(answer)}" for label, answer in text.summary(record)),
-            *_list(f"notice: {escape(text.notice_line(notice))}" for notice in record.notices),
+            *_table(tables.rows_table(record, notices, tables.EVERYTHING)),
+            f"<p>{escape(text.legend(record))}</p>",
+            *_list("ul", (f"<b>{escape(label)}</b>: {escape(answer)}" for label, answer in text.summary(record))),
+            *_list("ol", (escape(text.notice_line(notice)) for notice in notices)),
             "</div>",
         ]
     )
@@ -37,6 +39,6 @@ def _table(table: Table) -> Iterator[str]:
     yield "</tbody></table>"
 
 
-def _list(items: Iterable[str]) -> Iterator[str]:
+def _list(tag: str, items: Iterable[str]) -> Iterator[str]:
     lines = [f"<li>{item}</li>" for item in items]
-    yield from ["<ul>", *lines, "</ul>"] if lines else ()
+    yield from [f"<{tag}>", *lines, f"</{tag}>"] if lines else ()
