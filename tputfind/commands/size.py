@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from rich.console import Console
 
-from tputfind import options as values
-from tputfind import units
+from tputfind.commands.arrivals import arrivals_gaps, rows_of
 from tputfind.commands.console import Given, finish, say, stop_signals
 from tputfind.commands.outputs import Outputs, Places, Source, check_places, records_read, taken_from
 from tputfind.errors import BadRequest, NoPlan
@@ -22,7 +19,7 @@ from tputfind.record import files
 from tputfind.record.record import Record
 from tputfind.report import size
 from tputfind.report.progress import ShownProgress
-from tputfind.sizing.demand import Demand, gaps_of, read_demand
+from tputfind.sizing.demand import Demand, read_demand
 from tputfind.sizing.plan import Price
 from tputfind.sizing.prices import COLUMNS, read_prices
 from tputfind.sizing.size import answers, curve
@@ -31,7 +28,6 @@ _AFTER_S: Final = 2.0
 """What ends sooner needs no progress."""
 _REFRESH_S, _EVERY_S = 0.2, 10.0
 """Seconds between updates: of the line on a terminal, and between new lines elsewhere."""
-_MOST_BYTES: Final = 2**27
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
@@ -85,7 +81,7 @@ def read_request(
         raise BadRequest("--curve follows one record")
     if curve and (places.csv or places.json or places.md):
         raise BadRequest("--curve is printed: > curve.csv keeps it")
-    gaps = None if arrivals is None else _gaps(Path(arrivals))
+    gaps = None if arrivals is None else arrivals_gaps(Path(arrivals))
     demand = read_demand({**options, "gaps": gaps})
     prices = [] if price_file is None else _prices(Path(price_file))
     sources = records_read(records)
@@ -157,62 +153,8 @@ class _Told:
             self._next_s = time.monotonic() + (_REFRESH_S if self._console.is_terminal else _EVERY_S)
 
 
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a CSV file with the numbers of their lines, but for empty ones.
-
-    Raises:
-        ValueError: the file cannot be read, and why.
-    """
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise ValueError(f"cannot be read: {error.strerror}") from None
-    if len(data) > _MOST_BYTES:
-        raise ValueError(f"is larger than {units.format_bytes(_MOST_BYTES)}")
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"line {line}: the byte 0x{data[error.start]:02x} is no text in UTF-8") from None
-    reader = csv.reader(io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline=""))
-    try:
-        for cells in reader:
-            if any(cell.strip() for cell in cells):
-                yield reader.line_num, [cell.strip() for cell in cells]
-    except csv.Error as error:
-        raise ValueError(f"line {reader.line_num + 1}: {error}") from None
-
-
-def _gaps(path: Path) -> tuple[float, ...]:
-    """Return the times between the requests whose times are in the first column of a file, with or without a header."""
-    times: list[float] = []
-    names: list[str] = []
-    try:
-        for row, (line, cells) in enumerate(_rows(path)):
-            try:
-                times.append(values.number(cells[0]))
-            except ValueError as problem:
-                if row == 0 and not _is_number(cells[0]):
-                    continue
-                raise ValueError(f"line {line}: {problem}") from None
-            names.append(f"line {line}")
-        return gaps_of(times, names)
-    except ValueError as error:
-        raise BadRequest(f"--arrivals {path}: {error}", "its first column holds the times of requests") from None
-
-
-def _is_number(cell: str) -> bool:
-    """Whether a cell is a number, were it not one of all: ``nan`` and ``inf`` are no names of columns."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
 def _prices(path: Path) -> list[Price]:
     try:
-        return read_prices(_rows(path))
+        return read_prices(rows_of(path))
     except ValueError as error:
         raise BadRequest(f"--price {path}: {error}", f"its columns, apart by commas, are {','.join(COLUMNS)}") from None

@@ -49,6 +49,14 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
             cause="the run that made it was interrupted",
             advice="tputfind --resume goes on with it",
         )
+    measured = {row.batch_size for row in record.rows if row.failure is None}
+    if outcome.batch_cap not in measured:
+        yield Notice(
+            kind="interpolated_cap",
+            seen=f"the cap, batch {outcome.batch_cap}, was not measured",
+            cause="its times lie on the line between those of the sizes beside it",
+            advice=f"measure it: --batch-sizes {outcome.batch_cap}",
+        )
     if outcome.batch_cap == largest:
         yield Notice(
             kind="largest_measured",

@@ -29,6 +29,11 @@ def record(*rows: tuple[int, int], transfer: str = "both") -> Record:
 
 
 def told(one: Record, cap: int = 4, largest: int = 8, **options: object) -> list[Notice]:
+    """What is told of a plan, but for whether the cap was measured, which has a test of its own."""
+    return [notice for notice in every(one, cap, largest, **options) if notice.kind != "interpolated_cap"]
+
+
+def every(one: Record, cap: int, largest: int, **options: object) -> list[Notice]:
     outcome = Outcome(devices=1, batch_cap=cap, steady=True, **dict.fromkeys(FIGURES, 1))  # type: ignore[arg-type]
     return list(notices(one, outcome, largest, read_demand({"rate": 5, "slo": "50ms", **options})))
 
@@ -94,6 +99,15 @@ def test_a_cap_that_is_the_largest_measured_is_told():
             advice="measure larger batches",
         )
     ]
+
+
+def test_a_cap_that_was_not_measured_is_told():
+    one = record((1, 1000), (4, 1000), (8, 1000))
+
+    (between,) = every(one, 6, 8)
+    assert (between.kind, between.seen) == ("interpolated_cap", "the cap, batch 6, was not measured")
+    assert between.advice == "measure it: --batch-sizes 6"
+    assert every(one, 4, 8) == []
 
 
 def test_a_cap_that_is_what_can_be_got_in_a_window_is_told():

@@ -1,0 +1,55 @@
+"""Recorded times of requests, as people have them: numbers or dates, with a header or without, packed or not."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from tputfind.commands.arrivals import arrivals_gaps
+from tputfind.errors import BadRequest
+
+SECONDS = [0.5 * number for number in range(120)]
+DATES = [f"2026-11-24T10:{second // 60:02}:{second % 60:02}.500+01:00" for second in range(120)]
+WITHOUT_ZONE = [date.removesuffix("+01:00") for date in DATES]
+
+
+@pytest.mark.parametrize("header", ["", "sent_at\n"])
+@pytest.mark.parametrize(
+    ("times", "gap"), [(SECONDS, 0.5), (DATES, 1.0), ([t.replace("+01:00", "") for t in DATES], 1)]
+)
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_times_are_numbers_or_dates_packed_or_not(tmp_path, header, times, gap, pack):
+    path = tmp_path / "times.csv"
+    path.write_bytes(pack((header + "\n".join(f"{time},GET /" for time in times)).encode()))
+
+    assert arrivals_gaps(path) == pytest.approx([gap] * 119)
+
+
+def test_dates_of_different_zones_are_set_on_one_clock(tmp_path):
+    (tmp_path / "times.csv").write_text("\n".join([*DATES[:110], "2026-11-24T09:01:50.500Z"]))
+
+    assert arrivals_gaps(tmp_path / "times.csv")[-1] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            "\n".join([*map(str, SECONDS), DATES[0]]).encode(),
+            "line 121: '2026-11-24T10:00:00.500+01:00' is a date, and",
+        ),
+        ("\n".join([*DATES, "7"]).encode(), "line 121: '7' is a number, and those before it are dates"),
+        ("\n".join([*DATES, "2026-13-01"]).encode(), "line 121: '2026-13-01' is not a number"),
+        (gzip.compress(b"1\n2\n")[:-4], "is cut short or broken: gzip cannot unpack it"),
+        (b"\x1f\x8bnot packed", "is cut short or broken: gzip cannot unpack it"),
+        (gzip.compress(b"0" * (2**27 + 1)), "is larger than 128 MiB"),
+    ],
+)
+def test_what_is_no_list_of_times_is_refused_with_its_line(tmp_path, content, said):
+    (tmp_path / "times.csv").write_bytes(content)
+
+    with pytest.raises(BadRequest) as refused:
+        arrivals_gaps(tmp_path / "times.csv")
+
+    assert said in refused.value.message

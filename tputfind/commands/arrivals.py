@@ -1,0 +1,117 @@
+"""Files of tables that users give: the times of recorded requests, and the rows of any CSV, as it is or by gzip."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal
+
+from tputfind import options as values
+from tputfind import units
+from tputfind.errors import BadRequest
+from tputfind.sizing.demand import gaps_of
+
+_MOST_BYTES: Final = 2**27
+_GZIP: Final = b"\x1f\x8b"
+Kind = Literal["number", "date"]
+
+
+def rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a CSV file with the numbers of their lines, but for empty ones.
+
+    Raises:
+        ValueError: the file cannot be read, and why.
+    """
+    data = _read(path)
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line}: the byte 0x{data[error.start]:02x} is no text in UTF-8") from None
+    reader = csv.reader(io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline=""))
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                yield reader.line_num, [cell.strip() for cell in cells]
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num + 1}: {error}") from None
+
+
+def _read(path: Path) -> bytes:
+    """Return what a file holds, unpacked where gzip packed it."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if data.startswith(_GZIP) and len(data) <= _MOST_BYTES:
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
+                data = packed.read(_MOST_BYTES + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise ValueError("is cut short or broken: gzip cannot unpack it") from None
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"is larger than {units.format_bytes(_MOST_BYTES)}")
+    return data
+
+
+def arrivals_gaps(path: Path) -> tuple[float, ...]:
+    """Return the times between the requests whose times are in the first column of a file, with or without a header.
+
+    Times are numbers, or dates and times as ISO 8601 writes them; those without a zone are taken as UTC.
+
+    Raises:
+        BadRequest: the file cannot be read, or holds no such times; its message names the line.
+    """
+    times: list[float] = []
+    names: list[str] = []
+    kind: Kind | None = None
+    try:
+        for row, (line, cells) in enumerate(rows_of(path)):
+            try:
+                kind, time = _time(cells[0], kind)
+            except ValueError as problem:
+                if row == 0 and not _is_number(cells[0]):
+                    continue
+                raise ValueError(f"line {line}: {problem}") from None
+            times.append(time)
+            names.append(f"line {line}")
+        return gaps_of(times, names)
+    except ValueError as error:
+        raise BadRequest(f"--arrivals {path}: {error}", "its first column holds the times of requests") from None
+
+
+def _time(cell: str, before: Kind | None) -> tuple[Kind, float]:
+    """Return what kind of time a cell holds, as those before it, and the time: in its own unit, or in seconds."""
+    try:
+        kind: Kind = "number"
+        time = values.number(cell)
+    except ValueError:
+        date = _date(cell)
+        if date is None:
+            raise
+        kind, time = "date", date.timestamp()
+    if before not in (None, kind):
+        raise ValueError(f"{units.echoed(cell)} is a {kind}, and those before it are {before}s")
+    return kind, time
+
+
+def _date(cell: str) -> datetime | None:
+    try:
+        date = datetime.fromisoformat(cell)
+    except ValueError:
+        return None
+    return date if date.tzinfo else date.replace(tzinfo=UTC)
+
+
+def _is_number(cell: str) -> bool:
+    """Whether a cell is a number, were it not one of all: ``nan`` and ``inf`` are no names of columns."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
