@@ -82,7 +82,7 @@ def _told_of(record: Record, row: Row, records: Sequence[Record]) -> str:
     plain = _like(record.spec, records, **_PLAIN)
     against = [] if plain in (None, record) else list(_set_beside(record, plain, name_of(plain.spec)))
     alike = len(_alike(records))
-    simplest = [f"the simplest of {alike} that are alike within the noise"] if alike > 1 else []
+    simplest = [f"the simplest of {alike} that tie within the noise"] if alike > 1 else []
     figures = f"{name_of(record.spec)}, batch {row.batch_size}: {format_rate(row)} samples/s"
     return ", ".join([figures, *against, *simplest])
 

@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
+import msgspec
 from rich.console import Console
 
+from tputfind.analysis.notices import to_read
 from tputfind.commands.arrivals import arrivals_gaps, rows_of
 from tputfind.commands.console import Given, finish, say, stop_signals
 from tputfind.commands.outputs import Outputs, Places, Source, check_places, records_read, taken_from
@@ -87,8 +89,13 @@ def read_request(
     sources = records_read(records)
     sources += [Source("the file of arrivals", Path(arrivals))] if arrivals is not None else []
     sources += [Source("the file of prices", Path(price_file))] if price_file is not None else []
-    read = [files.load_record(path) for path in records]
+    read = [_in_words_of_today(files.load_record(path)) for path in records]
     return Request(read, demand, prices, check_places(places, sources, json="plans"), curve)
+
+
+def _in_words_of_today(record: Record) -> Record:
+    """Return a record with its notices as reports show them: those of an old one may name options that are gone."""
+    return msgspec.structs.replace(record, notices=tuple(to_read(record)))
 
 
 def do(request: Request, *, show_traceback: bool) -> int:

@@ -118,19 +118,19 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the answers of a plan, each a label and a text."""
     outcome, demand = plan.outcome, plan.demand
     waits = plan.delay_ms > 0 and outcome.batch_cap > 1
-    batcher = f"waits up to {plan.delay_ms:g} ms for more" if waits else "sends what is there"
+    batcher = f"waits up to {plan.delay_ms:g} ms for more" if waits else "waits for nothing"
     each = f"each with batches of up to {outcome.batch_cap}; {demand.batcher} {batcher}"
     yield from _solved(plan)
     yield "Devices", f"{outcome.devices}{_range(plan)}, {each}"
     if plan.without_spare is not None:
-        yield f"{demand.spare} gone", f"{plan.without_spare.devices} {_verdict(plan, plan.without_spare)}"
+        yield f"{demand.spare} gone", f"{plan.without_spare.devices}: {_verdict(plan, plan.without_spare)}"
     yield _fewer_label(plan).capitalize(), _of_fewer(plan)
     more = _verdict(plan, plan.more_traffic)
     rate = format_figure(plan.more_traffic.rate_per_s)
-    yield f"{MORE_TRAFFIC - 1:.0%} more", f"{rate} requests/s: the same devices {more}"
+    yield f"{MORE_TRAFFIC - 1:.0%} more", f"{rate} requests/s on the same devices: {more}"
     rules = plan.rules
-    by_time = f"a batch within the target {rules.naive or 'none'}, two of them (Nexus) {rules.nexus or 'none'}"
-    yield "Rules of thumb", f"full batches {rules.full_batches}, {by_time}, closed-form mean {rules.mean or 'none'}"
+    by_time = f"one batch in the target {rules.naive or 'none'}; two (Nexus) {rules.nexus or 'none'}"
+    yield "Rules of thumb", f"full batches {rules.full_batches}; {by_time}; mean latency {rules.mean or 'none'}"
     yield "A batch takes", f"about {plan.intercept_ms:.3g} ms and {plan.slope_ms:.3g} ms a sample"
     added = [f"{getattr(demand, name):g} ms {words}" for name, words in _OVERHEADS.items() if getattr(demand, name)]
     if added:
@@ -155,7 +155,7 @@ def _solved(plan: Plan) -> Iterator[tuple[str, str]]:
     if demand.solve == "slo":
         yield "Target", f"{demand.slo_ms:g} ms is the tightest at {rate}"
     if demand.solve == "nothing":
-        yield "Target", f"{plan.holding.devices} {_verdict(plan, plan.holding)}"
+        yield "Target", f"{plan.holding.devices}: {_verdict(plan, plan.holding)}"
 
 
 def _fewer_label(plan: Plan) -> str:
@@ -229,23 +229,23 @@ def _cells(outcome: Outcome) -> Iterator[str]:
 def _of_fewer(plan: Plan) -> str:
     if plan.fewer is None:
         return "there is none"
-    return f"{plan.fewer.devices} {_verdict(plan, plan.fewer)}"
+    return f"{plan.fewer.devices}: {_verdict(plan, plan.fewer)}"
 
 
 def _verdict(plan: Plan, outcome: Outcome) -> str:
     demand = plan.demand
     tail = f"p{demand.percentile:g} {format_figure(outcome.tail_ms)} ms"
     if outcome.load >= 1:
-        return f"cannot keep up: {100 * outcome.load:.0f} % of what they can do; the queue grows"
+        return f"cannot keep up: {100 * outcome.load:.0f} % load, the queue grows"
     if not outcome.steady:
-        return f"are too near to their limit to tell ({100 * outcome.load:.1f} % of it), and are taken to fail"
+        return f"target taken as missed: {100 * outcome.load:.1f} % load is too near the limit to tell"
     if outcome.load > demand.most_load:
-        return f"are loaded more than --most-load allows: {100 * outcome.load:.1f} %"
+        return f"more load than --most-load: {100 * outcome.load:.1f} %"
     if outcome.meets(demand.target_ms):
-        return f"meet the target: {tail}"
+        return f"target met, {tail}"
     if outcome.misses(demand.target_ms):
-        return f"miss the target: {tail}"
-    return f"may meet the target or not: {tail}, which is too near to it to tell"
+        return f"target missed, {tail}"
+    return f"too near the target to tell: {tail}"
 
 
 def _line(plan: Plan) -> dict[str, object]:

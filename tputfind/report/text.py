@@ -121,7 +121,7 @@ def recipes_legend(records: Sequence[Record]) -> str:
 def code(records: Sequence[Record]) -> list[str]:
     """Return the lines of Python that run the best of a model's recipes."""
     best = recipes.best_of(records)
-    return [] if best is None else list(snippet.lines(best[0], best[1].batch_size))
+    return [] if best is None else list(snippet.lines(best[0], (to_deploy(best[0]) or best[1]).batch_size))
 
 
 def summary(record: Record) -> list[tuple[str, str]]:
@@ -155,9 +155,13 @@ def _deploy(record: Record, best: Row) -> str:
     if row is best:
         return ", ".join(figures)
     saved = f" at {latency_ms / slowest_ms:.0%} of its latency" if latency_ms and slowest_ms else ""
-    return (
-        f"{', '.join(figures)}; {rate / (best.samples_per_s or 1.0):.0%} of the rate of batch {best.batch_size}{saved}"
+    beside = f"{rate / (best.samples_per_s or 1.0):.0%} of the rate of batch {best.batch_size}{saved}"
+    faster = [one for one in record.rows if (one.samples_per_s or 0.0) > rate]
+    unknown = any(percentile(one.latency_ms, percent) is None for one in faster)
+    left_out = (
+        f"; p{percent:g} of faster batches is unknown: run with --slo" if unknown and spec.slo_ms is not None else ""
     )
+    return f"{', '.join(figures)}; {beside}{left_out}"
 
 
 def _took(record: Record) -> str:

@@ -13,7 +13,7 @@ from tputfind.sizing.simulate import Outcome
 from tputfind.stats import samples_for_percentile
 from tputfind.units import format_sizes
 
-_TOLD: Final = "cut_short", "throttled", "wide_interval", "not_settled", "unfinished", "host_bound", "spread"
+_TOLD: Final = "cut_short", "throttled", "wide_interval", "not_settled", "unfinished", "host_bound", "noise", "spread"
 """Kinds of notices of rows that bear on how long a batch takes."""
 _LISTED: Final = 3
 
@@ -28,6 +28,14 @@ def _one_by_one(demand: Demand) -> Iterator[tuple[str, float]]:
 
 def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> Iterator[Notice]:
     """Yield what a record and a demand say against a plan; ``largest`` is the largest batch measured."""
+    smallest = min((row.batch_size for row in record.rows if row.failure is None), default=1)
+    if smallest > 1:
+        yield Notice(
+            kind="no_small_batches",
+            seen=f"no batch below {smallest} was measured, and smaller ones are taken to last as long",
+            cause="few requests wait at a time unless devices are busy",
+            advice="measure smaller batches too: --batch-sizes 1,2,4 and so on",
+        )
     needed = samples_for_percentile(demand.percentile)
     few = [row.batch_size for row in record.rows if row.failure is None and len(row.latency_ms) < needed]
     few = [size for size in few if size <= outcome.batch_cap]

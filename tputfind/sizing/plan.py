@@ -111,6 +111,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         fewest, most = search.range_of(holding)
     else:
         holding = search.best(demand.devices - demand.spare)
+        holding = search.with_room(holding) if holding.meets(demand.target_ms) else holding
         found = Found(holding, search.best(holding.devices - 1) if holding.devices > 1 else None)
         fewest = most = holding.devices
     outcome = holding

@@ -164,7 +164,7 @@ def test_of_recipes_that_cannot_be_told_apart_the_simplest_is_the_best():
 
     told = dict(recipes.answers([compiled, graph, eager]))
 
-    best = "fp16 nchw eager, batch 8: 8000 samples/s, the simplest of 3 that are alike within the noise"
+    best = "fp16 nchw eager, batch 8: 8000 samples/s, the simplest of 3 that tie within the noise"
     assert told["Best recipe"] == best
     assert recipes.best_of([compiled, graph])[0].spec.mode == "cudagraph"
     assert recipes.best_of([eager, timed(0.49, 0.5, 0.51, mode="compile")])[0].spec.mode == "compile"

@@ -84,12 +84,12 @@ def _of_fragmentation(record: Record) -> Iterator[Notice]:
     if edge is None or row is None or row.peak_allocated_bytes is None or edge.expandable_forecast is None:
         return
     if edge.expandable_forecast >= _MUCH_MORE * edge.largest_batch:
-        whole_bytes = edge.memory_limit_bytes or record.environment.memory_total_bytes or 0
+        held_bytes = row.peak_reserved_bytes or edge.memory_limit_bytes or record.environment.memory_total_bytes or 0
         yield Notice(
             kind="fragmentation",
-            seen=f"the model uses {format_bytes(row.peak_allocated_bytes)} of "
-            f"{format_bytes(whole_bytes)} at batch {edge.largest_batch}",
-            cause="most of the rest is fragmented",
+            seen=f"tensors use {format_bytes(row.peak_allocated_bytes)} of {format_bytes(held_bytes)} "
+            f"held at batch {edge.largest_batch}",
+            cause="the rest is fragmented",
             advice=f"--allocator expandable is forecast to fit batch {edge.expandable_forecast}",
         )
 

@@ -26,9 +26,9 @@ def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         lacking = [f"{fewest} of {wanted} {what}" for fewest, what in windows if fewest < wanted]
         yield Notice(
             kind="cut_short",
-            seen=f"only {' and '.join(lacking)} were timed at {batches(short)}",
+            seen=f"as few as {' and '.join(lacking)} were timed at {batches(short)}",
             cause="--max-seconds was over",
-            advice="raise --max-seconds for more",
+            advice="raise --max-seconds",
             batch_sizes=sizes(short),
         )
     few = [row for row in whole if percentile(row.latency_ms, spec.percentile) is None]
