@@ -73,7 +73,7 @@ def main() -> None:
             record = drawn(np.random.default_rng(seed), 3, 34)
             found = plan(record, read_demand({"rate": rate, "slo": slo, "seed": seed}))
             most = found.most or 10**9
-            inside += found.fewest <= truth <= most
+            inside += (found.fewest or 0) <= truth <= most
             told[f"{found.fewest} to {found.most}"] += 1
         held, total = held + inside, total + number
         often = ", ".join(f"{name} ({times})" for name, times in told.most_common(4))

@@ -130,7 +130,7 @@ def test_an_operator_without_a_kernel_is_named_so_after_one_trial(tmp_path):
 
     assert ran.status == 3
     assert "Low precision dtypes not supported" in ran.err
-    assert "try another --dtype" in ran.err
+    assert "try --dtype amp-fp16" in ran.err
 
 
 def test_every_process_and_folder_is_gone_when_the_parent_is_killed_while_a_model_hangs(tmp_path):

@@ -72,8 +72,8 @@ def test_a_curve_is_csv_on_the_standard_output(folder):
 
 
 def test_what_takes_a_while_is_shown_beside_the_plan(folder):
-    """An hour's target ends, and a fleet this large is simulated for some seconds."""
-    ran = run(folder, "size", "resnet50.json", "--rate", "1e8", "--slo", "1h")
+    """A fleet this large, followed request by request, is simulated for some seconds."""
+    ran = run(folder, "size", "resnet50.json", "--rate", "1e6", "--slo", "100ms", "--routing", "least-loaded")
 
     assert ran.status == 0, ran.err
     assert "resnet50: simulating 8" in ran.err
@@ -88,7 +88,8 @@ def test_requests_that_come_once_in_thirty_years_take_as_long_as_one_alone(folde
         assert (ran.status, ran.err) == (0, "")
         plans[rate] = json.loads((folder / "plan.json").read_text())["plans"][0]["outcome"]
 
-    for name in ("devices", "p50_ms", "p95_ms", "p99_ms"):
+    # Of 100 latencies the 99th percentile lies between the last two, and chance takes one of them.
+    for name in ("devices", "mean_ms", "p50_ms", "p95_ms"):
         assert plans["1e-9"][name] == pytest.approx(plans["0.5"][name], rel=0.02)
 
 
@@ -108,7 +109,7 @@ def test_recorded_arrivals_give_the_stream_its_shape(folder):
     ("arguments", "status", "message"),
     [
         ((), 2, "no record to size from"),
-        (("resnet50.json",), 2, "--rate is needed; --slo is needed"),
+        (("resnet50.json",), 2, "name two of --rate, --slo and --devices"),
         (("resnet50.json", "--rate", 100, "--slo", "1ms"), 6, "no device is fast enough"),
         (("nothing.json", "--rate", 100, "--slo", "1s"), 2, "nothing.json"),
         (("times.csv", "--rate", 100, "--slo", "1s"), 2, "times.csv"),

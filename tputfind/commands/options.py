@@ -179,7 +179,7 @@ FORECAST: Final = (
 SIZE: Final = (
     Option("rate", "N", REQUESTS, "plan for N requests per second, one sample each, such as 5000 or 5k"),
     Option("slo", "TIME", REQUESTS, "answer requests within this, such as 50ms"),
-    Option("devices", "N", REQUESTS, "use N devices; without --rate or --slo, find what they bear"),
+    Option("devices", "N", REQUESTS, "use N devices; with one of --rate and --slo, find the other"),
     Option("percentile", "P", REQUESTS, "answer P percent of the requests in time", "99"),
     Option("burstiness", "CV", REQUESTS, "vary the time between requests: 0 even, 1 Poisson, 2 bursty", "1"),
     Option("arrivals", "FILE", REQUESTS, "give the stream the shape of recorded times of requests (CSV)"),

@@ -81,6 +81,10 @@ def read_request(
         raise BadRequest("no record to size from", "tputfind size results/resnet50-fp16-nvidia-h200.json --rate ...")
     if curve and len(records) > 1:
         raise BadRequest("--curve follows one record")
+    apart = [f"--{name.replace('_', '-')}" for name in ("devices", "spare") if options.get(name) is not None]
+    apart += ["--price"] if price_file is not None else []
+    if curve and apart:
+        raise BadRequest(f"--curve follows the rate, and does without {' and '.join(apart)}")
     if curve and (places.csv or places.json or places.md):
         raise BadRequest("--curve is printed: > curve.csv keeps it")
     gaps = None if arrivals is None else arrivals_gaps(Path(arrivals))

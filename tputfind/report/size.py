@@ -68,6 +68,9 @@ _COLUMNS = [
     "notices",
     "devices_fewest",
     "devices_most",
+    "solve",
+    "spare",
+    "most_load",
 ]
 
 
@@ -151,7 +154,7 @@ def _solved(plan: Plan) -> Iterator[tuple[str, str]]:
     demand = plan.demand
     rate = f"{format_figure(demand.rate_per_s)} requests/s"
     if demand.solve == "rate":
-        yield "Highest rate", f"{rate} within the target, to 1 %"
+        yield "Highest rate", f"{rate} within the target, to 2 %"
     if demand.solve == "slo":
         yield "Target", f"{demand.slo_ms:g} ms is the tightest at {rate}"
     if demand.solve == "nothing":
@@ -164,6 +167,8 @@ def _fewer_label(plan: Plan) -> str:
 
 def _range(plan: Plan) -> str:
     """Say between which numbers of devices the true one lies with 90 %; empty where that is the plan's alone."""
+    if plan.fewest is None:
+        return ""
     if plan.most is None:
         return f" ({plan.fewest} or more)"
     return "" if plan.fewest == plan.most else f" ({plan.fewest} to {plan.most})"
@@ -254,7 +259,7 @@ def _line(plan: Plan) -> dict[str, object]:
         "model": plan.model,
         "recipe": plan.recipe,
         "device_name": plan.device_name,
-        "status": "ok",
+        "status": "ok" if plan.holds else "misses the target",
         "slo_ms": demand.slo_ms,
         "percentile": demand.percentile,
         "batcher": demand.batcher,
@@ -281,6 +286,9 @@ def _line(plan: Plan) -> dict[str, object]:
         "notices": ";".join(notice.kind for notice in plan.notices),
         "devices_fewest": plan.fewest,
         "devices_most": plan.most,
+        "solve": demand.solve,
+        "spare": demand.spare,
+        "most_load": demand.most_load,
     }
 
 

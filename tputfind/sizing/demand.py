@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from math import ceil, fsum
 from typing import Annotated, Final, Literal, get_args
@@ -26,6 +27,8 @@ MOST_ARRIVALS: Final = 2_000_000
 LOWEST_RATE: Final = 1e-9
 HIGHEST_RATE: Final = 1e12
 """Requests per second: from one in thirty years on."""
+MOST_DEVICES: Final = 10_000_000
+"""That are planned with."""
 _LONGEST_GAP: Final = 1e15
 _SHORTEST_GAP: Final = 1e-15
 _gap: Final = values.number_within(0, _LONGEST_GAP)
@@ -195,6 +198,11 @@ def read_demand(options: Mapping[str, object]) -> Demand:
     raise BadRequest("; ".join(problems), "see tputfind size --help")
 
 
+def _load(value: object) -> float:
+    """Read a load up to all that a device can do: ``70%``, ``0.7``, ``100%`` or 1."""
+    return 1.0 if value in ("100%", "1", 1) else values.share(value)
+
+
 def _lacking(missing: Sequence[str]) -> str:
     """Say which options a question lacks: it names two of three, and is answered with the third."""
     if missing[:2] == ["rate", "slo"]:
@@ -221,7 +229,7 @@ _READERS: Final[dict[str, tuple[str, values.Reader]]] = {
     "network": ("network_ms", values.ms),
     "max_batch": ("max_batch", values.whole),
     "seed": ("seed", values.count_from_zero),
-    "devices": ("devices", values.whole),
-    "spare": ("spare", values.count_from_zero),
-    "most_load": ("most_load", values.share),
+    "devices": ("devices", partial(values.whole, most=MOST_DEVICES)),
+    "spare": ("spare", partial(values.whole, least=0, most=MOST_DEVICES)),
+    "most_load": ("most_load", _load),
 }

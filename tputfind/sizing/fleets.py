@@ -10,7 +10,7 @@ import numpy as np
 
 from tputfind.errors import NoPlan
 from tputfind.record.record import Record
-from tputfind.sizing.demand import Demand
+from tputfind.sizing.demand import MOST_DEVICES, Demand
 from tputfind.sizing.formulas import largest_within
 from tputfind.sizing.service import service_of
 from tputfind.sizing.simulate import Fleet, Outcome, simulate
@@ -24,7 +24,6 @@ _NEAR: Final = 1.3
 """Caps whose pilot comes this near to the target are simulated in full."""
 _MORE_EFFORT: Final = (4.0, 16.0)
 """What a fleet is simulated with in turn where chance leaves open whether it meets the target."""
-_MOST_DEVICES: Final = 10_000_000
 _HOPE: Final = 16
 """Where this many more devices make no difference, it is asked whether any number does."""
 _BUSY: Final = 0.5
@@ -89,16 +88,16 @@ class Search:
         """
         most_per_ms = max(self.service.per_ms(cap) for cap in self.caps)
         lowest = max(1, ceil(self._demand.rate_per_s / 1000 / most_per_ms / self._demand.most_load))
-        if lowest > _MOST_DEVICES:
+        if lowest > MOST_DEVICES:
             raise NoPlan(
                 f"{self._demand.rate_per_s:g} requests/s take {lowest} devices or more by their throughput alone, and "
-                f"no more than {_MOST_DEVICES} are planned with",
+                f"no more than {MOST_DEVICES} are planned with",
                 "a lower --rate",
             )
-        start = _first(self.may_meet, lowest, lowest, _none_helps(self.may_meet)) or _MOST_DEVICES
+        start = _first(self.may_meet, lowest, lowest, _none_helps(self.may_meet)) or MOST_DEVICES
         devices = _first(self._meets, start, lowest, _none_helps(self._meets))
         if devices is None:
-            raise self._too_slow(self._at(_MOST_DEVICES))
+            raise self._too_slow(self._at(MOST_DEVICES))
         return Found(self._at(devices), self._at(devices - 1) if devices > 1 else None)
 
     def _too_slow(self, best: Outcome) -> NoPlan:
@@ -116,10 +115,14 @@ class Search:
         """Return what a fleet does, simulated in full."""
         return self._in_full(fleet)
 
-    def may_meet(self, devices: int) -> bool:
-        """Whether a short simulation of so many devices meets the target, with any of the caps."""
+    def may_meet(self, devices: int, margin: float = 1.0) -> bool:
+        """Whether a short simulation of so many devices meets the target, or nearly, with any of the caps."""
         pilots = map(self._pilot, self._that_keep_up(devices))
-        return any(pilot.steady and pilot.tail_ms <= self._demand.target_ms for pilot in pilots)
+        return any(pilot.steady and pilot.tail_ms <= margin * self._demand.target_ms for pilot in pilots)
+
+    def holds(self, outcome: Outcome) -> bool:
+        """Whether a fleet meets the target, and none of its devices is loaded more than it may be."""
+        return outcome.load <= self._demand.most_load and outcome.meets(self._demand.target_ms)
 
     def with_room(self, least: Outcome) -> Outcome:
         """Return as many devices with the cap that bears 20 % more traffic best, or as they are where none bears it."""
@@ -165,17 +168,11 @@ class Search:
         return float(np.std(np.clip(np.log(tails_ms), None, log(_FAR * found.tail_ms)), ddof=1))
 
     def _least_within(self, target_ms: float, found: Outcome) -> int | None:
-        """Return the least number of devices that meets another target by its percentile, with the cap that was found.
-
-        None where no number does.
-        """
+        """Return the least number of devices that meets another target by its percentile; None where no number does."""
 
         def meets(devices: int) -> bool:
-            fleet = Fleet(devices, found.batch_cap, self._demand.rate_per_s)
-            if not self._keeps_up(fleet):
-                return False
-            outcome = self._in_full(fleet)
-            return outcome.steady and outcome.tail_ms <= target_ms
+            outcome = self._at(devices)
+            return outcome.steady and outcome.load <= self._demand.most_load and outcome.tail_ms <= target_ms
 
         return _first(meets, found.devices, 1, lambda more: more > _FARTHEST * found.devices)
 
@@ -191,8 +188,7 @@ class Search:
         return simulate(fleet, self.service, self._demand, seeds=seeds, effort=effort)
 
     def _meets(self, devices: int) -> bool:
-        best = self._at(devices)
-        return best.load <= self._demand.most_load and best.meets(self._demand.target_ms)
+        return self.holds(self._at(devices))
 
     def _at(self, devices: int) -> Outcome:
         """Return what a number of devices does with the best of the caps."""
@@ -240,7 +236,7 @@ class Search:
 
 def _none_helps(meets: Callable[[int], bool]) -> Callable[[int], bool]:
     """Return whether no number of devices meets, asked once: where so many more made no difference."""
-    return lambda more: more == _HOPE and not meets(_MOST_DEVICES)
+    return lambda more: more == _HOPE and not meets(MOST_DEVICES)
 
 
 def _first(meets: Callable[[int], bool], start: int, lowest: int, hopeless: Callable[[int], bool]) -> int | None:
@@ -258,12 +254,12 @@ def _first(meets: Callable[[int], bool], start: int, lowest: int, hopeless: Call
                 break
             passes, step = tried, 2 * step
     else:
-        passes, fails = min(start + step, _MOST_DEVICES), start
+        passes, fails = min(start + step, MOST_DEVICES), start
         while fails == passes or not meets(passes):
-            if passes == _MOST_DEVICES or hopeless(2 * step):
+            if passes == MOST_DEVICES or hopeless(2 * step):
                 return None
             step *= 2
-            fails, passes = passes, min(passes + step, _MOST_DEVICES)
+            fails, passes = passes, min(passes + step, MOST_DEVICES)
     while passes - fails > 1:
         middle = (passes + fails) // 2
         passes, fails = (middle, fails) if meets(middle) else (passes, middle)

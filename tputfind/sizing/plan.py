@@ -41,12 +41,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The devices that a record's model takes to meet a demand, and how they then do.
 
     ``fewest`` and ``most`` are the numbers of devices between which the true one lies with 90 %, by chance in the
-    streams and in the record's samples; ``most`` is None where no number is sure to meet the target. ``without_spare``
-    is what they do with the spare ones gone, None where none was asked for. ``fewer`` is the best that one device less
-    than that does, None where there is but one, and ``fewer_fails`` whether it certainly misses the target, and is not
-    merely too near to it to tell. ``more_traffic`` is the same devices with 20 % more requests. ``slope_ms`` and
-    ``intercept_ms`` are of the line through the times of a batch. Of recorded arrivals only their number is kept. Costs
-    are None where the price is not known.
+    streams and in the record's samples; ``most`` is None where no number is sure to meet the target, and both are of
+    given devices. ``holds`` says whether the target is met within the load allowed: given devices may miss it.
+    ``without_spare`` is what they do with the spare ones gone, None where none was asked for. ``fewer`` is the best
+    that one device less than that does, None where there is but one. ``fewer_fails`` says whether it certainly misses
+    the target, and is not merely too near to it to tell. ``more_traffic`` is the same devices with 20 % more requests.
+    ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch. Of recorded arrivals only their
+    number is kept. Costs are None where the price is not known.
     """
 
     model: str
@@ -54,8 +55,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     device_name: str
     demand: Demand
     outcome: Outcome
-    fewest: Count
+    fewest: Count | None
     most: Count | None
+    holds: bool
     without_spare: Outcome | None = None
     arrivals: CountFromZero
     fewer: Outcome | None
@@ -74,12 +76,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def holding(self) -> Outcome:
         """What the devices do that must hold the target: all, or those without the spare ones."""
         return self.without_spare or self.outcome
-
-    @property
-    def holds(self) -> bool:
-        """Whether they meet the target, and none is loaded more than it may be; only given devices may not."""
-        demand, load = self.demand, self.holding.load
-        return load <= demand.most_load and self.holding.meets(demand.target_ms)
 
 
 def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell | None = None) -> Plan:
@@ -105,15 +101,16 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
     """
     demand = solved(record, demand, tell)
     search = Search(record, demand, tell)
+    fewest: int | None = None
+    most: int | None = None
     if demand.devices is None:
         found = search.least()
         holding = search.with_room(found.outcome)
         fewest, most = search.range_of(holding)
     else:
         holding = search.best(demand.devices - demand.spare)
-        holding = search.with_room(holding) if holding.meets(demand.target_ms) else holding
+        holding = search.with_room(holding) if search.holds(holding) else holding
         found = Found(holding, search.best(holding.devices - 1) if holding.devices > 1 else None)
-        fewest = most = holding.devices
     outcome = holding
     if demand.spare:
         outcome = search.under(Fleet(holding.devices + demand.spare, holding.batch_cap, demand.rate_per_s))
@@ -127,11 +124,12 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         demand=msgspec.structs.replace(demand, gaps=None),
         arrivals=0 if demand.gaps is None else len(demand.gaps) + 1,
         outcome=outcome,
-        fewest=fewest + demand.spare,
+        fewest=None if fewest is None else fewest + demand.spare,
         most=None if most is None else most + demand.spare,
         without_spare=holding if demand.spare else None,
         fewer=found.fewer,
-        fewer_fails=found.fewer is None or found.fewer.misses(target_ms),
+        fewer_fails=found.fewer is None or found.fewer.misses(target_ms) or found.fewer.load > demand.most_load,
+        holds=search.holds(holding),
         more_traffic=search.with_more_traffic(outcome),
         rules=Rules(
             full_batches=devices_at_full_batch(search.service, rate_per_s, search.most),

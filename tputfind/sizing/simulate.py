@@ -23,7 +23,7 @@ from tputfind.stats import t_quantile
 _WARM_UP_SHARE: Final = 0.1
 _TAIL_REQUESTS: Final = 200
 """Requests beyond the percentile asked for, in each of the streams."""
-_BATCHES: Final = 50
+_BATCHES: Final = 200
 """Full batches of each device, at the least."""
 _TARGETS: Final = 20
 """Least length of a stream, in latency targets, and"""

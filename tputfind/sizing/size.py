@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from tputfind.errors import BadRequest, NoPlan, TputfindError
 from tputfind.record.record import Record, check_record
-from tputfind.sizing.demand import Demand, read_demand
+from tputfind.sizing.demand import Demand, Solved, read_demand
 from tputfind.sizing.fleets import Tell
 from tputfind.sizing.plan import Plan, Price, least, plan
 from tputfind.sizing.prices import check_apart, price_of, read_price
@@ -20,12 +20,16 @@ _SHARES = tuple(tenth / 10 for tenth in range(1, 13))
 """Of the rate, for a curve: what the same stream takes as it grows."""
 
 
+Ranking = Literal["cost", "devices", "rate", "target", "latency"]
+_RANKED: Final[dict[Solved, Ranking]] = {"rate": "rate", "slo": "target", "nothing": "latency"}
+
+
 class Answers(NamedTuple):
     """Plans, the best first, why there is none of the other records, and what the plans are ranked by."""
 
     plans: list[Plan]
     without: list[tuple[Record, TputfindError]]
-    ranked_by: Literal["cost", "devices"]
+    ranked_by: Ranking
 
 
 def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> list[Plan]:
@@ -35,7 +39,8 @@ def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> l
         records: what was measured, as ``find`` or ``load_record`` returns it.
         prices: of devices; where all records' have one, the cheapest is the best, else the one with the fewest devices.
         options: the command line's of ``tputfind size``, with underscores: ``rate=5000, slo="50ms"``. Numbers are
-            requests per second and milliseconds; ``gaps`` are times between recorded requests.
+            requests per second and milliseconds; ``gaps`` are times between recorded requests. With ``devices=4`` and
+            one of ``rate`` and ``slo``, the other is the answer, in ``plan.demand``; with both, ``plan.holds`` is.
 
     Raises:
         BadRequest: the options, or all of the records, do not allow it.
@@ -83,10 +88,20 @@ def answers(
             plans.append(plan(record, demand, price_of(record, prices), tell))
         except (NoPlan, BadRequest) as error:
             without.append((record, error))
+    if demand.devices is not None:
+        plans.sort(key=_merit)
+        return Answers(plans, without, _RANKED[demand.solve])
     currencies = {each.price.currency if each.price else None for each in plans}
     comparable = len(currencies) == 1 and None not in currencies
     plans.sort(key=lambda each: (each.cost_per_hour or 0.0) if comparable else each.outcome.devices)
     return Answers(plans, without, "cost" if comparable else "devices")
+
+
+def _merit(plan: Plan) -> tuple[bool, float]:
+    """Return what plans of given devices are sorted by: those that hold come first, the best answer before others."""
+    demand = plan.demand
+    answer = {"rate": -demand.rate_per_s, "slo": demand.slo_ms}.get(demand.solve, plan.holding.tail_ms)
+    return not plan.holds, answer
 
 
 def curve(record: Record, demand: Demand, tell: Tell | None = None) -> Iterator[Outcome]:

@@ -14,9 +14,15 @@ from tputfind.sizing.fleets import Search, Tell, rounded_up
 from tputfind.sizing.service import service_of
 from tputfind.units import format_figure
 
-_STEP: Final = 1 / 128
-"""Shares of what the throughput allows, in which the highest rate is looked for."""
+_COARSE: Final = 0.85
+"""Factor from one rate that is tried to the next lower one."""
+_STEP: Final = 1 / 50
+"""The share to which the highest rate is told."""
+_MARGIN: Final = 1.1
+"""Times the target that a short simulation may take and a full one still meet it."""
+_MOST_IN_FULL: Final = 8
 _LEAST_SHARE: Final = 2.0**-20
+_MOST_TARGETS: Final = 20
 _PATIENCE: Final = 8.0
 """Times that a request takes by itself: the first target that a fleet is asked to meet, and the factor to the next."""
 _LONGEST_MS: Final = 1e9
@@ -43,9 +49,13 @@ def _holding(demand: Demand) -> int:
 
 
 def _highest_rate(record: Record, demand: Demand, tell: Tell | None) -> float:
-    """Return the highest rate at which the devices meet the target, to a hundredth of it or less.
+    """Return the highest rate at which the devices meet the target, to a fiftieth of it.
 
-    Short simulations say where it lies; full ones go down from there until one meets the target.
+    The percentile need not rise with the rate, so that rates are tried from the highest down, until one holds, and then
+    those between it and the last that did not. Short simulations leave out what is far from the target.
+
+    Raises:
+        NoPlan: they meet it at none of the rates that were tried.
     """
     devices = _holding(demand)
     search = Search(record, demand, tell)
@@ -54,38 +64,58 @@ def _highest_rate(record: Record, demand: Demand, tell: Tell | None) -> float:
     def at(share: float) -> Search:
         return Search(record, msgspec.structs.replace(demand, rate_per_s=share * most_per_s), tell)
 
-    share = 1 - _STEP
-    while not at(share).may_meet(devices):
-        share /= 2
-        if share < _LEAST_SHARE:
-            raise NoPlan(
-                f"{devices} devices meet the target at no rate: a batch with what waits for it takes too long",
-                "a longer --slo",
-            )
-    low, high = share, min(2 * share, 1.0)
+    def holds(share: float) -> bool:
+        search = at(share)
+        return search.may_meet(devices, _MARGIN) and search.holds(search.best(devices))
+
+    high = low = 1.0
+    while not at(low).may_meet(devices, _MARGIN) and low > _LEAST_SHARE:
+        high, low = low, _COARSE * low
+    for _ in range(_MOST_IN_FULL):
+        if holds(low):
+            break
+        high, low = low, _COARSE * low
+    else:
+        raise NoPlan(f"{_counted(devices)} met the target at none of the rates that were tried", "a longer --slo")
     while high - low > _STEP * low:
         middle = (low + high) / 2
-        low, high = (middle, high) if at(middle).may_meet(devices) else (low, middle)
-    while not at(low).best(devices).meets(demand.target_ms):
-        low *= 1 - _STEP
+        low, high = (middle, high) if holds(middle) else (low, middle)
     return low * most_per_s
 
 
 def _tightest_target(record: Record, demand: Demand, tell: Tell | None) -> float:
-    """Return the tightest latency target that the devices meet at the rate, with the cap that answers first."""
+    """Return the tightest latency target that the devices were found to meet at the rate.
+
+    Each target that is met is followed by the percentile with which it was, until nothing is gained.
+
+    Raises:
+        NoPlan: they do not keep up, or not within the load that is allowed.
+    """
     devices = _holding(demand)
     service = service_of(record, demand)
     alone_ms = float(np.quantile(service.curve_ms(1), demand.percentile / 100)) + demand.wait_ms
     target_ms = _PATIENCE * (alone_ms + demand.overhead_per_get_ms + demand.overhead_per_answer_ms)
-    while target_ms < _LONGEST_MS:
-        asked = msgspec.structs.replace(demand, slo_ms=demand.network_ms + target_ms)
-        best = Search(record, asked, tell).best(devices)
-        if best.load >= 1:
+    met_ms = None
+    for _ in range(_MOST_TARGETS):
+        search = Search(record, msgspec.structs.replace(demand, slo_ms=demand.network_ms + target_ms), tell)
+        best = search.best(devices)
+        if search.holds(best):
+            met_ms, tighter_ms = target_ms, rounded_up(best.tail_high_ms)
+            if tighter_ms >= target_ms:
+                break
+            target_ms = tighter_ms
+        elif met_ms is not None or target_ms > _LONGEST_MS:
             break
-        if best.meets(target_ms):
-            return demand.network_ms + rounded_up(best.tail_high_ms)
-        target_ms *= _PATIENCE
-    raise NoPlan(
-        f"{devices} devices do not keep up with {format_figure(demand.rate_per_s)} requests/s",
-        "more --devices, or a lower --rate",
-    )
+        else:
+            target_ms *= _PATIENCE
+    if met_ms is None:
+        allowed = "" if demand.most_load == 1 else f" with a load of {demand.most_load:.0%} or less"
+        rate = format_figure(demand.rate_per_s)
+        raise NoPlan(
+            f"{_counted(devices)} cannot serve {rate} requests/s{allowed}", "more --devices, or a lower --rate"
+        )
+    return demand.network_ms + met_ms
+
+
+def _counted(devices: int) -> str:
+    return f"{devices} device{'s' * (devices > 1)}"

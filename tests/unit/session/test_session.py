@@ -74,7 +74,7 @@ def test_a_smaller_batch_that_is_expected_to_fail_and_a_larger_one_expected_to_f
     assert asked == [(SMALLER, TRIAL_STEPS), (LARGER, TRIAL_STEPS), (LARGER, 20)]
     told = {notice.kind: (notice.batch_sizes, notice.seen) for notice in record.notices}
     assert told["smaller_batches_fail"] == ((SMALLER,), f"batch {SMALLER} ran out of memory, though 1663 fits")
-    assert told["larger_batches_fit"] == ((LARGER,), f"batch {LARGER} lasted 20 steps, though 1664 ran out of memory")
+    assert told["larger_batches_fit"] == ((LARGER,), f"batch {LARGER} ran 20 steps, though 1664 ran out of memory")
 
 
 def test_a_larger_batch_lasts_as_long_as_answers_are_soaked_for():
@@ -107,7 +107,7 @@ def test_nothing_is_tried_around_an_edge_whose_steps_take_longer_than_a_row_and_
     assert asked == []
     assert record.edge.smaller_forecast == SMALLER
     (told,) = [notice for notice in record.notices if notice.kind == "smaller_batches_fail"]
-    assert told.seen == f"batch {SMALLER} is forecast to run out of memory, though 1663 fits"
+    assert told.seen == f"batch {SMALLER} is forecast not to fit, though 1663 fits"
     assert looked(SMALLER, taken=at_edge(1900.0), max_seconds=6.0)[1]
     assert looked(SMALLER, taken=at_edge(2100.0), max_seconds=None, batches=None, thorough=True)[1]
 

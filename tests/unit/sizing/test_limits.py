@@ -120,7 +120,7 @@ def test_where_no_number_of_devices_does_that_is_found_out_at_once():
     ((_, refused),) = found.without
     assert refused.message.startswith("not even 10000000 devices, the most that are planned with")
     assert refused.hint == "a longer --slo"
-    assert len(told) <= 20
+    assert len(told) <= 30
 
 
 def test_each_fleet_is_told_before_it_is_simulated():

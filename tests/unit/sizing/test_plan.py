@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from support.records import example, row
 
+import tputfind
 from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.identity import name_of
 from tputfind.record.record import Record, Timing
@@ -478,7 +479,7 @@ def test_the_tightest_target_is_one_that_the_devices_meet_and_no_much_tighter_on
 
     assert found.holds
     assert not plan(record(), read_demand({"devices": 2, "rate": 500.0, "slo": 0.9 * slo_ms})).holds
-    with pytest.raises(NoPlan, match="2 devices do not keep up with 5000 requests/s"):
+    with pytest.raises(NoPlan, match="2 devices cannot serve 5000 requests/s"):
         plan(record(), read_demand({"devices": 2, "rate": 5000.0}))
 
 
@@ -498,3 +499,25 @@ def test_a_question_names_two_of_three(given, said):
         read_demand(given)
 
     assert said in refused.value.message
+
+
+def test_two_devices_that_serve_a_rate_only_in_large_batches_serve_it_within_a_long_target():
+    """A lone request takes 5.5 ms; at 95 % of the throughput of batches of 64 only these do."""
+    sizes = {size: 5 + 0.5 * size for size in (1, 4, 16, 64)}
+    rate = 0.95 * 2 * 64 / 37 * 1000
+
+    found = plan(record(sizes), read_demand({"devices": 2, "rate": rate}))
+
+    assert found.holds
+    assert found.outcome.batch_cap == 64
+
+
+@pytest.mark.parametrize(("solved", "given"), [("rate", {"slo": 20.0}), ("slo", {"rate": 500.0})])
+def test_of_several_plans_of_given_devices_the_one_with_the_best_answer_comes_first(solved, given):
+    slow = msgspec.structs.replace(record({1: 8.0, 2: 9.0}), spec=msgspec.structs.replace(example().spec, model="slow"))
+
+    found = tputfind.size(slow, record({1: 5.0, 2: 6.0}), devices=3, **given)
+
+    assert [each.model for each in found] == ["resnet50", "slow"]
+    assert [each.demand.solve for each in found] == [solved, solved]
+    assert all(each.holds and (each.fewest, each.most) == (None, None) for each in found)

@@ -89,19 +89,19 @@ def test_two_hundred_requests_lie_beyond_the_percentile(percentile, effort, coun
     assert counted(Fleet(1, 1, 1.0), demand, effort) == pytest.approx(beyond_warm_up(count), abs=1)
 
 
-def test_each_device_has_fifty_batches_as_they_usually_are():
+def test_each_device_has_two_hundred_batches_as_they_usually_are():
     """While a batch of 64 takes 37 ms 18.5 requests come to each of 20 devices, or its cap of 4."""
     demand = stream(10_000, slo_ms=6.0)
 
-    assert counted(Fleet(20, 64, 10_000), demand) == beyond_warm_up(50 * 20 * (1 + 0.5 * 37))
-    assert counted(Fleet(20, 4, 8000), demand) == beyond_warm_up(50 * 20 * (1 + 0.4 * 7))
-    assert counted(Fleet(20, 2, 4000), demand) == beyond_warm_up(50 * 20 * 2)
+    assert counted(Fleet(20, 64, 10_000), demand) == beyond_warm_up(200 * 20 * (1 + 0.5 * 37))
+    assert counted(Fleet(20, 4, 8000), demand) == beyond_warm_up(200 * 20 * (1 + 0.4 * 7))
+    assert counted(Fleet(20, 2, 4000), demand) == beyond_warm_up(200 * 20 * 2)
 
 
 def test_the_wait_for_a_batch_counts_in_what_is_usual():
     demand = stream(10_000, slo_ms=6.0, batcher="triton", delay_ms=3.0)
 
-    assert counted(Fleet(20, 64, 10_000), demand) == beyond_warm_up(50 * 20 * (1 + 0.5 * 40))
+    assert counted(Fleet(20, 64, 10_000), demand) == beyond_warm_up(200 * 20 * (1 + 0.5 * 40))
 
 
 def test_a_stream_lasts_twenty_targets():
@@ -154,10 +154,10 @@ def test_a_stream_is_cut_to_a_length_that_may_be_too_short_to_tell(monkeypatch, 
 
 
 def test_a_recorded_stream_is_replayed_in_whole_and_nothing_of_it_warms_up():
-    demand = stream(10.0, gaps=(1.0,) * 12_000)
+    demand = stream(10.0, gaps=(1.0,) * 32_000)
 
-    assert counted(Fleet(1, 1, 10.0), demand) == 12_000
-    assert counted(Fleet(128, 1, 10.0), demand) == 6000
+    assert counted(Fleet(1, 1, 10.0), demand) == 32_000
+    assert counted(Fleet(128, 1, 10.0), demand) == 16_000
     assert simulate(Fleet(1, 1, 10.0), LINE, demand, seeds=1, effort=0.001).steady
 
 

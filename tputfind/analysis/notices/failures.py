@@ -16,7 +16,7 @@ ADVICE: Final[dict[FailureKind, str]] = {
     "died": "run the model by itself at that batch to see why",
     "timeout": "raise --trial-timeout if the model is only slow",
     "wrong_output": "do not deploy this batch",
-    "error": "does the model take this batch and input?",
+    "error": "its traceback says where",
 }
 """What to do about each kind of failure, in one line."""
 

@@ -10,7 +10,7 @@ from tputfind.units import format_sizes
 
 MOST_SIGNS: Final = 150
 """Of a notice that is printed: two lines of a terminal of 80 columns."""
-_MOST_WITH_BRIEF: Final = 128
+_MOST_WITH_BRIEF: Final = 148
 """What somebody else wrote has long words, between which lines are broken early."""
 _LISTED: Final = 3
 _LEAST_SIGNS: Final = 20
