@@ -159,7 +159,6 @@ DEFINED = (
     "Batches of 100 ms or more",
     "agrees with the device time within 5 %",
     "five times a second",
-    "300 times as long",
 )
 """Phrases with a figure that was not measured: a rule of the tool, or the definition of a word."""
 
