@@ -41,10 +41,10 @@ def test_dates_of_different_zones_are_set_on_one_clock(tmp_path):
         ),
         ("\n".join([*DATES, "7"]).encode(), "line 121: '7' is a number, and those before it are dates"),
         ("\n".join([*DATES, "2026-13-01"]).encode(), "line 121: '2026-13-01' is not a number"),
-        (gzip.compress(b"1\n2\n")[:-4], "is cut short or broken: gzip cannot unpack it"),
+        (gzip.compress(b"1\n2\n", mtime=0)[:-4], "is cut short or broken: gzip cannot unpack it"),
         (b"\x1f\x8bnot packed", "is cut short or broken: gzip cannot unpack it"),
-        (gzip.compress(b"0" * (2**27 + 1)), "is larger than 128 MiB"),
     ],
+    ids=["a-date-at-last", "a-number-at-last", "no-date", "cut-short", "not-packed"],
 )
 def test_what_is_no_list_of_times_is_refused_with_its_line(tmp_path, content, said):
     (tmp_path / "times.csv").write_bytes(content)
@@ -53,3 +53,10 @@ def test_what_is_no_list_of_times_is_refused_with_its_line(tmp_path, content, sa
         arrivals_gaps(tmp_path / "times.csv")
 
     assert said in refused.value.message
+
+
+def test_what_unpacks_to_more_than_is_read_is_refused(tmp_path):
+    (tmp_path / "times.csv").write_bytes(gzip.compress(b"0" * (2**27 + 1), compresslevel=1))
+
+    with pytest.raises(BadRequest, match="is larger than 128 MiB"):
+        arrivals_gaps(tmp_path / "times.csv")
