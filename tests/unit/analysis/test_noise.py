@@ -253,7 +253,7 @@ def test_a_throttled_row_is_kept_flagged_and_says_why():
     (notice,) = [notice for notice in notices.of(record) if notice.kind == "throttled"]
     (cells,) = frame([record]).to_dict("records")
 
-    assert notice.seen == "clocks were held down up to 40% of the time at batch 4, 1700 of 1980 MHz"
+    assert notice.seen == "clocks were held down up to 40% of the time at batch 4, 1700 of 1980 MHz (-14%)"
     assert notice.cause == "power limit"
     assert (cells["throttled"], cells["throttle_reasons"]) == (True, "power_cap")
     assert cells["samples_per_s"] > 0
@@ -281,7 +281,7 @@ def test_better_cooling_is_advised_where_heat_held_the_clocks_down_for_one_perce
     assert (notice.kind, notice.batch_sizes) == ("throttled", (4,))
     assert notice.advice.startswith(advice)
     assert "sync boost" not in notice.cause
-    assert notice.seen.endswith("up to 1% of the time at batch 4, 1700 of 1980 MHz")
+    assert notice.seen.endswith("up to 1% of the time at batch 4, 1700 of 1980 MHz (-14%)")
 
 
 def test_of_several_throttled_rows_the_lowest_clock_and_the_highest_there_is_are_told():
@@ -298,7 +298,7 @@ def test_of_several_throttled_rows_the_lowest_clock_and_the_highest_there_is_are
 
     several = seen(at(1, 0.2, 1500.0, 1980.0), at(2, 0.5, 1300.0, 1990.0), at(4, 0.3, None, None))
 
-    assert several.endswith("up to 50% of the time at batch 1, 2, 4, 1300 of 1990 MHz")
+    assert several.endswith("up to 50% of the time at batch 1, 2, 4, 1300 of 1990 MHz (-35%)")
     assert seen(at(1, 0.2, None, 1980.0)).endswith("up to 20% of the time at batch 1")
     assert seen(at(1, 0.2, 1500.0, None)).endswith("up to 20% of the time at batch 1")
 

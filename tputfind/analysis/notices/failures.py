@@ -16,7 +16,7 @@ ADVICE: Final[dict[FailureKind, str]] = {
     "died": "run the model by itself at that batch to see why",
     "timeout": "raise --trial-timeout if the model is only slow",
     "wrong_output": "do not deploy this batch",
-    "error": "its traceback says where",
+    "error": "see its traceback",
 }
 """What to do about each kind of failure, in one line."""
 
@@ -35,7 +35,7 @@ _CAUSES: Final[dict[FailureKind, str]] = {
     "died": "a crash, or no host memory",
     "timeout": "it hangs, or is far slower",
     "wrong_output": "a kernel is wrong at this size",
-    "error": "the model or a kernel fails",
+    "error": "the model fails",
 }
 
 

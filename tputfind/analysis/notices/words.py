@@ -10,9 +10,11 @@ from tputfind.units import format_sizes
 
 MOST_SIGNS: Final = 150
 """Of a notice that is printed: two lines of a terminal of 80 columns."""
-_MOST_WITH_BRIEF: Final = 148
+_MOST_WITH_BRIEF: Final = 128
 """What somebody else wrote has long words, between which lines are broken early."""
 _LISTED: Final = 3
+_LONGEST_WORD: Final = 36
+"""That leaves room for the rest of a notice on the line on which it stands."""
 _LEAST_SIGNS: Final = 20
 
 
@@ -46,4 +48,6 @@ def brief(text: str, *beside: str) -> str:
     """
     sentence = text.partition(". ")[0].rstrip(".")
     room = max(_LEAST_SIGNS, _MOST_WITH_BRIEF - sum(map(len, beside)) - len(": ; "))
+    if max(map(len, sentence.split()), default=0) > _LONGEST_WORD:
+        room = min(room, _LONGEST_WORD)
     return sentence if len(sentence) <= room else f"{sentence[: room - 3].rstrip()}..."
