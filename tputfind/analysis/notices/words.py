@@ -10,10 +10,10 @@ from tputfind.units import format_sizes
 
 MOST_SIGNS: Final = 150
 """Of a notice that is printed: two lines of a terminal of 80 columns."""
-_MOST_WITH_BRIEF: Final = 128
+_MOST_WITH_BRIEF: Final = 138
 """What somebody else wrote has long words, between which lines are broken early."""
 _LISTED: Final = 3
-_LONGEST_WORD: Final = 36
+_LONGEST_WORD: Final = 28
 """That leaves room for the rest of a notice on the line on which it stands."""
 _LEAST_SIGNS: Final = 20
 
