@@ -13,6 +13,7 @@ MOST_SIGNS: Final = 150
 _MOST_WITH_BRIEF: Final = 138
 """What somebody else wrote has long words, between which lines are broken early."""
 _LISTED: Final = 3
+_MOST_WITH_LONG_WORDS: Final = 128
 _LONGEST_WORD: Final = 28
 """That leaves room for the rest of a notice on the line on which it stands."""
 _LEAST_SIGNS: Final = 20
@@ -47,7 +48,8 @@ def brief(text: str, *beside: str) -> str:
     The whole is in the record.
     """
     sentence = text.partition(". ")[0].rstrip(".")
-    room = max(_LEAST_SIGNS, _MOST_WITH_BRIEF - sum(map(len, beside)) - len(": ; "))
-    if max(map(len, sentence.split()), default=0) > _LONGEST_WORD:
+    whole = _MOST_WITH_BRIEF if max(map(len, sentence.split()), default=0) <= _LONGEST_WORD else _MOST_WITH_LONG_WORDS
+    room = max(_LEAST_SIGNS, whole - sum(map(len, beside)) - len(": ; "))
+    if whole == _MOST_WITH_LONG_WORDS:
         room = min(room, _LONGEST_WORD)
     return sentence if len(sentence) <= room else f"{sentence[: room - 3].rstrip()}..."
