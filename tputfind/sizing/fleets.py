@@ -97,8 +97,8 @@ class Search:
         start = _first(self.may_meet, lowest, lowest, _none_helps(self.may_meet)) or MOST_DEVICES
         devices = _first(self._meets, start, lowest, _none_helps(self._meets))
         if devices is None:
-            raise self._too_slow(self._at(MOST_DEVICES))
-        return Found(self._at(devices), self._at(devices - 1) if devices > 1 else None)
+            raise self._too_slow(self.best(MOST_DEVICES))
+        return Found(self.best(devices), self.best(devices - 1) if devices > 1 else None)
 
     def _too_slow(self, best: Outcome) -> NoPlan:
         return NoPlan(
@@ -106,14 +106,6 @@ class Search:
             f"of the requests within {self._demand.target_ms:g} ms: it takes {best.tail_high_ms:.4g} ms",
             "a lower --rate, or a longer --slo" if best.load > _BUSY else "a longer --slo",
         )
-
-    def best(self, devices: int) -> Outcome:
-        """Return what so many devices do with the best of the caps."""
-        return self._at(devices)
-
-    def under(self, fleet: Fleet) -> Outcome:
-        """Return what a fleet does, simulated in full."""
-        return self._in_full(fleet)
 
     def may_meet(self, devices: int, margin: float = 1.0) -> bool:
         """Whether a short simulation of so many devices meets the target, or nearly, with any of the caps."""
@@ -131,7 +123,7 @@ class Search:
         pilots = {cap: self._pilot(Fleet(least.devices, cap, more_per_s)) for cap in caps}
         bearing = {cap: pilot.tail_ms for cap, pilot in pilots.items() if pilot.steady}
         for cap in sorted(bearing, key=bearing.__getitem__):
-            outcome = self._in_full(Fleet(least.devices, cap, self._demand.rate_per_s))
+            outcome = self.under(Fleet(least.devices, cap, self._demand.rate_per_s))
             if outcome.meets(self._demand.target_ms):
                 return outcome
         return least
@@ -171,7 +163,7 @@ class Search:
         """Return the least number of devices that meets another target by its percentile; None where no number does."""
 
         def meets(devices: int) -> bool:
-            outcome = self._at(devices)
+            outcome = self.best(devices)
             return outcome.steady and outcome.load <= self._demand.most_load and outcome.tail_ms <= target_ms
 
         return _first(meets, found.devices, 1, lambda more: more > _FARTHEST * found.devices)
@@ -188,9 +180,9 @@ class Search:
         return simulate(fleet, self.service, self._demand, seeds=seeds, effort=effort)
 
     def _meets(self, devices: int) -> bool:
-        return self.holds(self._at(devices))
+        return self.holds(self.best(devices))
 
-    def _at(self, devices: int) -> Outcome:
+    def best(self, devices: int) -> Outcome:
         """Return what a number of devices does with the best of the caps."""
         if devices not in self._best:
             self._best[devices] = self._with_best_cap(devices)
@@ -206,12 +198,12 @@ class Search:
         for fleet in by_pilot:
             if tried and pilots[fleet] > _NEAR * target_ms:
                 break
-            tried.append(self._in_full(fleet))
+            tried.append(self.under(fleet))
             if tried[-1].meets(target_ms):
                 break
         return min(tried, key=lambda outcome: (not outcome.steady, outcome.tail_high_ms))
 
-    def _in_full(self, fleet: Fleet) -> Outcome:
+    def under(self, fleet: Fleet) -> Outcome:
         """Return what a fleet does, simulated for longer where chance leaves open whether it meets the target."""
         if fleet not in self._full:
             self._full[fleet] = self._simulated_in_full(fleet)
