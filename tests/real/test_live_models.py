@@ -12,6 +12,7 @@ import time
 import warnings
 from functools import partial
 
+import cloudpickle
 import pytest
 import torch
 from models import plain
@@ -24,6 +25,9 @@ from tputfind.errors import BadRequest, ModelFailed
 
 QUICK = {"device": "cpu", "batches": 10, "warmup": 1, "processes": 1}
 ONE = QUICK | {"batch_sizes": [1, 8]}
+
+# No other process can import a file of tests by its name: its classes travel by value, as those of a script do.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(autouse=True)
