@@ -139,6 +139,11 @@ def throughput_interval(row: Row) -> Interval | None:
     return Interval(row.samples_per_s * (1 - half), row.samples_per_s * (1 + half))
 
 
+def in_one_process(*rows: Row) -> bool:
+    """Whether one of the rows was timed in one process alone, so that how processes differ is not known."""
+    return min(len([timing for timing in row.timings if timing.device_ms]) for row in rows) <= 1
+
+
 def rate_ratio_interval(above: Row, below: Row, confidence: float = CONFIDENCE) -> Interval | None:
     """Return the interval of one row's throughput over another's, with ``REPEATABILITY``; None where there is none."""
     spans = [[timing.device_ms for timing in row.timings] for row in (below, above)]

@@ -15,6 +15,7 @@ from tputfind.analysis.answers import (
     fastest,
     health,
     host_bound,
+    in_one_process,
     rate_ratio_interval,
     throughput_interval,
 )
@@ -267,8 +268,8 @@ def _beyond(old: Record, new: Record) -> Iterator[Judgement]:
 def _judged(old: Row, new: Row, tolerance: float, confidence: float) -> Judgement:
     against = _against(old, new)
     interval = None if against else rate_ratio_interval(new, old, confidence)
-    several = min(len([timing for timing in row.timings if timing.device_ms]) for row in (old, new)) > 1
-    unknown = "processes differ too much to tell" if several else "timed in one process only"
+    once = "timed in one process: measure with --processes 3 or more"
+    unknown = once if in_one_process(old, new) else "processes differ too much to tell"
     verdict: Verdict = (
         "not_comparable" if against else "ambiguous" if interval is None else _verdict(interval, tolerance)
     )

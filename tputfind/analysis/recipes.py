@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from tputfind.analysis.answers import fastest, format_rate, rate_ratio_interval, throughput_interval
+from tputfind.analysis.answers import fastest, format_rate, in_one_process, rate_ratio_interval, throughput_interval
 from tputfind.record.choices import DTYPES, LAYOUTS, Mode
 from tputfind.record.identity import name_of
 from tputfind.record.record import Record, Row
@@ -120,7 +120,8 @@ def _set_beside(record: Record, plain: Record, what: str) -> Iterator[str]:
     ratio = (here.samples_per_s or 0.0) / (there.samples_per_s or 1.0)
     alike = _within_the_noise(here, there)
     times = f"{ratio:.2f}" if alike or f"{ratio:.2f}" != "1.00" else f"{ratio:.3f}"
-    yield f"{times} times {what}{' (within the noise)' if alike else ''}"
+    doubt = " (within the noise)" if alike else " (timed in one process)" if in_one_process(here, there) else ""
+    yield f"{times} times {what}{doubt}"
 
 
 def _within_the_noise(here: Row, there: Row) -> bool:

@@ -6,6 +6,7 @@ imported when it is asked for: ``--help`` needs none of them.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Any, Final, NamedTuple
@@ -134,6 +135,8 @@ class _ModelFirst(click.Group):
         """Do what the arguments ask, and exit: however it ends, with an exit code and at most a line about it."""
         open_closed_streams()
         with in_our_words():
+            if os.environ.get("_TPUTFIND_COMPLETE", "").endswith("_complete") and "COMP_WORDS" not in os.environ:
+                raise click.UsageError("completion is for the shell to call: write _source in the place of _complete")
             return super().main(*args, **extra)
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:

@@ -73,7 +73,10 @@ def read_request(
     problems: list[TputfindError] = []
     notes: list[TputfindError] = []
     if Path(old).is_dir() != Path(new).is_dir():
-        raise BadRequest("OLD and NEW must be two records, or two folders of them")
+        raise BadRequest(
+            "OLD and NEW must be two records, or two folders of them",
+            f"{old if Path(old).is_dir() else new} is a folder",
+        )
     if Path(old).is_dir():
         sources = records_read(path for folder in (old, new) for path in _in(Path(folder)))
         before, after = (_records(Path(folder), problems, notes) for folder in (old, new))

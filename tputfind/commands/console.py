@@ -119,7 +119,8 @@ def _wrong_use(error: click.ClickException) -> BadRequest:
     others = root.command.commands.values() if isinstance(root.command, click.Group) else ()
     having = [f"tputfind {other.name}" for other in others if name in _options_of(other, context)]
     if having:
-        return BadRequest(f"{name} is an option of {' and '.join(having)}, not of {context.command_path}", see)
+        meant = did_you_mean(name, _options_of(context.command, context))
+        return BadRequest(f"{name} is an option of {' and '.join(having)}, not of {context.command_path}{meant}", see)
     near = did_you_mean(name, _options_of(context.command, context) + _options_of(root.command, root))
     return BadRequest(f"there is no option {shortened(name)}{near}", see)
 

@@ -83,6 +83,8 @@ def read_request(
         spec = read_spec(model, options)
     except BadRequest as problem:
         problems.append(problem.message)
+    if on_fake and options.get("device") not in (None, "cpu"):
+        problems.append("--on-fake does without a device: leave --device out")
     if problems:
         raise BadRequest("; ".join(problems), "see tputfind forecast --help")
     outputs = check_places(places, sources_of([spec]), json="forecast")

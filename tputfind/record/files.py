@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from tputfind.errors import BadRecord, BadRequest, TputfindError
+from tputfind.options import nearest
 from tputfind.record import clocks, forecast
 from tputfind.record.clocks import Methods, Pipeline
 from tputfind.record.forecast import Forecasts
@@ -133,10 +134,26 @@ def _content(path: str | Path) -> bytes:
     try:
         data = _read(Path(path))
     except OSError as error:
-        raise BadRecord(f"cannot read {path}: {error.strerror}") from None
+        raise BadRecord(f"cannot read {path or Path()}: {error.strerror}", _instead(Path(path), error)) from None
     except ValueError as error:  # of a name that no file can have
         raise BadRecord(f"cannot read {echoed(str(path))}: {error}") from None
     return data
+
+
+def _instead(path: Path, error: OSError) -> str:
+    """Say what to name in the place of a file that cannot be read; empty where nothing is known."""
+    if isinstance(error, IsADirectoryError):
+        return f"name its files: {path / '*.json'}"
+    if not isinstance(error, FileNotFoundError):
+        return ""
+    try:
+        records = [one.name for one in path.parent.glob("*.json")]
+    except OSError:
+        return ""
+    near = nearest(path.name, records)
+    if near:
+        return f"did you mean {path.parent / near[0]}?"
+    return "a record is a .json file that a run saved, by default in the folder results"
 
 
 def _read(path: Path) -> bytes:

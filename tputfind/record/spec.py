@@ -334,7 +334,7 @@ def _processes(value: object) -> int:
 def _percentile(value: object) -> float:
     number = values.percentile(value)
     if not number < 100:
-        raise ValueError(f"{echoed(value)} is not between 0 and 100")
+        raise ValueError(f"{echoed(value)} is not below 100")
     return number
 
 

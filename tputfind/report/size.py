@@ -17,7 +17,7 @@ from tputfind.report.markdown import markdown_of, notices_of
 from tputfind.report.tables import named_fitted, new_table
 from tputfind.report.terminal import print_answers, print_notices, print_table
 from tputfind.sizing.fleets import MORE_TRAFFIC
-from tputfind.sizing.plan import Plan
+from tputfind.sizing.plan import Plan, Rules
 from tputfind.sizing.simulate import Outcome, cell_of
 from tputfind.sizing.size import Answers
 from tputfind.units import format_figure
@@ -121,20 +121,17 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the answers of a plan, each a label and a text."""
     outcome, demand = plan.outcome, plan.demand
     waits = plan.delay_ms > 0 and outcome.batch_cap > 1
-    batcher = f"waits up to {plan.delay_ms:g} ms for more" if waits else "waits for nothing"
-    each = f"each with batches of up to {outcome.batch_cap}; {demand.batcher} {batcher}"
+    batcher = f"waits up to {plan.delay_ms:g} ms for more" if waits else "takes what waits when a device is free"
     yield from _solved(plan)
-    yield "Devices", f"{outcome.devices}{_range(plan)}, {each}"
+    yield "Devices", f"{outcome.devices}{_range(plan)}, each with batches of up to {outcome.batch_cap}"
+    yield "Batcher", f"{demand.batcher}: {batcher}"
     if plan.without_spare is not None:
         yield f"{demand.spare} gone", f"{plan.without_spare.devices}: {_verdict(plan, plan.without_spare)}"
     yield _fewer_label(plan).capitalize(), _of_fewer(plan)
     more = _verdict(plan, plan.more_traffic)
     rate = format_figure(plan.more_traffic.rate_per_s)
-    yield f"{MORE_TRAFFIC - 1:.0%} more", f"{rate} requests/s on the same devices: {more}"
-    rules = plan.rules
-    by_time = f"one batch in the target {rules.naive or 'none'}; two (Nexus) {rules.nexus or 'none'}"
-    yield "Rules of thumb", f"full batches {rules.full_batches}; {by_time}; mean latency {rules.mean or 'none'}"
-    yield "A batch takes", f"about {plan.intercept_ms:.3g} ms and {plan.slope_ms:.3g} ms a sample"
+    yield f"{MORE_TRAFFIC - 1:.0%} more", f"{rate} requests/s on all {outcome.devices}: {more}"
+    yield "Rules of thumb", _thumb(plan.rules)
     added = [f"{getattr(demand, name):g} ms {words}" for name, words in _OVERHEADS.items() if getattr(demand, name)]
     if added:
         yield "Overheads", ", ".join(added)
@@ -154,7 +151,7 @@ def _solved(plan: Plan) -> Iterator[tuple[str, str]]:
     demand = plan.demand
     rate = f"{format_figure(demand.rate_per_s)} requests/s"
     if demand.solve == "rate":
-        yield "Highest rate", f"{rate} within the target, to 2 %"
+        yield "Highest rate", f"{rate} within the target; 2 % more may pass too"
     if demand.solve == "slo":
         yield "Target", f"{demand.slo_ms:g} ms is the tightest at {rate}"
     if demand.solve == "nothing":
@@ -163,6 +160,13 @@ def _solved(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _fewer_label(plan: Plan) -> str:
     return f"{plan.demand.spare + 1} gone" if plan.demand.spare else "one fewer"
+
+
+def _thumb(rules: Rules) -> str:
+    """Say between which numbers of devices the usual reckonings lie."""
+    found = [count for count in (rules.full_batches, rules.naive, rules.nexus, rules.mean) if count is not None]
+    low, high = min(found), max(found)
+    return f"{low if low == high else f'{low} to {high}'} devices, by formulas instead of simulation"
 
 
 def _range(plan: Plan) -> str:
@@ -234,7 +238,7 @@ def _cells(outcome: Outcome) -> Iterator[str]:
 def _of_fewer(plan: Plan) -> str:
     if plan.fewer is None:
         return "there is none"
-    return f"{plan.fewer.devices}: {_verdict(plan, plan.fewer)}"
+    return f"{plan.fewer.devices}, with batches of up to {plan.fewer.batch_cap}: {_verdict(plan, plan.fewer)}"
 
 
 def _verdict(plan: Plan, outcome: Outcome) -> str:
@@ -245,7 +249,7 @@ def _verdict(plan: Plan, outcome: Outcome) -> str:
     if not outcome.steady:
         return f"target taken as missed: {100 * outcome.load:.1f} % load is too near the limit to tell"
     if outcome.load > demand.most_load:
-        return f"more load than --most-load: {100 * outcome.load:.1f} %"
+        return f"load of {100 * outcome.load:.1f} % is above --most-load"
     if outcome.meets(demand.target_ms):
         return f"target met, {tail}"
     if outcome.misses(demand.target_ms):

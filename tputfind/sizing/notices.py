@@ -50,6 +50,13 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
     used = [row.batch_size for row in record.rows if row.batch_size <= outcome.batch_cap]
     told = [notice for notice in record.notices if notice.kind in _TOLD and set(notice.batch_sizes) & set(used)]
     yield from (msgspec.structs.replace(notice, batch_sizes=()) for notice in told)
+    if demand.devices is None and all(len(row.timings) == 1 for row in record.rows if row.failure is None):
+        yield Notice(
+            kind="one_process",
+            seen="each batch size was timed in one process",
+            cause="how processes differ is not known, nor in the range of devices",
+            advice="measure with --processes 3 or more",
+        )
     if record.finished is None:
         yield Notice(
             kind="interrupted",

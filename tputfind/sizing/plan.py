@@ -109,7 +109,11 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         fewest, most = search.range_of(holding)
     else:
         holding = search.best(demand.devices - demand.spare)
-        holding = search.with_room(holding) if search.holds(holding) else holding
+        if search.holds(holding):
+            holding = search.with_room(holding)
+        elif demand.spare:  # the server is set to what serves while none is gone
+            cap = search.best(demand.devices).batch_cap
+            holding = search.under(Fleet(holding.devices, cap, demand.rate_per_s))
         found = Found(holding, search.best(holding.devices - 1) if holding.devices > 1 else None)
     outcome = holding
     if demand.spare:

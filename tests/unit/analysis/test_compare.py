@@ -56,7 +56,10 @@ def test_processes_that_differ_too_much_leave_it_open():
 def test_one_process_does_not_show_how_processes_differ():
     found = compare(record(row(8, [20] * 50)), record(row(8, [30] * 50)))
 
-    assert (found.verdict, found.best.reason) == ("ambiguous", "timed in one process only")
+    assert (found.verdict, found.best.reason) == (
+        "ambiguous",
+        "timed in one process: measure with --processes 3 or more",
+    )
 
 
 def test_the_fastest_rows_are_compared_though_their_batches_differ():
@@ -436,7 +439,7 @@ def test_why_rows_that_are_not_judged_alike_are_not_is_told():
 
     assert apart.best.reason == "no batch size is in both"
     assert untimed.rows[0].reason == "not timed in NEW"
-    assert one_process.rows[0].reason == "timed in one process only"
+    assert one_process.rows[0].reason == "timed in one process: measure with --processes 3 or more"
     assert compare(record(steady(8, 20)), record(steady(8, 20))).best.reason == ""
 
 

@@ -19,7 +19,12 @@ from tputfind.report import markdown, snippet, terminal
 def measured(device_ms: float, dtype: str = "fp16", layout: str = "nchw", mode: str = "eager", batch_size: int = 8):
     """A record of a recipe with one row, of which a batch takes so long."""
     spec = msgspec.structs.replace(example().spec, dtype=dtype, layout=layout, mode=mode)
-    return msgspec.structs.replace(example(), spec=spec, rows=(row(batch_size, device_ms),), notices=())
+    return msgspec.structs.replace(example(), spec=spec, rows=(in_three(row(batch_size, device_ms)),), notices=())
+
+
+def in_three(one: Row) -> Row:
+    """A row as if two more processes had timed it, alike."""
+    return msgspec.structs.replace(one, timings=one.timings * 3)
 
 
 def failed(**recipe: str):
@@ -45,10 +50,20 @@ def test_the_fastest_recipe_is_named_with_what_it_gains_over_plain_eager_in_its_
     assert told["By layout"] == "fp16 nhwc eager 1.60 times nchw; fp16 nhwc compile 2.00 times nchw"
 
 
+def test_a_recipe_that_was_timed_in_one_process_is_said_to_be():
+    """How processes differ is not known then, and ``compare`` would not judge the two."""
+    once = measured(2.0, mode="compile")
+    once = msgspec.structs.replace(once, rows=(row(8, 2.0),))
+
+    told = dict(recipes.answers([measured(4.0), once]))
+
+    assert told["Best recipe"].endswith("2.00 times fp16 nchw eager (timed in one process)")
+
+
 def test_the_recipe_that_is_fastest_at_the_smallest_batch_is_named_where_that_is_another_batch():
     def of_two(small_ms: float, large_ms: float, mode: str):
         record = measured(large_ms, mode=mode, batch_size=64)
-        return msgspec.structs.replace(record, rows=(row(1, small_ms), *record.rows))
+        return msgspec.structs.replace(record, rows=(in_three(row(1, small_ms)), *record.rows))
 
     records = [of_two(4.0, 10.0, "eager"), of_two(2.0, 5.0, "compile"), of_two(0.8, 9.9, "cudagraph"), failed()]
 

@@ -69,7 +69,7 @@ def test_no_latency_limit_can_be_asked_for():
         ({"slo": "fast"}, "--slo: 'fast' is not a duration"),
         ({"max_seconds": "nan"}, "--max-seconds: 'nan' is not a finite number"),
         ({"max_seconds": "0"}, "--max-seconds: '0' is not above zero"),
-        ({"percentile": "100"}, "--percentile: '100' is not between"),
+        ({"percentile": "100"}, "--percentile: '100' is not below"),
         ({"dtype": "float"}, "--dtype: 'float' is none of fp32"),
         ({"layout": "nhcw"}, "--layout: 'nhcw' is none of"),
         ({"search": "magic"}, "--search: 'magic' is none of"),

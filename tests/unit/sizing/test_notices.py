@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from support.records import example, row
 
-from tputfind.record.record import Failure, Notice, Record
+from tputfind.record.record import Failure, Notice, Record, Row
 from tputfind.sizing.demand import read_demand
 from tputfind.sizing.notices import notices
 from tputfind.sizing.simulate import Outcome
@@ -23,9 +23,15 @@ def record(*rows: tuple[int, int], transfer: str = "both") -> Record:
     return msgspec.structs.replace(
         made,
         spec=msgspec.structs.replace(made.spec, transfer=transfer),
-        rows=tuple(row(size, 5.0, batches=count) for size, count in rows),
+        rows=tuple(in_three_processes(size, count) for size, count in rows),
         notices=(),
     )
+
+
+def in_three_processes(size: int, count: int) -> Row:
+    parts = (count - 2 * (count // 3), count // 3, count // 3)
+    timings = [row(size, 5.0, batches=part).timings[0] for part in parts]
+    return msgspec.structs.replace(row(size, 5.0), timings=tuple(timings))
 
 
 def told(one: Record, cap: int = 4, largest: int = 8, **options: object) -> list[Notice]:
@@ -52,6 +58,13 @@ def test_sizes_with_fewer_latencies_than_the_percentile_takes_are_told():
             advice="measure with --thorough or more --batches",
         )
     ]
+
+
+def test_a_record_of_one_process_leaves_open_how_processes_differ():
+    one = record((1, 1000), (4, 1000), (8, 1000))
+    once = msgspec.structs.replace(one, rows=tuple(row(each.batch_size, 5.0, batches=1000) for each in one.rows))
+
+    assert [notice.kind for notice in told(once)] == ["one_process"]
 
 
 def test_sizes_that_failed_are_no_sizes_with_few_latencies():
