@@ -14,7 +14,7 @@ from tputfind.sizing.queues import Served, Spans
 
 _AHEAD = 2
 """Batches that may be ready for each device (``RateLimiter::PayloadSlotAvailable``)."""
-_LOOKS_AGAIN_MS = 500.0
+LOOKS_AGAIN_MS = 500.0
 """After this the batcher's thread looks at its queue, if nothing has woken it."""
 
 
@@ -38,6 +38,7 @@ class Triton:
         cap: int,
         span: Spans,
         wait_ms: float,
+        *,
         preferred: Sequence[int] = (),
         most_waiting: int | None = None,
     ) -> None:
@@ -71,8 +72,8 @@ class Triton:
             if self._has_room() and (self._is_closed or len(self._queue) >= self._wakes_for):
                 self._make(came, arrivals)
             elif self._wakes_ms == inf:
-                looks = floor((came - self._asleep_since_ms) / _LOOKS_AGAIN_MS) + 1
-                self._wakes_ms = self._asleep_since_ms + looks * _LOOKS_AGAIN_MS
+                looks = floor((came - self._asleep_since_ms) / LOOKS_AGAIN_MS) + 1
+                self._wakes_ms = self._asleep_since_ms + looks * LOOKS_AGAIN_MS
         self._until(inf, arrivals)
         done_ms, batch = np.full(len(arrivals), nan), np.full(len(arrivals), -1, dtype=np.int64)
         for number, (requests, end_ms) in enumerate(self._ends):
@@ -135,10 +136,10 @@ class Triton:
                 self._asleep_since_ms = now
                 return
             if not self._has_room():
-                self._wakes_ms, self._waits_for_device = now + _LOOKS_AGAIN_MS, True
+                self._wakes_ms, self._waits_for_device = now + LOOKS_AGAIN_MS, True
                 return
             closes_ms = arrivals[self._queue[0]] + self._wait_ms
-            joining = self._joining(is_late=0 < self._wait_ms and now >= closes_ms)
+            joining = self._joining(is_late=self._wait_ms > 0 and now >= closes_ms)
             if joining is None:
                 self._wakes_ms = closes_ms
                 return
