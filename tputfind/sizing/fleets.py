@@ -13,7 +13,7 @@ from tputfind.record.record import Record
 from tputfind.sizing.demand import MOST_DEVICES, Demand
 from tputfind.sizing.formulas import largest_within
 from tputfind.sizing.service import service_of
-from tputfind.sizing.simulate import Fleet, Outcome, simulate
+from tputfind.sizing.simulate import TAIL_REQUESTS, Fleet, Outcome, simulate
 from tputfind.stats import t_quantile
 
 MORE_TRAFFIC: Final = 1.2
@@ -24,6 +24,8 @@ _NEAR: Final = 1.3
 """Caps whose pilot comes this near to the target are simulated in full."""
 _MORE_EFFORT: Final = (4.0, 16.0)
 """What a fleet is simulated with in turn where chance leaves open whether it meets the target."""
+MOST_TAIL_REQUESTS: Final = _SEEDS * _MORE_EFFORT[-1] * TAIL_REQUESTS
+"""Beyond the percentile in the longest simulation of a fleet."""
 _HOPE: Final = 16
 """Where this many more devices make no difference, it is asked whether any number does."""
 _BUSY: Final = 0.5

@@ -22,7 +22,7 @@ from tputfind.sizing.triton import LOOKS_AGAIN_MS, Triton
 from tputfind.stats import t_quantile
 
 _WARM_UP_SHARE: Final = 0.1
-_TAIL_REQUESTS: Final = 200
+TAIL_REQUESTS: Final = 200
 """Requests beyond the percentile asked for, in each of the streams."""
 _BATCHES: Final = 200
 """Full batches of each device, at the least."""
@@ -225,7 +225,7 @@ def _memory(demand: Demand, devices: int, share: float, load: float) -> float:
 
 def _requests(fleet: Fleet, service: ServiceTimes, demand: Demand, memory: float, effort: float) -> int:
     """Return how many requests a stream takes; few where no stream could tell, for its looks alone."""
-    tail = _TAIL_REQUESTS / (1 - demand.percentile / 100)
+    tail = TAIL_REQUESTS / (1 - demand.percentile / 100)
     batch_ms = service.mean_ms(fleet.cap) + demand.wait_ms
     meanwhile = fleet.rate_per_s / 1000 / fleet.devices * batch_ms
     batches = _BATCHES * fleet.devices * min(fleet.cap, 1 + meanwhile)
@@ -299,9 +299,9 @@ class Server(NamedTuple):
         """Return more than one request can take by itself, and the window in which batches are made by the clock."""
         demand = self.demand
         wait_ms = held_ms(demand.batcher, demand.wait_ms)
-        alone_ms = (
-            float(self.service.curve_ms(self.cap)[-1]) + 2 * wait_ms + (LOOKS_AGAIN_MS if _is_triton(demand) else 0.0)
-        )
+        alone_ms = float(self.service.curve_ms(self.cap)[-1]) + 2 * wait_ms
+        if demand.batcher == "triton" and demand.max_queue is not None:
+            alone_ms += LOOKS_AGAIN_MS
         window_ms = wait_ms if demand.server.windows else 0.0
         return alone_ms + demand.overhead_per_get_ms + demand.overhead_per_answer_ms, window_ms
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Final
 
 import msgspec
@@ -10,7 +11,7 @@ import numpy as np
 from tputfind.errors import NoPlan
 from tputfind.record.record import Record
 from tputfind.sizing.demand import SHORTEST_DELAY_MS, Demand
-from tputfind.sizing.fleets import Search, Tell, rounded_up
+from tputfind.sizing.fleets import MOST_TAIL_REQUESTS, Search, Tell, rounded_up
 from tputfind.sizing.service import service_of
 from tputfind.units import format_figure
 
@@ -23,6 +24,7 @@ _MARGIN: Final = 1.1
 _MOST_IN_FULL: Final = 8
 _LEAST_SHARE: Final = 2.0**-20
 _MOST_TARGETS: Final = 20
+_ERRORS: Final = 2.0
 _PATIENCE: Final = 8.0
 """Times that a request takes by itself: the first target that a fleet is asked to meet, and the factor to the next."""
 _LONGEST_MS: Final = 1e9
@@ -63,6 +65,12 @@ def _highest_rate(record: Record, demand: Demand, tell: Tell | None) -> float:
     """
     devices = _holding(demand)
     search = Search(record, demand, tell)
+    if _is_just_met(search, demand):
+        raise NoPlan(
+            f"{_counted(devices)} met the target at no rate: no more than {demand.percentile:g} % of the requests that "
+            f"are alone are answered within {demand.target_ms:g} ms",
+            "a longer --slo",
+        )
     most_per_s = 1000 * devices * max(search.service.per_ms(cap) for cap in search.caps) * search.most_share
 
     def at(share: float) -> Search:
@@ -85,6 +93,18 @@ def _highest_rate(record: Record, demand: Demand, tell: Tell | None) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low * most_per_s
+
+
+def _is_just_met(search: Search, demand: Demand) -> bool:
+    """Whether requests that are alone are in time as often as is asked for, and no more often than chance explains.
+
+    Then no simulation, however long, could say that the target is met. At any rate a request takes as long as its
+    batch, which takes no less than one of a single request.
+    """
+    share = demand.percentile / 100
+    others_ms = demand.overhead_per_get_ms + demand.overhead_per_answer_ms
+    in_time = float(np.mean(search.service.curve_ms(1) + others_ms <= demand.target_ms))
+    return in_time - share <= _ERRORS * sqrt(share * (1 - share) / MOST_TAIL_REQUESTS * (1 - share))
 
 
 def _tightest_target(record: Record, demand: Demand, tell: Tell | None) -> float:
