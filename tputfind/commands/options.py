@@ -185,7 +185,9 @@ SIZE: Final = (
     Option("arrivals", "FILE", REQUESTS, "give the stream the shape of recorded times of requests (CSV)"),
     Option("network", "TIME", REQUESTS, "leave this much of --slo to the network", "0"),
     Option("batcher", get_args(Batcher), SERVER, "batch requests as this server does", "greedy"),
-    Option("delay", "TIME", SERVER, "let the batcher wait this long for more requests", "the server's"),
+    Option("delay", "TIME", SERVER, "let the batcher wait this long for more requests; auto: find out", "the server's"),
+    Option("max_queue", "N", SERVER, "refuse requests while N wait (greedy, triton, mosec)"),
+    Option("preferred_batches", "LIST", SERVER, "let Triton prefer batches of these sizes, such as 8,16"),
     Option(
         "routing",
         get_args(Routing),

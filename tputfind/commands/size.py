@@ -85,6 +85,8 @@ def read_request(
     apart += ["--price"] if price_file is not None else []
     if curve and apart:
         raise BadRequest(f"--curve follows the rate, and does without {' and '.join(apart)}")
+    if curve and str(options.get("delay")).strip().lower() == "auto":
+        raise BadRequest("--curve keeps to one delay, and does without --delay auto", "give it the delay of the plan")
     if curve and (places.csv or places.json or places.md):
         raise BadRequest("--curve is printed: > curve.csv keeps it")
     gaps = None if arrivals is None else arrivals_gaps(Path(arrivals))

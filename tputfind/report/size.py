@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from math import inf
 
 import msgspec
 from rich.console import Console
@@ -20,7 +21,8 @@ from tputfind.sizing.fleets import MORE_TRAFFIC
 from tputfind.sizing.plan import Plan, Rules
 from tputfind.sizing.simulate import Outcome, cell_of
 from tputfind.sizing.size import Answers
-from tputfind.units import format_figure
+from tputfind.sizing.solve import delays_ms
+from tputfind.units import format_figure, format_sizes
 
 _OVERHEADS = {
     "overhead_per_batch_ms": "a batch",
@@ -71,7 +73,12 @@ _COLUMNS = [
     "solve",
     "spare",
     "most_load",
+    "max_queue",
+    "refused",
+    "preferred_batches",
 ]
+_LIMITS = {"triton": "its max_queue_size", "mosec": "its --capacity"}
+"""Settings of servers that limit a queue."""
 
 
 def print_plans(found: Answers, console: Console) -> None:
@@ -127,6 +134,7 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "Batcher", f"{demand.batcher}: {batcher}"
     if plan.without_spare is not None:
         yield f"{demand.spare} gone", f"{plan.without_spare.devices}: {_verdict(plan, plan.without_spare)}"
+    yield from _of_server(plan)
     yield _fewer_label(plan).capitalize(), _of_fewer(plan)
     more = _verdict(plan, plan.more_traffic)
     rate = format_figure(plan.more_traffic.rate_per_s)
@@ -144,6 +152,26 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Simulated", f"{cell} of the devices with their share of the requests, as cells behind a random split"
     if plan.arrivals:
         yield "Arrivals", f"{plan.arrivals} recorded requests, replayed whole; chance is in the times of batches alone"
+
+
+def _of_server(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield settings of the server, and what comes of them."""
+    demand, outcome = plan.demand, plan.outcome
+    if demand.search_delay:
+        tried = delays_ms(demand)
+        yield (
+            "Delay",
+            (
+                f"{plan.delay_ms:g} ms: of {len(tried)} delays tried, {tried[0]:g} to {tried[-1]:g} ms, "
+                "the shortest with the fewest devices"
+            ),
+        )
+    if demand.preferred_batches:
+        yield "Preferred", f"batches of {format_sizes(demand.preferred_batches)} (preferred_batch_size)"
+    if demand.max_queue is not None:
+        setting = f" ({_LIMITS[demand.batcher]})" if demand.batcher in _LIMITS else ""
+        queue = "the queue of a device" if demand.routing == "random" else "the queue"
+        yield "Refused", f"{outcome.refused:.2%}: requests that find {demand.max_queue} in {queue}{setting}"
 
 
 def _solved(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -213,6 +241,8 @@ def _table(plan: Plan) -> Table:
     table.add_column("", no_wrap=True)
     for name in ("devices", "cap", "p50 ms", "p95 ms", "p99 ms", "in time %", "load %", "mean batch"):
         table.add_column(name, justify="right", no_wrap=True)
+    if plan.demand.max_queue is not None:
+        table.add_column("refused %", justify="right", no_wrap=True)
     cases = [
         ("plan", plan.outcome),
         (f"{plan.demand.spare} gone", plan.without_spare),
@@ -221,7 +251,8 @@ def _table(plan: Plan) -> Table:
     ]
     for name, outcome in cases:
         if outcome is not None:
-            table.add_row(name, *_cells(outcome))
+            refused = [f"{100 * outcome.refused:.2f}"] if plan.demand.max_queue is not None else []
+            table.add_row(name, *_cells(outcome), *refused)
     return table
 
 
@@ -243,12 +274,14 @@ def _of_fewer(plan: Plan) -> str:
 
 def _verdict(plan: Plan, outcome: Outcome) -> str:
     demand = plan.demand
+    if outcome.tail_ms == inf:
+        return f"target missed, {outcome.refused:.2%} of the requests refused"
     tail = f"p{demand.percentile:g} {format_figure(outcome.tail_ms)} ms"
-    if outcome.load >= 1:
+    if outcome.load >= 1 and demand.max_queue is None:
         return f"cannot keep up: {100 * outcome.load:.0f} % load, the queue grows"
     if not outcome.steady:
         return f"target taken as missed: {100 * outcome.load:.1f} % load is too near the limit to tell"
-    if outcome.load > demand.most_load:
+    if outcome.load > demand.load_allowed:
         return f"load of {100 * outcome.load:.1f} % is above --most-load"
     if outcome.meets(demand.target_ms):
         return f"target met, {tail}"
@@ -293,6 +326,9 @@ def _line(plan: Plan) -> dict[str, object]:
         "solve": demand.solve,
         "spare": demand.spare,
         "most_load": demand.most_load,
+        "max_queue": demand.max_queue,
+        "refused": None if demand.max_queue is None else plan.outcome.refused,
+        "preferred_batches": ",".join(map(str, demand.preferred_batches)),
     }
 
 
@@ -321,5 +357,5 @@ def _written(columns: Sequence[str], lines: Iterable[dict[str, object]]) -> byte
 
 def _written_cell(value: object) -> object:
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.6g}" if value < inf else ""
     return spreadsheet_text(value) if isinstance(value, str) else value

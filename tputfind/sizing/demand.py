@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from math import ceil, fsum
+from math import ceil, fsum, inf
 from typing import Annotated, Final, Literal, get_args
 
 import msgspec
@@ -21,7 +21,12 @@ BATCHERS: Final = get_args(Batcher)
 ROUTINGS: Final = get_args(Routing)
 GETTING: Final[tuple[Routing, ...]] = "shared", "random"
 """Routings with which LitServe's way to get requests one by one is simulated."""
-_SHORTEST_MS: Final = 1e-3
+LIMITED: Final[tuple[Batcher, ...]] = "greedy", "triton", "mosec"
+"""Servers whose queue may have a limit: ``max_queue_size`` of Triton, ``--capacity`` of mosec. LitServe's has none."""
+QUEUED: Final[tuple[Routing, ...]] = "shared", "random"
+"""Routings with which limits of a queue and preferred batches are simulated."""
+_AUTO: Final = "auto"
+SHORTEST_DELAY_MS: Final = 1e-3
 _FEWEST_ARRIVALS: Final = 100
 MOST_ARRIVALS: Final = 2_000_000
 LOWEST_RATE: Final = 1e-9
@@ -49,6 +54,9 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     ``solve`` is what is asked for: the least number of devices, or, of a given number, the highest rate or the tightest
     target (then ``rate_per_s`` or ``slo_ms`` stands for the answer), or nothing but what they do. The target holds with
     ``spare`` devices gone, and no device has a load above ``most_load``.
+
+    Of the requests that wait in a queue there are ``max_queue`` at the most, and others are refused. Triton prefers
+    batches of ``preferred_batches``. With ``search_delay`` the delay is looked for too.
     """
 
     rate_per_s: Above0
@@ -70,6 +78,9 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     solve: Solved = "devices"
     spare: CountFromZero = 0
     most_load: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    max_queue: Count | None = None
+    preferred_batches: tuple[Count, ...] = ()
+    search_delay: bool = False
 
     @property
     def server(self) -> Server:
@@ -85,6 +96,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     def wait_ms(self) -> float:
         """How long the batcher lets a batch wait for more requests."""
         return self.server.delay_ms if self.delay_ms is None else self.delay_ms
+
+    @property
+    def load_allowed(self) -> float:
+        """The highest load of a device. A queue with a limit is steady under any: it refuses what is too much."""
+        return inf if self.max_queue is not None and self.most_load == 1 else self.most_load
 
     @property
     def most_in_window(self) -> int | None:
@@ -122,12 +138,39 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
                 "--overhead-per-get is of --batcher litserve, and of --routing shared or random",
             ),
             (
-                0 < self.wait_ms < _SHORTEST_MS or 0 < self.overhead_per_get_ms < _SHORTEST_MS,
+                0 < self.wait_ms < SHORTEST_DELAY_MS or 0 < self.overhead_per_get_ms < SHORTEST_DELAY_MS,
                 "--delay and --overhead-per-get are 0, or 1us at the least",
             ),
+            *self._rules_of_queues(),
             (
                 self.gaps is not None and self.burstiness != 1.0,
                 "--arrivals say how bursty the stream is, so --burstiness has nothing to add",
+            ),
+        ]
+
+    def _rules_of_queues(self) -> list[tuple[bool, str]]:
+        largest = max(self.preferred_batches, default=0)
+        return [
+            (
+                self.max_queue is not None and self.batcher not in LIMITED,
+                f"--max-queue is of --batcher {', '.join(LIMITED[:-1])} or {LIMITED[-1]}",
+            ),
+            (largest > 0 and self.batcher != "triton", "--preferred-batches is of --batcher triton"),
+            (
+                (self.max_queue is not None or largest > 0) and self.routing not in QUEUED,
+                f"--max-queue and --preferred-batches are of --routing {' or '.join(QUEUED)}",
+            ),
+            (
+                self.max_batch is not None and largest > self.max_batch,
+                f"--preferred-batches: {largest} is above --max-batch {self.max_batch}",
+            ),
+            (
+                self.search_delay and not self.server.waits,
+                f"--delay: the {self.batcher} batcher sends what is there, and waits for nothing",
+            ),
+            (
+                self.search_delay and self.solve != "devices",
+                "--delay auto looks for the fewest devices, and does without --devices",
             ),
         ]
 
@@ -190,6 +233,8 @@ def read_demand(options: Mapping[str, object]) -> Demand:
         if fields.get("batcher") == "ray":
             fields.setdefault("routing", "two-choices")
         fields["solve"] = missing[0] if missing else "nothing"
+        if fields.get("delay_ms") == _AUTO:
+            fields["search_delay"], fields["delay_ms"] = True, None
         fields = _UNKNOWN | fields
         try:
             return Demand(**fields)  # type: ignore[arg-type]  # each reader returns its field's type
@@ -201,6 +246,16 @@ def read_demand(options: Mapping[str, object]) -> Demand:
 def _load(value: object) -> float:
     """Read a load up to all that a device can do: ``70%``, ``0.7``, ``100%`` or 1."""
     return 1.0 if value in ("100%", "1", 1) else values.share(value)
+
+
+def _delay(value: object) -> float | str:
+    """Read a duration, or the word that asks for the best one."""
+    return _AUTO if isinstance(value, str) and value.strip().lower() == _AUTO else values.ms(value)
+
+
+def _preferred(value: object) -> tuple[int, ...]:
+    """Read batch sizes, and sort them."""
+    return tuple(sorted(set(values.wholes(value, ","))))
 
 
 def _lacking(missing: Sequence[str]) -> str:
@@ -220,7 +275,7 @@ _READERS: Final[dict[str, tuple[str, values.Reader]]] = {
     "burstiness": ("burstiness", values.number_within(0, 20)),
     "gaps": ("gaps", _gaps),
     "batcher": ("batcher", values.one_of(BATCHERS)),
-    "delay": ("delay_ms", values.ms),
+    "delay": ("delay_ms", _delay),
     "routing": ("routing", values.one_of(ROUTINGS)),
     "overhead_per_batch": ("overhead_per_batch_ms", values.ms),
     "overhead_per_request": ("overhead_per_request_ms", values.ms),
@@ -232,4 +287,6 @@ _READERS: Final[dict[str, tuple[str, values.Reader]]] = {
     "devices": ("devices", partial(values.whole, most=MOST_DEVICES)),
     "spare": ("spare", partial(values.whole, least=0, most=MOST_DEVICES)),
     "most_load": ("most_load", _load),
+    "max_queue": ("max_queue", values.whole),
+    "preferred_batches": ("preferred_batches", _preferred),
 }

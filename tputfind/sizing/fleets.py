@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import ceil, exp, floor, hypot, log, log10
+from math import ceil, exp, floor, hypot, inf, log, log10
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from tputfind.errors import NoPlan
+from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.record import Record
 from tputfind.sizing.demand import MOST_DEVICES, Demand
 from tputfind.sizing.formulas import largest_within
 from tputfind.sizing.service import service_of
-from tputfind.sizing.simulate import Fleet, Outcome, simulate
+from tputfind.sizing.simulate import TAIL_REQUESTS, Fleet, Outcome, simulate
 from tputfind.stats import t_quantile
 
 MORE_TRAFFIC: Final = 1.2
@@ -24,6 +24,8 @@ _NEAR: Final = 1.3
 """Caps whose pilot comes this near to the target are simulated in full."""
 _MORE_EFFORT: Final = (4.0, 16.0)
 """What a fleet is simulated with in turn where chance leaves open whether it meets the target."""
+MOST_TAIL_REQUESTS: Final = _SEEDS * _MORE_EFFORT[-1] * TAIL_REQUESTS
+"""Beyond the percentile in the longest simulation of a fleet."""
 _HOPE: Final = 16
 """Where this many more devices make no difference, it is asked whether any number does."""
 _BUSY: Final = 0.5
@@ -56,6 +58,11 @@ class Search:
         self._record, self._tell = record, tell
         self._demand = demand
         self.most = min((service.largest, *filter(None, (demand.max_batch, demand.most_in_window))))
+        if demand.preferred_batches and demand.preferred_batches[-1] > self.most:
+            raise BadRequest(
+                f"--preferred-batches: {demand.preferred_batches[-1]} is above {self.most}, the largest batch measured",
+                "measure it, or leave it out",
+            )
         self.caps = sorted(set(self._caps()))
         self._best: dict[int, Outcome] = {}
         self._full: dict[Fleet, Outcome] = {}
@@ -76,7 +83,16 @@ class Search:
         largest = min(largest, self.most)
         half = largest_within(service, target_ms / 2) or 1
         candidates = (1, largest, half, ceil(1.5 * half), *service.sizes)
-        yield from (size for size in candidates if size <= largest)
+        preferred = demand.preferred_batches[-1] if demand.preferred_batches else 1
+        yield preferred
+        # Only where requests have waited as long as the delay do batches grow beyond what is preferred.
+        if not demand.preferred_batches or demand.wait_ms > 0:
+            yield from (size for size in candidates if preferred <= size <= largest)
+
+    @property
+    def most_share(self) -> float:
+        """The highest load of devices that meet the demand: as many requests may be refused as may be late."""
+        return self._demand.most_load if self._demand.load_allowed < inf else 100 / self._demand.percentile
 
     def least(self) -> Found:
         """Return the least number of devices that meets the demand, and the best that one fewer does.
@@ -87,7 +103,7 @@ class Search:
             NoPlan: none does.
         """
         most_per_ms = max(self.service.per_ms(cap) for cap in self.caps)
-        lowest = max(1, ceil(self._demand.rate_per_s / 1000 / most_per_ms / self._demand.most_load))
+        lowest = max(1, ceil(self._demand.rate_per_s / 1000 / most_per_ms / self.most_share))
         if lowest > MOST_DEVICES:
             raise NoPlan(
                 f"{self._demand.rate_per_s:g} requests/s take {lowest} devices or more by their throughput alone, and "
@@ -114,14 +130,14 @@ class Search:
 
     def holds(self, outcome: Outcome) -> bool:
         """Whether a fleet meets the target, and none of its devices is loaded more than it may be."""
-        return outcome.load <= self._demand.most_load and outcome.meets(self._demand.target_ms)
+        return outcome.load <= self._demand.load_allowed and outcome.meets(self._demand.target_ms)
 
     def with_room(self, least: Outcome) -> Outcome:
         """Return as many devices with the cap that bears 20 % more traffic best, or as they are where none bears it."""
         more_per_s = self._demand.rate_per_s * MORE_TRAFFIC
         caps = [fleet.cap for fleet in self._that_keep_up(least.devices)]
         pilots = {cap: self._pilot(Fleet(least.devices, cap, more_per_s)) for cap in caps}
-        bearing = {cap: pilot.tail_ms for cap, pilot in pilots.items() if pilot.steady}
+        bearing = {cap: (pilot.tail_ms, pilot.refused) for cap, pilot in pilots.items() if pilot.steady}
         for cap in sorted(bearing, key=bearing.__getitem__):
             outcome = self.under(Fleet(least.devices, cap, self._demand.rate_per_s))
             if outcome.meets(self._demand.target_ms):
@@ -164,7 +180,7 @@ class Search:
 
         def meets(devices: int) -> bool:
             outcome = self.best(devices)
-            return outcome.steady and outcome.load <= self._demand.most_load and outcome.tail_ms <= target_ms
+            return outcome.steady and outcome.load <= self._demand.load_allowed and outcome.tail_ms <= target_ms
 
         return _first(meets, found.devices, 1, lambda more: more > _FARTHEST * found.devices)
 
@@ -193,7 +209,7 @@ class Search:
         fleets = self._that_keep_up(devices)
         fleets = fleets or [Fleet(devices, max(self.caps, key=self.service.per_ms), self._demand.rate_per_s)]
         pilots = {fleet: self._pilot(fleet).tail_ms for fleet in fleets}
-        by_pilot = sorted(fleets, key=lambda fleet: pilots[fleet])
+        by_pilot = sorted(fleets, key=lambda fleet: (pilots[fleet], self._pilot(fleet).refused))
         tried: list[Outcome] = []
         for fleet in by_pilot:
             if tried and pilots[fleet] > _NEAR * target_ms:
@@ -201,7 +217,7 @@ class Search:
             tried.append(self.under(fleet))
             if tried[-1].meets(target_ms):
                 break
-        return min(tried, key=lambda outcome: (not outcome.steady, outcome.tail_high_ms))
+        return min(tried, key=lambda outcome: (not outcome.steady, outcome.tail_high_ms, outcome.refused))
 
     def under(self, fleet: Fleet) -> Outcome:
         """Return what a fleet does, simulated for longer where chance leaves open whether it meets the target."""
@@ -223,7 +239,7 @@ class Search:
 
     def _keeps_up(self, fleet: Fleet) -> bool:
         load = fleet.load(self.service, self._demand)
-        return load < 1 and load <= self._demand.most_load
+        return (load < 1 or self._demand.max_queue is not None) and load <= self._demand.load_allowed
 
 
 def _none_helps(meets: Callable[[int], bool]) -> Callable[[int], bool]:

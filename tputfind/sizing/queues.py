@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
-from math import inf, nextafter
+from math import inf, nan, nextafter
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +23,10 @@ _OFTEN = 100
 
 
 class Served(NamedTuple):
-    """When each request's batch is done and its number, in the order in which they came, and what the devices did."""
+    """When each request's batch is done and its number, in the order in which they came, and what the devices did.
+
+    Of a request that was refused they are NaN and -1.
+    """
 
     done_ms: NDArray[np.float64]
     batch: NDArray[np.int64]
@@ -96,6 +99,37 @@ def by_rule(arrivals: Sequence[float], free_ms: Sequence[float], cap: int, span:
     return _in_order(ends, marks, busy_ms)
 
 
+def greedy_within(
+    arrivals: Sequence[float], free_ms: Sequence[float], cap: int, span: Spans, most_waiting: int
+) -> Served:
+    """Serve as ``greedy`` does, from a queue in which ``most_waiting`` requests wait at most; refuse the others."""
+    done_ms, batch = np.full(len(arrivals), nan), np.full(len(arrivals), -1, dtype=np.int64)
+    free = sorted(free_ms)
+    waiting: list[int] = []
+    busy_ms, batches, count, head = 0.0, 0, len(arrivals), 0
+    while head < count or waiting:
+        come = bisect_left(arrivals, free[0], head)
+        waiting += range(head, min(come, head + most_waiting - len(waiting)))
+        head = come
+        if not waiting:
+            if head == count:
+                break
+            # A device is free before the next request comes, which waits for nothing.
+            waiting.append(head)
+            head += 1
+        start = max(free[0], arrivals[waiting[0]])
+        come = bisect_right(arrivals, start, head)
+        waiting += range(head, min(come, head + most_waiting - len(waiting)))
+        head = come
+        taking = waiting[:cap]
+        del waiting[:cap]
+        taken = span(len(taking))
+        done_ms[taking], batch[taking] = start + taken, batches
+        busy_ms, batches = busy_ms + taken, batches + 1
+        heapq.heapreplace(free, start + taken)
+    return Served(done_ms, batch, batches, busy_ms)
+
+
 def _in_order(ends: list[float], marks: list[int], busy_ms: float) -> Served:
     sizes = np.diff(marks)
     return Served(np.repeat(ends, sizes), np.repeat(np.arange(len(ends)), sizes), len(ends), busy_ms)
@@ -105,8 +139,8 @@ class _Ends:
     """Notes batch by batch when requests are done."""
 
     def __init__(self, requests: int) -> None:
-        self._done_ms = np.zeros(requests)
-        self._batch = np.zeros(requests, dtype=np.int64)
+        self._done_ms = np.full(requests, nan)
+        self._batch = np.full(requests, -1, dtype=np.int64)
         self._batches, self._busy_ms = 0, 0.0
 
     def add(self, batch: list[int], end_ms: float, taken_ms: float) -> None:
@@ -127,10 +161,12 @@ class Workers:
     So do mosec's. A worker waits for others from its first request on.
     """
 
-    def __init__(self, free_ms: Sequence[float], cap: int, span: Spans, wait_ms: float) -> None:
-        """Take from when on each is free, and how they collect."""
+    def __init__(
+        self, free_ms: Sequence[float], cap: int, span: Spans, wait_ms: float, most_waiting: float = inf
+    ) -> None:
+        """Take from when on each is free, how they collect, and how many requests may wait for a worker."""
         devices = len(free_ms)
-        self._cap, self._span, self._wait_ms = cap, span, wait_ms
+        self._cap, self._span, self._wait_ms, self._most_waiting = cap, span, wait_ms, most_waiting
         self._batches: list[list[int]] = [[] for _ in range(devices)]
         self._turns = [0] * devices
         self._listening = deque(worker for worker, free in enumerate(free_ms) if free <= 0)
@@ -145,7 +181,7 @@ class Workers:
             self._until(came, ends)
             if self._listening:
                 self._take(self._listening.popleft(), request, came, ends)
-            else:
+            elif len(self._backlog) < self._most_waiting:
                 self._backlog.append(request)
         while self._backlog or any(self._batches):
             self._until(nextafter(self._events[0][0], inf), ends)

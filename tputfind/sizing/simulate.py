@@ -16,12 +16,13 @@ from tputfind.record.types import Amount, Count
 from tputfind.sizing.arrivals import Seed, arrivals_ms, dispersion_of, gaps_ms, without_idle_ms
 from tputfind.sizing.batchers import held_ms, rule_of
 from tputfind.sizing.demand import Demand
-from tputfind.sizing.queues import Getters, Replicas, Served, Spans, Workers, by_rule, greedy
+from tputfind.sizing.queues import Getters, Replicas, Served, Spans, Workers, by_rule, greedy, greedy_within
 from tputfind.sizing.service import ServiceTimes
+from tputfind.sizing.triton import LOOKS_AGAIN_MS, Triton
 from tputfind.stats import t_quantile
 
 _WARM_UP_SHARE: Final = 0.1
-_TAIL_REQUESTS: Final = 200
+TAIL_REQUESTS: Final = 200
 """Requests beyond the percentile asked for, in each of the streams."""
 _BATCHES: Final = 200
 """Full batches of each device, at the least."""
@@ -30,6 +31,9 @@ _TARGETS: Final = 20
 _MEMORIES: Final = 300
 """in times that a queue remembers: of M/D/1 queues the 99th percentile then comes out 2 % too low at the
 most. Within a third of that no fleet is taken to meet a target."""
+_WANDERS, _EVEN, _FILLS = 20, 0.05, 5
+"""Of queues with a limit: the square of the limit over this is what one remembers, of batches alone at least so much
+chance comes, and it takes a fifth of this number of memories to fill one up."""
 _MOST_REQUESTS: Final = 2_000_000
 _MOST_ONE_BY_ONE: Final = 500_000
 """Of a stream; fewer where requests are followed one by one, which takes ten times as long."""
@@ -71,6 +75,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     of all streams together; its 95 % confidence interval is by how the streams differ. ``steady`` says that the queue
     stays as it is: where it is False it grows, or is so near to its limit that the streams are too short to tell, and
     the latencies say little. ``goodput_per_s`` counts the requests that are answered within the target.
+
+    ``refused`` is the share of requests that found the queue full. The mean and p50 to p99 are of those that were
+    answered. In ``tail_ms`` and its interval a request that was refused has an infinite latency: null in JSON.
     """
 
     devices: Count
@@ -89,6 +96,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     utilisation: Amount
     mean_batch: Amount
     requests: Annotated[int, Meta(ge=0)]
+    refused: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
     def meets(self, target_ms: float) -> bool:
         """Whether the whole interval of the percentile lies within a target, and the queue does not grow."""
@@ -96,7 +104,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     def misses(self, target_ms: float) -> bool:
         """Whether the whole interval lies beyond it, or the devices cannot keep up."""
-        return self.load >= 1 or self.tail_low_ms > target_ms
+        return (self.load >= 1 and self.refused == 0) or self.tail_low_ms > target_ms
 
 
 def cell_of(demand: Demand) -> int:
@@ -108,7 +116,14 @@ def cell_of(demand: Demand) -> int:
 
 
 def _one_by_one(demand: Demand) -> bool:
-    return demand.routing in ("least-loaded", "two-choices") or demand.server.one_by_one is not None
+    routed = demand.routing in ("least-loaded", "two-choices")
+    return routed or demand.server.one_by_one is not None or _is_triton(demand)
+
+
+def _is_triton(demand: Demand) -> bool:
+    """Whether Triton does more than to take what waits."""
+    limited = demand.max_queue is not None or bool(demand.preferred_batches)
+    return demand.batcher == "triton" and (demand.wait_ms > 0 or limited)
 
 
 def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int, effort: float = 1.0) -> Outcome:
@@ -130,9 +145,9 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
     count = _requests(Fleet(devices, fleet.cap, rate_per_s), service, demand, memory, effort)
     if demand.gaps is not None:
         count = max(count, ceil(share * len(demand.gaps)))
-    server = Server(fleet.cap, service, demand)
+    server = Server(fleet.cap, service, _of_cell(demand, share))
     usual_ms = _usual_ms(Fleet(devices, fleet.cap, rate_per_s), service, demand)
-    latencies, busy, batches = [], [], 0
+    latencies, busy, batches, answered = [], [], 0, 0
     for number in range(seeds):
         seed = (demand.seed, number)
         arrivals = arrivals_ms(demand, count, rate_per_s, share, seed)
@@ -144,20 +159,36 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
             cut_ms = max(0.0, lasts_ms - float(arrivals[-1]))
         served = serve(arrivals, under_way_ms(devices, usual_ms, server, seed), server, seed)
         warm = 0 if demand.gaps is not None else int(_WARM_UP_SHARE * count)
-        latencies.append((served.done_ms - arrivals)[warm:])
-        busy.append(served.busy_ms / (devices * (float(served.done_ms.max()) + cut_ms)))
+        latencies.append(_latency_ms(served, arrivals)[warm:])
+        busy.append(served.busy_ms / (devices * (float(np.fmax.reduce(served.done_ms)) + cut_ms)))
+        answered += int(np.isfinite(served.done_ms).sum())
         batches += served.batches
-    sure = demand.gaps is not None or (count >= _MEMORIES / 3 * memory and not _grows(latencies))
+    limited = demand.max_queue is not None
+    sure = demand.gaps is not None or (count >= _MEMORIES / 3 * memory and (limited or not _grows(latencies)))
     return Outcome(
         devices=fleet.devices,
         batch_cap=fleet.cap,
         rate_per_s=fleet.rate_per_s,
         load=load,
-        steady=load < 1 and sure,
+        steady=(load < 1 or limited) and sure,
         utilisation=float(np.mean(busy)),
-        mean_batch=seeds * count / batches,
+        mean_batch=answered / batches,
         **_latencies(latencies, demand, fleet.rate_per_s),  # type: ignore[arg-type]  # names of figures
     )
+
+
+def _of_cell(demand: Demand, share: float) -> Demand:
+    """Return what is asked of a share of the devices that have a queue for all of them: it has that share of places."""
+    if demand.max_queue is None or demand.routing == "random" or share == 1:
+        return demand
+    return msgspec.structs.replace(demand, max_queue=max(1, round(share * demand.max_queue)))
+
+
+def _latency_ms(served: Served, arrivals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how long requests take, which is without end for those that are refused."""
+    latency_ms: NDArray[np.float64] = served.done_ms - arrivals
+    latency_ms[np.isnan(latency_ms)] = inf
+    return latency_ms
 
 
 def under_way_ms(devices: int, usual_ms: float, server: Server, seed: Seed) -> list[float]:
@@ -173,16 +204,28 @@ def under_way_ms(devices: int, usual_ms: float, server: Server, seed: Seed) -> l
 
 
 def _memory(demand: Demand, devices: int, share: float, load: float) -> float:
-    """Return how many requests a queue remembers: the square of how far it is from full, in units of their chance."""
-    if load >= 1:
+    """Return how many requests a queue remembers: the square of how far it is from full, in units of their chance.
+
+    A queue with a limit remembers no more than it takes to wander from empty to full. Under more than the devices can
+    do it first fills up.
+    """
+    if load >= 1 and demand.max_queue is None:
         return inf
     queues = devices if demand.routing == "random" else 1
-    return queues * dispersion_of(demand, share / queues) / (1 - load) ** 2
+    dispersion = dispersion_of(demand, share / queues)
+    gap = abs(1 - load)
+    by_load = inf if gap == 0 else dispersion / gap**2
+    if demand.max_queue is None:
+        return queues * by_load
+    places = demand.max_queue if queues > 1 else share * demand.max_queue
+    wanders = places**2 / (_WANDERS * max(dispersion, _EVEN))
+    fills = min(places / gap, wanders) / _FILLS if load > 1 else 0.0
+    return queues * max(min(by_load, wanders), fills)
 
 
 def _requests(fleet: Fleet, service: ServiceTimes, demand: Demand, memory: float, effort: float) -> int:
     """Return how many requests a stream takes; few where no stream could tell, for its looks alone."""
-    tail = _TAIL_REQUESTS / (1 - demand.percentile / 100)
+    tail = TAIL_REQUESTS / (1 - demand.percentile / 100)
     batch_ms = service.mean_ms(fleet.cap) + demand.wait_ms
     meanwhile = fleet.rate_per_s / 1000 / fleet.devices * batch_ms
     batches = _BATCHES * fleet.devices * min(fleet.cap, 1 + meanwhile)
@@ -213,21 +256,24 @@ def _grows(latencies: list[NDArray[np.float64]]) -> bool:
 
 
 def _latencies(latencies: list[NDArray[np.float64]], demand: Demand, rate_per_s: float) -> dict[str, float | int]:
-    """Return the figures of an outcome that latencies tell."""
+    """Return the figures of an outcome that latencies tell, infinite ones being of requests that were refused."""
     together = np.concatenate(latencies)
+    requests, in_time = len(together), float(np.mean(together <= demand.target_ms))
+    if demand.max_queue is not None:
+        together = together[np.isfinite(together)]
+    answered = len(together) / requests
     share = demand.percentile / 100
-    mean_ms, in_time = float(together.mean()), float(np.mean(together <= demand.target_ms))
-    tail_ms = float(np.quantile(together, share, overwrite_input=True))
+    mean_ms = float(together.mean())
+    tail_ms = float(np.quantile(together, share / answered, overwrite_input=True)) if share <= answered else inf
     error = 0.0
     if len(latencies) > 1:
-        within = [float(np.mean(one <= tail_ms)) for one in latencies]
+        within = [float(np.mean(np.isfinite(one) & (one <= tail_ms))) for one in latencies]
         error = t_quantile(len(within) - 1) * float(np.std(within, ddof=1)) / sqrt(len(within))
+    ends = [max(0.0, share - error) / answered, min(1.0, share + error) / answered]
     low, high, p50, p95, p99 = (
-        float(value)
-        for value in np.quantile(
-            together, [max(0.0, share - error), min(1.0, share + error), 0.5, 0.95, 0.99], overwrite_input=True
-        )
+        float(value) for value in np.quantile(together, [*np.minimum(ends, 1.0), 0.5, 0.95, 0.99], overwrite_input=True)
     )
+    low, high = (inf if end > 1 else value for end, value in zip(ends, (low, high), strict=True))
     return {
         "mean_ms": mean_ms,
         "p50_ms": p50,
@@ -237,7 +283,8 @@ def _latencies(latencies: list[NDArray[np.float64]], demand: Demand, rate_per_s:
         "tail_low_ms": low,
         "tail_high_ms": high,
         "goodput_per_s": rate_per_s * in_time,
-        "requests": len(together),
+        "requests": requests,
+        "refused": 1 - answered,
     }
 
 
@@ -253,6 +300,8 @@ class Server(NamedTuple):
         demand = self.demand
         wait_ms = held_ms(demand.batcher, demand.wait_ms)
         alone_ms = float(self.service.curve_ms(self.cap)[-1]) + 2 * wait_ms
+        if demand.batcher == "triton" and demand.max_queue is not None:
+            alone_ms += LOOKS_AGAIN_MS
         window_ms = wait_ms if demand.server.windows else 0.0
         return alone_ms + demand.overhead_per_get_ms + demand.overhead_per_answer_ms, window_ms
 
@@ -282,6 +331,11 @@ def places_in_batch(batch: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _answered_ms(served: Served, devices: int, per_answer_ms: float) -> NDArray[np.float64]:
     """Return when answers are out that go one by one, batch after batch, on as many lines as there are devices."""
+    if served.batch.min() < 0:
+        done_ms, answered = served.done_ms.copy(), served.batch >= 0
+        those = served._replace(done_ms=done_ms[answered], batch=served.batch[answered])
+        done_ms[answered] = _answered_ms(those, devices, per_answer_ms)
+        return done_ms
     sizes = np.bincount(served.batch)
     ends = np.zeros(len(sizes))
     ends[served.batch] = served.done_ms
@@ -307,6 +361,15 @@ def _served(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Ser
         pairs = iter(_pairs(devices, len(arrivals), seed))
         return Replicas(free_ms, cap, span, rule, lambda: next(pairs)).serve(arrivals.tolist())
     get_ms = demand.overhead_per_get_ms
+    if _is_triton(demand):
+        preferred = demand.preferred_batches
+        return Triton(free_ms, cap, span, wait_ms, preferred=preferred, most_waiting=demand.max_queue).serve(
+            arrivals.tolist()
+        )
+    if demand.max_queue is not None:
+        if demand.server.one_by_one == "workers":
+            return Workers(free_ms, cap, span, wait_ms, demand.max_queue).serve(arrivals.tolist())
+        return greedy_within(arrivals.tolist(), free_ms, cap, span, demand.max_queue)
     if at_once and get_ms == 0:
         # A list is read faster, and takes longer to make than reading a few of its items where batches are large.
         each_ms = float(arrivals[-1]) * devices / len(arrivals)

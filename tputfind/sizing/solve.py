@@ -1,7 +1,8 @@
-"""What a given number of devices bears: the highest rate within a target, or the tightest target at a rate."""
+"""What is asked for beside the devices: the highest rate within a target, the tightest target at a rate, the delay."""
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Final
 
 import msgspec
@@ -9,8 +10,8 @@ import numpy as np
 
 from tputfind.errors import NoPlan
 from tputfind.record.record import Record
-from tputfind.sizing.demand import Demand
-from tputfind.sizing.fleets import Search, Tell, rounded_up
+from tputfind.sizing.demand import SHORTEST_DELAY_MS, Demand
+from tputfind.sizing.fleets import MOST_TAIL_REQUESTS, Search, Tell, rounded_up
 from tputfind.sizing.service import service_of
 from tputfind.units import format_figure
 
@@ -23,9 +24,12 @@ _MARGIN: Final = 1.1
 _MOST_IN_FULL: Final = 8
 _LEAST_SHARE: Final = 2.0**-20
 _MOST_TARGETS: Final = 20
+_ERRORS: Final = 2.0
 _PATIENCE: Final = 8.0
 """Times that a request takes by itself: the first target that a fleet is asked to meet, and the factor to the next."""
 _LONGEST_MS: Final = 1e9
+_PARTS: Final = 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2
+"""Of the target, which are tried as delays."""
 
 
 def solved(record: Record, demand: Demand, tell: Tell | None = None) -> Demand:
@@ -39,6 +43,8 @@ def solved(record: Record, demand: Demand, tell: Tell | None = None) -> Demand:
         return msgspec.structs.replace(demand, rate_per_s=_highest_rate(record, demand, tell))
     if demand.solve == "slo":
         return msgspec.structs.replace(demand, slo_ms=_tightest_target(record, demand, tell))
+    if demand.search_delay:
+        return msgspec.structs.replace(demand, delay_ms=_best_delay(record, demand, tell))
     return demand
 
 
@@ -59,7 +65,13 @@ def _highest_rate(record: Record, demand: Demand, tell: Tell | None) -> float:
     """
     devices = _holding(demand)
     search = Search(record, demand, tell)
-    most_per_s = 1000 * devices * max(search.service.per_ms(cap) for cap in search.caps) * demand.most_load
+    if _is_just_met(search, demand):
+        raise NoPlan(
+            f"{_counted(devices)} met the target at no rate: no more than {demand.percentile:g} % of the requests that "
+            f"are alone are answered within {demand.target_ms:g} ms",
+            "a longer --slo",
+        )
+    most_per_s = 1000 * devices * max(search.service.per_ms(cap) for cap in search.caps) * search.most_share
 
     def at(share: float) -> Search:
         return Search(record, msgspec.structs.replace(demand, rate_per_s=share * most_per_s), tell)
@@ -81,6 +93,18 @@ def _highest_rate(record: Record, demand: Demand, tell: Tell | None) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low * most_per_s
+
+
+def _is_just_met(search: Search, demand: Demand) -> bool:
+    """Whether requests that are alone are in time as often as is asked for, and no more often than chance explains.
+
+    Then no simulation, however long, could say that the target is met. At any rate a request takes as long as its
+    batch, which takes no less than one of a single request.
+    """
+    share = demand.percentile / 100
+    others_ms = demand.overhead_per_get_ms + demand.overhead_per_answer_ms
+    in_time = float(np.mean(search.service.curve_ms(1) + others_ms <= demand.target_ms))
+    return in_time - share <= _ERRORS * sqrt(share * (1 - share) / MOST_TAIL_REQUESTS * (1 - share))
 
 
 def _tightest_target(record: Record, demand: Demand, tell: Tell | None) -> float:
@@ -110,11 +134,52 @@ def _tightest_target(record: Record, demand: Demand, tell: Tell | None) -> float
             target_ms *= _PATIENCE
     if met_ms is None:
         allowed = "" if demand.most_load == 1 else f" with a load of {demand.most_load:.0%} or less"
+        if demand.max_queue is not None:
+            allowed += f" and answer {demand.percentile:g} % of them"
         rate = format_figure(demand.rate_per_s)
         raise NoPlan(
             f"{_counted(devices)} cannot serve {rate} requests/s{allowed}", "more --devices, or a lower --rate"
         )
     return demand.network_ms + met_ms
+
+
+def delays_ms(demand: Demand) -> list[float]:
+    """Return the delays that are tried, the shortest first: none, the server's own, and parts of the target."""
+    own_ms = demand.server.delay_ms
+    parts = [float(f"{part * demand.target_ms:.2g}") for part in _PARTS]
+    if demand.server.whole_ms:
+        return sorted({max(1.0, float(round(delay))) for delay in (1.0, own_ms, *parts)})
+    return sorted({0.0, own_ms, *(delay for delay in parts if delay >= SHORTEST_DELAY_MS)})
+
+
+def _best_delay(record: Record, demand: Demand, tell: Tell | None) -> float:
+    """Return the shortest of some delays with which the fewest devices meet the target.
+
+    Raises:
+        BadRequest: the record has no rows that could tell.
+        NoPlan: no number of devices does, whichever the delay.
+    """
+    best_ms, fewest = None, 0
+    refused: NoPlan | None = None
+    for delay_ms in delays_ms(demand):
+        search = Search(record, msgspec.structs.replace(demand, delay_ms=delay_ms), _telling(tell, delay_ms))
+        if best_ms is not None and (fewest == 1 or not search.may_meet(fewest - 1)):
+            continue
+        try:
+            devices = search.least().outcome.devices
+        except NoPlan as error:
+            refused = refused or error
+            continue
+        if best_ms is None or devices < fewest:
+            best_ms, fewest = delay_ms, devices
+    if best_ms is None:
+        assert refused is not None
+        raise refused
+    return best_ms
+
+
+def _telling(tell: Tell | None, delay_ms: float) -> Tell | None:
+    return None if tell is None else lambda what: tell(f"{what}, waiting {delay_ms:g} ms for more")
 
 
 def _counted(devices: int) -> str:

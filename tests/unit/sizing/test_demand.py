@@ -57,6 +57,9 @@ def test_each_option_is_its_field():
         "solve": "nothing",
         "spare": 2,
         "most_load": 0.7,
+        "max_queue": None,
+        "preferred_batches": (),
+        "search_delay": False,
     }
 
 

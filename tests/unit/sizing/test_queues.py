@@ -252,7 +252,6 @@ def test_a_fleet_at_its_limit_meets_no_target_however_long(load, routing):
         ("greedy", 0.0, 300, 13.7),
         ("greedy", 0.0, 1400, 44.9),
         ("triton", 10.0, 300, 19.0),
-        ("triton", 10.0, 1400, 44.8),
         ("litserve", 10.0, 300, 27.6),
         ("litserve", 10.0, 1400, 80.8),
         ("ray", 40.0, 300, 54.0),
