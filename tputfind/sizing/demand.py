@@ -14,11 +14,12 @@ from msgspec import Meta
 from tputfind import options as values
 from tputfind.errors import BadRequest
 from tputfind.record.types import Above0, Amount, Count, CountFromZero
-from tputfind.sizing.batchers import SERVERS, Batcher, Routing, Server
+from tputfind.sizing.batchers import SERVERS, Batcher, Handler, Routing, Server
 from tputfind.units import echoed
 
 BATCHERS: Final = get_args(Batcher)
 ROUTINGS: Final = get_args(Routing)
+HANDLERS: Final = get_args(Handler)
 GETTING: Final[tuple[Routing, ...]] = "shared", "random"
 """Routings with which LitServe's way to get requests one by one is simulated."""
 _SHORTEST_MS: Final = 1e-3
@@ -49,6 +50,9 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     ``solve`` is what is asked for: the least number of devices, or, of a given number, the highest rate or the tightest
     target (then ``rate_per_s`` or ``slo_ms`` stands for the answer), or nothing but what they do. The target holds with
     ``spare`` devices gone, and no device has a load above ``most_load``.
+
+    Of the requests that wait for a device there are ``max_queue`` at the most, and others are refused. A device has no
+    more than ``max_ongoing`` unanswered. One that would be answered later than ``max_latency_ms`` is refused.
     """
 
     rate_per_s: Above0
@@ -70,6 +74,10 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     solve: Solved = "devices"
     spare: CountFromZero = 0
     most_load: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    handler: Handler | None = None
+    max_ongoing: Count | None = None
+    max_queue: Count | None = None
+    max_latency_ms: Above0 | None = None
 
     @property
     def server(self) -> Server:
@@ -85,6 +93,21 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     def wait_ms(self) -> float:
         """How long the batcher lets a batch wait for more requests."""
         return self.server.delay_ms if self.delay_ms is None else self.delay_ms
+
+    @property
+    def handled(self) -> Handler | None:
+        """How the model is called, where that decides over batches."""
+        return self.handler or next(iter(self.server.handlers), None)
+
+    @property
+    def most_ongoing(self) -> int | None:
+        """How many requests a device may have unanswered, or None if nothing bounds that."""
+        return self.max_ongoing or self.server.max_ongoing
+
+    @property
+    def most_latency_ms(self) -> float | None:
+        """How late an answer may be without being refused, or None if nothing bounds that."""
+        return self.max_latency_ms or self.server.max_latency_ms
 
     @property
     def most_in_window(self) -> int | None:
@@ -105,10 +128,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
                 f"--spare {self.spare} leaves none of {self.devices} devices",
             ),
             (self.target_ms <= 0, f"--network {self.network_ms:g} ms leaves nothing of --slo {self.slo_ms:g} ms"),
-            (
-                not self.server.waits and bool(self.delay_ms),
-                f"--delay: the {self.batcher} batcher sends what is there, and waits for nothing",
-            ),
+            *self._rules_of_servers(),
             (
                 self.server.in_replicas and self.routing == "shared",
                 f"--batcher {self.batcher} batches in each replica: --routing two-choices, least-loaded or random",
@@ -128,6 +148,21 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
             (
                 self.gaps is not None and self.burstiness != 1.0,
                 "--arrivals say how bursty the stream is, so --burstiness has nothing to add",
+            ),
+        ]
+
+    def _rules_of_servers(self) -> list[tuple[bool, str]]:
+        server = self.server
+        learns = server.rule is None
+        does = "finds out by itself how long to wait" if learns else "sends what is there, and waits for nothing"
+        return [
+            (not server.waits and bool(self.delay_ms), f"--delay: the {self.batcher} batcher {does}"),
+            (self.handler is not None and not server.handlers, "--handler is of --batcher ray or bentoml"),
+            (self.max_ongoing is not None and server.max_ongoing is None, "--max-ongoing is of --batcher ray"),
+            (self.max_queue is not None and server.max_ongoing is None, "--max-queue is of --batcher ray"),
+            (
+                self.max_latency_ms is not None and server.max_latency_ms is None,
+                "--max-latency is of --batcher bentoml",
             ),
         ]
 
@@ -187,8 +222,7 @@ def read_demand(options: Mapping[str, object]) -> Demand:
     fields, wrong = values.fields_of(options, _READERS)
     problems = ([_lacking(missing)] if len(missing) > 1 else []) + wrong
     if not problems:
-        if fields.get("batcher") == "ray":
-            fields.setdefault("routing", "two-choices")
+        fields.setdefault("routing", SERVERS[fields.get("batcher", "greedy")].routing)  # type: ignore[index]
         fields["solve"] = missing[0] if missing else "nothing"
         fields = _UNKNOWN | fields
         try:
@@ -232,4 +266,8 @@ _READERS: Final[dict[str, tuple[str, values.Reader]]] = {
     "devices": ("devices", partial(values.whole, most=MOST_DEVICES)),
     "spare": ("spare", partial(values.whole, least=0, most=MOST_DEVICES)),
     "most_load": ("most_load", _load),
+    "handler": ("handler", values.one_of(HANDLERS)),
+    "max_ongoing": ("max_ongoing", values.whole),
+    "max_queue": ("max_queue", values.whole),
+    "max_latency": ("max_latency_ms", values.positive_ms),
 }

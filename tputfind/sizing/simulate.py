@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil, inf, sqrt
 from typing import Annotated, Final, NamedTuple
 
@@ -13,10 +13,12 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from tputfind.record.types import Amount, Count
+from tputfind.sizing.adaptive import Adaptive
 from tputfind.sizing.arrivals import Seed, arrivals_ms, dispersion_of, gaps_ms, without_idle_ms
 from tputfind.sizing.batchers import held_ms, rule_of
 from tputfind.sizing.demand import Demand
-from tputfind.sizing.queues import Getters, Replicas, Served, Spans, Workers, by_rule, greedy
+from tputfind.sizing.queues import Ends, Getters, Served, Spans, Workers, by_rule, greedy
+from tputfind.sizing.replicas import Blocked, ByRule, Replica, Router
 from tputfind.sizing.service import ServiceTimes
 from tputfind.stats import t_quantile
 
@@ -39,6 +41,8 @@ shows nothing new."""
 _EXACT: Final = 2.0**32
 """Longest stream, in shortest batches, with latencies exact to a millionth of one: float64 has 53 binary digits."""
 _LARGE: Final = 4
+_PAIRS: Final = 2**12
+"""Drawn at once."""
 _ROUNDS: Final = 200
 """Of finding a usual batch: near the limit each is hardly larger than the one before."""
 _DRIFT: Final = 0.2
@@ -57,9 +61,10 @@ class Fleet(NamedTuple):
         """Return the rate over what the devices can do: with full batches, where these form while devices are busy.
 
         Where a server closes its batches by the clock alone, as Ray Serve does, with the batches that come meanwhile.
+        What Ray Serve loses while requests wait to ask for room again is not in it.
         """
         each_per_ms = self.rate_per_s / 1000 / self.devices
-        by_the_clock = demand.server.in_replicas
+        by_the_clock = demand.batcher == "ray" and demand.handled == "threaded"
         size = min(self.cap, ceil(1 + each_per_ms * demand.wait_ms)) if by_the_clock else self.cap
         return each_per_ms / service.per_ms(size)
 
@@ -71,6 +76,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     of all streams together; its 95 % confidence interval is by how the streams differ. ``steady`` says that the queue
     stays as it is: where it is False it grows, or is so near to its limit that the streams are too short to tell, and
     the latencies say little. ``goodput_per_s`` counts the requests that are answered within the target.
+
+    ``refused`` is the share of requests that the server refused. The mean and p50 to p99 are of those that were
+    answered. In ``tail_ms`` and its interval a request that was refused has an infinite latency: null in JSON.
     """
 
     devices: Count
@@ -89,6 +97,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     utilisation: Amount
     mean_batch: Amount
     requests: Annotated[int, Meta(ge=0)]
+    refused: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
     def meets(self, target_ms: float) -> bool:
         """Whether the whole interval of the percentile lies within a target, and the queue does not grow."""
@@ -108,7 +117,8 @@ def cell_of(demand: Demand) -> int:
 
 
 def _one_by_one(demand: Demand) -> bool:
-    return demand.routing in ("least-loaded", "two-choices") or demand.server.one_by_one is not None
+    routed = demand.routing in ("least-loaded", "two-choices") or demand.server.in_replicas
+    return routed or demand.server.one_by_one is not None
 
 
 def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int, effort: float = 1.0) -> Outcome:
@@ -132,7 +142,7 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
         count = max(count, ceil(share * len(demand.gaps)))
     server = Server(fleet.cap, service, demand)
     usual_ms = _usual_ms(Fleet(devices, fleet.cap, rate_per_s), service, demand)
-    latencies, busy, batches = [], [], 0
+    latencies, busy, batches, answered = [], [], 0, 0
     for number in range(seeds):
         seed = (demand.seed, number)
         arrivals = arrivals_ms(demand, count, rate_per_s, share, seed)
@@ -144,8 +154,9 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
             cut_ms = max(0.0, lasts_ms - float(arrivals[-1]))
         served = serve(arrivals, under_way_ms(devices, usual_ms, server, seed), server, seed)
         warm = 0 if demand.gaps is not None else int(_WARM_UP_SHARE * count)
-        latencies.append((served.done_ms - arrivals)[warm:])
-        busy.append(served.busy_ms / (devices * (float(served.done_ms.max()) + cut_ms)))
+        latencies.append(_latency_ms(served, arrivals)[warm:])
+        busy.append(served.busy_ms / (devices * (float(np.fmax.reduce(served.done_ms)) + cut_ms)))
+        answered += int(np.isfinite(served.done_ms).sum())
         batches += served.batches
     sure = demand.gaps is not None or (count >= _MEMORIES / 3 * memory and not _grows(latencies))
     return Outcome(
@@ -155,9 +166,16 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
         load=load,
         steady=load < 1 and sure,
         utilisation=float(np.mean(busy)),
-        mean_batch=seeds * count / batches,
+        mean_batch=answered / batches,
         **_latencies(latencies, demand, fleet.rate_per_s),  # type: ignore[arg-type]  # names of figures
     )
+
+
+def _latency_ms(served: Served, arrivals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how long requests take, which is without end for those that are refused."""
+    latency_ms: NDArray[np.float64] = served.done_ms - arrivals
+    latency_ms[np.isnan(latency_ms)] = inf
+    return latency_ms
 
 
 def under_way_ms(devices: int, usual_ms: float, server: Server, seed: Seed) -> list[float]:
@@ -206,28 +224,30 @@ def _usual_ms(fleet: Fleet, service: ServiceTimes, demand: Demand) -> float:
 
 def _grows(latencies: list[NDArray[np.float64]]) -> bool:
     """Whether second halves are slower than first halves, in all streams together and by more than chance."""
-    halves = [np.array_split(one, 2) for one in latencies]
+    halves = [np.array_split(one[np.isfinite(one)], 2) for one in latencies]
     drifts = np.array([second.mean() / first.mean() - 1 for first, second in halves])
     error = t_quantile(len(drifts) - 1) * float(drifts.std(ddof=1)) / sqrt(len(drifts)) if len(drifts) > 1 else 0.0
     return float(drifts.mean()) - error > 0 and float(drifts.mean()) > _DRIFT
 
 
 def _latencies(latencies: list[NDArray[np.float64]], demand: Demand, rate_per_s: float) -> dict[str, float | int]:
-    """Return the figures of an outcome that latencies tell."""
+    """Return the figures of an outcome that latencies tell, infinite ones being of requests that were refused."""
     together = np.concatenate(latencies)
+    requests, in_time = len(together), float(np.mean(together <= demand.target_ms))
+    together = together[np.isfinite(together)]
+    answered = len(together) / requests
     share = demand.percentile / 100
-    mean_ms, in_time = float(together.mean()), float(np.mean(together <= demand.target_ms))
-    tail_ms = float(np.quantile(together, share, overwrite_input=True))
+    mean_ms = float(together.mean())
+    tail_ms = float(np.quantile(together, share / answered, overwrite_input=True)) if share <= answered else inf
     error = 0.0
     if len(latencies) > 1:
-        within = [float(np.mean(one <= tail_ms)) for one in latencies]
+        within = [float(np.mean(np.isfinite(one) & (one <= tail_ms))) for one in latencies]
         error = t_quantile(len(within) - 1) * float(np.std(within, ddof=1)) / sqrt(len(within))
+    ends = [max(0.0, share - error) / answered, min(1.0, share + error) / answered]
     low, high, p50, p95, p99 = (
-        float(value)
-        for value in np.quantile(
-            together, [max(0.0, share - error), min(1.0, share + error), 0.5, 0.95, 0.99], overwrite_input=True
-        )
+        float(value) for value in np.quantile(together, [*np.minimum(ends, 1.0), 0.5, 0.95, 0.99], overwrite_input=True)
     )
+    low, high = (inf if end > 1 else value for end, value in zip(ends, (low, high), strict=True))
     return {
         "mean_ms": mean_ms,
         "p50_ms": p50,
@@ -237,7 +257,8 @@ def _latencies(latencies: list[NDArray[np.float64]], demand: Demand, rate_per_s:
         "tail_low_ms": low,
         "tail_high_ms": high,
         "goodput_per_s": rate_per_s * in_time,
-        "requests": len(together),
+        "requests": requests,
+        "refused": 1 - answered,
     }
 
 
@@ -282,6 +303,11 @@ def places_in_batch(batch: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _answered_ms(served: Served, devices: int, per_answer_ms: float) -> NDArray[np.float64]:
     """Return when answers are out that go one by one, batch after batch, on as many lines as there are devices."""
+    if served.batch.min() < 0:
+        done_ms, answered = served.done_ms.copy(), served.batch >= 0
+        those = served._replace(done_ms=done_ms[answered], batch=served.batch[answered])
+        done_ms[answered] = _answered_ms(those, devices, per_answer_ms)
+        return done_ms
     sizes = np.bincount(served.batch)
     ends = np.zeros(len(sizes))
     ends[served.batch] = served.done_ms
@@ -299,15 +325,11 @@ def _served(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Ser
     cap, service, demand = server
     span = Spans(service, cap, seed)
     wait_ms = held_ms(demand.batcher, demand.wait_ms)
+    if demand.server.in_replicas or (devices > 1 and demand.routing in ("least-loaded", "two-choices")):
+        return _routed(free_ms, server, span, len(arrivals), seed).serve(arrivals.tolist())
     rule = rule_of(demand.batcher, wait_ms)
-    at_once = wait_ms == 0 and not demand.server.in_replicas
-    if demand.routing == "least-loaded" and devices > 1:
-        return Replicas(free_ms, cap, span, rule).serve(arrivals.tolist())
-    if demand.routing == "two-choices" and devices > 1:
-        pairs = iter(_pairs(devices, len(arrivals), seed))
-        return Replicas(free_ms, cap, span, rule, lambda: next(pairs)).serve(arrivals.tolist())
     get_ms = demand.overhead_per_get_ms
-    if at_once and get_ms == 0:
+    if wait_ms == 0 and get_ms == 0:
         # A list is read faster, and takes longer to make than reading a few of its items where batches are large.
         each_ms = float(arrivals[-1]) * devices / len(arrivals)
         listed = arrivals.tolist() if service.mean_ms(1) < _LARGE * each_ms else arrivals.data
@@ -319,12 +341,31 @@ def _served(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Ser
     return by_rule(arrivals.tolist(), free_ms, cap, span, rule)
 
 
-def _pairs(devices: int, count: int, seed: Seed) -> list[list[int]]:
-    """Return two devices for each request, drawn by chance and never the same one twice, as Ray Serve draws them."""
+def _routed(free_ms: Sequence[float], server: Server, span: Spans, requests: int, seed: Seed) -> Router:
+    """Return a router with a replica for each device."""
+    cap, _, demand = server
+    ends, replicas = Ends(requests), list[Replica]()
+    wait_ms, most_latency_ms = held_ms(demand.batcher, demand.wait_ms), demand.most_latency_ms
+    for free in free_ms:
+        if most_latency_ms is not None:
+            blocking = demand.handled == "blocking"
+            replicas.append(Adaptive(free, cap, span, most_latency_ms, ends, blocking=blocking))
+        elif demand.handled == "blocking":
+            replicas.append(Blocked(free, cap, span, wait_ms, ends))
+        else:
+            replicas.append(ByRule(free, cap, span, rule_of(demand.batcher, wait_ms), ends))
+    among = None
+    if demand.routing == "two-choices" and len(free_ms) > 1:
+        among = _pairs(len(free_ms), seed).__next__
+    return Router(replicas, ends, among, demand.most_ongoing or inf, demand.max_queue or inf)
+
+
+def _pairs(devices: int, seed: Seed) -> Iterator[list[int]]:
+    """Yield two devices, drawn by chance and never the same one twice, as Ray Serve draws them."""
     draw = np.random.default_rng([*seed, 2])
-    one, step = draw.integers(devices, size=count), draw.integers(1, devices, size=count)
-    pairs: list[list[int]] = np.stack([one, (one + step) % devices], axis=1).tolist()
-    return pairs
+    while True:
+        one, step = draw.integers(devices, size=_PAIRS), draw.integers(1, devices, size=_PAIRS)
+        yield from np.stack([one, (one + step) % devices], axis=1).tolist()
 
 
 def _split(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Server, seed: Seed) -> Served:
@@ -336,6 +377,7 @@ def _split(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Serv
         its_own = np.flatnonzero(device_of == device)
         if len(its_own):
             served = serve(arrivals[its_own], [free], server, (*seed, 5, device))
-            done_ms[its_own], batch[its_own] = served.done_ms, batches + served.batch
+            done_ms[its_own] = served.done_ms
+            batch[its_own] = np.where(served.batch < 0, -1, batches + served.batch)
             batches, busy_ms = batches + served.batches, busy_ms + served.busy_ms
     return Served(done_ms, batch, batches, busy_ms)
