@@ -13,6 +13,7 @@ from tputfind.sizing.queues import Ends, Served, Spans
 
 _BACKOFF_MS: Final = (25.0, 50.0, 100.0, 200.0, 400.0, 500.0)
 """How long a request of Ray Serve that found no room waits before it asks again, each time in turn."""
+LONGEST_BACKOFF_MS: Final = _BACKOFF_MS[-1]
 _MOST_ASKING: Final = 50
 """Requests that ask for room at the same time, in Ray Serve; others wait behind them."""
 

@@ -18,7 +18,7 @@ from tputfind.sizing.arrivals import Seed, arrivals_ms, dispersion_of, gaps_ms, 
 from tputfind.sizing.batchers import held_ms, rule_of
 from tputfind.sizing.demand import Demand
 from tputfind.sizing.queues import Ends, Getters, Served, Spans, Workers, by_rule, greedy
-from tputfind.sizing.replicas import Blocked, ByRule, Replica, Router
+from tputfind.sizing.replicas import LONGEST_BACKOFF_MS, Blocked, ByRule, Replica, Router
 from tputfind.sizing.service import ServiceTimes
 from tputfind.stats import t_quantile
 
@@ -274,6 +274,8 @@ class Server(NamedTuple):
         demand = self.demand
         wait_ms = held_ms(demand.batcher, demand.wait_ms)
         alone_ms = float(self.service.curve_ms(self.cap)[-1]) + 2 * wait_ms
+        if demand.most_ongoing is not None:
+            alone_ms += LONGEST_BACKOFF_MS
         window_ms = wait_ms if demand.server.windows else 0.0
         return alone_ms + demand.overhead_per_get_ms + demand.overhead_per_answer_ms, window_ms
 
