@@ -17,7 +17,7 @@ from tputfind.record.choices import (
     SEARCHES,
     TRANSFERS,
 )
-from tputfind.sizing.batchers import Batcher, Routing
+from tputfind.sizing.batchers import Batcher, Handler, Routing
 
 WHAT, HOW, FAR = "What to measure", "How to run it", "How far to search"
 LONG, WRITE, OTHER = "How long to measure", "What to write", "Other"
@@ -186,15 +186,18 @@ SIZE: Final = (
     Option("network", "TIME", REQUESTS, "leave this much of --slo to the network", "0"),
     Option("batcher", get_args(Batcher), SERVER, "batch requests as this server does", "greedy"),
     Option("delay", "TIME", SERVER, "let the batcher wait this long for more requests; auto: find out", "the server's"),
-    Option("max_queue", "N", SERVER, "refuse requests while N wait (greedy, triton, mosec)"),
+    Option("max_queue", "N", SERVER, "refuse requests while N wait (greedy, triton, mosec, ray)"),
     Option("preferred_batches", "LIST", SERVER, "let Triton prefer batches of these sizes, such as 8,16"),
     Option(
         "routing",
         get_args(Routing),
         SERVER,
         "keep requests in one shared queue, or pick a device for each one in this way",
-        "shared; ray: two-choices",
+        "shared; ray: two-choices; bentoml: random",
     ),
+    Option("handler", get_args(Handler), SERVER, "call the model on the event loop, or in a thread", "ray: blocking"),
+    Option("max_ongoing", "N", SERVER, "give no replica of Ray Serve more than N requests at a time", "5"),
+    Option("max_latency", "TIME", SERVER, "let BentoML refuse what would be answered later", "60s"),
     Option("max_batch", "N", SERVER, "use no batch above N"),
     Option("overhead_per_batch", "TIME", SERVER, "add this time to each batch", "0"),
     Option("overhead_per_request", "TIME", SERVER, "add this time to a batch for each request in it", "0"),

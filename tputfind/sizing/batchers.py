@@ -12,9 +12,11 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 Rule: TypeAlias = Callable[[float, float, float, float], float]
 """``(free_ms, closed_ms, first_ms, full_ms)`` to the time at which the batch is closed."""
-Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray"]
+Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray", "bentoml"]
 Routing = Literal["shared", "random", "least-loaded", "two-choices"]
 """Where a request waits: in one queue for all devices, or in that of a device picked so."""
+Handler = Literal["blocking", "threaded"]
+"""Whether the model is called on the server's event loop, which it blocks, or in a thread beside it."""
 _TOKIO_MS: Final = 1.0
 
 
@@ -24,10 +26,12 @@ class Server(NamedTuple):
     ``rule`` makes its rule from how long a batch waits for more; ``delay_ms`` is that by default, and ``timer_ms`` what
     its timers add on average. With ``windows`` batches are made by the clock. Its workers may take requests out of a
     shared queue ``one_by_one``: ``getters`` take some time for each, ``workers`` collect batches side by side. With
-    ``in_replicas`` each device has a queue of its own.
+    ``in_replicas`` each device has a queue of its own. ``routing`` is by default, as the first of ``handlers`` is, and
+    ``max_ongoing``: of the requests that a device has been given and not answered. Without a rule its batches follow
+    from what it has learned.
     """
 
-    rule: Callable[[float], Rule]
+    rule: Callable[[float], Rule] | None
     delay_ms: float = 0.0
     timer_ms: float = 0.0
     waits: bool = True
@@ -35,6 +39,10 @@ class Server(NamedTuple):
     in_replicas: bool = False
     windows: bool = False
     one_by_one: Literal["getters", "workers"] | None = None
+    routing: Routing = "shared"
+    handlers: tuple[Handler, ...] = ()
+    max_ongoing: int | None = None
+    max_latency_ms: float | None = None
 
 
 def held_ms(batcher: Batcher, wait_ms: float) -> float:
@@ -49,7 +57,9 @@ def held_ms(batcher: Batcher, wait_ms: float) -> float:
 
 def rule_of(batcher: Batcher, wait_ms: float) -> Rule:
     """Return the rule of a server that lets a batch wait so long for more requests."""
-    return SERVERS[batcher].rule(wait_ms)
+    rule = SERVERS[batcher].rule
+    assert rule is not None, batcher
+    return rule(wait_ms)
 
 
 def _greedy(free_ms: float, closed_ms: float, first_ms: float, full_ms: float) -> float:  # noqa: ARG001
@@ -95,7 +105,10 @@ def _litserve(wait_ms: float) -> Rule:
 
 
 def _ray(wait_ms: float) -> Rule:
-    """Ray Serve, ``batching.py``: batches are closed while the device is busy, and wait for it as they are."""
+    """Ray Serve, ``batching.py``: batches are closed while the device is busy, and wait for it as they are.
+
+    With a handler that blocks its event loop no rule tells when: ``replicas.Blocked``.
+    """
 
     def rule(free_ms: float, closed_ms: float, first_ms: float, full_ms: float) -> float:  # noqa: ARG001
         return _collected(max(closed_ms, first_ms), wait_ms, full_ms)
@@ -113,5 +126,20 @@ SERVERS: Final[dict[Batcher, Server]] = {
     "triton": Server(_triton),
     "mosec": Server(_mosec, delay_ms=10.0, timer_ms=_TOKIO_MS, whole_ms=True, one_by_one="workers"),
     "litserve": Server(_litserve, windows=True, one_by_one="getters"),
-    "ray": Server(_ray, delay_ms=10.0, in_replicas=True),
+    "ray": Server(
+        _ray,
+        delay_ms=10.0,
+        in_replicas=True,
+        routing="two-choices",
+        handlers=("blocking", "threaded"),
+        max_ongoing=5,
+    ),
+    "bentoml": Server(
+        None,
+        waits=False,
+        in_replicas=True,
+        routing="random",
+        handlers=("threaded", "blocking"),
+        max_latency_ms=60_000.0,
+    ),
 }

@@ -14,15 +14,17 @@ from msgspec import Meta
 from tputfind import options as values
 from tputfind.errors import BadRequest
 from tputfind.record.types import Above0, Amount, Count, CountFromZero
-from tputfind.sizing.batchers import SERVERS, Batcher, Routing, Server
+from tputfind.sizing.batchers import SERVERS, Batcher, Handler, Routing, Server
 from tputfind.units import echoed
 
 BATCHERS: Final = get_args(Batcher)
 ROUTINGS: Final = get_args(Routing)
+HANDLERS: Final = get_args(Handler)
 GETTING: Final[tuple[Routing, ...]] = "shared", "random"
 """Routings with which LitServe's way to get requests one by one is simulated."""
-LIMITED: Final[tuple[Batcher, ...]] = "greedy", "triton", "mosec"
-"""Servers whose queue may have a limit: ``max_queue_size`` of Triton, ``--capacity`` of mosec. LitServe's has none."""
+LIMITED: Final[tuple[Batcher, ...]] = "greedy", "triton", "mosec", "ray"
+"""Servers whose queue may have a limit: ``max_queue_size`` of Triton, ``--capacity`` of mosec, and Ray Serve's
+``max_queued_requests``. LitServe has none."""
 QUEUED: Final[tuple[Routing, ...]] = "shared", "random"
 """Routings with which limits of a queue and preferred batches are simulated."""
 _AUTO: Final = "auto"
@@ -56,7 +58,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     ``spare`` devices gone, and no device has a load above ``most_load``.
 
     Of the requests that wait in a queue there are ``max_queue`` at the most, and others are refused. Triton prefers
-    batches of ``preferred_batches``. With ``search_delay`` the delay is looked for too.
+    batches of ``preferred_batches``. With ``search_delay`` the delay is looked for too. A replica of Ray Serve has no
+    more than ``max_ongoing`` unanswered. BentoML refuses what would be answered later than ``max_latency_ms``.
     """
 
     rate_per_s: Above0
@@ -81,6 +84,9 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     max_queue: Count | None = None
     preferred_batches: tuple[Count, ...] = ()
     search_delay: bool = False
+    handler: Handler | None = None
+    max_ongoing: Count | None = None
+    max_latency_ms: Above0 | None = None
 
     @property
     def server(self) -> Server:
@@ -103,6 +109,26 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return inf if self.max_queue is not None and self.most_load == 1 else self.most_load
 
     @property
+    def refuses(self) -> bool:
+        """Whether the server refuses requests."""
+        return self.max_queue is not None or self.most_latency_ms is not None
+
+    @property
+    def handled(self) -> Handler | None:
+        """How the model is called, where that decides over batches."""
+        return self.handler or next(iter(self.server.handlers), None)
+
+    @property
+    def most_ongoing(self) -> int | None:
+        """How many requests a device may have unanswered, or None if nothing bounds that."""
+        return self.max_ongoing or self.server.max_ongoing
+
+    @property
+    def most_latency_ms(self) -> float | None:
+        """How late an answer may be without being refused, or None if nothing bounds that."""
+        return self.max_latency_ms or self.server.max_latency_ms
+
+    @property
     def most_in_window(self) -> int | None:
         """How many requests can be got while a batch waits for more, or None if nothing bounds that."""
         bounded = self.overhead_per_get_ms > 0 and self.wait_ms > 0
@@ -121,10 +147,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
                 f"--spare {self.spare} leaves none of {self.devices} devices",
             ),
             (self.target_ms <= 0, f"--network {self.network_ms:g} ms leaves nothing of --slo {self.slo_ms:g} ms"),
-            (
-                not self.server.waits and bool(self.delay_ms),
-                f"--delay: the {self.batcher} batcher sends what is there, and waits for nothing",
-            ),
+            *self._rules_of_servers(),
             (
                 self.server.in_replicas and self.routing == "shared",
                 f"--batcher {self.batcher} batches in each replica: --routing two-choices, least-loaded or random",
@@ -150,6 +173,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     def _rules_of_queues(self) -> list[tuple[bool, str]]:
         largest = max(self.preferred_batches, default=0)
+        queued = self.batcher != "ray" and self.routing not in QUEUED
         return [
             (
                 self.max_queue is not None and self.batcher not in LIMITED,
@@ -157,7 +181,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
             ),
             (largest > 0 and self.batcher != "triton", "--preferred-batches is of --batcher triton"),
             (
-                (self.max_queue is not None or largest > 0) and self.routing not in QUEUED,
+                (self.max_queue is not None or largest > 0) and queued,
                 f"--max-queue and --preferred-batches are of --routing {' or '.join(QUEUED)}",
             ),
             (
@@ -165,12 +189,23 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
                 f"--preferred-batches: {largest} is above --max-batch {self.max_batch}",
             ),
             (
-                self.search_delay and not self.server.waits,
-                f"--delay: the {self.batcher} batcher sends what is there, and waits for nothing",
-            ),
-            (
                 self.search_delay and self.solve != "devices",
                 "--delay auto looks for the fewest devices, and does without --devices",
+            ),
+        ]
+
+    def _rules_of_servers(self) -> list[tuple[bool, str]]:
+        server = self.server
+        learns = server.rule is None
+        does = "finds out by itself how long to wait" if learns else "sends what is there, and waits for nothing"
+        waiting = bool(self.delay_ms) or self.search_delay
+        return [
+            (not server.waits and waiting, f"--delay: the {self.batcher} batcher {does}"),
+            (self.handler is not None and not server.handlers, "--handler is of --batcher ray or bentoml"),
+            (self.max_ongoing is not None and server.max_ongoing is None, "--max-ongoing is of --batcher ray"),
+            (
+                self.max_latency_ms is not None and server.max_latency_ms is None,
+                "--max-latency is of --batcher bentoml",
             ),
         ]
 
@@ -230,8 +265,7 @@ def read_demand(options: Mapping[str, object]) -> Demand:
     fields, wrong = values.fields_of(options, _READERS)
     problems = ([_lacking(missing)] if len(missing) > 1 else []) + wrong
     if not problems:
-        if fields.get("batcher") == "ray":
-            fields.setdefault("routing", "two-choices")
+        fields.setdefault("routing", SERVERS[fields.get("batcher", "greedy")].routing)  # type: ignore[index]
         fields["solve"] = missing[0] if missing else "nothing"
         if fields.get("delay_ms") == _AUTO:
             fields["search_delay"], fields["delay_ms"] = True, None
@@ -289,4 +323,7 @@ _READERS: Final[dict[str, tuple[str, values.Reader]]] = {
     "most_load": ("most_load", _load),
     "max_queue": ("max_queue", values.whole),
     "preferred_batches": ("preferred_batches", _preferred),
+    "handler": ("handler", values.one_of(HANDLERS)),
+    "max_ongoing": ("max_ongoing", values.whole),
+    "max_latency": ("max_latency_ms", values.positive_ms),
 }

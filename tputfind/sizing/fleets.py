@@ -57,7 +57,8 @@ class Search:
         self.service = service = service_of(record, demand)
         self._record, self._tell = record, tell
         self._demand = demand
-        self.most = min((service.largest, *filter(None, (demand.max_batch, demand.most_in_window))))
+        limits = filter(None, (demand.max_batch, demand.most_in_window, demand.most_ongoing))
+        self.most = min((service.largest, *limits))
         if demand.preferred_batches and demand.preferred_batches[-1] > self.most:
             raise BadRequest(
                 f"--preferred-batches: {demand.preferred_batches[-1]} is above {self.most}, the largest batch measured",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from math import inf, nan, nextafter
 from typing import NamedTuple
@@ -25,7 +25,7 @@ _OFTEN = 100
 class Served(NamedTuple):
     """When each request's batch is done and its number, in the order in which they came, and what the devices did.
 
-    Of a request that was refused they are NaN and -1.
+    A request that was refused is done at no time, which is nan, and is of no batch, which is -1.
     """
 
     done_ms: NDArray[np.float64]
@@ -135,7 +135,7 @@ def _in_order(ends: list[float], marks: list[int], busy_ms: float) -> Served:
     return Served(np.repeat(ends, sizes), np.repeat(np.arange(len(ends)), sizes), len(ends), busy_ms)
 
 
-class _Ends:
+class Ends:
     """Notes batch by batch when requests are done."""
 
     def __init__(self, requests: int) -> None:
@@ -149,6 +149,10 @@ class _Ends:
         self._batch[batch] = self._batches
         self._batches += 1
         self._busy_ms += taken_ms
+
+    def refuse(self, request: int) -> None:
+        """Note that a request is not answered."""
+        self._done_ms[request], self._batch[request] = nan, -1
 
     def served(self) -> Served:
         """Return all of it."""
@@ -176,7 +180,7 @@ class Workers:
 
     def serve(self, arrivals: Sequence[float]) -> Served:
         """Serve requests that come at these times."""
-        ends = _Ends(len(arrivals))
+        ends = Ends(len(arrivals))
         for request, came in enumerate(arrivals):
             self._until(came, ends)
             if self._listening:
@@ -187,7 +191,7 @@ class Workers:
             self._until(nextafter(self._events[0][0], inf), ends)
         return ends.served()
 
-    def _until(self, now: float, ends: _Ends) -> None:
+    def _until(self, now: float, ends: Ends) -> None:
         """Let happen what happens before now: windows that end, and workers that are done."""
         while self._events and self._events[0][0] < now:
             at, worker, turn = heapq.heappop(self._events)
@@ -197,7 +201,7 @@ class Workers:
                 self._listening.remove(worker)
                 self._run(worker, at, ends)
 
-    def _begin(self, worker: int, now: float, ends: _Ends) -> None:
+    def _begin(self, worker: int, now: float, ends: Ends) -> None:
         batch = self._batches[worker]
         while self._backlog and len(batch) < self._cap:
             batch.append(self._backlog.popleft())
@@ -208,7 +212,7 @@ class Workers:
         if batch:
             self._wait(worker, now)
 
-    def _take(self, worker: int, request: int, now: float, ends: _Ends) -> None:
+    def _take(self, worker: int, request: int, now: float, ends: Ends) -> None:
         batch = self._batches[worker]
         batch.append(request)
         if len(batch) == self._cap:
@@ -222,7 +226,7 @@ class Workers:
         """Close the batch of a worker, whose first request has come, at the end of the window."""
         heapq.heappush(self._events, (now + self._wait_ms, worker, self._turns[worker]))
 
-    def _run(self, worker: int, now: float, ends: _Ends) -> None:
+    def _run(self, worker: int, now: float, ends: Ends) -> None:
         batch = self._batches[worker]
         taken = self._span(len(batch))
         ends.add(batch, now + taken, taken)
@@ -250,7 +254,7 @@ class Getters:
 
     def serve(self, arrivals: Sequence[float]) -> Served:
         """Serve requests that come at these times."""
-        ends, head = _Ends(len(arrivals)), 0
+        ends, head = Ends(len(arrivals)), 0
         while self._turns:
             now, turn, worker = heapq.heappop(self._turns)
             batch, came = self._batches[worker], arrivals[head] if head < len(arrivals) else inf
@@ -287,69 +291,3 @@ class Getters:
             # A window that is shorter than what a float tells at such times must end all the same.
             self._closes_ms[worker] = max(self._closes_ms[worker] + self._wait_ms * windows, nextafter(came, inf))
         return came
-
-
-class Replicas:
-    """Devices with a queue each; a request goes to the one that has the fewest unanswered, of all or of ``among``."""
-
-    def __init__(
-        self,
-        free_ms: Sequence[float],
-        cap: int,
-        span: Spans,
-        rule: Rule,
-        among: Callable[[], Sequence[int]] | None = None,
-    ) -> None:
-        """Take from when on each is free, by which rule it makes its batches, and which are asked for a request."""
-        devices = len(free_ms)
-        self._among = among
-        self._cap, self._span, self._rule = cap, span, rule
-        self._waiting: list[deque[tuple[int, float]]] = [deque() for _ in range(devices)]
-        self._unanswered = [0] * devices
-        self._free_ms, self._closed_ms, self._closes_ms = list(free_ms), [0.0] * devices, [inf] * devices
-        self._events: list[tuple[float, int, int]] = []
-
-    def serve(self, arrivals: Sequence[float]) -> Served:
-        """Serve requests that come at these times."""
-        ends = _Ends(len(arrivals))
-        for request, came in enumerate(arrivals):
-            self._until(came, ends)
-            device = self._fewest()
-            self._unanswered[device] += 1
-            self._waiting[device].append((request, came))
-            self._plan(device)
-        self._until(inf, ends)
-        return ends.served()
-
-    def _fewest(self) -> int:
-        if self._among is None:
-            return self._unanswered.index(min(self._unanswered))
-        return min(self._among(), key=self._unanswered.__getitem__)
-
-    def _until(self, now: float, ends: _Ends) -> None:
-        while self._events and self._events[0][0] < now:
-            at, device, answered = heapq.heappop(self._events)
-            if answered:
-                self._unanswered[device] -= answered
-            elif at == self._closes_ms[device]:
-                self._close(device, at, ends)
-
-    def _plan(self, device: int) -> None:
-        """Work out anew when the next batch of a device is closed."""
-        waiting = self._waiting[device]
-        full = waiting[self._cap - 1][1] if len(waiting) >= self._cap else inf
-        closes = self._rule(self._free_ms[device], self._closed_ms[device], waiting[0][1], full)
-        if closes != self._closes_ms[device]:
-            self._closes_ms[device] = closes
-            heapq.heappush(self._events, (closes, device, 0))
-
-    def _close(self, device: int, now: float, ends: _Ends) -> None:
-        waiting = self._waiting[device]
-        batch = [waiting.popleft()[0] for _ in range(min(len(waiting), self._cap))]
-        taken = self._span(len(batch))
-        end = max(now, self._free_ms[device]) + taken
-        ends.add(batch, end, taken)
-        self._free_ms[device], self._closed_ms[device], self._closes_ms[device] = end, now, inf
-        heapq.heappush(self._events, (end, device, len(batch)))
-        if waiting:
-            self._plan(device)

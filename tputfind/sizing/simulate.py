@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil, inf, sqrt
 from typing import Annotated, Final, NamedTuple
 
@@ -13,10 +13,12 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from tputfind.record.types import Amount, Count
+from tputfind.sizing.adaptive import Adaptive
 from tputfind.sizing.arrivals import Seed, arrivals_ms, dispersion_of, gaps_ms, without_idle_ms
 from tputfind.sizing.batchers import held_ms, rule_of
 from tputfind.sizing.demand import Demand
-from tputfind.sizing.queues import Getters, Replicas, Served, Spans, Workers, by_rule, greedy, greedy_within
+from tputfind.sizing.queues import Ends, Getters, Served, Spans, Workers, by_rule, greedy, greedy_within
+from tputfind.sizing.replicas import LONGEST_BACKOFF_MS, Blocked, ByRule, Replica, Router
 from tputfind.sizing.service import ServiceTimes
 from tputfind.sizing.triton import LOOKS_AGAIN_MS, Triton
 from tputfind.stats import t_quantile
@@ -43,6 +45,8 @@ shows nothing new."""
 _EXACT: Final = 2.0**32
 """Longest stream, in shortest batches, with latencies exact to a millionth of one: float64 has 53 binary digits."""
 _LARGE: Final = 4
+_PAIRS: Final = 2**12
+"""Drawn at once."""
 _ROUNDS: Final = 200
 """Of finding a usual batch: near the limit each is hardly larger than the one before."""
 _DRIFT: Final = 0.2
@@ -61,9 +65,10 @@ class Fleet(NamedTuple):
         """Return the rate over what the devices can do: with full batches, where these form while devices are busy.
 
         Where a server closes its batches by the clock alone, as Ray Serve does, with the batches that come meanwhile.
+        What Ray Serve loses while requests wait to ask for room again is not in it.
         """
         each_per_ms = self.rate_per_s / 1000 / self.devices
-        by_the_clock = demand.server.in_replicas
+        by_the_clock = demand.batcher == "ray" and demand.handled == "threaded"
         size = min(self.cap, ceil(1 + each_per_ms * demand.wait_ms)) if by_the_clock else self.cap
         return each_per_ms / service.per_ms(size)
 
@@ -76,7 +81,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     stays as it is: where it is False it grows, or is so near to its limit that the streams are too short to tell, and
     the latencies say little. ``goodput_per_s`` counts the requests that are answered within the target.
 
-    ``refused`` is the share of requests that found the queue full. The mean and p50 to p99 are of those that were
+    ``refused`` is the share of requests that the server refused. The mean and p50 to p99 are of those that were
     answered. In ``tail_ms`` and its interval a request that was refused has an infinite latency: null in JSON.
     """
 
@@ -116,7 +121,7 @@ def cell_of(demand: Demand) -> int:
 
 
 def _one_by_one(demand: Demand) -> bool:
-    routed = demand.routing in ("least-loaded", "two-choices")
+    routed = demand.routing in ("least-loaded", "two-choices") or demand.server.in_replicas
     return routed or demand.server.one_by_one is not None or _is_triton(demand)
 
 
@@ -249,7 +254,7 @@ def _usual_ms(fleet: Fleet, service: ServiceTimes, demand: Demand) -> float:
 
 def _grows(latencies: list[NDArray[np.float64]]) -> bool:
     """Whether second halves are slower than first halves, in all streams together and by more than chance."""
-    halves = [np.array_split(one, 2) for one in latencies]
+    halves = [np.array_split(one[np.isfinite(one)], 2) for one in latencies]
     drifts = np.array([second.mean() / first.mean() - 1 for first, second in halves])
     error = t_quantile(len(drifts) - 1) * float(drifts.std(ddof=1)) / sqrt(len(drifts)) if len(drifts) > 1 else 0.0
     return float(drifts.mean()) - error > 0 and float(drifts.mean()) > _DRIFT
@@ -259,7 +264,7 @@ def _latencies(latencies: list[NDArray[np.float64]], demand: Demand, rate_per_s:
     """Return the figures of an outcome that latencies tell, infinite ones being of requests that were refused."""
     together = np.concatenate(latencies)
     requests, in_time = len(together), float(np.mean(together <= demand.target_ms))
-    if demand.max_queue is not None:
+    if demand.refuses:
         together = together[np.isfinite(together)]
     answered = len(together) / requests
     share = demand.percentile / 100
@@ -302,6 +307,8 @@ class Server(NamedTuple):
         alone_ms = float(self.service.curve_ms(self.cap)[-1]) + 2 * wait_ms
         if demand.batcher == "triton" and demand.max_queue is not None:
             alone_ms += LOOKS_AGAIN_MS
+        if demand.most_ongoing is not None:
+            alone_ms += LONGEST_BACKOFF_MS
         window_ms = wait_ms if demand.server.windows else 0.0
         return alone_ms + demand.overhead_per_get_ms + demand.overhead_per_answer_ms, window_ms
 
@@ -353,13 +360,9 @@ def _served(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Ser
     cap, service, demand = server
     span = Spans(service, cap, seed)
     wait_ms = held_ms(demand.batcher, demand.wait_ms)
+    if demand.server.in_replicas or (devices > 1 and demand.routing in ("least-loaded", "two-choices")):
+        return _routed(free_ms, server, span, len(arrivals), seed).serve(arrivals.tolist())
     rule = rule_of(demand.batcher, wait_ms)
-    at_once = wait_ms == 0 and not demand.server.in_replicas
-    if demand.routing == "least-loaded" and devices > 1:
-        return Replicas(free_ms, cap, span, rule).serve(arrivals.tolist())
-    if demand.routing == "two-choices" and devices > 1:
-        pairs = iter(_pairs(devices, len(arrivals), seed))
-        return Replicas(free_ms, cap, span, rule, lambda: next(pairs)).serve(arrivals.tolist())
     get_ms = demand.overhead_per_get_ms
     if _is_triton(demand):
         preferred = demand.preferred_batches
@@ -370,7 +373,7 @@ def _served(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Ser
         if demand.server.one_by_one == "workers":
             return Workers(free_ms, cap, span, wait_ms, demand.max_queue).serve(arrivals.tolist())
         return greedy_within(arrivals.tolist(), free_ms, cap, span, demand.max_queue)
-    if at_once and get_ms == 0:
+    if wait_ms == 0 and get_ms == 0:
         # A list is read faster, and takes longer to make than reading a few of its items where batches are large.
         each_ms = float(arrivals[-1]) * devices / len(arrivals)
         listed = arrivals.tolist() if service.mean_ms(1) < _LARGE * each_ms else arrivals.data
@@ -382,12 +385,31 @@ def _served(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Ser
     return by_rule(arrivals.tolist(), free_ms, cap, span, rule)
 
 
-def _pairs(devices: int, count: int, seed: Seed) -> list[list[int]]:
-    """Return two devices for each request, drawn by chance and never the same one twice, as Ray Serve draws them."""
+def _routed(free_ms: Sequence[float], server: Server, span: Spans, requests: int, seed: Seed) -> Router:
+    """Return a router with a replica for each device."""
+    cap, _, demand = server
+    ends, replicas = Ends(requests), list[Replica]()
+    wait_ms, most_latency_ms = held_ms(demand.batcher, demand.wait_ms), demand.most_latency_ms
+    for free in free_ms:
+        if most_latency_ms is not None:
+            blocking = demand.handled == "blocking"
+            replicas.append(Adaptive(free, cap, span, most_latency_ms, ends, blocking=blocking))
+        elif demand.handled == "blocking":
+            replicas.append(Blocked(free, cap, span, wait_ms, ends))
+        else:
+            replicas.append(ByRule(free, cap, span, rule_of(demand.batcher, wait_ms), ends))
+    among = None
+    if demand.routing == "two-choices" and len(free_ms) > 1:
+        among = _pairs(len(free_ms), seed).__next__
+    return Router(replicas, ends, among, demand.most_ongoing or inf, demand.max_queue or inf)
+
+
+def _pairs(devices: int, seed: Seed) -> Iterator[list[int]]:
+    """Yield two devices, drawn by chance and never the same one twice, as Ray Serve draws them."""
     draw = np.random.default_rng([*seed, 2])
-    one, step = draw.integers(devices, size=count), draw.integers(1, devices, size=count)
-    pairs: list[list[int]] = np.stack([one, (one + step) % devices], axis=1).tolist()
-    return pairs
+    while True:
+        one, step = draw.integers(devices, size=_PAIRS), draw.integers(1, devices, size=_PAIRS)
+        yield from np.stack([one, (one + step) % devices], axis=1).tolist()
 
 
 def _split(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Server, seed: Seed) -> Served:
@@ -399,6 +421,7 @@ def _split(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Serv
         its_own = np.flatnonzero(device_of == device)
         if len(its_own):
             served = serve(arrivals[its_own], [free], server, (*seed, 5, device))
-            done_ms[its_own], batch[its_own] = served.done_ms, batches + served.batch
+            done_ms[its_own] = served.done_ms
+            batch[its_own] = np.where(served.batch < 0, -1, batches + served.batch)
             batches, busy_ms = batches + served.batches, busy_ms + served.busy_ms
     return Served(done_ms, batch, batches, busy_ms)
