@@ -20,7 +20,7 @@ from tputfind.sizing.demand import read_demand
 from tputfind.sizing.plan import plan
 
 RECORD: Final = Path(__file__).parents[1] / "results/nvidia-h200/models/vit_b_16-fp16.json"
-SERVERS: Final = (
+SERVERS: Final[tuple[dict[str, object], ...]] = (
     {"batcher": "greedy"},
     {"batcher": "greedy", "routing": "random"},
     {"batcher": "greedy", "burstiness": 4},

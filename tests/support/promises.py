@@ -61,7 +61,7 @@ class Case:
     def demand(self) -> Demand:
         """The question."""
         options = dict(option.split("=") for option in self.options.split())
-        open_demand = read_demand({"rate": 1, "slo": 1e9, **options})
+        open_demand = read_demand({"rate": 1, "slo": 1e8, **options})
         service = service_of(self.record, open_demand)
         slo_ms = self.target * (float(np.quantile(service.curve_ms(1), 0.99)) + open_demand.wait_ms)
         within = [size for size in service.sizes if service.mean_ms(size) <= slo_ms / 2] or service.sizes[:1]

@@ -23,17 +23,20 @@ _T_QUANTILE: Final = 2.776
 PLANS: Final[list[tuple[str, str]]] = [
     ("models/resnet50-fp16-nhwc", "rate=100000 slo=7.5ms"),
     ("models/vit_b_16-fp16", "rate=100000 slo=4.2ms"),
-    ("models/mobilenet_v3_large-fp16", "rate=600000 slo=8ms"),
+    ("models/mobilenet_v3_large-fp16", "rate=200000 slo=8ms"),
     ("models/resnet50-fp16", "rate=60000 slo=14ms routing=random burstiness=4"),
     ("kinds/timm-convnext_tiny-fp16", "rate=20000 slo=20ms routing=least-loaded burstiness=0.5 percentile=99.9"),
     ("models/efficientnet_b0-fp16", "rate=60000 slo=15ms routing=two-choices burstiness=2"),
     ("serving/vit_l_16-fp32", "rate=700 slo=60ms burstiness=4 percentile=95"),
     ("kinds/r3d_18-fp16", "rate=30000 slo=16ms batcher=triton delay=5ms"),
     ("kinds/hf-gpt2-bf16", "rate=8000 slo=60ms batcher=triton delay=10ms routing=random percentile=97.5"),
-    ("kinds/deeplabv3_resnet50-fp16", "rate=1500 slo=120ms batcher=triton delay=8ms routing=least-loaded burstiness=2"),
+    (
+        "kinds/deeplabv3_resnet50-fp16",
+        "rate=1200 slo=120ms batcher=triton delay=8ms routing=least-loaded burstiness=2 percentile=95",
+    ),
     (
         "models/resnet50-fp16",
-        "rate=30000 slo=30ms batcher=triton delay=2ms routing=two-choices percentile=99.9 overhead_per_batch=1ms",
+        "rate=30000 slo=30ms batcher=triton delay=2ms routing=two-choices overhead_per_batch=1ms",
     ),
     (
         "serving/vit_l_16-fp32",
@@ -43,14 +46,14 @@ PLANS: Final[list[tuple[str, str]]] = [
     ("kinds/r3d_18-fp16", "rate=8000 slo=50ms batcher=mosec routing=random burstiness=0"),
     (
         "kinds/timm-convnext_tiny-fp16",
-        "rate=20000 slo=30ms batcher=mosec delay=3ms routing=least-loaded percentile=99.9 overhead_per_request=0.02ms",
+        "rate=20000 slo=30ms batcher=mosec delay=3ms routing=least-loaded overhead_per_request=0.02ms",
     ),
     ("kinds/deeplabv3_resnet50-fp16", "rate=4000 slo=60ms batcher=mosec delay=2ms routing=two-choices burstiness=0"),
-    ("models/resnet50-fp16-nhwc", "rate=200000 slo=14ms batcher=litserve delay=1ms"),
+    ("models/resnet50-fp16-nhwc", "rate=100000 slo=14ms batcher=litserve delay=1ms"),
     ("models/efficientnet_b0-fp16", "rate=40000 slo=20ms batcher=litserve delay=0ms overhead_per_batch=0.5ms"),
     ("kinds/r3d_18-fp16", "rate=6000 slo=60ms batcher=litserve delay=10ms routing=random burstiness=2"),
-    ("models/resnet50-fp16", "rate=60000 slo=24ms batcher=ray delay=5ms burstiness=2"),
-    ("models/resnet50-fp16-default", "rate=20000 slo=60ms batcher=ray delay=5ms routing=least-loaded burstiness=3"),
+    ("models/resnet50-fp16", "rate=30000 slo=20ms batcher=ray delay=5ms burstiness=2"),
+    ("models/resnet50-fp16-default", "rate=12000 slo=60ms batcher=ray delay=5ms routing=least-loaded burstiness=3"),
     (
         "kinds/deeplabv3_resnet50-fp16",
         "rate=1200 slo=150ms batcher=ray delay=40ms routing=random burstiness=0 percentile=95",
@@ -104,14 +107,15 @@ def planned(name: str, options: str) -> Plan:
     return plan(load_record(H200 / f"{name}.json"), read_demand(given))
 
 
-def compared(name: str, found: Plan, *, requests: int, streams: int, every_cap: bool = False) -> Compared:
+def compared(name: str, found: Plan, *, requests: int, batches: int, streams: int, every_cap: bool = False) -> Compared:
     """Return a plan with what the second simulator says of it.
 
     Args:
         name: of the record.
         found: the plan.
-        requests: in each stream of the second simulator.
-        streams: of it.
+        requests: in each stream of the second simulator, at the least.
+        batches: full ones of each device in each stream, at the least.
+        streams: of the second simulator.
         every_cap: try one device fewer with each measured batch size as cap; else with the plan's only.
     """
     times = Times(H200 / f"{name}.json")
@@ -128,6 +132,7 @@ def compared(name: str, found: Plan, *, requests: int, streams: int, every_cap: 
         per_batch_ms=demand.overhead_per_batch_ms,
         per_request_ms=demand.overhead_per_request_ms,
     )
+    requests = max(requests, batches * outcome.devices * outcome.batch_cap)
     second = answer(question, times, requests=requests, streams=streams)
     if found.fewer is None:
         return Compared(found, second, None)

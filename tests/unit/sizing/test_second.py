@@ -9,7 +9,7 @@ from support.second_plans import PLANS, compared, planned
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "options"), PLANS)
 def test_a_second_simulator_agrees_with_the_plan(name, options):
-    both = compared(name, planned(name, options), requests=30_000, streams=4)
+    both = compared(name, planned(name, options), requests=20_000, batches=40, streams=4)
 
     assert both.agrees, f"{both.apart:+.1%}"
     assert both.holds
