@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import ceil, exp, floor, hypot, log, log10
+from math import ceil, exp, floor, hypot, inf, log, log10, sqrt
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tputfind.errors import NoPlan
 from tputfind.record.record import Record
@@ -163,11 +164,21 @@ class Search:
         fleet = Fleet(found.devices, found.batch_cap, self._demand.rate_per_s)
         tails_ms = [simulate(fleet, one, self._demand, seeds=1, effort=_PILOT).tail_ms for one in drawn]
         # A sample with which the queue grows says no more than that.
-        return float(np.std(np.clip(np.log(tails_ms), None, log(_FAR * found.tail_ms)), ddof=1))
+        return self._error_of(np.clip(np.log(tails_ms), None, log(_FAR * found.tail_ms)))
 
     def _error_of_rate(self, drawn: list[ServiceTimes]) -> float:
         """Return the standard error of the logarithm of what a device does at most, by samples of the record."""
-        return float(np.std([log(max(map(one.per_ms, self.caps))) for one in drawn], ddof=1))
+        return self._error_of(np.log([max(map(one.per_ms, self.caps)) for one in drawn]))
+
+    def _error_of(self, by_sample: NDArray[np.float64]) -> float:
+        """Return the standard error of what samples of the record differ in.
+
+        Of n processes drawn with replacement the variance is (n - 1) / n of what it is in others (Davison and Hinkley,
+        section 2.3).
+        """
+        processes = [sum(bool(timing.latency_ms) for timing in row.timings) for row in self._record.rows]
+        few = min((number for number in processes if number > 1), default=inf)
+        return float(np.std(by_sample, ddof=1)) * (sqrt(few / (few - 1)) if few < inf else 1.0)
 
     def _keeping_up(self, devices: int, slower: float) -> int:
         """Return the least number that keeps up within the load allowed if a batch takes longer by that factor."""
