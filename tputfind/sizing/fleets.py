@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import ceil, exp, floor, hypot, inf, log, log10
+from math import ceil, exp, floor, hypot, inf, log, log10, sqrt
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.record import Record
 from tputfind.sizing.demand import MOST_DEVICES, Demand
 from tputfind.sizing.formulas import largest_within
-from tputfind.sizing.service import service_of
+from tputfind.sizing.service import ServiceTimes, service_of
 from tputfind.sizing.simulate import TAIL_REQUESTS, Fleet, Outcome, simulate
 from tputfind.stats import t_quantile
 
@@ -154,27 +155,70 @@ class Search:
         """Return the least and the most devices that chance leaves open: those for a looser and for a tighter target.
 
         How much looser is by how far the percentile is known: by the streams, and by samples of the record drawn anew,
-        both of the fleet that was found.
+        both of the fleet that was found. Where load decides, it is by how far the rate of a device is known.
         """
-        width = _RANGE_QUANTILE * hypot(self._error_of_streams(found), self._error_of_record(found))
+        drawn = self._drawn_anew()
+        width = _RANGE_QUANTILE * hypot(self._error_of_streams(found), self._error_of_record(found, drawn))
         if width < _NOTHING:
             return found.devices, found.devices
         fewest = self._least_within(self._demand.target_ms * exp(width), found)
         most = self._least_within(self._demand.target_ms * exp(-width), found)
-        return min(fewest or found.devices, found.devices), None if most is None else max(most, found.devices)
+        slower = exp(_RANGE_QUANTILE * self._error_of_rate(drawn))
+        fewest = self._least_if_faster(min(fewest or found.devices, found.devices), slower)
+        return fewest, None if most is None else max(most, found.devices, self._keeping_up(found.devices, slower))
 
     def _error_of_streams(self, found: Outcome) -> float:
         """Return the standard error of the logarithm of a fleet's percentile, by how its streams differ."""
         return log(found.tail_high_ms / found.tail_low_ms) / 2 / t_quantile(_SEEDS - 1)
 
-    def _error_of_record(self, found: Outcome) -> float:
-        """Return the same by how it differs between samples of the record drawn anew, in the same streams."""
-        fleet = Fleet(found.devices, found.batch_cap, self._demand.rate_per_s)
+    def _drawn_anew(self) -> list[ServiceTimes]:
+        """Return how long batches take by samples of the record."""
         draw = np.random.default_rng([self._demand.seed, _RESAMPLES])
-        drawn = [service_of(self._record, self._demand, draw) for _ in range(_RESAMPLES)]
+        return [service_of(self._record, self._demand, draw) for _ in range(_RESAMPLES)]
+
+    def _error_of_record(self, found: Outcome, drawn: list[ServiceTimes]) -> float:
+        """Return the same by how it differs between samples of the record, in the same streams."""
+        fleet = Fleet(found.devices, found.batch_cap, self._demand.rate_per_s)
         tails_ms = [simulate(fleet, one, self._demand, seeds=1, effort=_PILOT).tail_ms for one in drawn]
         # A sample with which the queue grows says no more than that.
-        return float(np.std(np.clip(np.log(tails_ms), None, log(_FAR * found.tail_ms)), ddof=1))
+        return self._error_of(np.clip(np.log(tails_ms), None, log(_FAR * found.tail_ms)))
+
+    def _error_of_rate(self, drawn: list[ServiceTimes]) -> float:
+        """Return the standard error of the logarithm of what a device does at most, by samples of the record."""
+        return self._error_of(np.log([max(map(one.per_ms, self.caps)) for one in drawn]))
+
+    def _error_of(self, by_sample: NDArray[np.float64]) -> float:
+        """Return the standard error of what samples of the record differ in.
+
+        Of n processes drawn with replacement the variance is (n - 1) / n of what it is in others (Davison and Hinkley,
+        section 2.3).
+        """
+        processes = [sum(bool(timing.latency_ms) for timing in row.timings) for row in self._record.rows]
+        few = min((number for number in processes if number > 1), default=inf)
+        return float(np.std(by_sample, ddof=1)) * (sqrt(few / (few - 1)) if few < inf else 1.0)
+
+    def _keeping_up(self, devices: int, slower: float) -> int:
+        """Return the least number that keeps up within the load allowed if a batch takes longer by that factor."""
+        fleets = [Fleet(devices, cap, self._demand.rate_per_s) for cap in self.caps]
+        load = min(fleet.load(self.service, self._demand) for fleet in fleets)
+        return max(1, ceil(devices * load * slower / self.most_share))
+
+    def _least_if_faster(self, fewest: int, faster: float) -> int:
+        """Return the least number that meets the target if batches take shorter by that factor.
+
+        It is asked where one device fewer cannot keep up: a looser target then does not help it.
+        """
+        if fewest == 1 or self._that_keep_up(fewest - 1):
+            return fewest
+        # A faster device with the same requests does what this one does with fewer, in shorter time.
+        rate_per_s, target_ms = self._demand.rate_per_s / faster, self._demand.target_ms * faster
+
+        def meets(devices: int) -> bool:
+            fleets = [Fleet(devices, cap, rate_per_s) for cap in self.caps]
+            pilots = (self._pilot(fleet) for fleet in fleets if self._keeps_up(fleet))
+            return devices == fewest or any(pilot.steady and pilot.tail_ms <= target_ms for pilot in pilots)
+
+        return _first(meets, fewest, min(fewest, self._keeping_up(fewest, 1 / faster)), lambda _: True) or fewest
 
     def _least_within(self, target_ms: float, found: Outcome) -> int | None:
         """Return the least number of devices that meets another target by its percentile; None where no number does."""

@@ -1,0 +1,66 @@
+"""How long ``tputfind size`` takes for a plan: by batcher, rate and target.
+
+    python benchmarks/size_times.py > results/simulated/sizing/times.txt
+
+A plan for a batcher whose requests wait in one queue is to take less than 10 s, and one whose requests are followed one
+by one less than 60 s, at rates up to 100 million a second and targets up to an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+from tputfind import load_record
+from tputfind.errors import NoPlan
+from tputfind.sizing.demand import read_demand
+from tputfind.sizing.plan import plan
+
+RECORD: Final = Path(__file__).parents[1] / "results/nvidia-h200/models/vit_b_16-fp16.json"
+SERVERS: Final[tuple[dict[str, object], ...]] = (
+    {"batcher": "greedy"},
+    {"batcher": "greedy", "routing": "random"},
+    {"batcher": "greedy", "burstiness": 4},
+    {"batcher": "greedy", "percentile": 99.9},
+    {"batcher": "greedy", "routing": "least-loaded"},
+    {"batcher": "triton", "delay": "5ms"},
+    {"batcher": "mosec"},
+    {"batcher": "litserve", "delay": "5ms"},
+    {"batcher": "ray"},
+)
+RATES: Final = 10.0, 5e3, 1e5, 1e6, 1e8
+TARGETS: Final = "3.5ms", "15ms", "100ms", "10s", "1h"
+GOAL_S, GOAL_ONE_BY_ONE_S = 10.0, 60.0
+
+
+def main() -> None:
+    """Print a line for each plan, then how many took longer than they are to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--every", type=int, default=1, help="take one plan in so many")
+    parser.add_argument("--cpu", action="store_true", help="count seconds of the processor, on a busy machine")
+    asked = parser.parse_args()
+    clock = time.process_time if asked.cpu else time.perf_counter
+    record = load_record(RECORD)
+    plans = list(product(SERVERS, RATES, TARGETS))[:: asked.every]
+    late = 0
+    for server, rate, slo in plans:
+        options: dict[str, object] = {"rate": rate, "slo": slo, **server}
+        one_by_one = server["batcher"] in ("mosec", "litserve", "ray") or server.get("routing") == "least-loaded"
+        goal_s = GOAL_ONE_BY_ONE_S if one_by_one else GOAL_S
+        began = clock()
+        try:
+            said = f"{plan(record, read_demand(options)).outcome.devices} devices"
+        except NoPlan:
+            said = "no plan"
+        took_s = clock() - began
+        late += took_s > goal_s
+        words = " ".join(f"{name}={value}" for name, value in options.items())
+        print(f"{took_s:6.1f} s  {'late' if took_s > goal_s else '    '}  {said:16}  {words}", flush=True)
+    print(f"{late} of {len(plans)} plans took longer than {GOAL_S:g} s, or {GOAL_ONE_BY_ONE_S:g} s one by one")
+
+
+if __name__ == "__main__":
+    main()

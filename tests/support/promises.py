@@ -1,0 +1,137 @@
+"""What plans of ``tputfind size`` promise of each other, on any record: to ask for more takes no fewer devices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from support.folders import RESULTS
+from tputfind.errors import NoPlan
+from tputfind.record.files import load_record
+from tputfind.record.record import Record
+from tputfind.sizing.demand import Demand, read_demand
+from tputfind.sizing.fleets import Search
+from tputfind.sizing.plan import Plan, least, plan
+from tputfind.sizing.service import service_of
+
+TIGHT, MIDDLING, LOOSE = 1.3, 3.0, 20.0
+"""Targets: times what one request takes by itself."""
+_SEED: Final = 1789
+_MORE: Final[dict[str, dict[str, object]]] = {
+    "burstiness": {"burstiness": 2.0},
+    "spare": {"spare": 1},
+    "most-load": {"most_load": 0.7},
+}
+"""Fields of a demand that ask more of the same devices."""
+
+
+def records() -> list[str]:
+    """Return the names of the records under ``results`` from which devices can be planned."""
+    names = []
+    for path in sorted(RESULTS.rglob("*.json")):
+        content = json.loads(path.read_text())
+        if content.get("rows") and content["spec"].get("phase") == "infer":
+            names.append(str(path.relative_to(RESULTS).with_suffix("")))
+    return names
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question to one record, in terms of what a device does."""
+
+    name: str
+    target: float
+    """Times what a request takes by itself."""
+    devices: float
+    """Whose full batches make the rate."""
+    options: str = ""
+
+    @cached_property
+    def record(self) -> Record:
+        """The record."""
+        return load_record(RESULTS / f"{self.name}.json")
+
+    @cached_property
+    def demand(self) -> Demand:
+        """The question."""
+        options = dict(option.split("=") for option in self.options.split())
+        open_demand = read_demand({"rate": 1, "slo": 1e8, **options})
+        service = service_of(self.record, open_demand)
+        slo_ms = self.target * (float(np.quantile(service.curve_ms(1), 0.99)) + open_demand.wait_ms)
+        within = [size for size in service.sizes if service.mean_ms(size) <= slo_ms / 2] or service.sizes[:1]
+        rate_per_s = 1000 * self.devices * max(map(service.per_ms, within))
+        return msgspec.structs.replace(open_demand, rate_per_s=rate_per_s, slo_ms=slo_ms)
+
+    def command(self, **changed: object) -> str:
+        """Return the command that asks it, with fields of the demand changed."""
+        demand = msgspec.structs.replace(self.demand, **changed)
+        more = "".join(f" --{option.replace('=', ' ')}" for option in self.options.split())
+        fields = "".join(f" --{name.replace('_', '-')} {value}" for name, value in changed.items() if name in FIELDS)
+        return (
+            f"tputfind size results/{self.name}.json --rate {demand.rate_per_s:.6g} "
+            f"--slo {demand.slo_ms:.6g}ms{more}{fields}"
+        )
+
+    def asked(self, **changed: object) -> Plan:
+        """Return the plan, with fields of the demand changed."""
+        return plan(self.record, msgspec.structs.replace(self.demand, **changed))
+
+
+FIELDS: Final = ("burstiness", "spare", "most_load", "seed")
+
+
+@dataclass(frozen=True)
+class Told:
+    """A promise, whether it was kept, and what was seen."""
+
+    promise: str
+    kept: bool
+    seen: str
+
+
+def told(case: Case) -> Iterator[Told]:
+    """Yield each promise of a case; none where no number of devices meets the target."""
+    try:
+        base = case.asked()
+    except NoPlan:
+        return
+    demand = case.demand
+    harder: dict[str, dict[str, object]] = {
+        "rate": {"rate_per_s": 1.05 * demand.rate_per_s},
+        "target": {"slo_ms": demand.slo_ms / 1.1},
+        **_MORE,
+    }
+    for name, changed in harder.items():
+        try:
+            other = case.asked(**changed)
+        except NoPlan:
+            continue
+        kept = (base.fewest or 0) <= (other.most or np.inf)
+        yield Told(name, kept, f"{_range(base)}, then {_range(other)}: {case.command(**changed)}")
+    on_curve = least(case.record, demand)
+    same = (on_curve.devices, on_curve.batch_cap) == (base.outcome.devices, base.outcome.batch_cap)
+    yield Told("curve", same, f"{_range(base)}, on the curve {on_curve.devices}: {case.command()}")
+    yield from _under_other_streams(case, base)
+
+
+def _under_other_streams(case: Case, base: Plan) -> Iterator[Told]:
+    search = Search(case.record, msgspec.structs.replace(case.demand, seed=_SEED), None)
+    devices = base.outcome.devices
+    holds = search.best(devices)
+    seen = f"{_range(base)}, then {holds.tail_ms:.4g} of {case.demand.target_ms:.4g} ms: {case.command(seed=_SEED)}"
+    kept = holds.steady and holds.tail_low_ms <= case.demand.target_ms
+    yield Told("holds", kept or base.most != devices, seen)
+    if devices > 1:
+        fewer = search.best(devices - 1)
+        seen = f"{_range(base)}, then {fewer.tail_ms:.4g} of {case.demand.target_ms:.4g} ms: {case.command(seed=_SEED)}"
+        yield Told("one fewer fails", not search.holds(fewer) or base.fewest != devices, seen)
+
+
+def _range(found: Plan) -> str:
+    return f"{found.outcome.devices} ({found.fewest} to {found.most})"

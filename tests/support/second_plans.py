@@ -1,0 +1,144 @@
+"""22 plans of ``tputfind size`` beside the second simulator: batchers, routings, burstiness, percentiles, overheads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import hypot
+from typing import Final
+
+from support.folders import RESULTS
+from support.second import Answer, Question, Times, answer, with_devices
+from tputfind.record.files import load_record
+from tputfind.sizing.demand import read_demand
+from tputfind.sizing.plan import Plan, plan
+
+H200: Final = RESULTS / "nvidia-h200"
+NEAR: Final = 0.03
+"""The share by which both may differ, beside what chance in the requests of each leaves open."""
+_SURE: Final = 3.0
+"""Standard errors."""
+_T_QUANTILE: Final = 2.776
+"""Standard errors of five streams that hold 95 %."""
+
+PLANS: Final[list[tuple[str, str]]] = [
+    ("models/resnet50-fp16-nhwc", "rate=100000 slo=7.5ms"),
+    ("models/vit_b_16-fp16", "rate=100000 slo=4.2ms"),
+    ("models/mobilenet_v3_large-fp16", "rate=200000 slo=8ms"),
+    ("models/resnet50-fp16", "rate=60000 slo=14ms routing=random burstiness=4"),
+    ("kinds/timm-convnext_tiny-fp16", "rate=20000 slo=20ms routing=least-loaded burstiness=0.5 percentile=99.9"),
+    ("models/efficientnet_b0-fp16", "rate=60000 slo=15ms routing=two-choices burstiness=2"),
+    ("serving/vit_l_16-fp32", "rate=700 slo=60ms burstiness=4 percentile=95"),
+    ("kinds/r3d_18-fp16", "rate=30000 slo=16ms batcher=triton delay=5ms"),
+    ("kinds/hf-gpt2-bf16", "rate=8000 slo=60ms batcher=triton delay=10ms routing=random percentile=97.5"),
+    (
+        "kinds/deeplabv3_resnet50-fp16",
+        "rate=1200 slo=120ms batcher=triton delay=8ms routing=least-loaded burstiness=2 percentile=95",
+    ),
+    (
+        "models/resnet50-fp16",
+        "rate=30000 slo=30ms batcher=triton delay=2ms routing=two-choices overhead_per_batch=1ms",
+    ),
+    (
+        "serving/vit_l_16-fp32",
+        "rate=600 slo=150ms batcher=mosec delay=5ms overhead_per_batch=2ms overhead_per_request=0.1ms",
+    ),
+    ("models/vit_b_16-fp16", "rate=150000 slo=12ms batcher=mosec delay=1ms"),
+    ("kinds/r3d_18-fp16", "rate=8000 slo=50ms batcher=mosec routing=random burstiness=0"),
+    (
+        "kinds/timm-convnext_tiny-fp16",
+        "rate=20000 slo=30ms batcher=mosec delay=3ms routing=least-loaded overhead_per_request=0.02ms",
+    ),
+    ("kinds/deeplabv3_resnet50-fp16", "rate=4000 slo=60ms batcher=mosec delay=2ms routing=two-choices burstiness=0"),
+    ("models/resnet50-fp16-nhwc", "rate=100000 slo=14ms batcher=litserve delay=1ms"),
+    ("models/efficientnet_b0-fp16", "rate=40000 slo=20ms batcher=litserve delay=0ms overhead_per_batch=0.5ms"),
+    ("kinds/r3d_18-fp16", "rate=6000 slo=60ms batcher=litserve delay=10ms routing=random burstiness=2"),
+    ("models/resnet50-fp16", "rate=30000 slo=20ms batcher=ray delay=5ms burstiness=2"),
+    ("models/resnet50-fp16-default", "rate=12000 slo=60ms batcher=ray delay=5ms routing=least-loaded burstiness=3"),
+    (
+        "kinds/deeplabv3_resnet50-fp16",
+        "rate=1200 slo=150ms batcher=ray delay=40ms routing=random burstiness=0 percentile=95",
+    ),
+]
+"""A record's name under ``results/nvidia-h200``, and options of ``tputfind size``."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A plan, and what the second simulator says of its devices, and of one fewer with the cap that is best by it."""
+
+    plan: Plan
+    second: Answer
+    fewer: Answer | None
+
+    @property
+    def apart(self) -> float:
+        """How far the second percentile is from the plan's, as a share."""
+        return self.second.tail_ms / self.plan.outcome.tail_ms - 1
+
+    @property
+    def by_chance(self) -> float:
+        """How far they may be apart by chance alone, as a share."""
+        outcome = self.plan.outcome
+        planned_ms = (outcome.tail_high_ms - outcome.tail_low_ms) / 2 / _T_QUANTILE
+        return _SURE * hypot(planned_ms, self.second.error_ms) / outcome.tail_ms
+
+    @property
+    def agrees(self) -> bool:
+        """Whether both come to the same percentile."""
+        return abs(self.apart) <= NEAR + self.by_chance
+
+    @property
+    def holds(self) -> bool:
+        """Whether the devices hold the target by the second simulator, or more may be needed by the plan's range."""
+        within = self.second.tail_ms - _SURE * self.second.error_ms <= self.plan.demand.target_ms
+        return within or self.plan.most != self.plan.outcome.devices
+
+    @property
+    def fewer_fail(self) -> bool:
+        """Whether one device fewer misses the target by the second simulator, or may hold it by the plan's range."""
+        if self.fewer is None or self.plan.fewest != self.plan.outcome.devices:
+            return True
+        return self.fewer.tail_ms + _SURE * self.fewer.error_ms > self.plan.demand.target_ms
+
+
+def planned(name: str, options: str) -> Plan:
+    """Return the plan for a record and options, ``rate=1000 slo=50ms``."""
+    given = dict(option.split("=") for option in options.split())
+    return plan(load_record(H200 / f"{name}.json"), read_demand(given))
+
+
+def compared(name: str, found: Plan, *, requests: int, batches: int, streams: int, every_cap: bool = False) -> Compared:
+    """Return a plan with what the second simulator says of it.
+
+    Args:
+        name: of the record.
+        found: the plan.
+        requests: in each stream of the second simulator, at the least.
+        batches: full ones of each device in each stream, at the least.
+        streams: of the second simulator.
+        every_cap: try one device fewer with each measured batch size as cap; else with the plan's only.
+    """
+    times = Times(H200 / f"{name}.json")
+    demand, outcome = found.demand, found.outcome
+    question = Question(
+        batcher=demand.batcher,
+        routing=demand.routing,
+        devices=outcome.devices,
+        cap=outcome.batch_cap,
+        rate_per_s=demand.rate_per_s,
+        percentile=demand.percentile,
+        burstiness=demand.burstiness,
+        wait_ms=demand.wait_ms,
+        per_batch_ms=demand.overhead_per_batch_ms,
+        per_request_ms=demand.overhead_per_request_ms,
+    )
+    requests = max(requests, batches * outcome.devices * outcome.batch_cap)
+    second = answer(question, times, requests=requests, streams=streams)
+    if found.fewer is None:
+        return Compared(found, second, None)
+    caps = {found.fewer.batch_cap, *(times.sizes if every_cap else ())}
+    fewer = [
+        answer(with_devices(question, outcome.devices - 1, cap), times, requests=requests // 2, streams=2)
+        for cap in sorted(caps)
+    ]
+    return Compared(found, second, min(fewer, key=lambda each: each.tail_ms))
