@@ -45,12 +45,12 @@ def children():
 
 
 @pytest.fixture(scope="module")
-def kept():
+def ask():
     """The command in this process, all of a module's with one server; see support.command."""
     from support.command import Kept
 
     kept = Kept()
-    yield kept
+    yield kept.run
     kept.close()
 
 
