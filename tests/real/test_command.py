@@ -60,10 +60,10 @@ def test_options_stand_before_or_after_the_model_and_several_models_make_one_tab
     assert not (tmp_path / "results").exists()
 
 
-def test_a_second_run_overwrites_nothing(tmp_path):
-    first = run(tmp_path, "shufflenet_v2_x0_5", *TINY)
+def test_a_second_run_overwrites_nothing(tmp_path, ask):
+    first = ask(tmp_path, "shufflenet_v2_x0_5", *TINY)
     before = {path: path.read_bytes() for path in (tmp_path / "results").iterdir()}
-    second = run(tmp_path, "shufflenet_v2_x0_5", *TINY, "--json", "copy.json")
+    second = ask(tmp_path, "shufflenet_v2_x0_5", *TINY, "--json", "copy.json")
 
     assert (first.status, second.status) == (0, 0)
     assert all(path.read_bytes() == content for path, content in before.items())
