@@ -45,6 +45,16 @@ def children():
 
 
 @pytest.fixture(scope="module")
+def ask():
+    """The command in this process, all of a module's with one server; see support.command."""
+    from support.command import Kept
+
+    kept = Kept()
+    yield kept.run
+    kept.close()
+
+
+@pytest.fixture(scope="module")
 def browser():
     """The system's Chromium, shared by a module's tests, each of which opens pages of its own; see support.browser."""
     from support.browser import missing, started

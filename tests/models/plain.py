@@ -661,7 +661,7 @@ def returns_four_at_most():
 
 
 def says_a_lot():
-    return Raises(ValueError("\x1b[31mA" * 10_000_000)), small_inputs
+    return Raises(ValueError("\x1b[31mA" * 1_000_000)), small_inputs
 
 
 class Counts(nn.Module):

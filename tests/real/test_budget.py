@@ -62,15 +62,15 @@ def test_models_share_a_budget_and_the_first_leaves_the_next_its_part(tmp_path):
         assert record.wall_s > 4
 
 
-def test_a_budget_that_ends_before_anything_was_timed_is_one_line(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 4, "--budget", "1ms")
+def test_a_budget_that_ends_before_anything_was_timed_is_one_line(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 4, "--budget", "1ms")
 
     assert ran.status == 2
     assert ran.err.splitlines()[-1] == "tputfind: --budget ended before a batch was timed (give it more time)"
 
 
-def test_a_run_that_needs_less_than_its_budget_is_as_without_one(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 2, "--max-noise", "50%", "--budget", "5min")
+def test_a_run_that_needs_less_than_its_budget_is_as_without_one(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 2, "--max-noise", "50%", "--budget", "5min")
     record = ran.record()
 
     assert ran.status == 0, ran.err

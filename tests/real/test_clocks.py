@@ -82,24 +82,24 @@ def test_two_models_make_a_pipeline(tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_timed_gives_one_clear_line_and_its_exit_code(tmp_path, arguments, status, expected):
-    ran = run(tmp_path, "clocks", *arguments, "--quiet")
+def test_what_cannot_be_timed_gives_one_clear_line_and_its_exit_code(tmp_path, ask, arguments, status, expected):
+    ran = ask(tmp_path, "clocks", *arguments, "--quiet")
 
     assert ran.status == status, ran.err
     assert expected in ran.err.splitlines()[-1]
     assert ran.out == ""
 
 
-def test_inputs_that_cannot_be_copied_cost_their_cells_only(tmp_path):
-    ran = run(tmp_path, "clocks", f"{MODELS}/hard_to_time.py:one_sample_many_times", *FEW)
+def test_inputs_that_cannot_be_copied_cost_their_cells_only(tmp_path, ask):
+    ran = ask(tmp_path, "clocks", f"{MODELS}/hard_to_time.py:one_sample_many_times", *FEW)
 
     assert ran.status == 0, ran.err
     assert "failed" in ran.out
     assert "from pageable memory fails (RuntimeError: " in " ".join(ran.out.split())
 
 
-def test_where_copies_end_the_process_they_cost_their_cells_only(tmp_path):
-    ran = run(tmp_path, "clocks", f"{MODELS}/plain.py:dies_of_new_inputs", *FEW, "--json", "all.json")
+def test_where_copies_end_the_process_they_cost_their_cells_only(tmp_path, ask):
+    ran = ask(tmp_path, "clocks", f"{MODELS}/plain.py:dies_of_new_inputs", *FEW, "--json", "all.json")
 
     assert ran.status == 0, ran.err
     found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Methods)
@@ -109,8 +109,8 @@ def test_where_copies_end_the_process_they_cost_their_cells_only(tmp_path):
     assert "from pageable memory fails (their process ended: killed by SIGKILL" in " ".join(ran.out.split())
 
 
-def test_progress_is_shown_in_tenths_with_the_time_that_is_left(tmp_path):
-    ran = run(tmp_path, "clocks", f"{MODELS}/plain.py:mebibytes", "--device", "cpu", "--repeats", 100)
+def test_progress_is_shown_in_tenths_with_the_time_that_is_left(tmp_path, ask):
+    ran = ask(tmp_path, "clocks", f"{MODELS}/plain.py:mebibytes", "--device", "cpu", "--repeats", 100)
 
     assert ran.status == 0, ran.err
     shown = [line for line in ran.err.splitlines() if "every way in turn, " in line]

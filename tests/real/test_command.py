@@ -37,9 +37,9 @@ def test_the_main_job_prints_a_table_and_four_answers_and_saves_record_and_csv(t
     assert record.parameters == 2542856
 
 
-def test_on_a_device_that_does_one_thing_at_a_time_one_window_gives_throughput_and_latency(tmp_path):
+def test_on_a_device_that_does_one_thing_at_a_time_one_window_gives_throughput_and_latency(tmp_path, ask):
     asked = ("--batch-sizes", "1,4", *QUICK, "--batches", 8)
-    record = run(tmp_path, f"{MODELS}/plain.py:sleeps", *asked).record()
+    record = ask(tmp_path, f"{MODELS}/plain.py:sleeps", *asked).record()
 
     for row in record.rows:
         assert row.latency_ms == row.device_ms
@@ -60,10 +60,10 @@ def test_options_stand_before_or_after_the_model_and_several_models_make_one_tab
     assert not (tmp_path / "results").exists()
 
 
-def test_a_second_run_overwrites_nothing(tmp_path):
-    first = run(tmp_path, "shufflenet_v2_x0_5", *TINY)
+def test_a_second_run_overwrites_nothing(tmp_path, ask):
+    first = ask(tmp_path, "shufflenet_v2_x0_5", *TINY)
     before = {path: path.read_bytes() for path in (tmp_path / "results").iterdir()}
-    second = run(tmp_path, "shufflenet_v2_x0_5", *TINY, "--json", "copy.json")
+    second = ask(tmp_path, "shufflenet_v2_x0_5", *TINY, "--json", "copy.json")
 
     assert (first.status, second.status) == (0, 0)
     assert all(path.read_bytes() == content for path, content in before.items())
@@ -73,24 +73,24 @@ def test_a_second_run_overwrites_nothing(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "amp-fp16", "amp-bf16"])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-def test_every_dtype_of_the_cpu_runs_in_both_layouts(tmp_path, dtype, layout):
-    ran = run(tmp_path, "shufflenet_v2_x0_5", "--dtype", dtype, "--layout", layout, *TINY)
+def test_every_dtype_of_the_cpu_runs_in_both_layouts(tmp_path, ask, dtype, layout):
+    ran = ask(tmp_path, "shufflenet_v2_x0_5", "--dtype", dtype, "--layout", layout, *TINY)
 
     assert ran.status == 0, ran.err
     assert [row.status for row in ran.record().rows] == ["ok"]
 
 
-def test_inputs_may_be_keywords_and_a_module_alone_takes_the_shape_that_is_given(tmp_path):
-    keywords = run(tmp_path, f"{MODELS}/plain.py:keyword_inputs", "--batch-sizes", 2, *QUICK)
-    alone = run(tmp_path, f"{MODELS}/plain.py:module_alone", "--input-size", 16, "--batch-sizes", 2, *QUICK)
+def test_inputs_may_be_keywords_and_a_module_alone_takes_the_shape_that_is_given(tmp_path, ask):
+    keywords = ask(tmp_path, f"{MODELS}/plain.py:keyword_inputs", "--batch-sizes", 2, *QUICK)
+    alone = ask(tmp_path, f"{MODELS}/plain.py:module_alone", "--input-size", 16, "--batch-sizes", 2, *QUICK)
 
     assert (keywords.status, alone.status) == (0, 0)
     assert keywords.record("plain-keyword_inputs-*").input_shape == "3+3"
     assert alone.record("plain-module_alone-*").input_shape == "16"
 
 
-def test_channels_last_takes_every_tensor_by_its_own_rank(tmp_path):
-    ran = run(
+def test_channels_last_takes_every_tensor_by_its_own_rank(tmp_path, ask):
+    ran = ask(
         tmp_path, f"{MODELS}/plain.py:mixed_ranks", "--layout", "nhwc", "--image-size", 8, "--batch-sizes", 2, *QUICK
     )
 
@@ -154,8 +154,8 @@ def test_a_model_file_may_be_called_like_a_package_and_lie_in_a_folder_with_brac
     assert "[/x]" in ran.out
 
 
-def test_the_shape_of_a_sample_leaves_out_the_batch_axis_wherever_it_is(tmp_path):
-    record = run(tmp_path, f"{MODELS}/plain.py:batch_on_the_second_axis", "--batch-sizes", 3, *QUICK).record()
+def test_the_shape_of_a_sample_leaves_out_the_batch_axis_wherever_it_is(tmp_path, ask):
+    record = ask(tmp_path, f"{MODELS}/plain.py:batch_on_the_second_axis", "--batch-sizes", 3, *QUICK).record()
 
     assert record.input_shape == "7x16"
 
@@ -171,9 +171,9 @@ def test_a_pipe_is_written_to_and_a_link_is_followed(tmp_path):
     assert "| batch |" in (tmp_path / "real.md").read_text()
 
 
-def test_a_window_with_fewer_batches_than_asked_for_is_said_to_be_cut_short(tmp_path):
+def test_a_window_with_fewer_batches_than_asked_for_is_said_to_be_cut_short(tmp_path, ask):
     asked = ("--batch-sizes", 4, "--batches", 50, "--max-seconds", 1, "--warmup", 1)
-    record = run(tmp_path, f"{MODELS}/plain.py:sleeps", *asked).record()
+    record = ask(tmp_path, f"{MODELS}/plain.py:sleeps", *asked).record()
 
     assert "cut_short" in [notice.kind for notice in record.notices]
 

@@ -26,10 +26,10 @@ def test_forecasts_on_fake_tensors_are_marked_as_such_and_written(tmp_path):
     assert all(float(line["error_percent"]) >= 10 for line in lines)
 
 
-def test_the_forecast_of_a_known_model_is_the_one_that_arithmetic_gives(tmp_path):
+def test_the_forecast_of_a_known_model_is_the_one_that_arithmetic_gives(tmp_path, ask):
     """A sample is 4 MiB and its output 4 bytes; context and libraries count for 692 MiB."""
     factory = f"{MODELS}/plain.py:four_mebibytes"
-    ran = run(tmp_path, "forecast", factory, "--memory", "1208MiB", *ON_FAKE, "--csv", "cards.csv")
+    ran = ask(tmp_path, "forecast", factory, "--memory", "1208MiB", *ON_FAKE, "--csv", "cards.csv")
 
     assert ran.status == 0, ran.err
     (line,) = csv.DictReader((tmp_path / "cards.csv").open())
@@ -37,8 +37,8 @@ def test_the_forecast_of_a_known_model_is_the_one_that_arithmetic_gives(tmp_path
     assert int(line["largest_batch_forecast"]) == 128
 
 
-def test_memory_in_which_nothing_fits_is_said_to_be_so(tmp_path):
-    ran = run(tmp_path, "forecast", "resnet18", "--memory", "64MiB", *ON_FAKE)
+def test_memory_in_which_nothing_fits_is_said_to_be_so(tmp_path, ask):
+    ran = ask(tmp_path, "forecast", "resnet18", "--memory", "64MiB", *ON_FAKE)
 
     assert ran.status == 0, ran.err
     assert "none fits" in ran.out
@@ -56,8 +56,8 @@ def test_memory_in_which_nothing_fits_is_said_to_be_so(tmp_path):
         ((f"{MODELS}/plain.py:fails", "--memory", "16GiB"), "does not run on fake tensors"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path, arguments, said):
-    ran = run(tmp_path, "forecast", *arguments, *ON_FAKE, "--quiet")
+def test_what_is_wrong_is_said_in_one_line(tmp_path, ask, arguments, said):
+    ran = ask(tmp_path, "forecast", *arguments, *ON_FAKE, "--quiet")
 
     assert ran.status == 2
     assert said in ran.err
@@ -65,8 +65,8 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, arguments, said):
     assert ran.out == ""
 
 
-def test_without_a_gpu_a_forecast_points_to_fake_tensors(tmp_path):
-    ran = run(tmp_path, "forecast", "resnet18", "--memory", "16GiB", "--device", "cpu", "--quiet")
+def test_without_a_gpu_a_forecast_points_to_fake_tensors(tmp_path, ask):
+    ran = ask(tmp_path, "forecast", "resnet18", "--memory", "16GiB", "--device", "cpu", "--quiet")
 
     assert ran.status == 2
     assert "--on-fake" in ran.err

@@ -303,9 +303,9 @@ def test_only_the_flag_of_this_command_line_trusts_a_file(tmp_path):
     assert (tmp_path / "ran").exists()
 
 
-def test_a_record_that_says_trust_is_not_believed(tmp_path):
+def test_a_record_that_says_trust_is_not_believed(tmp_path, ask):
     exported(tmp_path / "model.pt2")
-    run(tmp_path, "model.pt2", "--device", "cpu", "--batch-sizes", "1", *QUICK, "--trust-model-file")
+    run(tmp_path, tmp_path / "model.pt2", "--device", "cpu", "--batch-sizes", "1", *QUICK, "--trust-model-file")
     (record,) = (tmp_path / "results").glob("*.json")
     held = json.loads(record.read_text())
     held["finished"], held["spec"]["trust_model_file"] = None, True
@@ -313,7 +313,7 @@ def test_a_record_that_says_trust_is_not_believed(tmp_path):
     held["source_sha256"] = hashlib.sha256((tmp_path / "model.pt2").read_bytes()).hexdigest()
     record.write_text(json.dumps(held))
 
-    resumed = run(tmp_path, "--resume", record)
+    resumed = ask(tmp_path, "--resume", record)
 
     assert resumed.status == 2
     assert "holds more than tensors and plain values" in resumed.err

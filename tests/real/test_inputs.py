@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.command import QUICK, run
+from support.command import QUICK
 from support.folders import MODELS
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -105,8 +105,8 @@ def test_what_follows_the_batch_size_in_no_clear_way_cannot_be_picked(changed):
 
 
 @pytest.mark.parametrize("factory", ["list_of_images", "list_of_dicts", "nested"])
-def test_inputs_in_lists_dicts_and_tuples_are_measured_and_their_outputs_checked(tmp_path, factory):
-    ran = run(tmp_path, f"{MODELS}/nested.py:{factory}", "--batch-sizes", "2,16", *QUICK)
+def test_inputs_in_lists_dicts_and_tuples_are_measured_and_their_outputs_checked(tmp_path, ask, factory):
+    ran = ask(tmp_path, f"{MODELS}/nested.py:{factory}", "--batch-sizes", "2,16", *QUICK)
 
     assert ran.status == 0, ran.err
     record = ran.record()
@@ -115,10 +115,10 @@ def test_inputs_in_lists_dicts_and_tuples_are_measured_and_their_outputs_checked
 
 
 @pytest.mark.parametrize("factory", ["packed", "bag"])
-def test_what_moves_as_a_whole_is_moved_and_no_copy_of_it_is_timed(tmp_path, factory):
+def test_what_moves_as_a_whole_is_moved_and_no_copy_of_it_is_timed(tmp_path, ask, factory):
     model = f"{MODELS}/nested.py:{factory}"
 
-    ran = run(tmp_path, model, "--batch-sizes", "2", *QUICK)
+    ran = ask(tmp_path, model, "--batch-sizes", "2", *QUICK)
 
     assert ran.status == 0, ran.err
     batch = Workload(read_spec(model, {}), torch.device("cpu")).batch(2)
@@ -186,8 +186,8 @@ SHORT = f"{MODELS}/short_inputs.py"
         ("more_than_asked", ["--max-batch", 8, "--search", "linear"], "9 samples at batch 8"),
     ],
 )
-def test_a_batch_that_holds_another_number_of_samples_ends_the_run_and_is_no_row(tmp_path, factory, more, found):
-    ran = run(tmp_path, f"{SHORT}:{factory}", *more, *QUICK, "--device", "cpu")
+def test_a_batch_that_holds_another_number_of_samples_ends_the_run_and_is_no_row(tmp_path, ask, factory, more, found):
+    ran = ask(tmp_path, f"{SHORT}:{factory}", *more, *QUICK, "--device", "cpu")
 
     assert ran.status == 5, ran.err
     assert found in ran.err
@@ -197,15 +197,15 @@ def test_a_batch_that_holds_another_number_of_samples_ends_the_run_and_is_no_row
 
 
 @pytest.mark.parametrize("models", [["tensor"], ["tensor", "tensor"]], ids=["one", "a pipeline"])
-def test_clocks_time_no_batch_that_holds_another_number_of_samples(tmp_path, models):
-    ran = run(tmp_path, "clocks", *(f"{SHORT}:{name}" for name in models), "--batch-size", 8, "--device", "cpu")
+def test_clocks_time_no_batch_that_holds_another_number_of_samples(tmp_path, ask, models):
+    ran = ask(tmp_path, "clocks", *(f"{SHORT}:{name}" for name in models), "--batch-size", 8, "--device", "cpu")
 
     assert ran.status == 5, ran.err
     assert "4x3x8x8 at batch 8" in ran.err
 
 
-def test_a_forecast_traces_no_batch_that_holds_another_number_of_samples(tmp_path):
-    ran = run(tmp_path, "forecast", f"{SHORT}:tensor", "--memory", "1GiB", "--on-fake")
+def test_a_forecast_traces_no_batch_that_holds_another_number_of_samples(tmp_path, ask):
+    ran = ask(tmp_path, "forecast", f"{SHORT}:tensor", "--memory", "1GiB", "--on-fake")
 
     assert ran.status == 5, ran.err
     assert "4 samples at batch" in ran.err

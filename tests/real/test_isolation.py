@@ -46,9 +46,9 @@ def _command_line(process: psutil.Process) -> list[str]:
         ("asks_for_an_exbibyte_above_4", "index", "you tried to allocate 1152921504606846976 bytes"),
     ],
 )
-def test_what_becomes_of_a_process_bounds_the_search_and_is_named(tmp_path, factory, limited_by, message):
+def test_what_becomes_of_a_process_bounds_the_search_and_is_named(tmp_path, ask, factory, limited_by, message):
     asked = (f"{MODELS}/plain.py:{factory}", "--trial-timeout", "2s", "--granularity", 4)
-    ran = run(tmp_path, *asked, *QUICK)
+    ran = ask(tmp_path, *asked, *QUICK)
 
     assert ran.status == 0, ran.err
     record = ran.record()
@@ -61,8 +61,8 @@ def test_what_becomes_of_a_process_bounds_the_search_and_is_named(tmp_path, fact
     assert not processes("sleep", "86397")
 
 
-def test_a_process_that_says_done_too_early_has_died(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:says_done_later", "--batch-sizes", "2", "--quiet", *QUICK)
+def test_a_process_that_says_done_too_early_has_died(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:says_done_later", "--batch-sizes", "2", "--quiet", *QUICK)
 
     assert ran.status == 5
     assert "or wrote something else into it" in ran.err
@@ -118,8 +118,8 @@ def test_a_row_may_take_longer_than_a_trial_may(tmp_path):
 
 
 @pytest.mark.parametrize(("factory", "sleeps"), [("leaves_a_process", "86398"), ("starts_a_daemon", "86396")])
-def test_what_a_model_starts_ends_with_its_trial(tmp_path, factory, sleeps):
-    ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--max-batch", 2, *QUICK)
+def test_what_a_model_starts_ends_with_its_trial(tmp_path, ask, factory, sleeps):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:{factory}", "--max-batch", 2, *QUICK)
 
     assert ran.status == 0, ran.err
     assert not processes("sleep", sleeps)

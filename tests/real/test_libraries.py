@@ -51,23 +51,23 @@ def test_a_model_of_timm_takes_another_size_and_number_of_channels(name):
 
 
 @pytest.mark.parametrize(
-    ("config", "asked", "shape", "results"),
+    ("config", "asked", "shape"),
     [
-        (ENCODER, (), "40+40", ["small", "right"]),
-        (ENCODER, ("--sequence-length", 16), "16+16", ["small", "right"]),
-        (DECODER, ("--sequence-length", 16), "16+16", ["small", "right"]),
-        (VISION, (), "3x32x32", ["small", "right"]),
-        (VISION, ("--image-size", 64), "3x64x64", ["small", "right"]),
+        (ENCODER, (), "40+40"),
+        (ENCODER, ("--sequence-length", 16), "16+16"),
+        (DECODER, ("--sequence-length", 16), "16+16"),
+        (VISION, (), "3x32x32"),
+        (VISION, ("--image-size", 64), "3x64x64"),
     ],
 )
-def test_a_model_of_transformers_is_timed_from_its_configuration(tmp_path, config, asked, shape, results):
+def test_a_model_of_transformers_is_timed_from_its_configuration(tmp_path, ask, config, asked, shape):
     config.save_pretrained(tmp_path / "tiny")
 
-    ran = run(tmp_path, "hf:tiny", "--device", "cpu", "--batch-sizes", "1,16", *asked, *QUICK)
+    ran = ask(tmp_path, f"hf:{tmp_path}/tiny", "--device", "cpu", "--batch-sizes", "1,16", *asked, *QUICK)
 
     assert ran.status == 0, ran.err
     assert ran.record().input_shape == shape
-    assert [row.output.result for row in ran.record().rows] == results
+    assert [row.output.result for row in ran.record().rows] == ["small", "right"]
 
 
 def test_the_step_of_a_decoder_is_the_prefill(tmp_path):
@@ -127,20 +127,34 @@ def test_a_vision_model_that_takes_any_size_is_given_one():
     assert module.eval()(torch.randn(2, 1, 64, 96)).logits.shape[0] == 2
 
 
-def test_a_model_whose_configuration_was_changed_since_is_not_resumed(tmp_path):
+def test_a_model_whose_configuration_was_changed_since_is_not_resumed(tmp_path, ask):
     ENCODER.save_pretrained(tmp_path / "tiny")
-    asked = ("hf:tiny", "--device", "cpu", "--batch-sizes", "1,4", "--sequence-length", 8, *QUICK)
-    first = run(tmp_path, *asked, "--json", "first.json", "--no-save")
+    asked = (f"hf:{tmp_path}/tiny", "--device", "cpu", "--batch-sizes", "1,4", "--sequence-length", 8, *QUICK)
+    first = ask(tmp_path, *asked, "--json", "first.json", "--no-save")
     shortened = (tmp_path / "first.json").read_text().replace('"finished": "', '"finished": null, "x": "')
     (tmp_path / "cut.json").write_text(shortened)
     config = tmp_path / "tiny" / "config.json"
     config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 1'))
 
-    again = run(tmp_path, "--resume", "cut.json")
+    again = ask(tmp_path, "--resume", "cut.json")
 
     assert first.status == 0, first.err
     assert again.status == 2
     assert "was changed" in again.err
+
+
+@pytest.fixture(scope="module")
+def configurations(tmp_path_factory):
+    """Folders with the configuration of a model of transformers, some with something against it."""
+    folder = tmp_path_factory.mktemp("configurations")
+    for name, more in {
+        "tiny": {},
+        "quantized": {"quantization_config": {"bits": 4}},
+        "renamed": {"architectures": ["BertForDreams"]},
+    }.items():
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(ENCODER.to_dict() | more))
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -160,16 +174,10 @@ def test_a_model_whose_configuration_was_changed_since_is_not_resumed(tmp_path):
         (["hf:t5"], "does not take tokens alone, or pixels alone (give each --input that it needs, of input_ids"),
     ],
 )
-def test_what_cannot_be_measured_so_is_one_line(tmp_path, arguments, expected):
-    ENCODER.save_pretrained(tmp_path / "tiny")
-    for name, more in {
-        "quantized": {"quantization_config": {"bits": 4}},
-        "renamed": {"architectures": ["BertForDreams"]},
-    }.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps(ENCODER.to_dict() | more))
-
-    ran = run(tmp_path, *arguments, "--device", "cpu", "--quiet")
+def test_what_cannot_be_measured_so_is_one_line(configurations, ask, arguments, expected):
+    model, *more = arguments
+    folder = configurations / model.removeprefix("hf:")
+    ran = ask(configurations, f"hf:{folder}" if folder.exists() else model, *more, "--device", "cpu", "--quiet")
 
     assert ran.status == 2, ran.err
     assert expected in ran.err

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support.command import QUICK, run
+from support.command import QUICK
 from support.folders import MODELS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
@@ -16,8 +16,8 @@ ASKED = (f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "258MiB", *
 
 
 @pytest.mark.parametrize(("headroom", "expected"), [("25%", 6), ("128MiB", 4)])
-def test_headroom_names_a_safe_batch_beside_the_largest(tmp_path, headroom, expected):
-    ran = run(tmp_path, *ASKED, "--headroom", headroom)
+def test_headroom_names_a_safe_batch_beside_the_largest(tmp_path, ask, headroom, expected):
+    ran = ask(tmp_path, *ASKED, "--headroom", headroom)
 
     assert ran.status == 0, ran.err
     record = ran.record()
@@ -37,8 +37,8 @@ def test_headroom_names_a_safe_batch_beside_the_largest(tmp_path, headroom, expe
     assert row.status == "ok"
 
 
-def test_where_something_else_than_memory_ends_the_search_the_largest_batch_is_safe_too(tmp_path):
-    ran = run(tmp_path, *ASKED, "--max-batch", 5, "--headroom", "25%")
+def test_where_something_else_than_memory_ends_the_search_the_largest_batch_is_safe_too(tmp_path, ask):
+    ran = ask(tmp_path, *ASKED, "--max-batch", 5, "--headroom", "25%")
 
     record = ran.record()
     assert (record.edge.largest_batch, record.safe.largest_batch) == (5, 5)
@@ -46,17 +46,17 @@ def test_where_something_else_than_memory_ends_the_search_the_largest_batch_is_s
     assert sum(trial.memory_limit_bytes == record.safe.memory_limit_bytes for trial in record.trials) == 2
 
 
-def test_headroom_that_leaves_nothing_is_refused(tmp_path):
-    ran = run(tmp_path, *ASKED, "--headroom", "1GiB")
+def test_headroom_that_leaves_nothing_is_refused(tmp_path, ask):
+    ran = ask(tmp_path, *ASKED, "--headroom", "1GiB")
 
     assert ran.status == 2
     assert "--headroom 1.0 GiB leaves nothing of the 258 MiB" in ran.err
 
 
 @pytest.mark.parametrize(("soak", "expected"), [(0, 8), (60, 4)])
-def test_a_workload_that_takes_more_at_its_fiftieth_step_is_caught_by_a_soak(tmp_path, soak, expected):
+def test_a_workload_that_takes_more_at_its_fiftieth_step_is_caught_by_a_soak(tmp_path, ask, soak, expected):
     asked = (f"{MODELS}/plain.py:takes_more_at_the_fiftieth", "--memory-limit", "258MiB", *QUICK)
-    ran = run(tmp_path, *asked, "--soak", soak)
+    ran = ask(tmp_path, *asked, "--soak", soak)
 
     assert ran.status == 0, ran.err
     record = ran.record()
@@ -70,8 +70,8 @@ def test_a_workload_that_takes_more_at_its_fiftieth_step_is_caught_by_a_soak(tmp
         assert "failed_when_soaked" in {notice.kind for notice in record.notices}
 
 
-def test_the_safe_batch_is_soaked_too(tmp_path):
-    ran = run(tmp_path, *ASKED, "--headroom", "50%", "--soak", 40)
+def test_the_safe_batch_is_soaked_too(tmp_path, ask):
+    ran = ask(tmp_path, *ASKED, "--headroom", "50%", "--soak", 40)
 
     record = ran.record()
     assert (record.edge.soaked_batches, record.safe.soaked_batches) == (40, 40)

@@ -70,8 +70,8 @@ def test_a_model_that_fails_in_any_case_is_told_in_its_own_words(tmp_path):
         ("not_at_all", "torch.compile compiles nothing of it (--mode eager runs the model as it is)"),
     ],
 )
-def test_what_would_run_uncompiled_is_refused_in_one_line(tmp_path, factory, expected):
-    ran = run(tmp_path, f"{MODELS}/compiled.py:{factory}", "--batch-sizes", 2, "--quiet", *COMPILED)
+def test_what_would_run_uncompiled_is_refused_in_one_line(tmp_path, ask, factory, expected):
+    ran = ask(tmp_path, f"{MODELS}/compiled.py:{factory}", "--batch-sizes", 2, "--quiet", *COMPILED)
 
     assert ran.status == 3, ran.err
     assert expected in ran.err
@@ -89,18 +89,18 @@ def test_a_batch_that_comes_out_otherwise_when_compiled_is_no_result(tmp_path):
     assert "--mode eager runs the model as it is" in ran.out
 
 
-def test_a_cuda_graph_takes_a_cuda_device(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/compiled.py:small", "--device", "cpu", "--mode", "cudagraph", "--quiet")
+def test_a_cuda_graph_takes_a_cuda_device(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/compiled.py:small", "--device", "cpu", "--mode", "cudagraph", "--quiet")
 
     assert ran.status == 2
     assert "--mode cudagraph: cpu has no CUDA graphs" in ran.err
 
 
-def test_records_of_another_mode_or_layout_have_names_of_their_own(tmp_path):
+def test_records_of_another_mode_or_layout_have_names_of_their_own(tmp_path, ask):
     asked = (f"{MODELS}/compiled.py:small", "--device", "cpu", "--batch-sizes", 1, *QUICK)
 
-    run(tmp_path, *asked)
-    run(tmp_path, *asked, "--layout", "nhwc")
+    ask(tmp_path, *asked)
+    ask(tmp_path, *asked, "--layout", "nhwc")
 
     names = sorted(path.name.partition("-fp32-")[2].partition("-")[0] for path in (tmp_path / "results").glob("*.json"))
     assert names[-1] == "nhwc"

@@ -51,7 +51,8 @@ VALUES = st.recursive(
 )
 @given(value=VALUES | st.tuples(VALUES, VALUES).map(lambda pair: f"({pair[0]}, {pair[1]})"))
 def test_any_result_of_a_factory_is_measured_or_refused_in_words(tmp_path, children, value):
-    path = tmp_path / "odd.py"
+    # Of one name, two files of a second and a size would share their bytecode.
+    path = tmp_path / f"odd_{len(list(tmp_path.iterdir()))}.py"
     path.write_text(f"import torch\nfrom torch import nn\n\n\ndef make():\n    return {value}\n")
     before = set(tmp_path.iterdir())
     spec = read_spec(f"{path}:make", {"batches": 10, "device": "cpu"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.command import QUICK, run
+from support.command import QUICK
 from support.folders import MODELS
 
 
@@ -14,8 +14,8 @@ from support.folders import MODELS
         ("overflows_once_above_4", "sample 2 of batch 5, set beside the same sample in a batch of 4, holds NaN"),
     ],
 )
-def test_rubbish_is_a_wrong_output_and_bounds_the_answer(tmp_path, factory, message):
-    ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--max-batch", 16, *QUICK)
+def test_rubbish_is_a_wrong_output_and_bounds_the_answer(tmp_path, ask, factory, message):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:{factory}", "--max-batch", 16, *QUICK)
 
     assert ran.status == 0, ran.err
     record = ran.record()
@@ -29,9 +29,9 @@ def test_rubbish_is_a_wrong_output_and_bounds_the_answer(tmp_path, factory, mess
     assert ran.out.split("Fastest batch  ")[1].split(",")[0] in ("1", "2", "3", "4")
 
 
-def test_a_batch_size_that_was_named_and_computes_rubbish_is_kept_and_not_recommended(tmp_path):
+def test_a_batch_size_that_was_named_and_computes_rubbish_is_kept_and_not_recommended(tmp_path, ask):
     factory = "forgets_the_last_sample_above_4"
-    ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--batch-sizes", "2,16", *QUICK)
+    ran = ask(tmp_path, f"{MODELS}/plain.py:{factory}", "--batch-sizes", "2,16", *QUICK)
 
     assert [row.status for row in ran.record().rows] == ["ok", "wrong_output"]
     assert "do not deploy this batch" in " ".join(ran.out.split())
@@ -56,8 +56,8 @@ def test_a_batch_size_that_was_named_and_computes_rubbish_is_kept_and_not_recomm
         ("no_numbers", "not_finite", ""),
     ],
 )
-def test_what_was_checked_is_recorded_and_what_was_not_is_said(tmp_path, factory, result, remark):
-    ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--batch-sizes", "16", *QUICK)
+def test_what_was_checked_is_recorded_and_what_was_not_is_said(tmp_path, ask, factory, result, remark):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:{factory}", "--batch-sizes", "16", *QUICK)
 
     assert ran.status == 0, ran.err
     (row,) = ran.record().rows
@@ -68,22 +68,22 @@ def test_what_was_checked_is_recorded_and_what_was_not_is_said(tmp_path, factory
     assert ("output_not_finite" in kinds) == (result == "not_finite")
 
 
-def test_a_model_that_scales_by_its_batch_is_not_called_wrong(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:quantised", "--batch-sizes", "5,6,7,8,9,10,12,14,16,20,24,28,32", *QUICK)
+def test_a_model_that_scales_by_its_batch_is_not_called_wrong(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:quantised", "--batch-sizes", "5,6,7,8,9,10,12,14,16,20,24,28,32", *QUICK)
 
     assert {row.status for row in ran.record().rows} == {"ok"}
 
 
-def test_a_batch_that_returns_fewer_samples_than_it_was_given_is_wrong(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:returns_four_at_most", "--batch-sizes", "4,16", *QUICK)
+def test_a_batch_that_returns_fewer_samples_than_it_was_given_is_wrong(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:returns_four_at_most", "--batch-sizes", "4,16", *QUICK)
 
     small, large = ran.record().rows
     assert (small.status, large.status) == ("ok", "wrong_output")
     assert "4x1" in large.failure.message
 
 
-def test_a_number_that_is_missing_in_the_large_batch_only_is_found_beside_those_that_always_are(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:nan_for_some_and_inf_above_64", "--batch-sizes", "64,100", *QUICK)
+def test_a_number_that_is_missing_in_the_large_batch_only_is_found_beside_those_that_always_are(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:nan_for_some_and_inf_above_64", "--batch-sizes", "64,100", *QUICK)
 
     assert [(row.status, row.output and row.output.result) for row in ran.record().rows] == [
         ("ok", "not_finite"),
@@ -91,14 +91,14 @@ def test_a_number_that_is_missing_in_the_large_batch_only_is_found_beside_those_
     ]
 
 
-def test_outputs_that_vanish_in_half_precision_are_not_taken_for_right(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:underflows", "--dtype", "fp16", "--batch-sizes", 16, *QUICK)
+def test_outputs_that_vanish_in_half_precision_are_not_taken_for_right(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:underflows", "--dtype", "fp16", "--batch-sizes", 16, *QUICK)
 
     (row,) = ran.record().rows
     assert (row.output.result, row.output.remark) == ("unchecked", "its outputs are below the dtype's normal numbers")
 
 
-def test_a_model_that_takes_only_multiples_is_checked_in_a_batch_of_that_many(tmp_path):
+def test_a_model_that_takes_only_multiples_is_checked_in_a_batch_of_that_many(tmp_path, ask):
     (tmp_path / "by_four.py").write_text(
         "from torch import nn, randn\n"
         "class ByFour(nn.Module):\n"
@@ -108,21 +108,23 @@ def test_a_model_that_takes_only_multiples_is_checked_in_a_batch_of_that_many(tm
         "    return ByFour(), lambda batch_size: randn(batch_size, 3)\n"
     )
 
-    ran = run(tmp_path, "by_four.py:make", "--granularity", 4, "--max-batch", 12, "--search", "linear", *QUICK)
+    ran = ask(
+        tmp_path, f"{tmp_path}/by_four.py:make", "--granularity", 4, "--max-batch", 12, "--search", "linear", *QUICK
+    )
 
     rows = {row.batch_size: row for row in ran.record().rows}
     assert rows[12].output.result == "right"
 
 
-def test_a_real_model_in_bf16_is_right(tmp_path):
-    ran = run(tmp_path, "mobilenet_v3_small", "--dtype", "bf16", "--image-size", 64, "--batch-sizes", 8, *QUICK)
+def test_a_real_model_in_bf16_is_right(tmp_path, ask):
+    ran = ask(tmp_path, "mobilenet_v3_small", "--dtype", "bf16", "--image-size", 64, "--batch-sizes", 8, *QUICK)
 
     (row,) = ran.record().rows
     assert row.output.result == "right"
 
 
-def test_the_outputs_of_a_vit_with_random_weights_can_be_checked(tmp_path):
-    ran = run(tmp_path, "vit_b_16", "--device", "cpu", "--image-size", 32, "--batch-sizes", "8", *QUICK)
+def test_the_outputs_of_a_vit_with_random_weights_can_be_checked(tmp_path, ask):
+    ran = ask(tmp_path, "vit_b_16", "--device", "cpu", "--image-size", 32, "--batch-sizes", "8", *QUICK)
 
     assert ran.status == 0, ran.err
     assert [row.output.result for row in ran.record().rows] == ["right"]

@@ -32,8 +32,8 @@ def test_a_run_writes_its_page(tmp_path):
     assert read.all("figure")
 
 
-def test_a_page_of_several_models_holds_them_all(tmp_path):
-    ran = run(tmp_path, "resnet18", "mobilenet_v3_small", "--device", "cpu", "--no-save", "--html", "two.html", *TINY)
+def test_a_page_of_several_models_holds_them_all(tmp_path, ask):
+    ran = ask(tmp_path, "resnet18", "mobilenet_v3_small", "--device", "cpu", "--no-save", "--html", "two.html", *TINY)
 
     assert ran.status == 0, ran.err
     assert not (tmp_path / "results").exists()
@@ -114,15 +114,15 @@ def test_without_matplotlib_the_line_says_how_to_install_it(folder, monkeypatch,
     assert run(folder, "report", "old.json", "--md", "a.md").status == 0
 
 
-def test_what_clocks_and_forecast_saved_is_shown_again_beside_records(tmp_path):
+def test_what_clocks_and_forecast_saved_is_shown_again_beside_records(tmp_path, ask):
     shutil.copy(RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-fp32.json", tmp_path / "clocks.json")
     shutil.copy(RECORD, tmp_path / "run.json")
     asked = ("forecast", "resnet18", "--memory", "16GiB", "--on-fake", "--json", "forecast.json", "--md", "one.md")
-    forecast = run(tmp_path, *asked)
+    forecast = ask(tmp_path, *asked)
     assert forecast.status == 0, forecast.err
 
-    ran = run(tmp_path, "report", "clocks.json", "forecast.json", "run.json", "--md", "all.md", "--csv", "all.csv")
-    alone = run(tmp_path, "report", "clocks.json", "--csv", "none.csv")
+    ran = ask(tmp_path, "report", "clocks.json", "forecast.json", "run.json", "--md", "all.md", "--csv", "all.csv")
+    alone = ask(tmp_path, "report", "clocks.json", "--csv", "none.csv")
 
     assert ran.status == 0, ran.err
     assert ran.out.endswith(forecast.out)

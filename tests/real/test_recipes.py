@@ -32,8 +32,8 @@ def test_every_combination_is_measured_and_what_the_device_cannot_do_is_a_row(tm
     assert "Best recipe" in ran.out
 
 
-def test_what_the_model_cannot_do_ends_no_list(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:has_no_kernel_in_fp16", "--dtype", "fp16,fp32", "--device", "cpu",
+def test_what_the_model_cannot_do_ends_no_list(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:has_no_kernel_in_fp16", "--dtype", "fp16,fp32", "--device", "cpu",
               "--batch-sizes", 1, "--csv", "all.csv", "--no-save", *QUICK)  # fmt: skip
 
     assert ran.status == 3, ran.err
@@ -50,8 +50,8 @@ def test_what_the_model_cannot_do_ends_no_list(tmp_path):
         (["--dtype", "fp32,bf16", "--json", "x.json"], "--json holds one record"),
     ],
 )
-def test_a_wrong_list_is_one_line_before_anything_is_measured(tmp_path, arguments, expected):
-    ran = run(tmp_path, f"{MODELS}/compiled.py:small", "--device", "cpu", *arguments)
+def test_a_wrong_list_is_one_line_before_anything_is_measured(tmp_path, ask, arguments, expected):
+    ran = ask(tmp_path, f"{MODELS}/compiled.py:small", "--device", "cpu", *arguments)
 
     assert ran.status == 2
     assert expected in ran.err
@@ -59,8 +59,8 @@ def test_a_wrong_list_is_one_line_before_anything_is_measured(tmp_path, argument
 
 
 @pytest.mark.parametrize("more", [(), ("--layout", "nhwc", "--dtype", "amp-bf16"), ("--phase", "train")])
-def test_the_lines_of_python_run_as_they_stand_and_compute_the_same(tmp_path, more):
-    ran = run(tmp_path, "mobilenet_v3_small", "--image-size", 32, "--device", "cpu", "--batch-sizes", 2, *more, *QUICK)
+def test_the_lines_of_python_run_as_they_stand_and_compute_the_same(tmp_path, ask, more):
+    ran = ask(tmp_path, "mobilenet_v3_small", "--image-size", 32, "--device", "cpu", "--batch-sizes", 2, *more, *QUICK)
     record = tputfind.load_record(next((tmp_path / "results").glob("*.json")))
     lines = "\n".join(snippet.lines(record, 2)).replace('weights="DEFAULT"', "weights=None")  # which are not fetched
 

@@ -75,20 +75,25 @@ def whole(tmp_path_factory) -> Whole:
 
 
 @pytest.mark.parametrize("part", range(TESTS))
-def test_a_run_killed_at_20_random_moments_ends_in_the_same_table_wherever_anything_was_saved(tmp_path, whole, part):
+def test_a_run_killed_at_20_random_moments_ends_in_the_same_table_wherever_anything_was_saved(
+    tmp_path, ask, whole, part
+):
     expected = without_figures(whole.table)
     moments = random.Random(SEED)
     kills = [(moments.randint(2, whole.lines - 1), moments.uniform(0, 0.1)) for _ in range(KILLS)][part::TESTS]
 
-    def kill_and_resume(number: int) -> str:
+    def killed(number: int) -> Path:
         folder = tmp_path / str(number)
         folder.mkdir()
         kill_at(folder, *kills[number], *SEARCHED)
+        return folder
+
+    def gone_on_with(folder: Path) -> str:
         kept = list(folder.glob("results/*.json"))
         if not kept:
             return "before anything was saved"
         before = tputfind.load_record(kept[0])
-        resumed = run(folder, "--resume", kept[0].relative_to(folder), "--quiet")
+        resumed = ask(folder, "--resume", kept[0].relative_to(folder), "--quiet")
 
         assert resumed.status == 0, resumed.err
         after = tputfind.load_record(kept[0])
@@ -99,7 +104,8 @@ def test_a_run_killed_at_20_random_moments_ends_in_the_same_table_wherever_anyth
         return "finished" if before.finished else "resumed"
 
     with ThreadPoolExecutor(2) as two_at_once:  # most of it is waiting
-        counts = Counter(two_at_once.map(kill_and_resume, range(len(kills))))
+        folders = list(two_at_once.map(killed, range(len(kills))))
+    counts = Counter(map(gone_on_with, folders))
     print(f"killed {len(kills)} times, among {whole.lines} lines of progress: {dict(counts)}")
     assert counts["resumed"] >= len(kills) // 2
 
@@ -115,17 +121,23 @@ def cut_short(tmp_path_factory) -> Record:
     return tputfind.record.record.from_json(json.dumps(left).encode(), "cut short")
 
 
-def resumed(folder, record: Record, *arguments, **changes):
-    data = json.loads(record.to_json())
-    for name, value in changes.items():
-        where, _, field = name.rpartition("__")
-        (data[where] if where else data)[field] = value
-    (folder / "cut.json").write_text(json.dumps(data))
-    return run(folder, *arguments, "--resume", "cut.json")
+@pytest.fixture
+def resumed(tmp_path, ask):
+    """Goes on with a record of which something is changed first."""
+
+    def go_on(record: Record, *arguments, **changes):
+        data = json.loads(record.to_json())
+        for name, value in changes.items():
+            where, _, field = name.rpartition("__")
+            (data[where] if where else data)[field] = value
+        (tmp_path / "cut.json").write_text(json.dumps(data))
+        return ask(tmp_path, *arguments, "--resume", "cut.json")
+
+    return go_on
 
 
-def test_no_finished_trial_is_repeated_and_the_record_says_that_it_was_resumed(tmp_path, cut_short):
-    ran = resumed(tmp_path, cut_short)
+def test_no_finished_trial_is_repeated_and_the_record_says_that_it_was_resumed(tmp_path, resumed, cut_short):
+    ran = resumed(cut_short)
 
     assert ran.status == 0, ran.err
     assert "does batch 1 fit" not in ran.err
@@ -146,10 +158,10 @@ def test_no_finished_trial_is_repeated_and_the_record_says_that_it_was_resumed(t
         {"kind": "died", "message": "killed by SIGTERM"},
     ],
 )
-def test_a_trial_that_was_cut_short_itself_is_asked_again_and_patience_is_kept(tmp_path, cut_short, failure):
+def test_a_trial_that_was_cut_short_itself_is_asked_again_and_patience_is_kept(tmp_path, resumed, cut_short, failure):
     first, second = json.loads(cut_short.to_json())["trials"][:2]
     ended = {name: second[name] for name in ("batch_size", "steps", "memory_limit_bytes")} | {"failure": failure}
-    ran = resumed(tmp_path, cut_short, trials=[first, ended], spec__trial_timeout_s=50.0)
+    ran = resumed(cut_short, trials=[first, ended], spec__trial_timeout_s=50.0)
 
     assert ran.status == 0, ran.err
     assert "does batch 1 fit" not in ran.err
@@ -159,35 +171,37 @@ def test_a_trial_that_was_cut_short_itself_is_asked_again_and_patience_is_kept(t
     assert record.spec.trial_timeout_s == 50
 
 
-def test_a_finished_record_in_which_nothing_fits_ends_as_its_run_did(tmp_path):
+def test_a_finished_record_in_which_nothing_fits_ends_as_its_run_did(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:four_mebibytes", "--memory-limit", "3MiB")
-    first = run(tmp_path, *asked)
+    first = ask(tmp_path, *asked)
     (path,) = (tmp_path / "results").glob("*.json")
-    second = run(tmp_path, *asked, "--resume", path)
+    second = ask(tmp_path, *asked, "--resume", path)
 
     assert (first.status, second.status) == (4, 4)
     assert "not even batch 1 fits" in second.err
 
 
-def test_the_row_of_a_run_in_which_nothing_fits_is_of_the_smallest_batch_tried_and_not_of_the_first(tmp_path):
+def test_the_row_of_a_run_in_which_nothing_fits_is_of_the_smallest_batch_tried_and_not_of_the_first(
+    tmp_path, ask, resumed
+):
     """On CUDA the first to be tried is a larger one."""
-    ran = run(tmp_path, f"{MODELS}/plain.py:four_mebibytes", "--memory-limit", "3MiB")
+    ran = ask(tmp_path, f"{MODELS}/plain.py:four_mebibytes", "--memory-limit", "3MiB")
     (path,) = (tmp_path / "results").glob("*.json")
     (smallest,) = json.loads(path.read_bytes())["trials"]
     whole = tputfind.load_record(path)
     trials = [smallest | {"batch_size": 61}, smallest]
-    again = resumed(tmp_path, whole, trials=trials, rows=[], edge=None, finished=None)
+    again = resumed(whole, trials=trials, rows=[], edge=None, finished=None)
 
     assert (ran.status, again.status) == (4, 4)
     assert "not even batch 1 fits" in again.err
     assert [row.batch_size for row in tputfind.load_record(tmp_path / "cut.json").rows] == [1]
 
 
-def test_the_same_command_with_resume_goes_on_and_a_finished_record_is_only_shown(tmp_path, cut_short):
+def test_the_same_command_with_resume_goes_on_and_a_finished_record_is_only_shown(tmp_path, ask, resumed, cut_short):
     same = (f"{MODELS}/plain.py:sleeps_longer", *ASKED)
-    first = resumed(tmp_path, cut_short, *same, "--trial-timeout", "1min")
+    first = resumed(cut_short, *same, "--trial-timeout", "1min")
     before = (tmp_path / "cut.json").read_bytes()
-    second = run(tmp_path, *same, "--resume", "cut.json")
+    second = ask(tmp_path, *same, "--resume", "cut.json")
 
     assert (first.status, second.status) == (0, 0), first.err + second.err
     assert "is finished: there is nothing left to measure" in second.err
@@ -213,25 +227,25 @@ def test_the_same_command_with_resume_goes_on_and_a_finished_record_is_only_show
         ((), {"trials": [{"batch_size": -3}]}, "is not a tputfind record"),
     ],
 )
-def test_a_record_of_something_else_is_refused_and_left_as_it_was(tmp_path, cut_short, arguments, changes, expected):
-    ran = resumed(tmp_path, cut_short, *arguments, **changes)
+def test_a_record_of_something_else_is_refused_and_left_as_it_was(resumed, cut_short, arguments, changes, expected):
+    ran = resumed(cut_short, *arguments, **changes)
 
     assert ran.status == 2, ran.err
     assert expected in ran.err
     assert "Traceback" not in ran.err
-    written = json.loads((tmp_path / "cut.json").read_text())
+    written = json.loads((ran.folder / "cut.json").read_text())
     assert written["trials"] == changes.get("trials", json.loads(cut_short.to_json())["trials"])
     assert written["finished"] is None
 
 
-def test_a_run_of_named_batch_sizes_goes_on_with_the_missing_ones(tmp_path):
-    first = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--batch-sizes", "1,2,3", *QUICK)
+def test_a_run_of_named_batch_sizes_goes_on_with_the_missing_ones(tmp_path, ask):
+    first = ask(tmp_path, f"{MODELS}/plain.py:sleeps", "--batch-sizes", "1,2,3", *QUICK)
     (path,) = (tmp_path / "results").glob("*.json")
     data = json.loads(path.read_bytes())
     data["rows"], data["finished"] = [data["rows"][1]], None
     path.write_text(json.dumps(data))
 
-    second = run(tmp_path, "--resume", path)
+    second = ask(tmp_path, "--resume", path)
 
     assert (first.status, second.status) == (0, 0), second.err
     rows = tputfind.load_record(path).rows
@@ -240,15 +254,15 @@ def test_a_run_of_named_batch_sizes_goes_on_with_the_missing_ones(tmp_path):
     assert "timing batch 2" not in second.err
 
 
-def test_a_model_whose_file_was_changed_is_not_gone_on_with(tmp_path):
+def test_a_model_whose_file_was_changed_is_not_gone_on_with(tmp_path, ask):
     source = (MODELS / "plain.py").read_text()
     (tmp_path / "mine.py").write_text(source)
-    first = run(tmp_path, "mine.py:sleeps", "--batch-sizes", "1,2", *QUICK)
+    first = ask(tmp_path, f"{tmp_path}/mine.py:sleeps", "--batch-sizes", "1,2", *QUICK)
     (path,) = (tmp_path / "results").glob("*.json")
     path.write_text(json.dumps(json.loads(path.read_bytes()) | {"rows": [], "finished": None}))
     (tmp_path / "mine.py").write_text(source + "\n# better now\n")
 
-    second = run(tmp_path, "--resume", path)
+    second = ask(tmp_path, "--resume", path)
 
     assert (first.status, second.status) == (0, 2)
     assert "the file that the model is made by was changed" in second.err
@@ -269,11 +283,11 @@ def test_resuming_writes_only_where_it_is_asked_to(tmp_path, cut_short):
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["cut.json"]
 
 
-def test_a_file_that_is_no_record_is_refused(tmp_path):
+def test_a_file_that_is_no_record_is_refused(tmp_path, ask):
     (tmp_path / "cut.json").write_bytes(b'{"schema": 2, "method"')
 
-    ran = run(tmp_path, "--resume", "cut.json")
+    ran = ask(tmp_path, "--resume", "cut.json")
 
     assert ran.status == 2
     assert "cut.json is not a tputfind record" in ran.err
-    assert run(tmp_path, "--resume", "none.json").status == 2
+    assert ask(tmp_path, "--resume", "none.json").status == 2

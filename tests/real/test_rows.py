@@ -141,9 +141,9 @@ def test_a_trials_step_is_the_fastest_after_the_first_and_one_alone_stands_for_i
     assert announced[1] >= 2 * 0.02  # seconds, of all its steps
 
 
-def test_steps_that_never_settle_end_the_window_at_its_bound_and_are_told(tmp_path):
+def test_steps_that_never_settle_end_the_window_at_its_bound_and_are_told(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:slows_down_for_ever", *ONE, "--processes", 1)
-    record = run(tmp_path, *asked).record()
+    record = ask(tmp_path, *asked).record()
     (timing,) = record.rows[0].timings
 
     assert (timing.steady, timing.ended_by) == (False, "unsettled")
@@ -151,9 +151,9 @@ def test_steps_that_never_settle_end_the_window_at_its_bound_and_are_told(tmp_pa
     assert {"trend", "not_settled"} & set(kinds(record))
 
 
-def test_batches_that_were_asked_for_are_just_as_many_behind_the_steps_that_are_left_out(tmp_path):
+def test_batches_that_were_asked_for_are_just_as_many_behind_the_steps_that_are_left_out(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:settles_in_200_steps", *ONE, "--processes", 1, "--warmup", 7, "--batches", 20)
-    record = run(tmp_path, *asked).record()
+    record = ask(tmp_path, *asked).record()
     (timing,) = record.rows[0].timings
 
     assert timing.warmup_steps >= 7
@@ -183,17 +183,17 @@ def test_every_row_and_every_window_of_a_default_run_says_why_it_ended(tmp_path)
     assert all(len(row.timings) >= 3 for row in record.rows)
 
 
-def test_steps_that_are_to_be_left_out_make_no_row_longer_than_its_seconds(tmp_path):
+def test_steps_that_are_to_be_left_out_make_no_row_longer_than_its_seconds(tmp_path, ask):
     asked = ("--batch-sizes", 20, "--warmup", 100, "--max-seconds", 1, "--processes", 1)
-    record = run(tmp_path, f"{MODELS}/plain.py:sleeps", *asked).record()
+    record = ask(tmp_path, f"{MODELS}/plain.py:sleeps", *asked).record()
     (timing,) = record.rows[0].timings
 
     assert timing.ended_by == "time"
     assert timing.warmup_s + sum(timing.device_ms) / 1000 < 5  # of the 20 s that 100 steps take
 
 
-def test_a_thorough_row_has_100_batches_and_three_seconds_however_well_it_is_known(tmp_path):
-    record = run(tmp_path, f"{MODELS}/plain.py:sleeps", *ONE, "--thorough").record()
+def test_a_thorough_row_has_100_batches_and_three_seconds_however_well_it_is_known(tmp_path, ask):
+    record = ask(tmp_path, f"{MODELS}/plain.py:sleeps", *ONE, "--thorough").record()
     (row,) = record.rows
 
     assert row.ended_by == "full"
@@ -216,9 +216,9 @@ def test_only_the_first_process_of_a_row_has_the_host_for_itself_and_tells_its_p
     assert small < 0.7 * large
 
 
-def test_a_row_is_spread_over_processes_that_share_its_batches(tmp_path):
+def test_a_row_is_spread_over_processes_that_share_its_batches(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:sleeps", "--batch-sizes", "1,2", "--batches", 20)
-    record = run(tmp_path, *asked).record()
+    record = ask(tmp_path, *asked).record()
 
     for row in record.rows:
         assert [len(timing.device_ms) for timing in row.timings] == [7, 7, 6]
@@ -243,18 +243,18 @@ def test_processes_that_differ_widen_the_interval_and_noise_that_is_asked_for_ta
     assert "max_noise_not_reached" not in kinds(more)
 
 
-def test_noise_that_cannot_be_reached_ends_with_the_seconds_and_is_told(tmp_path):
+def test_noise_that_cannot_be_reached_ends_with_the_seconds_and_is_told(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:paced_by_its_process", *ONE, "--batches", 30)
-    ran = run(tmp_path, *asked, "--max-noise", "0.3%", "--max-seconds", 1)
+    ran = ask(tmp_path, *asked, "--max-noise", "0.3%", "--max-seconds", 1)
 
     assert ran.status == 0, ran.err
     assert 3 <= len(ran.record().rows[0].timings) < 20
     assert "--max-noise 0.30% was not reached at batch 1" in " ".join(ran.out.split())
 
 
-def test_a_row_that_is_cut_short_is_cut_in_each_process(tmp_path):
+def test_a_row_that_is_cut_short_is_cut_in_each_process(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:sleeps", "--batch-sizes", 20, "--max-seconds", 1, "--batches", 50)
-    record = run(tmp_path, *asked, "--processes", 2).record()
+    record = ask(tmp_path, *asked, "--processes", 2).record()
     row = record.rows[0]
 
     assert row.ended_by == "time"

@@ -34,10 +34,10 @@ def scripted(path):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_an_exported_program_is_measured_with_the_inputs_that_it_was_exported_with(tmp_path, dtype):
+def test_an_exported_program_is_measured_with_the_inputs_that_it_was_exported_with(tmp_path, ask, dtype):
     exported(tmp_path / "tokens.pt2", {0: Dim.DYNAMIC})
 
-    ran = run(tmp_path, "tokens.pt2", "--device", "cpu", "--batch-sizes", "1,2,16", "--dtype", dtype, *QUICK)
+    ran = ask(tmp_path, tmp_path / "tokens.pt2", "--device", "cpu", "--batch-sizes", "1,2,16", "--dtype", dtype, *QUICK)
 
     assert ran.status == 0, ran.err
     record = ran.record()
@@ -48,22 +48,22 @@ def test_an_exported_program_is_measured_with_the_inputs_that_it_was_exported_wi
 @pytest.mark.parametrize(
     ("training", "kinds"), [(True, {"training_mode"}), (False, set())], ids=["in training", "evaluated"]
 )
-def test_a_program_that_was_exported_in_training_mode_is_told_of(tmp_path, training, kinds):
+def test_a_program_that_was_exported_in_training_mode_is_told_of(tmp_path, ask, training, kinds):
     layers = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)
     module = nn.Sequential(*layers).train(training)
     program = torch.export.export(module, (torch.randn(4, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
     torch.export.save(program, tmp_path / "trained.pt2")
 
-    ran = run(tmp_path, "trained.pt2", "--device", "cpu", "--batch-sizes", "2", *QUICK)
+    ran = ask(tmp_path, tmp_path / "trained.pt2", "--device", "cpu", "--batch-sizes", "2", *QUICK)
 
     assert ran.status == 0, ran.err
     assert {notice.kind for notice in ran.record().notices} & {"training_mode", "batch_axis"} == kinds
 
 
-def test_a_batch_that_is_not_the_first_axis_is_told_of(tmp_path):
+def test_a_batch_that_is_not_the_first_axis_is_told_of(tmp_path, ask):
     exported(tmp_path / "second.pt2", {1: Dim.DYNAMIC})
 
-    ran = run(tmp_path, "second.pt2", "--device", "cpu", "--batch-sizes", "2,16", *QUICK)
+    ran = ask(tmp_path, tmp_path / "second.pt2", "--device", "cpu", "--batch-sizes", "2,16", *QUICK)
 
     assert ran.status == 0, ran.err
     assert ran.record().input_shape == "4+4"
@@ -80,15 +80,15 @@ def test_a_torchscript_file_is_measured_with_the_input_that_it_is_given(tmp_path
     assert ran.record().rows[1].output.result == "right"
 
 
-def test_a_file_that_was_changed_since_is_not_resumed_from(tmp_path):
-    asked = ("small.pt", "--device", "cpu", "--input-size", "3x8x8", "--batch-sizes", "1,4", *QUICK)
+def test_a_file_that_was_changed_since_is_not_resumed_from(tmp_path, ask):
+    asked = (tmp_path / "small.pt", "--device", "cpu", "--input-size", "3x8x8", "--batch-sizes", "1,4", *QUICK)
     scripted(tmp_path / "small.pt")
-    first = run(tmp_path, *asked, "--json", "first.json", "--no-save")
+    first = ask(tmp_path, *asked, "--json", "first.json", "--no-save")
     shortened = (tmp_path / "first.json").read_text().replace('"finished": "', '"finished": null, "x": "')
     (tmp_path / "cut.json").write_text(shortened)
     scripted(tmp_path / "small.pt")
 
-    again = run(tmp_path, "--resume", "cut.json")
+    again = ask(tmp_path, "--resume", "cut.json")
 
     assert first.status == 0, first.err
     assert again.status == 2
@@ -103,14 +103,30 @@ def test_a_file_that_was_changed_since_is_not_resumed_from(tmp_path):
         ([":int64:Bx7:50", "mask:fp32:7"], "7+7"),
     ],
 )
-def test_inputs_that_were_described_are_what_the_model_gets(tmp_path, asked, shape):
+def test_inputs_that_were_described_are_what_the_model_gets(tmp_path, ask, asked, shape):
     described = [word for each in asked for word in ("--input", each)]
 
-    ran = run(tmp_path, f"{MODELS}/nested.py:tokens", *described, "--batch-sizes", "1,16", *QUICK)
+    ran = ask(tmp_path, f"{MODELS}/nested.py:tokens", *described, "--batch-sizes", "1,16", *QUICK)
 
     assert ran.status == 0, ran.err
     assert ran.record().input_shape == shape
     assert ran.record().rows[1].output.result == "right"
+
+
+QUIET = ("--device", "cpu", "--quiet")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Files of models with something against each, and of weights alone."""
+    folder = tmp_path_factory.mktemp("files")
+    exported(folder / "fixed.pt2", {})
+    exported(folder / "free.pt2", {0: Dim.DYNAMIC})
+    exported(folder / "several.pt2", {0: Dim.DYNAMIC, 1: Dim.DYNAMIC})
+    scripted(folder / "small.pt")
+    (folder / "empty.pt2").touch()
+    torch.save({"weight": torch.ones(3)}, folder / "weights.pth")
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -138,16 +154,10 @@ def test_inputs_that_were_described_are_what_the_model_gets(tmp_path, asked, sha
         (["hf:bert", "--input", "a:int64:B", "--sequence-length", "8"], "--sequence-length cannot be combined with it"),
     ],
 )
-def test_what_cannot_be_measured_so_is_one_line(tmp_path, arguments, expected):
-    exported(tmp_path / "fixed.pt2", {})
-    exported(tmp_path / "free.pt2", {0: Dim.DYNAMIC})
-    exported(tmp_path / "several.pt2", {0: Dim.DYNAMIC, 1: Dim.DYNAMIC})
-    scripted(tmp_path / "small.pt")
-    (tmp_path / "empty.pt2").touch()
-    torch.save({"weight": torch.ones(3)}, tmp_path / "weights.pth")
-
-    ran = run(tmp_path, *arguments, "--device", "cpu", "--quiet")
+def test_what_cannot_be_measured_so_is_one_line(files, ask, arguments, expected):
+    model, *more = arguments
+    ran = ask(files, files / model if model.endswith((".pt", ".pt2", ".pth")) else model, *more, *QUIET)
 
     assert ran.status == 2, ran.err
-    assert expected in ran.err
+    assert expected in ran.err.replace(f"{files}/", "")
     assert len(ran.err.splitlines()) == 1

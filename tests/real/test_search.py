@@ -18,9 +18,9 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enfo
 
 @linux_only
 @pytest.mark.parametrize(("limit", "edge"), [("738MiB", 23), ("2050MiB", 64)])
-def test_the_edge_is_the_one_that_arithmetic_gives(tmp_path, limit, edge):
+def test_the_edge_is_the_one_that_arithmetic_gives(tmp_path, ask, limit, edge):
     asked = (f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", limit, "--max-latency", "none", *QUICK)
-    ran = run(tmp_path, *asked)
+    ran = ask(tmp_path, *asked)
 
     assert ran.status == 0, ran.err
     record = ran.record()
@@ -35,10 +35,10 @@ def test_the_edge_is_the_one_that_arithmetic_gives(tmp_path, limit, edge):
 
 
 @linux_only
-def test_counting_up_finds_the_same_edge_as_bisection(tmp_path):
+def test_counting_up_finds_the_same_edge_as_bisection(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "514MiB", *QUICK)
-    bisected = run(tmp_path, *asked)
-    counted = run(tmp_path, *asked, "--search", "linear", "--output", "counted/results")
+    bisected = ask(tmp_path, *asked)
+    counted = ask(tmp_path, *asked, "--search", "linear", "--output", "counted/results")
 
     edges = [bisected.record().edge, counted._replace(folder=tmp_path / "counted").record().edge]
     assert edges[0] == edges[1]
@@ -46,10 +46,10 @@ def test_counting_up_finds_the_same_edge_as_bisection(tmp_path):
 
 
 @linux_only
-def test_a_line_through_measured_peaks_leads_to_the_edge_of_bisection_in_fewer_trials(tmp_path):
+def test_a_line_through_measured_peaks_leads_to_the_edge_of_bisection_in_fewer_trials(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "2050MiB", "--max-latency", "none", *QUICK)
-    forecast = run(tmp_path, *asked).record()
-    bisected = run(tmp_path, *asked, "--search", "bisect", "--output", "bisected/results")
+    forecast = ask(tmp_path, *asked).record()
+    bisected = ask(tmp_path, *asked, "--search", "bisect", "--output", "bisected/results")
     bisected = bisected._replace(folder=tmp_path / "bisected").record()
 
     assert forecast.spec.search == "forecast"
@@ -59,17 +59,17 @@ def test_a_line_through_measured_peaks_leads_to_the_edge_of_bisection_in_fewer_t
 
 
 @linux_only
-def test_granularity_is_the_step_of_the_answer(tmp_path):
+def test_granularity_is_the_step_of_the_answer(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "800MiB", "--granularity", 8)
-    ran = run(tmp_path, *asked, *QUICK)
+    ran = ask(tmp_path, *asked, *QUICK)
 
     edge = ran.record().edge
     assert (edge.largest_batch, edge.fails_at) == (24, 32)
 
 
 @linux_only
-def test_memory_that_grows_after_the_trial_is_caught_by_the_full_run(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:takes_more_later", "--memory-limit", "514MiB", *QUICK)
+def test_memory_that_grows_after_the_trial_is_caught_by_the_full_run(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:takes_more_later", "--memory-limit", "514MiB", *QUICK)
 
     assert ran.status == 0, ran.err
     record = ran.record()
@@ -91,8 +91,8 @@ def test_where_nothing_fits_the_record_says_so_and_the_exit_code_is_4(tmp_path):
     assert [row.status for row in record.rows] == ["out_of_memory"]
 
 
-def test_a_cap_ends_the_search_and_is_not_passed(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:mebibytes", "--max-batch", 5, *QUICK)
+def test_a_cap_ends_the_search_and_is_not_passed(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:mebibytes", "--max-batch", 5, *QUICK)
 
     record = ran.record()
     assert (record.edge.largest_batch, record.edge.limited_by) == (5, "cap")
@@ -100,23 +100,23 @@ def test_a_cap_ends_the_search_and_is_not_passed(tmp_path):
     assert [row.batch_size for row in record.rows] == [1, 2, 4, 5]
 
 
-def test_a_latency_limit_ends_the_search_at_the_first_batch_that_takes_longer(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:sleeps_longer", "--max-latency", "175ms", *QUICK)
+def test_a_latency_limit_ends_the_search_at_the_first_batch_that_takes_longer(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:sleeps_longer", "--max-latency", "175ms", *QUICK)
 
     edge = ran.record().edge
     assert (edge.largest_batch, edge.limited_by, edge.fails_at) == (3, "latency", 4)
 
 
-def test_on_the_cpu_a_step_of_a_second_is_the_end_unless_asked_otherwise(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:slow_above_4", "--granularity", 4, *QUICK)
+def test_on_the_cpu_a_step_of_a_second_is_the_end_unless_asked_otherwise(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:slow_above_4", "--granularity", 4, *QUICK)
 
     record = ran.record()
     assert (record.edge.limited_by, record.edge.largest_batch) == ("latency", 4)
     assert record.notices[0].kind == "default_latency_limit"
 
 
-def test_a_process_that_dies_costs_one_trial(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:aborts_above_5", *QUICK)
+def test_a_process_that_dies_costs_one_trial(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:aborts_above_5", *QUICK)
 
     assert ran.status == 0, ran.err
     record = ran.record()
@@ -125,8 +125,8 @@ def test_a_process_that_dies_costs_one_trial(tmp_path):
     assert death == "killed by SIGABRT: the last words of this process"
 
 
-def test_a_model_that_fails_only_above_a_batch_size_bounds_the_search(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:fails_above_12", *QUICK)
+def test_a_model_that_fails_only_above_a_batch_size_bounds_the_search(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:fails_above_12", *QUICK)
 
     assert ran.status == 0, ran.err
     record = ran.record()
@@ -135,9 +135,9 @@ def test_a_model_that_fails_only_above_a_batch_size_bounds_the_search(tmp_path):
 
 
 @linux_only
-def test_a_batch_size_asked_for_by_name_that_does_not_fit_keeps_its_row(tmp_path):
+def test_a_batch_size_asked_for_by_name_that_does_not_fit_keeps_its_row(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:blocks_of_their_own", "--batch-sizes", "64,2,8", "--memory-limit", "514MiB", *QUICK)
-    ran = run(tmp_path, *asked)
+    ran = ask(tmp_path, *asked)
 
     assert ran.status == 0, ran.err
     record = ran.record()
@@ -147,9 +147,9 @@ def test_a_batch_size_asked_for_by_name_that_does_not_fit_keeps_its_row(tmp_path
 
 
 @linux_only
-def test_a_peak_of_address_space_is_what_the_batch_takes_or_not_known(tmp_path):
+def test_a_peak_of_address_space_is_what_the_batch_takes_or_not_known(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:blocks_of_their_own", "--batch-sizes", "1,8", "--memory-limit", "514MiB", *QUICK)
-    record = run(tmp_path, *asked).record()
+    record = ask(tmp_path, *asked).record()
 
     small, large = (row.peak_reserved_bytes for row in record.rows)
     assert small is None or 32 * MIB <= small <= 34 * MIB

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
-from support.command import QUICK, run
+from support.command import QUICK
 from support.folders import MODELS
 from torch.nn.functional import cross_entropy
 
@@ -23,8 +23,8 @@ TRAIN = ("--device", "cpu", "--phase", "train", *QUICK)
     "more",
     [(), ("--optimizer", "adamw"), ("--dtype", "bf16"), ("--dtype", "amp-bf16", "--layout", "nhwc")],
 )
-def test_a_step_of_training_is_timed_and_its_loss_stays_a_number(tmp_path, more):
-    ran = run(tmp_path, "mobilenet_v3_small", "--image-size", 32, "--batch-sizes", "2,8", *more, *TRAIN)
+def test_a_step_of_training_is_timed_and_its_loss_stays_a_number(tmp_path, ask, more):
+    ran = ask(tmp_path, "mobilenet_v3_small", "--image-size", 32, "--batch-sizes", "2,8", *more, *TRAIN)
 
     assert ran.status == 0, ran.err
     record = ran.record("*-train-*")
@@ -95,7 +95,7 @@ def test_a_model_that_returns_a_loss_is_trained_by_that():
     assert loss_of(transformers.modeling_outputs.SequenceClassifierOutput(loss=loss)) is loss
 
 
-def test_checkpointing_is_what_the_library_of_the_model_makes_of_it(tmp_path):
+def test_checkpointing_is_what_the_library_of_the_model_makes_of_it(tmp_path, ask):
     config = transformers.BertConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=99
     )
@@ -104,7 +104,7 @@ def test_checkpointing_is_what_the_library_of_the_model_makes_of_it(tmp_path):
 
     encoder = Workload(read_spec(f"hf:{tmp_path}/tiny", asked), torch.device("cpu"))
     vision = Workload(read_spec("timm:test_vit", asked), torch.device("cpu"))
-    ran = run(tmp_path, "hf:tiny", "--grad-checkpoint", "--sequence-length", 8, "--batch-sizes", 2, *TRAIN)
+    ran = ask(tmp_path, f"hf:{tmp_path}/tiny", "--grad-checkpoint", "--sequence-length", 8, "--batch-sizes", 2, *TRAIN)
 
     assert encoder._module.is_gradient_checkpointing
     assert vision._module.grad_checkpointing
@@ -125,10 +125,10 @@ def test_checkpointing_is_what_the_library_of_the_model_makes_of_it(tmp_path):
         ("resnet18", ("--optimizer", "adamw"), "--optimizer and --grad-checkpoint are for --phase train"),
     ],
 )
-def test_what_cannot_be_trained_is_one_line(tmp_path, model, more, expected):
+def test_what_cannot_be_trained_is_one_line(tmp_path, ask, model, more, expected):
     torch.jit.save(torch.jit.trace(torch.nn.Linear(8, 2), torch.ones(1, 8)), tmp_path / "traced.pt")
 
-    ran = run(tmp_path, model, "--device", "cpu", "--quiet", *more)
+    ran = ask(tmp_path, tmp_path / model if model == "traced.pt" else model, "--device", "cpu", "--quiet", *more)
 
     assert ran.status == 2, ran.err
     assert expected in ran.err

@@ -32,8 +32,8 @@ NAMED = list(named_models())
         ("raft_small", 128, "3x128x128+3x128x128"),
     ],
 )
-def test_a_model_of_each_family_is_timed_with_the_input_that_it_takes(tmp_path, name, size, shape):
-    ran = run(tmp_path, name, "--device", "cpu", "--image-size", size, "--batch-sizes", "1,2", *QUICK)
+def test_a_model_of_each_family_is_timed_with_the_input_that_it_takes(tmp_path, ask, name, size, shape):
+    ran = ask(tmp_path, name, "--device", "cpu", "--image-size", size, "--batch-sizes", "1,2", *QUICK)
 
     assert ran.status == 0, ran.err
     record = ran.record()
@@ -70,9 +70,9 @@ def test_a_detector_leaves_an_image_of_its_own_size_as_it_is():
             assert inside == images[0].shape[1:], named.name
 
 
-def test_a_detector_is_named_with_what_its_numbers_depend_on(tmp_path):
+def test_a_detector_is_named_with_what_its_numbers_depend_on(tmp_path, ask):
     name = "ssdlite320_mobilenet_v3_large"
-    ran = run(tmp_path, name, "--device", "cpu", "--image-size", 64, "--batch-sizes", "1", *QUICK)
+    ran = ask(tmp_path, name, "--device", "cpu", "--image-size", 64, "--batch-sizes", "1", *QUICK)
 
     told = {notice.kind: notice for notice in ran.record().notices}
     assert "random weights" in told["random_weights"].seen
@@ -93,8 +93,8 @@ def test_a_detector_is_named_with_what_its_numbers_depend_on(tmp_path):
         (["vit_b_16", "--weights", "DEFAULT", "--image-size", "64"], 2, "are for samples of 3x224x224 alone"),
     ],
 )
-def test_what_a_model_cannot_do_is_said_in_one_line(tmp_path, arguments, status, expected):
-    ran = run(tmp_path, *arguments, "--device", "cpu", "--quiet", "--no-save")
+def test_what_a_model_cannot_do_is_said_in_one_line(tmp_path, ask, arguments, status, expected):
+    ran = ask(tmp_path, *arguments, "--device", "cpu", "--quiet", "--no-save")
 
     assert ran.status == status, ran.err
     assert expected in ran.err

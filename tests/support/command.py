@@ -1,7 +1,10 @@
-"""Runs the installed command."""
+"""Runs the installed command; or what it calls, many times with one server."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import os
 import shutil
 import subprocess
@@ -9,7 +12,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 import tputfind
+from tputfind.processes.children import Children
 from tputfind.record.record import Record
 
 QUICK = ("--batches", 10, "--warmup", 1, "--processes", 1)
@@ -51,3 +57,35 @@ def run(folder: Path, *arguments: object, timeout_s: float = 300) -> Ran:
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr, folder)
+
+
+class Kept(Children):
+    """A server that outlives the commands that it answers, so that torch is imported once for all of them."""
+
+    def __exit__(self, *_: object) -> None:
+        """Stay."""
+
+    def or_another(self, *, trust_model_file: bool = False) -> Children:
+        """This one, but for a command that trusts the files of models: a server is told so as it starts."""
+        return Children(trust_model_file=True) if trust_model_file else self
+
+    def run(self, folder: Path, *arguments: object) -> Ran:
+        """Do in this process what ``run`` has a process of its own do.
+
+        For what a model, an option or a device comes to. How the command starts, is interrupted, prints and ends is
+        seen from outside only. Files of models are named in full: the server stays in the folder that it started in.
+        """
+        from tputfind.commands import main
+
+        out, err, status = io.StringIO(), io.StringIO(), 0
+        with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
+            patch.setenv("COLUMNS", ENVIRONMENT["COLUMNS"])
+            patch.setattr(sys, "argv", ["tputfind", *map(str, arguments)])
+            for name in ("run", "clocks", "forecast"):
+                patch.setattr(importlib.import_module(f"tputfind.commands.{name}"), "Children", self.or_another)
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                try:
+                    main(prog_name="tputfind")
+                except SystemExit as end:
+                    status = end.code
+        return Ran(status, out.getvalue(), err.getvalue(), folder)
