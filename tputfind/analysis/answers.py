@@ -196,6 +196,17 @@ def health(row: Row) -> RowHealth | None:
     )
 
 
+def threads(record: Record) -> int | None:
+    """Return how many threads compute, where the host is the device; None elsewhere."""
+    environment = record.environment
+    return None if environment.can.events else environment.torch_threads or None
+
+
+def others_busy_cores(row: Row) -> float | None:
+    """Return how many cores of the host others kept busy while a row was timed; None if unknown."""
+    return _weighted([(timing.others_busy_cores, sum(timing.device_ms)) for timing in row.timings])
+
+
 def _weighted(values: Sequence[tuple[float | None, float]]) -> float | None:
     told = [(value, weight) for value, weight in values if value is not None]
     whole = sum(weight for _, weight in told)

@@ -14,7 +14,9 @@ from tputfind.analysis.answers import (
     health,
     host_bound,
     latency_interval_ms,
+    others_busy_cores,
     peak_bytes,
+    threads,
     throughput_interval,
 )
 from tputfind.record.record import Record, Row
@@ -199,6 +201,8 @@ COLUMNS: Final = (
     ),
     _known("started", "string", lambda record, _: record.started),
     _known("torch", "string", lambda record, _: record.environment.torch),
+    _known("threads", "Int64", lambda record, _: threads(record)),
+    Column("others_busy_cores", "Float64", lambda _, row: others_busy_cores(row)),
 )
 """In the order of the CSV. New ones are added at the end."""
 

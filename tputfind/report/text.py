@@ -17,6 +17,7 @@ from tputfind.analysis.answers import (
     format_rate,
     knee,
     peak_bytes,
+    threads,
     to_deploy,
 )
 from tputfind.analysis.time_spent import seconds_spent
@@ -50,9 +51,11 @@ def title(record: Record) -> str:
     spec, environment = record.spec, record.environment
     memory = environment.memory_total_bytes if spec.memory_limit_bytes is None else spec.memory_limit_bytes
     size = "" if memory is None else f", {format_bytes(memory)}"
+    count = threads(record)
+    computing = "" if count is None else f", {count} thread{'s' if count > 1 else ''}"
     copies = {"none": "", "h2d": ", inputs copied in", "both": ", inputs copied in and outputs out"}[spec.transfer]
     recipe = " ".join((spec.dtype, spec.layout, *spec.mode_and_phase))
-    return f"{spec.model} {recipe} {record.input_shape} on {environment.device_name}{size}{copies}"
+    return f"{spec.model} {recipe} {record.input_shape} on {environment.device_name}{computing}{size}{copies}"
 
 
 def failure_of(row: Row) -> str:
