@@ -24,6 +24,8 @@ Answer = Literal[Best, "safe"]
 KNEE_SHARE: Final = 0.95
 HOST_BOUND_SHARE: Final = 0.80
 """trtexec warns from the same share of enqueue time on."""
+PROVISIONAL_SHARE: Final = 0.25
+"""A batch whose rate is known no better than to this share is not the one to deploy for sure."""
 THROTTLED_SHARE: Final = 0.01
 """Clocks held down for less of the window than this move no figure that anyone could see."""
 
@@ -137,6 +139,19 @@ def throughput_interval(row: Row) -> Interval | None:
     # As wide, as a share, as that of the time a batch takes: 1 / x has no interval of its own where x may be 0.
     half = widened(interval_ms, REPEATABILITY).half_width
     return Interval(row.samples_per_s * (1 - half), row.samples_per_s * (1 + half))
+
+
+def known_interval(record: Record, row: Row) -> Interval | None:
+    """Return the interval of a row's throughput as it is shown; None for a row with one of several processes.
+
+    How processes differ is not known there: its interval would be narrower than that of a row that is done.
+    """
+    return None if len(row.timings) == 1 < record.spec.processes else throughput_interval(row)
+
+
+def scatter(rows: Iterable[Row]) -> float:
+    """Return the widest half of the intervals of rows, as a share; 0 where none is known."""
+    return max((one.half_width for row in rows if (one := throughput_interval(row))), default=0.0)
 
 
 def rate_ratio_interval(above: Row, below: Row, confidence: float = CONFIDENCE) -> Interval | None:

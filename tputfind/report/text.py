@@ -10,6 +10,7 @@ from typing import Final
 from tputfind.analysis import recipes
 from tputfind.analysis.answers import (
     KNEE_SHARE,
+    PROVISIONAL_SHARE,
     Answer,
     answers,
     fastest,
@@ -17,6 +18,7 @@ from tputfind.analysis.answers import (
     format_rate,
     knee,
     peak_bytes,
+    scatter,
     threads,
     to_deploy,
 )
@@ -25,7 +27,7 @@ from tputfind.record import identity
 from tputfind.record.record import Edge, Notice, Record, Row
 from tputfind.report import snippet
 from tputfind.stats import percentile
-from tputfind.units import format_bytes, format_seconds
+from tputfind.units import ROUGH, format_bytes, format_seconds
 
 _STOPPED_BY: Final = {
     "memory": "batch {at} does not fit in memory",
@@ -149,13 +151,14 @@ def _deploy(record: Record, best: Row) -> str:
     latency_ms, slowest_ms = (percentile(one.latency_ms, percent) for one in (row, best))
     peak, rate = peak_bytes(record, row), row.samples_per_s or 0.0
     limit = "" if spec.slo_ms is None else f" within --slo {spec.slo_ms:g} ms"
+    doubt = doubt_of(record, (row, best))
     figures = [
-        f"batch {row.batch_size}: {format_rate(row)} samples/s",
+        f"{doubt}batch {row.batch_size}: {format_rate(row)} samples/s",
         *(["the fastest"] if row is best else []),
         *([] if latency_ms is None else [f"p{percent:g} {format_latency(row, latency_ms)} ms{limit}"]),
         *([] if peak is None else [format_bytes(peak)]),
     ]
-    if row is best:
+    if row is best or scatter((row, best)) > ROUGH:
         return ", ".join(figures)
     saved = f" at {latency_ms / slowest_ms:.0%} of its latency" if latency_ms and slowest_ms else ""
     beside = f"{rate / (best.samples_per_s or 1.0):.0%} of the rate of batch {best.batch_size}{saved}"
@@ -165,6 +168,17 @@ def _deploy(record: Record, best: Row) -> str:
         f"; p{percent:g} of faster batches is unknown: run with --slo" if unknown and spec.slo_ms is not None else ""
     )
     return f"{', '.join(figures)}; {beside}{left_out}"
+
+
+def doubt_of(record: Record, rows: Sequence[Row]) -> str:
+    """Return what goes before an answer that rests on rows which are not known well, or not done; else nothing."""
+    widest, asked = scatter(rows), record.spec.processes
+    if widest > ROUGH:
+        return f"not known, rates scatter by {widest:.0%}; best guess "
+    if widest > PROVISIONAL_SHARE:
+        return f"provisional, rates scatter by {widest:.0%}; "
+    fewest = min(len(row.timings) for row in rows)
+    return f"provisional, timed in {fewest} of {asked} processes; " if fewest < asked else ""
 
 
 def _took(record: Record) -> str:
@@ -201,4 +215,7 @@ def _safe(record: Record, safe: Edge) -> str:
 def _row_text(row: Row | None) -> str:
     if row is None or row.samples_per_s is None:
         return "nothing was timed"
-    return f"{row.batch_size}, {format_rate(row)} samples/s"
+    width = scatter([row])
+    return f"{row.batch_size}, {format_rate(row)} samples/s" + (
+        f", known to within {width:.0%}" if width > PROVISIONAL_SHARE else ""
+    )
