@@ -223,6 +223,8 @@ def _sum(one: int | None, other: int | None) -> int | None:
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of the search: ``largest_batch`` ran in full, ``fails_at`` was tried and did not pass.
 
+    One step lies between the two, or up to 5 % of the batch where ``limited_by`` is ``latency``, which scatters.
+
     ``largest_batch`` is 0 where not even the smallest batch passed. ``fails_at`` is None where a cap ended the search.
     ``memory_limit_bytes`` is the limit it holds under, None where there was none but the device's. ``soaked_batches``
     is how many more batches the answer was run for, in a process of its own. ``steady`` is False where other processes

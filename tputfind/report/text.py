@@ -32,7 +32,6 @@ from tputfind.units import ROUGH, format_bytes, format_seconds
 _STOPPED_BY: Final = {
     "memory": "batch {at} does not fit in memory",
     "index": "batch {at} passes a 32-bit limit of a kernel, not of memory",
-    "latency": "batch {at} fits but takes longer than --max-latency",
     "cap": "not tried further: --max-batch",
     "unsupported": "batch {at} has no kernel",
     "died": "the process died at batch {at}",
@@ -198,7 +197,21 @@ def _largest(record: Record) -> str:
         return f"not known: the search was cut short; {f'batch {fits}' if fits else 'no batch'} fits"
     if edge.limited_by == "cap" and record.spec.max_batch is None:
         return f"{edge.largest_batch}, the largest that is ever tried: neither memory nor time sets a limit"
+    if edge.limited_by == "latency" and edge.fails_at is not None:
+        return _limited_by_latency(record, edge, edge.fails_at)
     return f"{_batch(edge)}, {_STOPPED_BY[edge.limited_by].format(at=edge.fails_at)}"
+
+
+def _limited_by_latency(record: Record, edge: Edge, fails_at: int) -> str:
+    """Say that it is time that ends the search, and how to go on; a batch that was not closed in on is about so large.
+
+    A record of ``--max-latency none`` has no such edge.
+    """
+    about = "about " if fails_at - edge.largest_batch > record.spec.granularity else ""
+    taken = [trial.step_ms for trial in record.trials if trial.batch_size == fails_at and trial.step_ms is not None]
+    took = f"took {max(taken) / 1000:.3g} s" if taken else "took longer"
+    end = "--max-latency none searches to the end of memory"
+    return f"{about}{_batch(edge)}, limited by --max-latency: batch {fails_at} {took}; {end}"
 
 
 def _batch(edge: Edge) -> str:

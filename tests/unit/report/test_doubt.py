@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from support.records import example
 
-from tputfind.record.record import Record, Row, Timing
+from tputfind.record.record import Edge, Record, Row, Timing, Trial
 from tputfind.report import csv, terminal, text
 from tputfind.report.page import tiles
 
@@ -79,3 +79,19 @@ def test_a_terminal_of_ascii_shows_all_of_it(factors):
     paper = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
 
     terminal.print_report([measured(factors)], Console(file=paper, width=80))
+
+
+def largest(record: Record) -> str:
+    return dict(text.summary(record))["Largest batch"]
+
+
+def test_a_largest_batch_that_time_limits_is_about_so_large_and_says_what_took_how_long():
+    edge = Edge(largest_batch=1894, limited_by="latency", fails_at=1978)
+    trial = Trial(batch_size=1978, step_ms=1012.3)
+    record = msgspec.structs.replace(measured(QUIET), edge=edge, trials=(trial,))
+
+    assert largest(record) == (
+        "about 1894, limited by --max-latency: batch 1978 took 1.01 s; --max-latency none searches to the end of memory"
+    )
+    beside = msgspec.structs.replace(record, edge=msgspec.structs.replace(edge, fails_at=1895))
+    assert largest(beside).startswith("1894, limited by --max-latency: batch 1895 took longer")
