@@ -103,6 +103,8 @@ MEANINGS: Final = {
     "graphs": "graphs that the compiled model has",
     "started": "when the run began",
     "torch": "version of PyTorch",
+    "threads": "threads that compute, on a CPU",
+    "others_busy_cores": "cores that other processes kept busy while the row was timed, on a CPU",
 }
 TYPES: Final = {"string": "text", "Int64": "whole number", "Float64": "number", "boolean": "`True` or `False`"}
 

@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping
 MIB = 2**20
 GIB = 2**30
 
+ROUGH = 0.5
+"""Of a figure that is known no better than to this share, only its size is known."""
+
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BYTES |= {"KIB": 2**10, "MIB": MIB, "GIB": GIB, "TIB": 2**40, "PIB": 2**50, "EIB": 2**60}
 _MS = {"US": 1e-3, "MS": 1.0, "S": 1e3, "MIN": 60e3, "H": 3600e3}
@@ -113,19 +116,21 @@ def format_figure(value: float) -> str:
 
 
 def format_known(value: float, half_width: float | None) -> str:
-    """Print a figure with no more digits than are known: ``10845``, ``5400`` where it is known to within 90 %.
+    """Print a figure with no more digits than are known: ``10845``, ``5400`` where it is known to within 40 %.
 
     The half of its interval, a share of it, is taken to two digits, and the figure ends where these do (JCGM 100:2008,
-    7.2.6); with four significant digits at the most, as where nothing is known of its interval.
+    7.2.6); with four significant digits at the most, as where nothing is known of its interval. Where it is more than
+    half the figure, one digit is left, and a sign before it: ``~5000``.
     """
     shown = format_figure(value)
     if not half_width or value <= 0:
         return shown
-    # The interval may be many times the figure: one digit is left then.
-    places = max(1 - math.floor(math.log10(half_width * value)), -math.floor(math.log10(value)))
+    rough = half_width > ROUGH
+    places = -math.floor(math.log10(value)) if rough else 1 - math.floor(math.log10(half_width * value))
+    sign = "~" if rough else ""
     if places <= 0:
-        return f"{round(value, places):.0f}"
-    return f"{value:.{min(places, len(shown.partition('.')[2]))}f}"
+        return f"{sign}{round(value, places):.0f}"
+    return f"{sign}{value:.{min(places, len(shown.partition('.')[2]))}f}"
 
 
 def format_width(half_width: float) -> str:

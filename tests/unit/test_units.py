@@ -93,12 +93,15 @@ def test_spans_and_sizes_are_printed_for_people():
     ("value", "share", "text"),
     [
         (10845, 0.003, "10845"),
-        (5376, 0.93, "5400"),
+        (5376, 0.43, "5400"),
+        (5376, 0.93, "~5000"),
+        (24310.7, 1.16, "~20000"),
         (250, 0.002, "250.0"),
         (380.21, 0.05, "380"),
         (0.0521, 0.2, "0.052"),
-        (300, 3.355, "300"),
-        (4, 30, "4"),
+        (0.0521, 0.7, "~0.05"),
+        (300, 3.355, "~300"),
+        (4, 30, "~4"),
     ],
 )
 def test_a_figure_has_the_digits_that_are_known(value, share, text):
@@ -106,7 +109,16 @@ def test_a_figure_has_the_digits_that_are_known(value, share, text):
     assert format_known(value, None) == format_figure(value)
 
 
-@given(st.floats(1e-2, 1e7), st.floats(1e-4, 20))
+@given(st.floats(1e-2, 1e7), st.floats(0.51, 20))
+def test_a_figure_of_which_only_the_size_is_known_has_one_digit(value, share):
+    text = format_known(value, share)
+
+    assert text.startswith("~")
+    assert len(text.strip("~0.")) == 1
+    assert float(text[1:]) == pytest.approx(value, rel=0.51)
+
+
+@given(st.floats(1e-2, 1e7), st.floats(1e-4, 0.5))
 def test_a_figure_is_rounded_to_two_digits_of_what_is_not_known_of_it(value, share):
     text, full = format_known(value, share), format_figure(value)
     last = 10.0 ** -len(full.partition(".")[2])

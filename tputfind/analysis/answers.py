@@ -24,6 +24,8 @@ Answer = Literal[Best, "safe"]
 KNEE_SHARE: Final = 0.95
 HOST_BOUND_SHARE: Final = 0.80
 """trtexec warns from the same share of enqueue time on."""
+PROVISIONAL_SHARE: Final = 0.25
+"""A batch whose rate is known no better than to this share is not the one to deploy for sure."""
 THROTTLED_SHARE: Final = 0.01
 """Clocks held down for less of the window than this move no figure that anyone could see."""
 
@@ -144,6 +146,19 @@ def in_one_process(*rows: Row) -> bool:
     return min(len([timing for timing in row.timings if timing.device_ms]) for row in rows) <= 1
 
 
+def known_interval(record: Record, row: Row) -> Interval | None:
+    """Return the interval of a row's throughput as it is shown; None for a row with one of several processes.
+
+    How processes differ is not known there: its interval would be narrower than that of a row that is done.
+    """
+    return None if len(row.timings) == 1 < record.spec.processes else throughput_interval(row)
+
+
+def scatter(rows: Iterable[Row]) -> float:
+    """Return the widest half of the intervals of rows, as a share; 0 where none is known."""
+    return max((one.half_width for row in rows if (one := throughput_interval(row))), default=0.0)
+
+
 def rate_ratio_interval(above: Row, below: Row, confidence: float = CONFIDENCE) -> Interval | None:
     """Return the interval of one row's throughput over another's, with ``REPEATABILITY``; None where there is none."""
     spans = [[timing.device_ms for timing in row.timings] for row in (below, above)]
@@ -199,6 +214,17 @@ def health(row: Row) -> RowHealth | None:
             for name in sorted(reasons)
         },
     )
+
+
+def threads(record: Record) -> int | None:
+    """Return how many threads compute, where the host is the device; None elsewhere."""
+    environment = record.environment
+    return None if environment.can.events else environment.torch_threads or None
+
+
+def others_busy_cores(row: Row) -> float | None:
+    """Return how many cores of the host others kept busy while a row was timed; None if unknown."""
+    return _weighted([(timing.others_busy_cores, sum(timing.device_ms)) for timing in row.timings])
 
 
 def _weighted(values: Sequence[tuple[float | None, float]]) -> float | None:

@@ -17,7 +17,7 @@ from tputfind.record.types import Amount, Bytes, Count, CountFromZero
 from tputfind.record.untrusted import check_schema, command_of, indented, printable_json, told_as_bad_record
 from tputfind.units import echoed
 
-SCHEMA: Final = 7
+SCHEMA: Final = 8
 """Raised when a field is added or changes its meaning."""
 
 FailureKind = Literal["out_of_memory", "index_limit", "unsupported", "died", "timeout", "wrong_output", "error"]
@@ -123,7 +123,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     ``warmup_steps`` and ``warmup_s`` do not count, that one among them: batches whose times had not settled, and those
     between the blocks of a window. ``steady`` says whether they had settled where the window begins, None where there
     were too few to tell; ``ended_by`` says what ended it, None in older records. ``copy_in_ms`` and ``copy_out_ms``
-    are, under ``--transfer``, one batch's copies by themselves, on an idle device.
+    are, under ``--transfer``, one batch's copies by themselves, on an idle device. ``others_busy_cores`` is how many
+    cores of the host others kept busy during the throughput window, None where the device is not the host.
     """
 
     device_ms: tuple[Span, ...] = ()
@@ -139,6 +140,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     copy_out_ms: Span | None = None
     compiled: Compiled | None = None
     health: Health | None = None
+    others_busy_cores: Amount | None = None
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,6 +222,8 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of the search: ``largest_batch`` ran in full, ``fails_at`` was tried and did not pass.
+
+    One step lies between the two, or up to 5 % of the batch where ``limited_by`` is ``latency``, which scatters.
 
     ``largest_batch`` is 0 where not even the smallest batch passed. ``fails_at`` is None where a cap ended the search.
     ``memory_limit_bytes`` is the limit it holds under, None where there was none but the device's. ``soaked_batches``

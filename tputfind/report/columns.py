@@ -13,8 +13,11 @@ from tputfind.analysis.answers import (
     format_rate,
     health,
     host_bound,
+    known_interval,
     latency_interval_ms,
+    others_busy_cores,
     peak_bytes,
+    threads,
     throughput_interval,
 )
 from tputfind.record.record import Record, Row
@@ -65,9 +68,11 @@ def _known(name: str, kind: Kind, find: Callable[[Record, Row], Value]) -> Colum
     return Column(name, kind, find, of_failed=True)
 
 
-def _bound(find: Callable[[Row], Interval | None], end: Literal["low", "high"]) -> Callable[[Record, Row], Value]:
-    def value(_record: Record, row: Row) -> Value:
-        interval = find(row)
+def _bound(
+    find: Callable[[Record, Row], Interval | None], end: Literal["low", "high"]
+) -> Callable[[Record, Row], Value]:
+    def value(record: Record, row: Row) -> Value:
+        interval = find(record, row)
         return None if interval is None else getattr(interval.above_zero, end)
 
     return value
@@ -85,8 +90,12 @@ def _of_health(find: Callable[[RowHealth], Value]) -> Callable[[Record, Row], Va
     return value
 
 
-def _half_width_percent(_record: Record, row: Row) -> Value:
-    interval = throughput_interval(row)
+def _median_interval(record: Record, row: Row) -> Interval | None:
+    return None if len(row.timings) == 1 < record.spec.processes else latency_interval_ms(row)
+
+
+def _half_width_percent(record: Record, row: Row) -> Value:
+    interval = known_interval(record, row)
     return None if interval is None else 100 * interval.half_width
 
 
@@ -147,8 +156,8 @@ COLUMNS: Final = (
         shown=Shown(2, "± %"),
         text=lambda _, percent: f"{percent:.1f}",
     ),
-    Column("samples_per_s_ci_low", "Float64", _bound(throughput_interval, "low")),
-    Column("samples_per_s_ci_high", "Float64", _bound(throughput_interval, "high")),
+    Column("samples_per_s_ci_low", "Float64", _bound(known_interval, "low")),
+    Column("samples_per_s_ci_high", "Float64", _bound(known_interval, "high")),
     Column("latency_batches", "Int64", lambda _, row: len(row.latency_ms)),
     Column("latency_ms_mean", "Float64", lambda _, row: mean(row.latency_ms)),
     Column("latency_ms_std", "Float64", lambda _, row: standard_deviation(row.latency_ms)),
@@ -181,8 +190,8 @@ COLUMNS: Final = (
     Column("throttled", "boolean", _of_health(lambda seen: seen.throttled)),
     _known("notices", "string", _notices),
     Column("processes", "Int64", lambda _, row: len(row.timings)),
-    Column("latency_ms_p50_ci_low", "Float64", _bound(latency_interval_ms, "low")),
-    Column("latency_ms_p50_ci_high", "Float64", _bound(latency_interval_ms, "high")),
+    Column("latency_ms_p50_ci_low", "Float64", _bound(_median_interval, "low")),
+    Column("latency_ms_p50_ci_high", "Float64", _bound(_median_interval, "high")),
     Column("warmup_steps", "Int64", lambda _, row: sum(timing.warmup_steps for timing in row.timings) or None),
     Column("warmup_s", "Float64", lambda _, row: _added(timing.warmup_s for timing in row.timings)),
     Column("first_step_ms", "Float64", lambda _, row: _middle(timing.first_step_ms for timing in row.timings)),
@@ -199,6 +208,8 @@ COLUMNS: Final = (
     ),
     _known("started", "string", lambda record, _: record.started),
     _known("torch", "string", lambda record, _: record.environment.torch),
+    _known("threads", "Int64", lambda record, _: threads(record)),
+    Column("others_busy_cores", "Float64", lambda _, row: others_busy_cores(row)),
 )
 """In the order of the CSV. New ones are added at the end."""
 

@@ -10,6 +10,7 @@ from typing import Final
 from tputfind.analysis import recipes
 from tputfind.analysis.answers import (
     KNEE_SHARE,
+    PROVISIONAL_SHARE,
     Answer,
     answers,
     fastest,
@@ -17,6 +18,8 @@ from tputfind.analysis.answers import (
     format_rate,
     knee,
     peak_bytes,
+    scatter,
+    threads,
     to_deploy,
 )
 from tputfind.analysis.time_spent import seconds_spent
@@ -24,12 +27,11 @@ from tputfind.record import identity
 from tputfind.record.record import Edge, Notice, Record, Row
 from tputfind.report import snippet
 from tputfind.stats import percentile
-from tputfind.units import format_bytes, format_seconds
+from tputfind.units import ROUGH, format_bytes, format_seconds
 
 _STOPPED_BY: Final = {
     "memory": "batch {at} does not fit in memory",
     "index": "batch {at} passes a 32-bit limit of a kernel, not of memory",
-    "latency": "batch {at} fits but takes longer than --max-latency",
     "cap": "not tried further: --max-batch",
     "unsupported": "batch {at} has no kernel",
     "died": "the process died at batch {at}",
@@ -50,9 +52,11 @@ def title(record: Record) -> str:
     spec, environment = record.spec, record.environment
     memory = environment.memory_total_bytes if spec.memory_limit_bytes is None else spec.memory_limit_bytes
     size = "" if memory is None else f", {format_bytes(memory)}"
+    count = threads(record)
+    computing = "" if count is None else f", {count} thread{'s' if count > 1 else ''}"
     copies = {"none": "", "h2d": ", inputs copied in", "both": ", inputs copied in and outputs out"}[spec.transfer]
     recipe = " ".join((spec.dtype, spec.layout, *spec.mode_and_phase))
-    return f"{spec.model} {recipe} {record.input_shape} on {environment.device_name}{size}{copies}"
+    return f"{spec.model} {recipe} {record.input_shape} on {environment.device_name}{computing}{size}{copies}"
 
 
 def failure_of(row: Row) -> str:
@@ -146,13 +150,14 @@ def _deploy(record: Record, best: Row) -> str:
     latency_ms, slowest_ms = (percentile(one.latency_ms, percent) for one in (row, best))
     peak, rate = peak_bytes(record, row), row.samples_per_s or 0.0
     limit = "" if spec.slo_ms is None else f" within --slo {spec.slo_ms:g} ms"
+    doubt = doubt_of(record, (row, best))
     figures = [
-        f"batch {row.batch_size}: {format_rate(row)} samples/s",
+        f"{doubt}batch {row.batch_size}: {format_rate(row)} samples/s",
         *(["the fastest"] if row is best else []),
         *([] if latency_ms is None else [f"p{percent:g} {format_latency(row, latency_ms)} ms{limit}"]),
         *([] if peak is None else [format_bytes(peak)]),
     ]
-    if row is best:
+    if row is best or scatter((row, best)) > ROUGH:
         return ", ".join(figures)
     saved = f" at {latency_ms / slowest_ms:.0%} of its latency" if latency_ms and slowest_ms else ""
     beside = f"{rate / (best.samples_per_s or 1.0):.0%} of the rate of batch {best.batch_size}{saved}"
@@ -162,6 +167,17 @@ def _deploy(record: Record, best: Row) -> str:
         f"; p{percent:g} of faster batches is unknown: run with --slo" if unknown and spec.slo_ms is not None else ""
     )
     return f"{', '.join(figures)}; {beside}{left_out}"
+
+
+def doubt_of(record: Record, rows: Sequence[Row]) -> str:
+    """Return what goes before an answer that rests on rows which are not known well, or not done; else nothing."""
+    widest, asked = scatter(rows), record.spec.processes
+    if widest > ROUGH:
+        return f"not known, rates scatter by {widest:.0%}; best guess "
+    if widest > PROVISIONAL_SHARE:
+        return f"provisional, rates scatter by {widest:.0%}; "
+    fewest = min(len(row.timings) for row in rows)
+    return f"provisional, timed in {fewest} of {asked} processes; " if fewest < asked else ""
 
 
 def _took(record: Record) -> str:
@@ -181,7 +197,21 @@ def _largest(record: Record) -> str:
         return f"not known: the search was cut short; {f'batch {fits}' if fits else 'no batch'} fits"
     if edge.limited_by == "cap" and record.spec.max_batch is None:
         return f"{edge.largest_batch}, the largest that is ever tried: neither memory nor time sets a limit"
+    if edge.limited_by == "latency" and edge.fails_at is not None:
+        return _limited_by_latency(record, edge, edge.fails_at)
     return f"{_batch(edge)}, {_STOPPED_BY[edge.limited_by].format(at=edge.fails_at)}"
+
+
+def _limited_by_latency(record: Record, edge: Edge, fails_at: int) -> str:
+    """Say that it is time that ends the search, and how to go on; a batch that was not closed in on is about so large.
+
+    A record of ``--max-latency none`` has no such edge.
+    """
+    about = "about " if fails_at - edge.largest_batch > record.spec.granularity else ""
+    taken = [trial.step_ms for trial in record.trials if trial.batch_size == fails_at and trial.step_ms is not None]
+    took = f"took {max(taken) / 1000:.3g} s" if taken else "took longer"
+    end = "--max-latency none searches to the end of memory"
+    return f"{about}{_batch(edge)}, limited by --max-latency: batch {fails_at} {took}; {end}"
 
 
 def _batch(edge: Edge) -> str:
@@ -198,4 +228,7 @@ def _safe(record: Record, safe: Edge) -> str:
 def _row_text(row: Row | None) -> str:
     if row is None or row.samples_per_s is None:
         return "nothing was timed"
-    return f"{row.batch_size}, {format_rate(row)} samples/s"
+    width = scatter([row])
+    return f"{row.batch_size}, {format_rate(row)} samples/s" + (
+        f", known to within {width:.0%}" if width > PROVISIONAL_SHARE else ""
+    )

@@ -15,6 +15,8 @@ there is none) to the largest expected to pass; None where nothing can be said."
 
 _CREDIT: Final = 1
 """Useless forecasts tolerated before bisection; each step that narrows the bracket earns one more."""
+NEAR_LATENCY: Final = 0.05
+"""Of a batch that takes too long: times scatter by as much, so that no batch just below it is asked about."""
 
 
 def find_edge(
@@ -39,6 +41,8 @@ def find_edge(
 
     The batch left over is put to ``prove``, the longer question. Where it fails there although it passed ``ask``, short
     answers are not to be relied on, and the search goes on below with ``prove`` alone.
+
+    Where the batch above takes too long, the search ends within 5 % below it: an exact batch would be one of that day.
 
     Neither question is asked twice of a batch. For an edge e >= 1 that both questions agree on, ``ask`` is called at
     most 2 ceil(log2 e) + 2 times without forecasts, and with them at most twice as often and two times more. If the
@@ -93,8 +97,9 @@ class _Search:
 
     @property
     def open(self) -> bool:
-        """Whether there is anything between the two."""
-        return self.fails_at - self.passes > 1
+        """Whether there is anything between the two that is worth asking about."""
+        near = NEAR_LATENCY * self.fails_at if self.failed[self.fails_at] == "latency" else 1
+        return self.fails_at - self.passes > max(1, near)
 
     @property
     def _wide(self) -> bool:

@@ -18,6 +18,7 @@ from tputfind.record.method import NEGLIGIBLE_BYTES
 from tputfind.record.record import TRIAL_STEPS, Health, Row, Trial
 from tputfind.record.spec import Spec
 from tputfind.session import health
+from tputfind.session.host_load import HostWatch
 from tputfind.units import format_bytes
 
 FIRST_TIMEOUT_S: Final = 600.0
@@ -42,6 +43,7 @@ class TrialRunner:
         self._children = children
         self._spec = spec
         self._uuid = environment.device_uuid
+        self._on_host = not environment.can.events
         self.memory_limit_bytes = _limit_bytes(spec, environment)
         self.lowered_limit_bytes = _lowered_bytes(spec, environment)
 
@@ -98,7 +100,7 @@ class TrialRunner:
 
         The process may end before, with what it did so far, but not with nothing. ``number`` says which of a row's
         processes it is, from 0, and ``plan`` what it times; the trials that were ``taken`` before say how long it may
-        be silent. Each row holds the one timing, with the device's health during it.
+        be silent. Each row holds the one timing, with the device's health and the host's load during it.
         """
         others_bytes = self.memory_of_others_bytes()
         question = TimeBatches(self._spec, plan, tuple(batch_sizes), number, self.memory_limit_bytes, passed)
@@ -106,7 +108,7 @@ class TrialRunner:
         answers = self._children.ask(question, Timed, self._timeout_s(max(batch_sizes), taken))
         with health.Watch(self._uuid) as watch, closing(answers):
             try:
-                for row in _with_health(answers, watch):
+                for row in _watched(answers, watch, HostWatch(on_host=self._on_host)):
                     timed += 1
                     yield msgspec.structs.replace(row, memory_of_others_bytes=others_bytes)
                 failure = None if timed else of_misuse()
@@ -119,17 +121,20 @@ class TrialRunner:
         return self._spec.trial_timeout_s or timeout_s(batch_size, taken)
 
 
-def _with_health(answers: Iterable[Timed], watch: health.Watch) -> Iterator[Row]:
-    """Yield the rows, each timing with what was seen of the device during its throughput window."""
+def _watched(answers: Iterable[Timed], watch: health.Watch, host: HostWatch) -> Iterator[Row]:
+    """Yield the rows, each timing with what was seen of the device and the host during its throughput window."""
     seen: Health | None = None
+    others_busy_cores: float | None = None
     for answer in answers:
         if answer.window == "begins":
             watch.begin()
+            host.begin()
         elif answer.window == "ended":
-            seen = watch.end()
+            seen, others_busy_cores = watch.end(), host.end()
         elif answer.row is not None:
-            timings = tuple(msgspec.structs.replace(timing, health=seen) for timing in answer.row.timings)
-            seen = None
+            fields = {"health": seen, "others_busy_cores": others_busy_cores}
+            timings = tuple(msgspec.structs.replace(timing, **fields) for timing in answer.row.timings)
+            seen = others_busy_cores = None
             yield msgspec.structs.replace(answer.row, timings=timings)
 
 

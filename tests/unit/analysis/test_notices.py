@@ -601,3 +601,37 @@ def test_many_rows_are_named_by_their_number_and_their_ends():
     notice = told(msgspec.structs.replace(example(), rows=rows), "host_bound")
 
     assert "at 21 batch sizes (1 to 1048576)" in notice.seen
+
+
+def busy(record, *cores: float | None):
+    """The record as one of a processor with 2 cores, on which others kept these busy while its rows were timed."""
+    rows = tuple(
+        msgspec.structs.replace(
+            row,
+            timings=tuple(msgspec.structs.replace(timing, others_busy_cores=each) for timing in row.timings),
+        )
+        for row, each in zip((row for row in record.rows if row.failure is None), cores, strict=True)
+    )
+    return with_environment(msgspec.structs.replace(record, rows=rows), cpu_count=2)
+
+
+def test_others_work_on_the_processor_is_told_first_and_in_plain_words():
+    found = notices.of(busy(example(), 1.2, 1.6, 1.4))
+
+    assert notices.of(example())[0].kind != "host_busy"
+    assert (found[0].kind, found[0].batch_sizes) == ("host_busy", (1, 4, 5))
+    assert (found[0].seen, found[0].cause, found[0].advice) == (
+        "other processes kept 1.2 to 1.6 of 2 cores busy while this was measured",
+        "rates are too low",
+        "measure again on a quiet machine",
+    )
+
+
+def test_rows_that_others_left_alone_are_not_among_those_that_they_slowed():
+    (notice,) = [one for one in notices.of(busy(example(), 0.1, 1.6, None)) if one.kind == "host_busy"]
+
+    assert notice.seen == "other processes kept 1.6 of 2 cores busy at batch 4"
+
+
+def test_daemons_of_a_quiet_machine_need_no_notice():
+    assert "host_busy" not in kinds(busy(example(), 0.05, 0.29, None))

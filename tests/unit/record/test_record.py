@@ -69,7 +69,16 @@ RECORDS = st.builds(
             Row,
             batch_size=st.integers(1, 2**31 - 1),
             failure=FAILURES,
-            timings=st.lists(st.builds(Timing, device_ms=MS, latency_ms=MS, health=HEALTHS), max_size=2).map(tuple),
+            timings=st.lists(
+                st.builds(
+                    Timing,
+                    device_ms=MS,
+                    latency_ms=MS,
+                    health=HEALTHS,
+                    others_busy_cores=st.none() | st.floats(0, 99),
+                ),
+                max_size=2,
+            ).map(tuple),
         ),
         max_size=3,
     ).map(tuple),
@@ -157,9 +166,17 @@ def test_a_record_of_schema_6_still_loads_and_forecasts_no_smaller_batch_to_fail
     assert record.edge.smaller_forecast is None
 
 
-def test_a_record_of_schema_7_still_loads_and_says_what_ended_its_rows(golden):
-    golden("schema-7.json", example().to_json())
+def test_a_record_of_schema_7_still_loads_and_knows_nothing_of_the_hosts_load():
     record = tputfind.load_record(GOLDEN / "schema-7.json")
+
+    assert record.schema == 7
+    assert record.rows == example().rows
+    assert {timing.others_busy_cores for row in record.rows for timing in row.timings} == {None}
+
+
+def test_a_record_of_schema_8_still_loads_and_says_what_ended_its_rows(golden):
+    golden("schema-8.json", example().to_json())
+    record = tputfind.load_record(GOLDEN / "schema-8.json")
 
     assert record == example()
     assert [row.ended_by for row in record.rows] == ["full", None, "full", "time"]

@@ -182,3 +182,34 @@ def test_what_stands_in_the_way_just_above_the_answer_is_named(edge, obstacle):
     found = find_edge(Oracle(edge, obstacle), Oracle(edge), granularity=1, max_batch=NO_CAP)
 
     assert found.limited_by == obstacle
+
+
+@given(edge=st.integers(40, 100_000), granularity=st.integers(1, 4), first=st.none() | st.integers(1, 200_000))
+def test_an_edge_of_latency_is_closed_in_on_to_a_twentieth_in_a_few_questions(edge, granularity, first):
+    ask, exact = Oracle(edge, "latency"), Oracle(edge, "memory")
+
+    found = find_edge(ask, Oracle(edge), granularity=granularity, max_batch=NO_CAP, first=first)
+    find_edge(exact, Oracle(edge), granularity=granularity, max_batch=NO_CAP, first=first)
+
+    assert found.limited_by == "latency"
+    assert found.largest_batch <= edge < found.fails_at
+    assert {found.largest_batch, found.fails_at} <= set(ask.asked)
+    assert found.fails_at - found.largest_batch <= max(granularity, 0.05 * found.fails_at)
+    assert len(ask.asked) <= len(exact.asked)
+
+
+def test_a_batch_that_takes_about_as_long_as_allowed_is_not_bisected_to_an_exact_number():
+    ask = Oracle(1900, "latency")
+
+    find_edge(ask, Oracle(1900), granularity=1, max_batch=NO_CAP)
+
+    assert ask.asked[-4:] == [1536, 1792, 1920, 1856]
+
+
+def test_memory_below_a_batch_that_takes_too_long_is_found_exactly():
+    def ask(batch_size):
+        return "latency" if batch_size > 1900 else "memory" if batch_size > 1850 else None
+
+    found = find_edge(ask, ask, granularity=1, max_batch=NO_CAP)
+
+    assert found == Edge(largest_batch=1850, limited_by="memory", fails_at=1851)

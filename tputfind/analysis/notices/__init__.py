@@ -8,14 +8,14 @@ from typing import Final
 from tputfind.analysis.notices.device import of_health
 from tputfind.analysis.notices.failures import ADVICE, advice, of_failures, of_outputs
 from tputfind.analysis.notices.noise import folded, of_noise
-from tputfind.analysis.notices.run import of_budget, of_others, of_search
+from tputfind.analysis.notices.run import of_budget, of_host_load, of_others, of_search
 from tputfind.analysis.notices.timing import of_allocator, of_breaks, of_copies, of_hosts, of_windows
 from tputfind.record.record import Notice, Record
 
 __all__ = ["ADVICE", "advice", "of", "to_read"]
 
 _FIRST: Final = (
-    *("*_wrong_output", "smaller_batches_fail", "failed_when_*", "trial_*", "row_*", "memory_of_others*"),
+    *("*_wrong_output", "host_busy", "smaller_batches_fail", "failed_when_*", "trial_*", "row_*", "memory_of_others*"),
     *("loss_not_finite", "output_*", "random_weights", "default_latency_limit", "larger_batches_fit", "throttled"),
     *("host_bound", "copy_bound", "fragmentation", "allocator_retries", "graph_breaks"),
 )
@@ -37,6 +37,7 @@ def of(record: Record) -> tuple[Notice, ...]:
         *of_search(record),
         *of_budget(record),
         *of_others(record),
+        *of_host_load(record, timed),
         *of_failures(record),
         *of_outputs(record, timed),
     ]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tputfind.analysis.notices.words import few
+from tputfind.analysis.answers import others_busy_cores
+from tputfind.analysis.notices.words import batches, few, sizes, span
 from tputfind.record.method import NEGLIGIBLE_BYTES
 from tputfind.record.record import TRIAL_STEPS, Notice, Record, Row, Trial
 from tputfind.units import format_bytes
 
 _MUCH_MORE: Final = 1.05
 """Factor on the batch that is worth another setting."""
+_BUSY_SHARE: Final = 0.15
+"""Of the host's cores: what daemons take of an idle machine stays below, with all the error of short windows."""
 
 
 def of_search(record: Record) -> Iterator[Notice]:
@@ -153,4 +156,21 @@ def of_others(record: Record) -> Iterator[Notice]:
             seen=f"other processes hold {format_bytes(before)} of the device's memory",
             cause="the largest batch is for what is left",
             advice="end them (see nvidia-smi), or use --strict",
+        )
+
+
+def of_host_load(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    """Notice of others' work on the processor that is measured: it takes time from the model."""
+    cores = record.environment.cpu_count
+    loads = [(row, busy) for row in timed if (busy := others_busy_cores(row)) is not None]
+    slowed = [(row, busy) for row, busy in loads if busy >= _BUSY_SHARE * cores]
+    if slowed:
+        rows, cores_busy = [row for row, _ in slowed], [busy for _, busy in slowed]
+        when = "while this was measured" if len(rows) == len(timed) else f"at {batches(rows)}"
+        yield Notice(
+            kind="host_busy",
+            seen=f"other processes kept {span(min(cores_busy), max(cores_busy), '.1f')} of {cores} cores busy {when}",
+            cause="rates are too low",
+            advice="measure again on a quiet machine",
+            batch_sizes=sizes(rows),
         )

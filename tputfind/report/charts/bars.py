@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
-from tputfind.analysis.answers import format_rate, health, peak_bytes, throughput_interval
+from tputfind.analysis.answers import format_rate, health, known_interval, peak_bytes
 from tputfind.record.record import Record, Row
 from tputfind.report.charts.chart import Axis, Chart, Point, Series, names_of, title_of
 from tputfind.stats import percentile
@@ -108,8 +108,8 @@ def _listed(known: Sequence[tuple[str, Value]]) -> str:
     return f"{listed}{more}."
 
 
-def _throughput(_record: Record, row: Row) -> Value | None:
-    interval = throughput_interval(row)
+def _throughput(record: Record, row: Row) -> Value | None:
+    interval = known_interval(record, row)
     width = "" if interval is None else f" ± {format_width(interval.half_width)} %"
     low, high = interval.above_zero if interval else (None, None)
     return row.samples_per_s or 0.0, f"{format_rate(row)} samples/s{width}", low, high

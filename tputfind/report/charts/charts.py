@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tputfind.analysis.answers import Best, answers, format_rate, throughput_interval
+from tputfind.analysis.answers import Best, answers, format_rate, known_interval
 from tputfind.record.record import Record, Row
 from tputfind.report.charts import bars, health, memory
 from tputfind.report.charts.chart import (
@@ -86,7 +86,7 @@ def throughput(records: Sequence[Record]) -> Chart:
     def points(record: Record) -> Iterator[Point]:
         for row in ok_rows(record):
             if row.samples_per_s is not None:
-                interval = throughput_interval(row)
+                interval = known_interval(record, row)
                 low, high = interval.above_zero if interval else (None, None)
                 width = f" ± {format_width(interval.half_width)} %" if interval else ""
                 yield Point(x=row.batch_size, y=row.samples_per_s, text=f"{_rate(row)}{width}", low=low, high=high)

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from tputfind.analysis.answers import answers, fastest, format_rate, peak_bytes, throughput_interval, to_deploy
+from tputfind.analysis.answers import answers, fastest, format_rate, known_interval, peak_bytes, to_deploy
 from tputfind.analysis.notices import to_read
 from tputfind.record import identity
 from tputfind.record.record import Failure, Record, Row
@@ -138,7 +138,11 @@ def _answers(name: str, record: Record) -> tuple[Cell, ...]:
     row, best, edge = to_deploy(record), fastest(record.rows), record.edge
     figures: tuple[Cell, ...] = (Cell(),) * 5
     if row is not None:
-        interval, latency_ms, peak = throughput_interval(row), percentile(row.latency_ms, 50), peak_bytes(record, row)
+        interval, latency_ms, peak = (
+            known_interval(record, row),
+            percentile(row.latency_ms, 50),
+            peak_bytes(record, row),
+        )
         figures = (
             _number(row.batch_size),
             _cell(format_rate(row), row.samples_per_s),

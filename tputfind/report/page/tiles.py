@@ -13,12 +13,13 @@ from tputfind.analysis.answers import (
     fastest,
     format_rate,
     knee,
+    known_interval,
     peak_bytes,
-    throughput_interval,
     to_deploy,
 )
 from tputfind.record import identity
 from tputfind.record.record import Record, Row
+from tputfind.report import text
 from tputfind.stats import percentile
 from tputfind.units import format_bytes, format_figure, format_width
 
@@ -63,7 +64,7 @@ def _tiles(record: Record, row: Row, among: int) -> Iterator[Tile]:
     recipe = identity.name_of(record.spec)
     if among > 1:
         yield Tile(label="Best recipe", figure=recipe, note=f"of {among} records")
-    yield Tile(label="Batch to deploy", figure=str(row.batch_size), note=_why(record, row))
+    yield Tile(label="Batch to deploy", figure=str(row.batch_size), note=_why(record, row, fastest(record.rows) or row))
     yield Tile(label="Throughput", figure=format_rate(row), unit="samples/s", note=_beside(record, row))
     latency_ms, slowest_ms = (percentile(row.latency_ms, percent) for percent in (50, 99))
     if latency_ms is not None:
@@ -77,8 +78,10 @@ def _tiles(record: Record, row: Row, among: int) -> Iterator[Tile]:
     yield Tile(label="Device", figure=record.environment.device_name, note=recipe if among == 1 else "")
 
 
-def _why(record: Record, row: Row) -> str:
-    """Say why this batch is the one to deploy."""
+def _why(record: Record, row: Row, best: Row) -> str:
+    """Say why this batch is the one to deploy, or that this is not known for sure."""
+    if doubt := text.doubt_of(record, (row, best)):
+        return doubt.partition(";")[0]
     if record.spec.slo_ms is not None:
         return f"the fastest with p{record.spec.percentile:g} within {record.spec.slo_ms:g} ms"
     if row is knee(record.rows):
@@ -87,7 +90,7 @@ def _why(record: Record, row: Row) -> str:
 
 
 def _beside(record: Record, row: Row) -> str:
-    interval, best = throughput_interval(row), fastest(record.rows)
+    interval, best = known_interval(record, row), fastest(record.rows)
     parts = [] if interval is None else [f"± {format_width(interval.half_width)} %"]
     if best is not None and best is not row:
         share = (row.samples_per_s or 0.0) / (best.samples_per_s or 1.0)

@@ -1,0 +1,29 @@
+"""A processor that others use while it is measured is told in the record and in the report."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import ExitStack
+
+from support.command import run
+from support.folders import MODELS
+
+BUSY = [sys.executable, "-c", "while True: pass"]
+ASKED = (f"{MODELS}/plain.py:sleeps", "--batch-sizes", 8, "--processes", 2)
+
+
+def test_the_work_of_others_is_counted_and_told(tmp_path):
+    with ExitStack() as ends:
+        for _ in range(2):
+            other = subprocess.Popen(BUSY)
+            ends.callback(other.wait)
+            ends.callback(other.kill)
+        ran = run(tmp_path, *ASKED)
+
+    record = ran.record()
+    (row,) = record.rows
+    assert min(timing.others_busy_cores for timing in row.timings) > 0.3
+    assert record.notices[0].kind == "host_busy"
+    assert "cores busy while this was measured: rates are too low" in " ".join(ran.out.split())
+    assert f", {record.environment.torch_threads} thread" in ran.out

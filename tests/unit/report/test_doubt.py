@@ -1,0 +1,97 @@
+"""An answer that rests on figures which are not known well, or not done, does not look like one that is."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+from support.records import example
+
+from tputfind.record.record import Edge, Record, Row, Timing, Trial
+from tputfind.report import csv, terminal, text
+from tputfind.report.page import tiles
+
+PACES_MS = {2: 1.0, 8: 3.8}
+"""Of batch 2, and of batch 8, which is the fastest."""
+
+
+def measured(factors: tuple[float, ...], processes: int = 3) -> Record:
+    """A record of two rows, each timed in as many processes as there are factors, slower by these."""
+    rows = [
+        Row(
+            batch_size=size,
+            timings=tuple(
+                Timing(device_ms=(pace_ms * factor, pace_ms * factor * 1.001) * 20, latency_ms=(pace_ms * factor,) * 40)
+                for factor in factors
+            ),
+        )
+        for size, pace_ms in PACES_MS.items()
+    ]
+    spec = msgspec.structs.replace(example().spec, slo_ms=None, processes=processes)
+    return msgspec.structs.replace(example(), spec=spec, rows=tuple(rows), notices=())
+
+
+QUIET, NOISY, WILD = (1.0, 1.01, 0.99), (1.0, 1.3, 1.1), (1.0, 2.0, 1.2)
+
+
+def deploy(record: Record) -> str:
+    return dict(text.summary(record))["Deploy"]
+
+
+def test_a_batch_whose_rate_is_known_is_named_without_doubt():
+    assert deploy(measured(QUIET)).startswith("batch 2: ")
+    assert "known to within" not in dict(text.summary(measured(QUIET)))["Fastest batch"]
+
+
+def test_where_rates_scatter_by_a_quarter_the_batch_to_deploy_is_provisional():
+    record = measured(NOISY)
+
+    assert deploy(record).startswith("provisional, rates scatter by ")
+    assert "of the rate of batch 8" in deploy(record)
+    assert ", known to within " in dict(text.summary(record))["Fastest batch"]
+
+
+def test_where_rates_scatter_by_more_than_half_it_is_not_known_and_has_no_digits_to_show():
+    record = measured(WILD)
+
+    assert deploy(record).startswith("not known, rates scatter by ")
+    assert "best guess batch 2: ~1000 samples/s" in deploy(record)
+    assert "of the rate of batch 8" not in deploy(record)
+    assert dict(text.summary(record))["Fastest batch"].startswith("8, ~2000 samples/s, known to within ")
+    (group,) = tiles.groups([record])
+    assert next(tile.note for tile in group.tiles if tile.label == "Batch to deploy").startswith("not known, rates")
+
+
+def test_a_run_that_was_cut_short_is_provisional_and_looks_no_better_known_than_a_whole_one():
+    cut, whole = measured(QUIET[:1]), measured(QUIET)
+
+    assert deploy(cut).startswith("provisional, timed in 1 of 3 processes; batch 2: ")
+    columns = ["samples_per_s_ci_low", "samples_per_s_ci_high", "latency_ms_p50_ci_low", "latency_ms_p50_ci_high"]
+    assert csv.frame([cut])[columns].isna().all(axis=None)
+    assert csv.frame([whole])[columns].notna().all(axis=None)
+    assert deploy(measured(QUIET[:1], processes=1)).startswith("batch 2: ")
+
+
+@pytest.mark.parametrize("factors", [QUIET, NOISY, WILD, QUIET[:1]])
+def test_a_terminal_of_ascii_shows_all_of_it(factors):
+    paper = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+
+    terminal.print_report([measured(factors)], Console(file=paper, width=80))
+
+
+def largest(record: Record) -> str:
+    return dict(text.summary(record))["Largest batch"]
+
+
+def test_a_largest_batch_that_time_limits_is_about_so_large_and_says_what_took_how_long():
+    edge = Edge(largest_batch=1894, limited_by="latency", fails_at=1978)
+    trial = Trial(batch_size=1978, step_ms=1012.3)
+    record = msgspec.structs.replace(measured(QUIET), edge=edge, trials=(trial,))
+
+    assert largest(record) == (
+        "about 1894, limited by --max-latency: batch 1978 took 1.01 s; --max-latency none searches to the end of memory"
+    )
+    beside = msgspec.structs.replace(record, edge=msgspec.structs.replace(edge, fails_at=1895))
+    assert largest(beside).startswith("1894, limited by --max-latency: batch 1895 took longer")

@@ -1,0 +1,82 @@
+"""How busy others keep the host's processors while a process of ours times on them, as Linux counts it."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psutil
+
+LEAST_WINDOW_S: Final = 0.2
+"""The counters rise in steps of 10 ms: over less than this they tell nothing."""
+_BUSY: Final = (0, 1, 2, 5, 6, 7)
+"""Columns of a processor in /proc/stat: user, nice, system, irq, softirq, and what a hypervisor gave to others."""
+
+
+class Reading(NamedTuple):
+    """Processor seconds up to a moment of the monotonic clock: of all that ran on our cores, and of our own."""
+
+    at_s: float
+    busy_s: float
+    own_s: float
+
+
+def reading() -> Reading | None:
+    """Return the counters as they are now; None where the system does not show them."""
+    try:
+        own_s = sum(map(_processor_s, _own_processes()))  # first at either end of a window, which is then of one length
+        return Reading(time.monotonic(), _busy_s(), own_s)
+    except (OSError, ValueError, IndexError, psutil.Error):
+        return None
+
+
+def cores_of_others(begin: Reading, end: Reading) -> float | None:
+    """Return how many cores others kept busy between two readings; None where they are too close to tell."""
+    window_s = end.at_s - begin.at_s
+    busy_s, own_s = end.busy_s - begin.busy_s, end.own_s - begin.own_s
+    if window_s < LEAST_WINDOW_S or (busy_s == 0 < own_s):  # a sandbox may show counters that stand still
+        return None
+    return max(0.0, busy_s - own_s) / window_s
+
+
+class HostWatch:
+    """Reads the counters at both ends of a window."""
+
+    def __init__(self, *, on_host: bool) -> None:
+        """Take whether the host computes: elsewhere nothing is read."""
+        self._on_host = on_host
+        self._begin: Reading | None = None
+
+    def begin(self) -> None:
+        """A window begins."""
+        self._begin = reading() if self._on_host else None
+
+    def end(self) -> float | None:
+        """Return how many cores others kept busy since ``begin``; None where that is not known."""
+        begin, self._begin = self._begin, None
+        end = None if begin is None else reading()
+        return None if begin is None or end is None else cores_of_others(begin, end)
+
+
+def _own_processes() -> list[psutil.Process]:
+    """Return this process and what it started, what that started among them."""
+    own = psutil.Process()
+    return [own, *own.children(recursive=True)]
+
+
+def _processor_s(process: psutil.Process) -> float:
+    """Return what a process took, and those of its children that have ended; 0 for one that ended meanwhile."""
+    with suppress(psutil.NoSuchProcess):
+        return sum(process.cpu_times()[:4])
+    return 0.0
+
+
+def _busy_s() -> float:
+    """Return the busy seconds of the processors that we may run on."""
+    ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    lines = (line.split() for line in Path("/proc/stat").read_text().splitlines() if line.startswith("cpu"))
+    ticks = sum(int(counts[column]) for name, *counts in lines if name in ours for column in _BUSY)
+    return ticks / os.sysconf("SC_CLK_TCK")
