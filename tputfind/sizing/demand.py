@@ -48,7 +48,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     ``solve`` is what is asked for: the least number of devices, or, of a given number, the highest rate or the tightest
     target (then ``rate_per_s`` or ``slo_ms`` stands for the answer), or nothing but what they do. The target holds with
-    ``spare`` devices gone, and no device has a load above ``most_load``.
+    ``spare`` devices gone, and no device has a load above ``most_load``. ``rack_w`` is the power of a rack for its
+    devices, and ``idle_w`` what a device takes that has nothing to do; None where they were not given.
     """
 
     rate_per_s: Above0
@@ -70,6 +71,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     solve: Solved = "devices"
     spare: CountFromZero = 0
     most_load: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    rack_w: Above0 | None = None
+    idle_w: Amount | None = None
 
     @property
     def server(self) -> Server:
@@ -232,4 +235,6 @@ _READERS: Final[dict[str, tuple[str, values.Reader]]] = {
     "devices": ("devices", partial(values.whole, most=MOST_DEVICES)),
     "spare": ("spare", partial(values.whole, least=0, most=MOST_DEVICES)),
     "most_load": ("most_load", _load),
+    "rack": ("rack_w", values.watts),
+    "idle_power": ("idle_w", values.watts),
 }

@@ -16,6 +16,7 @@ from tputfind.record.types import Amount, Count
 from tputfind.sizing.arrivals import Seed, arrivals_ms, dispersion_of, gaps_ms, without_idle_ms
 from tputfind.sizing.batchers import held_ms, rule_of
 from tputfind.sizing.demand import Demand
+from tputfind.sizing.power import Computing, mean_of
 from tputfind.sizing.queues import Getters, Replicas, Served, Spans, Workers, by_rule, greedy
 from tputfind.sizing.service import ServiceTimes
 from tputfind.stats import t_quantile
@@ -70,7 +71,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     ``load`` is the rate over what the devices do with full batches. ``tail_ms`` is the percentile that was asked for,
     of all streams together; its 95 % confidence interval is by how the streams differ. ``steady`` says that the queue
     stays as it is: where it is False it grows, or is so near to its limit that the streams are too short to tell, and
-    the latencies say little. ``goodput_per_s`` counts the requests that are answered within the target.
+    the latencies say little. ``goodput_per_s`` counts the requests that are answered within the target. ``computing``
+    is None where the record does not tell the power of its rows.
     """
 
     devices: Count
@@ -89,6 +91,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     utilisation: Amount
     mean_batch: Amount
     requests: Annotated[int, Meta(ge=0)]
+    computing: Computing | None = None
 
     def meets(self, target_ms: float) -> bool:
         """Whether the whole interval of the percentile lies within a target, and the queue does not grow."""
@@ -132,7 +135,7 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
         count = max(count, ceil(share * len(demand.gaps)))
     server = Server(fleet.cap, service, demand)
     usual_ms = _usual_ms(Fleet(devices, fleet.cap, rate_per_s), service, demand)
-    latencies, busy, batches = [], [], 0
+    latencies, busy, computing, batches = [], [], [], 0
     for number in range(seeds):
         seed = (demand.seed, number)
         arrivals = arrivals_ms(demand, count, rate_per_s, share, seed)
@@ -145,7 +148,9 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
         served = serve(arrivals, under_way_ms(devices, usual_ms, server, seed), server, seed)
         warm = 0 if demand.gaps is not None else int(_WARM_UP_SHARE * count)
         latencies.append((served.done_ms - arrivals)[warm:])
-        busy.append(served.busy_ms / (devices * (float(served.done_ms.max()) + cut_ms)))
+        lasts_ms = devices * (float(served.done_ms.max()) + cut_ms)
+        busy.append(served.busy_ms / lasts_ms)
+        computing.append(None if service.power is None else service.power.computing(served.batch, lasts_ms))
         batches += served.batches
     sure = demand.gaps is not None or (count >= _MEMORIES / 3 * memory and not _grows(latencies))
     return Outcome(
@@ -156,6 +161,7 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
         steady=load < 1 and sure,
         utilisation=float(np.mean(busy)),
         mean_batch=seeds * count / batches,
+        computing=mean_of(computing),
         **_latencies(latencies, demand, fleet.rate_per_s),  # type: ignore[arg-type]  # names of figures
     )
 
