@@ -130,6 +130,8 @@ def do(request: Request, *, show_traceback: bool) -> int:
         missed = NoPlan(f"{many} the target", "more --devices, a longer --slo or a lower --rate")
         say(missed, show_traceback=show_traceback)
         code = code or missed.exit_code
+    for _, error in found.unplanned:
+        code = code or error.exit_code
     for plan in found.plans if request.prices else ():
         if plan.price is None:
             say(BadRequest(f"--price has none of {plan.device_name}"), show_traceback=show_traceback)

@@ -136,7 +136,7 @@ class _Stream(NamedTuple):
 
     kinds: Sequence[Kind]
     usual_ms: Sequence[float]
-    count: int
+    requests: int
     rate_per_s: float
     share: float
     demand: Demand
@@ -144,14 +144,14 @@ class _Stream(NamedTuple):
     def run(self, seed: Seed) -> _Run:
         """Return what one stream shows."""
         demand = self.demand
-        arrivals = arrivals_ms(demand, self.count, self.rate_per_s, self.share, seed)
+        arrivals = arrivals_ms(demand, self.requests, self.rate_per_s, self.share, seed)
         kind_of = [number for number, kind in enumerate(self.kinds) for _ in range(kind.devices)]
         servers = [Server(kind.cap, kind.service, demand) for kind in self.kinds]
         drawn = under_way_ms(len(kind_of), 1.0, servers[0], seed)
         free_ms = [draw * self.usual_ms[kind] for draw, kind in zip(drawn, kind_of, strict=True)]
         serve_all = split if demand.routing == "random" else greedy
         dealt = serve_all(arrivals, free_ms, kind_of, servers, seed)
-        shares = np.bincount(np.array(kind_of)[dealt.device], minlength=len(self.kinds)) / self.count
+        shares = np.bincount(np.array(kind_of)[dealt.device], minlength=len(self.kinds)) / self.requests
         utilisation = dealt.busy_ms / (len(kind_of) * float(dealt.done_ms.max()))
         return _Run(dealt.done_ms - arrivals, dealt.batches, utilisation, shares.tolist())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations, product
-from math import ceil
+from math import ceil, floor
 from typing import Final, NamedTuple
 
 from tputfind.record.record import Record
@@ -17,9 +17,8 @@ _SEEDS: Final = 5
 _PILOT: Final = 0.35
 _EFFORTS: Final = (1.0, 4.0, 16.0)
 """As in the search for fleets of one kind."""
-_TRIED: Final = 24
-"""Counts of the one kind for which the fewest of the other are looked for: those with the lowest cost by throughput."""
-_COUNTED: Final = 10_000
+_TRIED: Final = 12
+"""Counts of the one kind for which the fewest of the other are looked for: those with the lowest cost."""
 _FULL: Final = 3
 """Pairs of caps that are simulated in full for two counts."""
 _CHEAPER: Final = 1 - 1e-9
@@ -46,7 +45,7 @@ class _Costed(NamedTuple):
 def cheapest_mix(plans: Sequence[tuple[Record, Plan]], demand: Demand, tell: Tell | None = None) -> Mix | str:
     """Return the cheapest mix of two kinds of devices that meets a demand, or say why there is none that is cheaper.
 
-    Each pair of kinds is looked at. For each of up to 24 counts of the one kind the fewest of the other are found with
+    Each pair of kinds is looked at. For each of up to 12 counts of the one kind the fewest of the other are found with
     which the mix meets the target, as fleets of one kind are found to. Only what is cheaper than the cheapest plan of
     one kind is simulated. Caps are those of the plans of one kind, and those beside them.
 
@@ -131,12 +130,15 @@ class _Pair:
         return self._pair[place].per_hour / self._most_per_ms[place]
 
     def _candidates(self, few: int, bound: float) -> Iterator[tuple[float, int, int]]:
-        """Yield counts of the one kind, each with the fewest of the other by throughput, and with their cost first."""
+        """Yield counts of the one kind, with the fewest of the other that may do, and with their cost first.
+
+        A mix may do where its devices are more, in all, than a fleet of one kind that is one device short: each counts
+        as its share of the devices of its kind in such a fleet.
+        """
         many = 1 - few
-        needed_per_ms = self._demand.rate_per_s / 1000 / self._demand.most_load
-        for count in range(1, _COUNTED):
-            left_per_ms = needed_per_ms - count * self._most_per_ms[few]
-            least = max(1, ceil(left_per_ms / self._most_per_ms[many]))
+        short = [kind.plan.outcome.devices - 1 for kind in self._pair]
+        for count in range(1, short[few] + 1):
+            least = max(1, floor((1 - count / short[few]) * short[many]) + 1)
             cost = count * self._pair[few].per_hour + least * self._pair[many].per_hour
             if count * self._pair[few].per_hour + self._pair[many].per_hour >= bound * _CHEAPER:
                 break
