@@ -32,7 +32,7 @@ def test_a_record_a_rate_and_a_target_come_to_a_plan(folder):
     assert not (folder / "results").exists()
 
 
-def test_several_records_are_ranked_and_written_in_three_forms(folder):
+def test_plans_of_two_models_stand_apart_and_are_written_in_three_forms(folder):
     (folder / "prices.csv").write_text(
         "device,price_per_hour,currency,source,date\nNVIDIA H200,3.5,EUR,my offer,2026-01-01\n"
     )
@@ -53,12 +53,13 @@ def test_several_records_are_ranked_and_written_in_three_forms(folder):
 
     assert ran.status == 0, ran.err
     lines = list(csv.DictReader((folder / "plans.csv").open()))
-    assert [line["model"] for line in lines] == ["resnet50", "vit_b_16"]
+    assert [line["model"] for line in lines] == ["vit_b_16", "resnet50"]
     assert float(lines[0]["cost_per_hour"]) == 3.5 * int(lines[0]["devices"])
-    assert [plan["model"] for plan in json.loads((folder / "plans.json").read_text())["plans"]] == [
-        "resnet50",
-        "vit_b_16",
-    ]
+    written = json.loads((folder / "plans.json").read_text())
+    assert [plan["model"] for plan in written["plans"]] == ["vit_b_16", "resnet50"]
+    assert written["together"]["devices"] == sum(int(line["devices"]) for line in lines)
+    assert "by cost" not in ran.out
+    assert f"Together       {written['together']['devices']} devices" in ran.out
     assert "my offer 2026-01-01" in (folder / "plans.md").read_text()
     assert "17.50 EUR an hour" in ran.out
 

@@ -36,7 +36,7 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     racks = energy.racks
     if racks is not None:
         each = f"{racks.devices_each} device{'s' * (racks.devices_each > 1)} in each, at up to {_watts(racks.device_w)}"
-        yield "Racks", f"{racks.racks} of {_watts(racks.rack_w)} for devices: {each}, without their hosts"
+        yield "Racks", f"{racks.racks} of {_watts(racks.rack_w)}, {each}; hosts and switches come on top"
 
 
 def cells(plan: Plan) -> dict[str, object]:
@@ -74,7 +74,12 @@ def _best(energy: Energy) -> str:
 
 
 def _span(low: float, high: float, shown: Callable[[float], str]) -> str:
-    return shown(low) if shown(low) == shown(high) else f"{shown(low)} to {shown(high)}"
+    """Print what lies between two bounds: ``1.2 to 1.4 kW``, ``980 W to 1.1 kW``, or the one figure that both are."""
+    least, most = shown(low), shown(high)
+    if least == most:
+        return most
+    number, _, unit = least.partition(" ")
+    return f"{number if most.endswith(f' {unit}') else least} to {most}"
 
 
 def _watts(power_w: float) -> str:

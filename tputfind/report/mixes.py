@@ -59,7 +59,15 @@ def of_all(found: Answers) -> Iterator[tuple[str, str]]:
     if sums is None:
         return
     cost = "" if sums.cost_per_hour is None else f", {format_figure(sums.cost_per_hour)} {sums.currency} an hour"
-    yield "Together", f"{sums.devices} devices{cost}: the best of each of {len(found.models)} models, at its own rate"
+    yield (
+        "Together",
+        f"{sums.devices} devices{cost}: each of {len(found.models)} models with its own, at the whole rate",
+    )
+
+
+def heading(found: Answers, plan: Plan) -> str:
+    """Return what tells the plans of a model from those of the others; empty where there are no others."""
+    return f"{plan.model}, samples of {plan.input_shape}" if len(found.models) > 1 else ""
 
 
 def cells(plan: Plan) -> dict[str, object]:

@@ -81,6 +81,9 @@ _COLUMNS = [
 def print_plans(found: Answers, console: Console) -> None:
     """Print the plans of each model side by side if they are several, and each with what stands beside it."""
     for plans in found.models:
+        if heading := mixes.heading(found, plans[0]):
+            console.print(Text(heading, "bold"))
+            console.print()
         if len(plans) > 1:
             table = named_fitted(partial(_ranking, plans), _names(plans), console)
             print_table(table, console, f"by {found.ranked_by}, the best first")
@@ -105,6 +108,8 @@ def to_markdown(found: Answers) -> bytes:
     """Return the same as Markdown."""
     lines: list[str] = []
     for plans in found.models:
+        heading = mixes.heading(found, plans[0])
+        lines += ["", f"## {heading}"] if heading else []
         lines += ["", *markdown_of(_ranking(plans, _names(plans)))] if len(plans) > 1 else []
         for plan in plans:
             lines += ["", f"**{_title(plan)}**", "", *markdown_of(_table(plan)), ""]

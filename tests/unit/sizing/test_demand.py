@@ -35,6 +35,8 @@ def test_each_option_is_its_field():
                 "devices": "9",
                 "spare": "2",
                 "most_load": "70%",
+                "rack": "10kW",
+                "idle_power": "90W",
             }
         )
     ) == {
@@ -57,6 +59,8 @@ def test_each_option_is_its_field():
         "solve": "nothing",
         "spare": 2,
         "most_load": 0.7,
+        "rack_w": 10_000.0,
+        "idle_w": 90.0,
     }
 
 
