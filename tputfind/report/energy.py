@@ -9,6 +9,7 @@ from tputfind.sizing.energy import Energy
 from tputfind.sizing.plan import Plan
 from tputfind.units import format_share
 
+_SMALL_KWH: Final = 0.001
 COLUMNS: Final = (
     "computing_share",
     "computing_w",
@@ -31,12 +32,12 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     computing = f"computing takes {_watts(energy.computing.power_w)} a device, {format_share(energy.computing.share)}"
     watts = _span(energy.low_w, energy.high_w, _watts)
     yield "Power", f"{watts} for all devices; {computing} of the time; {_idle(energy)}"
-    kwh = _span(energy.kwh_per_million_low, energy.kwh_per_million_high, lambda value: f"{value:.3g} kWh")
+    kwh = _span(energy.kwh_per_million_low, energy.kwh_per_million_high, _kwh)
     yield "Energy", f"{kwh} a million samples; {_best(energy)}"
     racks = energy.racks
     if racks is not None:
         each = f"{racks.devices_each} device{'s' * (racks.devices_each > 1)} in each, at up to {_watts(racks.device_w)}"
-        yield "Racks", f"{racks.racks} of {_watts(racks.rack_w)}, {each}; hosts and switches come on top"
+        yield "Racks", f"{racks.racks} of {racks.rack_w / 1000:g} kW, {each}; hosts and switches come on top"
 
 
 def cells(plan: Plan) -> dict[str, object]:
@@ -61,16 +62,16 @@ def cells(plan: Plan) -> dict[str, object]:
 
 
 def _idle(energy: Energy) -> str:
-    return "idle power is not known" if energy.idle_w is None else f"idle {_watts(energy.idle_w)}"
+    return "idle power is not known" if energy.idle_w is None else f"idle {energy.idle_w:g} W"
 
 
 def _best(energy: Energy) -> str:
     """Name the full batches that take the least energy, and the fastest."""
     saving, fast = energy.best_by_energy, energy.best_by_rate
-    least = f"{saving.kwh_per_million:.3g} kWh in full batches of {saving.batch_size}"
+    least = f"{_kwh(saving.kwh_per_million)} in full batches of {saving.batch_size}"
     if saving.batch_size == fast.batch_size:
         return f"{least}, the best by energy and by rate"
-    return f"{least}, the best by energy; {fast.kwh_per_million:.3g} kWh of {fast.batch_size}, the best by rate"
+    return f"{least}, the best by energy; {_kwh(fast.kwh_per_million)} of {fast.batch_size}, the best by rate"
 
 
 def _span(low: float, high: float, shown: Callable[[float], str]) -> str:
@@ -85,4 +86,15 @@ def _span(low: float, high: float, shown: Callable[[float], str]) -> str:
 def _watts(power_w: float) -> str:
     """Print watts with three digits: ``612 W``, ``4.52 kW``, ``1240 kW``."""
     shown_w = float(f"{power_w:.3g}")
-    return f"{shown_w / 1000:.10g} kW" if shown_w >= 1000 else f"{shown_w:.10g} W"
+    return f"{_three_digits(shown_w / 1000)} kW" if shown_w >= 1000 else f"{_three_digits(shown_w)} W"
+
+
+def _kwh(energy_kwh: float) -> str:
+    """Print an energy with three digits: ``0.0139 kWh``, ``0.280 Wh``."""
+    small = energy_kwh < _SMALL_KWH
+    return f"{_three_digits(1000 * energy_kwh)} Wh" if small else f"{_three_digits(energy_kwh)} kWh"
+
+
+def _three_digits(value: float) -> str:
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:.0f}" if rounded >= 100 else f"{rounded:#.3g}"
