@@ -5,11 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 
+import msgspec
 import pytest
 from support.command import run
 from support.folders import RESULTS
+
+from tputfind import load_record
+from tputfind.record.record import Record
 
 RECORDS = RESULTS
 
@@ -32,7 +37,7 @@ def test_a_record_a_rate_and_a_target_come_to_a_plan(folder):
     assert not (folder / "results").exists()
 
 
-def test_several_records_are_ranked_and_written_in_three_forms(folder):
+def test_plans_of_two_models_stand_apart_and_are_written_in_three_forms(folder):
     (folder / "prices.csv").write_text(
         "device,price_per_hour,currency,source,date\nNVIDIA H200,3.5,EUR,my offer,2026-01-01\n"
     )
@@ -53,14 +58,59 @@ def test_several_records_are_ranked_and_written_in_three_forms(folder):
 
     assert ran.status == 0, ran.err
     lines = list(csv.DictReader((folder / "plans.csv").open()))
-    assert [line["model"] for line in lines] == ["resnet50", "vit_b_16"]
+    assert [line["model"] for line in lines] == ["vit_b_16", "resnet50"]
     assert float(lines[0]["cost_per_hour"]) == 3.5 * int(lines[0]["devices"])
-    assert [plan["model"] for plan in json.loads((folder / "plans.json").read_text())["plans"]] == [
-        "resnet50",
-        "vit_b_16",
-    ]
+    written = json.loads((folder / "plans.json").read_text())
+    assert [plan["model"] for plan in written["plans"]] == ["vit_b_16", "resnet50"]
+    assert written["together"]["devices"] == sum(int(line["devices"]) for line in lines)
+    assert "by cost" not in ran.out
+    assert f"Together       {written['together']['devices']} devices" in ran.out
     assert "my offer 2026-01-01" in (folder / "plans.md").read_text()
     assert "17.50 EUR an hour" in ran.out
+
+
+def other_kind(name: str, times: float = 3.0) -> Record:
+    """A record that holds powers, as a device that takes three times as long would make it."""
+    made = load_record(RECORDS / "nvidia-h200/kinds/hf-gpt2-bf16.json")
+    rows = [
+        msgspec.structs.replace(
+            row,
+            timings=tuple(
+                msgspec.structs.replace(
+                    timing,
+                    device_ms=tuple(times * span_ms for span_ms in timing.device_ms),
+                    latency_ms=tuple(times * span_ms for span_ms in timing.latency_ms),
+                )
+                for timing in row.timings
+            ),
+        )
+        for row in made.rows
+        if row.batch_size <= 16
+    ]
+    environment = msgspec.structs.replace(made.environment, device_name=name)
+    return msgspec.structs.replace(made, rows=tuple(rows), environment=environment)
+
+
+def test_two_kinds_of_devices_come_to_a_mix_and_to_their_power(folder):
+    (folder / "large.json").write_bytes(other_kind("Large", 1.0).to_json())
+    (folder / "small.json").write_bytes(other_kind("Small").to_json())
+    (folder / "prices.csv").write_text("device,price_per_hour,currency\nLarge,4,EUR\nSmall,1.5,EUR\n")
+    demand = ("--rate", 250, "--slo", "400ms", "--percentile", 90)
+    ran = run(folder, "size", "large.json", "small.json", *demand, "--price", "prices.csv", "--rack", "5kW")
+
+    assert ran.status == 0, ran.err
+    assert len(re.findall(r"^Mix  ", ran.out, re.MULTILINE)) == 1
+    assert len(re.findall(r"^Power  .* W for all devices", ran.out, re.MULTILINE)) == 2
+    assert len(re.findall(r"^Racks  .* of 5 kW", ran.out, re.MULTILINE)) == 2
+
+
+def test_a_model_that_no_device_is_fast_enough_for_ends_with_its_status_beside_the_plans_of_others(folder):
+    ran = run(folder, "size", "resnet50.json", "vit_b_16.json", "--rate", 1, "--slo", "3ms")
+
+    assert ran.status == 6
+    assert "no device is fast enough" in ran.err
+    assert "vit_b_16 fp16 nchw eager on NVIDIA H200: 1" in ran.out
+    assert "Together" not in ran.out
 
 
 def test_a_curve_is_csv_on_the_standard_output(folder):
@@ -151,10 +201,14 @@ def test_recorded_arrivals_give_the_stream_its_shape(folder):
         (("resnet50.json", "--rate", "1e12", "--slo", "50ms"), 6, "no more than 10000000 are planned with"),
         (("resnet50.json", "--rate", 5, "--slo", "1s", "--percentile", "0.99"), 2, "in percent: did you mean 99?"),
         (("resnet50.json", "vit_b_16.json", "--rate", 100, "--slo", "1s", "--curve"), 2, "--curve follows one record"),
+        (("resnet50.json", "--rate", 100, "--slo", "1s", "--curve", "--rack", "9kW"), 2, "does without --rack"),
+        (("resnet50.json", "--rate", 100, "--slo", "1s", "--rack", "10"), 2, "--rack: '10' is not a power such as"),
+        (("metered.json", "--rate", 100, "--slo", "1s", "--rack", "50W"), 2, "--rack 50W holds no device: one takes"),
         (("resnet50.json", "--rate", 100, "--slo", "1s", "--csv", "times.csv/plan.csv"), 2, "times.csv"),
     ],
 )
 def test_what_cannot_be_sized_is_one_line(folder, arguments, status, message):
+    (folder / "metered.json").write_bytes(other_kind("Small").to_json())
     (folder / "times.csv").write_text("1.0\n2.0\n")
     (folder / "prices.csv").write_text("device,price_per_hour,currency\nNVIDIA H200,cheap,EUR\nx,2,EUR\n")
     header, times = "device,price_per_hour,currency\n", "".join(f"{second}\n" for second in range(150))

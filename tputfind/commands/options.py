@@ -205,6 +205,8 @@ SIZE: Final = (
     Option("overhead_per_answer", "TIME", SERVER, "send answers one by one, this long each, beside the device", "0"),
     Option("spare", "N", PLAN, "meet the target with N devices gone", "0"),
     Option("most_load", "SHARE", PLAN, "load no device more than this, such as 70%", "100%"),
+    Option("rack", "POWER", PLAN, "count racks that supply their devices with this much, such as 10kW"),
+    Option("idle_power", "POWER", PLAN, "let a device that has nothing to do take this much, such as 90W"),
     Option("price", "FILE", PLAN, "read prices from a CSV: device, price_per_hour, currency, source, date"),
     Option("curve", None, PLAN, "print rate against devices and latency as CSV (one record)"),
     Option("csv", "FILE", WRITE, "also write the plans as CSV"),

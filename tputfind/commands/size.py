@@ -81,7 +81,11 @@ def read_request(
         raise BadRequest("no record to size from", "tputfind size results/resnet50-fp16-nvidia-h200.json --rate ...")
     if curve and len(records) > 1:
         raise BadRequest("--curve follows one record")
-    apart = [f"--{name.replace('_', '-')}" for name in ("devices", "spare") if options.get(name) is not None]
+    apart = [
+        f"--{name.replace('_', '-')}"
+        for name in ("devices", "spare", "rack", "idle_power")
+        if options.get(name) is not None
+    ]
     apart += ["--price"] if price_file is not None else []
     if curve and apart:
         raise BadRequest(f"--curve follows the rate, and does without {' and '.join(apart)}")
@@ -132,6 +136,8 @@ def do(request: Request, *, show_traceback: bool) -> int:
         missed = NoPlan(f"{many} the target", "more --devices, a longer --slo or a lower --rate")
         say(missed, show_traceback=show_traceback)
         code = code or missed.exit_code
+    for _, error in found.unplanned:
+        code = code or error.exit_code
     for plan in found.plans if request.prices else ():
         if plan.price is None:
             say(BadRequest(f"--price has none of {plan.device_name}"), show_traceback=show_traceback)

@@ -53,6 +53,12 @@ def work_key(record: Record) -> tuple[tuple[str, object], ...]:
     return (*work.items(), ("method", record.method))
 
 
+def requests_key(record: Record) -> tuple[object, ...]:
+    """Return what two records have in common whose devices can answer the same requests, in whichever recipe."""
+    spec = record.spec
+    return spec.model, spec.phase, spec.weights, spec.inputs, record.input_shape
+
+
 NAMES: Final[dict[str, Callable[[Record], str]]] = {
     "model": lambda record: record.spec.model,
     "recipe": lambda record: name_of(record.spec),

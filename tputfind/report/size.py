@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tputfind.report import energy, mixes
 from tputfind.report.escaping import markdown_bytes, spreadsheet_text
 from tputfind.report.markdown import markdown_of, notices_of
 from tputfind.report.tables import named_fitted, new_table
@@ -20,7 +21,7 @@ from tputfind.report.terminal import print_answers, print_notices, print_table
 from tputfind.sizing.fleets import MORE_TRAFFIC
 from tputfind.sizing.plan import Plan, Rules
 from tputfind.sizing.simulate import Outcome, cell_of
-from tputfind.sizing.size import Answers
+from tputfind.sizing.size import Answers, together
 from tputfind.sizing.solve import delays_ms
 from tputfind.units import format_figure, format_sizes
 
@@ -76,39 +77,64 @@ _COLUMNS = [
     "max_queue",
     "refused",
     "preferred_batches",
+    "input_shape",
+    *energy.COLUMNS,
+    *mixes.COLUMNS,
 ]
 _LIMITS = {"triton": "its max_queue_size", "mosec": "its --capacity"}
 """Settings of servers that limit a queue."""
 
 
 def print_plans(found: Answers, console: Console) -> None:
-    """Print the plans side by side if there are several, and each with what stands beside it."""
-    if len(found.plans) > 1:
-        table = named_fitted(partial(_ranking, found.plans), _names(found.plans), console)
-        print_table(table, console, f"by {found.ranked_by}, the best first")
-        console.print()
-    for plan in found.plans:
-        print_table(_table(plan), console, _title(plan))
-        console.print()
-        print_answers(told(plan), console)
-        print_notices(plan.notices, console)
-        console.print()
+    """Print the plans of each model side by side if they are several, and each with what stands beside it."""
+    for plans in found.models:
+        if heading := mixes.heading(found, plans[0]):
+            console.print(Text(heading, "bold"))
+            console.print()
+        if len(plans) > 1:
+            table = named_fitted(partial(_ranking, plans), _names(plans), console)
+            print_table(table, console, f"by {found.ranked_by}, the best first")
+            console.print()
+        for plan in plans:
+            print_table(_table(plan), console, _title(plan))
+            console.print()
+            print_answers(told(plan), console)
+            print_notices(plan.notices, console)
+            console.print()
+        best = plans[0]
+        if best.mix is not None and best.price is not None:
+            print_table(mixes.table(best.mix, best.price.currency), console, mixes.title(best))
+            console.print()
+        if mixed := list(mixes.told(best)):
+            print_answers(mixed, console)
+            console.print()
+    print_answers(mixes.of_all(found), console)
 
 
 def to_markdown(found: Answers) -> bytes:
     """Return the same as Markdown."""
-    lines = markdown_of(_ranking(found.plans, _names(found.plans))) if len(found.plans) > 1 else []
-    for plan in found.plans:
-        lines += ["", f"**{_title(plan)}**", "", *markdown_of(_table(plan)), ""]
-        lines += [f"- {label}: {text}" for label, text in told(plan)]
-        lines += notices_of(plan.notices)
+    lines: list[str] = []
+    for plans in found.models:
+        heading = mixes.heading(found, plans[0])
+        lines += ["", f"## {heading}"] if heading else []
+        lines += ["", *markdown_of(_ranking(plans, _names(plans)))] if len(plans) > 1 else []
+        for plan in plans:
+            lines += ["", f"**{_title(plan)}**", "", *markdown_of(_table(plan)), ""]
+            lines += [f"- {label}: {text}" for label, text in told(plan)]
+            lines += notices_of(plan.notices)
+        best = plans[0]
+        if best.mix is not None and best.price is not None:
+            lines += ["", f"**{mixes.title(best)}**", "", *markdown_of(mixes.table(best.mix, best.price.currency))]
+        lines += ["", *(f"- {label}: {text}" for label, text in mixes.told(best))]
+    lines += ["", *(f"- {label}: {text}" for label, text in mixes.of_all(found))]
     return markdown_bytes(lines)
 
 
 def to_json(found: Answers) -> bytes:
     """Return the plans in full, and of each record without one the reason."""
     without = [{"model": record.spec.model, "reason": error.message} for record, error in found.without]
-    return msgspec.json.format(msgspec.json.encode({"plans": found.plans, "without": without})) + b"\n"
+    answers = {"plans": found.plans, "without": without, "together": together(found)}
+    return msgspec.json.format(msgspec.json.encode(answers)) + b"\n"
 
 
 def to_csv(found: Answers) -> bytes:
@@ -147,6 +173,7 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
         source = ": ".join(filter(None, (plan.price.device, f"{plan.price.source} {plan.price.date}".strip())))
         hour, million = (_cost(one, plan.price.currency) for one in (plan.cost_per_hour, plan.cost_per_million))
         yield "Cost", f"{hour} an hour, {million} a million requests ({source})"
+    yield from energy.told(plan)
     cell = cell_of(demand)
     if outcome.devices > cell:
         yield "Simulated", f"{cell} of the devices with their share of the requests, as cells behind a random split"
@@ -329,6 +356,9 @@ def _line(plan: Plan) -> dict[str, object]:
         "max_queue": demand.max_queue,
         "refused": None if demand.max_queue is None else plan.outcome.refused,
         "preferred_batches": ",".join(map(str, demand.preferred_batches)),
+        "input_shape": plan.input_shape,
+        **energy.cells(plan),
+        **mixes.cells(plan),
     }
 
 

@@ -55,7 +55,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     ``solve`` is what is asked for: the least number of devices, or, of a given number, the highest rate or the tightest
     target (then ``rate_per_s`` or ``slo_ms`` stands for the answer), or nothing but what they do. The target holds with
-    ``spare`` devices gone, and no device has a load above ``most_load``.
+    ``spare`` devices gone, and no device has a load above ``most_load``. ``rack_w`` is the power of a rack for its
+    devices, and ``idle_w`` what a device takes that has nothing to do; None where they were not given.
 
     Of the requests that wait in a queue there are ``max_queue`` at the most, and others are refused. Triton prefers
     batches of ``preferred_batches``. With ``search_delay`` the delay is looked for too. A replica of Ray Serve has no
@@ -87,6 +88,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     handler: Handler | None = None
     max_ongoing: Count | None = None
     max_latency_ms: Above0 | None = None
+    rack_w: Above0 | None = None
+    idle_w: Amount | None = None
 
     @property
     def server(self) -> Server:
@@ -326,4 +329,6 @@ _READERS: Final[dict[str, tuple[str, values.Reader]]] = {
     "handler": ("handler", values.one_of(HANDLERS)),
     "max_ongoing": ("max_ongoing", values.whole),
     "max_latency": ("max_latency_ms", values.positive_ms),
+    "rack": ("rack_w", values.watts),
+    "idle_power": ("idle_w", values.watts),
 }

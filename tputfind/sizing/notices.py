@@ -94,6 +94,13 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
             cause="it handles them one by one",
             advice="time that on your host",
         )
+    if demand.rack_w is not None and outcome.computing is None:
+        yield Notice(
+            kind="no_power",
+            seen=f"racks are not counted: the record does not tell the power of batches up to {outcome.batch_cap}",
+            cause="the device or its driver did not tell it, or the rows were too short",
+            advice="measure on a device whose power NVML reads",
+        )
     if record.spec.transfer == "none" and record.environment.can.own_memory:
         yield Notice(
             kind="copies",

@@ -9,8 +9,9 @@ from msgspec import Meta
 
 from tputfind.record.identity import name_of
 from tputfind.record.record import Notice, Record
-from tputfind.record.types import Above0, Count, CountFromZero
+from tputfind.record.types import Above0, Amount, Count, CountFromZero
 from tputfind.sizing.demand import Demand
+from tputfind.sizing.energy import Energy, energy_of
 from tputfind.sizing.fleets import Found, Search, Tell
 from tputfind.sizing.formulas import devices_at_full_batch, devices_by_batch_time, devices_by_mean
 from tputfind.sizing.notices import notices
@@ -25,6 +26,29 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     naive: Count | None
     nexus: Count | None
     mean: Count | None
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices of one kind in a mix, the largest batch of each, and the share of the requests that they serve."""
+
+    recipe: str
+    device_name: str
+    devices: Count
+    batch_cap: Count
+    share: Amount
+    cost_per_hour: Above0
+
+
+class Mix(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices of several kinds that meet a demand together, and what all of them do and cost.
+
+    In the outcome ``batch_cap`` is the largest of the parts.
+    """
+
+    parts: tuple[Part, ...]
+    outcome: Outcome
+    cost_per_hour: Above0
+    cost_per_million: Above0
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +71,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     that one device less than that does, None where there is but one. ``fewer_fails`` says whether it certainly misses
     the target, and is not merely too near to it to tell. ``more_traffic`` is the same devices with 20 % more requests.
     ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch. Of recorded arrivals only their
-    number is kept. Costs are None where the price is not known.
+    number is kept. Costs are None where the price is not known, and ``energy`` where the power of the devices is not.
+    ``mix`` is the cheapest mix of kinds of devices, if it is cheaper than this plan; ``no_mix`` says why there is none.
+    Both stand in the best plan of a model.
     """
 
     model: str
@@ -71,6 +97,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     price: Price | None = None
     cost_per_hour: Above0 | None = None
     cost_per_million: Above0 | None = None
+    energy: Energy | None = None
+    input_shape: str = ""
+    mix: Mix | None = None
+    no_mix: str = ""
 
     @property
     def holding(self) -> Outcome:
@@ -125,6 +155,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         model=record.spec.model,
         recipe=name_of(record.spec),
         device_name=record.environment.device_name,
+        input_shape=record.input_shape,
         demand=msgspec.structs.replace(demand, gaps=None),
         arrivals=0 if demand.gaps is None else len(demand.gaps) + 1,
         outcome=outcome,
@@ -148,6 +179,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         price=price,
         cost_per_hour=per_hour,
         cost_per_million=None if per_hour is None else per_hour / (3600 * rate_per_s) * 1e6,
+        energy=energy_of(search.service.power, outcome, demand),
     )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tputfind.errors import BadRequest
 from tputfind.record.record import Record, Row
 from tputfind.sizing.demand import Demand
+from tputfind.sizing.power import Power, power_of
 
 _FEWEST, _MOST = 200, 5000
 """Least and most equally likely times that stand for the samples of a batch size."""
@@ -38,11 +39,12 @@ class ServiceTimes:
         per_sample_ms: float = 0,
         per_get_ms: float = 0,
         per_answer_ms: float = 0,
+        power: Power | None = None,
     ) -> None:
         """Take the samples of every batch size, in ms, and what a server adds to each batch and for each sample.
 
         ``per_get_ms`` passes for each sample before the batch begins, while its device does nothing, and
-        ``per_answer_ms`` after it, while the device goes on.
+        ``per_answer_ms`` after it, while the device goes on. ``power`` is what batches take, if that is known.
 
         Raises:
             ValueError: nothing was measured.
@@ -58,6 +60,7 @@ class ServiceTimes:
         self._per_sample_ms = per_sample_ms
         self.per_get_ms = per_get_ms
         self.per_answer_ms = per_answer_ms
+        self.power = power
 
     @property
     def largest(self) -> int:
@@ -162,6 +165,7 @@ def service_of(record: Record, demand: Demand, draw: np.random.Generator | None 
         per_sample_ms=demand.overhead_per_request_ms,
         per_get_ms=demand.overhead_per_get_ms,
         per_answer_ms=demand.overhead_per_answer_ms,
+        power=power_of(record),
     )
 
 

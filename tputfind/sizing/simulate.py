@@ -17,6 +17,7 @@ from tputfind.sizing.adaptive import Adaptive
 from tputfind.sizing.arrivals import Seed, arrivals_ms, dispersion_of, gaps_ms, without_idle_ms
 from tputfind.sizing.batchers import held_ms, rule_of
 from tputfind.sizing.demand import Demand
+from tputfind.sizing.power import Computing, mean_of
 from tputfind.sizing.queues import Ends, Getters, Served, Spans, Workers, by_rule, greedy, greedy_within
 from tputfind.sizing.replicas import LONGEST_BACKOFF_MS, Blocked, ByRule, Replica, Router
 from tputfind.sizing.service import ServiceTimes
@@ -79,7 +80,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     ``load`` is the rate over what the devices do with full batches. ``tail_ms`` is the percentile that was asked for,
     of all streams together; its 95 % confidence interval is by how the streams differ. ``steady`` says that the queue
     stays as it is: where it is False it grows, or is so near to its limit that the streams are too short to tell, and
-    the latencies say little. ``goodput_per_s`` counts the requests that are answered within the target.
+    the latencies say little. ``goodput_per_s`` counts the requests that are answered within the target. ``computing``
+    is None where the record does not tell the power of its rows.
 
     ``refused`` is the share of requests that the server refused. The mean and p50 to p99 are of those that were
     answered. In ``tail_ms`` and its interval a request that was refused has an infinite latency: null in JSON.
@@ -102,6 +104,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     mean_batch: Amount
     requests: Annotated[int, Meta(ge=0)]
     refused: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    computing: Computing | None = None
 
     def meets(self, target_ms: float) -> bool:
         """Whether the whole interval of the percentile lies within a target, and the queue does not grow."""
@@ -152,7 +155,7 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
         count = max(count, ceil(share * len(demand.gaps)))
     server = Server(fleet.cap, service, _of_cell(demand, share))
     usual_ms = _usual_ms(Fleet(devices, fleet.cap, rate_per_s), service, demand)
-    latencies, busy, batches, answered = [], [], 0, 0
+    latencies, busy, computing, batches, answered = [], [], [], 0, 0
     for number in range(seeds):
         seed = (demand.seed, number)
         arrivals = arrivals_ms(demand, count, rate_per_s, share, seed)
@@ -165,8 +168,12 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
         served = serve(arrivals, under_way_ms(devices, usual_ms, server, seed), server, seed)
         warm = 0 if demand.gaps is not None else int(_WARM_UP_SHARE * count)
         latencies.append(_latency_ms(served, arrivals)[warm:])
-        busy.append(served.busy_ms / (devices * (float(np.fmax.reduce(served.done_ms)) + cut_ms)))
-        answered += int(np.isfinite(served.done_ms).sum())
+        lasts_ms = devices * (float(np.fmax.reduce(served.done_ms)) + cut_ms)
+        busy.append(served.busy_ms / lasts_ms)
+        was_answered = served.batch >= 0
+        power = service.power
+        computing.append(None if power is None else power.computing(served.batch[was_answered], lasts_ms))
+        answered += int(was_answered.sum())
         batches += served.batches
     limited = demand.max_queue is not None
     sure = demand.gaps is not None or (count >= _MEMORIES / 3 * memory and (limited or not _grows(latencies)))
@@ -178,6 +185,7 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
         steady=(load < 1 or limited) and sure,
         utilisation=float(np.mean(busy)),
         mean_batch=answered / batches,
+        computing=mean_of(computing),
         **_latencies(latencies, demand, fleet.rate_per_s),  # type: ignore[arg-type]  # names of figures
     )
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from tputfind.errors import BadRequest, NoPlan, TputfindError
+from tputfind.record.identity import requests_key
 from tputfind.record.record import Record, check_record
+from tputfind.record.types import Above0, Count
 from tputfind.sizing.demand import Demand, Solved, read_demand
 from tputfind.sizing.fleets import Tell
+from tputfind.sizing.mixes import cheapest_mix
 from tputfind.sizing.plan import Plan, Price, least, plan
 from tputfind.sizing.prices import check_apart, price_of, read_price
 from tputfind.sizing.simulate import Outcome
@@ -25,15 +28,23 @@ _RANKED: Final[dict[Solved, Ranking]] = {"rate": "rate", "slo": "target", "nothi
 
 
 class Answers(NamedTuple):
-    """Plans, the best first, why there is none of the other records, and what the plans are ranked by."""
+    """Plans, the best of each model first, why there is none of the other records, and what plans are ranked by.
+
+    ``models`` are the plans of each model for themselves: one does not take the place of another. ``unplanned`` are the
+    models of which no record has a plan, with the reason of the first.
+    """
 
     plans: list[Plan]
     without: list[tuple[Record, TputfindError]]
     ranked_by: Ranking
+    models: list[list[Plan]]
+    unplanned: list[tuple[Record, TputfindError]]
 
 
 def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> list[Plan]:
     """Return how many devices each record's model takes for a stream of requests, the best first.
+
+    Plans of different models are no alternatives: those of the first record's model come first.
 
     Args:
         records: what was measured, as ``find`` or ``load_record`` returns it.
@@ -81,27 +92,71 @@ def answers(
 
     ``tell`` is told now and then what is simulated.
     """
-    plans: list[Plan] = []
+    models: dict[Hashable, list[tuple[Record, Plan]]] = {requests_key(record): [] for record in records}
     without: list[tuple[Record, TputfindError]] = []
     for record in records:
         try:
-            plans.append(plan(record, demand, price_of(record, prices), tell))
+            models[requests_key(record)].append((record, plan(record, demand, price_of(record, prices), tell)))
         except (NoPlan, BadRequest) as error:
             without.append((record, error))
+    unplanned = [next(one for one in without if requests_key(one[0]) == key) for key, of in models.items() if not of]
+    planned = [of for of in models.values() if of]
+    ranked_by = _ranking(demand, [each for of in planned for _, each in of])
+    listed = [_ranked(of, demand, ranked_by, tell) for of in planned]
+    return Answers([each for of in listed for each in of], without, ranked_by, listed, unplanned)
+
+
+def _ranking(demand: Demand, plans: Sequence[Plan]) -> Ranking:
+    """Return what plans are ranked by: by cost where all of them have one, in one currency."""
     if demand.devices is not None:
-        plans.sort(key=_merit)
-        return Answers(plans, without, _RANKED[demand.solve])
+        return _RANKED[demand.solve]
     currencies = {each.price.currency if each.price else None for each in plans}
-    comparable = len(currencies) == 1 and None not in currencies
-    plans.sort(key=lambda each: (each.cost_per_hour or 0.0) if comparable else each.outcome.devices)
-    return Answers(plans, without, "cost" if comparable else "devices")
+    return "cost" if len(currencies) == 1 and None not in currencies else "devices"
 
 
-def _merit(plan: Plan) -> tuple[bool, float]:
-    """Return what plans of given devices are sorted by: those that hold come first, the best answer before others."""
-    demand = plan.demand
-    answer = {"rate": -demand.rate_per_s, "slo": demand.slo_ms}.get(demand.solve, plan.holding.tail_ms)
-    return not plan.holds, answer
+def _ranked(plans: Sequence[tuple[Record, Plan]], demand: Demand, ranked_by: Ranking, tell: Tell | None) -> list[Plan]:
+    """Return the plans of one model, the best first; it has the cheapest mix where they are of several kinds."""
+    ranked = sorted(plans, key=lambda each: _merit(each[1], ranked_by))
+    listed = [each for _, each in ranked]
+    if ranked_by == "cost" and len({each.device_name for each in listed}) > 1:
+        mix = cheapest_mix(ranked, demand, tell)
+        told = {"no_mix": mix} if isinstance(mix, str) else {"mix": mix}
+        listed[0] = msgspec.structs.replace(listed[0], **told)
+    return listed
+
+
+def _merit(plan: Plan, ranked_by: Ranking) -> tuple[bool, float]:
+    """Return what plans are sorted by: of given devices those that hold come first, the best answer before others."""
+    answers: dict[Ranking, float] = {
+        "cost": plan.cost_per_hour or 0.0,
+        "devices": plan.outcome.devices,
+        "rate": -plan.demand.rate_per_s,
+        "target": plan.demand.slo_ms,
+        "latency": plan.holding.tail_ms,
+    }
+    return not plan.holds, answers[ranked_by]
+
+
+class Together(msgspec.Struct, frozen=True, kw_only=True):
+    """What the best plans of different models come to, each with devices of its own; the cost where all have one."""
+
+    devices: Count
+    cost_per_hour: Above0 | None = None
+    currency: str = ""
+
+
+def together(found: Answers) -> Together | None:
+    """Return what different models take together; None of one model, of given devices, or where one has no plan."""
+    best = [of[0] for of in found.models]
+    if len(best) < 2 or found.unplanned or found.ranked_by not in ("cost", "devices"):  # several
+        return None
+    devices = sum(each.outcome.devices for each in best)
+    prices = [each.price for each in best if each.price is not None]
+    if found.ranked_by != "cost":
+        return Together(devices=devices)
+    costs = [each.mix.cost_per_hour if each.mix else each.cost_per_hour or 0.0 for each in best]
+    devices = sum(each.mix.outcome.devices if each.mix else each.outcome.devices for each in best)
+    return Together(devices=devices, cost_per_hour=sum(costs), currency=prices[0].currency)
 
 
 def curve(record: Record, demand: Demand, tell: Tell | None = None) -> Iterator[Outcome]:

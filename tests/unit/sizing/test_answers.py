@@ -12,7 +12,7 @@ from tputfind.record.record import Record
 from tputfind.sizing.demand import read_demand
 from tputfind.sizing.plan import Price
 from tputfind.sizing.simulate import simulate
-from tputfind.sizing.size import answers, curve
+from tputfind.sizing.size import answers, curve, together
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +74,62 @@ def test_records_without_a_plan_are_told_with_the_reason():
     assert names(found) == ["Fast"]
     assert [(one, type(error)) for one, error in found.without] == [(LATE, NoPlan), (trained, BadRequest)]
     assert told
+
+
+def other(model: str = "vit_b_16", **fields: object) -> Record:
+    made = record(7.0, "Fast")
+    return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, model=model), **fields)
+
+
+def test_plans_of_different_models_are_no_alternatives_and_keep_the_order_of_the_records():
+    found = answers([SLOW, other(), FAST], DEMAND)
+
+    assert [[plan.device_name for plan in plans] for plans in found.models] == [["Fast", "Slow"], ["Fast"]]
+    assert [plan.model for plan in found.plans] == ["resnet50", "resnet50", "vit_b_16"]
+    both = together(found)
+    assert both is not None
+    assert both.devices == found.plans[0].outcome.devices + found.plans[2].outcome.devices
+    assert both.cost_per_hour is None
+
+
+def test_another_shape_of_samples_is_other_work():
+    found = answers([FAST, other("resnet50", input_shape="3x640x640")], DEMAND)
+
+    assert len(found.models) == 2
+
+
+def test_recipes_of_a_model_are_alternatives():
+    half = msgspec.structs.replace(SLOW, spec=msgspec.structs.replace(SLOW.spec, dtype="bf16", mode="compile"))
+    found = answers([half, FAST], DEMAND)
+
+    assert [len(plans) for plans in found.models] == [2]
+    assert together(found) is None
+
+
+def test_costs_of_different_models_add_up_where_all_have_one_in_one_currency():
+    found = answers([FAST, other()], DEMAND, [price("fast", 2.0)])
+    both = together(found)
+
+    assert both is not None
+    assert both.cost_per_hour == pytest.approx(2.0 * both.devices)
+    assert both.currency == "EUR"
+
+
+def test_a_model_without_any_plan_is_told_apart_from_a_record_without_one():
+    found = answers([FAST, LATE, other(), msgspec.structs.replace(other("late"), rows=LATE.rows)], DEMAND)
+
+    assert [one.spec.model for one, _ in found.without] == ["resnet50", "late"]
+    assert [one.spec.model for one, _ in found.unplanned] == ["late"]
+    assert together(found) is None
+
+
+def test_a_mix_is_looked_for_where_kinds_of_devices_have_prices():
+    prices = [price("fast", 2.0), price("slow", 1.0)]
+
+    assert answers([FAST, SLOW], DEMAND, prices).plans[0].no_mix != ""
+    assert answers([FAST, SLOW], DEMAND).plans[0].no_mix == ""
+    assert answers([FAST, FAST], DEMAND, prices).plans[0].no_mix == ""
+    assert answers([FAST, SLOW], DEMAND, prices[:1]).plans[0].no_mix == ""
 
 
 def test_where_no_record_has_a_plan_the_reason_of_the_first_is_raised():

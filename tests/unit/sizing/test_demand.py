@@ -35,6 +35,8 @@ def test_each_option_is_its_field():
                 "devices": "9",
                 "spare": "2",
                 "most_load": "70%",
+                "rack": "10kW",
+                "idle_power": "90W",
             }
         )
     ) == {
@@ -60,6 +62,8 @@ def test_each_option_is_its_field():
         "max_queue": None,
         "preferred_batches": (),
         "search_delay": False,
+        "rack_w": 10_000.0,
+        "idle_w": 90.0,
     }
 
 

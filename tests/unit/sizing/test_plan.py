@@ -514,10 +514,12 @@ def test_two_devices_that_serve_a_rate_only_in_large_batches_serve_it_within_a_l
 
 @pytest.mark.parametrize(("solved", "given"), [("rate", {"slo": 20.0}), ("slo", {"rate": 500.0})])
 def test_of_several_plans_of_given_devices_the_one_with_the_best_answer_comes_first(solved, given):
-    slow = msgspec.structs.replace(record({1: 8.0, 2: 9.0}), spec=msgspec.structs.replace(example().spec, model="slow"))
+    slow = msgspec.structs.replace(
+        record({1: 8.0, 2: 9.0}), environment=msgspec.structs.replace(example().environment, device_name="Slow")
+    )
 
     found = tputfind.size(slow, record({1: 5.0, 2: 6.0}), devices=3, **given)
 
-    assert [each.model for each in found] == ["resnet50", "slow"]
+    assert [each.device_name for each in found] == ["NVIDIA Example", "Slow"]
     assert [each.demand.solve for each in found] == [solved, solved]
     assert all(each.holds and (each.fewest, each.most) == (None, None) for each in found)

@@ -1,0 +1,130 @@
+"""Plans in words and cells: the mix of kinds, models that stand apart, and powers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import msgspec
+import pytest
+from rich.console import Console
+from support.records import example, row
+
+from tputfind.record.record import Record
+from tputfind.report import energy, mixes, size
+from tputfind.sizing.demand import read_demand
+from tputfind.sizing.plan import Mix, Part, Price
+from tputfind.sizing.size import Answers, answers
+
+
+def record(device_name: str, model: str = "resnet50") -> Record:
+    made = example()
+    spec = msgspec.structs.replace(made.spec, model=model)
+    environment = msgspec.structs.replace(made.environment, device_name=device_name)
+    return msgspec.structs.replace(
+        made, rows=(row(1, 5.0), row(8, 9.0)), notices=(), environment=environment, spec=spec
+    )
+
+
+@pytest.fixture(scope="module")
+def two_kinds() -> Answers:
+    prices = [
+        Price(device=name, price_per_hour=each, currency="EUR") for name, each in (("Large", 2.0), ("Small", 1.9))
+    ]
+    return answers([record("Large"), record("Small")], read_demand({"rate": 1000, "slo": 50.0}), prices)
+
+
+def with_mix(found: Answers) -> Answers:
+    """The same with a mix beside its best plan, as a search would find it."""
+    best = found.plans[0]
+    parts = [
+        Part(recipe=best.recipe, device_name=name, devices=count, batch_cap=8, share=share, cost_per_hour=cost)
+        for name, count, share, cost in (("Large", 1, 0.75, 1.0), ("Small", 2, 0.25, 0.5))
+    ]
+    mix = Mix(parts=tuple(parts), outcome=best.outcome, cost_per_hour=1.5, cost_per_million=0.4)
+    mixed = msgspec.structs.replace(best, mix=mix, no_mix="")
+    return found._replace(plans=[mixed, *found.plans[1:]], models=[[mixed, *found.plans[1:]]])
+
+
+def printed(found: Answers, width: int = 120) -> str:
+    paper = io.StringIO()
+    size.print_plans(found, Console(file=paper, width=width))
+    return paper.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_mix_stands_below_the_plans_with_its_parts_and_its_cost(two_kinds, width):
+    text = printed(with_mix(two_kinds), width)
+
+    below = text[text.index("resnet50: the cheapest mix of kinds that was found") :]
+    assert "fp16 nchw eager, Large" in below
+    assert "75.0" in below
+    flat = " ".join(below.split())
+    assert "1.500 EUR an hour, 0.4000 EUR a million requests" in flat
+    assert f"below {two_kinds.plans[0].outcome.devices} x {two_kinds.plans[0].device_name}" in flat
+    assert "are taken by the device that has been idle for the longest" in flat
+    assert max(map(len, below.splitlines())) <= width
+
+
+def test_where_no_mix_is_cheaper_one_line_says_so(two_kinds):
+    best = two_kinds.plans[0]
+    lines = [line for line in printed(two_kinds).splitlines() if line.startswith("Mix")]
+
+    assert lines == [f"Mix            none is cheaper than {best.outcome.devices} x {best.device_name}"]
+
+
+def test_files_hold_the_mix(two_kinds):
+    found = with_mix(two_kinds)
+    lines = list(csv.DictReader(io.StringIO(size.to_csv(found).decode())))
+    written = json.loads(size.to_json(found))
+
+    assert [line["mix"] for line in lines] == ["1 x Large cap 8 + 2 x Small cap 8", ""]
+    assert [line["mix_cost_per_hour"] for line in lines] == ["1.5", ""]
+    assert set(energy.COLUMNS) | set(mixes.COLUMNS) < set(lines[0])
+    assert [part["devices"] for part in written["plans"][0]["mix"]["parts"]] == [1, 2]
+    assert written["plans"][1]["mix"] is None
+    assert "- Mix: 1.500 EUR an hour" in size.to_markdown(found).decode()
+    assert "**resnet50: the cheapest mix" in size.to_markdown(found).decode()
+
+
+def test_plans_of_two_models_have_a_heading_each_and_a_sum():
+    found = answers([record("Large"), record("Large", "vit_b_16")], read_demand({"rate": 100, "slo": 50.0}))
+    text, markdown = printed(found), size.to_markdown(found).decode()
+
+    for heading in ("resnet50, samples of 3x224x224", "vit_b_16, samples of 3x224x224"):
+        assert f"\n{heading}\n" in f"\n{text}"
+        assert f"## {heading}\n" in markdown
+    assert "the best first" not in text
+    assert "Together       2 devices: each of 2 models with its own, at the whole rate" in text
+    assert "- Together: 2 devices" in markdown
+    assert json.loads(size.to_json(found))["together"] == {"devices": 2, "cost_per_hour": None, "currency": ""}
+
+
+@pytest.mark.parametrize(
+    ("watts", "text"),
+    [
+        (0.5, "0.500 W"),
+        (89.94, "89.9 W"),
+        (508, "508 W"),
+        (999.6, "1.00 kW"),
+        (1240, "1.24 kW"),
+        (1.24e6, "1240 kW"),
+        (99.97, "100 W"),
+    ],
+)
+def test_powers_have_three_digits(watts, text):
+    assert energy._watts(watts) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (500, 500.2, "500 W"),
+        (500, 620, "500 to 620 W"),
+        (980, 1100, "980 W to 1.10 kW"),
+        (1200, 1400, "1.20 to 1.40 kW"),
+    ],
+)
+def test_bounds_have_one_unit_where_they_can(low, high, text):
+    assert energy._span(low, high, energy._watts) == text

@@ -1,0 +1,96 @@
+"""The power of a fleet at its load, the energy of a million samples, and the racks that the devices fill."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import msgspec
+
+from tputfind.errors import BadRequest
+from tputfind.record.types import Amount, Count
+from tputfind.sizing.demand import Demand
+from tputfind.sizing.power import Computing, Power
+from tputfind.sizing.simulate import Outcome
+
+_J_PER_KWH = 3.6e6
+_MILLION = 1e6
+
+
+class Full(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch size, and the energy of a million samples in full batches of it, one after the other."""
+
+    batch_size: Count
+    kwh_per_million: Amount
+
+
+class Racks(msgspec.Struct, frozen=True, kw_only=True):
+    """How many devices a rack holds by its power, each at the most that batches up to the cap take, and the racks."""
+
+    rack_w: Amount
+    device_w: Amount
+    devices_each: Count
+    racks: Count
+
+
+class Energy(msgspec.Struct, frozen=True, kw_only=True):
+    """What the devices take, and nothing else: no hosts, no network, no cooling.
+
+    ``low_w`` and ``high_w`` bound the power of the fleet, and ``kwh_per_million_low`` and ``kwh_per_million_high`` the
+    energy of a million samples. They are equal where the power of an idle device, ``idle_w``, is known; else it is
+    between 0 and the least power of a row. ``best_by_energy`` and ``best_by_rate`` are of the record's rows.
+    """
+
+    computing: Computing
+    idle_w: Amount | None
+    low_w: Amount
+    high_w: Amount
+    kwh_per_million_low: Amount
+    kwh_per_million_high: Amount
+    best_by_energy: Full
+    best_by_rate: Full
+    racks: Racks | None = None
+
+
+def energy_of(power: Power | None, outcome: Outcome, demand: Demand) -> Energy | None:
+    """Return what a fleet takes; None where its rows do not tell, or the queue grows.
+
+    Raises:
+        BadRequest: a rack holds not even one device.
+    """
+    if power is None or outcome.computing is None or not outcome.steady:
+        return None
+    computing, devices = outcome.computing, outcome.devices
+    bounds = (0.0, power.least_w) if demand.idle_w is None else (demand.idle_w, demand.idle_w)
+    low_w, high_w = (
+        devices * (computing.share * computing.power_w + (1 - computing.share) * idle_w) for idle_w in bounds
+    )
+    by_energy, by_rate = _best(power)
+    return Energy(
+        computing=computing,
+        idle_w=demand.idle_w,
+        low_w=low_w,
+        high_w=high_w,
+        kwh_per_million_low=low_w / outcome.rate_per_s * _MILLION / _J_PER_KWH,
+        kwh_per_million_high=high_w / outcome.rate_per_s * _MILLION / _J_PER_KWH,
+        best_by_energy=by_energy,
+        best_by_rate=by_rate,
+        racks=None if demand.rack_w is None else _racks(demand.rack_w, power.most_w(outcome.batch_cap), devices),
+    )
+
+
+def _best(power: Power) -> tuple[Full, Full]:
+    """Return the metered batch size whose samples take the least energy, and the fastest."""
+    by_energy = min(power.measured, key=lambda size: power.measured[size].energy_j / size)
+    by_rate = max(power.measured, key=lambda size: size / power.measured[size].span_ms)
+    each = (power.measured[size].energy_j / size * _MILLION / _J_PER_KWH for size in (by_energy, by_rate))
+    one, other = (
+        Full(batch_size=size, kwh_per_million=kwh) for size, kwh in zip((by_energy, by_rate), each, strict=True)
+    )
+    return one, other
+
+
+def _racks(rack_w: float, device_w: float, devices: int) -> Racks:
+    each = int(rack_w // device_w)
+    if each == 0:
+        raise BadRequest(f"--rack {rack_w:g}W holds no device: one takes up to {device_w:.4g} W", "a larger --rack")
+    return Racks(rack_w=rack_w, device_w=device_w, devices_each=each, racks=ceil(devices / each))
