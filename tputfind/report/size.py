@@ -17,6 +17,7 @@ from tputfind.report.markdown import markdown_of, notices_of
 from tputfind.report.tables import named_fitted, new_table
 from tputfind.report.terminal import print_answers, print_notices, print_table
 from tputfind.sizing.fleets import MORE_TRAFFIC
+from tputfind.sizing.observed import Observed
 from tputfind.sizing.plan import Plan
 from tputfind.sizing.simulate import Outcome, cell_of
 from tputfind.sizing.size import Answers
@@ -83,6 +84,9 @@ def print_plans(found: Answers, console: Console) -> None:
     for plan in found.plans:
         print_table(_table(plan), console, _title(plan))
         console.print()
+        if plan.observed is not None:
+            print_table(_runs(plan.observed), console, _RUNS)
+            console.print()
         print_answers(told(plan), console)
         print_notices(plan.notices, console)
         console.print()
@@ -93,6 +97,8 @@ def to_markdown(found: Answers) -> bytes:
     lines = markdown_of(_ranking(found.plans, _names(found.plans))) if len(found.plans) > 1 else []
     for plan in found.plans:
         lines += ["", f"**{_title(plan)}**", "", *markdown_of(_table(plan)), ""]
+        if plan.observed is not None:
+            lines += [f"**{_RUNS}**", "", *markdown_of(_runs(plan.observed)), ""]
         lines += [f"- {label}: {text}" for label, text in told(plan)]
         lines += notices_of(plan.notices)
     return markdown_bytes(lines)
@@ -136,7 +142,9 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "Rules of thumb", f"full batches {rules.full_batches}; {by_time}; mean latency {rules.mean or 'none'}"
     yield "A batch takes", f"about {plan.intercept_ms:.3g} ms and {plan.slope_ms:.3g} ms a sample"
     added = [f"{getattr(demand, name):g} ms {words}" for name, words in _OVERHEADS.items() if getattr(demand, name)]
-    if added:
+    if plan.observed is not None:
+        yield "Overheads", _overheads(plan.observed)
+    elif added:
         yield "Overheads", ", ".join(added)
     if plan.price is not None and plan.cost_per_hour is not None and plan.cost_per_million is not None:
         source = ": ".join(filter(None, (plan.price.device, f"{plan.price.source} {plan.price.date}".strip())))
@@ -147,6 +155,37 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Simulated", f"{cell} of the devices with their share of the requests, as cells behind a random split"
     if plan.arrivals:
         yield "Arrivals", f"{plan.arrivals} recorded requests, replayed whole; chance is in the times of batches alone"
+
+
+_RUNS = "Predicted with these overheads, and observed"
+
+
+def _overheads(observed: Observed) -> str:
+    """Say what a server adds, with intervals, and what that is known from."""
+    each = {
+        "a batch": observed.per_batch,
+        "a request": observed.per_request,
+        "an answer": observed.per_answer,
+        "on the way": observed.beside,
+    }
+    added = [f"{one.value_ms:.3g} ms {words} ({one.low_ms:.3g} to {one.high_ms:.3g})" for words, one in each.items()]
+    return f"{', '.join(added)}; by {observed.found_by}"
+
+
+def _runs(observed: Observed) -> Table:
+    """Return percentiles of every log beside those predicted."""
+    table = new_table()
+    table.add_column("", no_wrap=True)
+    for name in ("requests/s", "load %", "", "p50 ms", "p95 ms", "p99 ms"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for run in observed.runs:
+        rate, load = format_figure(run.rate_per_s), f"{100 * run.load:.0f}"
+        for word, told in (("observed", run.observed), ("predicted", run.predicted)):
+            figures = (format_figure(value) for value in (told.p50_ms, told.p95_ms, told.p99_ms))
+            table.add_row(Text(run.name), rate, load, word, *figures)
+        off = (f"{100 * share:+.1f} %" for share in run.off)
+        table.add_row(Text(run.name), rate, load, "off, fitted" if run.fitted else "off", *off)
+    return table
 
 
 def _solved(plan: Plan) -> Iterator[tuple[str, str]]:

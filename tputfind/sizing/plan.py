@@ -14,6 +14,7 @@ from tputfind.sizing.demand import Demand
 from tputfind.sizing.fleets import Found, Search, Tell
 from tputfind.sizing.formulas import devices_at_full_batch, devices_by_batch_time, devices_by_mean
 from tputfind.sizing.notices import notices
+from tputfind.sizing.observed import Observed
 from tputfind.sizing.simulate import Fleet, Outcome
 from tputfind.sizing.solve import solved
 
@@ -47,7 +48,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     that one device less than that does, None where there is but one. ``fewer_fails`` says whether it certainly misses
     the target, and is not merely too near to it to tell. ``more_traffic`` is the same devices with 20 % more requests.
     ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch. Of recorded arrivals only their
-    number is kept. Costs are None where the price is not known.
+    number is kept. Costs are None where the price is not known. ``observed`` is what logs of a real server tell.
     """
 
     model: str
@@ -71,6 +72,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     price: Price | None = None
     cost_per_hour: Above0 | None = None
     cost_per_million: Above0 | None = None
+    observed: Observed | None = None
 
     @property
     def holding(self) -> Outcome:
