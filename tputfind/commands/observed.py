@@ -31,12 +31,7 @@ def read_log(path: Path) -> Log:
         for line, cells in rows:
             for word, place in places.items():
                 cell = cells[place] if place < len(cells) else ""
-                if not cell:
-                    raise ValueError(f"line {line}: {word} is empty: leave out requests that failed")
-                try:
-                    kind, time = time_of(cell, kind)
-                except ValueError as problem:
-                    raise ValueError(f"line {line}: {word}: {problem}") from None
+                kind, time = _time(cell, kind, f"line {line}: {word}")
                 columns[word].append(time)
             lines.append(f"line {line}")
         return log_of(path.name, columns, lines)
@@ -44,6 +39,15 @@ def read_log(path: Path) -> Log:
         raise BadRequest(
             f"--observed {path}: {error}", "a CSV with the columns sent and answered, in seconds; begun and ended too"
         ) from None
+
+
+def _time(cell: str, before: Kind | None, name: str) -> tuple[Kind, float]:
+    if not cell:
+        raise ValueError(f"{name} is empty: leave out requests that failed")
+    try:
+        return time_of(cell, before)
+    except ValueError as problem:
+        raise ValueError(f"{name}: {problem}") from None
 
 
 def _places(header: list[str]) -> dict[str, int]:

@@ -168,7 +168,11 @@ def _overheads(observed: Observed) -> str:
         "an answer": observed.per_answer,
         "on the way": observed.beside,
     }
-    added = [f"{one.value_ms:.3g} ms {words} ({one.low_ms:.3g} to {one.high_ms:.3g})" for words, one in each.items()]
+    added = [
+        f"{one.value_ms:.3g} ms {words} ({one.low_ms:.3g} to {one.high_ms:.3g})"
+        for words, one in each.items()
+        if one.high_ms > 0
+    ]
     return f"{', '.join(added)}; by {observed.found_by}"
 
 
@@ -217,7 +221,7 @@ def _title(plan: Plan) -> str:
     demand = plan.demand
     rate = format_figure(demand.rate_per_s) if demand.rate_per_s >= 0.01 else f"{demand.rate_per_s:.4g}"
     stream = f"{rate} requests/s, {demand.percentile:g} % within {demand.slo_ms:g} ms"
-    network = f", {demand.network_ms:g} ms of them for the network" if demand.network_ms else ""
+    network = f", {demand.network_ms:.4g} ms of them for the network" if demand.network_ms else ""
     return f"{plan.model} {plan.recipe} on {plan.device_name}: {stream}{network}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final, Literal
 
 import msgspec
@@ -13,6 +14,7 @@ from tputfind.record.record import Notice, Record
 from tputfind.record.types import Amount, Count
 from tputfind.sizing.demand import GETTING, Demand
 from tputfind.sizing.overheads import (
+    Device,
     Floats,
     Found,
     Log,
@@ -20,11 +22,10 @@ from tputfind.sizing.overheads import (
     batches_of,
     by_batches,
     by_latencies,
-    latencies_ms,
     steady,
 )
-from tputfind.sizing.service import ServiceTimes, service_of
-from tputfind.units import echoed
+from tputfind.sizing.service import service_of
+from tputfind.units import format_figure, printable
 
 _FEWEST: Final = 100
 _MOST_REQUESTS: Final = 10_000
@@ -121,7 +122,7 @@ def log_of(name: str, columns: Mapping[str, Sequence[float]], lines: Sequence[st
     start = columns["sent"][int(order[0])]
     times = {word: (np.array(told)[order] - start) * 1000 for word, told in columns.items()}
     words = [word for word in ("sent", "begun", "ended", "answered") if word in times]
-    for before, after in zip(words, words[1:], strict=False):
+    for before, after in pairwise(words):
         early = np.flatnonzero(times[after] < times[before] - (_CLOCKS_MS if len(words) > len(COLUMNS[:2]) else 0))
         if len(early):
             raise ValueError(f"{lines[int(order[early[0]])]}: {after} before it was {before}")
@@ -141,87 +142,92 @@ def fitted(record: Record, demand: Demand, logs: Sequence[Log]) -> Fit:
     Raises:
         BadRequest: the logs do not tell.
     """
-    logs = [Log(log.name, *(None if one is None else one[:_MOST_REQUESTS] for one in log[1:])) for log in logs]  # type: ignore[arg-type]
-    bare = Overheads(per_get=demand.overhead_per_get_ms).on(
-        msgspec.structs.replace(demand, routing="shared", gaps=None)
-    )
-    if demand.server.in_replicas:
-        bare = msgspec.structs.replace(bare, routing="random")
+    logs = [log.first(_MOST_REQUESTS) for log in logs]
+    bare = msgspec.structs.replace(demand, routing="random" if demand.server.in_replicas else "shared", gaps=None)
+    bare = Overheads(per_get=demand.overhead_per_get_ms).on(bare)
     service = service_of(record, bare)
-    cap = min(service.largest, demand.max_batch or service.largest)
-    most_per_s = 1000 * service.per_ms(min(cap, bare.most_in_window or cap))
-    loads = {log.name: log.rate_per_s / most_per_s for log in logs}
-    used = [log for log in logs if loads[log.name] <= _HEAVY]
-    _check(service, loads, used, most_per_s)
-    for log in used:
-        if log.begun_ms is not None and (largest := int(batches_of(log).sizes.max())) > cap:
-            raise BadRequest(
-                f"--observed {log.name}: has batches of {largest}, and {cap} is the largest here",
-                "--max-batch is the largest batch of the server, and the record must hold it",
+    device = Device(record, bare, min(service.largest, demand.max_batch or service.largest))
+    most_per_s = 1000 * service.per_ms(min(device.cap, bare.most_in_window or device.cap))
+    light = [log for log in logs if log.rate_per_s <= _HEAVY * most_per_s]
+    _check(device, logs, light, most_per_s)
+    direct = all(log.begun_ms is not None for log in light)
+    by_their_batches = by_batches(device, light) if direct else None
+    found = by_their_batches or by_latencies(device, light)
+    observed = Observed(
+        **_intervals(found),
+        found_by="batches" if by_their_batches else "latencies",
+        runs=tuple(
+            _run(
+                device, found.overheads, log, log.rate_per_s / most_per_s, fitted=log.rate_per_s <= _HEAVY * most_per_s
             )
-    direct = all(log.begun_ms is not None for log in used)
-    by_their_batches = by_batches(record, bare, cap, used) if direct else None
-    found = by_their_batches or by_latencies(record, bare, cap, used)
-    return _fit(record, demand, bare, cap, found, logs, loads, used, by_their_batches is not None, service)
+            for log in logs
+        ),
+    )
+    faster, slower = _extremes(device, found)
+    return Fit(_with(demand, found.overheads), _with(demand, faster), _with(demand, slower), observed)
 
 
-def _check(service: ServiceTimes, loads: Mapping[str, float], used: Sequence[Log], most_per_s: float) -> None:
+def _check(device: Device, logs: Sequence[Log], light: Sequence[Log], most_per_s: float) -> None:
     """Raise BadRequest where logs cannot tell overheads."""
-    middling = f"log about {most_per_s / 2:.3g} requests/s too: half of what the device can do"
-    for name, load in loads.items():
-        if load >= 1:
+    middling = f"log about {format_figure(most_per_s / 2)} requests/s too: half of what the device can do"
+    for log in logs:
+        name = f"--observed {printable(log.name)}"
+        if log.rate_per_s >= most_per_s:
             raise BadRequest(
-                f"--observed {name}: {load:.0%} of what one device can do by the record",
-                "log one device; --max-batch is its server's largest batch",
+                f"{name}: {log.rate_per_s / most_per_s:.0%} of what one device can do by the record",
+                "log one device; --max-batch is the largest batch of its server",
             )
-    if not used:
+        if log.begun_ms is not None and (largest := int(batches_of(log).sizes.max())) > device.cap:
+            raise BadRequest(
+                f"{name}: has batches of {largest}, and {device.cap} is the largest here",
+                "--max-batch is the largest batch of the server; measure it too",
+            )
+        fastest_ms, step_ms = (
+            float(np.quantile(log.latency_ms, 0.05)),
+            service_of(device.record, device.demand).mean_ms(1),
+        )
+        if fastest_ms > _TIMES_STEP * step_ms:
+            raise BadRequest(
+                f"{name}: the fastest answers take {fastest_ms:.3g} ms, and the model {step_ms:.3g} ms",
+                "times of a log are in seconds",
+            )
+    if not light:
         raise BadRequest(f"--observed: no log has {_HEAVY:.0%} or less of what the device can do", middling)
-    heaviest = max(loads[log.name] for log in used)
+    heaviest = max(log.rate_per_s for log in light) / most_per_s
     if heaviest < _MIDDLING:
         raise BadRequest(
-            f"--observed: {heaviest:.2g} of what the device can do is too light a load: it does not tell what each "
+            f"--observed: {heaviest:.0%} of what the device can do is too light a load: it does not tell what each "
             "batch costs from what each request does",
             middling,
         )
-    for log in used:
-        fastest_ms = float(np.quantile(log.latency_ms, 0.05))
-        if fastest_ms > _TIMES_STEP * service.mean_ms(1):
-            raise BadRequest(
-                f"--observed {log.name}: even the fastest answers take {fastest_ms:.3g} ms, and the model "
-                f"{service.mean_ms(1):.3g} ms",
-                "times are in seconds",
-            )
 
 
-def _fit(
-    record: Record, demand: Demand, bare: Demand, cap: int, found: Found, logs: Sequence[Log],
-    loads: Mapping[str, float], used: Sequence[Log], by_their_batches: bool, service: ServiceTimes,
-) -> Fit:  # fmt: skip
-    full_ms = found.draws[:, 0] + cap * found.draws[:, 1]
+def _extremes(device: Device, found: Found) -> list[Overheads]:
+    """Return the overheads of a fast and of a slow server: full batches are between the two with 90 %.
+
+    Raises:
+        BadRequest: they lie too far apart.
+    """
+    full_ms = found.draws[:, 0] + device.cap * found.draws[:, 1]
     low_ms, high_ms = np.quantile(full_ms, _LIKELY)
-    takes_ms = service.mean_ms(cap)
-    if (high_ms - low_ms) / 2 > _UNSURE * takes_ms:
+    if (high_ms - low_ms) / 2 > _UNSURE * service_of(device.record, device.demand).mean_ms(device.cap):
         raise BadRequest(
-            f"--observed: what the server adds to a batch of {cap} lies anywhere from {max(0.0, low_ms):.3g} to "
+            f"--observed: what the server adds to a batch of {device.cap} lies anywhere from {max(0.0, low_ms):.3g} to "
             f"{high_ms:.3g} ms",
-            f"log more requests, and a load at which batches are larger; or plan with a smaller --max-batch",
+            "log more requests, or a load at which batches are larger; or plan with a smaller --max-batch",
         )
     order = np.argsort(full_ms)
-    fast, slow = (
-        Overheads(*map(float, np.maximum(found.draws[order[int(share * len(order))]], 0))) for share in _LIKELY
-    )
-    seen = Observed(
-        **{
-            name: Overhead(value_ms=float(getattr(found.overheads, name)), low_ms=float(low), high_ms=float(high))
-            for name, low, high in zip(
-                Overheads._fields, *np.maximum(np.quantile(found.draws, _INTERVAL, axis=0), 0), strict=True
-            )
-            if name != "per_get"
-        },
-        found_by="batches" if by_their_batches else "latencies",
-        runs=tuple(_run(record, bare, cap, found.overheads, log, loads[log.name], log in used) for log in logs),
-    )
-    return Fit(*(_with(demand, each) for each in (found.overheads, fast, slow)), seen)
+    picked = [found.draws[order[int(share * len(order))]] for share in _LIKELY]
+    return [Overheads(*np.maximum(draw, 0).tolist()) for draw in picked]
+
+
+def _intervals(found: Found) -> dict[str, Overhead]:
+    """Return each overhead by its name, but for the time to get a request, which the logs do not tell."""
+    lows, highs = np.maximum(np.quantile(found.draws, _INTERVAL, axis=0), 0).tolist()
+    each = zip(Overheads._fields, found.overheads, lows, highs, strict=True)
+    return {
+        name: Overhead(value_ms=value, low_ms=low, high_ms=high) for name, value, low, high in each if name != "per_get"
+    }
 
 
 def _with(demand: Demand, overheads: Overheads) -> Demand:
@@ -235,17 +241,16 @@ def _with(demand: Demand, overheads: Overheads) -> Demand:
     return msgspec.structs.replace(overheads.on(demand), network_ms=network_ms)
 
 
-def _run(record: Record, bare: Demand, cap: int, overheads: Overheads, log: Log, load: float, used: bool) -> Run:
-    with_them = overheads.on(bare)
-    simulated = [latencies_ms(record, with_them, log.sent_ms, cap, (seed,)) for seed in range(_SEEDS)]
+def _run(device: Device, overheads: Overheads, log: Log, load: float, *, fitted: bool) -> Run:
+    simulated = [device.latencies_ms(log.sent_ms, overheads, (seed,)) for seed in range(_SEEDS)]
     return Run(
-        name=echoed(log.name),
+        name=printable(log.name),
         requests=len(log.sent_ms),
         rate_per_s=log.rate_per_s,
         load=load,
-        fitted=used,
+        fitted=fitted,
         observed=_percentiles([log.latency_ms]),
-        predicted=_percentiles([one + overheads.beside for one in simulated]),
+        predicted=_percentiles(simulated),
     )
 
 

@@ -31,6 +31,8 @@ _ON_THE_WAY_MS: Final = 2.0
 _ROUNDS, _KEPT = 8, 5
 """Of finding overheads by latencies, each with streams of its own, and how many of the last ones are averaged."""
 _SEEDS: Final = 2
+_STREAM: Final = 7
+"""Tells these streams from those of plans."""
 _WARM_UP_SHARE: Final = 0.1
 
 
@@ -51,6 +53,11 @@ class Log(NamedTuple):
     def latency_ms(self) -> Floats:
         """From when each request was sent to its answer."""
         return self.answered_ms - self.sent_ms
+
+    def first(self, count: int) -> Log:
+        """Return the log of the first requests alone."""
+        begun_ms, ended_ms = (None if one is None else one[:count] for one in (self.begun_ms, self.ended_ms))
+        return Log(self.name, self.sent_ms[:count], self.answered_ms[:count], begun_ms, ended_ms)
 
     @property
     def rate_per_s(self) -> float:
@@ -99,20 +106,33 @@ class Batches(NamedTuple):
 
 
 def batches_of(log: Log) -> Batches:
-    """Return the batches of a log that tells when they began and ended, in order."""
-    assert log.begun_ms is not None and log.ended_ms is not None  # noqa: S101, PT018  # asked of those that tell
+    """Return the batches of a log, in order.
+
+    Raises:
+        ValueError: it does not tell when they began and ended.
+    """
+    if log.begun_ms is None or log.ended_ms is None:
+        raise ValueError("the log does not tell when batches began and ended")
     begun, first, batch_of, sizes = np.unique(log.begun_ms, return_index=True, return_inverse=True, return_counts=True)
     first_sent = np.full(len(begun), np.inf)
     np.minimum.at(first_sent, batch_of, log.sent_ms)
     return Batches(begun, log.ended_ms[first], sizes.astype(np.float64), first_sent, batch_of)
 
 
-def latencies_ms(record: Record, demand: Demand, sent_ms: Floats, cap: int, seeds: Sequence[int]) -> Floats:
-    """Return the mean latency of each request that is sent at these times to one device, over simulations."""
-    server = Server(cap, service_of(record, demand), demand)
-    found = [serve(sent_ms, [float(sent_ms[0])], server, (7, seed + 1)).done_ms - sent_ms for seed in seeds]
-    mean_ms: Floats = np.mean(found, axis=0)
-    return mean_ms
+class Device(NamedTuple):
+    """What is set beside a log: one device of a record, its server without overheads, and its largest batch."""
+
+    record: Record
+    demand: Demand
+    cap: int
+
+    def latencies_ms(self, sent_ms: Floats, overheads: Overheads, seeds: Sequence[int]) -> Floats:
+        """Return how long each request takes that is sent at these times, on average over simulations."""
+        demand = overheads.on(self.demand)
+        server = Server(self.cap, service_of(self.record, demand), demand)
+        found = [serve(sent_ms, [float(sent_ms[0])], server, (_STREAM, seed)).done_ms - sent_ms for seed in seeds]
+        mean_ms: Floats = np.mean(found, axis=0) + overheads.beside
+        return mean_ms
 
 
 def steady(latency_ms: Floats) -> Floats:
@@ -120,7 +140,7 @@ def steady(latency_ms: Floats) -> Floats:
     return latency_ms[int(_WARM_UP_SHARE * len(latency_ms)) :]
 
 
-def by_batches(record: Record, demand: Demand, cap: int, logs: Sequence[Log]) -> Found | None:
+def by_batches(device: Device, logs: Sequence[Log]) -> Found | None:
     """Return the overheads of a server with one device, from when its batches began and its answers came.
 
     What it adds to a batch and for each request in it is seen where requests waited as the batch before ended: the
@@ -130,6 +150,7 @@ def by_batches(record: Record, demand: Demand, cap: int, logs: Sequence[Log]) ->
 
     None where the logs hold too few such batches, or batches of one size only.
     """
+    demand, cap = device.demand, device.cap
     per_get = demand.overhead_per_get_ms
     held = held_ms(demand.batcher, demand.wait_ms)
     pauses = [_pauses(log, cap, held) for log in logs]
@@ -138,9 +159,9 @@ def by_batches(record: Record, demand: Demand, cap: int, logs: Sequence[Log]) ->
     if sum(map(len, pauses)) < _FEWEST_POINTS or len(np.unique(np.concatenate(pauses)[:, 0])) == 1:
         return None
     first = _of_points(pauses, late, _MOST_POINTS, chance)
-    overheads = Overheads(*np.maximum(first[:2], 0), per_get, max(0.0, float(first[2])))
-    with_them = overheads.on(demand)
-    told = [(log.latency_ms, latencies_ms(record, with_them, log.sent_ms, cap, range(_SEEDS))) for log in logs]
+    per_batch, per_request, per_answer = (max(0.0, float(one)) for one in first)
+    overheads = Overheads(per_batch, per_request, per_get, per_answer)
+    told = [(log.latency_ms, device.latencies_ms(log.sent_ms, overheads, range(_SEEDS))) for log in logs]
     draws = np.zeros((_DRAWS, len(Overheads._fields)))
     for draw in draws:
         drawn_pauses, drawn_late = ([_blocks(one, chance) for one in points] for points in (pauses, late))
@@ -207,28 +228,29 @@ _GROUPS: Final = 8
 """Of the requests of a log, as many in each: those that wait about as long by simulation."""
 
 
-def by_latencies(record: Record, demand: Demand, cap: int, logs: Sequence[Log]) -> Found:
+def by_latencies(device: Device, logs: Sequence[Log]) -> Found:
     """Return the overheads with which simulated latencies are those of the logs, of requests that wait about as long.
 
     Each request is simulated as it was sent, and how long it waits by that says which group it is in. Gauss and
     Newton's steps lead to the least squares between the mean latencies of groups: means, since scatter on the way would
     widen percentiles as queues do. Bootstrap samples are of stretches of the logs.
     """
+    demand = device.demand
     chance = np.random.default_rng(demand.seed)
-    start_ms = float(service_of(record, demand).mean_ms(1))
+    start_ms = service_of(device.record, demand).mean_ms(1)
     free = [0, 1, 3, 4] if demand.server.one_by_one == "getters" else [0, 1, 4]
     reach = start_ms * np.array([0.04, 0.01, 0.0, 0.02, 0.1])
     place = np.array([0.0, 0.0, demand.overhead_per_get_ms, 0.0, 0.0])
-    groups = [_groups(one) for one in _simulated(record, demand, cap, logs, place, (-1,))]
+    groups = [_groups(one) for one in _simulated(device, logs, place, (_ROUNDS * _SEEDS,))]
     places = []
     for number in range(_ROUNDS):
         seeds = range(number * _SEEDS, (number + 1) * _SEEDS)
-        simulated = _simulated(record, demand, cap, logs, place, seeds)
+        simulated = _simulated(device, logs, place, seeds)
         here, known = _means(simulated, groups), _known(logs, simulated, groups)
         slopes = np.zeros((len(here), len(place)))
         for one in free:
             there = place + reach * (np.arange(len(place)) == one)
-            slopes[:, one] = _means(_simulated(record, demand, cap, logs, there, seeds), groups) - here
+            slopes[:, one] = _means(_simulated(device, logs, there, seeds), groups) - here
         weighted = slopes[:, free] / reach[free] / known[:, None]
         left = (_means([log.latency_ms for log in logs], groups) - here) / known
         nearest = place.copy()
@@ -237,7 +259,7 @@ def by_latencies(record: Record, demand: Demand, cap: int, logs: Sequence[Log]) 
         places.append(place)
         groups = [_groups(one) for one in simulated]
     place = np.mean(places[-_KEPT:], axis=0)
-    simulated = _simulated(record, demand, cap, logs, place, seeds)
+    simulated = _simulated(device, logs, place, seeds)
     rows = [
         np.column_stack([log.latency_ms - one, group]) for log, one, group in zip(logs, simulated, groups, strict=True)
     ]
@@ -251,13 +273,10 @@ def by_latencies(record: Record, demand: Demand, cap: int, logs: Sequence[Log]) 
     return Found(Overheads(*map(float, place)), draws)
 
 
-def _simulated(
-    record: Record, demand: Demand, cap: int, logs: Sequence[Log], place: Floats, seeds: Sequence[int]
-) -> list[Floats]:
+def _simulated(device: Device, logs: Sequence[Log], place: Floats, seeds: Sequence[int]) -> list[Floats]:
     """Return the latencies of each log with overheads, as numbers in the order of ``Overheads``."""
     overheads = Overheads(*map(float, place))
-    with_them = overheads.on(demand)
-    return [latencies_ms(record, with_them, log.sent_ms, cap, seeds) + overheads.beside for log in logs]
+    return [device.latencies_ms(log.sent_ms, overheads, seeds) for log in logs]
 
 
 def _groups(latency_ms: Floats) -> NDArray[np.int64]:
@@ -269,7 +288,10 @@ def _groups(latency_ms: Floats) -> NDArray[np.int64]:
 def _means(latencies: Sequence[Floats], groups: Sequence[NDArray[np.int64]]) -> Floats:
     """Return the mean latency of each group of each log."""
     sums = [np.bincount(group, one, _GROUPS) for one, group in zip(latencies, groups, strict=True)]
-    return np.concatenate(sums) / np.maximum(np.concatenate([np.bincount(one, None, _GROUPS) for one in groups]), 1)
+    means: Floats = np.concatenate(sums) / np.maximum(
+        np.concatenate([np.bincount(one, None, _GROUPS) for one in groups]), 1
+    )
+    return means
 
 
 def _known(logs: Sequence[Log], simulated: Sequence[Floats], groups: Sequence[NDArray[np.int64]]) -> Floats:
