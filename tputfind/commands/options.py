@@ -198,7 +198,7 @@ SIZE: Final = (
         "observed",
         "FILE",
         SERVER,
-        "add what a server adds by its log, sent,answered (CSV); once for each load: light, and half",
+        "take overheads from a log of the server (CSV: sent, answered); repeat for a light and a middling load",
         repeats=True,
     ),
     Option("spare", "N", PLAN, "meet the target with N devices gone", "0"),

@@ -47,6 +47,17 @@ def log(record, rate_per_s: float, count: int, seed: int, *, batches: bool = Fal
     return Log(f"{rate_per_s:g}", sent_ms, answered, *((begun, ended) if batches else ()))
 
 
+def real_logs(server: str, *, batches: bool) -> list[Log]:
+    """The answers of a server on an H200, under 10, 50 and 85 % of its load."""
+    logs = []
+    with np.load(RESULTS / "nvidia-h200" / "serving" / f"{server}-vit_l_16-fp32.npz") as file:
+        for load in ("0.1", "0.5", "0.85"):
+            sent_ms, latency_ms, _, step_ms, begun_ms = file[load].T
+            log = Log(load, sent_ms, sent_ms + latency_ms, begun_ms, begun_ms + step_ms)
+            logs.append(log if batches else log._replace(begun_ms=None, ended_ms=None))
+    return logs
+
+
 @pytest.mark.parametrize("batches", [False, True])
 def test_logs_of_light_and_half_load_tell_the_overheads_and_the_latencies_of_a_heavy_one(record, batches):
     logs = [log(record, LIGHT, 1200, 1, batches=batches), log(record, HALF, 4000, 2, batches=batches)]
@@ -147,6 +158,17 @@ def test_rows_are_sorted_and_times_count_from_the_first():
     assert found.sent_ms == pytest.approx(np.arange(count) * 10.0, abs=1e-3)
     assert found.latency_ms == pytest.approx(np.full(count, 5.0), abs=1e-3)
     assert found.rate_per_s == pytest.approx(100)
+
+
+@pytest.mark.parametrize(("batches", "off"), [(False, 0.1), (True, 0.03)])
+@pytest.mark.parametrize("server", ["mosec", "litserve"])
+def test_logs_of_real_servers_tell_the_latencies_of_a_load_that_they_were_not_fitted_at(record, server, batches, off):
+    found = fitted(record, asked(batcher=server, delay=5.0), real_logs(server, batches=batches)).observed
+
+    *_, heavy = found.runs
+    assert not heavy.fitted
+    assert heavy.load > 0.75
+    assert abs(heavy.off[2]) < off
 
 
 @pytest.mark.long
