@@ -4,7 +4,7 @@
 
 The overheads of the server are found at 10 % and 50 % of what the device can do, from when its batches began and its
 answers came; the latencies at 70, 85 and 95 % are then predicted, for requests that come at the same times, and
-compared. All traffic stays on this machine. Needs mosec or litserve, and scipy.
+compared. All traffic stays on this machine. Needs mosec or litserve.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from serving.client import Answer
 from serving.harness import (
     Case,
     Load,
-    Overheads,
     fitted,
     get_ms,
     loaded,
@@ -32,6 +31,7 @@ from serving.harness import (
 
 import tputfind
 from tputfind.record.record import Record
+from tputfind.sizing.overheads import Overheads
 
 FITTED, PREDICTED = (0.1, 0.5), (0.7, 0.85, 0.95)
 

@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 import msgspec
 import pandas as pd
-from serving.harness import Case, Overheads, loaded, served
+from serving.harness import Case, loaded, served
 
 import tputfind
 from tputfind.errors import NoPlan
 from tputfind.record.record import Record
 from tputfind.sizing.demand import Demand
+from tputfind.sizing.overheads import Overheads
 from tputfind.sizing.plan import Plan
 from tputfind.sizing.size import answers
 

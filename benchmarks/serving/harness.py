@@ -14,27 +14,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import theilslopes
 from serving.client import Answer, drive
 from serving.step import CAP, MODEL, OPTIONS
 
 import tputfind
 from tputfind.record.record import Record
 from tputfind.sizing.arrivals import arrivals_ms
-from tputfind.sizing.batchers import held_ms
 from tputfind.sizing.demand import Demand, read_demand
+from tputfind.sizing.overheads import Device, Log, Overheads, by_batches, steady
 from tputfind.sizing.service import service_of
-from tputfind.sizing.simulate import Server, places_in_batch, serve
 
 FOLDER = Path(__file__).parent
-_WARM_UP_SHARE = 0.1
 _SEEDS = 5
-_ON_THE_WAY_MS = 2.0
-"""A request that was due so long ago is in the queue."""
-_MOST_POINTS = 3000
 _GETS = 2000
 
 
@@ -64,39 +57,6 @@ class Latency(NamedTuple):
     p99: float
 
 
-class Overheads(NamedTuple):
-    """What a server adds to a batch, for each request in it, to get it, to answer it, and beside the queue, in ms."""
-
-    per_batch: float = 0.0
-    per_request: float = 0.0
-    per_get: float = 0.0
-    per_answer: float = 0.0
-    beside: float = 0.0
-
-    def on(self, demand: Demand) -> Demand:
-        """Return the demand with what batches take longer for the server's sake."""
-        return msgspec.structs.replace(
-            demand,
-            overhead_per_batch_ms=self.per_batch,
-            overhead_per_request_ms=self.per_request,
-            overhead_per_get_ms=self.per_get,
-            overhead_per_answer_ms=self.per_answer,
-        )
-
-
-class Batches(NamedTuple):
-    """When batches began and ended, their sizes, and when the first request of each was due; times in ms.
-
-    ``batch_of`` is the number of each request's.
-    """
-
-    begun: NDArray[np.float64]
-    ended: NDArray[np.float64]
-    sizes: NDArray[np.float64]
-    first_due: NDArray[np.float64]
-    batch_of: NDArray[np.int64]
-
-
 class Load(NamedTuple):
     """Requests at a rate: when they were due, and the answers."""
 
@@ -110,13 +70,12 @@ class Load(NamedTuple):
         return latency_of(np.array([answer.latency_ms for answer in self.answers]))
 
     @property
-    def batches(self) -> Batches:
-        """The batches that were made, in order."""
-        told = np.array([(each.begun_ms, each.step_ms, each.batch_size) for each in self.answers])
-        begun, first, batch_of = np.unique(told[:, 0], return_index=True, return_inverse=True)
-        first_due = np.full(len(begun), np.inf)
-        np.minimum.at(first_due, batch_of, self.due_ms)
-        return Batches(begun, begun + told[first, 1], told[first, 2], first_due, batch_of)
+    def log(self) -> Log:
+        """The same as a log of the server."""
+        latency_ms, step_ms, begun_ms = np.array(
+            [(each.latency_ms, each.step_ms, each.begun_ms) for each in self.answers]
+        ).T
+        return Log("", self.due_ms, self.due_ms + latency_ms, begun_ms, begun_ms + step_ms)
 
     @property
     def mean_batch(self) -> float:
@@ -195,68 +154,28 @@ def most_per_s(record: Record, case: Case, overheads: Overheads) -> float:
 
 def simulated(record: Record, case: Case, due_ms: NDArray[np.float64], overheads: Overheads) -> Latency:
     """Return the latencies of requests that are due at these times, by simulation."""
-    demand = overheads.on(case.demand())
-    server = Server(case.cap, service_of(record, demand), demand)
-    idle_ms = [0.0] * case.devices
-    found = [latency_of(serve(due_ms, idle_ms, server, (seed,)).done_ms - due_ms) for seed in range(_SEEDS)]
-    return Latency(*(float(value) + overheads.beside for value in np.mean(found, axis=0)))
+    device = Device(record, case.demand(), case.cap)
+    found = [latency_of(device.latencies_ms(due_ms, overheads, (seed,))) for seed in range(_SEEDS)]
+    return Latency(*(float(value) for value in np.mean(found, axis=0)))
 
 
 def latency_of(latencies_ms: NDArray[np.float64]) -> Latency:
     """Return mean and percentiles, without those of the first requests."""
-    steady = latencies_ms[int(_WARM_UP_SHARE * len(latencies_ms)) :]
-    return Latency(float(steady.mean()), *(float(value) for value in np.quantile(steady, [0.5, 0.95, 0.99])))
+    told = steady(latencies_ms)
+    return Latency(float(told.mean()), *(float(value) for value in np.quantile(told, [0.5, 0.95, 0.99])))
 
 
 def fitted(record: Record, case: Case, loads: list[Load], per_get: float = 0.0) -> Overheads:
     """Return the overheads of a server with one device, from when its batches began and its answers came.
 
-    What it adds to a batch and for each request in it is seen where requests waited as the batch before ended: the
-    device then did nothing for as long as the server holds a batch back by its rule, and for the overheads. The answers
-    of a batch come one after the other from then on. How long it takes to get a request does not show at low loads, and
-    is told. What is left of the median latency lies beside the queue.
-
     Raises:
         ValueError: there is nothing to see them by, as with batches of one.
     """
-    if case.cap == 1:
+    device = Device(record, Overheads(per_get=per_get).on(case.demand()), case.cap)
+    found = by_batches(device, [load.log for load in loads])
+    if found is None:
         raise ValueError("overheads are not found with batches of one")
-    demand = case.demand()
-    held = held_ms(demand.batcher, demand.wait_ms)
-    pauses = _some(np.concatenate([_pauses(load, case.cap, held) for load in loads]))
-    per_request = max(0.0, float(theilslopes(pauses[:, 1], pauses[:, 0])[0]))
-    per_batch = max(0.0, float(np.median(pauses[:, 1] - per_request * pauses[:, 0])))
-    late = _some(np.concatenate([_late(load, per_batch, per_request) for load in loads]))
-    per_answer = max(0.0, float(theilslopes(late[:, 1], late[:, 0])[0]))
-    overheads = Overheads(per_batch, per_request, per_get, per_answer)
-    rest = [load.latency.p50 - simulated(record, case, load.due_ms, overheads).p50 for load in loads]
-    return overheads._replace(beside=max(0.0, float(np.mean(rest))))
-
-
-def _pauses(load: Load, cap: int, held: float) -> NDArray[np.float64]:
-    """Return of the pauses of a device between batches the size of the batch before, and ms beyond the rule's.
-
-    Of those only that requests waited through, and whose next batch was not full: that is sent without being held.
-    """
-    begun, ended, sizes, first_due, _ = load.batches
-    waited = (first_due[1:] < ended[:-1] - _ON_THE_WAY_MS) & (sizes[1:] < cap)
-    return np.column_stack([sizes[:-1], begun[1:] - ended[:-1] - held])[waited]
-
-
-def _late(load: Load, per_batch: float, per_request: float) -> NDArray[np.float64]:
-    """Return of the answers which of their batch they were, and how many ms after it and its overheads they came.
-
-    In the order of requests, as servers answer: that in which they came would take scatter for time between them.
-    """
-    _, ended, sizes, _, batch_of = load.batches
-    done = (ended + per_batch + per_request * sizes)[batch_of]
-    came = load.due_ms + np.array([answer.latency_ms for answer in load.answers])
-    return np.column_stack([places_in_batch(batch_of), came - done])
-
-
-def _some(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return as many of them, by chance, as pairs can be made of."""
-    return np.random.default_rng(0).permutation(points)[:_MOST_POINTS]
+    return found.overheads
 
 
 def get_ms() -> float:

@@ -73,7 +73,7 @@ def arrivals_gaps(path: Path) -> tuple[float, ...]:
     try:
         for row, (line, cells) in enumerate(rows_of(path)):
             try:
-                kind, time = _time(cells[0], kind)
+                kind, time = time_of(cells[0], kind)
             except ValueError as problem:
                 if row == 0 and not _is_number(cells[0]):
                     continue
@@ -85,7 +85,7 @@ def arrivals_gaps(path: Path) -> tuple[float, ...]:
         raise BadRequest(f"--arrivals {path}: {error}", "its first column holds the times of requests") from None
 
 
-def _time(cell: str, before: Kind | None) -> tuple[Kind, float]:
+def time_of(cell: str, before: Kind | None) -> tuple[Kind, float]:
     """Return what kind of time a cell holds, as those before it, and the time: in its own unit, or in seconds."""
     try:
         kind: Kind = "number"

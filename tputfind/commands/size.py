@@ -15,6 +15,7 @@ from rich.console import Console
 from tputfind.analysis.notices import to_read
 from tputfind.commands.arrivals import arrivals_gaps, rows_of
 from tputfind.commands.console import Given, finish, say, stop_signals
+from tputfind.commands.observed import read_log
 from tputfind.commands.outputs import Outputs, Places, Source, check_places, records_read, taken_from
 from tputfind.errors import BadRequest, NoPlan
 from tputfind.record import files
@@ -22,6 +23,8 @@ from tputfind.record.record import Record
 from tputfind.report import size
 from tputfind.report.progress import ShownProgress
 from tputfind.sizing.demand import Demand, read_demand
+from tputfind.sizing.observed import fitted
+from tputfind.sizing.overheads import Log
 from tputfind.sizing.plan import Price
 from tputfind.sizing.prices import COLUMNS, read_prices
 from tputfind.sizing.size import answers, curve
@@ -40,7 +43,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     """
     places = taken_from(given)
     records, price_file = given.pop("records"), given.pop("price")
-    how = {name: given.pop(name) for name in ("arrivals", "curve")}
+    how = {name: given.pop(name) for name in ("arrivals", "observed", "curve")}
     return do(read_request(records, given, places, price_file=price_file, **how), show_traceback=show_traceback)
 
 
@@ -52,6 +55,7 @@ class Request(NamedTuple):
     prices: list[Price]
     outputs: Outputs
     curve: bool
+    logs: list[Log]
 
 
 def read_request(
@@ -60,6 +64,7 @@ def read_request(
     places: Places,
     *,
     arrivals: str | None,
+    observed: Sequence[str] | None,
     price_file: str | None,
     curve: bool,
 ) -> Request:
@@ -70,6 +75,7 @@ def read_request(
         options: as ``demand.read_demand`` takes them.
         places: files to write.
         arrivals: a file of the times at which requests came, in its first column, or None.
+        observed: logs of a server, one for each load, or None.
         price_file: a file of prices, or None.
         curve: whether to follow the rate instead.
 
@@ -79,6 +85,9 @@ def read_request(
     """
     if not records:
         raise BadRequest("no record to size from", "tputfind size results/resnet50-fp16-nvidia-h200.json --rate ...")
+    logged = tuple(observed or ())
+    if logged and len(records) > 1:
+        raise BadRequest("--observed is of a server on one record's device, and takes one record")
     if curve and len(records) > 1:
         raise BadRequest("--curve follows one record")
     apart = [
@@ -98,9 +107,17 @@ def read_request(
     prices = [] if price_file is None else _prices(Path(price_file))
     sources = records_read(records)
     sources += [Source("the file of arrivals", Path(arrivals))] if arrivals is not None else []
+    sources += [Source("a log", Path(path)) for path in logged]
     sources += [Source("the file of prices", Path(price_file))] if price_file is not None else []
     read = [_in_words_of_today(files.load_record(path)) for path in records]
-    return Request(read, demand, prices, check_places(places, sources, json="plans"), curve)
+    return Request(
+        read,
+        demand,
+        prices,
+        check_places(places, sources, json="plans"),
+        curve,
+        [read_log(Path(path)) for path in logged],
+    )
 
 
 def _in_words_of_today(record: Record) -> Record:
@@ -117,10 +134,12 @@ def do(request: Request, *, show_traceback: bool) -> int:
     with stop_signals():
         if request.curve:
             with _Told() as told:
-                followed = size.curve_csv(curve(request.records[0], request.demand, told.tell))
+                record, demand = request.records[0], request.demand
+                demand = fitted(record, demand, request.logs).demand if request.logs else demand
+                followed = size.curve_csv(curve(record, demand, told.tell))
             return finish(partial(_print, followed.decode()), [], show_traceback=show_traceback)
         with _Told() as told:
-            found = answers(request.records, request.demand, request.prices, told.tell)
+            found = answers(request.records, request.demand, request.prices, told.tell, request.logs)
     if not found.plans:
         for _, error in found.without[1:]:
             say(error, show_traceback=show_traceback)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tputfind.report import energy, mixes
+from tputfind.report import energy, logs, mixes
 from tputfind.report.escaping import markdown_bytes, spreadsheet_text
 from tputfind.report.markdown import markdown_of, notices_of
 from tputfind.report.tables import named_fitted, new_table
@@ -98,6 +98,9 @@ def print_plans(found: Answers, console: Console) -> None:
         for plan in plans:
             print_table(_table(plan), console, _title(plan))
             console.print()
+            if plan.observed is not None:
+                print_table(logs.table(plan.observed), console, logs.TITLE)
+                console.print()
             print_answers(told(plan), console)
             print_notices(plan.notices, console)
             console.print()
@@ -120,6 +123,8 @@ def to_markdown(found: Answers) -> bytes:
         lines += ["", *markdown_of(_ranking(plans, _names(plans)))] if len(plans) > 1 else []
         for plan in plans:
             lines += ["", f"**{_title(plan)}**", "", *markdown_of(_table(plan)), ""]
+            if plan.observed is not None:
+                lines += [f"**{logs.TITLE}**", "", *markdown_of(logs.table(plan.observed)), ""]
             lines += [f"- {label}: {text}" for label, text in told(plan)]
             lines += notices_of(plan.notices)
         best = plans[0]
@@ -167,7 +172,9 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     yield f"{MORE_TRAFFIC - 1:.0%} more", f"{rate} requests/s on all {outcome.devices}: {more}"
     yield "Rules of thumb", _thumb(plan.rules)
     added = [f"{getattr(demand, name):g} ms {words}" for name, words in _OVERHEADS.items() if getattr(demand, name)]
-    if added:
+    if plan.observed is not None:
+        yield "Overheads", logs.told(plan.observed)
+    elif added:
         yield "Overheads", ", ".join(added)
     if plan.price is not None and plan.cost_per_hour is not None and plan.cost_per_million is not None:
         source = ": ".join(filter(None, (plan.price.device, f"{plan.price.source} {plan.price.date}".strip())))
@@ -237,7 +244,7 @@ def _title(plan: Plan) -> str:
     demand = plan.demand
     rate = format_figure(demand.rate_per_s) if demand.rate_per_s >= 0.01 else f"{demand.rate_per_s:.4g}"
     stream = f"{rate} requests/s, {demand.percentile:g} % within {demand.slo_ms:g} ms"
-    network = f", {demand.network_ms:g} ms of them for the network" if demand.network_ms else ""
+    network = f", {demand.network_ms:.4g} ms of them for the network" if demand.network_ms else ""
     return f"{plan.model} {plan.recipe} on {plan.device_name}: {stream}{network}"
 
 

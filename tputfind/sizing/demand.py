@@ -161,11 +161,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
             ),
             (
                 self.overhead_per_get_ms > 0 and (self.server.one_by_one != "getters" or self.routing not in GETTING),
-                "--overhead-per-get is of --batcher litserve, and of --routing shared or random",
+                "overhead_per_get is of --batcher litserve, and of --routing shared or random",
             ),
             (
                 0 < self.wait_ms < SHORTEST_DELAY_MS or 0 < self.overhead_per_get_ms < SHORTEST_DELAY_MS,
-                "--delay and --overhead-per-get are 0, or 1us at the least",
+                "--delay and overhead_per_get are 0, or 1us at the least",
             ),
             *self._rules_of_queues(),
             (

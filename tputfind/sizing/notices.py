@@ -19,11 +19,11 @@ _LISTED: Final = 3
 
 
 def _one_by_one(demand: Demand) -> Iterator[tuple[str, float]]:
-    """Yield the options for what LitServe does request by request, which nobody knows but the user."""
+    """Yield what LitServe does request by request, in words, and how long that takes."""
     if demand.server.one_by_one == "getters":
         if demand.routing in GETTING:
-            yield "--overhead-per-get", demand.overhead_per_get_ms
-        yield "--overhead-per-answer", demand.overhead_per_answer_ms
+            yield "to get it", demand.overhead_per_get_ms
+        yield "to answer it", demand.overhead_per_answer_ms
 
 
 def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> Iterator[Notice]:
@@ -92,7 +92,7 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
             kind="one_by_one",
             seen=f"LitServe's own time a request is not in the figures: {', '.join(missing)}",
             cause="it handles them one by one",
-            advice="time that on your host",
+            advice="--observed finds it in a log of your server",
         )
     if demand.rack_w is not None and outcome.computing is None:
         yield Notice(
@@ -106,5 +106,5 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
             kind="copies",
             seen="batch times are without copies to and from the device",
             cause="the record has no --transfer",
-            advice="measure with --transfer both, or give --overhead-per-request",
+            advice="measure with --transfer both, or give --observed",
         )

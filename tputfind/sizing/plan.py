@@ -15,6 +15,7 @@ from tputfind.sizing.energy import Energy, energy_of
 from tputfind.sizing.fleets import Found, Search, Tell
 from tputfind.sizing.formulas import devices_at_full_batch, devices_by_batch_time, devices_by_mean
 from tputfind.sizing.notices import notices
+from tputfind.sizing.observed import Observed
 from tputfind.sizing.simulate import Fleet, Outcome
 from tputfind.sizing.solve import solved
 
@@ -73,7 +74,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch. Of recorded arrivals only their
     number is kept. Costs are None where the price is not known, and ``energy`` where the power of the devices is not.
     ``mix`` is the cheapest mix of kinds of devices, if it is cheaper than this plan; ``no_mix`` says why there is none.
-    Both stand in the best plan of a model.
+    Both stand in the best plan of a model. ``observed`` is what
+    logs of a real server tell.
     """
 
     model: str
@@ -101,6 +103,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     input_shape: str = ""
     mix: Mix | None = None
     no_mix: str = ""
+    observed: Observed | None = None
 
     @property
     def holding(self) -> Outcome:

@@ -14,6 +14,9 @@ from tputfind.record.types import Above0, Count
 from tputfind.sizing.demand import Demand, Solved, read_demand
 from tputfind.sizing.fleets import Tell
 from tputfind.sizing.mixes import cheapest_mix
+from tputfind.sizing.observed import Fit, fitted
+from tputfind.sizing.observed import notices as notices_of_logs
+from tputfind.sizing.overheads import Log
 from tputfind.sizing.plan import Plan, Price, least, plan
 from tputfind.sizing.prices import check_apart, price_of, read_price
 from tputfind.sizing.simulate import Outcome
@@ -86,17 +89,26 @@ def _checked(prices: Sequence[Price]) -> Sequence[Price]:
 
 
 def answers(
-    records: Sequence[Record], demand: Demand, prices: Sequence[Price] = (), tell: Tell | None = None
+    records: Sequence[Record],
+    demand: Demand,
+    prices: Sequence[Price] = (),
+    tell: Tell | None = None,
+    logs: Sequence[Log] = (),
 ) -> Answers:
     """Return the plans of records, and the errors of those that have none: ``NoPlan``, or rows that cannot tell.
 
-    ``tell`` is told now and then what is simulated.
+    ``tell`` is told now and then what is simulated. ``logs`` are of the server, on a device of the only record.
     """
     models: dict[Hashable, list[tuple[Record, Plan]]] = {requests_key(record): [] for record in records}
     without: list[tuple[Record, TputfindError]] = []
     for record in records:
         try:
-            models[requests_key(record)].append((record, plan(record, demand, price_of(record, prices), tell)))
+            price = price_of(record, prices)
+            if logs:
+                found = _observed(record, fitted(record, demand, logs), price, tell)
+            else:
+                found = plan(record, demand, price, tell)
+            models[requests_key(record)].append((record, found))
         except (NoPlan, BadRequest) as error:
             without.append((record, error))
     unplanned = [next(one for one in without if requests_key(one[0]) == key) for key, of in models.items() if not of]
@@ -157,6 +169,25 @@ def together(found: Answers) -> Together | None:
     costs = [each.mix.cost_per_hour if each.mix else each.cost_per_hour or 0.0 for each in best]
     devices = sum(each.mix.outcome.devices if each.mix else each.outcome.devices for each in best)
     return Together(devices=devices, cost_per_hour=sum(costs), currency=prices[0].currency)
+
+
+_IN_OVERHEADS: Final = "copies", "one_by_one"
+"""Kinds of notices of what the overheads of a real server hold."""
+
+
+def _observed(record: Record, fit: Fit, price: Price | None, tell: Tell | None) -> Plan:
+    """Return the plan of a server whose overheads are known from logs: its range holds what these leave open."""
+    found = plan(record, fit.demand, price, tell)
+    fewest, most = found.fewest, found.most
+    if fewest is not None:
+        fewest = min(fewest, least(record, fit.faster, tell).devices + fit.demand.spare)
+        try:
+            most = None if most is None else max(most, least(record, fit.slower, tell).devices + fit.demand.spare)
+        except NoPlan:
+            most = None
+    kept = [notice for notice in found.notices if notice.kind not in _IN_OVERHEADS]
+    told = (*kept, *notices_of_logs(fit.observed, fit.demand))
+    return msgspec.structs.replace(found, fewest=fewest, most=most, notices=told, observed=fit.observed)
 
 
 def curve(record: Record, demand: Demand, tell: Tell | None = None) -> Iterator[Outcome]:

@@ -108,15 +108,15 @@ def test_only_so_many_requests_are_got_as_begin_in_a_window(delay, get, most):
         ),
         ({"batcher": "mosec", "delay": 1.5}, "--delay of mosec is in whole milliseconds, 1 ms at the least"),
         ({"batcher": "mosec", "delay": 0}, "--delay of mosec is in whole milliseconds, 1 ms at the least"),
-        ({"overhead_per_get": 1.0}, "--overhead-per-get is of --batcher litserve, and of --routing shared or random"),
+        ({"overhead_per_get": 1.0}, "overhead_per_get is of --batcher litserve, and of --routing shared or random"),
         (
             {"overhead_per_get": 1.0, "batcher": "litserve", "routing": "two-choices"},
-            "--overhead-per-get is of --batcher litserve, and of --routing shared or random",
+            "overhead_per_get is of --batcher litserve, and of --routing shared or random",
         ),
-        ({"batcher": "triton", "delay": 9e-4}, "--delay and --overhead-per-get are 0, or 1us at the least"),
+        ({"batcher": "triton", "delay": 9e-4}, "--delay and overhead_per_get are 0, or 1us at the least"),
         (
             {"batcher": "litserve", "overhead_per_get": 9e-4},
-            "--delay and --overhead-per-get are 0, or 1us at the least",
+            "--delay and overhead_per_get are 0, or 1us at the least",
         ),
         (
             {"gaps": (1.0,) * 99, "burstiness": 2},
@@ -124,7 +124,7 @@ def test_only_so_many_requests_are_got_as_begin_in_a_window(delay, get, most):
         ),
         (
             {"network": "60ms", "overhead_per_get": 9e-4, "batcher": "litserve"},
-            "--network 60 ms leaves nothing of --slo 50 ms; --delay and --overhead-per-get are 0, or 1us at the least",
+            "--network 60 ms leaves nothing of --slo 50 ms; --delay and overhead_per_get are 0, or 1us at the least",
         ),
     ],
 )

@@ -140,8 +140,8 @@ def test_a_cap_that_is_what_can_be_got_in_a_window_is_told():
 @pytest.mark.parametrize(
     ("given", "missing"),
     [
-        ({}, "--overhead-per-get, --overhead-per-answer"),
-        ({"routing": "least-loaded"}, "--overhead-per-answer"),
+        ({}, "to get it, to answer it"),
+        ({"routing": "least-loaded"}, "to answer it"),
     ],
 )
 def test_what_litserve_takes_for_each_request_is_asked_for(given, missing):
@@ -150,7 +150,7 @@ def test_what_litserve_takes_for_each_request_is_asked_for(given, missing):
             kind="one_by_one",
             seen=f"LitServe's own time a request is not in the figures: {missing}",
             cause="it handles them one by one",
-            advice="time that on your host",
+            advice="--observed finds it in a log of your server",
         )
     ]
 
@@ -163,7 +163,7 @@ def test_times_without_copies_are_told_where_there_is_something_to_copy():
             kind="copies",
             seen="batch times are without copies to and from the device",
             cause="the record has no --transfer",
-            advice="measure with --transfer both, or give --overhead-per-request",
+            advice="measure with --transfer both, or give --observed",
         )
     ]
     on_host = msgspec.structs.replace(one.environment, device="cpu")

@@ -189,10 +189,10 @@ def test_requests_that_are_got_one_by_one_bound_a_batch_and_take_more_devices(ro
 @pytest.mark.parametrize(
     ("given", "missing"),
     [
-        ({}, "--overhead-per-get, --overhead-per-answer"),
-        ({"overhead_per_get": 0.01}, "--overhead-per-answer"),
-        ({"overhead_per_answer": 0.01}, "--overhead-per-get"),
-        ({"routing": "least-loaded"}, "--overhead-per-answer"),
+        ({}, "to get it, to answer it"),
+        ({"overhead_per_get": 0.01}, "to answer it"),
+        ({"overhead_per_answer": 0.01}, "to get it"),
+        ({"routing": "least-loaded"}, "to answer it"),
         ({"overhead_per_get": 0.01, "overhead_per_answer": 0.01}, None),
     ],
 )
@@ -325,7 +325,7 @@ def test_a_record_without_a_plan_is_told_of_beside_those_that_have_one():
         ({"rate": "5", "slo": "50ms", "delay": "5ms"}, "greedy batcher"),
         ({"rate": "5", "slo": "50ms", "batcher": "ray", "routing": "shared"}, "in each replica"),
         ({"rate": "5", "slo": "50ms", "batcher": "torchserve"}, "none of greedy, triton"),
-        ({"rate": "5", "slo": "50ms", "overhead_per_get": "1ms"}, "--overhead-per-get is of --batcher litserve"),
+        ({"rate": "5", "slo": "50ms", "overhead_per_get": "1ms"}, "overhead_per_get is of --batcher litserve"),
         (
             {"rate": "5", "slo": "50ms", "batcher": "litserve", "overhead_per_get": "1ms", "routing": "least-loaded"},
             "of --routing shared or random",
