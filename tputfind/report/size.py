@@ -16,6 +16,7 @@ from tputfind.report.escaping import markdown_bytes, spreadsheet_text
 from tputfind.report.markdown import markdown_of, notices_of
 from tputfind.report.tables import named_fitted, new_table
 from tputfind.report.terminal import print_answers, print_notices, print_table
+from tputfind.sizing.demand import Demand
 from tputfind.sizing.fleets import MORE_TRAFFIC
 from tputfind.sizing.plan import Plan
 from tputfind.sizing.simulate import Outcome, cell_of
@@ -29,6 +30,8 @@ _OVERHEADS = {
     "overhead_per_answer_ms": "an answer",
 }
 """Fields of a demand, in words."""
+_LISTED = 4
+"""Numbers of samples that are told with their shares."""
 _COLUMNS = [
     "model",
     "recipe",
@@ -71,6 +74,10 @@ _COLUMNS = [
     "solve",
     "spare",
     "most_load",
+    "samples_per_request",
+    "samples_per_s",
+    "requests",
+    "cost_per_million_samples",
 ]
 
 
@@ -124,6 +131,8 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     batcher = f"waits up to {plan.delay_ms:g} ms for more" if waits else "waits for nothing"
     each = f"each with batches of up to {outcome.batch_cap}; {demand.batcher} {batcher}"
     yield from _solved(plan)
+    if demand.several:
+        yield "Requests", _samples(demand, outcome)
     yield "Devices", f"{outcome.devices}{_range(plan)}, {each}"
     if plan.without_spare is not None:
         yield f"{demand.spare} gone", f"{plan.without_spare.devices}: {_verdict(plan, plan.without_spare)}"
@@ -141,7 +150,9 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.price is not None and plan.cost_per_hour is not None and plan.cost_per_million is not None:
         source = ": ".join(filter(None, (plan.price.device, f"{plan.price.source} {plan.price.date}".strip())))
         hour, million = (_cost(one, plan.price.currency) for one in (plan.cost_per_hour, plan.cost_per_million))
-        yield "Cost", f"{hour} an hour, {million} a million requests ({source})"
+        if demand.several and plan.cost_per_million_samples is not None:
+            million += f" a million requests, {_cost(plan.cost_per_million_samples, plan.price.currency)}"
+        yield "Cost", f"{hour} an hour, {million} a million {'samples' if demand.several else 'requests'} ({source})"
     cell = cell_of(demand)
     if outcome.devices > cell:
         yield "Simulated", f"{cell} of the devices with their share of the requests, as cells behind a random split"
@@ -159,6 +170,19 @@ def _solved(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Target", f"{demand.slo_ms:g} ms is the tightest at {rate}"
     if demand.solve == "nothing":
         yield "Target", f"{plan.holding.devices}: {_verdict(plan, plan.holding)}"
+
+
+def _samples(demand: Demand, outcome: Outcome) -> str:
+    """Say how many samples requests have, how many samples that are, and what the batcher does with a request."""
+    sizes = demand.samples_per_request
+    if len(sizes) == 1:
+        each = f"{sizes[0][0]} samples each"
+    else:
+        listed = ", ".join(f"{samples} ({100 * share:.3g} %)" for samples, share in sizes)
+        each = listed if len(sizes) <= _LISTED else f"{sizes[0][0]} to {sizes[-1][0]}"
+        each += f" samples, {demand.mean_samples:.4g} on average"
+    way = "each stays in one batch" if demand.whole else "each sample is batched by itself"
+    return f"{each}: {format_figure(outcome.samples_per_s)} samples/s; {way}"
 
 
 def _fewer_label(plan: Plan) -> str:
@@ -289,6 +313,9 @@ def _line(plan: Plan) -> dict[str, object]:
         "solve": demand.solve,
         "spare": demand.spare,
         "most_load": demand.most_load,
+        "samples_per_request": demand.mean_samples,
+        "requests": demand.handling if demand.several else "",
+        "cost_per_million_samples": plan.cost_per_million_samples,
     }
 
 
@@ -303,6 +330,7 @@ def _figures(outcome: Outcome) -> dict[str, object]:
         "latency_ms_p95": outcome.p95_ms,
         "latency_ms_p99": outcome.p99_ms,
         "latency_ms_tail": outcome.tail_ms,
+        "samples_per_s": outcome.samples_per_s,
     }
 
 

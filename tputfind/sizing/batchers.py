@@ -15,6 +15,8 @@ Rule: TypeAlias = Callable[[float, float, float, float], float]
 Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray"]
 Routing = Literal["shared", "random", "least-loaded", "two-choices"]
 """Where a request waits: in one queue for all devices, or in that of a device picked so."""
+Handling = Literal["split", "whole"]
+"""Of the samples of a request: each is batched by itself, or they stay in one batch."""
 _TOKIO_MS: Final = 1.0
 
 
@@ -24,7 +26,12 @@ class Server(NamedTuple):
     ``rule`` makes its rule from how long a batch waits for more; ``delay_ms`` is that by default, and ``timer_ms`` what
     its timers add on average. With ``windows`` batches are made by the clock. Its workers may take requests out of a
     shared queue ``one_by_one``: ``getters`` take some time for each, ``workers`` collect batches side by side. With
-    ``in_replicas`` each device has a queue of its own.
+    ``in_replicas`` each device has a queue of its own. ``handles`` says how it can treat requests of several samples;
+    the first way is its own.
+
+    To mosec and LitServe an item is a sample: a client sends a request of several as so many items. Ray Serve's
+    ``@serve.batch`` counts calls, one a sample, or what its ``batch_size_fn`` says of whole requests. Triton counts the
+    samples of whole requests.
     """
 
     rule: Callable[[float], Rule]
@@ -35,6 +42,7 @@ class Server(NamedTuple):
     in_replicas: bool = False
     windows: bool = False
     one_by_one: Literal["getters", "workers"] | None = None
+    handles: tuple[Handling, ...] = ("split",)
 
 
 def held_ms(batcher: Batcher, wait_ms: float) -> float:
@@ -109,9 +117,9 @@ def _collected(begins_ms: float, wait_ms: float, full_ms: float) -> float:
 
 
 SERVERS: Final[dict[Batcher, Server]] = {
-    "greedy": Server(lambda _: _greedy, waits=False),
-    "triton": Server(_triton),
+    "greedy": Server(lambda _: _greedy, waits=False, handles=("split", "whole")),
+    "triton": Server(_triton, handles=("whole",)),
     "mosec": Server(_mosec, delay_ms=10.0, timer_ms=_TOKIO_MS, whole_ms=True, one_by_one="workers"),
     "litserve": Server(_litserve, windows=True, one_by_one="getters"),
-    "ray": Server(_ray, delay_ms=10.0, in_replicas=True),
+    "ray": Server(_ray, delay_ms=10.0, in_replicas=True, handles=("split", "whole")),
 }

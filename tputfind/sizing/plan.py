@@ -47,7 +47,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     that one device less than that does, None where there is but one. ``fewer_fails`` says whether it certainly misses
     the target, and is not merely too near to it to tell. ``more_traffic`` is the same devices with 20 % more requests.
     ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch. Of recorded arrivals only their
-    number is kept. Costs are None where the price is not known.
+    number is kept. Costs are None where the price is not known; ``cost_per_million`` is of requests.
     """
 
     model: str
@@ -71,6 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     price: Price | None = None
     cost_per_hour: Above0 | None = None
     cost_per_million: Above0 | None = None
+    cost_per_million_samples: Above0 | None = None
 
     @property
     def holding(self) -> Outcome:
@@ -115,13 +116,14 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
     if demand.spare:
         outcome = search.under(Fleet(holding.devices + demand.spare, holding.batch_cap, demand.rate_per_s))
     slope_ms, intercept_ms = search.service.line_ms()
-    rate_per_s, target_ms = demand.rate_per_s, demand.target_ms
+    rate_per_s, target_ms, samples = demand.rate_per_s, demand.target_ms, demand.mean_samples
+    samples_per_s = rate_per_s * samples
     per_hour = None if price is None else price.price_per_hour * outcome.devices
     return Plan(
         model=record.spec.model,
         recipe=name_of(record.spec),
         device_name=record.environment.device_name,
-        demand=msgspec.structs.replace(demand, gaps=None),
+        demand=msgspec.structs.replace(demand, gaps=None, counts=None),
         arrivals=0 if demand.gaps is None else len(demand.gaps) + 1,
         outcome=outcome,
         fewest=None if fewest is None else fewest + demand.spare,
@@ -132,10 +134,10 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         holds=search.holds(holding),
         more_traffic=search.with_more_traffic(outcome),
         rules=Rules(
-            full_batches=devices_at_full_batch(search.service, rate_per_s, search.most),
-            naive=devices_by_batch_time(search.service, rate_per_s, search.most, target_ms, 1),
-            nexus=devices_by_batch_time(search.service, rate_per_s, search.most, target_ms, 2),
-            mean=devices_by_mean(search.service, rate_per_s, target_ms),
+            full_batches=devices_at_full_batch(search.service, samples_per_s, search.most),
+            naive=devices_by_batch_time(search.service, samples_per_s, search.most, target_ms, 1),
+            nexus=devices_by_batch_time(search.service, samples_per_s, search.most, target_ms, 2),
+            mean=devices_by_mean(search.service, rate_per_s, target_ms, samples, demand.samples_dispersion),
         ),
         slope_ms=slope_ms,
         intercept_ms=intercept_ms,
@@ -144,6 +146,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         price=price,
         cost_per_hour=per_hour,
         cost_per_million=None if per_hour is None else per_hour / (3600 * rate_per_s) * 1e6,
+        cost_per_million_samples=None if per_hour is None else per_hour / (3600 * samples_per_s) * 1e6,
     )
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from tputfind.errors import NoPlan
 from tputfind.record.record import Record
 from tputfind.sizing.demand import Demand
-from tputfind.sizing.fleets import Search, Tell, rounded_up
+from tputfind.sizing.fleets import Search, Tell, alone_ms, rounded_up
 from tputfind.sizing.service import service_of
 from tputfind.units import format_figure
 
@@ -59,7 +58,8 @@ def _highest_rate(record: Record, demand: Demand, tell: Tell | None) -> float:
     """
     devices = _holding(demand)
     search = Search(record, demand, tell)
-    most_per_s = 1000 * devices * max(search.service.per_ms(cap) for cap in search.caps) * demand.most_load
+    samples_per_s = 1000 * devices * max(search.service.per_ms(cap) for cap in search.caps)
+    most_per_s = samples_per_s / demand.mean_samples * demand.most_load
 
     def at(share: float) -> Search:
         return Search(record, msgspec.structs.replace(demand, rate_per_s=share * most_per_s), tell)
@@ -93,8 +93,7 @@ def _tightest_target(record: Record, demand: Demand, tell: Tell | None) -> float
     """
     devices = _holding(demand)
     service = service_of(record, demand)
-    alone_ms = float(np.quantile(service.curve_ms(1), demand.percentile / 100)) + demand.wait_ms
-    target_ms = _PATIENCE * (alone_ms + demand.overhead_per_get_ms + demand.overhead_per_answer_ms)
+    target_ms = _PATIENCE * (alone_ms(service, demand) + demand.wait_ms)
     met_ms = None
     for _ in range(_MOST_TARGETS):
         search = Search(record, msgspec.structs.replace(demand, slo_ms=demand.network_ms + target_ms), tell)

@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from tputfind.commands.arrivals import arrivals_gaps
+from tputfind.commands.arrivals import arrivals_of
 from tputfind.errors import BadRequest
 
 SECONDS = [0.5 * number for number in range(120)]
@@ -23,13 +23,13 @@ def test_times_are_numbers_or_dates_packed_or_not(tmp_path, header, times, gap, 
     path = tmp_path / "times.csv"
     path.write_bytes(pack((header + "\n".join(f"{time},GET /" for time in times)).encode()))
 
-    assert arrivals_gaps(path) == pytest.approx([gap] * 119)
+    assert arrivals_of(path).gaps == pytest.approx([gap] * 119)
 
 
 def test_dates_of_different_zones_are_set_on_one_clock(tmp_path):
     (tmp_path / "times.csv").write_text("\n".join([*DATES[:110], "2026-11-24T09:01:50.500Z"]))
 
-    assert arrivals_gaps(tmp_path / "times.csv")[-1] == pytest.approx(1.0)
+    assert arrivals_of(tmp_path / "times.csv").gaps[-1] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_is_no_list_of_times_is_refused_with_its_line(tmp_path, content, sa
     (tmp_path / "times.csv").write_bytes(content)
 
     with pytest.raises(BadRequest) as refused:
-        arrivals_gaps(tmp_path / "times.csv")
+        arrivals_of(tmp_path / "times.csv")
 
     assert said in refused.value.message
 
@@ -59,4 +59,4 @@ def test_what_unpacks_to_more_than_is_read_is_refused(tmp_path):
     (tmp_path / "times.csv").write_bytes(gzip.compress(b"0" * (2**27 + 1), compresslevel=1))
 
     with pytest.raises(BadRequest, match="is larger than 128 MiB"):
-        arrivals_gaps(tmp_path / "times.csv")
+        arrivals_of(tmp_path / "times.csv")

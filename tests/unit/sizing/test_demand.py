@@ -35,6 +35,8 @@ def test_each_option_is_its_field():
                 "devices": "9",
                 "spare": "2",
                 "most_load": "70%",
+                "samples_per_request": "1:0.75,4:0.25",
+                "requests": "split",
             }
         )
     ) == {
@@ -57,6 +59,9 @@ def test_each_option_is_its_field():
         "solve": "nothing",
         "spare": 2,
         "most_load": 0.7,
+        "samples_per_request": ((1, 0.75), (4, 0.25)),
+        "counts": None,
+        "requests": "split",
     }
 
 
