@@ -111,7 +111,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
     with stop_signals():
         if request.curve:
             with _Told() as told:
-                followed = size.curve_csv(curve(request.records[0], request.demand, told.tell))
+                followed = size.curve_csv(curve(request.records[0], request.demand, told.tell), request.demand)
             return finish(partial(_print, followed.decode()), [], show_traceback=show_traceback)
         with _Told() as told:
             found = answers(request.records, request.demand, request.prices, told.tell)

@@ -118,9 +118,10 @@ def to_csv(found: Answers) -> bytes:
     return _written(_COLUMNS, lines)
 
 
-def curve_csv(outcomes: Iterable[Outcome]) -> bytes:
+def curve_csv(outcomes: Iterable[Outcome], demand: Demand) -> bytes:
     """Return what ever more requests take, one line for each rate."""
-    lines = [_figures(outcome) for outcome in outcomes]
+    samples = demand.mean_samples
+    lines = [{**_figures(outcome), "samples_per_s": samples * outcome.rate_per_s} for outcome in outcomes]
     return _written(list(lines[0]), lines)
 
 
@@ -132,7 +133,7 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     each = f"each with batches of up to {outcome.batch_cap}; {demand.batcher} {batcher}"
     yield from _solved(plan)
     if demand.several:
-        yield "Requests", _samples(demand, outcome)
+        yield "Requests", _samples(plan)
     yield "Devices", f"{outcome.devices}{_range(plan)}, {each}"
     if plan.without_spare is not None:
         yield f"{demand.spare} gone", f"{plan.without_spare.devices}: {_verdict(plan, plan.without_spare)}"
@@ -172,9 +173,9 @@ def _solved(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Target", f"{plan.holding.devices}: {_verdict(plan, plan.holding)}"
 
 
-def _samples(demand: Demand, outcome: Outcome) -> str:
+def _samples(plan: Plan) -> str:
     """Say how many samples requests have, how many samples that are, and what the batcher does with a request."""
-    sizes = demand.samples_per_request
+    demand, sizes = plan.demand, plan.demand.samples_per_request
     if len(sizes) == 1:
         each = f"{sizes[0][0]} samples each"
     else:
@@ -182,7 +183,7 @@ def _samples(demand: Demand, outcome: Outcome) -> str:
         each = listed if len(sizes) <= _LISTED else f"{sizes[0][0]} to {sizes[-1][0]}"
         each += f" samples, {demand.mean_samples:.4g} on average"
     way = "each stays in one batch" if demand.whole else "each sample is batched by itself"
-    return f"{each}: {format_figure(outcome.samples_per_s)} samples/s; {way}"
+    return f"{each}: {format_figure(plan.samples_per_s)} samples/s; {way}"
 
 
 def _fewer_label(plan: Plan) -> str:
@@ -314,6 +315,7 @@ def _line(plan: Plan) -> dict[str, object]:
         "spare": demand.spare,
         "most_load": demand.most_load,
         "samples_per_request": demand.mean_samples,
+        "samples_per_s": plan.samples_per_s,
         "requests": demand.handling if demand.several else "",
         "cost_per_million_samples": plan.cost_per_million_samples,
     }
@@ -330,7 +332,6 @@ def _figures(outcome: Outcome) -> dict[str, object]:
         "latency_ms_p95": outcome.p95_ms,
         "latency_ms_p99": outcome.p99_ms,
         "latency_ms_tail": outcome.tail_ms,
-        "samples_per_s": outcome.samples_per_s,
     }
 
 

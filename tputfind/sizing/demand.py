@@ -23,7 +23,7 @@ from tputfind.sizing.samples import (
     read_shares,
     shares_of,
 )
-from tputfind.units import echoed
+from tputfind.units import echoed, format_figure
 
 BATCHERS: Final = get_args(Batcher)
 ROUTINGS: Final = get_args(Routing)
@@ -185,7 +185,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     def _rules_of_samples(self) -> list[tuple[bool, str]]:
         handles, samples = self.server.handles, self.mean_samples
         timed = len(self.gaps or ()) + 1
-        too_many = f"--samples-per-request: {samples:.4g} on average are too many to simulate p{self.percentile:g}"
+        many = f"--samples-per-request: {format_figure(samples)} on average are too many"
         longest = samples * TAIL_REQUESTS / (1 - self.percentile / 100)
         return [
             (
@@ -202,7 +202,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
             ),
             (
                 not self.whole and longest > _MOST_SPLIT,
-                f"{too_many} where each is batched by itself",
+                f"{many} to simulate p{self.percentile:g} where each is batched by itself",
             ),
         ]
 

@@ -54,6 +54,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     recipe: str
     device_name: str
     demand: Demand
+    samples_per_s: Above0
     outcome: Outcome
     fewest: Count | None
     most: Count | None
@@ -124,6 +125,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         recipe=name_of(record.spec),
         device_name=record.environment.device_name,
         demand=msgspec.structs.replace(demand, gaps=None, counts=None),
+        samples_per_s=samples_per_s,
         arrivals=0 if demand.gaps is None else len(demand.gaps) + 1,
         outcome=outcome,
         fewest=None if fewest is None else fewest + demand.spare,

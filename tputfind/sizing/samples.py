@@ -20,7 +20,7 @@ Shares: TypeAlias = tuple[tuple[int, float], ...]
 ALONE: Final[Shares] = ((1, 1.0),)
 _HEAVIEST: Final = 1e15
 _LIGHTEST: Final = 1e-9
-_ROUNDING: Final = 0.01
+_ROUNDING: Final = 0.0101
 """By how much shares may miss 1: those of three thirds are written 0.33."""
 _PACKED: Final = 200_000
 """Requests that are packed into full batches, or more: their mean size is then known to a thousandth."""

@@ -64,7 +64,8 @@ class Fleet(NamedTuple):
         most_per_ms = service.per_ms(self.cap)
         if demand.server.in_replicas:
             size = min(self.cap, ceil(demand.mean_samples + each_per_ms * demand.wait_ms))
-            most_per_ms = min(most_per_ms, service.per_ms_in({size: 1}))
+            by_the_clock = service.per_ms_in({size: 1})
+            most_per_ms = min(most_per_ms, by_the_clock) if demand.whole else by_the_clock
         return each_per_ms / most_per_ms
 
 
@@ -75,7 +76,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     of all streams together; its 95 % confidence interval is by how the streams differ. ``steady`` says that the queue
     stays as it is: where it is False it grows, or is so near to its limit that the streams are too short to tell, and
     the latencies say little. ``goodput_per_s`` counts the requests that are answered within the target. Batches are of
-    samples: requests have one each, or ``samples_per_s`` in all.
+    samples.
     """
 
     devices: Count
@@ -94,7 +95,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     utilisation: Amount
     mean_batch: Amount
     requests: Annotated[int, Meta(ge=0)]
-    samples_per_s: Amount
 
     def meets(self, target_ms: float) -> bool:
         """Whether the whole interval of the percentile lies within a target, and the queue does not grow."""
@@ -164,7 +164,6 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
         steady=load < 1 and sure,
         utilisation=float(np.mean(busy)),
         mean_batch=samples / batches,
-        samples_per_s=fleet.rate_per_s * demand.mean_samples,
         **_latencies(latencies, demand, fleet.rate_per_s),  # type: ignore[arg-type]  # names of figures
     )
 
