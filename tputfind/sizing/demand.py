@@ -28,6 +28,8 @@ from tputfind.units import echoed, format_figure
 BATCHERS: Final = get_args(Batcher)
 ROUTINGS: Final = get_args(Routing)
 HANDLINGS: Final = get_args(Handling)
+IN_QUEUES: Final[tuple[Routing, ...]] = "least-loaded", "two-choices"
+"""Routings that look at the queues of devices."""
 GETTING: Final[tuple[Routing, ...]] = "shared", "random"
 """Routings with which LitServe's way to get requests one by one is simulated."""
 _SHORTEST_MS: Final = 1e-3
@@ -40,8 +42,9 @@ MOST_DEVICES: Final = 10_000_000
 """That are planned with."""
 TAIL_REQUESTS: Final = 200
 """Requests beyond the percentile asked for, in each simulated stream."""
-_MOST_SPLIT: Final = 20_000_000
-"""Samples of such a stream that are batched by themselves."""
+_MOST_SPLIT: Final = 10_000_000
+_MOST_FOLLOWED: Final = 2_000_000
+"""Samples of such a stream that are batched by themselves; fewer where they are followed one by one."""
 _LONGEST_GAP: Final = 1e15
 _SHORTEST_GAP: Final = 1e-15
 _gap: Final = values.number_within(0, _LONGEST_GAP)
@@ -186,6 +189,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         handles, samples = self.server.handles, self.mean_samples
         timed = len(self.gaps or ()) + 1
         many = f"--samples-per-request: {format_figure(samples)} on average are too many"
+        followed = self.server.one_by_one is not None or self.routing in IN_QUEUES
+        most = _MOST_FOLLOWED if followed else _MOST_SPLIT
         longest = samples * TAIL_REQUESTS / (1 - self.percentile / 100)
         return [
             (
@@ -201,8 +206,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
                 f"samples: {timed} requests have a time, and {len(self.counts or ())} a number of samples",
             ),
             (
-                not self.whole and longest > _MOST_SPLIT,
-                f"{many} to simulate p{self.percentile:g} where each is batched by itself",
+                self.several and not self.whole and longest > most,
+                f"{many} to simulate p{self.percentile:g} where each is batched by itself: lower --percentile",
             ),
         ]
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from tputfind.record.types import Amount, Count
 from tputfind.sizing.arrivals import Seed, arrivals_ms, dispersion_of, gaps_ms, samples_of, without_idle_ms
-from tputfind.sizing.batchers import Routing, held_ms, rule_of
-from tputfind.sizing.demand import TAIL_REQUESTS, Demand
+from tputfind.sizing.batchers import held_ms, rule_of
+from tputfind.sizing.demand import IN_QUEUES, TAIL_REQUESTS, Demand
 from tputfind.sizing.queues import Getters, Replicas, Served, Spans, Workers, by_rule, greedy
 from tputfind.sizing.service import ServiceTimes
 from tputfind.sizing.whole import InQueues, Span, in_one_queue, of_requests
@@ -38,8 +38,6 @@ _LONG: Final = 1000
 shows nothing new."""
 _EXACT: Final = 2.0**32
 """Longest stream, in shortest batches, with latencies exact to a millionth of one: float64 has 53 binary digits."""
-_IN_QUEUES: Final[tuple[Routing, ...]] = "least-loaded", "two-choices"
-"""Routings that look at the queues of devices."""
 _LARGE: Final = 4
 _ROUNDS: Final = 200
 """Of finding a usual batch: near the limit each is hardly larger than the one before."""
@@ -114,7 +112,7 @@ def cell_of(demand: Demand) -> int:
 
 
 def _one_by_one(demand: Demand) -> bool:
-    return demand.routing in _IN_QUEUES or demand.server.one_by_one is not None
+    return demand.routing in IN_QUEUES or demand.server.one_by_one is not None
 
 
 def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int, effort: float = 1.0) -> Outcome:
@@ -290,7 +288,7 @@ def serve(
         return _split(arrivals, free_ms, server, seed, counts)
     if counts is None:
         served = _served(arrivals, free_ms, server, seed)
-    elif demand.whole or (demand.routing in _IN_QUEUES and len(free_ms) > 1):
+    elif demand.whole or (demand.routing in IN_QUEUES and len(free_ms) > 1):
         served = _served_as_requests(arrivals, counts, free_ms, server, seed)
     else:
         served = _served(np.repeat(arrivals, counts), free_ms, server, seed)
@@ -357,7 +355,7 @@ def _served_as_requests(
     cap, service, demand = server
     rule = rule_of(demand.batcher, held_ms(demand.batcher, demand.wait_ms))
     span = _span_of_requests(Spans(service, cap, seed), demand)
-    if demand.routing not in _IN_QUEUES or devices == 1:
+    if demand.routing not in IN_QUEUES or devices == 1:
         return in_one_queue(arrivals.tolist(), counts.tolist(), free_ms, cap, span=span, rule=rule)
     among = None
     if demand.routing == "two-choices":

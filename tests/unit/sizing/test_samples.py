@@ -309,7 +309,10 @@ def test_requests_have_one_number_of_samples_or_several_with_shares_or_weights(v
         ("1.5", "'1.5' is not a whole number"),
         ("99999999999", "99999999999 is not between 1 and"),
         ("", "'' is not a whole number"),
-        ("100000", "100000 on average are too many to simulate p99 where each is batched by itself"),
+        (
+            "100000",
+            "100000 on average are too many to simulate p99 where each is batched by itself: lower --percentile",
+        ),
         ({}, "has no number of samples"),
         ([3, 4], "is no number of samples with its share"),
         (True, "True is not a whole number"),
@@ -421,7 +424,7 @@ def test_no_cap_is_smaller_than_the_largest_request_that_stays_whole():
             "a request of 65 samples stays in one batch, and batches have up to 64: triton refuses it",
         ),
         ({"samples_per_request": 8, "max_batch": 4, **WHOLE}, "batches have up to 4: the server refuses it"),
-        ({"samples_per_request": 1000, "max_batch": 4}, "batches up to 4: each is split into more than 100"),
+        ({"samples_per_request": 450, "max_batch": 4}, "batches up to 4: each is split into more than 100"),
     ],
 )
 def test_a_request_that_no_batch_takes_is_refused(given, said):
@@ -481,6 +484,55 @@ def test_a_curve_follows_the_rate_of_requests_and_tells_that_of_samples():
     told = [dict(zip(header.split(","), map(float, line.split(",")), strict=True)) for line in lines]
     assert [one["rate_per_s"] for one in told] == [30.0 * tenth for tenth in range(1, 13)]
     assert all(one["samples_per_s"] == 4 * one["rate_per_s"] for one in told)
+
+
+def test_a_queue_remembers_the_longer_the_more_requests_differ():
+    """At a load of 0.9, with one sample or three: 300 times 1.25 over 0.1 squared. The first tenth warms up."""
+    demand = wanted(samples_per_request="1:0.5,3:0.5", percentile=50)
+    rate_per_s = 0.9 * 1000 / 5 / 2
+
+    found = simulate(Fleet(1, 1, rate_per_s), ServiceTimes({1: [5.0]}), demand, seeds=1)
+
+    assert found.requests == pytest.approx(0.9 * 300 * 1.25 / 0.1**2, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "request_ms"),
+    [
+        ({}, 3 * 9.0),
+        ({"overhead_per_answer": "1ms"}, 3 * 9.0 + 20),
+        ({**WHOLE, "overhead_per_answer": "1ms", "overhead_per_request": "2ms"}, 15.0 + 20 * 2 + 1),
+    ],
+)
+def test_a_request_takes_no_longer_than_all_its_batches(given, request_ms):
+    cap = 20 if "requests" in given else 8
+    server = Server(cap, LINE, wanted(samples_per_request="1:1,20:1", **given))
+
+    assert server.request_and_window_ms() == (request_ms, 0.0)
+
+
+@pytest.mark.parametrize("given", [{}, WHOLE, {"batcher": "triton", "delay": "3ms"}, {"routing": "least-loaded"}])
+def test_requests_that_come_once_in_thirty_years_take_as_long_as_one_alone(given):
+    demand = wanted(rate=1e-9, samples_per_request="2:0.5,8:0.5", **given)
+
+    found = simulate(Fleet(2, 8, 1e-9), LINE, demand, seeds=2)
+
+    waits_ms = demand.wait_ms / 2  # a full batch does not
+    assert found.mean_ms == pytest.approx(7.5 + waits_ms, rel=0.02)
+    assert found.p99_ms == pytest.approx(9.0)
+
+
+def test_where_all_requests_are_large_no_smaller_batch_is_missing():
+    rows = tuple(row for row in record().rows if row.batch_size >= 4)
+    without_small = msgspec.structs.replace(record(), rows=rows)
+
+    def kinds(samples: int, **given: object) -> set[str]:
+        demand = read_demand({"rate": 300, "slo": "60ms", "samples_per_request": samples, **given})
+        return {notice.kind for notice in plan(without_small, demand).notices}
+
+    assert "no_small_batches" not in kinds(4, **WHOLE)
+    assert "no_small_batches" in kinds(3, **WHOLE)
+    assert "no_small_batches" in kinds(4)
 
 
 def test_python_takes_shares_as_a_mapping():
