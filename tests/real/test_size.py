@@ -155,6 +155,21 @@ def test_recorded_arrivals_give_the_stream_its_shape(folder):
     assert json.loads((folder / "plan.json").read_text())["plans"][0]["outcome"]["devices"] > devices
 
 
+def test_recorded_requests_have_their_own_samples(folder):
+    lines = [f"{0.01 * number},{8 if number % 4 == 0 else 1}" for number in range(4000)]
+    (folder / "times.csv").write_text("time_s,samples\n" + "\n".join(lines) + "\n")
+    options = ("size", "resnet50.json", "--rate", 2000, "--slo", "50ms", "--batcher", "triton", "--json", "plan.json")
+    ran = run(folder, *options, "--arrivals", "times.csv")
+
+    assert (ran.status, ran.err) == (0, "")
+    assert "1 (75 %), 8 (25 %) samples, 2.75 on average: 5500 samples/s; each stays in one batch" in " ".join(
+        ran.out.split()
+    )
+    plan = json.loads((folder / "plan.json").read_text())["plans"][0]
+    assert plan["samples_per_s"] == 5500
+    assert plan["demand"]["counts"] is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
@@ -195,6 +210,21 @@ def test_recorded_arrivals_give_the_stream_its_shape(folder):
             2,
             "line 152: 3.5 is before 149.0",
         ),
+        (
+            ("resnet50.json", "--rate", 100, "--slo", "1s", "--arrivals", "samples.csv"),
+            2,
+            "samples.csv: line 2: samples: 'few' is not a whole number",
+        ),
+        (
+            ("resnet50.json", "--rate", 100, "--slo", "1s", "--samples-per-request", "1:0.8,4:0.3"),
+            2,
+            "--samples-per-request: the shares add up to 1.1, and not to 1",
+        ),
+        (
+            ("resnet50.json", "--rate", 9, "--slo", "1s", "--samples-per-request", "9999999", "--batcher", "triton"),
+            2,
+            "a request of 9999999 samples stays in one batch",
+        ),
         (("resnet50.json", "--rate", 100, "--slo", "1s", "--arrivals", "/dev/zero"), 2, "is larger than 128 MiB"),
         (("resnet50.json", "--rate", "1e-300", "--slo", "1s"), 2, "--rate: '1e-300' is not from 1e-09 to 1e+12"),
         (("resnet50.json", "--rate", "9" * 100_000, "--slo", "1s"), 2, "999' is not a finite number"),
@@ -215,6 +245,7 @@ def test_what_cannot_be_sized_is_one_line(folder, arguments, status, message):
     (folder / "twice.csv").write_text(f"{header}AMD EPYC,1,EUR\n\namd epyc,2,EUR\n")
     (folder / "latin.csv").write_bytes(f"{header}caf\u00e9,1,EUR\n".encode("latin-1"))
     (folder / "nan.csv").write_text(f"time\n{times}\nnan\n")
+    (folder / "samples.csv").write_text("time,samples\n1,few\n")
     (folder / "falls.csv").write_text(f"time\n{times}3.5\n")
 
     ran = run(folder, "size", *arguments)

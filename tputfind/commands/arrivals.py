@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from tputfind import options as values
 from tputfind import units
@@ -59,30 +59,55 @@ def _read(path: Path) -> bytes:
     return data
 
 
-def arrivals_gaps(path: Path) -> tuple[float, ...]:
-    """Return the times between the requests whose times are in the first column of a file, with or without a header.
+class Recorded(NamedTuple):
+    """The times between requests, and how many samples each of them has, as far as they were recorded."""
 
-    Times are numbers, or dates and times as ISO 8601 writes them; those without a zone are taken as UTC.
+    gaps: tuple[float, ...] | None
+    samples: tuple[int, ...] | None
+
+
+def arrivals_of(path: Path) -> Recorded:
+    """Return the requests whose times are in the first column of a file, with or without a header.
+
+    Times are numbers, or dates and times as ISO 8601 writes them; those without a zone are taken as UTC. A column with
+    the header ``samples`` has the samples of each request.
 
     Raises:
-        BadRequest: the file cannot be read, or holds no such times; its message names the line.
+        BadRequest: the file cannot be read, or holds no such times or samples; its message names the line.
     """
     times: list[float] = []
     names: list[str] = []
+    samples: list[int] = []
     kind: Kind | None = None
+    place: int | None = None
     try:
         for row, (line, cells) in enumerate(rows_of(path)):
             try:
                 kind, time = time_of(cells[0], kind)
+                if place is not None:
+                    samples.append(_samples(cells, place))
             except ValueError as problem:
                 if row == 0 and not _is_number(cells[0]):
+                    place = _place_of_samples(cells)
                     continue
                 raise ValueError(f"line {line}: {problem}") from None
             times.append(time)
             names.append(f"line {line}")
-        return gaps_of(times, names)
+        return Recorded(gaps_of(times, names), None if place is None else tuple(samples))
     except ValueError as error:
         raise BadRequest(f"--arrivals {path}: {error}", "its first column holds the times of requests") from None
+
+
+def _place_of_samples(header: list[str]) -> int | None:
+    names = [cell.lower() for cell in header]
+    return names.index("samples") if "samples" in names[1:] else None
+
+
+def _samples(cells: list[str], place: int) -> int:
+    try:
+        return values.whole(cells[place] if place < len(cells) else "")
+    except ValueError as problem:
+        raise ValueError(f"samples: {problem}") from None
 
 
 def time_of(cell: str, before: Kind | None) -> tuple[Kind, float]:

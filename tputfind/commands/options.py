@@ -17,7 +17,7 @@ from tputfind.record.choices import (
     SEARCHES,
     TRANSFERS,
 )
-from tputfind.sizing.batchers import Batcher, Handler, Routing
+from tputfind.sizing.batchers import Batcher, Handler, Handling, Routing
 
 WHAT, HOW, FAR = "What to measure", "How to run it", "How far to search"
 LONG, WRITE, OTHER = "How long to measure", "What to write", "Other"
@@ -177,14 +177,33 @@ FORECAST: Final = (
     _QUIET,
 )
 SIZE: Final = (
-    Option("rate", "N", REQUESTS, "plan for N requests per second, one sample each, such as 5000 or 5k"),
+    Option("rate", "N", REQUESTS, "plan for N requests per second, such as 5000 or 5k"),
     Option("slo", "TIME", REQUESTS, "answer requests within this, such as 50ms"),
     Option("devices", "N", REQUESTS, "use N devices; with one of --rate and --slo, find the other"),
     Option("percentile", "P", REQUESTS, "answer P percent of the requests in time", "99"),
     Option("burstiness", "CV", REQUESTS, "vary the time between requests: 0 even, 1 Poisson, 2 bursty", "1"),
-    Option("arrivals", "FILE", REQUESTS, "give the stream the shape of recorded times of requests (CSV)"),
+    Option(
+        "arrivals",
+        "FILE",
+        REQUESTS,
+        "give the stream the shape of recorded times of requests (CSV; also their samples)",
+    ),
+    Option(
+        "samples_per_request",
+        "N|SHARES",
+        REQUESTS,
+        "give each request N samples, or several numbers with their shares, such as 1:0.8,4:0.2",
+        "1",
+    ),
     Option("network", "TIME", REQUESTS, "leave this much of --slo to the network", "0"),
     Option("batcher", get_args(Batcher), SERVER, "batch requests as this server does", "greedy"),
+    Option(
+        "requests",
+        get_args(Handling),
+        SERVER,
+        "batch each sample of a request by itself, or keep a request in one batch",
+        "the server's",
+    ),
     Option("delay", "TIME", SERVER, "let the batcher wait this long for more requests; auto: find out", "the server's"),
     Option("max_queue", "N", SERVER, "refuse requests while N wait (greedy, triton, mosec, ray)"),
     Option("preferred_batches", "LIST", SERVER, "let Triton prefer batches of these sizes, such as 8,16"),

@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 
 from tputfind.analysis.notices import to_read
-from tputfind.commands.arrivals import arrivals_gaps, rows_of
+from tputfind.commands.arrivals import Recorded, arrivals_of, rows_of
 from tputfind.commands.console import Given, finish, say, stop_signals
 from tputfind.commands.observed import read_log
 from tputfind.commands.outputs import Outputs, Places, Source, check_places, records_read, taken_from
@@ -74,7 +74,7 @@ def read_request(
         records: files that runs of the tool saved.
         options: as ``demand.read_demand`` takes them.
         places: files to write.
-        arrivals: a file of the times at which requests came, in its first column, or None.
+        arrivals: a file of the times at which requests came, and perhaps of their samples, or None.
         observed: logs of a server, one for each load, or None.
         price_file: a file of prices, or None.
         curve: whether to follow the rate instead.
@@ -102,8 +102,8 @@ def read_request(
         raise BadRequest("--curve keeps to one delay, and does without --delay auto", "give it the delay of the plan")
     if curve and (places.csv or places.json or places.md):
         raise BadRequest("--curve is printed: > curve.csv keeps it")
-    gaps = None if arrivals is None else arrivals_gaps(Path(arrivals))
-    demand = read_demand({**options, "gaps": gaps})
+    recorded = Recorded(None, None) if arrivals is None else arrivals_of(Path(arrivals))
+    demand = read_demand({**options, **recorded._asdict()})
     prices = [] if price_file is None else _prices(Path(price_file))
     sources = records_read(records)
     sources += [Source("the file of arrivals", Path(arrivals))] if arrivals is not None else []
@@ -136,7 +136,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
             with _Told() as told:
                 record, demand = request.records[0], request.demand
                 demand = fitted(record, demand, request.logs).demand if request.logs else demand
-                followed = size.curve_csv(curve(record, demand, told.tell))
+                followed = size.curve_csv(curve(record, demand, told.tell), demand)
             return finish(partial(_print, followed.decode()), [], show_traceback=show_traceback)
         with _Told() as told:
             found = answers(request.records, request.demand, request.prices, told.tell, request.logs)

@@ -18,6 +18,7 @@ from tputfind.report.escaping import markdown_bytes, spreadsheet_text
 from tputfind.report.markdown import markdown_of, notices_of
 from tputfind.report.tables import named_fitted, new_table
 from tputfind.report.terminal import print_answers, print_notices, print_table
+from tputfind.sizing.demand import Demand
 from tputfind.sizing.fleets import MORE_TRAFFIC
 from tputfind.sizing.plan import Plan, Rules
 from tputfind.sizing.simulate import Outcome, cell_of
@@ -32,6 +33,8 @@ _OVERHEADS = {
     "overhead_per_answer_ms": "an answer",
 }
 """Fields of a demand, in words."""
+_LISTED = 4
+"""Numbers of samples that are told with their shares."""
 _COLUMNS = [
     "model",
     "recipe",
@@ -80,6 +83,10 @@ _COLUMNS = [
     "input_shape",
     *energy.COLUMNS,
     *mixes.COLUMNS,
+    "samples_per_request",
+    "samples_per_s",
+    "requests",
+    "cost_per_million_samples",
 ]
 _LIMITS = {"triton": "its max_queue_size", "mosec": "its --capacity"}
 """Settings of servers that limit a queue."""
@@ -149,9 +156,10 @@ def to_csv(found: Answers) -> bytes:
     return _written(_COLUMNS, lines)
 
 
-def curve_csv(outcomes: Iterable[Outcome]) -> bytes:
+def curve_csv(outcomes: Iterable[Outcome], demand: Demand) -> bytes:
     """Return what ever more requests take, one line for each rate."""
-    lines = [_figures(outcome) for outcome in outcomes]
+    samples = demand.mean_samples
+    lines = [{**_figures(outcome), "samples_per_s": samples * outcome.rate_per_s} for outcome in outcomes]
     return _written(list(lines[0]), lines)
 
 
@@ -161,6 +169,8 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     waits = plan.delay_ms > 0 and outcome.batch_cap > 1
     batcher = f"waits up to {plan.delay_ms:g} ms for more" if waits else "takes what waits when a device is free"
     yield from _solved(plan)
+    if demand.several:
+        yield "Requests", _samples(plan)
     yield "Devices", f"{outcome.devices}{_range(plan)}, each with batches of up to {outcome.batch_cap}"
     yield "Batcher", f"{demand.batcher}: {batcher}"
     if plan.without_spare is not None:
@@ -179,7 +189,9 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.price is not None and plan.cost_per_hour is not None and plan.cost_per_million is not None:
         source = ": ".join(filter(None, (plan.price.device, f"{plan.price.source} {plan.price.date}".strip())))
         hour, million = (_cost(one, plan.price.currency) for one in (plan.cost_per_hour, plan.cost_per_million))
-        yield "Cost", f"{hour} an hour, {million} a million requests ({source})"
+        if demand.several and plan.cost_per_million_samples is not None:
+            million += f" a million requests, {_cost(plan.cost_per_million_samples, plan.price.currency)}"
+        yield "Cost", f"{hour} an hour, {million} a million {'samples' if demand.several else 'requests'} ({source})"
     yield from energy.told(plan)
     cell = cell_of(demand)
     if outcome.devices > cell:
@@ -218,6 +230,19 @@ def _solved(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Target", f"{demand.slo_ms:g} ms is the tightest at {rate}"
     if demand.solve == "nothing":
         yield "Target", f"{plan.holding.devices}: {_verdict(plan, plan.holding)}"
+
+
+def _samples(plan: Plan) -> str:
+    """Say how many samples requests have, how many samples that are, and what the batcher does with a request."""
+    demand, sizes = plan.demand, plan.demand.samples_per_request
+    if len(sizes) == 1:
+        each = f"{sizes[0][0]} samples each"
+    else:
+        listed = ", ".join(f"{samples} ({100 * share:.3g} %)" for samples, share in sizes)
+        each = listed if len(sizes) <= _LISTED else f"{sizes[0][0]} to {sizes[-1][0]}"
+        each += f" samples, {demand.mean_samples:.4g} on average"
+    way = "each stays in one batch" if demand.whole else "each sample is batched by itself"
+    return f"{each}: {format_figure(plan.samples_per_s)} samples/s; {way}"
 
 
 def _fewer_label(plan: Plan) -> str:
@@ -366,6 +391,10 @@ def _line(plan: Plan) -> dict[str, object]:
         "input_shape": plan.input_shape,
         **energy.cells(plan),
         **mixes.cells(plan),
+        "samples_per_request": demand.mean_samples,
+        "samples_per_s": plan.samples_per_s,
+        "requests": demand.handling if demand.several else "",
+        "cost_per_million_samples": plan.cost_per_million_samples,
     }
 
 

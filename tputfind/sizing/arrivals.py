@@ -39,6 +39,17 @@ def gaps_ms(demand: Demand, count: int, rate_per_s: float, share: float, seed: S
     return _drawn(demand, count, share, seed) * (1000 / rate_per_s)
 
 
+def samples_of(demand: Demand, count: int, share: float, seed: Seed) -> NDArray[np.int64]:
+    """Return how many samples each of the same requests has."""
+    if demand.counts is not None:
+        generator = np.random.default_rng([*seed, 0])
+        counts = np.array(demand.counts[1:])  # of the requests that end the gaps
+        return counts[_places(count, share, generator) % len(counts)]
+    samples, shares = zip(*demand.samples_per_request, strict=True)
+    drawn: NDArray[np.int64] = np.random.default_rng([*seed, 6]).choice(samples, size=count, p=shares)
+    return drawn
+
+
 def _drawn(demand: Demand, count: int, share: float, seed: Seed) -> NDArray[np.float64]:
     """Return gaps with a mean of 1."""
     generator = np.random.default_rng([*seed, 0])
@@ -81,7 +92,15 @@ def _replayed(
     """Return times with a mean gap of 1: those of the trace from its beginning, round and round, thinned to a share."""
     since = np.cumsum(trace)
     period = float(since[-1]) + float(trace.mean())
-    places = np.arange(count) if share == 1 else np.cumsum(generator.geometric(share, count)) - 1
+    places = _places(count, share, generator)
     turns, within = np.divmod(places, len(trace))
     times: NDArray[np.float64] = (since[within] + turns * period) * (share * len(trace) / period)
     return times
+
+
+def _places(count: int, share: float, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Return which of the recorded requests, round and round, are those of the share."""
+    if share == 1:
+        return np.arange(count)
+    places: NDArray[np.int64] = np.cumsum(generator.geometric(share, count)) - 1
+    return places

@@ -17,6 +17,8 @@ Routing = Literal["shared", "random", "least-loaded", "two-choices"]
 """Where a request waits: in one queue for all devices, or in that of a device picked so."""
 Handler = Literal["blocking", "threaded"]
 """Whether the model is called on the server's event loop, which it blocks, or in a thread beside it."""
+Handling = Literal["split", "whole"]
+"""Of the samples of a request: each is batched by itself, or they stay in one batch."""
 _TOKIO_MS: Final = 1.0
 
 
@@ -28,7 +30,11 @@ class Server(NamedTuple):
     shared queue ``one_by_one``: ``getters`` take some time for each, ``workers`` collect batches side by side. With
     ``in_replicas`` each device has a queue of its own. ``routing`` is by default, as the first of ``handlers`` is, and
     ``max_ongoing``: of the requests that a device has been given and not answered. Without a rule its batches follow
-    from what it has learned.
+    from what it has learned. ``handles`` says how it can treat requests of several
+    samples; the first way is its own, and without one they are not simulated.
+
+    To mosec, LitServe and Ray Serve's ``@serve.batch`` an item is a sample: a client sends a request of several as so
+    many items. Triton counts the samples of whole requests.
     """
 
     rule: Callable[[float], Rule] | None
@@ -43,6 +49,7 @@ class Server(NamedTuple):
     handlers: tuple[Handler, ...] = ()
     max_ongoing: int | None = None
     max_latency_ms: float | None = None
+    handles: tuple[Handling, ...] = ("split",)
 
 
 def held_ms(batcher: Batcher, wait_ms: float) -> float:
@@ -122,8 +129,8 @@ def _collected(begins_ms: float, wait_ms: float, full_ms: float) -> float:
 
 
 SERVERS: Final[dict[Batcher, Server]] = {
-    "greedy": Server(lambda _: _greedy, waits=False),
-    "triton": Server(_triton),
+    "greedy": Server(lambda _: _greedy, waits=False, handles=("split", "whole")),
+    "triton": Server(_triton, handles=("whole",)),
     "mosec": Server(_mosec, delay_ms=10.0, timer_ms=_TOKIO_MS, whole_ms=True, one_by_one="workers"),
     "litserve": Server(_litserve, windows=True, one_by_one="getters"),
     "ray": Server(
@@ -141,5 +148,6 @@ SERVERS: Final[dict[Batcher, Server]] = {
         routing="random",
         handlers=("threaded", "blocking"),
         max_latency_ms=60_000.0,
+        handles=(),
     ),
 }

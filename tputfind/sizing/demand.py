@@ -14,12 +14,23 @@ from msgspec import Meta
 from tputfind import options as values
 from tputfind.errors import BadRequest
 from tputfind.record.types import Above0, Amount, Count, CountFromZero
-from tputfind.sizing.batchers import SERVERS, Batcher, Handler, Routing, Server
-from tputfind.units import echoed
+from tputfind.sizing.batchers import SERVERS, Batcher, Handler, Handling, Routing, Server
+from tputfind.sizing.samples import (
+    ALONE,
+    mean_samples,
+    mean_square_samples,
+    read_counts,
+    read_shares,
+    shares_of,
+)
+from tputfind.units import echoed, format_figure
 
 BATCHERS: Final = get_args(Batcher)
 ROUTINGS: Final = get_args(Routing)
 HANDLERS: Final = get_args(Handler)
+HANDLINGS: Final = get_args(Handling)
+IN_QUEUES: Final[tuple[Routing, ...]] = "least-loaded", "two-choices"
+"""Routings that look at the queues of devices."""
 GETTING: Final[tuple[Routing, ...]] = "shared", "random"
 """Routings with which LitServe's way to get requests one by one is simulated."""
 LIMITED: Final[tuple[Batcher, ...]] = "greedy", "triton", "mosec", "ray"
@@ -36,6 +47,11 @@ HIGHEST_RATE: Final = 1e12
 """Requests per second: from one in thirty years on."""
 MOST_DEVICES: Final = 10_000_000
 """That are planned with."""
+TAIL_REQUESTS: Final = 200
+"""Requests beyond the percentile asked for, in each simulated stream."""
+_MOST_SPLIT: Final = 10_000_000
+_MOST_FOLLOWED: Final = 2_000_000
+"""Samples of such a stream that are batched by themselves; fewer where they are followed one by one."""
 _LONGEST_GAP: Final = 1e15
 _SHORTEST_GAP: Final = 1e-15
 _gap: Final = values.number_within(0, _LONGEST_GAP)
@@ -45,13 +61,17 @@ Solved = Literal["devices", "rate", "slo", "nothing"]
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """How many requests come, one sample each, and what is expected of the answers. Build it with ``read_demand``.
+    """How many requests come, and what is expected of the answers. Build it with ``read_demand``.
 
     ``burstiness`` is the coefficient of variation of the time between requests: 1 is a Poisson stream, 0 an even one.
     ``gaps`` are times between requests that were recorded, in any unit: they give the stream its shape, and
     ``rate_per_s`` its pace. ``network_ms`` is what the latency target leaves to others; overheads come on top of
     what the record measured. ``overhead_per_get_ms`` comes before it, for each request that is got out of a queue, and
     ``overhead_per_answer_ms`` after it, for each answer that goes out, while the device goes on.
+
+    ``samples_per_request`` are the numbers of samples that requests have, each with its share of them; ``counts`` those
+    of the recorded ones. ``requests`` says whether a request's samples are batched by themselves or stay in one batch;
+    None is the server's own way. A server to which each sample is an item has the overheads of a request for each.
 
     ``solve`` is what is asked for: the least number of devices, or, of a given number, the highest rate or the tightest
     target (then ``rate_per_s`` or ``slo_ms`` stands for the answer), or nothing but what they do. The target holds with
@@ -68,6 +88,9 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     percentile: Annotated[float, Meta(ge=50, le=99.99)] = 99.0
     burstiness: Annotated[float, Meta(ge=0, le=20)] = 1.0
     gaps: Annotated[tuple[Amount, ...], Meta(min_length=_FEWEST_ARRIVALS - 1)] | None = None
+    samples_per_request: Annotated[tuple[tuple[Count, Above0], ...], Meta(min_length=1)] = ALONE
+    counts: tuple[Count, ...] | None = None
+    requests: Handling | None = None
     batcher: Batcher = "greedy"
     delay_ms: Amount | None = None
     routing: Routing = "shared"
@@ -95,6 +118,36 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     def server(self) -> Server:
         """What the batcher does."""
         return SERVERS[self.batcher]
+
+    @property
+    def several(self) -> bool:
+        """Whether requests have several samples, some at least."""
+        return self.samples_per_request[-1][0] > 1
+
+    @property
+    def handling(self) -> Handling:
+        """What the batcher does with requests of several samples."""
+        return self.requests or (self.server.handles or HANDLINGS)[0]
+
+    @property
+    def whole(self) -> bool:
+        """Whether requests have several samples that stay in one batch."""
+        return self.several and self.handling == "whole"
+
+    @property
+    def mean_samples(self) -> float:
+        """How many samples a request has on average."""
+        return mean_samples(self.samples_per_request)
+
+    @property
+    def samples_dispersion(self) -> float:
+        """The mean square of the samples of a request over the square of their mean: 1 where all have as many."""
+        return mean_square_samples(self.samples_per_request) / self.mean_samples**2
+
+    @property
+    def least_cap(self) -> int:
+        """The smallest cap with which no request is refused: all the samples of the largest, where it stays whole."""
+        return self.samples_per_request[-1][0] if self.whole else 1
 
     @property
     def target_ms(self) -> float:
@@ -171,6 +224,41 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
             (
                 self.gaps is not None and self.burstiness != 1.0,
                 "--arrivals say how bursty the stream is, so --burstiness has nothing to add",
+            ),
+            *self._rules_of_samples(),
+        ]
+
+    def _rules_of_samples(self) -> list[tuple[bool, str]]:
+        handles, samples = self.server.handles, self.mean_samples
+        timed = len(self.gaps or ()) + 1
+        many = f"--samples-per-request: {format_figure(samples)} on average are too many"
+        followed = self.server.one_by_one is not None or self.routing in IN_QUEUES
+        most = _MOST_FOLLOWED if followed else _MOST_SPLIT
+        longest = samples * TAIL_REQUESTS / (1 - self.percentile / 100)
+        return [
+            (
+                self.requests is not None and not self.several,
+                "--requests is of requests of several samples: give --samples-per-request",
+            ),
+            (
+                self.several and not handles,
+                f"requests of several samples are not simulated for --batcher {self.batcher}",
+            ),
+            (
+                self.several and bool(handles) and self.requests not in (None, *handles),
+                f"--requests {self.requests}: --batcher {self.batcher} has them {' or '.join(handles)}",
+            ),
+            (
+                self.several and (self.max_queue is not None or bool(self.preferred_batches)),
+                "--max-queue and --preferred-batches are simulated for requests of one sample",
+            ),
+            (
+                self.counts is not None and len(self.counts) != timed,
+                f"samples: {timed} requests have a time, and {len(self.counts or ())} a number of samples",
+            ),
+            (
+                self.several and not self.whole and longest > most,
+                f"{many} to simulate p{self.percentile:g} where each is batched by itself: lower --percentile",
             ),
         ]
 
@@ -267,8 +355,12 @@ def read_demand(options: Mapping[str, object]) -> Demand:
     missing = [name for name in _ASKED if options.get(name) is None]
     fields, wrong = values.fields_of(options, _READERS)
     problems = ([_lacking(missing)] if len(missing) > 1 else []) + wrong
+    if {"counts", "samples_per_request"} <= fields.keys():
+        problems.append("--samples-per-request has nothing to add where recorded requests have their own samples")
     if not problems:
         fields.setdefault("routing", SERVERS[fields.get("batcher", "greedy")].routing)  # type: ignore[index]
+        if "counts" in fields:
+            fields["samples_per_request"] = shares_of(fields["counts"])  # type: ignore[arg-type]  # as its reader returns
         fields["solve"] = missing[0] if missing else "nothing"
         if fields.get("delay_ms") == _AUTO:
             fields["search_delay"], fields["delay_ms"] = True, None
@@ -311,6 +403,9 @@ _READERS: Final[dict[str, tuple[str, values.Reader]]] = {
     "percentile": ("percentile", values.number_within(50, 99.99, values.percentile)),
     "burstiness": ("burstiness", values.number_within(0, 20)),
     "gaps": ("gaps", _gaps),
+    "samples_per_request": ("samples_per_request", read_shares),
+    "samples": ("counts", read_counts),
+    "requests": ("requests", values.one_of(HANDLINGS)),
     "batcher": ("batcher", values.one_of(BATCHERS)),
     "delay": ("delay_ms", _delay),
     "routing": ("routing", values.one_of(ROUTINGS)),

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.record import Record
-from tputfind.sizing.demand import MOST_DEVICES, Demand
+from tputfind.sizing.demand import MOST_DEVICES, TAIL_REQUESTS, Demand
 from tputfind.sizing.formulas import largest_within
 from tputfind.sizing.service import ServiceTimes, service_of
-from tputfind.sizing.simulate import TAIL_REQUESTS, Fleet, Outcome, simulate
+from tputfind.sizing.simulate import Fleet, Outcome, simulate
 from tputfind.stats import t_quantile
 
 MORE_TRAFFIC: Final = 1.2
@@ -34,6 +34,10 @@ _BUSY: Final = 0.5
 _RESAMPLES: Final = 12
 _RANGE_QUANTILE: Final = 1.645
 """Standard errors to either side that hold 90 % of a normal distribution."""
+_PARTS: Final = 32
+"""Batches that an average request is split into by the smallest cap that is tried: each takes its time by itself."""
+_MOST_PARTS: Final = 100
+"""Where even the largest batch splits it into more, its samples are too many to be followed."""
 _NOTHING: Final = 1e-9
 """Widths below this are what is left of equal numbers."""
 _FAR: Final = 4.0
@@ -72,20 +76,21 @@ class Search:
 
     def _caps(self) -> Iterator[int]:
         demand, service, target_ms = self._demand, self.service, self._demand.target_ms
-        alone_ms = float(np.quantile(service.curve_ms(1), demand.percentile / 100))
-        alone_ms += demand.overhead_per_get_ms + demand.overhead_per_answer_ms
-        if alone_ms > target_ms:
-            what = "of requests that are alone" if service.sizes[0] == 1 else f"of batches of {service.sizes[0]}"
+        least = least_cap(demand, self.most)
+        fastest_ms = alone_ms(service, demand)
+        if fastest_ms > target_ms:
+            small = service.sizes[0] > demand.least_cap
+            what = f"of batches of {service.sizes[0]}" if small else "of requests that are alone"
             raise NoPlan(
-                f"no device is fast enough: {demand.percentile:g} % {what} take up to {alone_ms:.4g} ms, and the "
+                f"no device is fast enough: {demand.percentile:g} % {what} take up to {fastest_ms:.4g} ms, and the "
                 f"target is {target_ms:g} ms",
-                f"no --slo below {rounded_up(demand.network_ms + alone_ms):g}ms can be met",
+                f"no --slo below {rounded_up(demand.network_ms + fastest_ms):g}ms can be met",
             )
         largest = largest_within(service, target_ms) or 1
-        largest = min(largest, self.most)
+        largest = max(least, min(largest, self.most))
         half = largest_within(service, target_ms / 2) or 1
-        candidates = (1, largest, half, ceil(1.5 * half), *service.sizes)
-        preferred = demand.preferred_batches[-1] if demand.preferred_batches else 1
+        candidates = (least, largest, half, ceil(1.5 * half), *service.sizes)
+        preferred = demand.preferred_batches[-1] if demand.preferred_batches else least
         yield preferred
         # Only where requests have waited as long as the delay do batches grow beyond what is preferred.
         if not demand.preferred_batches or demand.wait_ms > 0:
@@ -105,7 +110,8 @@ class Search:
             NoPlan: none does.
         """
         most_per_ms = max(self.service.per_ms(cap) for cap in self.caps)
-        lowest = max(1, ceil(self._demand.rate_per_s / 1000 / most_per_ms / self.most_share))
+        samples_per_s = self._demand.rate_per_s * self._demand.mean_samples
+        lowest = max(1, ceil(samples_per_s / 1000 / most_per_ms / self.most_share))
         if lowest > MOST_DEVICES:
             raise NoPlan(
                 f"{self._demand.rate_per_s:g} requests/s take {lowest} devices or more by their throughput alone, and "
@@ -317,6 +323,47 @@ def _first(meets: Callable[[int], bool], start: int, lowest: int, hopeless: Call
         middle = (passes + fails) // 2
         passes, fails = (middle, fails) if meets(middle) else (passes, middle)
     return passes
+
+
+def least_cap(demand: Demand, most: int) -> int:
+    """Return the smallest cap that is tried, of those up to the most.
+
+    Raises:
+        BadRequest: none can take the requests.
+    """
+    if demand.least_cap > most:
+        raise BadRequest(
+            f"a request of {demand.least_cap} samples stays in one batch, and batches have up to {most}: "
+            f"{'the server' if demand.batcher == 'greedy' else demand.batcher} refuses it",
+            "measure larger batches, let --max-batch be larger, or send smaller requests",
+        )
+    if demand.whole:
+        return demand.least_cap
+    if demand.mean_samples > _MOST_PARTS * most:
+        raise BadRequest(
+            f"requests have {demand.mean_samples:.4g} samples on average, and batches up to {most}: each is split into "
+            f"more than {_MOST_PARTS}, which is not simulated",
+            "measure larger batches, or let --max-batch be larger",
+        )
+    return min(most, ceil(demand.mean_samples / _PARTS))
+
+
+def alone_ms(service: ServiceTimes, demand: Demand) -> float:
+    """Return the percentile of the latency of requests that are alone.
+
+    Of those that are split, that of one of their samples, which they take at the least: the rest is by the cap.
+    """
+    each_ms = demand.overhead_per_get_ms + demand.overhead_per_answer_ms
+    share = demand.percentile / 100
+    if not demand.whole:
+        return float(np.quantile(service.curve_ms(1), share)) + each_ms
+    curves, weights = [], []
+    for samples, its_share in demand.samples_per_request:
+        curve = service.curve_ms(min(samples, service.largest))
+        curves.append(curve + demand.overhead_per_request_ms * (1 - samples / demand.mean_samples))
+        weights.append(np.full(len(curve), its_share / len(curve)))
+    times, shares = np.concatenate(curves), np.concatenate(weights)
+    return float(np.quantile(times, share, method="inverted_cdf", weights=shares)) + each_ms
 
 
 def rounded_up(value: float) -> float:

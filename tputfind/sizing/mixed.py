@@ -66,6 +66,10 @@ def unsupported(demand: Demand) -> str | None:
         return "a mix is not searched with --spare"
     if demand.gaps is not None:
         return "a mix is not searched for recorded --arrivals"
+    if demand.several:
+        return "a mix is not simulated for requests of several samples"
+    if demand.max_queue is not None or demand.preferred_batches or demand.search_delay:
+        return "a mix is not simulated with --max-queue, --preferred-batches or --delay auto"
     if demand.server.in_replicas:
         return f"a mix is not simulated with --batcher {demand.batcher}"
     if demand.routing not in ("shared", "random"):
@@ -73,7 +77,7 @@ def unsupported(demand: Demand) -> str | None:
     if demand.routing == "shared" and demand.server.waits:
         return f"a mix is not simulated behind one queue of {demand.batcher}: --batcher greedy, or --routing random"
     if demand.routing == "shared" and demand.overhead_per_answer_ms:
-        return "a mix behind one queue is not simulated with --overhead-per-answer: --routing random"
+        return "a mix behind one queue is not simulated with a time for each answer: --routing random"
     return None
 
 

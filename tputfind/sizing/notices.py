@@ -29,7 +29,7 @@ def _one_by_one(demand: Demand) -> Iterator[tuple[str, float]]:
 def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> Iterator[Notice]:
     """Yield what a record and a demand say against a plan; ``largest`` is the largest batch measured."""
     smallest = min((row.batch_size for row in record.rows if row.failure is None), default=1)
-    if smallest > 1:
+    if smallest > (demand.samples_per_request[0][0] if demand.whole else 1):
         yield Notice(
             kind="no_small_batches",
             seen=f"no batch below {smallest} was measured, and smaller ones are taken to last as long",

@@ -142,6 +142,9 @@ def fitted(record: Record, demand: Demand, logs: Sequence[Log]) -> Fit:
     Raises:
         BadRequest: the logs do not tell.
     """
+    if demand.several or demand.search_delay:
+        what = "--delay auto" if demand.search_delay else "requests of several samples"
+        raise BadRequest(f"--observed does not go with {what}")
     logs = [log.first(_MOST_REQUESTS) for log in logs]
     bare = msgspec.structs.replace(demand, routing="random" if demand.server.in_replicas else "shared", gaps=None)
     bare = Overheads(per_get=demand.overhead_per_get_ms).on(bare)

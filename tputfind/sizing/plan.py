@@ -73,15 +73,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     the target, and is not merely too near to it to tell. ``more_traffic`` is the same devices with 20 % more requests.
     ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch. Of recorded arrivals only their
     number is kept. Costs are None where the price is not known, and ``energy`` where the power of the devices is not.
-    ``mix`` is the cheapest mix of kinds of devices, if it is cheaper than this plan; ``no_mix`` says why there is none.
-    Both stand in the best plan of a model. ``observed`` is what
-    logs of a real server tell.
+    ``cost_per_million`` is of requests. ``mix`` is the cheapest mix of kinds of devices, if it is cheaper than this
+    plan; ``no_mix`` says why there is none. Both stand in the best plan of a model. ``observed`` is what logs of a real
+    server tell.
     """
 
     model: str
     recipe: str
     device_name: str
     demand: Demand
+    samples_per_s: Above0
     outcome: Outcome
     fewest: Count | None
     most: Count | None
@@ -104,6 +105,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     mix: Mix | None = None
     no_mix: str = ""
     observed: Observed | None = None
+    cost_per_million_samples: Above0 | None = None
 
     @property
     def holding(self) -> Outcome:
@@ -152,14 +154,16 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
     if demand.spare:
         outcome = search.under(Fleet(holding.devices + demand.spare, holding.batch_cap, demand.rate_per_s))
     slope_ms, intercept_ms = search.service.line_ms()
-    rate_per_s, target_ms = demand.rate_per_s, demand.target_ms
+    rate_per_s, target_ms, samples = demand.rate_per_s, demand.target_ms, demand.mean_samples
+    samples_per_s = rate_per_s * samples
     per_hour = None if price is None else price.price_per_hour * outcome.devices
     return Plan(
         model=record.spec.model,
         recipe=name_of(record.spec),
         device_name=record.environment.device_name,
         input_shape=record.input_shape,
-        demand=msgspec.structs.replace(demand, gaps=None),
+        demand=msgspec.structs.replace(demand, gaps=None, counts=None),
+        samples_per_s=samples_per_s,
         arrivals=0 if demand.gaps is None else len(demand.gaps) + 1,
         outcome=outcome,
         fewest=None if fewest is None else fewest + demand.spare,
@@ -170,10 +174,10 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         holds=search.holds(holding),
         more_traffic=search.with_more_traffic(outcome),
         rules=Rules(
-            full_batches=devices_at_full_batch(search.service, rate_per_s, search.most),
-            naive=devices_by_batch_time(search.service, rate_per_s, search.most, target_ms, 1),
-            nexus=devices_by_batch_time(search.service, rate_per_s, search.most, target_ms, 2),
-            mean=devices_by_mean(search.service, rate_per_s, target_ms),
+            full_batches=devices_at_full_batch(search.service, samples_per_s, search.most),
+            naive=devices_by_batch_time(search.service, samples_per_s, search.most, target_ms, 1),
+            nexus=devices_by_batch_time(search.service, samples_per_s, search.most, target_ms, 2),
+            mean=devices_by_mean(search.service, rate_per_s, target_ms, samples, demand.samples_dispersion),
         ),
         slope_ms=slope_ms,
         intercept_ms=intercept_ms,
@@ -183,6 +187,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         cost_per_hour=per_hour,
         cost_per_million=None if per_hour is None else per_hour / (3600 * rate_per_s) * 1e6,
         energy=energy_of(search.service.power, outcome, demand),
+        cost_per_million_samples=None if per_hour is None else per_hour / (3600 * samples_per_s) * 1e6,
     )
 
 

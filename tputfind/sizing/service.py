@@ -14,6 +14,7 @@ from tputfind.errors import BadRequest
 from tputfind.record.record import Record, Row
 from tputfind.sizing.demand import Demand
 from tputfind.sizing.power import Power, power_of
+from tputfind.sizing.samples import full_batches, many_of
 
 _FEWEST, _MOST = 200, 5000
 """Least and most equally likely times that stand for the samples of a batch size."""
@@ -40,11 +41,13 @@ class ServiceTimes:
         per_get_ms: float = 0,
         per_answer_ms: float = 0,
         power: Power | None = None,
+        whole: tuple[int, ...] | None = None,
     ) -> None:
         """Take the samples of every batch size, in ms, and what a server adds to each batch and for each sample.
 
         ``per_get_ms`` passes for each sample before the batch begins, while its device does nothing, and
         ``per_answer_ms`` after it, while the device goes on. ``power`` is what batches take, if that is known.
+        ``whole`` are the samples of many requests that stay whole: full batches are then those that they fill.
 
         Raises:
             ValueError: nothing was measured.
@@ -61,6 +64,8 @@ class ServiceTimes:
         self.per_get_ms = per_get_ms
         self.per_answer_ms = per_answer_ms
         self.power = power
+        self._whole, self._per_ms = whole, dict[int, float]()
+        self.least_cap = max(whole) if whole else 1
 
     @property
     def largest(self) -> int:
@@ -101,9 +106,20 @@ class ServiceTimes:
         return float(self.curve_ms(batch_size).mean())
 
     def per_ms(self, batch_size: int) -> float:
-        """Return the samples per ms of a device that always has a full batch of a size; errors as for ``curve_ms``."""
-        answered_ms = self.per_answer_ms * batch_size
-        return batch_size / max(self.mean_ms(batch_size) + self.per_get_ms * batch_size, answered_ms)
+        """Return the samples per ms of a device that always has a full batch, up to a size; errors as for ``curve_ms``.
+
+        Where requests stay whole, that is no smaller than the largest of them.
+        """
+        if batch_size not in self._per_ms:
+            sizes = {batch_size: 1} if self._whole is None else full_batches(self._whole, batch_size)
+            self._per_ms[batch_size] = self.per_ms_in(sizes)
+        return self._per_ms[batch_size]
+
+    def per_ms_in(self, sizes: Mapping[int, int]) -> float:
+        """Return the samples per ms of a device that always has batches of sizes, each so often; errors likewise."""
+        samples = sum(size * count for size, count in sizes.items())
+        busy_ms = sum(count * self.mean_ms(size) for size, count in sizes.items()) + self.per_get_ms * samples
+        return samples / max(busy_ms, self.per_answer_ms * samples)
 
     def line_ms(self) -> tuple[float, float]:
         """Return slope and intercept of the straight line through the mean times: ms per sample, and ms per batch."""
@@ -159,12 +175,14 @@ def service_of(record: Record, demand: Demand, draw: np.random.Generator | None 
                 "no step is that fast",
                 "measure it anew",
             )
+    samples = demand.mean_samples if demand.whole else 1.0  # those of what the server handles one by one
     return ServiceTimes(
         {row.batch_size: row.latency_ms if draw is None else _resampled(row, draw) for row in rows},
         per_batch_ms=demand.overhead_per_batch_ms,
-        per_sample_ms=demand.overhead_per_request_ms,
-        per_get_ms=demand.overhead_per_get_ms,
-        per_answer_ms=demand.overhead_per_answer_ms,
+        per_sample_ms=demand.overhead_per_request_ms / samples,
+        per_get_ms=demand.overhead_per_get_ms / samples,
+        per_answer_ms=demand.overhead_per_answer_ms / samples,
+        whole=(demand.counts or many_of(demand.samples_per_request)) if demand.whole else None,
         power=power_of(record),
     )
 

@@ -14,19 +14,18 @@ from numpy.typing import NDArray
 
 from tputfind.record.types import Amount, Count
 from tputfind.sizing.adaptive import Adaptive
-from tputfind.sizing.arrivals import Seed, arrivals_ms, dispersion_of, gaps_ms, without_idle_ms
+from tputfind.sizing.arrivals import Seed, arrivals_ms, dispersion_of, gaps_ms, samples_of, without_idle_ms
 from tputfind.sizing.batchers import held_ms, rule_of
-from tputfind.sizing.demand import Demand
+from tputfind.sizing.demand import IN_QUEUES, TAIL_REQUESTS, Demand
 from tputfind.sizing.power import Computing, mean_of
 from tputfind.sizing.queues import Ends, Getters, Served, Spans, Workers, by_rule, greedy, greedy_within
 from tputfind.sizing.replicas import LONGEST_BACKOFF_MS, Blocked, ByRule, Replica, Router
 from tputfind.sizing.service import ServiceTimes
 from tputfind.sizing.triton import LOOKS_AGAIN_MS, Triton
+from tputfind.sizing.whole import InQueues, Span, in_one_queue, of_requests
 from tputfind.stats import t_quantile
 
 _WARM_UP_SHARE: Final = 0.1
-TAIL_REQUESTS: Final = 200
-"""Requests beyond the percentile asked for, in each of the streams."""
 _BATCHES: Final = 200
 """Full batches of each device, at the least."""
 _TARGETS: Final = 20
@@ -68,10 +67,11 @@ class Fleet(NamedTuple):
         Where a server closes its batches by the clock alone, as Ray Serve does, with the batches that come meanwhile.
         What Ray Serve loses while requests wait to ask for room again is not in it.
         """
-        each_per_ms = self.rate_per_s / 1000 / self.devices
-        by_the_clock = demand.batcher == "ray" and demand.handled == "threaded"
-        size = min(self.cap, ceil(1 + each_per_ms * demand.wait_ms)) if by_the_clock else self.cap
-        return each_per_ms / service.per_ms(size)
+        each_per_ms = self.rate_per_s / 1000 / self.devices * demand.mean_samples
+        if demand.batcher == "ray" and demand.handled == "threaded":
+            size = min(self.cap, ceil(1 + each_per_ms * demand.wait_ms))
+            return each_per_ms / service.per_ms_in({size: 1})
+        return each_per_ms / service.per_ms(self.cap)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +80,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     ``load`` is the rate over what the devices do with full batches. ``tail_ms`` is the percentile that was asked for,
     of all streams together; its 95 % confidence interval is by how the streams differ. ``steady`` says that the queue
     stays as it is: where it is False it grows, or is so near to its limit that the streams are too short to tell, and
-    the latencies say little. ``goodput_per_s`` counts the requests that are answered within the target. ``computing``
-    is None where the record does not tell the power of its rows.
+    the latencies say little. ``goodput_per_s`` counts the requests that are answered within the target. Batches are
+    of samples. ``computing`` is None where the power is not known.
 
     ``refused`` is the share of requests that the server refused. The mean and p50 to p99 are of those that were
     answered. In ``tail_ms`` and its interval a request that was refused has an infinite latency: null in JSON.
@@ -124,14 +124,14 @@ def cell_of(demand: Demand) -> int:
 
 
 def _one_by_one(demand: Demand) -> bool:
-    routed = demand.routing in ("least-loaded", "two-choices") or demand.server.in_replicas
+    routed = demand.routing in IN_QUEUES or demand.server.in_replicas
     return routed or demand.server.one_by_one is not None or _is_triton(demand)
 
 
 def _is_triton(demand: Demand) -> bool:
-    """Whether Triton does more than to take what waits."""
+    """Whether Triton does more than to take what waits. Of requests of several samples that is not simulated."""
     limited = demand.max_queue is not None or bool(demand.preferred_batches)
-    return demand.batcher == "triton" and (demand.wait_ms > 0 or limited)
+    return demand.batcher == "triton" and (demand.wait_ms > 0 or limited) and not demand.several
 
 
 def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int, effort: float = 1.0) -> Outcome:
@@ -155,7 +155,7 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
         count = max(count, ceil(share * len(demand.gaps)))
     server = Server(fleet.cap, service, _of_cell(demand, share))
     usual_ms = _usual_ms(Fleet(devices, fleet.cap, rate_per_s), service, demand)
-    latencies, busy, computing, batches, answered = [], [], [], 0, 0
+    latencies, busy, computing, batches, samples = [], [], [], 0, 0
     for number in range(seeds):
         seed = (demand.seed, number)
         arrivals = arrivals_ms(demand, count, rate_per_s, share, seed)
@@ -165,16 +165,19 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
             gaps = gaps_ms(demand, count, rate_per_s, share, seed)
             arrivals = without_idle_ms(gaps, *server.request_and_window_ms())
             cut_ms = max(0.0, lasts_ms - float(arrivals[-1]))
-        served = serve(arrivals, under_way_ms(devices, usual_ms, server, seed), server, seed)
+        counts = samples_of(demand, count, share, seed) if demand.several else None
+        served = serve(arrivals, under_way_ms(devices, usual_ms, server, seed), server, seed, counts)
         warm = 0 if demand.gaps is not None else int(_WARM_UP_SHARE * count)
         latencies.append(_latency_ms(served, arrivals)[warm:])
         lasts_ms = devices * (float(np.fmax.reduce(served.done_ms)) + cut_ms)
         busy.append(served.busy_ms / lasts_ms)
         was_answered = served.batch >= 0
         power = service.power
-        computing.append(None if power is None else power.computing(served.batch[was_answered], lasts_ms))
-        answered += int(was_answered.sum())
+        computing.append(
+            None if power is None or counts is not None else power.computing(served.batch[was_answered], lasts_ms)
+        )
         batches += served.batches
+        samples += int(was_answered.sum()) if counts is None else int(counts.sum())
     limited = demand.max_queue is not None
     sure = demand.gaps is not None or (count >= _MEMORIES / 3 * memory and (limited or not _grows(latencies)))
     return Outcome(
@@ -184,7 +187,7 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
         load=load,
         steady=(load < 1 or limited) and sure,
         utilisation=float(np.mean(busy)),
-        mean_batch=answered / batches,
+        mean_batch=samples / batches,
         computing=mean_of(computing),
         **_latencies(latencies, demand, fleet.rate_per_s),  # type: ignore[arg-type]  # names of figures
     )
@@ -225,7 +228,7 @@ def _memory(demand: Demand, devices: int, share: float, load: float) -> float:
     if load >= 1 and demand.max_queue is None:
         return inf
     queues = devices if demand.routing == "random" else 1
-    dispersion = dispersion_of(demand, share / queues)
+    dispersion = dispersion_of(demand, share / queues) + demand.samples_dispersion - 1
     gap = abs(1 - load)
     by_load = inf if gap == 0 else dispersion / gap**2
     if demand.max_queue is None:
@@ -241,9 +244,11 @@ def _requests(fleet: Fleet, service: ServiceTimes, demand: Demand, memory: float
     tail = TAIL_REQUESTS / (1 - demand.percentile / 100)
     batch_ms = service.mean_ms(fleet.cap) + demand.wait_ms
     meanwhile = fleet.rate_per_s / 1000 / fleet.devices * batch_ms
-    batches = _BATCHES * fleet.devices * min(fleet.cap, 1 + meanwhile)
+    samples = demand.mean_samples
+    batches = _BATCHES * fleet.devices * min(fleet.cap / samples, 1 + meanwhile)
     long = _TARGETS * min(demand.target_ms, _LONG * _usual_ms(fleet, service, demand)) / 1000 * fleet.rate_per_s
-    most = max(_MOST_ONE_BY_ONE if _one_by_one(demand) else _MOST_REQUESTS, tail)
+    followed = _MOST_ONE_BY_ONE if _one_by_one(demand) else _MOST_REQUESTS
+    most = max(followed / (1 if demand.whole else samples), tail)
     if memory > 3 * most / _MEMORIES:
         return ceil(most / 40)
     return ceil(min(most, effort * max(tail, batches, long, _MEMORIES * memory)))
@@ -253,7 +258,8 @@ def _usual_ms(fleet: Fleet, service: ServiceTimes, demand: Demand) -> float:
     """Return how long a batch takes with what comes while one like it is computed, waiting for more included."""
     size, batch_ms = 0, 0.0
     for _ in range(_ROUNDS):
-        larger = ceil(min(fleet.cap, 1 + fleet.rate_per_s / 1000 / fleet.devices * batch_ms))
+        requests = 1 + fleet.rate_per_s / 1000 / fleet.devices * batch_ms
+        larger = ceil(min(fleet.cap, demand.mean_samples * requests))
         if larger == size:
             break
         size, batch_ms = larger, service.mean_ms(larger) + demand.wait_ms
@@ -318,20 +324,38 @@ class Server(NamedTuple):
         if demand.most_ongoing is not None:
             alone_ms += LONGEST_BACKOFF_MS
         window_ms = wait_ms if demand.server.windows else 0.0
-        return alone_ms + demand.overhead_per_get_ms + demand.overhead_per_answer_ms, window_ms
+        each_ms = demand.overhead_per_get_ms + demand.overhead_per_answer_ms
+        if demand.whole:
+            return alone_ms + each_ms + self.cap * demand.overhead_per_request_ms, window_ms
+        most = demand.samples_per_request[-1][0]
+        return alone_ms * ceil(most / self.cap) + each_ms * most, window_ms
 
 
-def serve(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Server, seed: Seed) -> Served:
+def serve(
+    arrivals: NDArray[np.float64],
+    free_ms: Sequence[float],
+    server: Server,
+    seed: Seed,
+    counts: NDArray[np.int64] | None = None,
+) -> Served:
     """Return when each of the requests that come at these times, in ms, is answered.
 
     ``free_ms`` are the times from which on each device is free. The seed is that of the times of batches, and of chance
-    in routing.
+    in routing. ``counts`` are the samples of each request; None where all have one.
     """
-    if server.demand.routing == "random" and len(free_ms) > 1:
-        return _split(arrivals, free_ms, server, seed)
-    served = _served(arrivals, free_ms, server, seed)
-    per_answer_ms = server.demand.overhead_per_answer_ms
-    return served if per_answer_ms == 0 else served._replace(done_ms=_answered_ms(served, len(free_ms), per_answer_ms))
+    demand = server.demand
+    if demand.routing == "random" and len(free_ms) > 1:
+        return _split(arrivals, free_ms, server, seed, counts)
+    if counts is None:
+        served = _served(arrivals, free_ms, server, seed)
+    elif demand.whole or (demand.routing in IN_QUEUES and len(free_ms) > 1 and not demand.server.in_replicas):
+        served = _served_as_requests(arrivals, counts, free_ms, server, seed)
+    else:
+        served = _served(np.repeat(arrivals, counts), free_ms, server, seed)
+    per_answer_ms = demand.overhead_per_answer_ms
+    if per_answer_ms > 0:
+        served = served._replace(done_ms=_answered_ms(served, len(free_ms), per_answer_ms))
+    return served if counts is None or demand.whole else of_requests(served, counts)
 
 
 def places_in_batch(batch: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -412,6 +436,35 @@ def _routed(free_ms: Sequence[float], server: Server, span: Spans, requests: int
     return Router(replicas, ends, among, demand.most_ongoing or inf, demand.max_queue or inf)
 
 
+def _served_as_requests(
+    arrivals: NDArray[np.float64], counts: NDArray[np.int64], free_ms: Sequence[float], server: Server, seed: Seed
+) -> Served:
+    """Return when the batch is done of each request that stays whole, or of each sample of those that do not."""
+    devices = len(free_ms)
+    cap, service, demand = server
+    rule = rule_of(demand.batcher, held_ms(demand.batcher, demand.wait_ms))
+    span = _span_of_requests(Spans(service, cap, seed), demand)
+    if demand.routing not in IN_QUEUES or devices == 1:
+        return in_one_queue(arrivals.tolist(), counts.tolist(), free_ms, cap, span=span, rule=rule)
+    among = None
+    if demand.routing == "two-choices":
+        among = _pairs(devices, seed).__next__
+    ones = np.ones_like(counts)
+    items, samples = (ones, counts) if demand.whole else (counts, ones)
+    return InQueues(free_ms, cap, span, rule, among).serve(arrivals.tolist(), items.tolist(), samples.tolist())
+
+
+def _span_of_requests(span: Spans, demand: Demand) -> Span:
+    """Return how long batches take, by their samples and requests: whole ones have their overhead whatever their size.
+
+    The times of batches have it for each sample, as it is on average.
+    """
+    if not demand.whole or demand.overhead_per_request_ms == 0:
+        return lambda samples, _: span(samples)
+    each_ms, mean = demand.overhead_per_request_ms, demand.mean_samples
+    return lambda samples, requests: span(samples) + each_ms * (requests - samples / mean)
+
+
 def _pairs(devices: int, seed: Seed) -> Iterator[list[int]]:
     """Yield two devices, drawn by chance and never the same one twice, as Ray Serve draws them."""
     draw = np.random.default_rng([*seed, 2])
@@ -420,7 +473,13 @@ def _pairs(devices: int, seed: Seed) -> Iterator[list[int]]:
         yield from np.stack([one, (one + step) % devices], axis=1).tolist()
 
 
-def _split(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Server, seed: Seed) -> Served:
+def _split(
+    arrivals: NDArray[np.float64],
+    free_ms: Sequence[float],
+    server: Server,
+    seed: Seed,
+    counts: NDArray[np.int64] | None,
+) -> Served:
     """Serve requests that are dealt out by chance, to devices with a queue each."""
     device_of = np.random.default_rng([*seed, 1]).integers(len(free_ms), size=len(arrivals))
     done_ms, batch = np.zeros(len(arrivals)), np.zeros(len(arrivals), dtype=np.int64)
@@ -428,7 +487,8 @@ def _split(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Serv
     for device, free in enumerate(free_ms):
         its_own = np.flatnonzero(device_of == device)
         if len(its_own):
-            served = serve(arrivals[its_own], [free], server, (*seed, 5, device))
+            its_counts = None if counts is None else counts[its_own]
+            served = serve(arrivals[its_own], [free], server, (*seed, 5, device), its_counts)
             done_ms[its_own] = served.done_ms
             batch[its_own] = np.where(served.batch < 0, -1, batches + served.batch)
             batches, busy_ms = batches + served.batches, busy_ms + served.busy_ms

@@ -11,7 +11,7 @@ import numpy as np
 from tputfind.errors import NoPlan
 from tputfind.record.record import Record
 from tputfind.sizing.demand import SHORTEST_DELAY_MS, Demand
-from tputfind.sizing.fleets import MOST_TAIL_REQUESTS, Search, Tell, rounded_up
+from tputfind.sizing.fleets import MOST_TAIL_REQUESTS, Search, Tell, alone_ms, rounded_up
 from tputfind.sizing.service import service_of
 from tputfind.units import format_figure
 
@@ -71,7 +71,8 @@ def _highest_rate(record: Record, demand: Demand, tell: Tell | None) -> float:
             f"are alone are answered within {demand.target_ms:g} ms",
             "a longer --slo",
         )
-    most_per_s = 1000 * devices * max(search.service.per_ms(cap) for cap in search.caps) * search.most_share
+    samples_per_s = 1000 * devices * max(search.service.per_ms(cap) for cap in search.caps)
+    most_per_s = samples_per_s / demand.mean_samples * search.most_share
 
     def at(share: float) -> Search:
         return Search(record, msgspec.structs.replace(demand, rate_per_s=share * most_per_s), tell)
@@ -101,6 +102,8 @@ def _is_just_met(search: Search, demand: Demand) -> bool:
     Then no simulation, however long, could say that the target is met. At any rate a request takes as long as its
     batch, which takes no less than one of a single request.
     """
+    if demand.whole:  # the least that a request takes is by its samples
+        return False
     share = demand.percentile / 100
     others_ms = demand.overhead_per_get_ms + demand.overhead_per_answer_ms
     in_time = float(np.mean(search.service.curve_ms(1) + others_ms <= demand.target_ms))
@@ -117,8 +120,7 @@ def _tightest_target(record: Record, demand: Demand, tell: Tell | None) -> float
     """
     devices = _holding(demand)
     service = service_of(record, demand)
-    alone_ms = float(np.quantile(service.curve_ms(1), demand.percentile / 100)) + demand.wait_ms
-    target_ms = _PATIENCE * (alone_ms + demand.overhead_per_get_ms + demand.overhead_per_answer_ms)
+    target_ms = _PATIENCE * (alone_ms(service, demand) + demand.wait_ms)
     met_ms = None
     for _ in range(_MOST_TARGETS):
         search = Search(record, msgspec.structs.replace(demand, slo_ms=demand.network_ms + target_ms), tell)

@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from tputfind.commands.arrivals import arrivals_gaps
+from tputfind.commands.arrivals import arrivals_of
 from tputfind.errors import BadRequest
 
 SECONDS = [0.5 * number for number in range(120)]
@@ -23,13 +23,13 @@ def test_times_are_numbers_or_dates_packed_or_not(tmp_path, header, times, gap, 
     path = tmp_path / "times.csv"
     path.write_bytes(pack((header + "\n".join(f"{time},GET /" for time in times)).encode()))
 
-    assert arrivals_gaps(path) == pytest.approx([gap] * 119)
+    assert arrivals_of(path).gaps == pytest.approx([gap] * 119)
 
 
 def test_dates_of_different_zones_are_set_on_one_clock(tmp_path):
     (tmp_path / "times.csv").write_text("\n".join([*DATES[:110], "2026-11-24T09:01:50.500Z"]))
 
-    assert arrivals_gaps(tmp_path / "times.csv")[-1] == pytest.approx(1.0)
+    assert arrivals_of(tmp_path / "times.csv").gaps[-1] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_what_is_no_list_of_times_is_refused_with_its_line(tmp_path, content, sa
     (tmp_path / "times.csv").write_bytes(content)
 
     with pytest.raises(BadRequest) as refused:
-        arrivals_gaps(tmp_path / "times.csv")
+        arrivals_of(tmp_path / "times.csv")
 
     assert said in refused.value.message
 
@@ -59,4 +59,40 @@ def test_what_unpacks_to_more_than_is_read_is_refused(tmp_path):
     (tmp_path / "times.csv").write_bytes(gzip.compress(b"0" * (2**27 + 1), compresslevel=1))
 
     with pytest.raises(BadRequest, match="is larger than 128 MiB"):
-        arrivals_gaps(tmp_path / "times.csv")
+        arrivals_of(tmp_path / "times.csv")
+
+
+def test_a_column_of_samples_says_how_many_each_request_has(tmp_path):
+    lines = ["sent_at,path,Samples", *(f"{time},/,{1 + number % 3}" for number, time in enumerate(SECONDS))]
+    (tmp_path / "times.csv").write_text("\n".join(lines))
+
+    recorded = arrivals_of(tmp_path / "times.csv")
+
+    assert recorded.gaps == pytest.approx([0.5] * 119)
+    assert recorded.samples == (1, 2, 3) * 40
+
+
+def test_without_that_column_nothing_is_taken_for_samples(tmp_path):
+    (tmp_path / "times.csv").write_text("sent_at,size\n" + "\n".join(f"{time},4" for time in SECONDS))
+
+    assert arrivals_of(tmp_path / "times.csv").samples is None
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ("many", "line 122: samples: 'many' is not a whole number"),
+        ("0", "line 122: samples: 0 is not between 1 and"),
+        ("2.5", "line 122: samples: '2.5' is not a whole number"),
+        ("nan", "line 122: samples: 'nan' is not a whole number"),
+        ("", "line 122: samples: '' is not a whole number"),
+    ],
+)
+def test_what_is_no_number_of_samples_is_refused_with_its_line(tmp_path, cell, said):
+    lines = ["time,samples", *(f"{time},1" for time in SECONDS), f"60.0,{cell}"]
+    (tmp_path / "times.csv").write_text("\n".join(lines))
+
+    with pytest.raises(BadRequest) as refused:
+        arrivals_of(tmp_path / "times.csv")
+
+    assert said in refused.value.message

@@ -37,6 +37,8 @@ def test_each_option_is_its_field():
                 "most_load": "70%",
                 "rack": "10kW",
                 "idle_power": "90W",
+                "samples_per_request": "1:0.75,4:0.25",
+                "requests": "split",
             }
         )
     ) == {
@@ -64,6 +66,9 @@ def test_each_option_is_its_field():
         "search_delay": False,
         "rack_w": 10_000.0,
         "idle_w": 90.0,
+        "samples_per_request": ((1, 0.75), (4, 0.25)),
+        "counts": None,
+        "requests": "split",
     }
 
 

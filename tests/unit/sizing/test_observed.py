@@ -80,7 +80,7 @@ def test_a_server_that_adds_nothing_is_found_to_add_little(record):
     service = service_of(record, asked())
     sent_ms = np.arange(3000) * 15.0
     alone = Log("even", sent_ms, sent_ms + service.mean_ms(1))
-    with pytest.raises(BadRequest, match="too light a load|lies anywhere"):
+    with pytest.raises(BadRequest, match=r"too light a load|lies anywhere"):
         fitted(record, asked(), [alone])
 
 
@@ -102,7 +102,7 @@ def test_more_than_one_device_can_do_is_refused(record):
 
 
 def test_batches_larger_than_the_largest_are_refused(record):
-    with pytest.raises(BadRequest, match="has batches of [0-9]+, and 2 is the largest here"):
+    with pytest.raises(BadRequest, match=r"has batches of [0-9]+, and 2 is the largest here"):
         fitted(record, asked(max_batch=2), [log(record, 40, 1200, 1, batches=True)])
 
 

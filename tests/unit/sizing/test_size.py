@@ -122,7 +122,7 @@ def test_a_curve_rises_with_the_rate():
     assert len(outcomes) == 12
     assert [outcome.devices for outcome in outcomes] == sorted(outcome.devices for outcome in outcomes)
     assert outcomes[9].rate_per_s == 20_000
-    assert plans.curve_csv(outcomes).count(b"\n") == 13
+    assert plans.curve_csv(outcomes, wanted(20_000, 30.0)).count(b"\n") == 13
 
 
 def test_a_target_below_what_a_request_alone_takes_is_no_plan_and_the_closest_is_named():
