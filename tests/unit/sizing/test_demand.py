@@ -69,6 +69,9 @@ def test_each_option_is_its_field():
         "samples_per_request": ((1, 0.75), (4, 0.25)),
         "counts": None,
         "requests": "split",
+        "handler": None,
+        "max_ongoing": None,
+        "max_latency_ms": None,
     }
 
 
