@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import inf, sqrt
 from typing import Final
 
 import msgspec
@@ -132,6 +132,8 @@ def _tightest_target(record: Record, demand: Demand, tell: Tell | None) -> float
             target_ms = tighter_ms
         elif met_ms is not None or target_ms > _LONGEST_MS:
             break
+        elif best.tail_ms == inf and target_ms > service.mean_ms(search.most):
+            break  # with all the caps too many are refused, however long the others may take
         else:
             target_ms *= _PATIENCE
     if met_ms is None:

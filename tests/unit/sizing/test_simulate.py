@@ -100,9 +100,9 @@ def test_each_device_has_two_hundred_batches_as_they_usually_are():
 
 
 def test_the_wait_for_a_batch_counts_in_what_is_usual():
-    demand = stream(10_000, slo_ms=6.0, batcher="ray", routing="random", delay_ms=3.0)
+    demand = stream(8_000, slo_ms=6.0, batcher="triton", delay_ms=3.0)
 
-    assert counted(Fleet(20, 64, 10_000), demand) == beyond_warm_up(200 * 20 * (1 + 0.5 * 40))
+    assert counted(Fleet(16, 64, 8_000), demand) == beyond_warm_up(200 * 16 * (1 + 0.5 * 40))
 
 
 def test_a_stream_lasts_twenty_targets():
