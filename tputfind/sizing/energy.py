@@ -89,8 +89,19 @@ def _best(power: Power) -> tuple[Full, Full]:
     return one, other
 
 
-def _racks(rack_w: float, device_w: float, devices: int) -> Racks:
+def check_rack(power: Power | None, demand: Demand) -> None:
+    """Raise BadRequest where a rack holds no device, however small its batches: then nothing need be simulated."""
+    if power is not None and demand.rack_w is not None:
+        _devices_each(demand.rack_w, power.most_w(1))
+
+
+def _devices_each(rack_w: float, device_w: float) -> int:
     each = int(rack_w // device_w)
     if each == 0:
         raise BadRequest(f"--rack {rack_w:g}W holds no device: one takes up to {device_w:.4g} W", "a larger --rack")
+    return each
+
+
+def _racks(rack_w: float, device_w: float, devices: int) -> Racks:
+    each = _devices_each(rack_w, device_w)
     return Racks(rack_w=rack_w, device_w=device_w, devices_each=each, racks=ceil(devices / each))

@@ -11,11 +11,12 @@ from tputfind.record.identity import name_of
 from tputfind.record.record import Notice, Record
 from tputfind.record.types import Above0, Amount, Count, CountFromZero
 from tputfind.sizing.demand import Demand
-from tputfind.sizing.energy import Energy, energy_of
+from tputfind.sizing.energy import Energy, check_rack, energy_of
 from tputfind.sizing.fleets import Found, Search, Tell
 from tputfind.sizing.formulas import devices_at_full_batch, devices_by_batch_time, devices_by_mean
 from tputfind.sizing.notices import notices
 from tputfind.sizing.observed import Observed
+from tputfind.sizing.power import power_of
 from tputfind.sizing.simulate import Fleet, Outcome
 from tputfind.sizing.solve import solved
 
@@ -131,9 +132,10 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         tell: is told what is simulated.
 
     Raises:
-        BadRequest: the record has no rows that could tell.
+        BadRequest: the record has no rows that could tell, or no rack holds a device.
         NoPlan: no number of devices meets the demand.
     """
+    check_rack(power_of(record), demand)
     demand = solved(record, demand, tell)
     search = Search(record, demand, tell)
     fewest: int | None = None

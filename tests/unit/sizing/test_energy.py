@@ -130,6 +130,14 @@ def test_a_rack_holds_what_its_power_supplies_at_the_most_that_a_device_takes():
         energy(rack_w=150.0)
 
 
+def test_a_rack_that_holds_no_device_is_refused_before_anything_is_simulated():
+    told: list[str] = []
+    with pytest.raises(BadRequest, match="--rack 399W holds no device: one takes up to 400 W"):
+        plan(rows_of(1, 4, 16), wanted(rack="399W"), tell=told.append)
+
+    assert told == []
+
+
 def test_a_queue_that_grows_tells_no_power():
     outcome = simulate(Fleet(1, 1, 300.0), LINE, stream(300.0), seeds=2)
 
