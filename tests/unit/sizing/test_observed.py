@@ -16,7 +16,7 @@ from tputfind.sizing.service import service_of
 from tputfind.sizing.size import answers
 
 CAP = 32
-PER_BATCH_MS, PER_REQUEST_MS, ON_THE_WAY_MS, SCATTER_MS = 0.8, 0.1, 1.5, 0.5
+PER_BATCH_MS, PER_REQUEST_MS, ON_THE_WAY_MS, SCATTER_MS, UNEVEN_MS = 0.8, 0.1, 1.5, 0.5, 0.2
 LIGHT, HALF, HEAVY = 33.0, 165.0, 270.0
 
 
@@ -41,7 +41,7 @@ def log(record, rate_per_s: float, count: int, seed: int, *, batches: bool = Fal
         size = min(CAP, int(np.searchsorted(came[head:], start, side="right")))
         these = slice(head, head + size)
         begun[these], ended[these] = start, start + slower * chance.choice(curves[size])
-        free = ended[head] + PER_BATCH_MS + PER_REQUEST_MS * size
+        free = ended[head] + PER_BATCH_MS + PER_REQUEST_MS * size + chance.normal(0, UNEVEN_MS)
         answered[these] = free + chance.exponential(SCATTER_MS, size)
         head += size
     return Log(f"{rate_per_s:g}", sent_ms, answered, *((begun, ended) if batches else ()))
@@ -80,7 +80,7 @@ def test_a_server_that_adds_nothing_is_found_to_add_little(record):
     service = service_of(record, asked())
     sent_ms = np.arange(3000) * 15.0
     alone = Log("even", sent_ms, sent_ms + service.mean_ms(1))
-    with pytest.raises(BadRequest, match="too light a load|lies anywhere"):
+    with pytest.raises(BadRequest, match=r"too light a load|lies anywhere"):
         fitted(record, asked(), [alone])
 
 
@@ -102,7 +102,7 @@ def test_more_than_one_device_can_do_is_refused(record):
 
 
 def test_batches_larger_than_the_largest_are_refused(record):
-    with pytest.raises(BadRequest, match="has batches of [0-9]+, and 2 is the largest here"):
+    with pytest.raises(BadRequest, match=r"has batches of [0-9]+, and 2 is the largest here"):
         fitted(record, asked(max_batch=2), [log(record, 40, 1200, 1, batches=True)])
 
 
