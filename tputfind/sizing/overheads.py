@@ -318,8 +318,7 @@ def _known(logs: Sequence[Log], simulated: Sequence[Floats], groups: Sequence[ND
 
 def _solution(normal: Floats, right: Floats) -> Floats:
     """Return the least squares by normal equations."""
-    figures: Floats = np.linalg.lstsq(normal, right, rcond=1e-9)[0]
-    return figures
+    return np.asarray(np.linalg.lstsq(normal, right, rcond=1e-9)[0], dtype=np.float64)
 
 
 def _nearest(normal: Floats, right: Floats) -> Floats:
