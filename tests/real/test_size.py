@@ -9,6 +9,7 @@ import re
 import shutil
 
 import msgspec
+import numpy as np
 import pytest
 from support.command import run
 from support.folders import RESULTS
@@ -254,3 +255,37 @@ def test_what_cannot_be_sized_is_one_line(folder, arguments, status, message):
     assert message in ran.err
     assert len(ran.err.splitlines()) == 1
     assert ran.out == ""
+
+
+def test_logs_of_a_server_tell_its_overheads_and_how_far_the_prediction_is_off(folder):
+    shutil.copy(RECORDS / "nvidia-h200/serving/vit_l_16-fp32.json", folder / "vit_l_16.json")
+    with np.load(RECORDS / "nvidia-h200/serving/mosec-vit_l_16-fp32.npz") as file:
+        for load, name in (("0.1", "light"), ("0.5", "half")):
+            sent_ms, latency_ms, _, step_ms, begun_ms = file[load].T
+            columns = (sent_ms, sent_ms + latency_ms, begun_ms, begun_ms + step_ms)
+            with (folder / f"{name}.csv").open("w", newline="") as log:
+                csv.writer(log).writerows(
+                    [("sent", "answered", "begun", "ended"), *np.column_stack(columns).round(3) / 1000]
+                )
+    asked = ("size", "vit_l_16.json", "--rate", 500, "--slo", "200ms", "--batcher", "mosec", "--delay", "5ms")
+    asked += ("--max-batch", 32)
+    files = ("--csv", "plans.csv", "--json", "plans.json", "--md", "plans.md")
+    ran = run(folder, *asked, "--observed", "light.csv", "--observed", "half.csv", *files)
+
+    assert ran.status == 0, ran.err
+    assert "off, fitted" in ran.out
+    assert "by batches" in ran.out
+    (plan,) = json.loads((folder / "plans.json").read_text())["plans"]
+    assert [one["name"] for one in plan["observed"]["runs"]] == ["light.csv", "half.csv"]
+    overhead = plan["observed"]["per_batch"]
+    assert overhead["low_ms"] < overhead["value_ms"] == plan["demand"]["overhead_per_batch_ms"] < overhead["high_ms"]
+    (line,) = csv.DictReader((folder / "plans.csv").open())
+    assert float(line["overhead_per_batch_ms"]) == pytest.approx(overhead["value_ms"], rel=1e-5)
+    assert "| half.csv" in (folder / "plans.md").read_text()
+    light = run(folder, *asked, "--observed", "light.csv")
+    assert light.status == 2
+    assert light.err.count("\n") == 1
+    assert "too light a load" in light.err
+    two = run(folder, *asked, "vit_b_16.json", "--observed", "light.csv")
+    assert two.status == 2
+    assert "takes one record" in two.err

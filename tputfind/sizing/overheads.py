@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import sqrt
 from typing import Final, NamedTuple
 
@@ -28,8 +28,9 @@ _MOST_DRAWN_POINTS: Final = 400
 _FEWEST_POINTS: Final = 30
 _ON_THE_WAY_MS: Final = 2.0
 """A request that was due so long ago is in the queue."""
-_ROUNDS, _KEPT = 8, 5
-"""Of finding overheads by latencies, each with streams of its own, and how many of the last ones are averaged."""
+_ROUNDS, _ROUNDS_OF_PART = 8, 4
+"""Of finding overheads by latencies, each with streams of its own: in logs, and in parts of them."""
+_PARTS: Final = 6
 _SEEDS: Final = 2
 _STREAM: Final = 7
 """Tells these streams from those of plans."""
@@ -58,6 +59,11 @@ class Log(NamedTuple):
         """Return the log of the first requests alone."""
         begun_ms, ended_ms = (None if one is None else one[:count] for one in (self.begun_ms, self.ended_ms))
         return Log(self.name, self.sent_ms[:count], self.answered_ms[:count], begun_ms, ended_ms)
+
+    def part(self, number: int, of: int) -> Log:
+        """Return the sent and answered of one part of the log, of some as long as each other."""
+        sent_ms, answered_ms = (np.array_split(one, of)[number] for one in (self.sent_ms, self.answered_ms))
+        return Log(self.name, sent_ms, answered_ms)
 
     @property
     def rate_per_s(self) -> float:
@@ -231,46 +237,53 @@ _GROUPS: Final = 8
 def by_latencies(device: Device, logs: Sequence[Log]) -> Found:
     """Return the overheads with which simulated latencies are those of the logs, of requests that wait about as long.
 
+    Samples of them come from what parts of the logs tell by themselves: how these differ is by chance in the logs and
+    in the simulation alike.
+    """
+    per_get = device.demand.overhead_per_get_ms
+    place = _matched(device, logs, np.array([0.0, 0.0, per_get, 0.0, 0.0]), _ROUNDS, _nearest)
+    parts = np.array(
+        [
+            _matched(device, [log.part(number, _PARTS) for log in logs], place, _ROUNDS_OF_PART, _solution)
+            for number in range(_PARTS)
+        ]
+    )
+    chance = np.random.default_rng(device.demand.seed)
+    error = (parts - parts.mean(axis=0)) / sqrt(_PARTS * (_PARTS - 1))
+    tails = np.sqrt((_PARTS - 1) / chance.chisquare(_PARTS - 1, (_DRAWS, 1)))  # few parts: of Student's distribution
+    return Found(Overheads(*place.tolist()), place + chance.standard_normal((_DRAWS, _PARTS)) @ error * tails)
+
+
+def _matched(
+    device: Device, logs: Sequence[Log], place: Floats, rounds: int, solution: Callable[[Floats, Floats], Floats]
+) -> Floats:
+    """Return the overheads that match logs, as numbers in the order of ``Overheads``, from a place on.
+
     Each request is simulated as it was sent, and how long it waits by that says which group it is in. Gauss and
     Newton's steps lead to the least squares between the mean latencies of groups: means, since scatter on the way would
-    widen percentiles as queues do. Bootstrap samples are of stretches of the logs.
+    widen percentiles as queues do. The last steps are averaged.
     """
-    demand = device.demand
-    chance = np.random.default_rng(demand.seed)
-    start_ms = service_of(device.record, demand).mean_ms(1)
-    free = [0, 1, 3, 4] if demand.server.one_by_one == "getters" else [0, 1, 4]
+    start_ms = service_of(device.record, device.demand).mean_ms(1)
+    free = [0, 1, 3, 4] if device.demand.server.one_by_one == "getters" else [0, 1, 4]
     reach = start_ms * np.array([0.04, 0.01, 0.0, 0.02, 0.1])
-    place = np.array([0.0, 0.0, demand.overhead_per_get_ms, 0.0, 0.0])
-    groups = [_groups(one) for one in _simulated(device, logs, place, (_ROUNDS * _SEEDS,))]
+    groups = [_groups(one) for one in _simulated(device, logs, place, (rounds * _SEEDS,))]
     places = []
-    for number in range(_ROUNDS):
+    for number in range(rounds):
         seeds = range(number * _SEEDS, (number + 1) * _SEEDS)
         simulated = _simulated(device, logs, place, seeds)
         here, known = _means(simulated, groups), _known(logs, simulated, groups)
-        slopes = np.zeros((len(here), len(place)))
-        for one in free:
-            there = place + reach * (np.arange(len(place)) == one)
-            slopes[:, one] = _means(_simulated(device, logs, there, seeds), groups) - here
-        weighted = slopes[:, free] / reach[free] / known[:, None]
+        aside = {one: _simulated(device, logs, place + reach * (np.arange(5) == one), seeds) for one in free}
+        slopes = np.column_stack([(_means(there, groups) - here) / reach[one] for one, there in aside.items()])
+        weighted = slopes / known[:, None]
         left = (_means([log.latency_ms for log in logs], groups) - here) / known
-        nearest = place.copy()
-        nearest[free] = _nearest(weighted.T @ weighted, weighted.T @ (left + weighted @ place[free]))
-        place = np.clip(nearest, place - start_ms / 2, place + start_ms / 2)
+        nearest: Floats = place.copy()
+        nearest[free] = solution(weighted.T @ weighted, weighted.T @ (left + weighted @ place[free]))
+        place = np.minimum(np.maximum(nearest, place - start_ms / 2), place + start_ms / 2)
         places.append(place)
-        groups = [_groups(one) for one in simulated]
-    place = np.mean(places[-_KEPT:], axis=0)
-    simulated = _simulated(device, logs, place, seeds)
-    rows = [
-        np.column_stack([log.latency_ms - one, group]) for log, one, group in zip(logs, simulated, groups, strict=True)
-    ]
-    left = _means([one[:, 0] for one in rows], groups)
-    by_streams = np.array(places[-_KEPT:]) - place
-    draws = place + chance.standard_normal((_DRAWS, _KEPT)) @ by_streams / sqrt(_KEPT * (_KEPT - 1))
-    for draw in draws:
-        drawn = [_blocks(one, chance) for one in rows]
-        moved = _means([one[:, 0] for one in drawn], [one[:, 1].astype(int) for one in drawn]) - left
-        draw[free] += np.linalg.lstsq(weighted, moved / known, rcond=1e-9)[0]
-    return Found(Overheads(*map(float, place)), draws)
+        # Not those of this place: who just misses a batch here does so in the next round too, but not in the log.
+        groups = [_groups(one) for one in aside[0]]
+    mean: Floats = np.mean(places[rounds // 2 :], axis=0)
+    return mean
 
 
 def _simulated(device: Device, logs: Sequence[Log], place: Floats, seeds: Sequence[int]) -> list[Floats]:
@@ -303,13 +316,18 @@ def _known(logs: Sequence[Log], simulated: Sequence[Floats], groups: Sequence[ND
     return error
 
 
+def _solution(normal: Floats, right: Floats) -> Floats:
+    """Return the least squares by normal equations."""
+    return np.asarray(np.linalg.lstsq(normal, right, rcond=1e-9)[0], dtype=np.float64)
+
+
 def _nearest(normal: Floats, right: Floats) -> Floats:
     """Return the least squares by normal equations, with figures that would be below 0 held there."""
     free = list(range(len(right)))
     figures = np.zeros(len(right))
     while free:
         figures[:] = 0
-        figures[free] = np.linalg.lstsq(normal[np.ix_(free, free)], right[free], rcond=1e-9)[0]
+        figures[free] = _solution(normal[np.ix_(free, free)], right[free])
         if figures.min() >= 0:
             break
         free.remove(int(figures.argmin()))

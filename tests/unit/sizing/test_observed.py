@@ -16,7 +16,7 @@ from tputfind.sizing.service import service_of
 from tputfind.sizing.size import answers
 
 CAP = 32
-PER_BATCH_MS, PER_REQUEST_MS, ON_THE_WAY_MS, SCATTER_MS = 0.8, 0.1, 1.5, 0.5
+PER_BATCH_MS, PER_REQUEST_MS, ON_THE_WAY_MS, SCATTER_MS, UNEVEN_MS = 0.8, 0.1, 1.5, 0.5, 0.2
 LIGHT, HALF, HEAVY = 33.0, 165.0, 270.0
 
 
@@ -41,7 +41,7 @@ def log(record, rate_per_s: float, count: int, seed: int, *, batches: bool = Fal
         size = min(CAP, int(np.searchsorted(came[head:], start, side="right")))
         these = slice(head, head + size)
         begun[these], ended[these] = start, start + slower * chance.choice(curves[size])
-        free = ended[head] + PER_BATCH_MS + PER_REQUEST_MS * size
+        free = ended[head] + PER_BATCH_MS + PER_REQUEST_MS * size + chance.normal(0, UNEVEN_MS)
         answered[these] = free + chance.exponential(SCATTER_MS, size)
         head += size
     return Log(f"{rate_per_s:g}", sent_ms, answered, *((begun, ended) if batches else ()))
