@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from math import inf
 
 import msgspec
 from rich.console import Console
@@ -29,6 +30,10 @@ _OVERHEADS = {
     "overhead_per_answer_ms": "an answer",
 }
 """Fields of a demand, in words."""
+_HANDLERS = {
+    "blocking": "blocks its event loop, as a plain model(x) does in an async function",
+    "threaded": "calls the model in a thread, beside its event loop",
+}
 _COLUMNS = [
     "model",
     "recipe",
@@ -71,6 +76,11 @@ _COLUMNS = [
     "solve",
     "spare",
     "most_load",
+    "handler",
+    "max_ongoing",
+    "max_latency_ms",
+    "max_queue",
+    "refused",
 ]
 
 
@@ -122,11 +132,13 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     outcome, demand = plan.outcome, plan.demand
     waits = plan.delay_ms > 0 and outcome.batch_cap > 1
     batcher = f"waits up to {plan.delay_ms:g} ms for more" if waits else "waits for nothing"
+    batcher = "waits as long as it has learned to" if demand.server.rule is None else batcher
     each = f"each with batches of up to {outcome.batch_cap}; {demand.batcher} {batcher}"
     yield from _solved(plan)
     yield "Devices", f"{outcome.devices}{_range(plan)}, {each}"
     if plan.without_spare is not None:
         yield f"{demand.spare} gone", f"{plan.without_spare.devices}: {_verdict(plan, plan.without_spare)}"
+    yield from _of_server(plan)
     yield _fewer_label(plan).capitalize(), _of_fewer(plan)
     more = _verdict(plan, plan.more_traffic)
     rate = format_figure(plan.more_traffic.rate_per_s)
@@ -147,6 +159,19 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Simulated", f"{cell} of the devices with their share of the requests, as cells behind a random split"
     if plan.arrivals:
         yield "Arrivals", f"{plan.arrivals} recorded requests, replayed whole; chance is in the times of batches alone"
+
+
+def _of_server(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield what a server with replicas does with requests, and how many it refuses."""
+    demand, refused = plan.demand, plan.outcome.refused
+    if demand.handled is not None:
+        yield "Handler", _HANDLERS[demand.handled]
+    if demand.most_ongoing is not None:
+        yield "Limit", f"{demand.most_ongoing} requests at a time for each replica (max_ongoing_requests)"
+    if demand.max_queue is not None:
+        yield "Refused", f"{refused:.2%}: requests that find {demand.max_queue} in the queue (max_queued_requests)"
+    if demand.most_latency_ms is not None:
+        yield "Refused", f"{refused:.2%}: requests that would take {demand.most_latency_ms:g} ms (max_latency_ms)"
 
 
 def _solved(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -239,6 +264,8 @@ def _of_fewer(plan: Plan) -> str:
 
 def _verdict(plan: Plan, outcome: Outcome) -> str:
     demand = plan.demand
+    if outcome.tail_ms == inf:
+        return f"target missed, {outcome.refused:.2%} of the requests refused"
     tail = f"p{demand.percentile:g} {format_figure(outcome.tail_ms)} ms"
     if outcome.load >= 1:
         return f"cannot keep up: {100 * outcome.load:.0f} % load, the queue grows"
@@ -289,6 +316,11 @@ def _line(plan: Plan) -> dict[str, object]:
         "solve": demand.solve,
         "spare": demand.spare,
         "most_load": demand.most_load,
+        "handler": demand.handled,
+        "max_ongoing": demand.most_ongoing,
+        "max_latency_ms": demand.most_latency_ms,
+        "max_queue": demand.max_queue,
+        "refused": plan.outcome.refused if demand.max_queue or demand.most_latency_ms else None,
     }
 
 
@@ -317,5 +349,5 @@ def _written(columns: Sequence[str], lines: Iterable[dict[str, object]]) -> byte
 
 def _written_cell(value: object) -> object:
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.6g}" if value < inf else ""
     return spreadsheet_text(value) if isinstance(value, str) else value
