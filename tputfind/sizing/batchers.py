@@ -135,6 +135,11 @@ SERVERS: Final[dict[Batcher, Server]] = {
         max_ongoing=5,
     ),
     "bentoml": Server(
-        None, waits=False, in_replicas=True, routing="random", handlers=("threaded", "blocking"), max_latency_ms=60_000.0
+        None,
+        waits=False,
+        in_replicas=True,
+        routing="random",
+        handlers=("threaded", "blocking"),
+        max_latency_ms=60_000.0,
     ),
 }

@@ -55,7 +55,9 @@ class Search:
         self.service = service = service_of(record, demand)
         self._record, self._tell = record, tell
         self._demand = demand
-        self.most = min((service.largest, *filter(None, (demand.max_batch, demand.most_in_window, demand.most_ongoing))))
+        self.most = min(
+            (service.largest, *filter(None, (demand.max_batch, demand.most_in_window, demand.most_ongoing)))
+        )
         self.caps = sorted(set(self._caps()))
         self._best: dict[int, Outcome] = {}
         self._full: dict[Fleet, Outcome] = {}

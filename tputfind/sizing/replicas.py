@@ -106,9 +106,7 @@ class Blocked:
     def _go_on(self, now: float) -> None:
         if self._queue and self._first_ms is None:
             self._first_ms = now
-        while self._first_ms is not None and (
-            len(self._queue) >= self._cap or now >= self._first_ms + self._wait_ms
-        ):
+        while self._first_ms is not None and (len(self._queue) >= self._cap or now >= self._first_ms + self._wait_ms):
             self._closed.append([self._queue.popleft() for _ in range(min(len(self._queue), self._cap))])
             self._first_ms = now if self._queue else None
             if self._wait_ms == 0:

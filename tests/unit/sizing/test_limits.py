@@ -54,9 +54,7 @@ RULED = [batcher for batcher in BATCHERS if SERVERS[batcher].rule]
 long_gaps = st.lists(st.sampled_from([0.0, 0.3, 2.0, 7.7, 40.1, 333.3, 5000.7]), min_size=1, max_size=40)
 
 
-@given(
-    long_gaps, st.integers(1, 3), st.integers(1, 8), st.sampled_from(RULED), st.sampled_from(["shared", "random"])
-)
+@given(long_gaps, st.integers(1, 3), st.integers(1, 8), st.sampled_from(RULED), st.sampled_from(["shared", "random"]))
 def test_idle_time_that_is_cut_changes_no_latency(gaps, devices, cap, batcher, routing):
     if batcher == "ray":
         routing = "least-loaded"
