@@ -38,7 +38,7 @@ class Case(NamedTuple):
     devices: int
     rate: float
     max_ongoing: int | None = None
-    max_queued: int | None = None
+    max_queue: int | None = None
     max_latency: str | None = None
 
     def demand(self) -> Demand:
@@ -98,7 +98,7 @@ def theirs_ms(case: Case, requests: int) -> NDArray[np.float64]:
         cap=case.cap,
         delay_ms=demand.wait_ms,
         max_ongoing=case.max_ongoing or virtual_ray.MAX_ONGOING,
-        max_queued=case.max_queued or -1,
+        max_queued=case.max_queue or -1,
         blocking=blocking,
     )
 

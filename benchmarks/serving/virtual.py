@@ -81,7 +81,7 @@ class Loop(asyncio.BaseEventLoop):
         mail_s = self._mail[0][0] if self._mail else inf
         return max(self.clock_s, min(timer_s, mail_s))
 
-    def call_soon_threadsafe(
+    def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         """Call back at the time of the thread that asks, or after the block that this one is in."""

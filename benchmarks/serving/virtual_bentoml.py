@@ -12,7 +12,6 @@ import numpy as np
 from bentoml._internal.marshal import dispatcher
 from bentoml._internal.utils import alg
 from numpy.typing import NDArray
-
 from serving.virtual import World
 
 Span = Callable[[int], float]

@@ -30,7 +30,6 @@ from ray.serve._private.common import (
 from ray.serve._private.request_router import common, pow_2_router, request_router
 from ray.serve.exceptions import BackPressureError
 from ray.util import metrics
-
 from serving.virtual import Loop, World
 
 Span = Callable[[int], float]
@@ -109,7 +108,9 @@ class _Unmeasured:
 
     def set(self, *_: object, **__: object) -> None: ...
 
-    inc = observe = set
+    def inc(self, *_: object, **__: object) -> None: ...
+
+    def observe(self, *_: object, **__: object) -> None: ...
 
 
 def _router(loop: Loop, replicas: list[_Replica], max_queued: int) -> Any:
@@ -124,25 +125,25 @@ def _router(loop: Loop, replicas: list[_Replica], max_queued: int) -> Any:
     chooser.update_replicas(replicas)
     router = object.__new__(routers.AsyncioRouter)
     router.deployment_id = _DEPLOYMENT
-    router._event_loop = loop  # noqa: SLF001
-    router._request_router = chooser  # noqa: SLF001
-    router._request_router_class = None  # noqa: SLF001
-    router._enable_strict_max_ongoing_requests = True  # noqa: SLF001
-    router._deployment_available = True  # noqa: SLF001
-    router._request_router_initialized = asyncio.Event()  # noqa: SLF001
-    router._request_router_initialized.set()  # noqa: SLF001
-    router._resolve_request_arg_func = routers.resolve_deployment_response  # noqa: SLF001
-    router._objref_resolution_latency_ms = _Unmeasured()  # noqa: SLF001
+    router._event_loop = loop
+    router._request_router = chooser
+    router._request_router_class = None
+    router._enable_strict_max_ongoing_requests = True
+    router._deployment_available = True
+    router._request_router_initialized = asyncio.Event()
+    router._request_router_initialized.set()
+    router._resolve_request_arg_func = routers.resolve_deployment_response
+    router._objref_resolution_latency_ms = _Unmeasured()
     metric = _Unmeasured()
     manager = routers.RouterMetricsManager(
         _DEPLOYMENT, "handle", "actor", DeploymentHandleSource.REPLICA, None, metric, metric, metric, loop
     )
-    manager._deployment_config = SimpleNamespace(
+    manager._deployment_config = SimpleNamespace(  # noqa: SLF001
         max_queued_requests=max_queued,
         autoscaling_config=None,
         backpressure_config=SimpleNamespace(status_code=503, retry_after_s=None),
-    )  # noqa: SLF001
-    router._metrics_manager = manager  # noqa: SLF001
+    )
+    router._metrics_manager = manager
     return router
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tputfind.report import energy, logs, mixes
+from tputfind.report import energy, logs, mixes, servers
 from tputfind.report.escaping import markdown_bytes, spreadsheet_text
 from tputfind.report.markdown import markdown_of, notices_of
 from tputfind.report.tables import named_fitted, new_table
@@ -23,8 +23,7 @@ from tputfind.sizing.fleets import MORE_TRAFFIC
 from tputfind.sizing.plan import Plan, Rules
 from tputfind.sizing.simulate import Outcome, cell_of
 from tputfind.sizing.size import Answers, together
-from tputfind.sizing.solve import delays_ms
-from tputfind.units import format_figure, format_sizes
+from tputfind.units import format_figure
 
 _OVERHEADS = {
     "overhead_per_batch_ms": "a batch",
@@ -87,9 +86,10 @@ _COLUMNS = [
     "samples_per_s",
     "requests",
     "cost_per_million_samples",
+    "handler",
+    "max_ongoing",
+    "max_latency_ms",
 ]
-_LIMITS = {"triton": "its max_queue_size", "mosec": "its --capacity"}
-"""Settings of servers that limit a queue."""
 
 
 def print_plans(found: Answers, console: Console) -> None:
@@ -168,6 +168,7 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     outcome, demand = plan.outcome, plan.demand
     waits = plan.delay_ms > 0 and outcome.batch_cap > 1
     batcher = f"waits up to {plan.delay_ms:g} ms for more" if waits else "takes what waits when a device is free"
+    batcher = "waits as long as it has learned to" if demand.server.rule is None else batcher
     yield from _solved(plan)
     if demand.several:
         yield "Requests", _samples(plan)
@@ -175,7 +176,7 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "Batcher", f"{demand.batcher}: {batcher}"
     if plan.without_spare is not None:
         yield f"{demand.spare} gone", f"{plan.without_spare.devices}: {_verdict(plan, plan.without_spare)}"
-    yield from _of_server(plan)
+    yield from servers.told(plan)
     yield _fewer_label(plan).capitalize(), _of_fewer(plan)
     more = _verdict(plan, plan.more_traffic)
     rate = format_figure(plan.more_traffic.rate_per_s)
@@ -198,26 +199,6 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Simulated", f"{cell} of the devices with their share of the requests, as cells behind a random split"
     if plan.arrivals:
         yield "Arrivals", f"{plan.arrivals} recorded requests, replayed whole; chance is in the times of batches alone"
-
-
-def _of_server(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield settings of the server, and what comes of them."""
-    demand, outcome = plan.demand, plan.outcome
-    if demand.search_delay:
-        tried = delays_ms(demand)
-        yield (
-            "Delay",
-            (
-                f"{plan.delay_ms:g} ms: of {len(tried)} delays tried, {tried[0]:g} to {tried[-1]:g} ms, "
-                "the shortest with the fewest devices"
-            ),
-        )
-    if demand.preferred_batches:
-        yield "Preferred", f"batches of {format_sizes(demand.preferred_batches)} (preferred_batch_size)"
-    if demand.max_queue is not None:
-        setting = f" ({_LIMITS[demand.batcher]})" if demand.batcher in _LIMITS else ""
-        queue = "the queue of a device" if demand.routing == "random" else "the queue"
-        yield "Refused", f"{outcome.refused:.2%}: requests that find {demand.max_queue} in {queue}{setting}"
 
 
 def _solved(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -386,7 +367,7 @@ def _line(plan: Plan) -> dict[str, object]:
         "spare": demand.spare,
         "most_load": demand.most_load,
         "max_queue": demand.max_queue,
-        "refused": None if demand.max_queue is None else plan.outcome.refused,
+        "refused": plan.outcome.refused if demand.refuses else None,
         "preferred_batches": ",".join(map(str, demand.preferred_batches)),
         "input_shape": plan.input_shape,
         **energy.cells(plan),
@@ -395,6 +376,9 @@ def _line(plan: Plan) -> dict[str, object]:
         "samples_per_s": plan.samples_per_s,
         "requests": demand.handling if demand.several else "",
         "cost_per_million_samples": plan.cost_per_million_samples,
+        "handler": demand.handled,
+        "max_ongoing": demand.most_ongoing,
+        "max_latency_ms": demand.most_latency_ms,
     }
 
 

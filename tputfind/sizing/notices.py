@@ -86,6 +86,13 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
             cause=f"each of them takes {demand.overhead_per_get_ms:g} ms to get",
             advice="a longer --delay lets batches grow",
         )
+    if demand.batcher == "ray" and demand.max_ongoing is None:
+        yield Notice(
+            kind="few_ongoing",
+            seen=f"a replica has no more than {demand.most_ongoing} requests at a time, and no larger batch",
+            cause="Ray Serve's max_ongoing_requests is that by default; others wait 25 ms and longer to ask again",
+            advice="set it to twice the batch or more, and tell it with --max-ongoing",
+        )
     missing = [option for option, one_ms in _one_by_one(demand) if one_ms == 0]
     if missing:
         yield Notice(

@@ -75,6 +75,35 @@ def test_each_option_is_its_field():
     }
 
 
+def test_limits_of_a_server_are_its_own_unless_they_are_told():
+    ray, told = wanted(batcher="ray"), wanted(batcher="ray", max_ongoing="64", handler="threaded", max_queue="9")
+    bento = wanted(batcher="bentoml", max_latency="40ms")
+
+    assert (ray.handled, ray.most_ongoing, ray.max_queue, ray.most_latency_ms) == ("blocking", 5, None, None)
+    assert (told.handled, told.most_ongoing, told.max_queue) == ("threaded", 64, 9)
+    assert (bento.handled, bento.routing, bento.most_latency_ms) == ("threaded", "random", 40.0)
+    assert (wanted().handled, wanted().most_ongoing, wanted().most_latency_ms) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"handler": "threaded"}, "--handler is of --batcher ray or bentoml"),
+        ({"max_ongoing": 8, "batcher": "bentoml"}, "--max-ongoing is of --batcher ray"),
+        ({"max_queue": 8, "batcher": "litserve"}, "--max-queue is of --batcher ray"),
+        ({"max_latency": "8ms", "batcher": "ray"}, "--max-latency is of --batcher bentoml"),
+        ({"delay": "8ms", "batcher": "bentoml"}, "finds out by itself how long to wait"),
+        ({"handler": "async", "batcher": "ray"}, "blocking, threaded"),
+        ({"max_ongoing": 0, "batcher": "ray"}, "max-ongoing"),
+    ],
+)
+def test_a_limit_that_the_server_does_not_have_is_refused_in_one_line(options, said):
+    with pytest.raises(BadRequest) as refused:
+        wanted(**options)
+
+    assert said in refused.value.message
+
+
 @pytest.mark.parametrize(
     ("given", "wait_ms"),
     [
