@@ -60,7 +60,9 @@ class Fleet(NamedTuple):
         """
         each_per_ms = self.rate_per_s / 1000 / self.devices
         by_the_clock = demand.server.in_replicas
-        size = min(self.cap, ceil(1 + each_per_ms * demand.wait_ms)) if by_the_clock else self.cap
+        # From one batch to the first request of the next is a mean gap, or more where requests are bursty.
+        gaps = max(1.0, (1 + dispersion_of(demand, 1 / self.devices)) / 2)
+        size = min(self.cap, ceil(gaps + each_per_ms * demand.wait_ms)) if by_the_clock else self.cap
         return each_per_ms / service.per_ms(size)
 
 
