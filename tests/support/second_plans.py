@@ -36,7 +36,7 @@ PLANS: Final[list[tuple[str, str]]] = [
     ),
     (
         "models/resnet50-fp16",
-        "rate=30000 slo=30ms batcher=triton delay=2ms routing=two-choices overhead_per_batch=1ms",
+        "rate=15000 slo=30ms batcher=triton delay=2ms routing=two-choices overhead_per_batch=1ms",
     ),
     (
         "serving/vit_l_16-fp32",
@@ -52,8 +52,8 @@ PLANS: Final[list[tuple[str, str]]] = [
     ("models/resnet50-fp16-nhwc", "rate=100000 slo=14ms batcher=litserve delay=1ms"),
     ("models/efficientnet_b0-fp16", "rate=40000 slo=20ms batcher=litserve delay=0ms overhead_per_batch=0.5ms"),
     ("kinds/r3d_18-fp16", "rate=6000 slo=60ms batcher=litserve delay=10ms routing=random burstiness=2"),
-    ("models/resnet50-fp16", "rate=30000 slo=20ms batcher=ray delay=5ms burstiness=2"),
-    ("models/resnet50-fp16-default", "rate=12000 slo=60ms batcher=ray delay=5ms routing=least-loaded burstiness=3"),
+    ("models/resnet50-fp16", "rate=15000 slo=20ms batcher=ray delay=5ms burstiness=2"),
+    ("models/resnet50-fp16-default", "rate=6000 slo=60ms batcher=ray delay=5ms routing=least-loaded burstiness=3"),
     (
         "kinds/deeplabv3_resnet50-fp16",
         "rate=1200 slo=150ms batcher=ray delay=40ms routing=random burstiness=0 percentile=95",

@@ -69,7 +69,9 @@ class Fleet(NamedTuple):
         """
         each_per_ms = self.rate_per_s / 1000 / self.devices * demand.mean_samples
         if demand.batcher == "ray" and demand.handled == "threaded":
-            size = min(self.cap, ceil(1 + each_per_ms * demand.wait_ms))
+            # From one batch to the first request of the next is a mean gap, or more where requests are bursty.
+            gaps = max(1.0, (1 + dispersion_of(demand, 1 / self.devices)) / 2)
+            size = min(self.cap, ceil(gaps + each_per_ms * demand.wait_ms))
             return each_per_ms / service.per_ms_in({size: 1})
         return each_per_ms / service.per_ms(self.cap)
 

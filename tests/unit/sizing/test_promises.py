@@ -1,12 +1,19 @@
-"""What plans promise of each other holds on real records, whose rows are noisy, and for tight targets."""
+"""What plans promise of each other holds on real records, whose rows are noisy, and for tight targets.
+
+``benchmarks/promises.py`` tries all records.
+"""
 
 from __future__ import annotations
 
 import pytest
 from support.promises import LOOSE, MIDDLING, TIGHT, Case, records, told
 
-RECORDS = records()
-CASES = [Case(name, (TIGHT, MIDDLING, LOOSE)[number % 3], 1.6 + number % 4) for number, name in enumerate(RECORDS[::5])]
+CASES = [
+    Case("nvidia-h200/kinds/deeplabv3_resnet50-fp16", TIGHT, 1.6),
+    Case("nvidia-h200/models/vit_b_16-fp16", TIGHT, 4.6),
+    Case("nvidia-h200/kinds/timm-convnext_tiny-fp16", MIDDLING, 2.6),
+    Case("nvidia-h200/models/resnet50-fp16", LOOSE, 3.6),
+]
 
 
 @pytest.mark.long
@@ -16,4 +23,4 @@ def test_plans_keep_what_they_promise_of_each_other(case):
 
 
 def test_there_are_records_of_many_models_to_try():
-    assert len(RECORDS) > 40
+    assert len(records()) > 40
