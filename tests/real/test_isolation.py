@@ -110,7 +110,7 @@ def test_a_model_that_only_hangs_ends_after_one_trial_and_the_line_says_what_to_
 
 def test_a_row_may_take_longer_than_a_trial_may(tmp_path):
     """The time-out is for silence: a child says how long its next stage will take."""
-    ran = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--trial-timeout", "1s", "--batch-sizes", 20, *QUICK)
+    ran = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--trial-timeout", "2s", "--batch-sizes", 40, *QUICK)
 
     (row,) = ran.record().rows
     assert row.status == "ok"
