@@ -133,10 +133,18 @@ def _content(path: str | Path) -> bytes:
     try:
         data = _read(Path(path))
     except OSError as error:
-        raise BadRecord(f"cannot read {path}: {error.strerror}") from None
+        raise BadRecord(f"cannot read {path}: {error.strerror}", _record_beside(Path(path))) from None
     except ValueError as error:  # of a name that no file can have
         raise BadRecord(f"cannot read {echoed(str(path))}: {error}") from None
+    if hint := _record_beside(Path(path)):
+        raise BadRecord(f"{path} is a table", hint)
     return data
+
+
+def _record_beside(path: Path) -> str:
+    """Return where the record of a CSV lies; nothing where no such file lies beside it."""
+    record = path.with_suffix(".json")
+    return f"{record} beside it is the record" if path.suffix == ".csv" and record.is_file() else ""
 
 
 def _read(path: Path) -> bytes:
