@@ -20,6 +20,10 @@ class TputfindError(Exception):
         self.hint = hint
         self.traceback = traceback
 
+    def __str__(self) -> str:
+        """Return what happened and what to do next: all that a traceback in Python shows."""
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
 
 class Regression(TputfindError):
     """Raised when a comparison finds what it was asked to fail on."""

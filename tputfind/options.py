@@ -48,6 +48,13 @@ _MEANT: Final = {
 }
 """What others call it."""
 Reader = Callable[[object], object]
+COMMAND_LINE_ONLY: Final = frozenset(
+    (
+        *("csv", "json", "md", "html", "plot", "overwrite", "output", "no_save"),
+        *("resume", "trust_model_file", "quiet", "traceback", "price", "curve", "arrivals"),
+    )
+)
+"""Options that no reader has: they say what a command reads, writes and shows."""
 
 
 def fields_of(
@@ -63,7 +70,7 @@ def fields_of(
     problems: list[str] = []
     for name, value in options.items():
         if name not in readers:
-            problems.append(f"there is no option {echoed(name)}")
+            problems.append(_unknown(name, readers))
         elif value is not None:
             field, read = readers[name]
             try:
@@ -71,6 +78,12 @@ def fields_of(
             except (ValueError, TypeError) as error:
                 problems.append(f"--{name.replace('_', '-')}: {error}")
     return fields, problems
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    if name in COMMAND_LINE_ONLY:
+        return f"{name} is an option of the command line only"
+    return f"there is no option {echoed(name)}{did_you_mean(name, known)}"
 
 
 def text(value: object) -> str:

@@ -19,6 +19,7 @@ from support.folders import MODELS
         (["resnet5O"], 2, "did you mean resnet50"),
         (["fcn_resnet5O"], 2, "did you mean fcn_resnet50"),
         (["none.py:make"], 2, "there is no file none.py"),
+        ([f"{MODELS}/plian.py:mebibytes"], 2, f"(did you mean {MODELS}/plain.py:mebibytes?)"),
         (["no_such_package:make"], 2, "there is no package or module 'no_such_package'"),
         ([f"{MODELS}/plain.py"], 2, "does not say which factory"),
         ([f"{MODELS}/plain.py:mebibyte"], 2, "did you mean mebibytes"),

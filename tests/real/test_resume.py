@@ -28,7 +28,7 @@ SHORT = ("--batches", 10, "--processes", 2)
 ASKED = ("--max-latency", "125ms", *SHORT)
 MEASURED = [*(name for name, kind in COLUMNS.items() if kind == "Float64"), "warmup_steps"]
 """How many steps had not settled is measured too."""
-OF_NOISE = ("outliers", "trend", "spread", "wide_interval", "not_settled")
+OF_NOISE = ("host_busy", "outliers", "trend", "spread", "wide_interval", "not_settled")
 
 
 def without_figures(path) -> pandas.DataFrame:

@@ -63,6 +63,13 @@ def test_a_value_that_no_option_takes_is_one_short_line(tmp_path, arguments, mes
         (("resnet18", "--input-size", "3,224,224"), "put x between numbers"),
         (("resnet18", "--batch-sizes", "1,024"), "write 1000 for 1,000"),
         (("resnet18", "--batchsize", "8"), "there is no option --batchsize: did you mean --batch-sizes?"),
+        (("resnet18", "--batch-size", "8"), "not of tputfind run: did you mean --batch-sizes?"),
+        (("--model", "resnet18"), "the model is the first word, as in tputfind resnet50 (see"),
+        (("clocks", "--model", "resnet18"), "as in tputfind clocks resnet50 (see"),
+        (
+            ("report", RECORD, "--plot", "a.png", "--plot", "b.svg"),
+            "--plot takes one file, and 2 are named: a.png, b.svg",
+        ),
         (("--versoin",), "there is no option --versoin: did you mean --version?"),
         (("resnet18", "--rate", "5k"), "--rate is an option of tputfind size, not of tputfind run"),
         (("resnet18", "-d", "cpu"), "names of options begin with two dashes"),

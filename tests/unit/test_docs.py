@@ -159,6 +159,11 @@ DEFINED = (
     "Batches of 100 ms or more",
     "agrees with the device time within 5 %",
     "five times a second",
+    "may lie 5 % apart",
+    "to no better than 50 %",
+    "to no better than 25 %",
+    "Above 50 % it is not known",
+    "kept 15 % of the cores busy or more",
 )
 """Phrases with a figure that was not measured: a rule of the tool, or the definition of a word."""
 

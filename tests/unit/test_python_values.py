@@ -6,7 +6,11 @@ import pytest
 from support.records import example
 
 import tputfind
+from tputfind.commands import options
 from tputfind.errors import BadRecord, BadRequest
+from tputfind.options import COMMAND_LINE_ONLY
+from tputfind.record import spec
+from tputfind.sizing import demand
 from tputfind.sizing.plan import Price
 
 RECORD = example()
@@ -31,6 +35,10 @@ class Listens:
         (lambda: tputfind.size(RECORD, prices=[1], **ASKED), "prices: number 0: 1 is a int, and no Price"),
         (lambda: tputfind.size(RECORD, prices=Price, **ASKED), "is a StructMeta, and no list of Price"),
         (lambda: tputfind.size(RECORD, **ASKED, colour="red"), "there is no option 'colour'"),
+        (lambda: tputfind.size(RECORD, **ASKED, batchr="ray"), "there is no option 'batchr': did you mean batcher?"),
+        (lambda: tputfind.size(RECORD, **ASKED, csv="a.csv"), "csv is an option of the command line only"),
+        (lambda: tputfind.find("resnet18", max_batches=5), "'max_batches': did you mean max_batch"),
+        (lambda: tputfind.find("resnet18", csv="a.csv"), "csv is an option of the command line only"),
         (lambda: tputfind.compare(RECORD, None), "new: None is a NoneType, and no Record"),
         (lambda: tputfind.compare("a", "b"), "old: 'a' is a str, and no Record"),
         (lambda: tputfind.compare(RECORD, RECORD, tolerance="much"), "tolerance: 'much' is not a number"),
@@ -56,3 +64,19 @@ def test_a_wrong_value_is_a_bad_request_in_one_line(call, message):
 def test_a_path_that_no_file_can_have_is_no_record():
     with pytest.raises(BadRecord, match="cannot read"):
         tputfind.load_record("a\0b")
+
+
+def test_what_an_uncaught_error_shows_says_what_to_do_next():
+    with pytest.raises(BadRequest) as refused:
+        tputfind.find("resnet18", max_batch="many")
+
+    assert refused.value.hint
+    assert str(refused.value) == f"{refused.value.message} ({refused.value.hint})"
+    assert str(BadRequest("a message alone")) == "a message alone"
+
+
+def test_an_option_that_only_the_command_line_has_is_known_as_one():
+    listed = {option.name for each in (options.RUN, options.SIZE, options.REPORT, options.COMPARE) for option in each}
+    readers = {*spec._READERS, *demand._READERS, "fail_slower", "tolerance", "force", options.TRACEBACK.name}
+
+    assert listed - readers == COMMAND_LINE_ONLY - {"traceback"}

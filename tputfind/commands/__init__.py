@@ -231,13 +231,22 @@ def _click_option(option: Option) -> click.Option:
     def complete(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return completion.offered(option.takes, incomplete, lists=option.lists)
 
-    more: dict[str, Any] = {"multiple": True, "callback": _none_for_nothing} if option.repeats else {}
+    repeats = option.repeats or option.takes == "FILE"
+    callback = _none_for_nothing if option.repeats else _the_only_one
+    more: dict[str, Any] = {"multiple": True, "callback": callback} if repeats else {}
     return click.Option([option.flag], metavar=option.metavar, help=option.help, shell_complete=complete, **more)
 
 
 def _none_for_nothing(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> object:
     """Return None for an option that may be given several times and was not: not given, as for any other."""
     return value or None
+
+
+def _the_only_one(_context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
+    """Return the one file that an option names: of two, click would leave out the first and say nothing."""
+    if len(value) > 1:
+        raise click.UsageError(f"{parameter.opts[0]} takes one file, and {len(value)} are named: {', '.join(value)}")
+    return value[0] if value else None
 
 
 for _name, _command in COMMANDS.items():

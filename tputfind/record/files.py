@@ -137,11 +137,15 @@ def _content(path: str | Path) -> bytes:
         raise BadRecord(f"cannot read {path or Path()}: {error.strerror}", _instead(Path(path), error)) from None
     except ValueError as error:  # of a name that no file can have
         raise BadRecord(f"cannot read {echoed(str(path))}: {error}") from None
+    if hint := _record_beside(Path(path)):
+        raise BadRecord(f"{path} is a table", hint)
     return data
 
 
 def _instead(path: Path, error: OSError) -> str:
     """Say what to name in the place of a file that cannot be read; empty where nothing is known."""
+    if beside := _record_beside(path):
+        return beside
     if isinstance(error, IsADirectoryError):
         return f"name its files: {path / '*.json'}"
     if not isinstance(error, FileNotFoundError):
@@ -154,6 +158,12 @@ def _instead(path: Path, error: OSError) -> str:
     if near:
         return f"did you mean {path.parent / near[0]}?"
     return "a record is a .json file that a run saved, by default in the folder results"
+
+
+def _record_beside(path: Path) -> str:
+    """Return where the record of a CSV lies; nothing where no such file lies beside it."""
+    record = path.with_suffix(".json")
+    return f"{record} beside it is the record" if path.suffix == ".csv" and record.is_file() else ""
 
 
 def _read(path: Path) -> bytes:

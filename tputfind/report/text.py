@@ -49,14 +49,18 @@ _BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|MiB|GiB|MHz|samples/
 
 def title(record: Record) -> str:
     """Return what a table of one record is about."""
-    spec, environment = record.spec, record.environment
-    memory = environment.memory_total_bytes if spec.memory_limit_bytes is None else spec.memory_limit_bytes
+    spec = record.spec
+    memory = record.environment.memory_total_bytes if spec.memory_limit_bytes is None else spec.memory_limit_bytes
     size = "" if memory is None else f", {format_bytes(memory)}"
-    count = threads(record)
-    computing = "" if count is None else f", {count} thread{'s' if count > 1 else ''}"
     copies = {"none": "", "h2d": ", inputs copied in", "both": ", inputs copied in and outputs out"}[spec.transfer]
     recipe = " ".join((spec.dtype, spec.layout, *spec.mode_and_phase))
-    return f"{spec.model} {recipe} {record.input_shape} on {environment.device_name}{computing}{size}{copies}"
+    return f"{spec.model} {recipe} {record.input_shape} on {device_of(record)}{size}{copies}"
+
+
+def device_of(record: Record) -> str:
+    """Name the device of a record, a processor with the threads that compute."""
+    count, name = threads(record), record.environment.device_name
+    return name if count is None else f"{name}, {count} thread{'s' if count > 1 else ''}"
 
 
 def failure_of(row: Row) -> str:

@@ -77,6 +77,6 @@ def _processor_s(process: psutil.Process) -> float:
 def _busy_s() -> float:
     """Return the busy seconds of the processors that we may run on."""
     ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-    lines = (line.split() for line in Path("/proc/stat").read_text().splitlines() if line.startswith("cpu"))
+    lines = map(str.split, Path("/proc/stat").read_text().splitlines())
     ticks = sum(int(counts[column]) for name, *counts in lines if name in ours for column in _BUSY)
     return ticks / os.sysconf("SC_CLK_TCK")

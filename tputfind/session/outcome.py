@@ -84,6 +84,18 @@ def no_answer(spec: Spec, batch_size: int, failure: Failure, *, smallest: bool =
         where = "this device" if spec.device == "auto" else spec.device
         return NoSuchDevice(f"{spec.model} cannot do {asked} on {where}: {failure.message}", advice, shown)
     shape = spec.input_size or spec.image_size
+    axis = _batch_axis_in(spec) if failure.kind == "error" else ""
     if failure.kind == "error" and shape is not None and spec.source == "torchvision":
-        return BadRequest(f"{spec.model} does not take an input of that size: {failure.message}", "leave the size out")
-    return ModelFailed(f"{spec.model} fails at batch {batch_size}: {failure.message}", advice, failure.traceback)
+        why = f"{spec.model} does not take an input of that size: {failure.message}"
+        return BadRequest(why, axis or "leave the size out")
+    return ModelFailed(
+        f"{spec.model} fails at batch {batch_size}: {failure.message}", axis or advice, failure.traceback
+    )
+
+
+def _batch_axis_in(spec: Spec) -> str:
+    """Return what to do where the shape of a sample may begin with a batch of 1; nothing where it does not."""
+    first, *rest = spec.input_size or (0,)
+    if first != 1 or not rest:
+        return ""
+    return f"--input-size is one sample, without the batch axis: write {'x'.join(map(str, rest))} if the 1 is a batch"

@@ -8,8 +8,17 @@ from pathlib import Path
 import pytest
 from support.records import example
 
-from tputfind.errors import BadRequest
-from tputfind.record.files import RecordFile, check_folder, check_writable, path_of, slug, write_new, write_whole
+from tputfind.errors import BadRecord, BadRequest
+from tputfind.record.files import (
+    RecordFile,
+    check_folder,
+    check_writable,
+    load,
+    path_of,
+    slug,
+    write_new,
+    write_whole,
+)
 
 
 def test_what_a_name_is_made_of_stays_in_the_folder():
@@ -136,3 +145,16 @@ def test_what_this_process_has_open_is_written_to_and_not_replaced(tmp_path):
         file.write("after\n")
 
     assert (tmp_path / "log").read_text() == "before\ntable\nafter\n"
+
+
+def test_the_table_of_a_record_leads_to_the_record_beside_it(tmp_path):
+    table, record = tmp_path / "x.csv", tmp_path / "x.json"
+    table.write_text("model,phase\n")
+    with pytest.raises(BadRecord, match="it is no JSON"):
+        load(table)
+    record.write_bytes(example().to_json())
+
+    with pytest.raises(BadRecord) as refused:
+        load(table)
+
+    assert refused.value.hint == f"{record} beside it is the record"

@@ -207,3 +207,21 @@ def test_what_is_printed_of_an_interval_is_possible_for_a_rate_and_a_time():
     assert cells["latency_ms_p50_ci_low"] == point.low == 0
     assert cells["latency_ms_p50_ci_high"] > 2 * cells["latency_ms_p50"]
     assert point.high == cells["samples_per_s_ci_high"]
+
+
+@pytest.mark.parametrize(("count", "named"), [(2, "AMD EPYC, 2 threads, 23.5 GiB"), (1, "AMD EPYC, 1 thread, ")])
+def test_a_processor_is_named_with_its_threads_and_a_gpu_without(count, named):
+    environment = msgspec.structs.replace(
+        example().environment,
+        device="cpu",
+        device_name="AMD EPYC",
+        capabilities=None,
+        torch_threads=count,
+        memory_total_bytes=int(23.5 * 2**30),
+    )
+    on_cpu = msgspec.structs.replace(example(), environment=environment)
+
+    assert named in text.title(on_cpu)
+    assert set(csv.frame([on_cpu])["threads"]) == {count}
+    assert "thread" not in text.title(example())
+    assert csv.frame([example()])["threads"].isna().all()

@@ -75,7 +75,7 @@ def _tiles(record: Record, row: Row, among: int) -> Iterator[Tile]:
         figure, unit = format_bytes(peak).split(" ")
         of = "" if total is None else f"of {format_bytes(total)}"
         yield Tile(label="Peak memory", figure=figure, unit=unit, note=of)
-    yield Tile(label="Device", figure=record.environment.device_name, note=recipe if among == 1 else "")
+    yield Tile(label="Device", figure=text.device_of(record), note=recipe if among == 1 else "")
 
 
 def _why(record: Record, row: Row, best: Row) -> str:

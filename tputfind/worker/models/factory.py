@@ -23,7 +23,7 @@ def find(spec: Spec) -> Source:
     if spec.weights is not None:
         raise BadRequest(f"--weights: {spec.model} is a factory, which loads its weights itself")
     home, _, attribute = spec.model.rpartition(":")
-    module = _import_file(Path(home)) if home.endswith(".py") else _import_package(home)
+    module = _import_file(Path(home), attribute) if home.endswith(".py") else _import_package(home)
     factory = getattr(module, attribute, None)
     if not callable(factory):
         what = "has no" if factory is None else "holds something that cannot be called under"
@@ -60,9 +60,11 @@ def check_made(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module
     )
 
 
-def _import_file(path: Path) -> ModuleType:
+def _import_file(path: Path, attribute: str) -> ModuleType:
     if not found(path.is_file):
-        raise UnknownModel(f"there is no file {shortened(str(path), LONGEST_PATH)}")
+        near = get_close_matches(path.name, _python_files(path.parent), n=1)
+        hint = f"did you mean {shortened(str(path.with_name(near[0])), LONGEST_PATH)}:{attribute}?" if near else ""
+        raise UnknownModel(f"there is no file {shortened(str(path), LONGEST_PATH)}", hint)
     sys.path.insert(0, str(path.resolve().parent))
     name = f"tputfind_model_{path.stem}"  # a file may be called torch.py
     about = importlib.util.spec_from_file_location(name, path)
@@ -72,6 +74,14 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     about.loader.exec_module(module)
     return module
+
+
+def _python_files(folder: Path) -> list[str]:
+    """Return the names of the Python files in a folder; none of one that is not there or cannot be read."""
+    try:
+        return sorted(file.name for file in folder.iterdir() if file.suffix == ".py")
+    except OSError:
+        return []
 
 
 def _import_package(name: str) -> ModuleType:

@@ -1,0 +1,23 @@
+"""The error of a run in which nothing passed says what to do next."""
+
+from __future__ import annotations
+
+import pytest
+
+from tputfind.record.record import Failure
+from tputfind.record.spec import read_spec
+from tputfind.session.outcome import no_answer
+
+RAISES = Failure(kind="error", message="RuntimeError: Expected 3D or 4D input", traceback="...")
+
+
+@pytest.mark.parametrize("model", ["net.py:make", "resnet18"])
+def test_a_shape_that_may_begin_with_a_batch_of_1_is_told_without_it(model):
+    error = no_answer(read_spec(model, {"input_size": "1x3x32x32"}), 1, RAISES)
+
+    assert error.hint == "--input-size is one sample, without the batch axis: write 3x32x32 if the 1 is a batch"
+
+
+@pytest.mark.parametrize("options", [{"input_size": "3x32x32"}, {"input_size": "1"}, {}])
+def test_other_shapes_have_no_batch_axis_to_leave_out(options):
+    assert "batch axis" not in no_answer(read_spec("net.py:make", options), 1, RAISES).hint
