@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from tputfind.record.files import load_record
 from tputfind.sizing.demand import Demand, read_demand
 from tputfind.sizing.queues import Spans
+from tputfind.sizing.serve import Server, serve
 from tputfind.sizing.service import service_of
-from tputfind.sizing.simulate import Server, serve
 
 RECORD: Final = Path(__file__).parents[1] / "results/nvidia-h200/models/vit_b_16-fp16.json"
 PERCENTILES: Final = 50, 95, 99

@@ -14,19 +14,18 @@ from numpy.typing import NDArray
 from tputfind.sizing.arrivals import Seed, arrivals_ms
 from tputfind.sizing.demand import Demand
 from tputfind.sizing.queues import Spans
+from tputfind.sizing.serve import Server, serve
 from tputfind.sizing.service import ServiceTimes
 from tputfind.sizing.simulate import (
     Fleet,
     Outcome,
-    Server,
-    _grows,
-    _latencies,
-    _memory,
-    _requests,
-    _usual_ms,
     cell_of,
-    serve,
+    grows,
+    latency_figures,
+    memory_of,
+    requests_of,
     under_way_ms,
+    usual_ms_of,
 )
 
 _WARM_UP_SHARE: Final = 0.1
@@ -104,15 +103,15 @@ def simulate_mix(kinds: Sequence[Kind], rate_per_s: float, demand: Demand, *, se
     part = _cell(kinds, cell_of(demand))
     share = min(1.0, load / load_of(part, rate_per_s))
     devices = sum(kind.devices for kind in part)
-    memory = _memory(demand, devices, share, load)
+    memory = memory_of(demand, devices, share, load)
     # As of fleets of one kind, each device of which gets what those of the kind get here.
     alike = [(Fleet(devices, kind.cap, devices * load * 1000 * kind.each_per_ms), kind.service) for kind in part]
-    count = max(_requests(fleet, service, demand, memory, effort) for fleet, service in alike)
-    usual_ms = [_usual_ms(fleet, service, demand) for fleet, service in alike]
+    count = max(requests_of(fleet, service, demand, memory, effort) for fleet, service in alike)
+    usual_ms = [usual_ms_of(fleet, service, demand) for fleet, service in alike]
     stream = _Stream(part, usual_ms, count, rate_per_s * share, share, demand)
     runs = [stream.run((demand.seed, number)) for number in range(seeds)]
     latencies = [run.latencies_ms[int(_WARM_UP_SHARE * count) :] for run in runs]
-    sure = count >= _MEMORIES * memory and not _grows(latencies)
+    sure = count >= _MEMORIES * memory and not grows(latencies)
     outcome = Outcome(
         devices=sum(kind.devices for kind in kinds),
         batch_cap=max(kind.cap for kind in kinds),
@@ -121,7 +120,7 @@ def simulate_mix(kinds: Sequence[Kind], rate_per_s: float, demand: Demand, *, se
         steady=load < 1 and sure,
         utilisation=float(np.mean([run.utilisation for run in runs])),
         mean_batch=seeds * count / sum(run.batches for run in runs),
-        **_latencies(latencies, demand, rate_per_s),  # type: ignore[arg-type]  # names of figures
+        **latency_figures(latencies, demand, rate_per_s),  # type: ignore[arg-type]  # names of figures
     )
     return Mixed(outcome, tuple(float(each) for each in np.mean([run.shares for run in runs], axis=0)))
 

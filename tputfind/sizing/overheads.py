@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tputfind.record.record import Record
 from tputfind.sizing.batchers import held_ms
 from tputfind.sizing.demand import Demand
+from tputfind.sizing.serve import Server, places_in_batch, serve
 from tputfind.sizing.service import service_of
-from tputfind.sizing.simulate import Server, places_in_batch, serve
 
 Floats = NDArray[np.float64]
 

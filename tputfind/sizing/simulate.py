@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Sequence
 from math import ceil, inf, sqrt
 from typing import Annotated, Final, NamedTuple
 
@@ -13,16 +11,12 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from tputfind.record.types import Amount, Count
-from tputfind.sizing.adaptive import Adaptive
 from tputfind.sizing.arrivals import Seed, arrivals_ms, dispersion_of, gaps_ms, samples_of, without_idle_ms
-from tputfind.sizing.batchers import held_ms, rule_of
 from tputfind.sizing.demand import IN_QUEUES, TAIL_REQUESTS, Demand
 from tputfind.sizing.power import Computing, mean_of
-from tputfind.sizing.queues import Ends, Getters, Served, Spans, Workers, by_rule, greedy, greedy_within
-from tputfind.sizing.replicas import LONGEST_BACKOFF_MS, Blocked, ByRule, Replica, Router
+from tputfind.sizing.queues import Served
+from tputfind.sizing.serve import Server, is_triton, serve
 from tputfind.sizing.service import ServiceTimes
-from tputfind.sizing.triton import LOOKS_AGAIN_MS, Triton
-from tputfind.sizing.whole import InQueues, Span, in_one_queue, of_requests
 from tputfind.stats import t_quantile
 
 _WARM_UP_SHARE: Final = 0.1
@@ -44,9 +38,6 @@ _LONG: Final = 1000
 shows nothing new."""
 _EXACT: Final = 2.0**32
 """Longest stream, in shortest batches, with latencies exact to a millionth of one: float64 has 53 binary digits."""
-_LARGE: Final = 4
-_PAIRS: Final = 2**12
-"""Drawn at once."""
 _ROUNDS: Final = 200
 """Of finding a usual batch: near the limit each is hardly larger than the one before."""
 _DRIFT: Final = 0.2
@@ -127,13 +118,7 @@ def cell_of(demand: Demand) -> int:
 
 def _one_by_one(demand: Demand) -> bool:
     routed = demand.routing in IN_QUEUES or demand.server.in_replicas
-    return routed or demand.server.one_by_one is not None or _is_triton(demand)
-
-
-def _is_triton(demand: Demand) -> bool:
-    """Whether Triton does more than to take what waits. Of requests of several samples that is not simulated."""
-    limited = demand.max_queue is not None or bool(demand.preferred_batches)
-    return demand.batcher == "triton" and (demand.wait_ms > 0 or limited) and not demand.several
+    return routed or demand.server.one_by_one is not None or is_triton(demand)
 
 
 def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int, effort: float = 1.0) -> Outcome:
@@ -151,12 +136,12 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
     share = devices / fleet.devices
     rate_per_s = fleet.rate_per_s * share
     load = fleet.load(service, demand)
-    memory = _memory(demand, devices, share, load)
-    count = _requests(Fleet(devices, fleet.cap, rate_per_s), service, demand, memory, effort)
+    memory = memory_of(demand, devices, share, load)
+    count = requests_of(Fleet(devices, fleet.cap, rate_per_s), service, demand, memory, effort)
     if demand.gaps is not None:
         count = max(count, ceil(share * len(demand.gaps)))
     server = Server(fleet.cap, service, _of_cell(demand, share))
-    usual_ms = _usual_ms(Fleet(devices, fleet.cap, rate_per_s), service, demand)
+    usual_ms = usual_ms_of(Fleet(devices, fleet.cap, rate_per_s), service, demand)
     latencies, busy, computing, batches, samples = [], [], [], 0, 0
     for number in range(seeds):
         seed = (demand.seed, number)
@@ -181,7 +166,7 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
         batches += served.batches
         samples += int(was_answered.sum()) if counts is None else int(counts.sum())
     limited = demand.max_queue is not None
-    sure = demand.gaps is not None or (count >= _MEMORIES / 3 * memory and (limited or not _grows(latencies)))
+    sure = demand.gaps is not None or (count >= _MEMORIES / 3 * memory and (limited or not grows(latencies)))
     return Outcome(
         devices=fleet.devices,
         batch_cap=fleet.cap,
@@ -191,7 +176,7 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
         utilisation=float(np.mean(busy)),
         mean_batch=samples / batches,
         computing=mean_of(computing),
-        **_latencies(latencies, demand, fleet.rate_per_s),  # type: ignore[arg-type]  # names of figures
+        **latency_figures(latencies, demand, fleet.rate_per_s),  # type: ignore[arg-type]  # names of figures
     )
 
 
@@ -221,7 +206,7 @@ def under_way_ms(devices: int, usual_ms: float, server: Server, seed: Seed) -> l
     return [float(free_ms) for free_ms in drawn]
 
 
-def _memory(demand: Demand, devices: int, share: float, load: float) -> float:
+def memory_of(demand: Demand, devices: int, share: float, load: float) -> float:
     """Return how many requests a queue remembers: the square of how far it is from full, in units of their chance.
 
     A queue with a limit remembers no more than it takes to wander from empty to full. Under more than the devices can
@@ -241,14 +226,14 @@ def _memory(demand: Demand, devices: int, share: float, load: float) -> float:
     return queues * max(min(by_load, wanders), fills)
 
 
-def _requests(fleet: Fleet, service: ServiceTimes, demand: Demand, memory: float, effort: float) -> int:
+def requests_of(fleet: Fleet, service: ServiceTimes, demand: Demand, memory: float, effort: float) -> int:
     """Return how many requests a stream takes; few where no stream could tell, for its looks alone."""
     tail = TAIL_REQUESTS / (1 - demand.percentile / 100)
     batch_ms = service.mean_ms(fleet.cap) + demand.wait_ms
     meanwhile = fleet.rate_per_s / 1000 / fleet.devices * batch_ms
     samples = demand.mean_samples
     batches = _BATCHES * fleet.devices * min(fleet.cap / samples, 1 + meanwhile)
-    long = _TARGETS * min(demand.target_ms, _LONG * _usual_ms(fleet, service, demand)) / 1000 * fleet.rate_per_s
+    long = _TARGETS * min(demand.target_ms, _LONG * usual_ms_of(fleet, service, demand)) / 1000 * fleet.rate_per_s
     followed = _MOST_ONE_BY_ONE if _one_by_one(demand) else _MOST_REQUESTS
     most = max(followed / (1 if demand.whole else samples), tail)
     if memory > 3 * most / _MEMORIES:
@@ -256,7 +241,7 @@ def _requests(fleet: Fleet, service: ServiceTimes, demand: Demand, memory: float
     return ceil(min(most, effort * max(tail, batches, long, _MEMORIES * memory)))
 
 
-def _usual_ms(fleet: Fleet, service: ServiceTimes, demand: Demand) -> float:
+def usual_ms_of(fleet: Fleet, service: ServiceTimes, demand: Demand) -> float:
     """Return how long a batch takes with what comes while one like it is computed, waiting for more included."""
     size, batch_ms = 0, 0.0
     for _ in range(_ROUNDS):
@@ -268,7 +253,7 @@ def _usual_ms(fleet: Fleet, service: ServiceTimes, demand: Demand) -> float:
     return batch_ms
 
 
-def _grows(latencies: list[NDArray[np.float64]]) -> bool:
+def grows(latencies: list[NDArray[np.float64]]) -> bool:
     """Whether second halves are slower than first halves, in all streams together and by more than chance."""
     halves = [np.array_split(one[np.isfinite(one)], 2) for one in latencies]
     drifts = np.array([second.mean() / first.mean() - 1 for first, second in halves])
@@ -276,7 +261,7 @@ def _grows(latencies: list[NDArray[np.float64]]) -> bool:
     return float(drifts.mean()) - error > 0 and float(drifts.mean()) > _DRIFT
 
 
-def _latencies(latencies: list[NDArray[np.float64]], demand: Demand, rate_per_s: float) -> dict[str, float | int]:
+def latency_figures(latencies: list[NDArray[np.float64]], demand: Demand, rate_per_s: float) -> dict[str, float | int]:
     """Return the figures of an outcome that latencies tell, infinite ones being of requests that were refused."""
     together = np.concatenate(latencies)
     requests, in_time = len(together), float(np.mean(together <= demand.target_ms))
@@ -307,191 +292,3 @@ def _latencies(latencies: list[NDArray[np.float64]], demand: Demand, rate_per_s:
         "requests": requests,
         "refused": 1 - answered,
     }
-
-
-class Server(NamedTuple):
-    """What stands before each device: the largest batch, how long batches take, and how they are made."""
-
-    cap: int
-    service: ServiceTimes
-    demand: Demand
-
-    def request_and_window_ms(self) -> tuple[float, float]:
-        """Return more than one request can take by itself, and the window in which batches are made by the clock."""
-        demand = self.demand
-        wait_ms = held_ms(demand.batcher, demand.wait_ms)
-        alone_ms = float(self.service.curve_ms(self.cap)[-1]) + 2 * wait_ms
-        if demand.batcher == "triton" and demand.max_queue is not None:
-            alone_ms += LOOKS_AGAIN_MS
-        if demand.most_ongoing is not None:
-            alone_ms += LONGEST_BACKOFF_MS
-        window_ms = wait_ms if demand.server.windows else 0.0
-        each_ms = demand.overhead_per_get_ms + demand.overhead_per_answer_ms
-        if demand.whole:
-            return alone_ms + each_ms + self.cap * demand.overhead_per_request_ms, window_ms
-        most = demand.samples_per_request[-1][0]
-        return alone_ms * ceil(most / self.cap) + each_ms * most, window_ms
-
-
-def serve(
-    arrivals: NDArray[np.float64],
-    free_ms: Sequence[float],
-    server: Server,
-    seed: Seed,
-    counts: NDArray[np.int64] | None = None,
-) -> Served:
-    """Return when each of the requests that come at these times, in ms, is answered.
-
-    ``free_ms`` are the times from which on each device is free. The seed is that of the times of batches, and of chance
-    in routing. ``counts`` are the samples of each request; None where all have one.
-    """
-    demand = server.demand
-    if demand.routing == "random" and len(free_ms) > 1:
-        return _split(arrivals, free_ms, server, seed, counts)
-    if counts is None:
-        served = _served(arrivals, free_ms, server, seed)
-    elif demand.whole or (demand.routing in IN_QUEUES and len(free_ms) > 1 and not demand.server.in_replicas):
-        served = _served_as_requests(arrivals, counts, free_ms, server, seed)
-    else:
-        served = _served(np.repeat(arrivals, counts), free_ms, server, seed)
-    per_answer_ms = demand.overhead_per_answer_ms
-    if per_answer_ms > 0:
-        served = served._replace(done_ms=_answered_ms(served, len(free_ms), per_answer_ms))
-    return served if counts is None or demand.whole else of_requests(served, counts)
-
-
-def places_in_batch(batch: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return which of its batch each request is, from 1 on, by the numbers of their batches."""
-    order = np.argsort(batch, kind="stable")
-    firsts = np.flatnonzero(np.diff(batch[order], prepend=-1))
-    numbers = np.arange(len(batch))
-    places = np.empty_like(numbers)
-    places[order] = 1 + numbers - np.repeat(firsts, np.diff(firsts, append=len(batch)))
-    return places
-
-
-def _answered_ms(served: Served, devices: int, per_answer_ms: float) -> NDArray[np.float64]:
-    """Return when answers are out that go one by one, batch after batch, on as many lines as there are devices."""
-    if served.batch.min() < 0:
-        done_ms, answered = served.done_ms.copy(), served.batch >= 0
-        those = served._replace(done_ms=done_ms[answered], batch=served.batch[answered])
-        done_ms[answered] = _answered_ms(those, devices, per_answer_ms)
-        return done_ms
-    sizes = np.bincount(served.batch)
-    ends = np.zeros(len(sizes))
-    ends[served.batch] = served.done_ms
-    lines = [0.0] * devices
-    begins = np.zeros(len(sizes))
-    for number in np.argsort(ends, kind="stable").tolist():
-        begins[number] = max(ends[number], lines[0])
-        heapq.heapreplace(lines, begins[number] + per_answer_ms * sizes[number])
-    return begins[served.batch] + per_answer_ms * places_in_batch(served.batch)
-
-
-def _served(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Server, seed: Seed) -> Served:
-    """Return when the batch of each request is done."""
-    devices = len(free_ms)
-    cap, service, demand = server
-    span = Spans(service, cap, seed)
-    wait_ms = held_ms(demand.batcher, demand.wait_ms)
-    if demand.server.in_replicas or (devices > 1 and demand.routing in ("least-loaded", "two-choices")):
-        return _routed(free_ms, server, span, len(arrivals), seed).serve(arrivals.tolist())
-    rule = rule_of(demand.batcher, wait_ms)
-    get_ms = demand.overhead_per_get_ms
-    if _is_triton(demand):
-        preferred = demand.preferred_batches
-        return Triton(free_ms, cap, span, wait_ms, preferred=preferred, most_waiting=demand.max_queue).serve(
-            arrivals.tolist()
-        )
-    if demand.max_queue is not None:
-        if demand.server.one_by_one == "workers":
-            return Workers(free_ms, cap, span, wait_ms, demand.max_queue).serve(arrivals.tolist())
-        return greedy_within(arrivals.tolist(), free_ms, cap, span, demand.max_queue)
-    if wait_ms == 0 and get_ms == 0:
-        # A list is read faster, and takes longer to make than reading a few of its items where batches are large.
-        each_ms = float(arrivals[-1]) * devices / len(arrivals)
-        listed = arrivals.tolist() if service.mean_ms(1) < _LARGE * each_ms else arrivals.data
-        return greedy(listed, free_ms, cap, span)
-    if demand.server.one_by_one == "getters" and (devices > 1 or get_ms > 0):
-        return Getters(free_ms, cap, span, wait_ms, get_ms).serve(arrivals.tolist())
-    if demand.server.one_by_one == "workers" and devices > 1:
-        return Workers(free_ms, cap, span, wait_ms).serve(arrivals.tolist())
-    return by_rule(arrivals.tolist(), free_ms, cap, span, rule)
-
-
-def _routed(free_ms: Sequence[float], server: Server, span: Spans, requests: int, seed: Seed) -> Router:
-    """Return a router with a replica for each device."""
-    cap, _, demand = server
-    ends, replicas = Ends(requests), list[Replica]()
-    wait_ms, most_latency_ms = held_ms(demand.batcher, demand.wait_ms), demand.most_latency_ms
-    for free in free_ms:
-        if most_latency_ms is not None:
-            blocking = demand.handled == "blocking"
-            replicas.append(Adaptive(free, cap, span, most_latency_ms, ends, blocking=blocking))
-        elif demand.handled == "blocking":
-            replicas.append(Blocked(free, cap, span, wait_ms, ends))
-        else:
-            replicas.append(ByRule(free, cap, span, rule_of(demand.batcher, wait_ms), ends))
-    among = None
-    if demand.routing == "two-choices" and len(free_ms) > 1:
-        among = _pairs(len(free_ms), seed).__next__
-    return Router(replicas, ends, among, demand.most_ongoing or inf, demand.max_queue or inf)
-
-
-def _served_as_requests(
-    arrivals: NDArray[np.float64], counts: NDArray[np.int64], free_ms: Sequence[float], server: Server, seed: Seed
-) -> Served:
-    """Return when the batch is done of each request that stays whole, or of each sample of those that do not."""
-    devices = len(free_ms)
-    cap, service, demand = server
-    rule = rule_of(demand.batcher, held_ms(demand.batcher, demand.wait_ms))
-    span = _span_of_requests(Spans(service, cap, seed), demand)
-    if demand.routing not in IN_QUEUES or devices == 1:
-        return in_one_queue(arrivals.tolist(), counts.tolist(), free_ms, cap, span=span, rule=rule)
-    among = None
-    if demand.routing == "two-choices":
-        among = _pairs(devices, seed).__next__
-    ones = np.ones_like(counts)
-    items, samples = (ones, counts) if demand.whole else (counts, ones)
-    return InQueues(free_ms, cap, span, rule, among).serve(arrivals.tolist(), items.tolist(), samples.tolist())
-
-
-def _span_of_requests(span: Spans, demand: Demand) -> Span:
-    """Return how long batches take, by their samples and requests: whole ones have their overhead whatever their size.
-
-    The times of batches have it for each sample, as it is on average.
-    """
-    if not demand.whole or demand.overhead_per_request_ms == 0:
-        return lambda samples, _: span(samples)
-    each_ms, mean = demand.overhead_per_request_ms, demand.mean_samples
-    return lambda samples, requests: span(samples) + each_ms * (requests - samples / mean)
-
-
-def _pairs(devices: int, seed: Seed) -> Iterator[list[int]]:
-    """Yield two devices, drawn by chance and never the same one twice, as Ray Serve draws them."""
-    draw = np.random.default_rng([*seed, 2])
-    while True:
-        one, step = draw.integers(devices, size=_PAIRS), draw.integers(1, devices, size=_PAIRS)
-        yield from np.stack([one, (one + step) % devices], axis=1).tolist()
-
-
-def _split(
-    arrivals: NDArray[np.float64],
-    free_ms: Sequence[float],
-    server: Server,
-    seed: Seed,
-    counts: NDArray[np.int64] | None,
-) -> Served:
-    """Serve requests that are dealt out by chance, to devices with a queue each."""
-    device_of = np.random.default_rng([*seed, 1]).integers(len(free_ms), size=len(arrivals))
-    done_ms, batch = np.zeros(len(arrivals)), np.zeros(len(arrivals), dtype=np.int64)
-    batches, busy_ms = 0, 0.0
-    for device, free in enumerate(free_ms):
-        its_own = np.flatnonzero(device_of == device)
-        if len(its_own):
-            its_counts = None if counts is None else counts[its_own]
-            served = serve(arrivals[its_own], [free], server, (*seed, 5, device), its_counts)
-            done_ms[its_own] = served.done_ms
-            batch[its_own] = np.where(served.batch < 0, -1, batches + served.batch)
-            batches, busy_ms = batches + served.batches, busy_ms + served.busy_ms
-    return Served(done_ms, batch, batches, busy_ms)

@@ -17,8 +17,9 @@ from tputfind.record.record import Record, Timing
 from tputfind.sizing.arrivals import without_idle_ms
 from tputfind.sizing.batchers import SERVERS
 from tputfind.sizing.demand import BATCHERS, Demand, read_demand
+from tputfind.sizing.serve import Server, serve
 from tputfind.sizing.service import ServiceTimes
-from tputfind.sizing.simulate import Fleet, Server, serve, simulate
+from tputfind.sizing.simulate import Fleet, simulate
 from tputfind.sizing.size import answers
 
 

@@ -19,8 +19,9 @@ from tputfind.sizing.demand import Demand, read_demand
 from tputfind.sizing.mixed import Kind, _cell, greedy, load_of, simulate_mix, split
 from tputfind.sizing.mixes import cheapest_mix
 from tputfind.sizing.plan import Mix, Price, plan
+from tputfind.sizing.serve import Server
 from tputfind.sizing.service import ServiceTimes
-from tputfind.sizing.simulate import Fleet, Server, simulate
+from tputfind.sizing.simulate import Fleet, simulate
 
 FAST = ServiceTimes({size: [0.5 * size + 5] for size in (1, 2, 4, 8, 16, 32, 64)})
 SLOW = ServiceTimes({size: [1.5 * size + 8] for size in (1, 2, 4, 8, 16)})

@@ -17,8 +17,9 @@ from tputfind.sizing.batchers import SERVERS, rule_of
 from tputfind.sizing.demand import BATCHERS, Demand
 from tputfind.sizing.queues import Ends, Getters, Spans, Workers, by_rule, greedy
 from tputfind.sizing.replicas import ByRule, Router
+from tputfind.sizing.serve import Server, _pairs, serve
 from tputfind.sizing.service import ServiceTimes
-from tputfind.sizing.simulate import Fleet, Server, _pairs, serve, simulate
+from tputfind.sizing.simulate import Fleet, simulate
 
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
 LINE = ServiceTimes({size: [0.5 * size + 5] for size in SIZES})

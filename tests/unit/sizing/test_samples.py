@@ -23,8 +23,9 @@ from tputfind.sizing.fleets import alone_ms
 from tputfind.sizing.plan import Plan, Price, plan
 from tputfind.sizing.queues import Replicas, Spans, by_rule
 from tputfind.sizing.samples import full_batches, many_of, read_shares, shares_of
+from tputfind.sizing.serve import Server, serve
 from tputfind.sizing.service import ServiceTimes, service_of
-from tputfind.sizing.simulate import Fleet, Server, serve, simulate
+from tputfind.sizing.simulate import Fleet, simulate
 from tputfind.sizing.size import Answers, curve, size
 from tputfind.sizing.whole import InQueues, in_one_queue
 

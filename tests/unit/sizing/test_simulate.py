@@ -15,18 +15,15 @@ from tputfind.sizing.batchers import rule_of
 from tputfind.sizing.demand import Demand
 from tputfind.sizing.queues import Ends, Getters, Spans, Workers, by_rule
 from tputfind.sizing.replicas import Blocked, ByRule, Router
+from tputfind.sizing.serve import Server, places_in_batch, serve
 from tputfind.sizing.service import ServiceTimes, service_of
 from tputfind.sizing.simulate import (
     Fleet,
     Outcome,
-    Server,
-    _grows,
-    _usual_ms,
     cell_of,
-    places_in_batch,
-    serve,
     simulate,
     under_way_ms,
+    usual_ms_of,
 )
 from tputfind.stats import t_quantile
 
@@ -181,7 +178,7 @@ def test_a_stream_shorter_than_a_third_of_what_it_takes_is_not_trusted():
     ],
 )
 def test_a_queue_grows_where_second_halves_are_a_fifth_slower_and_that_is_no_chance(slower, grows):
-    assert _grows([np.repeat([2.0, 2.0 * by], 50) for by in slower]) is grows
+    assert grows([np.repeat([2.0, 2.0 * by], 50) for by in slower]) is grows
 
 
 def test_a_large_fleet_is_as_one_of_its_cells():
@@ -282,7 +279,7 @@ def test_figures_are_those_of_all_streams_together(burstiness, batcher, per_requ
         times = arrivals_ms(demand, count, 150.0, 1.0, seed)
         server = Server(8, SCATTERED, demand)
         served = serve(
-            times, under_way_ms(2, _usual_ms(Fleet(2, 8, 150.0), SCATTERED, demand), server, seed), server, seed
+            times, under_way_ms(2, usual_ms_of(Fleet(2, 8, 150.0), SCATTERED, demand), server, seed), server, seed
         )
         late.append((served.done_ms - times)[count // 10 :])
         busy.append(served.busy_ms / (2 * served.done_ms.max()))
