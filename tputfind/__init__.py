@@ -1,9 +1,9 @@
 """Find the largest batch a PyTorch model can take and how fast every batch size is.
 
 ``find`` measures a model: a name, a module, or a function that builds one. ``load_record`` reads what a measurement
-saved, ``compare`` says what became faster or slower from one record to another, ``size`` how many devices a stream of
-requests takes, ``StageTimer`` times the stages of a pipeline of one's own. Importing this package imports neither torch
-nor pandas.
+saved, ``to_deploy`` names the batch to deploy, ``compare`` says what became faster or slower from one record to
+another, ``size`` how many devices a stream of requests takes, ``StageTimer`` times the stages of a pipeline of one's
+own. Importing this package imports neither torch nor pandas.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from tputfind.version import __version__
 
 TYPE_CHECKING = False  # the name is what type checkers know; typing takes time, in which Ctrl-C is not ours yet
 if TYPE_CHECKING:
+    from tputfind.analysis.answers import to_deploy
     from tputfind.analysis.compare import compare
     from tputfind.record.files import load_record
     from tputfind.record.record import Record
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tputfind.sizing.size import size
     from tputfind.stages.timer import StageTimer
 
-__all__ = ["Record", "StageTimer", "__version__", "compare", "find", "load_record", "size"]
+__all__ = ["Record", "StageTimer", "__version__", "compare", "find", "load_record", "size", "to_deploy"]
 
 _HOMES = {
     "compare": "tputfind.analysis.compare",
@@ -28,6 +29,7 @@ _HOMES = {
     "size": "tputfind.sizing.size",
     "Record": "tputfind.record.record",
     "StageTimer": "tputfind.stages.timer",
+    "to_deploy": "tputfind.analysis.answers",
 }
 _GIVE_RECORDS = {"Record", "find", "load_record"}
 
@@ -43,6 +45,11 @@ def __getattr__(name: str) -> object:
 
         show_as_html(_html_of)
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, those that were not imported yet among them."""
+    return sorted(__all__)
 
 
 def _html_of(record: Record) -> str:

@@ -52,11 +52,20 @@ PLANS: Final[list[tuple[str, str]]] = [
     ("models/resnet50-fp16-nhwc", "rate=100000 slo=14ms batcher=litserve delay=1ms"),
     ("models/efficientnet_b0-fp16", "rate=40000 slo=20ms batcher=litserve delay=0ms overhead_per_batch=0.5ms"),
     ("kinds/r3d_18-fp16", "rate=6000 slo=60ms batcher=litserve delay=10ms routing=random burstiness=2"),
-    ("models/resnet50-fp16", "rate=15000 slo=20ms batcher=ray delay=5ms burstiness=2"),
-    ("models/resnet50-fp16-default", "rate=6000 slo=60ms batcher=ray delay=5ms routing=least-loaded burstiness=3"),
+    (
+        "models/resnet50-fp16",
+        "rate=15000 slo=20ms batcher=ray handler=threaded max_ongoing=1000 delay=5ms burstiness=2",
+    ),
+    (
+        "models/resnet50-fp16-default",
+        "rate=6000 slo=60ms batcher=ray handler=threaded max_ongoing=1000 delay=5ms routing=least-loaded burstiness=3",
+    ),
     (
         "kinds/deeplabv3_resnet50-fp16",
-        "rate=1200 slo=150ms batcher=ray delay=40ms routing=random burstiness=0 percentile=95",
+        (
+            "rate=1200 slo=150ms batcher=ray handler=threaded max_ongoing=1000 delay=40ms routing=random "
+            "burstiness=0 percentile=95"
+        ),
     ),
 ]
 """A record's name under ``results/nvidia-h200``, and options of ``tputfind size``."""

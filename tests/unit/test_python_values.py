@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.folders import RESULTS
 from support.records import example
 
 import tputfind
@@ -80,3 +81,14 @@ def test_an_option_that_only_the_command_line_has_is_known_as_one():
     readers = {*spec._READERS, *demand._READERS, "fail_slower", "tolerance", "force", options.TRACEBACK.name}
 
     assert listed - readers == COMMAND_LINE_ONLY - {"traceback"}
+
+
+def test_a_notebook_completes_the_public_names():
+    assert set(tputfind.__all__) == set(dir(tputfind))
+    assert all(getattr(tputfind, name) is not None for name in dir(tputfind))
+
+
+def test_the_batch_to_deploy_is_a_row_of_the_record():
+    record = tputfind.load_record(RESULTS / "nvidia-h200/models/resnet50-fp16-default.json")
+
+    assert tputfind.to_deploy(record).batch_size == 1024

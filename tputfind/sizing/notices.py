@@ -9,11 +9,22 @@ import msgspec
 
 from tputfind.record.record import Notice, Record
 from tputfind.sizing.demand import GETTING, Demand
+from tputfind.sizing.service import FEWEST_SAMPLES
 from tputfind.sizing.simulate import Outcome
 from tputfind.stats import samples_for_percentile
 from tputfind.units import format_sizes
 
-_TOLD: Final = "cut_short", "throttled", "wide_interval", "not_settled", "unfinished", "host_bound", "noise", "spread"
+_TOLD: Final = (
+    "host_busy",
+    "cut_short",
+    "throttled",
+    "wide_interval",
+    "not_settled",
+    "unfinished",
+    "host_bound",
+    "noise",
+    "spread",
+)
 """Kinds of notices of rows that bear on how long a batch takes."""
 _LISTED: Final = 3
 
@@ -28,7 +39,9 @@ def _one_by_one(demand: Demand) -> Iterator[tuple[str, float]]:
 
 def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> Iterator[Notice]:
     """Yield what a record and a demand say against a plan; ``largest`` is the largest batch measured."""
-    smallest = min((row.batch_size for row in record.rows if row.failure is None), default=1)
+    planned = [row for row in record.rows if row.failure is None and len(row.latency_ms) >= FEWEST_SAMPLES]
+    measured = {row.batch_size for row in planned}
+    smallest = min(measured, default=1)
     if smallest > (demand.samples_per_request[0][0] if demand.whole else 1):
         yield Notice(
             kind="no_small_batches",
@@ -36,8 +49,18 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
             cause="few requests wait at a time unless devices are busy",
             advice="measure smaller batches too: --batch-sizes 1,2,4 and so on",
         )
+    left_out = [
+        row.batch_size for row in record.rows if row.failure is None and 0 < len(row.latency_ms) < FEWEST_SAMPLES
+    ]
+    if left_out:
+        yield Notice(
+            kind="left_out",
+            seen=f"batches of {format_sizes(left_out)} are left out: they have fewer than {FEWEST_SAMPLES} latencies",
+            cause="that is too few for a distribution",
+            advice="measure with --thorough or more --batches",
+        )
     needed = samples_for_percentile(demand.percentile)
-    few = [row.batch_size for row in record.rows if row.failure is None and len(row.latency_ms) < needed]
+    few = [row.batch_size for row in planned if len(row.latency_ms) < needed]
     few = [size for size in few if size <= outcome.batch_cap]
     if few:
         sizes = format_sizes(few) if len(few) <= _LISTED else f"{min(few)} to {max(few)}"
@@ -64,7 +87,6 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
             cause="the run that made it was interrupted",
             advice="tputfind --resume goes on with it",
         )
-    measured = {row.batch_size for row in record.rows if row.failure is None}
     if outcome.batch_cap not in measured:
         yield Notice(
             kind="interpolated_cap",

@@ -19,7 +19,7 @@ from tputfind.sizing.samples import full_batches, many_of
 _FEWEST, _MOST = 200, 5000
 """Least and most equally likely times that stand for the samples of a batch size."""
 
-_FEWEST_SAMPLES: Final = 10
+FEWEST_SAMPLES: Final = 10
 _SHORTEST_MS: Final = 1e-4
 """To call one empty function takes longer."""
 
@@ -160,12 +160,12 @@ def service_of(record: Record, demand: Demand, draw: np.random.Generator | None 
     Raises:
         BadRequest: it has no rows that could tell.
     """
-    rows = [row for row in record.rows if row.failure is None and len(row.latency_ms) >= _FEWEST_SAMPLES]
+    rows = [row for row in record.rows if row.failure is None and len(row.latency_ms) >= FEWEST_SAMPLES]
     if record.spec.phase == "train":
         raise BadRequest(f"the record of {record.spec.model} is of training, and serves no requests")
     if not rows:
         raise BadRequest(
-            f"the record of {record.spec.model} has no row with {_FEWEST_SAMPLES} latencies or more",
+            f"the record of {record.spec.model} has no row with {FEWEST_SAMPLES} latencies or more",
             "measure it anew, with --thorough or more --batches",
         )
     for row in rows:

@@ -90,7 +90,7 @@ def test_limits_of_a_server_are_its_own_unless_they_are_told():
     [
         ({"handler": "threaded"}, "--handler is of --batcher ray or bentoml"),
         ({"max_ongoing": 8, "batcher": "bentoml"}, "--max-ongoing is of --batcher ray"),
-        ({"max_queue": 8, "batcher": "litserve"}, "--max-queue is of --batcher ray"),
+        ({"max_queue": 8, "batcher": "litserve"}, "--max-queue is of --batcher greedy, triton, mosec or ray"),
         ({"max_latency": "8ms", "batcher": "ray"}, "--max-latency is of --batcher bentoml"),
         ({"delay": "8ms", "batcher": "bentoml"}, "finds out by itself how long to wait"),
         ({"handler": "async", "batcher": "ray"}, "blocking, threaded"),

@@ -222,7 +222,7 @@ def test_the_cost_of_the_best_never_falls_as_a_price_rises_and_what_costs_too_mu
         ({"batcher": "mosec"}, "behind one queue of mosec"),
         ({"batcher": "ray"}, "with --batcher ray"),
         ({"routing": "least-loaded"}, "with --routing least-loaded"),
-        ({"overhead_per_answer": 0.01}, "with --overhead-per-answer"),
+        ({"overhead_per_answer": 0.01}, "with a time for each answer"),
         ({"spare": 1}, "with --spare"),
     ],
 )

@@ -67,6 +67,14 @@ def test_a_record_of_one_process_leaves_open_how_processes_differ():
     assert [notice.kind for notice in told(once)] == ["one_process"]
 
 
+def test_sizes_with_too_few_latencies_for_a_distribution_are_said_to_be_left_out():
+    found = told(record((1, 1000), (4, 1000), (8, 9)))
+
+    assert [(notice.kind, notice.seen) for notice in found] == [
+        ("left_out", "batches of 8 are left out: they have fewer than 10 latencies")
+    ]
+
+
 def test_sizes_that_failed_are_no_sizes_with_few_latencies():
     one = record((1, 1000), (2, 0))
     failed = msgspec.structs.replace(one.rows[1], failure=Failure(kind="out_of_memory", message=""))

@@ -263,7 +263,7 @@ def test_a_plan_tells_what_is_refused_and_by_which_setting():
     found = answers([record(5.0, 6.0)], read_demand({"rate": 600, "slo": 50.0, "batcher": "triton", "max_queue": 40}))
 
     lines = dict(told(found.plans[0]))
-    assert lines["Refused"].endswith("requests that find 40 in the queue (its max_queue_size)")
+    assert lines["Refused"].endswith("requests that find 40 in the queue (max_queue_size)")
     header, line = to_csv(found).decode().splitlines()
     cells = dict(zip(header.split(","), line.split(","), strict=True))
     assert (cells["max_queue"], cells["preferred_batches"]) == ("40", "")
@@ -289,8 +289,8 @@ def test_preferred_batches_are_the_largest_unless_requests_may_be_late():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batcher": "litserve", "max_queue": 5}, "--max-queue is of --batcher greedy, triton or mosec"),
-        ({"batcher": "ray", "max_queue": 5}, "--max-queue is of --batcher greedy, triton or mosec"),
+        ({"batcher": "bentoml", "max_queue": 5}, "--max-queue is of --batcher greedy, triton, mosec or ray"),
+        ({"batcher": "bentoml", "delay": "auto"}, "finds out by itself how long to wait"),
         ({"max_queue": 0}, "--max-queue: 0 is not between 1"),
         ({"max_queue": 5, "routing": "least-loaded"}, "of --routing shared or random"),
         ({"preferred_batches": "4"}, "--preferred-batches is of --batcher triton"),
@@ -315,7 +315,8 @@ def test_a_preferred_batch_that_was_not_measured_is_refused():
 
 def test_the_delay_is_the_shortest_with_which_the_fewest_devices_are_enough():
     """Ray closes its batches by the clock: the shorter the delay, the smaller they are."""
-    batches, asked = record(5.0, 5.1, 5.2, 5.4), {"rate": 2000, "slo": 40.0, "batcher": "ray"}
+    batches, asked = record(5.0, 5.1, 5.2, 5.4), {"rate": 2000, "slo": 40.0}
+    asked |= {"batcher": "ray", "handler": "threaded", "max_ongoing": 100}
     lines: list[str] = []
 
     (found,) = answers([batches], read_demand({**asked, "delay": "auto"}), tell=lines.append).plans

@@ -69,7 +69,7 @@ def test_of_one_replica_of_ray_every_request_is_answered_when_ray_answers_it(ray
 @pytest.mark.parametrize("blocking", [False, True])
 @pytest.mark.parametrize(("rate_per_s", "cap", "limit", "most_queued"), [(900, 16, 100, -1), (250, 32, 5, 8)])
 def test_near_its_limit_ray_answers_as_late_as_its_simulation(ray, blocking, rate_per_s, cap, limit, most_queued):  # noqa: PLR0917
-    """Python 3.12 lets a blocked loop take what came meanwhile into its next batch, and 3.11 into the one after it."""
+    """A loop that was blocked takes what came meanwhile into one batch or the next: Pythons differ in that."""
     arrivals_ms = stream(3000, rate_per_s)
     limits = {"cap": cap, "delay_ms": 10.0, "max_ongoing": limit, "blocking": blocking, "max_queued": most_queued}
 

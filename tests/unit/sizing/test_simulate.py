@@ -21,6 +21,7 @@ from tputfind.sizing.simulate import (
     Fleet,
     Outcome,
     cell_of,
+    grows,
     simulate,
     under_way_ms,
     usual_ms_of,
@@ -167,7 +168,7 @@ def test_a_stream_shorter_than_a_third_of_what_it_takes_is_not_trusted():
 
 
 @pytest.mark.parametrize(
-    ("slower", "grows"),
+    ("slower", "growing"),
     [
         ([1.19], False),
         ([1.21], True),
@@ -177,8 +178,8 @@ def test_a_stream_shorter_than_a_third_of_what_it_takes_is_not_trusted():
         ([0.5], False),
     ],
 )
-def test_a_queue_grows_where_second_halves_are_a_fifth_slower_and_that_is_no_chance(slower, grows):
-    assert grows([np.repeat([2.0, 2.0 * by], 50) for by in slower]) is grows
+def test_a_queue_grows_where_second_halves_are_a_fifth_slower_and_that_is_no_chance(slower, growing):
+    assert grows([np.repeat([2.0, 2.0 * by], 50) for by in slower]) is growing
 
 
 def test_a_large_fleet_is_as_one_of_its_cells():
@@ -224,7 +225,7 @@ def routed(replica, **limits):
         ),
         (
             1,
-            {"batcher": "ray", "delay_ms": 0.0, "routing": "random", "handler": "threaded", "max_ongoing": 100},
+            {"batcher": "ray", "delay_ms": 0.0, "routing": "random", "handler": "threaded", "max_ongoing": 1000},
             lambda span: by_rule(TIMES, [0.0], 4, span, rule_of("ray", 0.0)),
         ),
         (

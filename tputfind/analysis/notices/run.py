@@ -171,6 +171,6 @@ def of_host_load(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             kind="host_busy",
             seen=f"other processes kept {span(min(cores_busy), max(cores_busy), '.1f')} of {cores} cores busy {when}",
             cause="rates are too low",
-            advice="measure again on a quiet machine",
+            advice="measure on a quiet machine, or with fewer threads: OMP_NUM_THREADS=1",
             batch_sizes=sizes(rows),
         )
