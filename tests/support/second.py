@@ -72,7 +72,7 @@ class Times:
             likely = (place + 0.5) / GRID
             column = [measured[size][math.ceil(likely * len(measured[size])) - 1] for size in self.sizes]
             columns.append(rising(column, weights))
-        self._curves = dict(zip(self.sizes, map(list, zip(*columns, strict=True)), strict=True))
+        self._curves: dict[int, list[float]] = dict(zip(self.sizes, map(list, zip(*columns, strict=True)), strict=True))
 
     def draw_ms(self, batch: int, chance: random.Random) -> float:
         """Return how long one batch takes."""

@@ -50,13 +50,15 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
             advice="measure smaller batches too: --batch-sizes 1,2,4 and so on",
         )
     left_out = [
-        row.batch_size for row in record.rows if row.failure is None and 0 < len(row.latency_ms) < FEWEST_SAMPLES
+        row.batch_size
+        for row in record.rows
+        if 0 < len(row.latency_ms) < FEWEST_SAMPLES and row.batch_size < outcome.batch_cap
     ]
     if left_out:
         yield Notice(
             kind="left_out",
-            seen=f"batches of {format_sizes(left_out)} are left out: they have fewer than {FEWEST_SAMPLES} latencies",
-            cause="that is too few for a distribution",
+            seen=f"batches of {format_sizes(left_out)} have fewer than {FEWEST_SAMPLES} latencies, and are left out",
+            cause="their times lie on the line between those of the sizes beside them",
             advice="measure with --thorough or more --batches",
         )
     needed = samples_for_percentile(demand.percentile)
@@ -97,7 +99,7 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
     if outcome.batch_cap == largest:
         yield Notice(
             kind="largest_measured",
-            seen=f"the cap is batch {outcome.batch_cap}, the largest that was measured",
+            seen=f"the cap is batch {outcome.batch_cap}, the largest with {FEWEST_SAMPLES} latencies or more",
             cause="a larger one may need fewer devices",
             advice="measure larger batches",
         )

@@ -68,10 +68,10 @@ def test_a_record_of_one_process_leaves_open_how_processes_differ():
 
 
 def test_sizes_with_too_few_latencies_for_a_distribution_are_said_to_be_left_out():
-    found = told(record((1, 1000), (4, 1000), (8, 9)))
+    one = record((1, 1000), (2, 9), (4, 1000), (8, 9))
 
-    assert [(notice.kind, notice.seen) for notice in found] == [
-        ("left_out", "batches of 8 are left out: they have fewer than 10 latencies")
+    assert [(notice.kind, notice.seen) for notice in told(one)] == [
+        ("left_out", "batches of 2 have fewer than 10 latencies, and are left out")
     ]
 
 
@@ -115,7 +115,7 @@ def test_a_cap_that_is_the_largest_measured_is_told():
     assert told(record((1, 1000)), cap=8) == [
         Notice(
             kind="largest_measured",
-            seen="the cap is batch 8, the largest that was measured",
+            seen="the cap is batch 8, the largest with 10 latencies or more",
             cause="a larger one may need fewer devices",
             advice="measure larger batches",
         )

@@ -170,7 +170,7 @@ def of_host_load(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         yield Notice(
             kind="host_busy",
             seen=f"other processes kept {span(min(cores_busy), max(cores_busy), '.1f')} of {cores} cores busy {when}",
-            cause="rates are too low",
+            cause="they take time from the model, and rates are too low",
             advice="measure on a quiet machine, or with fewer threads: OMP_NUM_THREADS=1",
             batch_sizes=sizes(rows),
         )
