@@ -56,7 +56,9 @@ class Case(NamedTuple):
 
 CASES: Final = (
     *(Case("ray", handler, 32, 1, rate, 100) for handler in ("threaded", "blocking") for rate in (2000, 5500)),
-    *(Case("ray", handler, 5, 4, rate) for handler in ("threaded", "blocking") for rate in (2000, 4000)),
+    *(Case("ray", "blocking", 5, 4, rate) for rate in (1000, 1500)),
+    *(Case("ray", "blocking", cap, devices, 4000) for cap, devices in ((2, 7), (5, 7), (4, 6))),
+    Case("ray", "blocking", 16, 4, 4000, 32),
     *(Case("ray", handler, 32, 4, 16000, 100) for handler in ("threaded", "blocking")),
     *(Case("ray", handler, 5, 4, 8000, 5, 20) for handler in ("threaded", "blocking")),
     Case("ray", "threaded", 32, 1, 250, 5),

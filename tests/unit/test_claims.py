@@ -426,7 +426,7 @@ CLAIMS = [
         slower_verdicts,
     ),
     Claim(
-        "the predicted p99 of two servers is at most {} % off at high load",
+        "the predicted p99 is at most {} % off",
         "nvidia-h200/serving/mosec-vit_l_16-fp32.csv",
         p99_of_servers,
     ),

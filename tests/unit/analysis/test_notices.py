@@ -622,8 +622,8 @@ def test_others_work_on_the_processor_is_told_first_and_in_plain_words():
     assert (found[0].kind, found[0].batch_sizes) == ("host_busy", (1, 4, 5))
     assert (found[0].seen, found[0].cause, found[0].advice) == (
         "other processes kept 1.2 to 1.6 of 2 cores busy while this was measured",
-        "rates are too low",
-        "measure again on a quiet machine",
+        "they take time from the model, and rates are too low",
+        "measure on a quiet machine, or with fewer threads: OMP_NUM_THREADS=1",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 
 import msgspec
@@ -122,8 +123,9 @@ def test_another_value_of_a_field_is_another_question_unless_it_is_patience(fiel
     if field in PATIENCE:
         check_spec(RECORD, now)
         return
-    with pytest.raises(BadRecord, match=f"another question: {field} \\(.* then, .* now\\)$") as refused:
+    with pytest.raises(BadRecord) as refused:
         check_spec(RECORD, now)
+    assert re.search(f"another question: {field} \\(.* then, .* now\\)$", refused.value.message)
     assert "--resume alone" in refused.value.hint
 
 
