@@ -41,6 +41,13 @@ class World:
         assert self.active is not None
         self.active.block(duration_s)
 
+    async def compute(self, duration_s: float, *, blocking: bool) -> None:
+        """Take a while, as a model does that is called on the loop, or in a thread beside it."""
+        if blocking:
+            self.block(duration_s)
+        else:
+            await asyncio.sleep(duration_s)
+
     def run(self, is_done: Callable[[], bool]) -> None:
         """Run all loops, the one that is behind first, until it is done."""
         while not is_done():

@@ -48,11 +48,7 @@ def answered_ms(
         module.time = clock
 
     async def model(requests: Sequence[int]) -> Sequence[int]:
-        duration_s = span(len(requests)) / 1000
-        if blocking:
-            world.block(duration_s)
-        else:
-            await asyncio.sleep(duration_s)
+        await world.compute(span(len(requests)) / 1000, blocking=blocking)
         return requests
 
     cork: Any = dispatcher.CorkDispatcher(max_latency_ms, cap, fallback=_refuse, get_batch_size=lambda _: 1)

@@ -231,11 +231,7 @@ def _handler(world: World, span: Span, cap: int, delay_ms: float, *, blocking: b
 
     @serve.batch(max_batch_size=cap, batch_wait_timeout_s=delay_ms / 1000)  # type: ignore[untyped-decorator]
     async def model(requests: list[int]) -> list[int]:
-        duration_s = span(len(requests)) / 1000
-        if blocking:
-            world.block(duration_s)
-        else:
-            await asyncio.sleep(duration_s)
+        await world.compute(span(len(requests)) / 1000, blocking=blocking)
         return requests
 
     return partial(model)

@@ -82,11 +82,11 @@ def _best(power: Power) -> tuple[Full, Full]:
     """Return the metered batch size whose samples take the least energy, and the fastest."""
     by_energy = min(power.measured, key=lambda size: power.measured[size].energy_j / size)
     by_rate = max(power.measured, key=lambda size: size / power.measured[size].span_ms)
-    each = (power.measured[size].energy_j / size * _MILLION / _J_PER_KWH for size in (by_energy, by_rate))
-    one, other = (
-        Full(batch_size=size, kwh_per_million=kwh) for size, kwh in zip((by_energy, by_rate), each, strict=True)
-    )
-    return one, other
+    return _full(power, by_energy), _full(power, by_rate)
+
+
+def _full(power: Power, size: int) -> Full:
+    return Full(batch_size=size, kwh_per_million=power.measured[size].energy_j / size * _MILLION / _J_PER_KWH)
 
 
 def check_rack(power: Power | None, demand: Demand) -> None:

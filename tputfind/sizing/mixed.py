@@ -17,6 +17,7 @@ from tputfind.sizing.queues import Spans
 from tputfind.sizing.serve import Server, serve
 from tputfind.sizing.service import ServiceTimes
 from tputfind.sizing.simulate import (
+    WARM_UP_SHARE,
     Fleet,
     Outcome,
     cell_of,
@@ -28,7 +29,6 @@ from tputfind.sizing.simulate import (
     usual_ms_of,
 )
 
-_WARM_UP_SHARE: Final = 0.1
 _MEMORIES: Final = 100
 """Streams shorter than this many times what their queue remembers show no steady queue."""
 
@@ -110,7 +110,7 @@ def simulate_mix(kinds: Sequence[Kind], rate_per_s: float, demand: Demand, *, se
     usual_ms = [usual_ms_of(fleet, service, demand) for fleet, service in alike]
     stream = _Stream(part, usual_ms, count, rate_per_s * share, share, demand)
     runs = [stream.run((demand.seed, number)) for number in range(seeds)]
-    latencies = [run.latencies_ms[int(_WARM_UP_SHARE * count) :] for run in runs]
+    latencies = [run.latencies_ms[int(WARM_UP_SHARE * count) :] for run in runs]
     sure = count >= _MEMORIES * memory and not grows(latencies)
     outcome = Outcome(
         devices=sum(kind.devices for kind in kinds),

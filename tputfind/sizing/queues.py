@@ -76,7 +76,7 @@ def greedy(arrivals: Sequence[float], free_ms: Sequence[float], cap: int, span: 
         heapq.heapreplace(free, start + taken)
         marks.append(tail)
         head = tail
-    return _in_order(ends, marks, busy_ms)
+    return in_order(ends, marks, busy_ms)
 
 
 def by_rule(arrivals: Sequence[float], free_ms: Sequence[float], cap: int, span: Spans, rule: Rule) -> Served:
@@ -96,7 +96,7 @@ def by_rule(arrivals: Sequence[float], free_ms: Sequence[float], cap: int, span:
         heapq.heapreplace(free, end)
         marks.append(tail)
         head = tail
-    return _in_order(ends, marks, busy_ms)
+    return in_order(ends, marks, busy_ms)
 
 
 def greedy_within(
@@ -130,7 +130,8 @@ def greedy_within(
     return Served(done_ms, batch, batches, busy_ms)
 
 
-def _in_order(ends: list[float], marks: list[int], busy_ms: float) -> Served:
+def in_order(ends: list[float], marks: list[int], busy_ms: float) -> Served:
+    """Return what one queue was served: when each batch ends, and the first request of each, then their number."""
     sizes = np.diff(marks)
     return Served(np.repeat(ends, sizes), np.repeat(np.arange(len(ends)), sizes), len(ends), busy_ms)
 

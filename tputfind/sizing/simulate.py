@@ -19,7 +19,7 @@ from tputfind.sizing.serve import Server, is_triton, serve
 from tputfind.sizing.service import ServiceTimes
 from tputfind.stats import t_quantile
 
-_WARM_UP_SHARE: Final = 0.1
+WARM_UP_SHARE: Final = 0.1
 _BATCHES: Final = 200
 """Full batches of each device, at the least."""
 _TARGETS: Final = 20
@@ -154,7 +154,7 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
             cut_ms = max(0.0, lasts_ms - float(arrivals[-1]))
         counts = samples_of(demand, count, share, seed) if demand.several else None
         served = serve(arrivals, under_way_ms(devices, usual_ms, server, seed), server, seed, counts)
-        warm = 0 if demand.gaps is not None else int(_WARM_UP_SHARE * count)
+        warm = 0 if demand.gaps is not None else int(WARM_UP_SHARE * count)
         latencies.append(_latency_ms(served, arrivals)[warm:])
         lasts_ms = devices * (float(np.fmax.reduce(served.done_ms)) + cut_ms)
         busy.append(served.busy_ms / lasts_ms)

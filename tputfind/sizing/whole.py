@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tputfind.sizing.batchers import Rule
-from tputfind.sizing.queues import Served
+from tputfind.sizing.queues import Served, in_order
 
 Span = Callable[[int, int], float]
 """``(samples, requests)`` of a batch to how long it takes, in ms."""
@@ -50,8 +50,7 @@ def in_one_queue(
         heapq.heapreplace(free, end)
         marks.append(tail)
         head = tail
-    sizes = np.diff(marks)
-    return Served(np.repeat(ends, sizes), np.repeat(np.arange(len(ends)), sizes), len(ends), busy_ms)
+    return in_order(ends, marks, busy_ms)
 
 
 class InQueues:
