@@ -146,6 +146,7 @@ def _search_and_time(session: Session, children: Children, progress: Progress) -
     else:
         try:
             with children.until_half_way():
+                _time_first(session)
                 edge = _search(session, progress)
         except OutOfTime:
             if not session.largest_tried:
@@ -154,6 +155,15 @@ def _search_and_time(session: Session, children: Children, progress: Progress) -
         else:
             _time_up_to(session, edge, progress)
     session.finish()
+
+
+def _time_first(session: Session) -> None:
+    """Time, once, the powers of two up to the batch that the search asks about first: a table stands in seconds."""
+    spec = session.record.spec
+    guess = min(first_batch(session.record) or 0, spec.max_batch or LARGEST_BATCH)
+    first = max(guess // spec.granularity, 1) * spec.granularity
+    if session.try_batch(first) is None:
+        session.time_once(_powers_of_two(spec, first))
 
 
 def _time_up_to(session: Session, edge: Edge, progress: Progress) -> None:

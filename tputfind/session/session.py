@@ -44,6 +44,11 @@ class Session:
                 return
             self._time_round(left, number)
 
+    def time_once(self, batch_sizes: Sequence[int]) -> None:
+        """Time each batch size that has no row yet, in a first process."""
+        left = [size for size in batch_sizes if self.row(size) is None]
+        self._time_round(left, 0)
+
     def _time_round(self, left: Sequence[int], number: int) -> None:
         """Time each batch size in one more process, several in one where the device allows it.
 
