@@ -14,10 +14,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     ``events``: work goes on after a call has returned, and events mark moments in it; otherwise the host clock times a
     device that is waited for, or the host itself. ``own_memory``: its memory is not the host's. ``memory_limit``: it
-    can be held to less memory than it has. ``allocator_trace``: its allocator tells what it was asked for, which forecasts are
-    made from. ``graphs``: it replays captured work. ``pinned_copies``: it copies from pinned memory of the host while
-    both go on. ``health``: its clocks, power and temperature can be read. ``memory_size``: it tells how much memory it
-    has and how much of it is free. ``memory_peaks``: its allocator counts the most that was in use.
+    can be held to less memory than it has. ``allocator_trace``: its allocator tells what it was asked for, which
+    forecasts are made from. ``graphs``: it replays captured work. ``pinned_copies``: it copies from pinned memory of
+    the host while both go on. ``health``: its clocks, power and temperature can be read. ``memory_size``: it tells how
+    much memory it has and how much of it is free. ``memory_peaks``: its allocator counts the most that was in use.
     """
 
     events: bool
