@@ -47,7 +47,7 @@ from support.folders import MODELS
         (["resnet18", "--max-noise", "0.1%"], 2, "no more than the 0.2% to which any figure here repeats"),
         (["resnet18", "--processes", "101"], 2, "--processes: 101 is not between 1 and 100"),
         (["resnet18", "--max-seconds", "-1"], 2, "--max-seconds: '-1' is below zero"),
-        (["resnet18", "--device", "cpu", "--transfer", "h2d"], 2, "on cpu nothing is copied"),
+        (["resnet18", "--device", "cpu", "--transfer", "h2d"], 2, "on cpu no copies between host and device are timed"),
         (["resnet18", "--device", "cpu", "--dtype", "tf32"], 3, "cpu cannot do --dtype tf32"),
     ],
 )

@@ -92,7 +92,7 @@ def test_a_batch_that_comes_out_otherwise_when_compiled_is_no_result(tmp_path):
 def test_a_cuda_graph_takes_a_cuda_device(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/compiled.py:small", "--device", "cpu", "--mode", "cudagraph", "--quiet")
 
-    assert ran.status == 2
+    assert ran.status == 3
     assert "--mode cudagraph: cpu has no CUDA graphs" in ran.err
 
 

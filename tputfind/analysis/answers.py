@@ -219,7 +219,7 @@ def health(row: Row) -> RowHealth | None:
 def threads(record: Record) -> int | None:
     """Return how many threads compute, where the host is the device; None elsewhere."""
     environment = record.environment
-    return None if environment.can.events else environment.torch_threads or None
+    return environment.torch_threads or None if environment.can.on_host else None
 
 
 def others_busy_cores(row: Row) -> float | None:

@@ -52,7 +52,7 @@ _CPU_PIPELINE: Final = (
 def of_methods(found: Methods) -> tuple[str, ...]:
     """Return the sentences about the ways of timing one batch."""
     cells = found.cells
-    on_cpu = not found.environment.can.events
+    on_cpu = found.environment.can.on_host
     said = [_CPU] if on_cpu else list(_host_clock_alone(cells))
     said += [*_no_warm_up(cells), *_single_sample(cells)]
     said += [] if on_cpu else [*_waiting(cells), *_host_against_events(cells)]
@@ -61,7 +61,7 @@ def of_methods(found: Methods) -> tuple[str, ...]:
 
 def of_pipeline(found: Pipeline) -> tuple[str, ...]:
     """Return the sentences about the ways of timing a pipeline."""
-    if not found.environment.can.events:
+    if found.environment.can.on_host:
         return (f"{_CPU_PIPELINE}{_difference_on_the_cpu(found.cells)}.",)
     names = (found.specs[0].model, found.specs[1].model)
     return (*_cost_to_the_whole(found.cells), *_agreement(found.cells, names), *_others(found.environment))

@@ -191,7 +191,7 @@ def _unlike(old: Record, new: Record) -> Iterator[str]:
             yield from _told(name, before, after)
     yield from _told("input", old.input_shape, new.input_shape)
     yield from _told("device", old.environment.device_name, new.environment.device_name)
-    if not new.environment.can.events:  # the host computes
+    if new.environment.can.on_host:
         yield from _told("threads", old.environment.torch_threads, new.environment.torch_threads)
     yield from _told("allocator", _allocator(old), _allocator(new))
     yield from _told("method", old.method, new.method)

@@ -8,7 +8,7 @@ import msgspec
 
 from tputfind.processes.failures import Passed
 from tputfind.record.clocks import Loop
-from tputfind.record.environment import Environment
+from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import TRIAL_STEPS, Notice, Row
 from tputfind.record.sources import SourceName
 from tputfind.record.spec import Spec
@@ -23,7 +23,8 @@ class Inspect(msgspec.Struct, frozen=True, tag=True):
 class TryBatch(msgspec.Struct, frozen=True, tag=True):
     """Does this batch size fit, for ``steps`` steps under this memory limit (or the spec's)? Answered by one ``Trial``.
 
-    ``passed`` is the largest smaller batch known to pass: it decides what ambiguous failures mean.
+    ``passed`` is the largest smaller batch known to pass: it decides what ambiguous failures mean. ``can`` is what the
+    device was found to do at the start of the run.
     """
 
     spec: Spec
@@ -31,6 +32,7 @@ class TryBatch(msgspec.Struct, frozen=True, tag=True):
     steps: int = TRIAL_STEPS
     memory_limit_bytes: int | None = None
     passed: Passed | None = None
+    can: Capabilities | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +64,7 @@ class TimeBatches(msgspec.Struct, frozen=True, tag=True):
     number: int = 0
     memory_limit_bytes: int | None = None
     passed: Passed | None = None
+    can: Capabilities | None = None
 
 
 class TimeMethods(msgspec.Struct, frozen=True, tag=True):
@@ -78,6 +81,7 @@ class TimeMethods(msgspec.Struct, frozen=True, tag=True):
     drop: int
     loops: tuple[Loop, ...]
     expected_s: float = 0.0
+    can: Capabilities | None = None
 
 
 class TimePipeline(msgspec.Struct, frozen=True, tag=True):
@@ -91,6 +95,7 @@ class TimePipeline(msgspec.Struct, frozen=True, tag=True):
     repeats: int
     drop: int
     host_work_ms: float
+    can: Capabilities | None = None
 
 
 class TraceOnFake(msgspec.Struct, frozen=True, tag=True):

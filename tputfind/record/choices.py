@@ -20,5 +20,5 @@ MODES: Final = get_args(Mode)
 PHASES: Final = get_args(Phase)
 OPTIMIZERS: Final = get_args(Optimizer)
 TRANSFERS: Final = get_args(Transfer)
-DEVICES: Final = ("auto", "cpu", "cuda", "cuda:N")
-"""``N`` stands for the number of a device."""
+DEVICES: Final = ("auto", "cpu", "cuda", "cuda:N", "xpu", "mps", "npu", "hpu", "accelerator")
+"""``N`` stands for the number of a device, which each kind of them takes."""

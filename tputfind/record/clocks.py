@@ -79,6 +79,8 @@ class Asked(NamedTuple):
     repeats: int
     drop: int
     host_work_ms: float
+    can: Capabilities | None = None
+    """What the device was found to do, once it was looked at."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,11 +194,16 @@ def from_json(data: bytes, name: str) -> Methods | Pipeline:
 def loops(can: Capabilities, *, cold: bool) -> list[Loop]:
     """Return what is to be timed on a device, in order.
 
-    Without events a call returns when its work is done, so that one loop under the host clock answers all there is.
+    Where the host computes, one loop under its clock answers all there is. A device without events is timed by the host
+    clock alone.
     """
-    together: list[tuple[TimingMethod, ...]] = [("host_clock", "host_clock_synchronised", "submission_and_device")]
-    if can.events:
-        together = [*((way,) for way in METHODS if way != "graph"), tuple(BOUNDARIES)]
+    of_events = ("events_waited", "events_at_end")
+    together: list[tuple[TimingMethod, ...]] = [
+        *((way,) for way in METHODS if way != "graph" and (can.events or way not in of_events)),
+        tuple(BOUNDARIES),
+    ]
+    if can.on_host:
+        together = [("host_clock", "host_clock_synchronised", "submission_and_device")]
     if cold:
         return [(ways, "cold") for ways in together]
     conditions: tuple[Condition, ...] = ("warm", "pageable", *(("pinned",) if can.pinned_copies else ()))

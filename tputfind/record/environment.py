@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -12,11 +12,12 @@ from tputfind.record.types import ASKED, FREE, TOLD, WORK, Bytes, CountFromZero
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a device can do, as it says itself.
 
-    ``events``: work goes on after a call has returned, and events mark moments in it; otherwise a call returns when its
-    work is done, and the host is the device. ``own_memory``: its memory is not the host's. ``memory_limit``: it can be
-    held to less memory than it has. ``allocator_trace``: its allocator tells what it was asked for, which forecasts are
-    made from. ``graphs``: it replays captured work. ``pinned_copies``: it copies from pinned memory of the host while
-    both go on. ``health``: its clocks, power and temperature can be read.
+    ``events``: work goes on after a call has returned, and events mark moments in it; otherwise the host clock times a
+    device that is waited for, or the host itself. ``own_memory``: its memory is not the host's. ``memory_limit``: it
+    can be held to less memory than it has. ``allocator_trace``: its allocator tells what it was asked for, which
+    forecasts are made from. ``graphs``: it replays captured work. ``pinned_copies``: it copies from pinned memory of
+    the host while both go on. ``health``: its clocks, power and temperature can be read. ``memory_size``: it tells how
+    much memory it has and how much of it is free. ``memory_peaks``: its allocator counts the most that was in use.
     """
 
     events: bool
@@ -26,6 +27,29 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     graphs: bool
     pinned_copies: bool
     health: bool
+    memory_size: bool = True
+    memory_peaks: bool = True
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the host computes: the device is the CPU."""
+        return not self.own_memory
+
+
+Clock = Literal["events", "host"]
+"""What device spans are taken with: event marks, or the host clock around a synchronised device."""
+
+
+class ClockTest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a known load took by both clocks of a device before the run, in ms; None where a clock did not answer.
+
+    ``mark_ms`` is what an event by itself takes on the device. ``findings`` say, in a line each, what was wrong.
+    """
+
+    host_ms: float | None = None
+    events_ms: float | None = None
+    mark_ms: float | None = None
+    findings: tuple[str, ...] = ()
 
 
 # Records of versions that did not ask are of one of these two.
@@ -47,7 +71,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """What the numbers were taken on. Unknown is None.
 
     ``memory_of_others_bytes`` is what other processes held of the device before the run. ``capabilities`` is None in
-    records of versions that did not ask for them; ``can`` is known of every record.
+    records of versions that did not ask for them; ``can`` is known of every record. ``clock`` and ``clock_test`` are
+    those of a device whose clocks are tested before a run.
     """
 
     device: Annotated[str, ASKED]
@@ -71,6 +96,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     cpu_count: Annotated[CountFromZero, TOLD]
     torch_threads: Annotated[CountFromZero, TOLD]
     capabilities: Annotated[Capabilities | None, FREE] = None
+    clock: Annotated[Clock | None, TOLD] = None
+    clock_test: Annotated[ClockTest | None, FREE] = None
 
     @property
     def can(self) -> Capabilities:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from math import prod
 from typing import Annotated, Final, Literal, get_args, get_type_hints
 
@@ -40,7 +41,8 @@ LARGEST_IMAGE: Final = 2**19
 MOST_BATCH_SIZES: Final = 10_000
 _MOST_ELEMENTS: Final = 2**40
 _MOST_DIMENSIONS: Final = 24
-_DEVICE: Final = re.compile("auto|cpu|cuda|cuda:[0-9]{1,3}")
+_DEVICE: Final = re.compile("auto|cpu|([a-z][a-z0-9_]{1,30})(?::[0-9]{1,3})?")
+_KINDS: Final = {name for name in DEVICES if name not in ("auto", "cpu", "cuda:N")}
 MOST_PROCESSES: Final = 100
 """A row is timed in no more processes than this."""
 LONGEST_NAME: Final = 4096
@@ -339,8 +341,11 @@ def _percentile(value: object) -> float:
 
 
 def _device(value: object) -> str:
+    """Return the name of a device; other kinds than the known ones are those that an installed package brings."""
     name = value.strip().lower() if isinstance(value, str) else ""
-    if not _DEVICE.fullmatch(name):
+    found = _DEVICE.fullmatch(name)
+    kind = found and found[1]
+    if not found or (kind and kind not in _KINDS and find_spec(f"torch_{kind}") is None):
         raise values.none_of(value, DEVICES)
     return name
 

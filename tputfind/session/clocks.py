@@ -65,6 +65,7 @@ def _time_methods(asked: Asked, children: Children, progress: Progress, command:
     progress.doing("looking at the model and the device", None)
     inspection = inspect(spec, children)
     can = inspection.environment.can
+    asked = asked._replace(can=can)
     cells = _warm_cells(asked, can, children, progress)
     known = figures_of(cells, "host_clock_synchronised")
     expected_s = asked.repeats * known.mean_ms / 1000 if known else 0.0
@@ -132,7 +133,7 @@ def _asked_of_one(
     What it could not do any more after a failure has failed of the same.
     """
     (spec,) = asked.specs
-    question = TimeMethods(spec, asked.batch_size, asked.repeats, asked.drop, tuple(planned), expected_s)
+    question = TimeMethods(spec, asked.batch_size, asked.repeats, asked.drop, tuple(planned), expected_s, asked.can)
     turns = schedule(planned, asked.repeats, asked.drop)
     share = _Share(progress, "every way in turn", sum(len(ways) for turn in turns for (ways, _), _ in turn))
     told: dict[tuple[TimingMethod, Condition], list[Cell]] = {}
@@ -209,7 +210,7 @@ def _time_pipeline(asked: Asked, children: Children, progress: Progress, command
         progress.doing("looking at the model and the device", None)
         inspections.append(inspect(spec, children))
     progress.about(f"{first.model}, CPU work, {second.model}")
-    times = _pipeline_times(asked, children, progress)
+    times = _pipeline_times(asked._replace(can=inspections[0].environment.can), children, progress)
     if times.failure is not None:
         failed = msgspec.structs.replace(first, model=times.failed_model)
         raise no_answer(failed, asked.batch_size, times.failure, smallest=False)
@@ -234,7 +235,7 @@ def _time_pipeline(asked: Asked, children: Children, progress: Progress, command
 def _pipeline_times(asked: Asked, children: Children, progress: Progress) -> PipelineTimes:
     """Return what all turns found, or the failure that ended them."""
     first, second = asked.specs
-    question = TimePipeline((first, second), asked.batch_size, asked.repeats, asked.drop, asked.host_work_ms)
+    question = TimePipeline((first, second), asked.batch_size, asked.repeats, asked.drop, asked.host_work_ms, asked.can)
     turns = len(turn_counts(asked.repeats - asked.drop))
     share = _Share(progress, "timing the pipeline, every way in turn", turns)
     found: dict[tuple[Stage, StageMethod], list[float]] = {}

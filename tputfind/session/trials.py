@@ -43,7 +43,7 @@ class TrialRunner:
         self._children = children
         self._spec = spec
         self._uuid = environment.device_uuid
-        self._on_host = not environment.can.events
+        self._can = environment.can
         self.memory_limit_bytes = _limit_bytes(spec, environment)
         self.lowered_limit_bytes = _lowered_bytes(spec, environment)
 
@@ -73,7 +73,9 @@ class TrialRunner:
         """
         timeout_s = self._timeout_s(batch_size, taken)
         for _ in range(UNSTEADY_ATTEMPTS):
-            trial = self._try_once(TryBatch(self._spec, batch_size, steps, memory_limit_bytes, passed), timeout_s)
+            trial = self._try_once(
+                TryBatch(self._spec, batch_size, steps, memory_limit_bytes, passed, self._can), timeout_s
+            )
             if others_unchanged(trial.memory_of_others_bytes, self.memory_of_others_bytes()):
                 break
         return trial
@@ -103,12 +105,12 @@ class TrialRunner:
         be silent. Each row holds the one timing, with the device's health and the host's load during it.
         """
         others_bytes = self.memory_of_others_bytes()
-        question = TimeBatches(self._spec, plan, tuple(batch_sizes), number, self.memory_limit_bytes, passed)
+        question = TimeBatches(self._spec, plan, tuple(batch_sizes), number, self.memory_limit_bytes, passed, self._can)
         timed = 0
         answers = self._children.ask(question, Timed, self._timeout_s(max(batch_sizes), taken))
         with health.Watch(self._uuid) as watch, closing(answers):
             try:
-                for row in _watched(answers, watch, HostWatch(on_host=self._on_host)):
+                for row in _watched(answers, watch, HostWatch(on_host=self._can.on_host)):
                     timed += 1
                     yield msgspec.structs.replace(row, memory_of_others_bytes=others_bytes)
                 failure = None if timed else of_misuse()

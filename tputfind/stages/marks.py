@@ -1,4 +1,4 @@
-"""Spans between marks on CUDA streams, taken without making host or device wait."""
+"""Spans between marks on the streams of an accelerator, taken without making host or device wait."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ MOST_OUTSTANDING: Final = 4096
 """Most pairs of marks that await the device. Its launch queues hold about a thousand launches each."""
 _A_FEW: Final = 2
 """Pairs looked at when a block ends: one would keep up, the second works off what has gathered."""
-_is_open: Callable[[], bool] = torch.cuda.is_initialized  # false in a forked child, too
-_is_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
 
 
 class Samples:
@@ -50,11 +48,12 @@ _Pair = tuple[Samples, torch.Event, torch.Event]
 
 
 class _Device:
-    """The events of one CUDA device: free ones, and by stream the pairs it was not seen to pass yet, oldest first."""
+    """The events of one device: free ones, and by stream the pairs it was not seen to pass yet, oldest first."""
 
-    __slots__ = ("done_ns", "free", "index", "origin", "pairs")
+    __slots__ = ("_kind", "done_ns", "free", "index", "origin", "pairs")
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, kind: str, index: int) -> None:
+        self._kind = kind
         self.index = index
         self.free: list[torch.Event] = []
         self.pairs: defaultdict[int, deque[_Pair]] = defaultdict(deque)
@@ -66,7 +65,7 @@ class _Device:
         try:
             event = self.free.pop()
         except IndexError:
-            event = torch.Event("cuda", enable_timing=True)
+            event = torch.Event(self._kind, enable_timing=True)
         event.record(stream)
         return event
 
@@ -76,13 +75,25 @@ class _Device:
             self.done_ns = max(self.done_ns, self.origin[1] + self.origin[0].elapsed_time(end) * 1e6)
 
 
+def _always() -> bool:
+    return True
+
+
+def _never() -> bool:
+    return False
+
+
 Mark = tuple[_Device, torch.Event | None]
 
 
 class Marks:
-    """Marks on the current streams of CUDA devices. Nothing but ``wait`` waits for them."""
+    """Marks on the current streams of one kind of device. Nothing but ``wait`` waits for them."""
 
-    def __init__(self, *, enabled: bool, index: int | None) -> None:
+    def __init__(self, kind: str, *, enabled: bool, index: int | None) -> None:
+        module = torch.get_device_module(kind)
+        self._kind = kind
+        self._is_open: Callable[[], bool] = getattr(module, "is_initialized", _always)  # false in a forked child, too
+        self._is_capturing: Callable[[], bool] = getattr(module, "is_current_stream_capturing", _never)
         self.lock = RLock()  # not a Lock: a signal handler may ask for the table while its thread holds it
         self._enabled = enabled
         self._index = index
@@ -91,14 +102,14 @@ class Marks:
 
     def begin(self) -> Mark | None:
         """Mark the current stream. Return None without a device, and no event where a mark would do harm."""
-        if not (self._enabled and _is_open()):
+        if not (self._enabled and self._is_open()):
             return None
         stream = torch.accelerator.current_stream(self._index)
         device = self._devices.get(stream.device_index)
         if device is None:
             with self.lock:
-                device = self._devices.setdefault(stream.device_index, _Device(stream.device_index))
-        if self._outstanding >= MOST_OUTSTANDING or _is_capturing():
+                device = self._devices.setdefault(stream.device_index, _Device(self._kind, stream.device_index))
+        if self._outstanding >= MOST_OUTSTANDING or self._is_capturing():
             return device, None
         if device.origin is None:
             device.origin = device.mark(stream), perf_counter_ns()
@@ -107,7 +118,7 @@ class Marks:
     def end(self, mark: Mark, spans: Samples) -> None:
         """Mark the stream that is current now, for a span to be added later, and look at a few of the oldest pairs."""
         device, begin = mark
-        if _is_capturing():  # a query would break the capture as well
+        if self._is_capturing():  # a query would break the capture as well
             self.drop(mark)
         elif begin is None:
             with self.lock:
@@ -158,7 +169,7 @@ class Marks:
         self._outstanding = 0
 
     def _may_ask(self) -> bool:
-        return self._enabled and _is_open() and not _is_capturing()
+        return self._enabled and self._is_open() and not self._is_capturing()
 
     def _resolve_all(self, most: int, *, late: bool = False) -> None:
         for device in self._devices.values():

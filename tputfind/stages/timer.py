@@ -191,22 +191,23 @@ class StageTimer:
     "thread_local": with CUDA's default the capture breaks when any thread asks for the state of an event.
 
     Args:
-        device: the CUDA device whose streams are marked; "cpu" for the host clock alone. None is the device that is
-            current when a block begins, once torch has opened CUDA: a timer does not do so for work on the CPU. Work on
-            a device that is not made current needs a timer with its name.
+        device: the device whose streams are marked; "cpu" for the host clock alone. None is the device that is current
+            when a block begins, of the kind that torch has here, once torch has opened it: a timer does not do so for
+            work on the CPU. Work on a device that is not made current needs a timer with its name.
     """
 
     __slots__ = ("__weakref__", "_marks", "_stages")
 
     def __init__(self, device: torch.device | str | None = None) -> None:
-        wanted = torch.device("cuda" if device is None else device)
-        if wanted.type not in ("cuda", "cpu"):
-            raise BadRequest(f"stages are timed on CUDA devices, not on {wanted}", "device='cpu' takes the host clock")
-        if device is not None and wanted.type == "cuda":
-            torch.cuda.init()  # type: ignore[no-untyped-call]
-            if wanted.index is not None and wanted.index >= torch.cuda.device_count():
-                raise BadRequest(f"there is no device {wanted}", f"torch sees {torch.cuda.device_count()}")
-        self._marks = Marks(enabled=wanted.type == "cuda", index=wanted.index)
+        here = torch.accelerator.current_accelerator() or torch.device("cpu")
+        wanted = here if device is None else torch.device(device)
+        if wanted.type not in (here.type, "cpu"):
+            raise BadRequest(f"stages are timed on {here.type}, not on {wanted}", "device='cpu' takes the host clock")
+        on_device = wanted.type != "cpu"
+        if device is not None and on_device:
+            _open(wanted)
+        index = wanted.index if device is not None else None
+        self._marks = Marks(wanted.type, enabled=on_device, index=index)
         self._stages = _Stages()
 
     def stage(self, name: str, *, device: bool = True) -> AbstractContextManager[None]:
@@ -259,3 +260,13 @@ class StageTimer:
         with self._marks.lock:
             self._stages.clear()
             self._marks.reset()
+
+
+def _open(device: torch.device) -> None:
+    """Have torch open a device now; BadRequest where it is not there."""
+    init = getattr(torch.get_device_module(device), "init", None)
+    if init is not None:
+        init()
+    count = torch.accelerator.device_count()
+    if (device.index or 0) >= count:
+        raise BadRequest(f"there is no device {device}", f"torch sees {count}")

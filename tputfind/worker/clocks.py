@@ -36,7 +36,7 @@ def time_methods(asked: TimeMethods, announce: Callable[[float], None]) -> Itera
 
     A failure of copies is just that loop's, where the process can go on; any other is the last cell.
     """
-    device = open_device(asked.spec.device)
+    device = open_device(asked.spec.device, asked.can)
     timed = _Timed(asked, device, announce)
     failed: set[Loop] = set()
     for turn in schedule(asked.loops, asked.repeats, asked.drop):

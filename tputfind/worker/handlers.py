@@ -27,7 +27,7 @@ from tputfind.processes.messages import (
     TraceOnFake,
     TryBatch,
 )
-from tputfind.record.environment import Environment
+from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import Failure, OutputCheck, Row, Timing, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
@@ -113,18 +113,22 @@ def _answers(question: Question, listener: Listener) -> Iterator[msgspec.Struct]
 
 def _inspect(spec: Spec) -> Inspection:
     """Find out whether the spec can be measured here, before anything is; a factory is called, a known model is not."""
-    device = _opened(spec)
+    device = _opened(spec, None)
     refusal = device.refusal(spec.dtype)
     if refusal is not None:
         raise NoSuchDevice(f"{device.torch_device} cannot do --dtype {spec.dtype}: {refusal}")
     if spec.transfer != "none" and not device.capabilities.pinned_copies:
         raise BadRequest(
-            f"--transfer {spec.transfer}: on {device.torch_device} nothing is copied between host and device"
+            f"--transfer {spec.transfer}: on {device.torch_device} no copies between host and device are timed"
         )
+    device.test_clocks()
     environment = device.environment()
     total = environment.memory_total_bytes
     if unfit := MODES[spec.mode].refusal(device.capabilities):
-        raise BadRequest(f"--mode {spec.mode}: {device.torch_device} {unfit}")
+        raise NoSuchDevice(f"--mode {spec.mode}: {device.torch_device} {unfit}")
+    if (spec.memory_limit_bytes or spec.headroom) and not device.capabilities.memory_limit:
+        asked = "--headroom" if spec.memory_limit_bytes is None else "--memory-limit"
+        raise BadRequest(f"{asked}: {device.torch_device} cannot be held to less memory than it has")
     if spec.memory_limit_bytes is not None and total is not None and spec.memory_limit_bytes > total:
         raise BadRequest(f"--memory-limit is more than the {format_bytes(total)} that {environment.device} has")
     try:
@@ -174,7 +178,7 @@ def _fingerprint(source: Source) -> str | None:
 def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
     limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
     trial = Trial(batch_size=asked.batch_size, steps=asked.steps, memory_limit_bytes=limit_bytes)
-    device = _opened(asked.spec)
+    device = _opened(asked.spec, asked.can)
     loaded: _Loaded | None = None
     try:
         device.limit_memory(limit_bytes, by_module=MODES[asked.spec.mode].as_it_is)
@@ -231,7 +235,7 @@ def _trace(device: Device, batch_size: int, *, complete: bool) -> Trace | None:
 
 
 def _time_batches(asked: TimeBatches, listener: Listener) -> Iterator[Timed]:
-    device = _opened(asked.spec)
+    device = _opened(asked.spec, asked.can)
     workload: Workload | None = None
     passed = asked.passed
     for batch_size in asked.batch_sizes:
@@ -353,7 +357,7 @@ def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _L
     return _Loaded(workload, stopwatch, batches, work, transfer)
 
 
-def _opened(spec: Spec) -> Device:
-    device = open_device(spec.device)
+def _opened(spec: Spec, can: Capabilities | None) -> Device:
+    device = open_device(spec.device, can)
     device.choose_allocator(spec.allocator)
     return device

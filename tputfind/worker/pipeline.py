@@ -40,7 +40,7 @@ def time_pipeline(asked: TimePipeline, announce: Callable[[float], None]) -> Ite
 
     Yields what each turn found, or last of all a failure.
     """
-    device = open_device(asked.specs[0].device)
+    device = open_device(asked.specs[0].device, asked.can)
     at_work = asked.specs[0].model
     try:
         device.limit_memory(asked.specs[0].memory_limit_bytes)

@@ -86,7 +86,7 @@ def findings(row: Row, ordinary_noise: float = 1.0) -> list[Finding]:
 
 def of_noise(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Notices of what the samples show, of rows that are not done, and of noise that time did not bring down."""
-    on_host = not record.environment.can.events
+    on_host = record.environment.can.on_host
     found = [(row, seen) for row in timed for seen in findings(row, HOSTS_SCATTER if on_host else 1.0)]
     limited = record.spec.max_noise is not None and record.finished is not None
     for kind in _CAUSES:

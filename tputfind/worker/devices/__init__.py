@@ -6,37 +6,54 @@ import torch
 
 from tputfind.errors import NoSuchDevice
 from tputfind.processes.failures import Circumstances, Passed, of_exception
+from tputfind.record.environment import Capabilities
 from tputfind.record.record import Failure
+from tputfind.worker.devices.accelerator import Accelerator, count_here, kind_here
 from tputfind.worker.devices.cpu import Cpu
 from tputfind.worker.devices.cuda import Cuda
 from tputfind.worker.devices.protocol import Device
 
+_HINT = "tputfind devices lists what is here"
 
-def open_device(name: str) -> Device:
-    """Return the device that ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` names; ``auto`` takes CUDA if it is there.
+
+def open_device(name: str, can: Capabilities | None = None) -> Device:
+    """Return the device that a name stands for: ``auto``, ``cpu``, or a kind of accelerator, with ``:N`` or without.
+
+    ``auto`` takes the accelerator that is here, or else the CPU. ``accelerator`` is that accelerator too, through what
+    torch has for all of them, CUDA included.
+
+    Args:
+        name: as ``--device`` has it.
+        can: what was found of the device at the start of the run; None before that.
 
     Raises:
         NoSuchDevice: it is not here.
     """
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = kind_here() or "cpu"
     if name == "cpu":
         return Cpu()
-    if not torch.cuda.is_available():
-        raise NoSuchDevice(f"there is no {name} here: {_why_no_cuda()}", "tputfind devices lists what is here")
-    index = int(name.partition(":")[2] or 0)
-    if index >= torch.cuda.device_count():
-        raise NoSuchDevice(
-            f"there is no {name} here: torch sees {torch.cuda.device_count()} CUDA device(s), counted from 0",
-            "tputfind devices lists what is here",
-        )
-    return Cuda(index)
+    kind, _, number = name.partition(":")
+    index = int(number or 0)
+    wanted = kind_here() if kind == "accelerator" else kind
+    if wanted is None:
+        raise NoSuchDevice(f"there is no {name} here: torch {torch.__version__} finds none", _HINT)
+    count = (torch.cuda.device_count() if torch.cuda.is_available() else 0) if wanted == "cuda" else count_here(wanted)
+    if not count:
+        raise NoSuchDevice(f"there is no {name} here: {_why_no(wanted)}", _HINT)
+    if index >= count:
+        told = f"torch sees {count} {wanted.upper()} device(s), counted from 0"
+        raise NoSuchDevice(f"there is no {name} here: {told}", _HINT)
+    return Cuda(index) if kind == "cuda" else Accelerator(wanted, index, can)
 
 
 def all_devices() -> list[Device]:
     """Return every device here, the CPU last."""
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return [*(Cuda(index) for index in range(count)), Cpu()]
+    kind = kind_here()
+    if kind is None:
+        return [Cpu()]
+    made = Cuda if kind == "cuda" else lambda index: Accelerator(kind, index)
+    return [*(made(index) for index in range(torch.accelerator.device_count())), Cpu()]
 
 
 def failure_of(error: BaseException, device: Device, batch_size: int, passed: Passed | None = None) -> Failure:
@@ -46,7 +63,9 @@ def failure_of(error: BaseException, device: Device, batch_size: int, passed: Pa
     return of_exception(error, circumstances)
 
 
-def _why_no_cuda() -> str:
+def _why_no(kind: str) -> str:
+    if kind != "cuda":
+        return f"torch {torch.__version__} finds none"
     if torch.version.cuda is None and torch.version.hip is None:
         return f"torch {torch.__version__} is built without CUDA"
     return f"torch {torch.__version__} is built for CUDA but finds no device or no driver"

@@ -7,12 +7,10 @@ from itertools import pairwise
 from typing import Any, Final, cast
 
 import torch
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from tputfind.errors import BadRequest
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.trace import Trace
-from tputfind.units import format_bytes
 from tputfind.worker.devices.cuda_allocator import (
     Recorder,
     allocator_conf,
@@ -22,6 +20,7 @@ from tputfind.worker.devices.cuda_allocator import (
     with_segments,
 )
 from tputfind.worker.devices.host import software
+from tputfind.worker.devices.limit import around_every_module, left_for_allocator
 from tputfind.worker.devices.protocol import MemoryUse
 
 _TF32_CAPABILITY: Final = (8, 0)
@@ -76,6 +75,9 @@ class Cuda:
         self._conf = allocator_conf()
         self._recorder: Recorder | None = None
         self.torch_device = torch.device("cuda", index)
+
+    def test_clocks(self) -> None:
+        """The events of CUDA were held against kernels of known duration (tests/gpu/test_timing.py)."""
 
     def environment(self) -> Environment:
         """Describe the GPU."""
@@ -151,25 +153,11 @@ class Cuda:
         return self._recorder.trace(batch_size, memory_bytes, capped=capped, complete=complete)
 
     def first_step(self, step: Callable[[], object]) -> object:
-        """Before and after every module of it, take what was loaded from the allocator's share of a limit.
-
-        Kernels and library handles load as they are first used, outside the allocator, and on a card of that size they
-        would find it full: there is no trying again for them.
-        """
+        """Before and after every module of it, take what was loaded from the allocator's share of a limit."""
         if not self.slows_first_step:
             return step()
-
-        def adjust(*_: object) -> None:
-            if not torch.compiler.is_compiling():
-                self._give_allocator_the_rest()
-
-        hooks = [register_module_forward_pre_hook(adjust), register_module_forward_hook(adjust)]
-        try:
-            output = step()
-            self.synchronize()
-        finally:
-            for hook in hooks:
-                hook.remove()
+        output = around_every_module(step, self._give_allocator_the_rest)
+        self.synchronize()
         self._give_allocator_the_rest()
         return output
 
@@ -249,12 +237,8 @@ class Cuda:
         outside, reserved = self._outside_bytes(), torch.cuda.memory_reserved(self._index)
         if self._recorder is not None:
             self._recorder.outside(outside)
-        if outside + reserved > self._limit_bytes:
-            raise torch.OutOfMemoryError(
-                f"out of memory: context and libraries take {format_bytes(outside)} beside {format_bytes(reserved)} "
-                f"of tensors, of the limit of {format_bytes(self._limit_bytes)}"
-            )
-        share = (self._limit_bytes - outside) / torch.cuda.get_device_properties(self._index).total_memory
+        share_bytes = left_for_allocator(self._limit_bytes, outside, reserved)
+        share = share_bytes / torch.cuda.get_device_properties(self._index).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, share), self._index)
 
 

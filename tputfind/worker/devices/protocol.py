@@ -44,6 +44,15 @@ class Device(Protocol):
     def slows_first_step(self) -> bool:
         """Whether ``first_step`` does more than the step, so that its time says nothing."""
 
+    def test_clocks(self) -> None:
+        """Hold the clocks of a device that may not have them right against each other; its capabilities then say so.
+
+        Call it once, at the start of a run, with nothing on the device.
+
+        Raises:
+            NoSuchDevice: nothing can be timed on it.
+        """
+
     def environment(self) -> Environment:
         """Describe the device and the software it runs under."""
 

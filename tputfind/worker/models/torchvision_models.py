@@ -202,7 +202,7 @@ def _loading_nothing() -> Iterator[None]:
 
 
 def _unfit_for_int8(spec: Spec, can: Capabilities) -> str:
-    if can.events:
+    if not can.on_host:
         return "its int8 operators are for the CPU: --device cpu"
     return "" if spec.dtype == "fp32" else "it computes in int8, whatever its inputs are: leave --dtype out"
 

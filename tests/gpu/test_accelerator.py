@@ -1,0 +1,116 @@
+"""The backend of any accelerator says of a GPU what the one made for CUDA says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from support import contract
+from support.command import QUICK, run
+
+from tputfind.record.clocks import Methods, figures_of
+
+BOTH = ("cuda", "accelerator")
+
+
+def measured(folder, *arguments):
+    folder.mkdir()
+    ran = run(folder, *arguments)
+    assert ran.status == 0, ran.err
+    return ran.record()
+
+
+def test_a_gpu_does_through_it_what_every_device_must():
+    contract.check("accelerator")
+
+
+@pytest.mark.parametrize("model", ["resnet18", "vit_b_16"])
+def test_the_edge_under_a_limit_is_the_same_to_the_sample(tmp_path, model):
+    asked = (model, "--dtype", "fp16", "--memory-limit", "4GiB", *QUICK)
+    records = [measured(tmp_path / name, *asked, "--device", name) for name in BOTH]
+    print([record.edge for record in records], records[1].environment)
+
+    edges = {record.edge.largest_batch for record in records}
+    assert len(edges) == 1, edges
+    assert {record.edge.limited_by for record in records} == {"memory"}
+
+
+@pytest.mark.parametrize(("model", "batch_size"), [("resnet50", 256), ("vit_b_16", 128)])
+def test_the_rates_are_the_same_within_half_a_percent(tmp_path, model, batch_size):
+    """CUDA's own before and after: a card's clocks wander."""
+    asked = (model, "--dtype", "fp16", "--batch-sizes", batch_size, "--device")
+    before, of_any, after = (
+        measured(tmp_path / str(number), *asked, name).rows[0].samples_per_s
+        for number, name in enumerate(("cuda", "accelerator", "cuda"))
+    )
+    print(model, before, of_any, after)
+
+    assert of_any == pytest.approx((before + after) / 2, rel=0.005)
+
+
+def test_the_record_says_that_the_events_agreed_with_the_host_clock(tmp_path):
+    record = measured(tmp_path / "one", "resnet18", "--batch-sizes", 8, *QUICK, "--device", "accelerator")
+    environment = record.environment
+    print(environment.clock_test)
+
+    assert environment.clock == "events"
+    assert environment.can.events
+    assert environment.can.memory_peaks
+    assert environment.clock_test.findings == ()
+    assert environment.clock_test.events_ms == pytest.approx(environment.clock_test.host_ms, rel=0.15)
+    assert environment.clock_test.mark_ms < 0.05
+    assert environment.memory_total_bytes > 2**30
+    (row,) = record.rows
+    assert row.peak_reserved_bytes >= row.peak_allocated_bytes > 0
+
+
+def test_the_self_test_takes_less_than_a_twentieth_of_a_second():
+    """Once the device is open, and its first kernels are loaded: a run pays for that anyway."""
+    script = (
+        "import json, time\n"
+        "from tputfind.worker.devices import open_device\n"
+        "seconds = []\n"
+        "for _ in range(5):\n"
+        "    device = open_device('accelerator')\n"
+        "    start = time.perf_counter()\n"
+        "    device.test_clocks()\n"
+        "    seconds.append(time.perf_counter() - start)\n"
+        "print(json.dumps(seconds))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    seconds = json.loads(ended.stdout)
+    print("self-test, seconds:", seconds)
+
+    assert sorted(seconds[1:])[1] < 0.05
+
+
+def test_clocks_times_a_batch_through_it_in_every_way_that_events_and_the_host_clock_have(tmp_path):
+    asked = ("resnet18", "--dtype", "fp16", "--batch-size", 512, "--repeats", 12, "--drop", 2)
+    ran = run(tmp_path, "clocks", *asked, "--device", "accelerator", "--json", "all.json")
+    print(ran.out)
+    assert ran.status == 0, ran.err
+    found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Methods)
+
+    whole_ms = figures_of(found.cells, "host_clock_synchronised").mean_ms
+    for way in ("events_waited", "events_at_end"):
+        assert figures_of(found.cells, way).mean_ms == pytest.approx(whole_ms, rel=0.1), way
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "told"),
+    [
+        (("--mode", "cudagraph"), 3, "has no CUDA graphs"),
+        (("--device", "accelerator:99"), 3, "there is no accelerator:99 here"),
+        (("--device", "npu"), 3, "torch_npu is not installed"),
+    ],
+)
+def test_what_it_cannot_do_is_said_in_one_line(tmp_path, options, status, told):
+    ran = run(tmp_path, "resnet18", "--device", "accelerator", *options, "--quiet")
+
+    assert ran.status == status
+    assert told in ran.err
+    assert len(ran.err.splitlines()) == 1

@@ -1,0 +1,280 @@
+"""Any device that torch.accelerator knows: through it, through torch.Event, and through the device's own module."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, cast
+
+import torch
+from msgspec.structs import replace
+
+from tputfind.errors import BadRequest, NoSuchDevice
+from tputfind.record.environment import Capabilities, ClockTest, Environment
+from tputfind.record.trace import Trace
+from tputfind.worker.devices.device_memory import DeviceMemory
+from tputfind.worker.devices.host import software
+from tputfind.worker.devices.limit import around_every_module, left_for_allocator
+from tputfind.worker.devices.protocol import MemoryUse, Stopwatch
+from tputfind.worker.devices.self_test import self_test
+from tputfind.worker.devices.stopwatches import AcceleratorEvents, SynchronisedHostClock
+from tputfind.worker.devices.vendors import NO_EVENTS, module_of
+
+_SHORT_BYTES: Final = 256 * 2**20
+_HALVES: Final = {
+    "fp16": torch.float16,
+    "amp-fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "amp-bf16": torch.bfloat16,
+}
+_HINT: Final = "tputfind devices lists what is here"
+
+
+def kind_here() -> str | None:
+    """Return torch's name of the kind of accelerator that is here; None where there is none."""
+    device = torch.accelerator.current_accelerator(check_available=True)
+    return None if device is None else device.type
+
+
+def count_here(kind: str) -> int:
+    """Return how many devices of a kind torch sees; its package is imported where torch does not know the kind yet.
+
+    Raises:
+        NoSuchDevice: it is not installed, or does not import.
+    """
+    _know(kind)
+    here = kind_here()
+    return torch.accelerator.device_count() if here == kind else 0
+
+
+def _know(kind: str) -> None:
+    """Have torch know a kind of device."""
+    if hasattr(torch, kind):
+        return
+    package = module_of(kind)
+    try:
+        importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name is None or not package.startswith(error.name):
+            raise NoSuchDevice(f"there is no {kind} here: {package} does not import: {error}", _HINT) from None
+        raise NoSuchDevice(
+            f"there is no {kind} here: {package} is not installed",
+            f"install {package.partition('.')[0]}, made for torch {torch.__version__.partition('+')[0]}",
+        ) from None
+    except Exception as error:  # an import can raise anything: ImportError, OSError, RuntimeError
+        said = (f"{error}".strip().splitlines() or [type(error).__name__])[0]
+        raise NoSuchDevice(f"there is no {kind} here: {package} does not import: {said}", _HINT) from None
+    if not hasattr(torch, kind):
+        raise NoSuchDevice(f"there is no {kind} here: {package} adds no such device to torch", _HINT)
+
+
+class Accelerator:
+    """One device of the accelerator that torch finds here, CUDA among them."""
+
+    under_a_ceiling = False
+
+    def __init__(self, kind: str, index: int, can: Capabilities | None = None) -> None:
+        """Take a device that is here.
+
+        Args:
+            kind: torch's name of it, such as ``xpu``.
+            index: which of them.
+            can: what was found of it at the start of the run; None before that.
+        """
+        self.torch_device = torch.device(kind, index)
+        self._index = index
+        self._module: Any = torch.get_device_module(kind)
+        self._memory = DeviceMemory(kind, index)
+        self._limit_bytes: int | None = None
+        self._by_module = True
+        self._outside_before_bytes = 0
+        self._clock_test: ClockTest | None = None
+        self.capabilities = can or Capabilities(
+            events=kind not in NO_EVENTS,
+            own_memory=True,
+            memory_limit=self._memory.can_limit,
+            allocator_trace=False,
+            graphs=False,
+            pinned_copies=False,
+            health=False,
+        )
+
+    def test_clocks(self) -> None:
+        """Hold events, the host clock and the counters of memory against a known load, and use what is right."""
+        with torch.accelerator.device_index(self._index):
+            try:
+                found = self_test(self, NO_EVENTS.get(self.torch_device.type))
+            except RuntimeError as error:
+                said = (f"{error}".strip().splitlines() or [type(error).__name__])[0]
+                raise NoSuchDevice(f"{self.torch_device} does not run the self-test: {said}", _HINT) from None
+        if not found.waits:
+            raise NoSuchDevice(
+                f"{self.torch_device} cannot be timed: {found.test.findings[0]}", "see whether its driver has an update"
+            )
+        size_known = self._memory.free_and_total() is not None
+        self.capabilities = replace(
+            self.capabilities,
+            events=found.events,
+            memory_limit=self._memory.can_limit and size_known and found.counters,
+            memory_size=size_known,
+            memory_peaks=found.counters,
+        )
+        self._clock_test = found.test
+
+    def environment(self) -> Environment:
+        """Describe the device."""
+        properties = self._properties()
+        free, total = self._memory.free_and_total() or (None, None)
+        uuid = getattr(properties, "uuid", None)
+        tested = self._clock_test is not None
+        return Environment(
+            device=str(self.torch_device),
+            device_name=self._name(properties),
+            device_uuid=None if uuid is None else str(uuid),
+            memory_total_bytes=total,
+            memory_free_bytes=free,
+            driver=getattr(properties, "driver_version", None),
+            allocator_conf=self._memory.allocator_conf(),
+            capabilities=self.capabilities,
+            clock=("events" if self.capabilities.events else "host") if tested else None,
+            clock_test=self._clock_test,
+            **cast("Any", software()),
+        )
+
+    def choose_allocator(self, name: str | None) -> None:
+        """There is nothing to choose."""
+        if name is not None:
+            raise BadRequest(f"--allocator {name}: only --device cuda has segments to choose")
+
+    def refusal(self, dtype: str) -> str | None:
+        """TF32 is a switch of torch.cuda; of the half types the device may say that it has none."""
+        if dtype == "tf32" and self.torch_device.type != "cuda":
+            return "TF32 is a format of NVIDIA GPUs"
+        wanted = _HALVES.get(dtype)
+        supported: set[torch.dtype] = set()
+        with suppress(RuntimeError, AttributeError, NotImplementedError):  # before torch 2.10, or not told
+            supported = torch.accelerator.get_device_capability(self._index)["supported_dtypes"]
+        if wanted is not None and supported and wanted not in supported:
+            return f"it says that it does not support {str(wanted).removeprefix('torch.')}"
+        return None
+
+    @property
+    def slows_first_step(self) -> bool:
+        """Under a limit it is watched."""
+        return self._limit_bytes is not None and self._by_module
+
+    def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:
+        """Make the device current, note what others hold, give the allocator what the rest leaves of the limit.
+
+        Where the device does not tell what others hold before it is opened, theirs counts against the limit too.
+        """
+        self._limit_bytes = limit_bytes
+        self._by_module = by_module
+        if limit_bytes is not None and not self.capabilities.memory_limit:
+            raise BadRequest(f"--memory-limit: {self.torch_device} cannot be held to less memory than it has")
+        if self._memory.used_is_told_unopened:
+            self._outside_before_bytes = self._memory.used() or 0
+        torch.accelerator.set_device_index(self._index)
+        self.synchronize()
+        if limit_bytes is not None:
+            self._give_allocator_the_rest()
+
+    def record_allocations(self) -> None:
+        """torch.accelerator does not tell what its allocators are asked for."""
+
+    def trace(self, batch_size: int, *, complete: bool) -> Trace | None:
+        """Nothing is known."""
+
+    def first_step(self, step: Callable[[], object]) -> object:
+        """Before and after every module of it, take what was loaded from the allocator's share of a limit."""
+        if not self.slows_first_step:
+            return step()
+        output = around_every_module(step, self._give_allocator_the_rest)
+        self.synchronize()
+        self._give_allocator_the_rest()
+        return output
+
+    def check_limit(self) -> None:
+        """Raise where everything together passed the limit in later steps."""
+        if self._limit_bytes is not None:
+            if not self._by_module:  # as on CUDA: let the allocator give back what was not taken off its share
+                self.synchronize()
+                self._memory.give_back()
+            self._give_allocator_the_rest()
+
+    def lift_limit(self) -> None:
+        """The limit binds the device's memory only, which no report needs."""
+
+    def memory_is_short(self) -> bool:
+        """Say whether the device, or the limit, has little left; False where it does not tell."""
+        info, reserved = self._memory.free_and_total(), self._memory.reserved()
+        left = [] if info is None else [info[0]]
+        if self._limit_bytes is not None and reserved is not None:
+            left.append(self._limit_bytes - self._outside_bytes() - reserved)
+        return bool(left) and min(left) < _SHORT_BYTES
+
+    def stopwatch(self, marks: int) -> Stopwatch:
+        """Return a stopwatch on the clock that was found to be right."""
+        if self.capabilities.events:
+            return self.event_stopwatch(marks)
+        return SynchronisedHostClock(self.synchronize)
+
+    def event_stopwatch(self, marks: int) -> Stopwatch:
+        """Return a stopwatch of events."""
+        return AcceleratorEvents(self.torch_device, marks)
+
+    def usable(self) -> bool:
+        """After some faults every call of a process fails."""
+        try:
+            self.synchronize()
+        except RuntimeError:
+            return False
+        return True
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        torch.accelerator.synchronize(self._index)
+
+    def allocated_bytes(self) -> int | None:
+        """Return the bytes of live tensors."""
+        return self._memory.allocated()
+
+    def peak_bytes(self) -> int | None:
+        """Return the most bytes of live tensors."""
+        return self._memory.peak_allocated()
+
+    def reset_memory_use(self) -> None:
+        """Return cached memory to the device and start the allocator's counters anew."""
+        self.synchronize()
+        self._memory.give_back()
+
+    def memory_use(self) -> MemoryUse:
+        """Return the allocator's peaks where they were found to be right."""
+        if not self.capabilities.memory_peaks:
+            return MemoryUse(None, None, None)
+        memory = self._memory
+        return MemoryUse(memory.peak_allocated(), memory.peak_reserved(), memory.retries())
+
+    def _properties(self) -> object:
+        with suppress(Exception):  # AttributeError, or whatever a backend raises that does not tell
+            return self._module.get_device_properties(self._index)
+        return None
+
+    def _name(self, properties: object) -> str:
+        name = getattr(properties, "name", None)
+        with suppress(Exception):  # as above
+            name = name or self._module.get_device_name(self._index)
+        return str(name or self.torch_device.type)
+
+    def _outside_bytes(self) -> int:
+        """Return what the process holds of the device beside the allocator: context, kernels, library handles."""
+        used, reserved = self._memory.used(), self._memory.reserved()
+        if used is None or reserved is None:
+            raise RuntimeError("the device does not tell its memory any more, so --memory-limit cannot be kept")
+        return max(0, used - self._outside_before_bytes - reserved)
+
+    def _give_allocator_the_rest(self) -> None:
+        assert self._limit_bytes is not None
+        outside, reserved = self._outside_bytes(), self._memory.reserved() or 0
+        self._memory.give_allocator(left_for_allocator(self._limit_bytes, outside, reserved))

@@ -1,0 +1,184 @@
+"""Holds the clocks and the memory counters of a device against what is known: they are believed only where they agree.
+
+A known load is timed by events, and by the host clock up to the end of ``synchronize``. The host clock is the judge:
+it is known to be right where ``synchronize`` waits, and reading a result back shows whether it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from time import perf_counter_ns
+from typing import Final, NamedTuple, Protocol
+
+import torch
+
+from tputfind.record.environment import ClockTest
+from tputfind.worker.devices.protocol import Stopwatch
+
+_MIB: Final = 2**20
+_LOAD_BYTES: Final = 32 * _MIB
+_LOAD_MS: Final = 3.0
+"""Long beside the launch of a kernel, and short beside a run."""
+_MOST_STEPS: Final = 2**14
+_ROUNDS: Final = 3
+_AGREE: Final = 0.85, 1.02
+"""The span of events lies inside the host's, which holds the first launch and the end of the waiting too."""
+_SLACK_MS: Final = 0.05
+_EARLY: Final = 2.0
+"""Reading a result back takes this many times as long as ``synchronize`` did: it did not wait."""
+_EMPTY_MARKS: Final = 20
+
+
+class Tested(Protocol):
+    """What is tested of a device."""
+
+    torch_device: torch.device
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was submitted."""
+
+    def event_stopwatch(self, marks: int) -> Stopwatch:
+        """Return a stopwatch of events; raises what the backend raises where it has none."""
+
+    def allocated_bytes(self) -> int | None:
+        """Return the bytes of live tensors."""
+
+    def peak_bytes(self) -> int | None:
+        """Return the most bytes of live tensors."""
+
+
+class Found(NamedTuple):
+    """What the test came to.
+
+    ``events`` and ``counters`` say what can be used. ``waits`` is False where ``synchronize`` returns early: then no
+    clock of the host can time the device, and nothing can be measured on it.
+    """
+
+    events: bool
+    counters: bool
+    waits: bool
+    test: ClockTest
+
+
+def self_test(device: Tested, no_events: str | None = None) -> Found:
+    """Test a device.
+
+    Args:
+        device: current, and idle.
+        no_events: why events are not tried; None to try them.
+    """
+    findings: list[str] = []
+    tensor = torch.ones(_LOAD_BYTES // 4, device=device.torch_device)
+
+    def load(steps: int) -> None:
+        for _ in range(steps):
+            tensor.add_(1)
+
+    steps = _steps(device, load)
+    waits = _waits(device, tensor, load, steps)
+    if not waits:
+        findings.append("synchronize returns before the device has done its work")
+    events_ms, host_ms, finding = _compared(device, load, steps, no_events)
+    if finding:
+        findings.append(finding)
+    mark_ms = None if finding else _mark_ms(device)
+    counters, finding = _counters(device)
+    if finding:
+        findings.append(finding)
+    test = ClockTest(host_ms=host_ms, events_ms=events_ms, mark_ms=mark_ms, findings=tuple(findings))
+    return Found(mark_ms is not None, counters, waits, test)
+
+
+def _host_ms(device: Tested, work: Callable[[], None]) -> float:
+    device.synchronize()
+    start_ns = perf_counter_ns()
+    work()
+    device.synchronize()
+    return (perf_counter_ns() - start_ns) / 1e6
+
+
+def _steps(device: Tested, load: Callable[[int], None]) -> int:
+    """Return how many steps of the load take long enough; the first ones load kernels."""
+    load(2)
+    steps = 1
+    while steps < _MOST_STEPS and _host_ms(device, partial(load, steps)) < _LOAD_MS:
+        steps *= 2
+    return steps
+
+
+def _waits(device: Tested, tensor: torch.Tensor, load: Callable[[int], None], steps: int) -> bool:
+    """Say whether ``synchronize`` waits: what is read back afterwards must be there at once."""
+    for _ in range(3):  # once is enough: a pause of the host can only make it look as if it did not
+        tensor[:1].cpu()
+        start_ns = perf_counter_ns()
+        load(steps)
+        device.synchronize()
+        synchronised_ns = perf_counter_ns()
+        tensor[:1].cpu()
+        read_ns = perf_counter_ns()
+        if read_ns - start_ns <= _EARLY * (synchronised_ns - start_ns) + 1e6 * _SLACK_MS:
+            return True
+    return False
+
+
+def _compared(
+    device: Tested, load: Callable[[int], None], steps: int, no_events: str | None
+) -> tuple[float | None, float, str]:
+    """Return what a load took by events and by the host clock, and what is wrong with the events, if anything is."""
+    host_ms = _host_ms(device, partial(load, steps))
+    if no_events is not None:
+        return None, host_ms, no_events
+    try:
+        pairs = [_both_ms(device, load, count) for count in (steps, 2 * steps) for _ in range(_ROUNDS)]
+    except Exception as error:  # whatever a backend raises that has no events, or none with times
+        return None, host_ms, f"it has no events with times ({type(error).__name__})"
+    events_ms, host_ms = (median(times) for times in zip(*pairs[:_ROUNDS], strict=True))
+    if any(span_ms < 0 for span_ms, _ in pairs):
+        return events_ms, host_ms, "spans between its events are negative"
+    for rounds in (pairs[:_ROUNDS], pairs[_ROUNDS:]):
+        span_ms, whole_ms = (median(times) for times in zip(*rounds, strict=True))
+        if not _AGREE[0] * whole_ms - _SLACK_MS <= span_ms <= _AGREE[1] * whole_ms + _SLACK_MS:
+            return span_ms, whole_ms, f"its events tell {span_ms:.3g} ms of what takes {whole_ms:.3g} ms"
+    return events_ms, host_ms, ""
+
+
+def _both_ms(device: Tested, load: Callable[[int], None], steps: int) -> tuple[float, float]:
+    """Return what a load takes by events and by the host clock, of one run."""
+    stopwatch = device.event_stopwatch(2)
+
+    def work() -> None:
+        stopwatch.mark()
+        load(steps)
+        stopwatch.mark()
+
+    host_ms = _host_ms(device, work)
+    (span_ms,) = stopwatch.spans_ms()
+    return span_ms, host_ms
+
+
+def _mark_ms(device: Tested) -> float:
+    """Return what an event by itself takes in the device's order of work."""
+    stopwatch = device.event_stopwatch(_EMPTY_MARKS)
+    for _ in range(_EMPTY_MARKS):
+        stopwatch.mark()
+    return max(0.0, median(stopwatch.spans_ms()))
+
+
+def _counters(device: Tested) -> tuple[bool, str]:
+    """Say whether the allocator's counters follow a tensor that comes and goes, and what is wrong with them if not."""
+    before = device.allocated_bytes()
+    if before is None or device.peak_bytes() is None:
+        return False, ""
+    held = torch.ones(_LOAD_BYTES // 4, device=device.torch_device)
+    during, peak = device.allocated_bytes(), device.peak_bytes()
+    size = held.nbytes
+    del held
+    device.synchronize()
+    after = device.allocated_bytes()
+    if during is None or peak is None or during < before + size or peak < during:
+        return False, "its allocator does not count a tensor that is there"
+    if after is None or after > during - size:
+        return False, "its allocator goes on counting a tensor that is gone"
+    return True, ""
