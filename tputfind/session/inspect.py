@@ -9,6 +9,7 @@ import msgspec
 
 from tputfind.analysis import notices
 from tputfind.errors import ModelFailed
+from tputfind.processes import cores
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.messages import Inspect, Inspection
 from tputfind.record import files
@@ -33,19 +34,23 @@ def inspect(spec: Spec, children: Children) -> Inspection:
     for package in inspection.imports:
         children.preload(package)
     others_bytes = memory_in_use_bytes(inspection.environment.device_uuid)
-    environment = msgspec.structs.replace(inspection.environment, memory_of_others_bytes=others_bytes)
+    kept_to = None if children.cores is None else cores.text(children.cores)
+    fields = {"memory_of_others_bytes": others_bytes, "cores": kept_to}
+    environment = msgspec.structs.replace(inspection.environment, **fields)
     check_memory(spec, environment)
     return msgspec.structs.replace(inspection, environment=environment)
 
 
-def record_file_of(folder: Path | None, spec: Spec, inspection: Inspection) -> files.RecordFile:
+def record_file_of(
+    folder: Path | None, spec: Spec, inspection: Inspection, more: tuple[str, ...] = ()
+) -> files.RecordFile:
     """Return the file that the record of this run is saved in, if there is a folder for it.
 
-    Its name in the folder says the model, the dtype, the device, and what else is not as it is by default.
+    Its name in the folder says the model, the dtype, the device, what else is not as it is by default, and ``more``.
     """
     name = spec.model.replace(".py:", "-").rpartition("/")[2]
     layout = () if spec.layout == "nchw" else (spec.layout,)
-    parts = (name, spec.dtype, *layout, *spec.mode_and_phase, inspection.environment.device_name)
+    parts = (name, spec.dtype, *layout, *spec.mode_and_phase, inspection.environment.device_name, *more)
     return files.RecordFile(folder, "-".join(map(files.slug, parts)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from tputfind.errors import NoSuchDevice
+from tputfind.processes.cores import of_device
 from tputfind.processes.failures import Circumstances, Passed, of_exception
 from tputfind.record.record import Failure
 from tputfind.worker.devices.cpu import Cpu
@@ -15,6 +16,8 @@ from tputfind.worker.devices.protocol import Device
 def open_device(name: str) -> Device:
     """Return the device that ``auto``, ``cpu``, ``cuda`` or ``cuda:N`` names; ``auto`` takes CUDA if it is there.
 
+    A set of cores such as ``cpu:0-3`` is a device too.
+
     Raises:
         NoSuchDevice: it is not here.
     """
@@ -22,6 +25,9 @@ def open_device(name: str) -> Device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
         return Cpu()
+    cores = of_device(name)
+    if cores is not None:
+        return Cpu(name, cores)
     if not torch.cuda.is_available():
         raise NoSuchDevice(f"there is no {name} here: {_why_no_cuda()}", "tputfind devices lists what is here")
     index = int(name.partition(":")[2] or 0)
