@@ -236,7 +236,7 @@ def _interruption(kept: Sequence[Measured], saved: Sequence[str], not_begun: Seq
     rest = f"; not begun: {', '.join(not_begun)}" if not_begun and kept else ""
     if not saved:
         return Interrupted(f"interrupted; nothing was saved{rest}")
-    unfinished = [one.file.path for one in kept if one.file.path and one.record.finished is None]
+    unfinished = [one.file.path for one in kept if one.file.path and resume.can_go_on(one.record)]
     commands = [shlex.join(["tputfind", "--resume", str(path)]) for path in unfinished]
     hint = f"go on with: {'; '.join(commands)}" if commands else ""
     return Interrupted(f"interrupted; what was measured until then is saved{rest}", hint)

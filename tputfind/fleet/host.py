@@ -14,8 +14,9 @@ import msgspec
 from tputfind.errors import BadRequest, BrokenInstall, ModelFailed, NoSuchDevice, TputfindError
 from tputfind.fleet import sweep
 from tputfind.fleet.places import Place, overlaps, places_of
-from tputfind.fleet.stations import Done, Stations, Told
+from tputfind.fleet.stations import Done, Stations, Told, Work
 from tputfind.fleet.sweep import Job
+from tputfind.fleet.together import Alone, Together
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.messages import Inspection, TryDevice
 from tputfind.record import identity
@@ -24,6 +25,7 @@ from tputfind.record.files import RecordFile, slug
 from tputfind.record.spec import Spec
 from tputfind.session import run
 from tputfind.session.inspect import inspect, new_record, record_file_of
+from tputfind.session.meeting import Meeting
 from tputfind.session.progress import Progress
 from tputfind.session.run import Measured
 
@@ -101,6 +103,14 @@ class Host:
         with Stations(places, trust_model_file=self._trust_model_file) as stations:
             found = dict(self._done(tasks, places, inspections, stations))
             yield from (found[number] for number in sorted(found))
+            if self._devices.all_busy and not self._interrupted:
+                for number in range(0, len(tasks), len(places)):
+                    alone = [
+                        Alone(place, found[number + at])
+                        for at, place in enumerate(places)
+                        if number + at in found and place.name not in {lost.place.name for lost in self.lost}
+                    ]
+                    yield from self._together(alone, stations)
 
     def _looked_at(self) -> tuple[list[Place], list[Inspection]]:
         """Return the places, and what each spec will be measured on at the first of them.
@@ -176,7 +186,31 @@ class Host:
                 yield task.number, outcome.measured
         self.not_begun = [task.spec.model for task in waiting]
 
-    def _next_done(self, stations: Stations) -> Done:
+    def _together(self, alone: Sequence[Alone], stations: Stations) -> Iterator[Measured]:
+        """Have all devices do a job at once that each has done alone, and yield the record of each."""
+        able = [one for one in alone if any(row.samples_per_s is not None for row in one.measured.record.rows)]
+        together = Together(able, self._job.command)
+        if self._interrupted or len(able) < 2 or not together.sizes:
+            return
+        ended_by = None if together.time_all(_Crew(self, stations)) else KeyboardInterrupt()
+        for name, record in together.records.items():
+            if record.rows:
+                error = ended_by if self._interrupted else None
+                yield Measured(record, together.files[name], error)
+
+    def all_done(
+        self, works: Mapping[str, tuple[Place, Work]], meeting: Meeting, stations: Stations
+    ) -> dict[str, Done]:
+        """Have each place do its work at the same time, and return what came of each when all have ended."""
+        for place, work in works.values():
+            stations.give(place, partial(_within, work, self._end_s))
+        done: dict[str, Done] = {}
+        while len(done) < len(works):
+            one = self._next_done(stations, meeting)
+            done[one.place.name] = one
+        return done
+
+    def _next_done(self, stations: Stations, meeting: Meeting | None = None) -> Done:
         """Return what a device has done next, and show what all tell meanwhile; Ctrl-C stops all of them."""
         while True:
             try:
@@ -184,10 +218,16 @@ class Host:
             except KeyboardInterrupt:
                 self._interrupted = True
                 stations.interrupt()
+                if meeting is not None:
+                    meeting.interrupt()
                 continue
             if isinstance(event, Done):
                 return event
             _show(event, self._progress)
+
+    def did(self, what: str) -> None:
+        """Say what has ended."""
+        self._progress.did(what)
 
     def _take_out(self, place: Place, why: str, task: Task) -> None:
         lost = Lost(place, why, f"{task.spec.model} {identity.name_of(task.spec)}")
@@ -198,6 +238,26 @@ class Host:
 def _told_of(lost: Lost, devices: Devices) -> TputfindError:
     again = "it was not measured there" if devices.each else "it was given to another"
     return NoSuchDevice(f"{lost.place.name} was taken out: {lost.why}; it was at {lost.subject}, and {again}")
+
+
+class _Crew:
+    """The host's devices, as those who time together see them."""
+
+    def __init__(self, host: Host, stations: Stations) -> None:
+        self._host = host
+        self._stations = stations
+
+    def all_done(self, works: Mapping[str, tuple[Place, Work]], meeting: Meeting) -> dict[str, Done]:
+        return self._host.all_done(works, meeting, self._stations)
+
+    def did(self, what: str) -> None:
+        self._host.did(what)
+
+
+def _within(work: Work, end_s: float, children: Children, progress: Progress) -> object:
+    """Do a device's work, which ends by then."""
+    children.end_within(None if end_s == math.inf else end_s - time.monotonic())
+    return work(children, progress)
 
 
 def _next(waiting: Sequence[Task], free: Mapping[str, Place], room: int) -> list[tuple[Task, Place]]:

@@ -98,8 +98,7 @@ def _is_accelerator(name: str, here: Mapping[str, Environment]) -> bool:
     if name in here:
         return True
     if not _on_host(name):
-        seen = f"{', '.join(here)} are" if len(here) > 1 else f"{next(iter(here), 'no accelerator')} is"
-        raise NoSuchDevice(f"there is no {name} here: {seen} what torch sees", _LISTS)
+        raise NoSuchDevice(f"there is no {name} here: torch sees {', '.join(here) or 'no accelerator'}", _LISTS)
     cores.of_device(name)
     return False
 
