@@ -169,7 +169,7 @@ def _busy_span(seat: Seat | None) -> tuple[float, float] | None:
 
 
 def _with_share(row: Row, seat: Seat, others: Sequence[tuple[float, float] | None]) -> Row:
-    share = None if seat.window_s is None else fleet.all_busy_share(seat.window_s, others)
+    share = None if seat.window_s is None else fleet.all_busy_share_of_window(seat.window_s, others)
     timings = tuple(msgspec.structs.replace(timing, all_busy_share=share) for timing in row.timings)
     return msgspec.structs.replace(row, timings=timings)
 
