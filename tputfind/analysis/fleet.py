@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import exp, fsum, log
 from statistics import fmean, median
 from typing import Final, Literal, NamedTuple
@@ -11,6 +11,7 @@ from tputfind.analysis.answers import (
     THROTTLED_SHARE,
     RowHealth,
     all_busy_share,
+    fastest,
     health,
     host_bound,
     others_busy_cores,
@@ -105,6 +106,32 @@ def all_busy(records: Sequence[Record]) -> list[list[AllBusy]]:
         sizes = sorted(_common([one for pair in pairs for one in pair]))
         found.append([_all_busy(pairs, size) for size in sizes])
     return [one for one in found if one]
+
+
+def to_plan_with(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """Return the records that devices are to be planned with, and what that changes, a sentence for each job.
+
+    Where a job ran on all devices at once, those records count, since that is how the devices will work: of devices of
+    one kind the slowest, and none that was alone.
+    """
+    kept, told = list(records), []
+    for busy in _grouped([one for one in records if one.spec.load == "all_busy"], _kind_of_job):
+        alone = [one for one in records if one.spec.load != "all_busy" and _kind_of_job(one) == _kind_of_job(busy[0])]
+        rates = [(row.samples_per_s or 0.0, one) for one in busy if (row := fastest(one.rows)) is not None]
+        if not rates:
+            continue
+        slowest_per_s, slowest = min(rates, key=lambda pair: pair[0])
+        instead = [one for one in (*busy, *alone) if one is not slowest]
+        kept = [one for one in kept if all(one is not other for other in instead)]
+        same = [row for one in alone if device_key(one) == device_key(slowest) and (row := fastest(one.rows))]
+        change = f", {slowest_per_s / (same[-1].samples_per_s or 1.0):.2f} times what it does alone" if same else ""
+        spec, name = slowest.spec, slowest.environment.device_name
+        which = f"the slowest of {len(busy)}, " if len(busy) > 1 else ""
+        told.append(
+            f"{spec.model} {identity.name_of(spec)} on {name}: planned with {which}{slowest.environment.device}, while "
+            f"{spec.busy_devices} devices were busy: {slowest_per_s:.4g} samples/s{change}"
+        )
+    return kept, told
 
 
 def all_busy_share_of_window(window_s: tuple[float, float], others: Sequence[tuple[float, float] | None]) -> float:
@@ -261,8 +288,12 @@ def _job(record: Record) -> tuple[object, ...]:
     return (*identity.requests_key(record), identity.name_of(record.spec), record.spec.transfer, record.method)
 
 
-def _grouped(records: Sequence[Record], key: object) -> list[list[Record]]:
-    assert callable(key)
+def _kind_of_job(record: Record) -> tuple[object, ...]:
+    """Return the same of records of one kind of device."""
+    return (*_job(record), record.environment.device_name, threads(record))
+
+
+def _grouped(records: Sequence[Record], key: Callable[[Record], object]) -> list[list[Record]]:
     found: dict[object, list[Record]] = {}
     for record in records:
         found.setdefault(key(record), []).append(record)

@@ -80,7 +80,7 @@ MEASURING: Final = (
         "device",
         DEVICES,
         HOW,
-        "run here; auto takes an accelerator if there is one; a list, such as cuda:0,cuda:2-5, or all shares the work",
+        "run here; auto takes an accelerator if there is one; a list, or all, shares the work",
         "auto",
         lists=True,
     ),

@@ -14,7 +14,7 @@ import msgspec
 from tputfind.errors import BadRequest, BrokenInstall, ModelFailed, NoSuchDevice, TputfindError
 from tputfind.fleet import sweep
 from tputfind.fleet.places import Place, overlaps, places_of
-from tputfind.fleet.stations import Done, Stations, Told, Work
+from tputfind.fleet.stations import Done, Stations, Told, Work, signals_among
 from tputfind.fleet.sweep import Job
 from tputfind.fleet.together import Alone, Together
 from tputfind.processes.children import ChildFailed, Children
@@ -100,7 +100,8 @@ class Host:
         for warning in overlaps(places):
             self._progress.did(warning)
         tasks = self._tasks(places)
-        with Stations(places, trust_model_file=self._trust_model_file) as stations:
+        stations = Stations(places, trust_model_file=self._trust_model_file)
+        with signals_among(stations.events), stations:
             found = dict(self._done(tasks, places, inspections, stations))
             yield from (found[number] for number in sorted(found))
             if self._devices.all_busy and not self._interrupted:
@@ -135,7 +136,12 @@ class Host:
     @property
     def problems(self) -> list[TputfindError]:
         """What must be told of devices that were taken out, and of what nobody did."""
-        return [_told_of(lost, self._devices) for lost in self.lost]
+        told: list[TputfindError] = [_told_of(lost, self._devices) for lost in self.lost]
+        if self.not_begun and not self._interrupted:
+            told.append(
+                NoSuchDevice(f"no device is left for {', '.join(self.not_begun)}", "see why each was taken out")
+            )
+        return told
 
     def _tasks(self, places: Sequence[Place]) -> list[Task]:
         specs = self._job.specs
@@ -212,18 +218,15 @@ class Host:
 
     def _next_done(self, stations: Stations, meeting: Meeting | None = None) -> Done:
         """Return what a device has done next, and show what all tell meanwhile; Ctrl-C stops all of them."""
-        while True:
-            try:
-                event = stations.events.get()
-            except KeyboardInterrupt:
-                self._interrupted = True
-                stations.interrupt()
-                if meeting is not None:
-                    meeting.interrupt()
+        while not isinstance(event := stations.events.get(), Done):
+            if isinstance(event, Told):
+                _show(event, self._progress)
                 continue
-            if isinstance(event, Done):
-                return event
-            _show(event, self._progress)
+            self._interrupted = True
+            stations.interrupt()
+            if meeting is not None:
+                meeting.interrupt()
+        return event
 
     def did(self, what: str) -> None:
         """Say what has ended."""

@@ -53,7 +53,10 @@ def places_of(device: str, children: Children) -> list[Place]:
     accelerators = [here[name] for name in named if _is_accelerator(name, here)]
     near = _cores_near(accelerators)
     return [
-        Place(name, _alone(here[name], len(here)), near.get(name)) if name in here else Place(name) for name in named
+        Place(name, _alone(here[name], len(here)), near.get(name))
+        if name in here
+        else Place(name, cores=cores.of_device(name))
+        for name in named
     ]
 
 

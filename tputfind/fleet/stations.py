@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Thread
 from types import TracebackType
@@ -30,9 +32,27 @@ class Done(NamedTuple):
     error: BaseException | None = None
 
 
-Event = Told | Done
+class Stop(NamedTuple):
+    """Somebody had enough: a signal came."""
+
+
+Event = Told | Done | Stop
 Work = Callable[[Children, Progress], object]
 """What a device is given to do. It works in the device's own thread, and asks the device's own processes."""
+
+
+@contextmanager
+def signals_among(events: SimpleQueue[Event]) -> Iterator[None]:
+    """Have the signals that interrupt stand among the events meanwhile: an exception could lose one of these."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {each: handler for each, handler in before.items() if callable(handler)}
+    for each in before:
+        signal.signal(each, lambda *_: events.put(Stop()))
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 class Stations:

@@ -21,5 +21,5 @@ MODES: Final = get_args(Mode)
 PHASES: Final = get_args(Phase)
 OPTIMIZERS: Final = get_args(Optimizer)
 TRANSFERS: Final = get_args(Transfer)
-DEVICES: Final = ("auto", "cpu", "cuda", "cuda:N", "cpu:N-M")
-"""``N`` stands for the number of a device, ``N-M`` for a set of cores."""
+DEVICES: Final = ("auto", "cpu", "cuda", "cuda:N", "cpu:0-3")
+"""``N`` stands for the number of a device, ``0-3`` for any set of cores."""

@@ -98,6 +98,7 @@ class _Told:
     def __init__(self, say: Callable[[Reply], None], gate_fd: int | None) -> None:
         self._say = say
         self._gate_fd = gate_fd
+        self.met_s = 0.0  # spent on waiting for others
 
     def busy(self, seconds: float) -> None:
         self._say(Reply(busy_s=seconds))
@@ -109,14 +110,15 @@ class _Told:
         if self._gate_fd is None:
             return 0
         self._say(_answer(Timed(window="meets", at_s=monotonic())))
-        steps = 0
+        steps, start = 0, perf_counter()
         while not select([self._gate_fd], [], [], 0)[0]:
             steps += work()
         os.read(self._gate_fd, 1)  # nothing, where the parent is gone
+        self.met_s += perf_counter() - start
         return steps
 
 
-def _answers(question: Question, listener: Listener) -> Iterator[msgspec.Struct]:
+def _answers(question: Question, listener: _Told) -> Iterator[msgspec.Struct]:
     match question:
         case Inspect(spec):
             yield _inspect(spec)
@@ -275,12 +277,12 @@ def _trace(device: Device, batch_size: int, *, complete: bool) -> Trace | None:
         return None
 
 
-def _time_batches(asked: TimeBatches, listener: Listener) -> Iterator[Timed]:
+def _time_batches(asked: TimeBatches, listener: _Told) -> Iterator[Timed]:
     device = _opened(asked.spec)
     workload: Workload | None = None
     passed = asked.passed
     for batch_size in asked.batch_sizes:
-        start = perf_counter()
+        start, met_s = perf_counter(), listener.met_s
         try:
             if workload is None:
                 limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
@@ -291,7 +293,8 @@ def _time_batches(asked: TimeBatches, listener: Listener) -> Iterator[Timed]:
             raise
         except BaseException as error:  # as above
             row = Row(batch_size=batch_size, failure=failure_of(error, device, batch_size, passed))
-        yield Timed(row=msgspec.structs.replace(row, seconds=perf_counter() - start))
+        seconds = perf_counter() - start - (listener.met_s - met_s)
+        yield Timed(row=msgspec.structs.replace(row, seconds=seconds))
         if row.failure is not None or not device.usable() or not MODES[asked.spec.mode].as_it_is:
             return  # what was compiled or captured for one batch size stays, and would stand beside that of the next
         passed = Passed(batch_size, row.peak_reserved_bytes)
