@@ -105,6 +105,10 @@ MEANINGS: Final = {
     "torch": "version of PyTorch",
     "threads": "threads that compute, on a CPU",
     "others_busy_cores": "cores that other processes kept busy while the row was timed, on a CPU",
+    "load": "what the host's other devices did: `solo` nothing, `queue` other jobs, `all busy` the same job",
+    "busy_devices": "devices that worked at the same time, this one among them",
+    "all_busy_share": "share of the window during which all of them worked, where all were to",
+    "cores": "cores of the host that the device's processes were kept to",
 }
 TYPES: Final = {"string": "text", "Int64": "whole number", "Float64": "number", "boolean": "`True` or `False`"}
 

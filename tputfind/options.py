@@ -51,7 +51,18 @@ Reader = Callable[[object], object]
 COMMAND_LINE_ONLY: Final = frozenset(
     (
         *("csv", "json", "md", "html", "plot", "overwrite", "output", "no_save"),
-        *("resume", "trust_model_file", "quiet", "traceback", "price", "curve", "arrivals", "observed"),
+        *(
+            "each",
+            "all_busy",
+            "resume",
+            "trust_model_file",
+            "quiet",
+            "traceback",
+            "price",
+            "curve",
+            "arrivals",
+            "observed",
+        ),
     )
 )
 """Options that no reader has: they say what a command reads, writes and shows."""

@@ -119,23 +119,55 @@ def ratio_interval(
         None where either has samples of one process only, so that how processes differ is not known; where they are 0;
         and where the interval would span a factor of ten to either side, since the processes differ that much.
     """
-    sides = [[process for process in side if process] for side in (above, below)]
-    if min(map(len, sides)) < 2:
+    top, bottom = estimate(above), estimate(below)
+    if top is None or bottom is None:
         return None
-    (top, top_error), (bottom, bottom_error) = map(_mean_and_error, sides)
-    if not top > 0 < bottom:
+    return interval_of_product(top.mean / bottom.mean, [(top, 1.0), (bottom, 1.0)], share, confidence)
+
+
+class Estimate(NamedTuple):
+    """A mean above 0 of samples from several processes, with its standard error and how many processes there are."""
+
+    mean: float
+    error: float
+    processes: int
+
+
+def estimate(processes: Sequence[Sequence[float]]) -> Estimate | None:
+    """Return the mean of samples, each process being one observation; None of one process, or where it is 0."""
+    several = [process for process in processes if process]
+    if len(several) < 2:
         return None
-    variances = [(top_error / top) ** 2, (bottom_error / bottom) ** 2]
+    centre, error = _mean_and_error(several)
+    return Estimate(centre, error, len(several)) if centre > 0 else None
+
+
+def interval_of_product(
+    value: float, factors: Sequence[tuple[Estimate, float]], share: float, confidence: float = CONFIDENCE
+) -> Interval | None:
+    """Return the interval of a product of powers of independent means, as in ``ratio_interval``.
+
+    Args:
+        value: the product.
+        factors: each mean with the size of its exponent: 1 in a ratio, 1/2 in a geometric mean of two.
+        share: an uncertainty of every mean that its samples do not show.
+        confidence: with which the interval holds the product of the true means.
+
+    Returns:
+        None where it would span a factor of ten to either side.
+    """
+    variances = [(exponent * mean.error / mean.mean) ** 2 for mean, exponent in factors]
     variance = sum(variances)
     noise = 0.0
     if variance > 0:
-        # 1 over the degrees of freedom: those of either side, weighted by the squares of their shares of the variance.
-        parts = ((each / variance) ** 2 / (len(side) - 1) for each, side in zip(variances, sides, strict=True))
+        # 1 over the degrees of freedom: those of each mean, weighted by the squares of their shares of the variance.
+        pairs = zip(variances, factors, strict=True)
+        parts = ((each / variance) ** 2 / (mean.processes - 1) for each, (mean, _) in pairs)
         noise = _t_quantile_of(sum(parts), confidence) * math.sqrt(variance)
-    half = math.hypot(noise, share, share)
+    half = math.hypot(noise, *(share * exponent for _, exponent in factors))
     if half > _MOST_HALF:
         return None
-    return Interval(top / bottom * math.exp(-half), top / bottom * math.exp(half))
+    return Interval(value * math.exp(-half), value * math.exp(half))
 
 
 def _mean_and_error(groups: Sequence[Sequence[float]]) -> tuple[float, float]:

@@ -227,6 +227,11 @@ def others_busy_cores(row: Row) -> float | None:
     return _weighted([(timing.others_busy_cores, sum(timing.device_ms)) for timing in row.timings])
 
 
+def all_busy_share(row: Row) -> float | None:
+    """Return the share of a row's windows during which all devices worked; None where they were not to."""
+    return _weighted([(timing.all_busy_share, sum(timing.device_ms)) for timing in row.timings])
+
+
 def _weighted(values: Sequence[tuple[float | None, float]]) -> float | None:
     told = [(value, weight) for value, weight in values if value is not None]
     whole = sum(weight for _, weight in told)

@@ -195,6 +195,8 @@ def _unlike(old: Record, new: Record) -> Iterator[str]:
         yield from _told("threads", old.environment.torch_threads, new.environment.torch_threads)
     yield from _told("allocator", _allocator(old), _allocator(new))
     yield from _told("method", old.method, new.method)
+    if (old.spec.load == "all_busy") != (new.spec.load == "all_busy"):
+        yield "one is of a device alone, the other of all devices busy"
 
 
 def _weights(record: Record) -> str:

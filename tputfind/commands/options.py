@@ -76,7 +76,14 @@ MEASURING: Final = (
     Option("dtype", DTYPES, HOW, "compute in this number format", "fp32", lists=True),
     Option("mode", MODES, HOW, "run eager, through torch.compile, or as a CUDA graph", "eager", lists=True),
     Option("layout", LAYOUTS, HOW, "store images channels first or channels last (nhwc)", "nchw", lists=True),
-    Option("device", DEVICES, HOW, "run here; auto takes an accelerator if there is one", "auto"),
+    Option(
+        "device",
+        DEVICES,
+        HOW,
+        "run here; auto takes an accelerator if there is one; a list, or all, shares the work",
+        "auto",
+        lists=True,
+    ),
     Option(
         "transfer",
         TRANSFERS,
@@ -136,11 +143,15 @@ _HTML: Final = Option("html", "FILE", WRITE, "also write a page with plots (need
 def _measuring(*names: str) -> tuple[Option, ...]:
     """Return the options of a model, which take no lists here, and others of a measurement."""
     of_models = "dtype", "layout", "device", "image_size", "input_size", "sequence_length", "input", "weights", "seed"
-    return tuple(_NAMED[name]._replace(lists=False) for name in (*of_models, *names))
+    one_device = _NAMED["device"]._replace(help="run here; auto takes an accelerator if there is one")
+    options = _NAMED | {"device": one_device}
+    return tuple(options[name]._replace(lists=False) for name in (*of_models, *names))
 
 
 RUN: Final = (
     *MEASURING,
+    Option("each", None, HOW, "do the same on each device of the list, one after the other, and compare them"),
+    Option("all_busy", None, HOW, "then do it on all of them at once, and say how much they slow each other down"),
     Option("output", "FOLDER", WRITE, "write the record and its CSV into this folder", "results"),
     Option("no_save", None, WRITE, "write no record and no CSV into that folder"),
     Option("csv", "FILE", WRITE, "also write one table of all models as CSV"),

@@ -15,16 +15,21 @@ from rich.console import Console
 from tputfind.commands.console import Given, finish, stop_signals, tell, typed
 from tputfind.commands.options import MEASURING
 from tputfind.commands.outputs import Outputs, Places, Source, check_places, sources_of, table_of, taken_from
-from tputfind.errors import BadRequest, Interrupted, TputfindError
+from tputfind.errors import BadRecord, BadRequest, Interrupted, TputfindError
 from tputfind.fleet import sweep
+from tputfind.fleet.host import Devices, Host
+from tputfind.fleet.places import is_list, names
 from tputfind.fleet.sweep import Job
+from tputfind.processes import cores
 from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec, read_spec
+from tputfind.report.devices import DevicesProgress
 from tputfind.report.progress import ShownProgress
 from tputfind.session import outcome, resume
 from tputfind.session.run import Measured
+from tputfind.units import echoed
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
@@ -38,13 +43,13 @@ def main(given: Given, *, show_traceback: bool) -> int:
         raise BadRequest("--output cannot be combined with --resume, which writes into the record's own folder")
     places = taken_from(given, None if given["no_save"] else output or Path("results"))
     options = {one.name: None if given[one.name] is False else given[one.name] for one in MEASURING}
-    how = {name: given[name] for name in ("quiet", "trust_model_file")}
+    how = {name: given[name] for name in ("each", "all_busy", "quiet", "trust_model_file")}
     request = read_request(given["models"], options, places, given["resume"], **how)
     return do(request, show_traceback=show_traceback)
 
 
 class Request(NamedTuple):
-    """What to measure and where to write it.
+    """What to measure and where to write it; ``devices`` where it is measured on several.
 
     ``trust_model_file`` is of this command line alone: a record cannot ask for it.
     """
@@ -53,6 +58,7 @@ class Request(NamedTuple):
     outputs: Outputs
     quiet: bool = False
     trust_model_file: bool = False
+    devices: Devices | None = None
 
 
 def read_request(
@@ -61,6 +67,8 @@ def read_request(
     places: Places,
     resumed: str | None,
     *,
+    each: bool = False,
+    all_busy: bool = False,
     quiet: bool,
     trust_model_file: bool = False,
 ) -> Request:
@@ -70,17 +78,20 @@ def read_request(
         BadRequest: a model, an option or a place is wrong, or they do not go together.
         BadRecord: the record to resume cannot be read.
     """
+    devices = _devices_of(options, each=each, all_busy=all_busy)
+    if devices is not None:
+        if resumed is not None:
+            raise BadRequest("--resume goes on with one record, on its own device: leave --device out")
+        options = {**options, "device": None}
     if resumed is None:
         if not models:
             raise BadRequest("no MODEL was named", "see tputfind --help")
         recipes = list(sweep.each_recipe(options))
         specs = [spec for model in models for spec in dict.fromkeys(read_spec(model, one) for one in recipes)]
-        if places.json is not None and len(specs) > 1:
-            raise BadRequest(
-                "--json holds one record, and several models were named", "--output keeps one file for each"
-            )
+        if places.json is not None and (len(specs) > 1 or each or all_busy):
+            raise BadRequest("--json holds one record, and several are asked for", "--output keeps one file for each")
         outputs = check_places(places, sources_of(specs))
-        return Request(Job(specs, places.folder, typed()), outputs, quiet, trust_model_file)
+        return Request(Job(specs, places.folder, typed()), outputs, quiet, trust_model_file, devices)
     if len(models) > 1:
         raise BadRequest("--resume goes on with one record, and several models were named")
     path = Path(resumed)
@@ -99,6 +110,22 @@ def read_request(
     return Request(Job([spec], folder, typed(), (record, path)), outputs, quiet, trust_model_file)
 
 
+def _devices_of(options: Mapping[str, object], *, each: bool, all_busy: bool) -> Devices | None:
+    """Return the devices to measure on, where they are a list, or are to be compared; None for one as ever.
+
+    Raises:
+        BadRequest: the list is none, or there is none to compare.
+    """
+    device = options.get("device")
+    if not isinstance(device, str) or not (each or all_busy or is_list(device)):
+        if each or all_busy:
+            raise BadRequest(f"--{'each' if each else 'all-busy'} needs to know the devices", "give --device all")
+        return None
+    for name in names(device):
+        read_spec("any", {"device": name})
+    return Devices(device, each=each or all_busy, all_busy=all_busy)
+
+
 def _with(spec: Spec, patience: Mapping[str, object]) -> Spec:
     """Return a record's spec with what was given anew."""
     given = read_spec(spec.model, patience)
@@ -111,18 +138,27 @@ def do(request: Request, *, show_traceback: bool) -> int:
     """Measure, save, show, and return the exit code."""
     found: list[Measured] = []
     interrupted = False
+    host: Host | None = None
     with stop_signals() as ignore_signals:
         try:
-            found.extend(_measured(request))
+            if request.devices is None:
+                found.extend(_measured(request))
+            else:
+                with DevicesProgress(Console(stderr=True, quiet=request.quiet)) as progress:
+                    host = Host(request.job, request.devices, progress, trust_model_file=request.trust_model_file)
+                    found.extend(host.measured())
         except KeyboardInterrupt:
             interrupted = True
         ignore_signals()  # what follows takes a second, and must not be lost to a second signal
         problems = [one.ended_by for one in found if isinstance(one.ended_by, TputfindError)]
         interrupted |= any(isinstance(one.ended_by, KeyboardInterrupt) for one in found)
+        not_begun = [spec.model for spec in request.job.specs[len(found) :]] if host is None else host.not_begun
         kept = [one for one in found if one.record.trials or one.record.rows]
         saved = _write(kept, request.outputs, problems)
         if interrupted:
-            problems.insert(0, _interruption(kept, saved, [spec.model for spec in request.job.specs[len(found) :]]))
+            problems.insert(0, _interruption(kept, saved, not_begun))
+        if host is not None:
+            problems += host.problems
     return finish(partial(_show, [one.record for one in kept]), problems, saved, show_traceback=show_traceback)
 
 
@@ -137,9 +173,20 @@ def _measured(request: Request) -> Iterator[Measured]:
             yield Measured(record, files.RecordFile.at(path if job.folder else None), outcome.error_of(record))
             return
         _check_what_is_run(request, record, path)
-    children = Children(trust_model_file=request.trust_model_file)
-    with children, ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
+    with _children(request) as children, ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
         yield from sweep.sweep(job, children, progress)
+
+
+def _children(request: Request) -> Children:
+    """Return what asks processes; of a record that is gone on with they keep to the cores that they were kept to."""
+    resumed = request.job.resumed
+    kept_to = None if resumed is None else resumed[0].environment.cores
+    if kept_to is None:
+        return Children(trust_model_file=request.trust_model_file)
+    try:
+        return Children(trust_model_file=request.trust_model_file, cores=cores.read(kept_to) & cores.here())
+    except ValueError:
+        raise BadRecord(f"the record names no cores: {echoed(kept_to)}") from None
 
 
 def _check_what_is_run(request: Request, record: Record, path: Path) -> None:
@@ -189,6 +236,7 @@ def _interruption(kept: Sequence[Measured], saved: Sequence[str], not_begun: Seq
     rest = f"; not begun: {', '.join(not_begun)}" if not_begun and kept else ""
     if not saved:
         return Interrupted(f"interrupted; nothing was saved{rest}")
-    unfinished = [one.file.path for one in kept if one.file.path and one.record.finished is None]
-    hint = f"go on with: {shlex.join(['tputfind', '--resume', str(unfinished[0])])}" if unfinished else ""
+    unfinished = [one.file.path for one in kept if one.file.path and resume.can_go_on(one.record)]
+    commands = [shlex.join(["tputfind", "--resume", str(path)]) for path in unfinished]
+    hint = f"go on with: {'; '.join(commands)}" if commands else ""
     return Interrupted(f"interrupted; what was measured until then is saved{rest}", hint)

@@ -12,9 +12,10 @@ from typing import Any, Final, NamedTuple, Self
 import msgspec
 from rich.console import Console
 
+from tputfind.analysis import fleet
 from tputfind.analysis.notices import to_read
 from tputfind.commands.arrivals import Recorded, arrivals_of, rows_of
-from tputfind.commands.console import Given, finish, say, stop_signals
+from tputfind.commands.console import Given, finish, say, stop_signals, tell
 from tputfind.commands.observed import read_log
 from tputfind.commands.outputs import Outputs, Places, Source, check_places, records_read, taken_from
 from tputfind.errors import BadRequest, NoPlan
@@ -56,6 +57,8 @@ class Request(NamedTuple):
     outputs: Outputs
     curve: bool
     logs: list[Log]
+    told: list[str]
+    """What is to be known of the records that the plans rest on."""
 
 
 def read_request(
@@ -109,7 +112,7 @@ def read_request(
     sources += [Source("the file of arrivals", Path(arrivals))] if arrivals is not None else []
     sources += [Source("a log", Path(path)) for path in logged]
     sources += [Source("the file of prices", Path(price_file))] if price_file is not None else []
-    read = [_in_words_of_today(files.load_record(path)) for path in records]
+    read, told = fleet.to_plan_with([_in_words_of_today(files.load_record(path)) for path in records])
     return Request(
         read,
         demand,
@@ -117,6 +120,7 @@ def read_request(
         check_places(places, sources, json="plans"),
         curve,
         [read_log(Path(path)) for path in logged],
+        told,
     )
 
 
@@ -131,6 +135,8 @@ def do(request: Request, *, show_traceback: bool) -> int:
     Raises:
         TputfindError: no record allows a plan.
     """
+    for line in request.told:
+        tell(line)
     with stop_signals():
         if request.curve:
             with _Told() as told:

@@ -55,33 +55,32 @@ def sweep(job: Job, children: Children, progress: Progress) -> Iterator[Measured
     budget_s = job.specs[0].budget_s  # the same for all: it is the command's
     end_s = None if budget_s is None else time.monotonic() + budget_s
     children.end_within(budget_s)
-    inspections = _inspected(job.specs, children, progress)
-    looked_at = next(one for one in inspections if isinstance(one, Inspection))
-    elsewhere = msgspec.structs.replace(looked_at, input_shape="", parameters=None, source_sha256=None, caveats=())
-    known = [one if isinstance(one, Inspection) else elsewhere for one in inspections]
+    inspections = inspected(job.specs, children, progress)
+    known = known_inspections(inspections)
     record_files = [_file_of(job, spec, one) for spec, one in zip(job.specs, known, strict=True)]
     for spec, inspection, file in zip(job.specs, inspections, record_files, strict=True):
         if isinstance(inspection, Inspection):
             file.try_out(new_record(spec, inspection, job.command))
     for number, (spec, inspection, file) in enumerate(zip(job.specs, inspections, record_files, strict=True), 1):
-        progress.about(_subject(job.specs, number))
+        progress.about(subject(spec, number, len(job.specs)))
         if end_s is not None:
             children.end_within((end_s - time.monotonic()) / (len(job.specs) - number + 1))
         if isinstance(inspection, NoSuchDevice):
-            yield _failed(new_record(spec, elsewhere, job.command), file, inspection)
+            yield failed(new_record(spec, known[number - 1], job.command), file, inspection)
             continue
         record = new_record(spec, inspection, job.command)
         if job.resumed is not None:
             record = resume.resumed_record(job.resumed[0], spec, inspection)
         measured = run.measure(record, children, file, progress)
         if isinstance(measured.ended_by, TputfindError) and len(job.specs) > 1 and not measured.record.rows:
-            measured = _failed(measured.record, file, measured.ended_by)
+            measured = failed(measured.record, file, measured.ended_by)
         yield measured
         if isinstance(measured.ended_by, KeyboardInterrupt):
             return
 
 
-def _failed(record: Record, file: RecordFile, error: TputfindError) -> Measured:
+def failed(record: Record, file: RecordFile, error: TputfindError) -> Measured:
+    """Return what becomes of a spec that cannot be measured: a record with one failed row, which is saved."""
     record = outcome.failed_record(record, error)
     file.save(record)
     return Measured(record, file, error)
@@ -93,7 +92,14 @@ def _file_of(job: Job, spec: Spec, inspection: Inspection) -> RecordFile:
     return RecordFile.at(job.resumed[1] if job.folder else None)
 
 
-def _inspected(specs: Sequence[Spec], children: Children, progress: Progress) -> list[Inspection | NoSuchDevice]:
+def known_inspections(inspections: Sequence[Inspection | NoSuchDevice]) -> list[Inspection]:
+    """Return what was seen of each spec; of one that cannot be measured, what is known of the device."""
+    looked_at = next(one for one in inspections if isinstance(one, Inspection))
+    elsewhere = msgspec.structs.replace(looked_at, input_shape="", parameters=None, source_sha256=None, caveats=())
+    return [one if isinstance(one, Inspection) else elsewhere for one in inspections]
+
+
+def inspected(specs: Sequence[Spec], children: Children, progress: Progress) -> list[Inspection | NoSuchDevice]:
     """Return what each spec will be measured on, or why it cannot be.
 
     Raises:
@@ -101,7 +107,7 @@ def _inspected(specs: Sequence[Spec], children: Children, progress: Progress) ->
     """
     found: list[Inspection | NoSuchDevice] = []
     for number, spec in enumerate(specs, 1):
-        progress.about(_subject(specs, number))
+        progress.about(subject(spec, number, len(specs)))
         progress.doing("looking at the model and the device", None)
         try:
             found.append(inspect(spec, children))
@@ -113,7 +119,6 @@ def _inspected(specs: Sequence[Spec], children: Children, progress: Progress) ->
     return found
 
 
-def _subject(specs: Sequence[Spec], number: int) -> str:
+def subject(spec: Spec, number: int, count: int) -> str:
     """Say which model is being measured, and where several are, in which recipe, and which of how many it is."""
-    spec = specs[number - 1]
-    return spec.model if len(specs) == 1 else f"{number}/{len(specs)} {spec.model} {identity.name_of(spec)}"
+    return spec.model if count == 1 else f"{number}/{count} {spec.model} {identity.name_of(spec)}"

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import send_handle
@@ -36,6 +36,9 @@ TRUSTED: Final = "TPUTFIND_TRUST_MODEL_FILE"
 """Tells the server and its children whether the user trusts the files of models; no record can say so."""
 LIVE_OBJECT: Final = "TPUTFIND_LIVE_OBJECT"
 """Tells the server and its children which open file holds the user's own object, by number; no record can say so."""
+ONLY_DEVICE: Final = "TPUTFIND_ONLY_DEVICE"
+"""Names the one device that a server and its children see, as they name it, whatever it is called in what they are
+asked: ``cuda:2`` of the host is ``cuda:0`` where no other is visible."""
 KILL: Final = b"kill"
 """What the parent sends the server to end the child at work."""
 IMPORT: Final = b"import "
@@ -74,13 +77,24 @@ class Children:
     errors to itself.
     """
 
-    def __init__(self, *, trust_model_file: bool = False, live: IO[bytes] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        trust_model_file: bool = False,
+        live: IO[bytes] | None = None,
+        variables: Mapping[str, str] | None = None,
+        cores: frozenset[int] | None = None,
+    ) -> None:
         """Take whether the files of models are trusted, and the file of the user's own object, where that is measured.
 
-        The caller closes the file; children open it again by its number, so that it needs no name.
+        The caller closes the file; children open it again by its number, so that it needs no name. ``variables`` are
+        added to the environment of the server and its children, which run on these ``cores`` only.
         """
         self._shared = () if live is None else (live.fileno(),)
         self._told = {TRUSTED: "1" if trust_model_file else "0", LIVE_OBJECT: "".join(map(str, self._shared))}
+        self._told |= variables or {}
+        self.cores = cores
+        self._interrupted, self._interrupting = Pipe(duplex=False)
         self._server: subprocess.Popen[bytes] | None = None
         self._control: Connection | None = None
         self._log: IO[bytes] | None = None
@@ -115,6 +129,15 @@ class Children:
         """Kill what is still at work this long after now; None lets it work on."""
         self._deadline_s = None if seconds is None else time.monotonic() + seconds
 
+    def interrupt(self) -> None:
+        """Have the thread that asks, now or next, meet a KeyboardInterrupt. Another thread may call it."""
+        self._interrupting.send_bytes(b"")
+
+    @property
+    def server_pid(self) -> int | None:
+        """The process that every child descends from; None where it has not started."""
+        return None if self._server is None else self._server.pid
+
     @contextmanager
     def until_half_way(self) -> Iterator[None]:
         """Let what is asked meanwhile take half of what is left at the most."""
@@ -137,22 +160,30 @@ class Children:
             self._imports[package] = self._imported(control, package)
         return self._imports[package]
 
-    def ask(self, question: Question, answer_type: type[Answer], timeout_s: float | None = None) -> Generator[Answer]:
+    def ask(
+        self,
+        question: Question,
+        answer_type: type[Answer],
+        timeout_s: float | None = None,
+        gate: int | None = None,
+    ) -> Generator[Answer]:
         """Yield the answers of one fresh child as they come, and end when it has ended.
 
-        Leaving early kills the child. So does a silence of ``timeout_s`` seconds beyond what the child announced.
+        Leaving early kills the child. So does a silence of ``timeout_s`` seconds beyond what the child announced. From
+        ``gate``, the reading end of a pipe, the child reads when it may go on: see ``worker.handlers``.
 
         Raises:
             TputfindError: the child refused the question.
             ChildFailed: the child ended without having said all, or was silent for too long.
             OutOfTime: the end that ``end_within`` set has come.
+        KeyboardInterrupt: ``interrupt`` was called.
         """
         control = self._connected()
         answers, theirs = os.pipe()
         with tempfile.TemporaryFile() as output:
             try:
                 try:
-                    _hand_over(control, question, theirs, output)
+                    _hand_over(control, question, (theirs, output.fileno(), output.fileno() if gate is None else gate))
                 finally:
                     os.close(theirs)
                 yield from self._heard(control, answers, output, answer_type, timeout_s)
@@ -178,7 +209,8 @@ class Children:
         failure: Failure | None = None
         finished, leaving = False, True
         try:
-            finished = yield from _answers(control, answers, answer_type, timeout_s, self._deadline_s)
+            lines = _Lines(answers, control, self._interrupted, self._deadline_s)
+            finished = yield from _answers(lines, answer_type, timeout_s)
             leaving = False
         except _Silent as silence:
             failure = failures.of_silence(silence.seconds)
@@ -198,8 +230,9 @@ class Children:
             ours, theirs = Pipe(duplex=True)
             self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close
             self._cache = folder.new_path()
+            pinned = "" if self.cores is None else f"os.sched_setaffinity(0, {sorted(self.cores)}); "
             program = (
-                f"import os, sys; sys.path[:] = {sys.path!r}; "
+                f"import os, sys; {pinned}sys.path[:] = {sys.path!r}; "
                 f"from tputfind.worker.server import serve; serve({theirs.fileno()}); "
                 "os._exit(0)"  # taking torch down in order takes time, and serves nobody
             )
@@ -230,7 +263,10 @@ class Children:
     def _word(self, control: Connection) -> str:
         """Return what the server says of an import: nothing, or why it failed."""
         try:
-            if control.poll(_START_S):
+            ready = wait([control, self._interrupted], _START_S)
+            if self._interrupted in ready:
+                raise KeyboardInterrupt
+            if ready:
                 return control.recv_bytes().decode()
         except (EOFError, OSError):
             pass
@@ -252,23 +288,16 @@ class Children:
 REINSTALL: Final = "install the pair that goes together: pip install --upgrade --force-reinstall torch torchvision"
 
 
-def _hand_over(control: Connection, question: Question, answers: int, output: IO[bytes]) -> None:
-    """Send the server a question, the pipe for its answers and the file for what the child prints."""
+def _hand_over(control: Connection, question: Question, handles: Sequence[int]) -> None:
+    """Send the server a question, the pipe for its answers, the file for what the child prints, and its gate."""
     with suppress(OSError):  # a dead server shows as the end of both pipes
         control.send_bytes(msgspec.json.encode(question))
-        for handle in (answers, output.fileno()):
+        for handle in handles:
             send_handle(control, handle, None)
 
 
-def _answers(
-    control: Connection,
-    answers: int,
-    answer_type: type[Answer],
-    timeout_s: float | None,
-    deadline_s: float | None,
-) -> Generator[Answer, None, bool]:
+def _answers(lines: _Lines, answer_type: type[Answer], timeout_s: float | None) -> Generator[Answer, None, bool]:
     """Yield each answer; return (as the generator's value) whether the child said that it had said all."""
-    lines = _Lines(answers, control, deadline_s)
     allowed_s = timeout_s
     while (line := lines.read(allowed_s)) is not None:
         try:
@@ -298,9 +327,10 @@ class _Silent(Exception):
 class _Lines:
     """The lines that a child writes, none waited for longer than is allowed, whatever it writes instead."""
 
-    def __init__(self, answers: int, control: Connection, deadline_s: float | None) -> None:
+    def __init__(self, answers: int, control: Connection, interrupted: Connection, deadline_s: float | None) -> None:
         self._answers = answers
         self._control = control
+        self._interrupted = interrupted
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._held = bytearray()
 
@@ -310,12 +340,15 @@ class _Lines:
         Raises:
             _Silent: it did neither until the time-out.
             OutOfTime: nor until the deadline.
+            KeyboardInterrupt: another thread interrupts.
         """
         silent_s = math.inf if allowed_s is None else time.monotonic() + allowed_s
         until_s = min(silent_s, self._deadline_s)
         while (end := self._held.find(b"\n")) < 0:
             left = None if until_s == math.inf else max(0.0, until_s - time.monotonic())
-            ready = wait([self._answers, self._control], left)
+            ready = wait([self._answers, self._control, self._interrupted], left)
+            if self._interrupted in ready:
+                raise KeyboardInterrupt
             if not ready and until_s == self._deadline_s:
                 raise OutOfTime("--budget ended before a batch was timed", "give it more time")
             if not ready:

@@ -55,7 +55,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class TimeBatches(msgspec.Struct, frozen=True, tag=True):
     """How fast are these batch sizes? Answered by one ``Timed`` with a row each, in order, and ended early where the
     process is past use: by a row that failed, or by one whose check left the device unusable. ``number`` says which of
-    a row's processes this is, from 0; the first one checks the outputs.
+    a row's processes this is, from 0; the first one checks the outputs. ``together``: the processes of other devices
+    time the same meanwhile, and they meet before and after each window: see ``Timed``.
     """
 
     spec: Spec
@@ -65,6 +66,7 @@ class TimeBatches(msgspec.Struct, frozen=True, tag=True):
     memory_limit_bytes: int | None = None
     passed: Passed | None = None
     can: Capabilities | None = None
+    together: bool = False
 
 
 class TimeMethods(msgspec.Struct, frozen=True, tag=True):
@@ -115,7 +117,15 @@ class ListDevices(msgspec.Struct, frozen=True, tag=True):
     """Which devices are here? Answered by one ``Environment`` each."""
 
 
-Question = Inspect | TryBatch | TimeBatches | TimeMethods | TimePipeline | TraceOnFake | ListModels | ListDevices
+class TryDevice(msgspec.Struct, frozen=True, tag=True):
+    """Does this device still compute? Answered by its ``Environment``, after it has multiplied two matrices."""
+
+    device: str
+
+
+Question = (
+    Inspect | TryBatch | TimeBatches | TimeMethods | TimePipeline | TraceOnFake | ListModels | ListDevices | TryDevice
+)
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,10 +152,15 @@ class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
-    """Word of a process that times: a row is done, or the throughput window of the next one ``begins`` or has ended."""
+    """Word of a process that times: a row is done, or the throughput window of the next one ``begins`` or has ended.
+
+    One that ``meets`` the processes of other devices goes on working, untimed, until its gate lets it go. ``at_s`` is
+    when, by the host's monotonic clock.
+    """
 
     row: Row | None = None
-    window: Literal["begins", "ended"] | None = None
+    window: Literal["meets", "begins", "ended"] | None = None
+    at_s: float | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ Mode = Literal["eager", "compile", "cudagraph"]
 Phase = Literal["infer", "train"]
 Optimizer = Literal["sgd", "adamw"]
 Transfer = Literal["none", "h2d", "both"]
+Load = Literal["solo", "queue", "all_busy"]
 DTYPES: Final = get_args(Dtype)
 LAYOUTS: Final = get_args(Layout)
 SEARCHES: Final = get_args(Search)
@@ -20,5 +21,5 @@ MODES: Final = get_args(Mode)
 PHASES: Final = get_args(Phase)
 OPTIMIZERS: Final = get_args(Optimizer)
 TRANSFERS: Final = get_args(Transfer)
-DEVICES: Final = ("auto", "cpu", "cuda", "cuda:N", "xpu", "mps", "npu", "hpu", "accelerator")
-"""``N`` stands for the number of a device, which each kind of them takes."""
+DEVICES: Final = ("auto", "cpu", "cpu:0-3", "cuda", "cuda:N", "xpu", "mps", "npu", "hpu", "accelerator")
+"""``N`` stands for the number of a device, which each kind of them takes, ``0-3`` for any set of cores."""

@@ -95,6 +95,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     cpu_name: Annotated[str, TOLD]
     cpu_count: Annotated[CountFromZero, TOLD]
     torch_threads: Annotated[CountFromZero, TOLD]
+    cores: Annotated[str | None, TOLD] = None
+    """Those of the host that a device's process was kept to, such as ``0-15+32-47``; None where it was not."""
     capabilities: Annotated[Capabilities | None, FREE] = None
     clock: Annotated[Clock | None, TOLD] = None
     clock_test: Annotated[ClockTest | None, FREE] = None

@@ -50,7 +50,7 @@ def work_key(record: Record) -> tuple[tuple[str, object], ...]:
     parts = (record.spec, record.environment)
     work = {name: getattr(part, name) for part in parts for name, role in roles(type(part)).items() if role == "work"}
     del work["dtype"]
-    return (*work.items(), ("method", record.method))
+    return (*work.items(), ("method", record.method), ("all busy", record.spec.load == "all_busy"))
 
 
 def requests_key(record: Record) -> tuple[object, ...]:
@@ -63,13 +63,26 @@ NAMES: Final[dict[str, Callable[[Record], str]]] = {
     "model": lambda record: record.spec.model,
     "recipe": lambda record: name_of(record.spec),
     "device": lambda record: record.environment.device_name,
+    "place": lambda record: record.environment.device,
+    "load": lambda record: record.spec.load.replace("_", " "),
     "begun": lambda record: record.started,
 }
 """What a record can be told from others by."""
 
 
 def distinguishing_fields(records: Sequence[Record]) -> list[str]:
-    """Return what tells records apart: model, recipe and device where they differ, and else when they were begun."""
-    differing = [name for name in ("model", "recipe", "device") if len(set(map(NAMES[name], records))) > 1]
-    apart = len({tuple(NAMES[name](record) for name in differing) for record in records}) == len(records)
-    return differing if apart else [*differing, "begun"]
+    """Return what tells records apart: model, recipe and device where they differ; else also which of several devices
+    of a name it was and what the others did; else when they were begun.
+    """
+    differing = _differing(records, ("model", "recipe", "device"))
+    if not _apart(records, differing):
+        differing += _differing(records, ("place", "load"))
+    return differing if _apart(records, differing) else [*differing, "begun"]
+
+
+def _differing(records: Sequence[Record], names: Sequence[str]) -> list[str]:
+    return [name for name in names if len(set(map(NAMES[name], records))) > 1]
+
+
+def _apart(records: Sequence[Record], names: Sequence[str]) -> bool:
+    return len({tuple(NAMES[name](record) for name in names) for record in records}) == len(records)

@@ -17,7 +17,7 @@ from tputfind.record.types import Amount, Bytes, Count, CountFromZero
 from tputfind.record.untrusted import check_schema, command_of, indented, printable_json, told_as_bad_record
 from tputfind.units import echoed
 
-SCHEMA: Final = 8
+SCHEMA: Final = 9
 """Raised when a field is added or changes its meaning."""
 
 FailureKind = Literal["out_of_memory", "index_limit", "unsupported", "died", "timeout", "wrong_output", "error"]
@@ -125,6 +125,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     were too few to tell; ``ended_by`` says what ended it, None in older records. ``copy_in_ms`` and ``copy_out_ms``
     are, under ``--transfer``, one batch's copies by themselves, on an idle device. ``others_busy_cores`` is how many
     cores of the host others kept busy during the throughput window, None where the device is not the host.
+    ``all_busy_share`` is the share of that window during which all other devices that were to work did, None where none
+    was to.
     """
 
     device_ms: tuple[Span, ...] = ()
@@ -141,6 +143,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     compiled: Compiled | None = None
     health: Health | None = None
     others_busy_cores: Amount | None = None
+    all_busy_share: Amount | None = None
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from tputfind.record.choices import (
     Allocator,
     Dtype,
     Layout,
+    Load,
     Mode,
     Optimizer,
     Phase,
@@ -41,8 +42,11 @@ LARGEST_IMAGE: Final = 2**19
 MOST_BATCH_SIZES: Final = 10_000
 _MOST_ELEMENTS: Final = 2**40
 _MOST_DIMENSIONS: Final = 24
-_DEVICE: Final = re.compile("auto|cpu|([a-z][a-z0-9_]{1,30})(?::[0-9]{1,3})?")
-_KINDS: Final = {name for name in DEVICES if name not in ("auto", "cpu", "cuda:N")}
+_CORES: Final = "[0-9]{1,4}(?:-[0-9]{1,4})?"
+_DEVICE: Final = re.compile(
+    rf"auto|cpu(?::(?:node[0-9]{{1,3}}|{_CORES}(?:\+{_CORES})*))?|([a-z][a-z0-9_]{{1,30}})(?::[0-9]{{1,3}})?"
+)
+_KINDS: Final = {name for name in DEVICES if name not in ("auto", "cpu", "cpu:0-3", "cuda:N")}
 MOST_PROCESSES: Final = 100
 """A row is timed in no more processes than this."""
 LONGEST_NAME: Final = 4096
@@ -74,6 +78,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     model: Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME), WORK]
     device: Annotated[str, ASKED] = "auto"
+    load: Annotated[Load, TOLD] = "solo"
+    """What the host's other devices did meanwhile: nothing, other jobs of a queue, or the same as this one."""
+    busy_devices: Annotated[Count, TOLD] = 1
+    """How many devices worked at the same time, this one among them."""
     dtype: Annotated[Dtype, WORK] = "fp32"
     layout: Annotated[Layout, TOLD] = "nchw"
     mode: Annotated[Mode, TOLD] = "eager"

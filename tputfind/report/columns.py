@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 from tputfind.analysis.answers import (
     THROTTLED_SHARE,
     RowHealth,
+    all_busy_share,
     compile_s,
     format_latency,
     format_rate,
@@ -210,6 +211,10 @@ COLUMNS: Final = (
     _known("torch", "string", lambda record, _: record.environment.torch),
     _known("threads", "Int64", lambda record, _: threads(record)),
     Column("others_busy_cores", "Float64", lambda _, row: others_busy_cores(row)),
+    _known("load", "string", lambda record, _: record.spec.load.replace("_", " ")),
+    _known("busy_devices", "Int64", lambda record, _: record.spec.busy_devices),
+    Column("all_busy_share", "Float64", lambda _, row: all_busy_share(row)),
+    _known("cores", "string", lambda record, _: record.environment.cores),
 )
 """In the order of the CSV. New ones are added at the end."""
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from tputfind.analysis import notices as found_notices
 from tputfind.analysis import recipes
 from tputfind.record.record import Notice, Record
-from tputfind.report import tables, text
+from tputfind.report import fleet, tables, text
 from tputfind.report.escaping import markdown_bytes
 
 _WIDEST = 10_000_000
@@ -35,6 +35,9 @@ def to_markdown(records: Sequence[Record]) -> bytes:
         lines += [f"**{text.recipes_title(of_model)}**", "", *in_recipes, "", text.recipes_legend(of_model), ""]
         lines += [f"- {label}: {answer}" for label, answer in recipes.answers(of_model)]
         lines += ["", "```python", *text.code(of_model), "```", ""]
+    for section in fleet.sections(records):
+        lines += [f"**{section.title}**", "", *markdown_of(section.table()), ""]
+        lines += [*(f"- {label}: {answer}" for label, answer in section.lines), ""]
     if text.stand_alone(records):
         lines += markdown_of(tables.side_by_side(records, text.record_names(records)))
     return markdown_bytes(lines)

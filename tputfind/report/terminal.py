@@ -14,7 +14,7 @@ from tputfind.analysis import notices as found_notices
 from tputfind.analysis import recipes
 from tputfind.record import identity
 from tputfind.record.record import Notice, Record
-from tputfind.report import tables, text
+from tputfind.report import fleet, tables, text
 
 _LABELS: Final = 15
 
@@ -39,6 +39,10 @@ def print_report(records: Sequence[Record], console: Console) -> None:
         print_answers(recipes.answers(of_model), console)
         for line in text.code(of_model):
             console.print(Text(f"  {line}"), soft_wrap=True)
+        console.print()
+    for section in fleet.sections(records):
+        print_table(section.table(), console, section.title)
+        print_answers(section.lines, console)
         console.print()
     if text.stand_alone(records):
         table = tables.named_fitted(partial(tables.side_by_side, records), text.record_names(records), console)

@@ -54,12 +54,14 @@ def title(record: Record) -> str:
     size = "" if memory is None else f", {format_bytes(memory)}"
     copies = {"none": "", "h2d": ", inputs copied in", "both": ", inputs copied in and outputs out"}[spec.transfer]
     recipe = " ".join((spec.dtype, spec.layout, *spec.mode_and_phase))
-    return f"{spec.model} {recipe} {record.input_shape} on {device_of(record)}{size}{copies}"
+    busy = f", all {spec.busy_devices} devices busy" if spec.load == "all_busy" else ""
+    return f"{spec.model} {recipe} {record.input_shape} on {device_of(record)}{size}{copies}{busy}"
 
 
 def device_of(record: Record) -> str:
     """Name the device of a record, a processor with the threads that compute."""
     count, name = threads(record), record.environment.device_name
+    name = f"{name} ({record.environment.device})" if record.spec.busy_devices > 1 else name
     return name if count is None else f"{name}, {count} thread{'s' if count > 1 else ''}"
 
 
@@ -94,7 +96,17 @@ def models_in_recipes(records: Sequence[Record]) -> list[list[Record]]:
     """Return the records of each model that was measured in several recipes, and otherwise alike."""
     works = dict.fromkeys(map(identity.work_key, records))
     together = [[record for record in records if identity.work_key(record) == work] for work in works]
-    return [of_model for of_model in together if len({identity.name_of(one.spec) for one in of_model}) > 1]
+    alike = [of_device for of_model in together for of_device in _by_device(of_model)]
+    return [of_model for of_model in alike if len({identity.name_of(one.spec) for one in of_model}) > 1]
+
+
+def _by_device(records: list[Record]) -> list[list[Record]]:
+    """Return the records of each of several devices apart, where a recipe ran on more than one of them."""
+    places = dict.fromkeys(record.environment.device for record in records)
+    recipes_run = [(identity.name_of(record.spec), record.environment.device) for record in records]
+    if len({recipe for recipe, _ in recipes_run}) == len(set(recipes_run)):
+        return [records]
+    return [[record for record in records if record.environment.device == place] for place in places]
 
 
 def are_recipes(records: Sequence[Record]) -> bool:

@@ -19,6 +19,9 @@ _PERIOD_S: Final = 0.2
 _LEAST_POWER_S: Final = 0.2
 """The energy counter rises in steps of tens of milliseconds: over less than this it tells no power."""
 
+_CORE_WORDS, _BITS_OF_WORD = 64, 64
+"""NVML tells cores as the bits of words: up to 4096 of them."""
+
 _REASONS: Final = {
     "power_cap": 0x4,
     "hardware_slowdown": 0x8,
@@ -201,3 +204,16 @@ def _opened(device_uuid: str) -> tuple[Any, Any]:
 
     pynvml.nvmlInit()
     return pynvml, pynvml.nvmlDeviceGetHandleByUUID(device_uuid)
+
+
+def cores_near(device_uuid: str | None) -> frozenset[int]:
+    """Return the cores of the host that a GPU is connected to most closely; none where NVML does not tell."""
+    if device_uuid is None:
+        return frozenset()
+    try:
+        nvml, handle = _opened(device_uuid)
+        words = nvml.nvmlDeviceGetCpuAffinity(handle, _CORE_WORDS)
+    except Exception:  # as above
+        return frozenset()
+    bits = _BITS_OF_WORD
+    return frozenset(bits * place + bit for place, word in enumerate(words) for bit in range(bits) if word >> bit & 1)

@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 
 import psutil
 
+from tputfind.processes.cores import here
+
 LEAST_WINDOW_S: Final = 0.2
 """The counters rise in steps of 10 ms: over less than this they tell nothing."""
 _BUSY: Final = (0, 1, 2, 5, 6, 7)
@@ -24,11 +26,17 @@ class Reading(NamedTuple):
     own_s: float
 
 
-def reading() -> Reading | None:
-    """Return the counters as they are now; None where the system does not show them."""
+def reading(cores: frozenset[int] | None = None, server_pid: int | None = None) -> Reading | None:
+    """Return the counters of cores as they are now; None where the system does not show them.
+
+    Args:
+        cores: None for all that this process may run on.
+        server_pid: the one of this process's children that is ours with all its own; None where all are.
+    """
     try:
-        own_s = sum(map(_processor_s, _own_processes()))  # first at either end of a window, which is then of one length
-        return Reading(time.monotonic(), _busy_s(), own_s)
+        # First at either end of a window, which is then of one length.
+        own_s = sum(map(_processor_s, _own_processes(server_pid)))
+        return Reading(time.monotonic(), _busy_s(here() if cores is None else cores), own_s)
     except (OSError, ValueError, IndexError, psutil.Error):
         return None
 
@@ -45,26 +53,28 @@ def cores_of_others(begin: Reading, end: Reading) -> float | None:
 class HostWatch:
     """Reads the counters at both ends of a window."""
 
-    def __init__(self, *, on_host: bool) -> None:
-        """Take whether the host computes: elsewhere nothing is read."""
+    def __init__(self, *, on_host: bool, cores: frozenset[int] | None = None, server_pid: int | None = None) -> None:
+        """Take whether the host computes, elsewhere nothing is read; for the rest see ``reading``."""
         self._on_host = on_host
+        self._which = cores, server_pid
         self._begin: Reading | None = None
 
     def begin(self) -> None:
         """A window begins."""
-        self._begin = reading() if self._on_host else None
+        self._begin = reading(*self._which) if self._on_host else None
 
     def end(self) -> float | None:
         """Return how many cores others kept busy since ``begin``; None where that is not known."""
         begin, self._begin = self._begin, None
-        end = None if begin is None else reading()
+        end = None if begin is None else reading(*self._which)
         return None if begin is None or end is None else cores_of_others(begin, end)
 
 
-def _own_processes() -> list[psutil.Process]:
-    """Return this process and what it started, what that started among them."""
+def _own_processes(server_pid: int | None) -> list[psutil.Process]:
+    """Return this process and what it started, or one of these, with what that started."""
     own = psutil.Process()
-    return [own, *own.children(recursive=True)]
+    server = own if server_pid is None else psutil.Process(server_pid)
+    return list({own, server, *server.children(recursive=True)})
 
 
 def _processor_s(process: psutil.Process) -> float:
@@ -74,9 +84,9 @@ def _processor_s(process: psutil.Process) -> float:
     return 0.0
 
 
-def _busy_s() -> float:
-    """Return the busy seconds of the processors that we may run on."""
-    ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+def _busy_s(cores: frozenset[int]) -> float:
+    """Return the busy seconds of cores."""
+    ours = {f"cpu{number}" for number in cores}
     lines = map(str.split, Path("/proc/stat").read_text().splitlines())
     ticks = sum(int(counts[column]) for name, *counts in lines if name in ours for column in _BUSY)
     return ticks / os.sysconf("SC_CLK_TCK")

@@ -9,9 +9,11 @@ import msgspec
 
 from tputfind.analysis import notices
 from tputfind.errors import ModelFailed
+from tputfind.processes import cores
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.messages import Inspect, Inspection
 from tputfind.record import files
+from tputfind.record.environment import Environment
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
 from tputfind.session.catalogue import check_torchvision
@@ -33,20 +35,29 @@ def inspect(spec: Spec, children: Children) -> Inspection:
     for package in inspection.imports:
         children.preload(package)
     others_bytes = memory_in_use_bytes(inspection.environment.device_uuid)
-    environment = msgspec.structs.replace(inspection.environment, memory_of_others_bytes=others_bytes)
+    kept_to = None if children.cores is None else cores.text(children.cores)
+    fields = {"memory_of_others_bytes": others_bytes, "cores": kept_to}
+    environment = msgspec.structs.replace(inspection.environment, **fields)
     check_memory(spec, environment)
     return msgspec.structs.replace(inspection, environment=environment)
 
 
-def record_file_of(folder: Path | None, spec: Spec, inspection: Inspection) -> files.RecordFile:
-    """Return the file that the record of this run is saved in, if there is a folder for it.
+def record_file_of(
+    folder: Path | None, spec: Spec, inspection: Inspection, more: tuple[str, ...] = ()
+) -> files.RecordFile:
+    """Return the file that the record of this run is saved in, if there is a folder for it."""
+    return files.RecordFile(folder, stem_of(spec, inspection.environment, more))
 
-    Its name in the folder says the model, the dtype, the device, and what else is not as it is by default.
+
+def stem_of(spec: Spec, environment: Environment, more: tuple[str, ...] = ()) -> str:
+    """Return the name of a record's file, without its ending.
+
+    It says the model, the dtype, the device, what else is not as it is by default, and ``more``.
     """
     name = spec.model.replace(".py:", "-").rpartition("/")[2]
     layout = () if spec.layout == "nchw" else (spec.layout,)
-    parts = (name, spec.dtype, *layout, *spec.mode_and_phase, inspection.environment.device_name)
-    return files.RecordFile(folder, "-".join(map(files.slug, parts)))
+    parts = (name, spec.dtype, *layout, *spec.mode_and_phase, environment.device_name, *more)
+    return "-".join(map(files.slug, parts))
 
 
 def new_record(spec: Spec, inspection: Inspection, command: str) -> Record:

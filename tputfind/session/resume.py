@@ -45,12 +45,22 @@ def resumed_record(record: Record, spec: Spec, inspection: Inspection) -> Record
     )
 
 
+def can_go_on(record: Record) -> bool:
+    """Whether a record was cut short that can be gone on with by itself: not one of devices that were busy together."""
+    return record.finished is None and record.spec.load != "all_busy"
+
+
 def check_same(record: Record, spec: Spec, now: Inspection) -> None:
     """Make sure that what would be measured now continues the record.
 
     Raises:
         BadRecord: it does not; the message names all that differs.
     """
+    if record.spec.load == "all_busy":
+        raise BadRecord(
+            f"the record is of {record.spec.busy_devices} devices that were busy together, and one cannot go on alone",
+            "measure anew with --all-busy",
+        )
     if record.method != METHOD:
         raise BadRecord(
             f"the record was measured by method {record.method}, and this version measures by method {METHOD}",

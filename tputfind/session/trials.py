@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
-from time import perf_counter
-from typing import Final
+from contextlib import closing, suppress
+from time import monotonic, perf_counter
+from typing import Final, Self
 
 import msgspec
 
 from tputfind.errors import BadRequest, DeviceInUse
 from tputfind.processes.children import ChildFailed, Children
+from tputfind.processes.cores import of_device
 from tputfind.processes.failures import Passed, of_misuse
 from tputfind.processes.messages import Plan, TimeBatches, Timed, TryBatch
 from tputfind.record.environment import Environment
@@ -19,6 +21,7 @@ from tputfind.record.record import TRIAL_STEPS, Health, Row, Trial
 from tputfind.record.spec import Spec
 from tputfind.session import health
 from tputfind.session.host_load import HostWatch
+from tputfind.session.meeting import Seat
 from tputfind.units import format_bytes
 
 FIRST_TIMEOUT_S: Final = 600.0
@@ -44,6 +47,7 @@ class TrialRunner:
         self._spec = spec
         self._uuid = environment.device_uuid
         self._can = environment.can
+        self._cores = of_device(environment.device)
         self.memory_limit_bytes = _limit_bytes(spec, environment)
         self.lowered_limit_bytes = _lowered_bytes(spec, environment)
 
@@ -96,23 +100,42 @@ class TrialRunner:
         return msgspec.structs.replace(trial, seconds=seconds, memory_of_others_bytes=others_bytes)
 
     def time_batches(
-        self, batch_sizes: Sequence[int], number: int, plan: Plan, passed: Passed | None, taken: Sequence[Trial]
+        self,
+        batch_sizes: Sequence[int],
+        number: int,
+        plan: Plan,
+        passed: Passed | None,
+        taken: Sequence[Trial],
+        *,
+        seat: Seat | None = None,
     ) -> Generator[Row]:
         """Time batch sizes in one fresh process, up to the first that fails; its death fails the one under way.
 
         The process may end before, with what it did so far, but not with nothing. ``number`` says which of a row's
         processes it is, from 0, and ``plan`` what it times; the trials that were ``taken`` before say how long it may
-        be silent. Each row holds the one timing, with the device's health and the host's load during it.
+        be silent. Each row holds the one timing, with the device's health and the host's load during it. Where it has
+        a ``seat``, the process meets those of other devices there.
         """
         others_bytes = self.memory_of_others_bytes()
-        question = TimeBatches(self._spec, plan, tuple(batch_sizes), number, self.memory_limit_bytes, passed, self._can)
+        question = TimeBatches(
+            self._spec,
+            plan,
+            tuple(batch_sizes),
+            number,
+            self.memory_limit_bytes,
+            passed,
+            self._can,
+            together=seat is not None,
+        )
         timed = 0
-        answers = self._children.ask(question, Timed, self._timeout_s(max(batch_sizes), taken))
-        with health.Watch(self._uuid) as watch, closing(answers):
+        host = HostWatch(on_host=self._can.on_host, cores=self._cores, server_pid=self._children.server_pid)
+        with health.Watch(self._uuid) as watch, _Gate(seat) as gate:
+            answers = self._children.ask(question, Timed, self._timeout_s(max(batch_sizes), taken), gate.reader)
             try:
-                for row in _watched(answers, watch, HostWatch(on_host=self._can.on_host)):
-                    timed += 1
-                    yield msgspec.structs.replace(row, memory_of_others_bytes=others_bytes)
+                with closing(answers):
+                    for row in _watched(answers, watch, host, gate):
+                        timed += 1
+                        yield msgspec.structs.replace(row, memory_of_others_bytes=others_bytes)
                 failure = None if timed else of_misuse()
             except ChildFailed as death:
                 failure = death.failure if timed < len(batch_sizes) else None
@@ -123,11 +146,44 @@ class TrialRunner:
         return self._spec.trial_timeout_s or timeout_s(batch_size, taken)
 
 
-def _watched(answers: Iterable[Timed], watch: health.Watch, host: HostWatch) -> Iterator[Row]:
+class _Gate:
+    """What a process reads from when it may go on, where it meets others; use it as a context manager."""
+
+    def __init__(self, seat: Seat | None) -> None:
+        self._seat = seat
+        self.reader: int | None = None
+        self._writer: int | None = None
+        if seat is not None:
+            self.reader, self._writer = os.pipe()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._seat is not None:
+            self._seat.leave(monotonic())
+        for end in (self.reader, self._writer):
+            if end is not None:
+                os.close(end)
+
+    def heard(self, word: Timed) -> None:
+        """Keep when the process came where, and let it go on when all have come."""
+        if self._seat is None or self._writer is None or word.at_s is None:
+            return
+        if word.window != "meets":
+            self._seat.window(word.at_s, begins=word.window == "begins")
+            return
+        self._seat.meets(word.at_s)
+        with suppress(OSError):  # it died
+            os.write(self._writer, b".")
+
+
+def _watched(answers: Iterable[Timed], watch: health.Watch, host: HostWatch, gate: _Gate) -> Iterator[Row]:
     """Yield the rows, each timing with what was seen of the device and the host during its throughput window."""
     seen: Health | None = None
     others_busy_cores: float | None = None
     for answer in answers:
+        gate.heard(answer)
         if answer.window == "begins":
             watch.begin()
             host.begin()

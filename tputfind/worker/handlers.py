@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import file_digest, sha256
-from time import perf_counter
+from select import select
+from time import monotonic, perf_counter
 from typing import Final, NamedTuple
 
 import msgspec
 import torch
 
 from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, TputfindError
+from tputfind.processes.children import ONLY_DEVICE
 from tputfind.processes.failures import Circumstances, Passed, of_exception
 from tputfind.processes.messages import (
     Inspect,
@@ -26,6 +29,7 @@ from tputfind.processes.messages import (
     TimePipeline,
     TraceOnFake,
     TryBatch,
+    TryDevice,
 )
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import Failure, OutputCheck, Row, Timing, Trial
@@ -43,7 +47,16 @@ from tputfind.worker.modes import MODES
 from tputfind.worker.modes.compile import check_still
 from tputfind.worker.output_check import check_output
 from tputfind.worker.pipeline import time_pipeline
-from tputfind.worker.timing import MOST_MARKED, Announce, Listener, Windows, Work, time_windows, try_steps
+from tputfind.worker.timing import (
+    MOST_MARKED,
+    Announce,
+    Listener,
+    Windows,
+    Work,
+    moments,
+    time_windows,
+    try_steps,
+)
 from tputfind.worker.transfer import LEAD_IN, Transfer
 from tputfind.worker.workload import Workload, gradients
 
@@ -51,20 +64,23 @@ _CHECK_STEPS: Final = 10
 """Checking the outputs takes less time than this many steps."""
 
 
-def answer(question: bytes, send: Callable[[bytes], None]) -> None:
+def answer(question: bytes, send: Callable[[bytes], None], gate_fd: int) -> None:
     """Answer one question from the parent, message by message.
 
     Args:
         question: a ``messages.Question`` as JSON.
         send: takes each ``messages.Reply`` as JSON.
+        gate_fd: has a byte to read each time that a child which meets others may go on.
     """
 
     def say(reply: Reply) -> None:
         send(msgspec.json.encode(reply))
 
-    listener = _Told(say)
+    asked = msgspec.json.decode(question, type=Question)
+    together = isinstance(asked, TimeBatches) and asked.together
+    listener = _Told(say, gate_fd if together else None)
     try:
-        for said in _answers(msgspec.json.decode(question, type=Question), listener):
+        for said in _answers(asked, listener):
             say(_answer(said))
         say(Reply(done=True))
     except TputfindError as error:
@@ -79,17 +95,30 @@ def _answer(said: msgspec.Struct) -> Reply:
 class _Told:
     """Tells the parent what happens between answers."""
 
-    def __init__(self, say: Callable[[Reply], None]) -> None:
+    def __init__(self, say: Callable[[Reply], None], gate_fd: int | None) -> None:
         self._say = say
+        self._gate_fd = gate_fd
+        self.met_s = 0.0  # spent on waiting for others
 
     def busy(self, seconds: float) -> None:
         self._say(Reply(busy_s=seconds))
 
     def window(self, *, begins: bool) -> None:
-        self._say(_answer(Timed(window="begins" if begins else "ended")))
+        self._say(_answer(Timed(window="begins" if begins else "ended", at_s=monotonic())))
+
+    def meet(self, work: Callable[[], int]) -> int:
+        if self._gate_fd is None:
+            return 0
+        self._say(_answer(Timed(window="meets", at_s=monotonic())))
+        steps, start = 0, perf_counter()
+        while not select([self._gate_fd], [], [], 0)[0]:
+            steps += work()
+        os.read(self._gate_fd, 1)  # nothing, where the parent is gone
+        self.met_s += perf_counter() - start
+        return steps
 
 
-def _answers(question: Question, listener: Listener) -> Iterator[msgspec.Struct]:
+def _answers(question: Question, listener: _Told) -> Iterator[msgspec.Struct]:
     match question:
         case Inspect(spec):
             yield _inspect(spec)
@@ -109,26 +138,44 @@ def _answers(question: Question, listener: Listener) -> Iterator[msgspec.Struct]
             yield from named_models(zoo)
         case ListDevices():
             yield from (device.environment() for device in all_devices())
+        case TryDevice(name):
+            yield _try_device(name)
+
+
+def _try_device(name: str) -> Environment:
+    device = open_device(os.environ.get(ONLY_DEVICE) or name)
+    side = 64
+    ones = torch.ones(side, side, device=device.torch_device)
+    product = ones @ ones
+    device.synchronize()
+    if bool((product != side).any()):
+        raise NoSuchDevice(f"{name} multiplies wrongly")
+    return _as_asked(device.environment(), name)
+
+
+def _as_asked(environment: Environment, name: str) -> Environment:
+    """Return an environment whose device has the name that the host has for it, where the child sees no other."""
+    return msgspec.structs.replace(environment, device=name) if os.environ.get(ONLY_DEVICE) else environment
 
 
 def _inspect(spec: Spec) -> Inspection:
     """Find out whether the spec can be measured here, before anything is; a factory is called, a known model is not."""
     device = _opened(spec, None)
+    device.test_clocks()
+    environment = _as_asked(device.environment(), spec.device)
     refusal = device.refusal(spec.dtype)
     if refusal is not None:
-        raise NoSuchDevice(f"{device.torch_device} cannot do --dtype {spec.dtype}: {refusal}")
+        raise NoSuchDevice(f"{environment.device} cannot do --dtype {spec.dtype}: {refusal}")
     if spec.transfer != "none" and not device.capabilities.pinned_copies:
         raise BadRequest(
-            f"--transfer {spec.transfer}: on {device.torch_device} no copies between host and device are timed"
+            f"--transfer {spec.transfer}: on {environment.device} no copies between host and device are timed"
         )
-    device.test_clocks()
-    environment = device.environment()
     total = environment.memory_total_bytes
     if unfit := MODES[spec.mode].refusal(device.capabilities):
-        raise NoSuchDevice(f"--mode {spec.mode}: {device.torch_device} {unfit}")
+        raise NoSuchDevice(f"--mode {spec.mode}: {environment.device} {unfit}")
     if (spec.memory_limit_bytes or spec.headroom) and not device.capabilities.memory_limit:
         asked = "--headroom" if spec.memory_limit_bytes is None else "--memory-limit"
-        raise BadRequest(f"{asked}: {device.torch_device} cannot be held to less memory than it has")
+        raise BadRequest(f"{asked}: {environment.device} cannot be held to less memory than it has")
     if spec.memory_limit_bytes is not None and total is not None and spec.memory_limit_bytes > total:
         raise BadRequest(f"--memory-limit is more than the {format_bytes(total)} that {environment.device} has")
     try:
@@ -234,12 +281,12 @@ def _trace(device: Device, batch_size: int, *, complete: bool) -> Trace | None:
         return None
 
 
-def _time_batches(asked: TimeBatches, listener: Listener) -> Iterator[Timed]:
+def _time_batches(asked: TimeBatches, listener: _Told) -> Iterator[Timed]:
     device = _opened(asked.spec, asked.can)
     workload: Workload | None = None
     passed = asked.passed
     for batch_size in asked.batch_sizes:
-        start = perf_counter()
+        start, met_s = perf_counter(), listener.met_s
         try:
             if workload is None:
                 limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
@@ -250,7 +297,8 @@ def _time_batches(asked: TimeBatches, listener: Listener) -> Iterator[Timed]:
             raise
         except BaseException as error:  # as above
             row = Row(batch_size=batch_size, failure=failure_of(error, device, batch_size, passed))
-        yield Timed(row=msgspec.structs.replace(row, seconds=perf_counter() - start))
+        seconds = perf_counter() - start - (listener.met_s - met_s)
+        yield Timed(row=msgspec.structs.replace(row, seconds=seconds))
         if row.failure is not None or not device.usable() or not MODES[asked.spec.mode].as_it_is:
             return  # what was compiled or captured for one batch size stays, and would stand beside that of the next
         passed = Passed(batch_size, row.peak_reserved_bytes)
@@ -262,6 +310,7 @@ def _time_batch(asked: TimeBatches, device: Device, workload: Workload, batch_si
         loaded = _load(spec, device, workload, batch_size)
         try:
             windows = time_windows(device, loaded.work, loaded.stopwatch, asked.plan, listener)
+            listener.meet(moments(device, loaded.work))
             check_still(loaded.batch.compiled)
             device.check_limit()
         except BaseException:
@@ -358,6 +407,6 @@ def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _L
 
 
 def _opened(spec: Spec, can: Capabilities | None) -> Device:
-    device = open_device(spec.device, can)
+    device = open_device(os.environ.get(ONLY_DEVICE) or spec.device, can)
     device.choose_allocator(spec.allocator)
     return device

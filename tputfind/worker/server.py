@@ -26,9 +26,10 @@ def serve(control_fd: int) -> None:
     """Answer questions from the parent until it is gone.
 
     The first word that goes back is empty, or says why torch does not import; so does the answer to the name of a
-    package to be imported. For each question the parent sends its text, the pipe for the answers and the file for the
-    child's output; the child's exit status goes back when it has ended. The end of the connection, however the parent
-    ended, or any word from it while a child works, kills that child, and with it whatever the child started.
+    package to be imported. For each question the parent sends its text, the pipe for the answers, the file for the
+    child's output and the child's gate; the child's exit status goes back when it has ended. The end of the connection,
+    however the parent ended, or any word from it while a child works, kills that child, and with it whatever the child
+    started.
     """
     for number in _FOR_THE_PARENT:
         signal.signal(number, lambda *_: None)
@@ -50,14 +51,14 @@ def _answer_all(control: Connection) -> None:
             if question.startswith(IMPORT):
                 control.send_bytes(_import(question.removeprefix(IMPORT).decode()))
                 continue
-            answers_fd, output_fd = recv_handle(control), recv_handle(control)
+            answers_fd, output_fd, gate_fd = (recv_handle(control) for _ in range(3))
         except (EOFError, OSError):
             return
         pid = os.fork()
         if pid == 0:
-            _child(control, question, answers_fd, output_fd)
-        os.close(answers_fd)
-        os.close(output_fd)
+            _child(control, question, (answers_fd, output_fd, gate_fd))
+        for handle in (answers_fd, output_fd, gate_fd):
+            os.close(handle)
         status = _outlive(pid, control)
         try:
             control.send_bytes(str(status).encode())
@@ -109,9 +110,10 @@ def _kill_orphans() -> None:
         psutil.wait_procs(orphans, timeout=1)
 
 
-def _child(control: Connection, question: bytes, answers_fd: int, output_fd: int) -> None:
+def _child(control: Connection, question: bytes, handles: tuple[int, int, int]) -> None:
     """The whole life of a child: it answers into its own pipe, and what it prints goes to a file. It never returns."""
     status = 1
+    answers_fd, output_fd, gate_fd = handles
     try:
         for number in _FOR_THE_PARENT:
             signal.signal(number, signal.SIG_DFL)
@@ -124,7 +126,7 @@ def _child(control: Connection, question: bytes, answers_fd: int, output_fd: int
             os.dup2(output_fd, stream)
         from tputfind.worker.handlers import answer
 
-        answer(question, _sender(answers_fd))
+        answer(question, _sender(answers_fd), gate_fd)
         status = 0
     except BaseException:  # a defect of ours, or a pipe that the model closed
         traceback.print_exc()

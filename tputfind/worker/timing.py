@@ -29,6 +29,8 @@ _LONG_MS: Final = 100.0
 """Launching the first kernel of a batch that takes longer is a thousandth of it at the most."""
 _AT_DEVICE_PACE: Final = 1.05
 """Latencies up to this many times the time on the device are the device's: a few of them say it."""
+_MOMENT_MS: Final = 20.0
+"""Between looks at whether the others have come as far: waiting for the device so seldom leaves it hardly idle."""
 Announce = Callable[[float], None]
 """Takes about how many seconds the next stage will take, so that a silence can be told from a hang."""
 
@@ -41,6 +43,12 @@ class Listener(Protocol):
 
     def window(self, *, begins: bool) -> None:
         """The throughput window begins, or has ended."""
+
+    def meet(self, work: Callable[[], int]) -> int:
+        """Go on working until the processes of all devices that time together have come as far; return the steps.
+
+        There are none where nobody times together.
+        """
 
 
 class Work(NamedTuple):
@@ -197,6 +205,7 @@ def time_throughput(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan
     batches one, of fast ones three or four.
     """
     sampler = _Sampler(device, work, stopwatch)
+    sampler.others += listener.meet(moments(device, work))
     begin_ns = perf_counter_ns()
     listener.window(begins=True)
     while True:
@@ -215,6 +224,7 @@ def time_throughput(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan
         listener.busy(block * sampler.step_ms / 1000)
         sampler.take(block)
     listener.window(begins=False)
+    listener.meet(moments(device, work))
     if not plan.window_s:  # it is batches that were asked for
         start, kept_ms = max(start, len(sampler.device_ms) - plan.batches), kept_ms[-plan.batches :]
     return Window(
@@ -276,6 +286,19 @@ def steps_ms(device: Device, step: Callable[[], object], count: int) -> float:
     device.synchronize()
     del output
     return max((perf_counter_ns() - start_ns) / 1e6 / count, 1e-6)
+
+
+def moments(device: Device, work: Work) -> Callable[[], int]:
+    """Return what works for a moment as in a throughput window, and returns the steps that it took."""
+    step_ms = _MOMENT_MS
+
+    def moment() -> int:
+        nonlocal step_ms
+        steps = max(1, min(MOST_MARKED // 2, math.floor(_MOMENT_MS / step_ms)))
+        step_ms = steps_ms(device, work.step, steps)
+        return steps
+
+    return moment
 
 
 def back_to_back(step: Callable[[], object], stopwatch: Stopwatch, batches: int, lead_in: int) -> list[float]:

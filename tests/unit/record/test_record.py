@@ -174,9 +174,16 @@ def test_a_record_of_schema_7_still_loads_and_knows_nothing_of_the_hosts_load():
     assert {timing.others_busy_cores for row in record.rows for timing in row.timings} == {None}
 
 
-def test_a_record_of_schema_8_still_loads_and_says_what_ended_its_rows(golden):
-    golden("schema-8.json", example().to_json())
+def test_a_record_of_schema_8_still_loads_and_is_of_a_device_alone():
     record = tputfind.load_record(GOLDEN / "schema-8.json")
+
+    assert (record.schema, record.spec.load, record.spec.busy_devices, record.environment.cores) == (8, "solo", 1, None)
+    assert record.rows == example().rows
+
+
+def test_a_record_of_schema_9_still_loads_and_says_what_ended_its_rows(golden):
+    golden("schema-9.json", example().to_json())
+    record = tputfind.load_record(GOLDEN / "schema-9.json")
 
     assert record == example()
     assert [row.ended_by for row in record.rows] == ["full", None, "full", "time"]

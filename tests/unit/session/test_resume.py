@@ -22,6 +22,8 @@ RECORD = example()
 OTHER = {
     "model": "resnet18",
     "device": "cpu",
+    "load": "queue",
+    "busy_devices": 2,
     "dtype": "bf16",
     "layout": "nhwc",
     "mode": "compile",

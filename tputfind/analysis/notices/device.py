@@ -9,7 +9,7 @@ from tputfind.analysis.answers import THROTTLED_SHARE, RowHealth, health
 from tputfind.analysis.notices.words import batches, sizes
 from tputfind.record.record import Notice, Record, Row
 
-_REASONS: Final = {
+REASONS: Final = {
     "power_cap": "power limit",
     "hardware_slowdown": "hardware slowdown",
     "sync_boost": "sync boost group",
@@ -43,7 +43,7 @@ def of_health(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         yield Notice(
             kind="throttled",
             seen=f"clocks were held down {held}",
-            cause=" and ".join(_REASONS.get(name, name) for name in reasons),
+            cause=" and ".join(REASONS.get(name, name) for name in reasons),
             advice="cool it better" if hot else "another limit gives other rates",
             batch_sizes=sizes(rows),
         )

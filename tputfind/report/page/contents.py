@@ -11,7 +11,7 @@ from tputfind.analysis import recipes
 from tputfind.analysis.notices import to_read
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
-from tputfind.report import text
+from tputfind.report import fleet, text
 from tputfind.report.charts import charts as series
 from tputfind.report.charts.chart import Chart, names_of, title_of
 from tputfind.report.page import tables
@@ -83,7 +83,7 @@ def contents(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> 
         title=title_of(records),
         groups=opening,
         beside=tables.side_by_side(named) if several else None,
-        answers=tuple(_of_recipes(records)) if several else of_each,
+        answers=(*_of_recipes(records), *_of_devices(records)) if several else of_each,
         each=of_each if several else (),
         charts=tuple(series.charts(records)),
         rows=tables.rows(named),
@@ -102,6 +102,14 @@ def _of_recipes(records: Sequence[Record]) -> Iterator[Block]:
         told = tuple(recipes.answers(of_model))
         if told:
             yield Block(heading=text.recipes_title(of_model), answers=told, code=tuple(text.code(of_model)))
+
+
+def _of_devices(records: Sequence[Record]) -> Iterator[Block]:
+    """Yield what several devices tell together, a line for each."""
+    for section in fleet.sections(records):
+        named = [(row[0], zip(section.heads[1:], row[1:], strict=True)) for row in section.rows]
+        figures = [(label, ", ".join(f"{head} {cell}" for head, cell in cells if cell)) for label, cells in named]
+        yield Block(heading=section.title, answers=(*figures, *section.lines))
 
 
 def _answers(record: Record, *, several: bool, in_tiles: bool) -> Block:

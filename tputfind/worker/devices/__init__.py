@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from tputfind.errors import NoSuchDevice
+from tputfind.processes.cores import of_device
 from tputfind.processes.failures import Circumstances, Passed, of_exception
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Failure
@@ -26,6 +27,8 @@ def open_device(name: str, can: Capabilities | None = None) -> Device:
         name: as ``--device`` has it.
         can: what was found of the device at the start of the run; None before that.
 
+    A set of cores such as ``cpu:0-3`` is a device too.
+
     Raises:
         NoSuchDevice: it is not here.
     """
@@ -33,6 +36,9 @@ def open_device(name: str, can: Capabilities | None = None) -> Device:
         name = kind_here() or "cpu"
     if name == "cpu":
         return Cpu()
+    cores = of_device(name)
+    if cores is not None:
+        return Cpu(name, cores)
     kind, _, number = name.partition(":")
     index = int(number or 0)
     wanted = kind_here() if kind == "accelerator" else kind

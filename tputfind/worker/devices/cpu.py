@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 from collections.abc import Callable
@@ -50,7 +51,7 @@ def _room_for_objects() -> list[bytes]:
 
 
 class Cpu:
-    """The processor that the children run on.
+    """The processor that the children run on, or a set of its cores.
 
     Memory is the address space beyond that of the idle process, limited by ``RLIMIT_AS``. Without a limit from the
     user it is what the machine has available, so that the kernel need not kill anything.
@@ -68,7 +69,12 @@ class Cpu:
     )
     slows_first_step = False
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "cpu", cores: frozenset[int] | None = None) -> None:
+        """Take the name, and the cores that this process keeps to from now on; None for all that it may run on."""
+        self._name = name
+        if cores is not None:
+            os.sched_setaffinity(0, cores)  # before torch starts its threads, which inherit it
+            torch.set_num_threads(min(torch.get_num_threads(), len(cores)))
         self.under_a_ceiling = False
         self._short_from_bytes = 0
         torch.ones(2**20).add_(1)  # starts torch's threads, whose stacks belong to the idle process
@@ -85,7 +91,7 @@ class Cpu:
         fields = software()
         total, available = _memory()
         return Environment(
-            device="cpu",
+            device=self._name,
             device_name=str(fields["cpu_name"]),
             memory_total_bytes=total,
             memory_free_bytes=available,

@@ -1,0 +1,203 @@
+"""Several devices of one host: sets of its cores, in real processes through the installed command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, suppress
+
+import pandas
+import psutil
+import pytest
+from support.command import ENVIRONMENT, QUICK, command, run
+from support.folders import MODELS
+
+import tputfind
+from tputfind.report.csv import COLUMNS
+
+SLEEPS = f"{MODELS}/plain.py:sleeps"
+SLOWLY = (SLEEPS, "--batch-sizes", "1,2", "--batches", 30, "--warmup", 1, "--processes", 2)
+BUSY = [sys.executable, "-c", "import os\nos.sched_setaffinity(0, {1})\nwhile True: pass"]
+COMPUTES = ("mobilenet_v3_small", "--image-size", 64, "--batch-sizes", 8)
+TWO_CORES = pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="needs the cores 0 and 1")
+pytestmark = TWO_CORES
+
+
+def records(folder):
+    """Every record of a run, by the end of its file's name."""
+    return [tputfind.load_record(path) for path in sorted((folder / "results").glob("*.json"))]
+
+
+def test_each_job_goes_to_the_next_free_device_and_one_table_holds_all(tmp_path):
+    models = ("squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5")
+    asked = ("--image-size", 64, "--batch-sizes", 1, "--dtype", "fp32,bf16", *QUICK)
+    ran = run(tmp_path, *models, *asked, "--device", "cpu:0,cpu:1", "--csv", "all.csv")
+
+    assert ran.status == 0, ran.err
+    table = pandas.read_csv(tmp_path / "all.csv", dtype=COLUMNS)
+    assert list(table["model"]) == [model for model in models for _ in range(2)]
+    assert list(table["dtype"]) == ["fp32", "bf16"] * 3
+    assert (table["status"] == "ok").all()
+    assert set(table["device"]) == {"cpu:0", "cpu:1"}
+    assert table["device"].value_counts().min() >= 2
+    assert set(table["load"]) == {"queue"}
+    assert set(table["busy_devices"]) == {2}
+    assert set(table["threads"]) == {1}
+    assert list(table["cores"]) == [device.removeprefix("cpu:") for device in table["device"]]
+    assert len(records(tmp_path)) == 6
+
+
+def test_devices_work_at_the_same_time_each_on_one_job(tmp_path):
+    asked = (*SLOWLY[:1], "--batch-sizes", 40, "--batches", 12, "--processes", 1, "--dtype", "fp32,bf16,fp16,amp-bf16")
+    ran = run(tmp_path, *asked, "--device", "cpu:0,cpu:1")
+
+    assert ran.status == 0, ran.err
+    done = records(tmp_path)
+    for name in ("cpu:0", "cpu:1"):
+        spans = sorted((one.started, one.finished) for one in done if one.environment.device == name)
+        assert len(spans) == 2
+        assert spans[0][1] <= spans[1][0]
+    first = sorted((one.started, one.finished) for one in done)[:2]
+    assert first[1][0] < first[0][1]
+
+
+def test_a_device_that_fails_is_taken_out_and_its_job_is_done_by_another(tmp_path):
+    with subprocess.Popen(
+        [*command(), *map(str, (*SLOWLY, "--dtype", "fp32,bf16", "--device", "cpu:0,cpu:1"))],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        main = psutil.Process(process.pid)
+        while process.poll() is None:
+            with suppress(psutil.Error):
+                for server in main.children():
+                    if server.cpu_affinity() == [1]:
+                        server.kill()
+            time.sleep(0.05)
+        out, err = process.communicate()
+
+    assert process.returncode == 3, err
+    assert "cpu:1 fails and is taken out" in err
+    assert "cpu:1 was taken out" in err
+    assert "it was given to another" in err
+    done = records(tmp_path)
+    assert sorted(one.spec.dtype for one in done) == ["bf16", "fp32"]
+    assert {one.environment.device for one in done} == {"cpu:0"}
+    assert all(one.finished and not one.rows[0].failure for one in done)
+    assert out.count(" on ") >= 2
+
+
+def test_a_model_that_fails_takes_no_device_out(tmp_path):
+    models = (f"{MODELS}/plain.py:fails", SLEEPS)
+    ran = run(tmp_path, *models, "--batch-sizes", 1, *QUICK, "--device", "cpu:0,cpu:1")
+
+    assert ran.status == 5, ran.err
+    assert "taken out" not in ran.err
+    assert [one.rows[0].status for one in records(tmp_path)] == ["error", "ok"]
+
+
+def test_ctrl_c_keeps_what_every_device_has_measured_and_each_can_be_gone_on_with(tmp_path):
+    asked = (*SLOWLY, "--dtype", "fp32,bf16,fp16,amp-bf16")
+    with subprocess.Popen(
+        [*command(), *map(str, (*asked, "--device", "cpu:0,cpu:1"))],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        told = set()
+        for line in process.stderr:
+            if "samples/s, process 1" in line:
+                told.add(line.split()[0])
+            if len(told) == 2:
+                break
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert "not begun: " in err
+    assert err.count("tputfind --resume") == 2
+    begun = sorted((tmp_path / "results").glob("*.json"))
+    assert len(begun) == 2
+    for path in begun:
+        assert tputfind.load_record(path).finished is None
+        ran = run(tmp_path, "--resume", path)
+        assert ran.status == 0, ran.err
+        after = tputfind.load_record(path)
+        assert after.finished is not None
+        assert [len(one.timings) for one in after.rows] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "said"),
+    [
+        (("--device", "cuda:9,cpu:0"), 3, "there is no cuda:9 here"),
+        (("--device", "cpu:0,cpu:5000"), 3, "core 5000 is not among"),
+        (("--device", "cpu:99"), 3, "there is no cpu:99 here"),
+        (("--device", "cpu:node77,cpu:0"), 3, "there is no cpu:node77 here"),
+        (("--device", "cpu:0,gpu"), 2, "'gpu:0'"),
+        (("--device", "cpu:0,auto"), 2, "auto cannot stand in a list"),
+        (("--device", "cuda:4-2"), 2, "counts down"),
+        (("--each",), 2, "--each needs to know the devices"),
+        (("--device", "cpu:0", "--all-busy"), 2, "--all-busy needs two devices"),
+        (("--device", "cpu:0,cpu:1", "--each", "--json", "one.json"), 2, "--json holds one record"),
+        (("--device", "cpu:0,cpu:1", "--resume", "some.json"), 2, "--resume goes on with one record"),
+    ],
+)
+def test_what_is_asked_wrongly_of_devices_is_refused_in_one_line(tmp_path, asked, status, said):
+    ran = run(tmp_path, SLEEPS, *asked)
+
+    assert ran.status == status
+    (line,) = [line for line in ran.err.splitlines() if line.startswith("tputfind: ")]
+    assert said in line
+    assert not list(tmp_path.glob("results/*"))
+
+
+@pytest.mark.alone
+def test_the_device_whose_core_others_use_is_found_and_the_report_says_why(tmp_path):
+    with ExitStack() as ends:
+        hog = subprocess.Popen(BUSY)
+        ends.callback(hog.wait)
+        ends.callback(hog.kill)
+        ran = run(tmp_path, *COMPUTES, "--device", "cpu:0,cpu:1", "--each")
+
+    assert ran.status == 0, ran.err
+    alone = {one.environment.device: one for one in records(tmp_path)}
+    assert {one.spec.load for one in alone.values()} == {"solo"}
+    assert alone["cpu:1"].rows[0].samples_per_s < 0.8 * alone["cpu:0"].rows[0].samples_per_s
+    shown = run(tmp_path, "report", *sorted((tmp_path / "results").glob("*.json")), "--md", "all.md")
+    for text in (ran.out, shown.out, (tmp_path / "all.md").read_text()):
+        said = " ".join(text.split())
+        assert "each device against the median of the others" in said
+        assert "slower by" in said
+        assert "of its 1 core busy" in said
+
+
+@pytest.mark.alone
+def test_sets_of_cores_that_share_none_do_not_slow_each_other_down_and_those_that_do_are_found(tmp_path):
+    asked = (*COMPUTES, "--all-busy", "--processes", 4)
+    apart = run(tmp_path, *asked, "--device", "cpu:0,cpu:1", "--output", "apart")
+    shared = run(tmp_path, *asked, "--device", "cpu:0,cpu:0-1", "--output", "shared")
+
+    assert (apart.status, shared.status) == (0, 0), apart.err + shared.err
+    assert "share core" not in apart.err
+    assert "cpu:0 and cpu:0-1 share core 0: they slow each other down" in shared.err
+    for folder in ("apart", "shared"):
+        every = [tputfind.load_record(path) for path in sorted((tmp_path / folder).glob("*.json"))]
+        busy = {one.environment.device: one.rows[0] for one in every if one.spec.load == "all_busy"}
+        alone = {one.environment.device: one.rows[0] for one in every if one.spec.load == "solo"}
+        assert busy.keys() == alone.keys()
+        assert all(timing.all_busy_share > 0.99 for row in busy.values() for timing in row.timings)
+        ratios = [busy[name].samples_per_s / alone[name].samples_per_s for name in busy]
+        if folder == "apart":
+            assert ratios == pytest.approx([1.0, 1.0], abs=0.10)
+        else:
+            assert min(ratios) < 0.8
+    assert "2 devices busy at once, each against itself alone" in " ".join(shared.out.split())

@@ -1,0 +1,319 @@
+"""Devices of one kind side by side: which are slow, and how much they slow each other. Pure functions of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import exp, fsum, log
+from statistics import fmean, median
+from typing import Final, Literal, NamedTuple
+
+from tputfind.analysis.answers import (
+    THROTTLED_SHARE,
+    RowHealth,
+    all_busy_share,
+    fastest,
+    health,
+    host_bound,
+    others_busy_cores,
+    threads,
+)
+from tputfind.analysis.compare import TOLERANCE
+from tputfind.analysis.notices.device import REASONS
+from tputfind.record import identity
+from tputfind.record.method import NEGLIGIBLE_BYTES, REPEATABILITY
+from tputfind.record.record import Record, Row
+from tputfind.stats import CONFIDENCE, Estimate, Interval, estimate, interval_of_product, mean
+from tputfind.units import format_bytes
+
+Verdict = Literal["same", "faster", "slower", "not known"]
+_CLOCKS_DIFFER: Final = 0.02
+_HOTTER_C: Final = 10.0
+_BUSY_SHARE: Final = 0.15
+_LONGER: Final = 1.05
+"""What takes this many times as long under load has to do with it."""
+
+
+class Judged(NamedTuple):
+    """The throughput of one row over that of others, with its interval; both unknown where processes differ too much.
+
+    ``causes`` are what else was seen to differ.
+    """
+
+    record: Record
+    row: Row
+    ratio: float | None
+    interval: Interval | None
+    causes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """What to make of it: ``same`` where the whole interval lies within a hundredth of 1."""
+        interval = self.interval
+        if interval is None:
+            return "not known"
+        if interval.low >= 1 / (1 + TOLERANCE) and interval.high <= 1 + TOLERANCE:
+            return "same"
+        return "faster" if interval.low > 1 else "slower" if interval.high < 1 else "not known"
+
+
+class ByDevice(NamedTuple):
+    """The same job on devices of one kind, each against the median of the others.
+
+    ``devices`` are judged at the batch size that is fastest on most; ``elsewhere`` are the rows of other batch sizes at
+    which a device is not the same.
+    """
+
+    batch_size: int
+    devices: tuple[Judged, ...]
+    elsewhere: tuple[Judged, ...]
+
+
+class AllBusy(NamedTuple):
+    """One batch size on all devices at once: each against itself alone, and all together."""
+
+    batch_size: int
+    devices: tuple[Judged, ...]
+    alone_per_s: float
+    busy_per_s: float
+    ratio: float
+    interval: Interval | None
+
+
+def device_key(record: Record) -> str:
+    """Return what tells a device from all others: its UUID where it has one."""
+    return record.environment.device_uuid or record.environment.device
+
+
+def by_device(records: Sequence[Record]) -> list[ByDevice]:
+    """Return every job that ran on several devices of one kind; of several records of one device, the latest counts."""
+    solo = [record for record in records if record.spec.load != "all_busy"]
+    groups = _grouped(solo, lambda record: (identity.work_key(record), identity.name_of(record.spec), threads(record)))
+    judged = (_by_device(_latest(group)) for group in groups)
+    return [one for one in judged if one is not None]
+
+
+def all_busy(records: Sequence[Record]) -> list[list[AllBusy]]:
+    """Return every job that ran on all devices at once, batch size by batch size."""
+    groups = _grouped([record for record in records if record.spec.load == "all_busy"], _job)
+    found = []
+    for group in groups:
+        busy = _latest(group)
+        alone = {
+            device_key(one): one
+            for one in _latest([one for one in records if one.spec.load != "all_busy" and _job(one) == _job(busy[0])])
+        }
+        pairs = [(one, alone[device_key(one)]) for one in busy if device_key(one) in alone]
+        sizes = sorted(_common([one for pair in pairs for one in pair]))
+        found.append([_all_busy(pairs, size) for size in sizes])
+    return [one for one in found if one]
+
+
+def to_plan_with(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """Return the records that devices are to be planned with, and what that changes, a sentence for each job.
+
+    Where a job ran on all devices at once, those records count, since that is how the devices will work: of devices of
+    one kind the slowest, and none that was alone.
+    """
+    kept, told = list(records), []
+    for busy in _grouped([one for one in records if one.spec.load == "all_busy"], _kind_of_job):
+        alone = [one for one in records if one.spec.load != "all_busy" and _kind_of_job(one) == _kind_of_job(busy[0])]
+        rates = [(row.samples_per_s or 0.0, one) for one in busy if (row := fastest(one.rows)) is not None]
+        if not rates:
+            continue
+        slowest_per_s, slowest = min(rates, key=lambda pair: pair[0])
+        instead = [one for one in (*busy, *alone) if one is not slowest]
+        kept = [one for one in kept if all(one is not other for other in instead)]
+        same = [row for one in alone if device_key(one) == device_key(slowest) and (row := fastest(one.rows))]
+        change = f", {slowest_per_s / (same[-1].samples_per_s or 1.0):.2f} times what it does alone" if same else ""
+        spec, name = slowest.spec, slowest.environment.device_name
+        which = f"the slowest of {len(busy)}, " if len(busy) > 1 else ""
+        told.append(
+            f"{spec.model} {identity.name_of(spec)} on {name}: planned with {which}{slowest.environment.device}, while "
+            f"{spec.busy_devices} devices were busy: {slowest_per_s:.4g} samples/s{change}"
+        )
+    return kept, told
+
+
+def all_busy_share_of_window(window_s: tuple[float, float], others: Sequence[tuple[float, float] | None]) -> float:
+    """Return the share of a window during which all others worked; None stands for one that never did."""
+    begin, end = window_s
+    if None in others or end <= begin:
+        return 0.0
+    spans = [span for span in others if span is not None]
+    low = max([begin, *(span[0] for span in spans)])
+    high = min([end, *(span[1] for span in spans)])
+    return max(0.0, high - low) / (end - begin)
+
+
+def ratio_to_others(
+    row: Row, others: Sequence[Row], confidence: float = CONFIDENCE
+) -> tuple[float | None, Interval | None]:
+    """Return the throughput of a row over the median of others of its batch size, and the interval of that.
+
+    Where two are in the middle, the median is their geometric mean. The uncertainty is that of the row and of those in
+    the middle, as they turned out.
+    """
+    own, theirs = _estimate(row), [_estimate(other) for other in others]
+    if own is None or not theirs or None in theirs:
+        return None, None
+    ordered = sorted((one for one in theirs if one is not None), key=lambda one: one.mean)
+    middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
+    ratio = exp(fmean(log(one.mean) for one in middle)) / own.mean  # of times, so the other way round
+    factors = [(own, 1.0), *((one, 1 / len(middle)) for one in middle)]
+    return ratio, interval_of_product(ratio, factors, REPEATABILITY, confidence)
+
+
+def _by_device(records: Sequence[Record]) -> ByDevice | None:
+    sizes = sorted(_common(records))
+    if len(records) < 2 or not sizes:
+        return None
+    rows = {size: [(record, _row(record, size)) for record in records] for size in sizes}
+    best = max(sizes, key=lambda size: median(row.samples_per_s or 0.0 for _, row in rows[size]))
+    pairs = 1 if len(records) == 2 else len(records)  # of two, each is the other's reciprocal
+    elsewhere = [
+        judged
+        for size in sizes
+        if size != best
+        for judged in _judged(rows[size], 1 - (1 - CONFIDENCE) / (pairs * len(sizes)))
+        if judged.verdict in ("slower", "faster")
+    ]
+    return ByDevice(best, tuple(_judged(rows[best], 1 - (1 - CONFIDENCE) / pairs)), tuple(elsewhere))
+
+
+def _judged(rows: Sequence[tuple[Record, Row]], confidence: float) -> Iterator[Judged]:
+    """Judge each row against the median of the others; together the intervals hold with 95 % (Bonferroni)."""
+    for place, (record, row) in enumerate(rows):
+        others = [pair for number, pair in enumerate(rows) if number != place]
+        ratio, interval = ratio_to_others(row, [other for _, other in others], confidence)
+        judged = Judged(record, row, ratio, interval)
+        yield judged if judged.verdict == "same" else judged._replace(causes=tuple(_beside(record, row, others)))
+
+
+def _beside(record: Record, row: Row, others: Sequence[tuple[Record, Row]]) -> Iterator[str]:
+    """Yield what sets a device apart from the others, beside its rate."""
+    seen, theirs = health(row), [found for _, other in others if (found := health(other)) is not None]
+    if seen is not None and theirs:
+        clock = _median(one.sm_clock_mhz for one in theirs)
+        if seen.sm_clock_mhz and clock and abs(seen.sm_clock_mhz / clock - 1) >= _CLOCKS_DIFFER:
+            yield f"SM clock {seen.sm_clock_mhz:.0f} MHz, the others {clock:.0f}"
+        heat = _median(one.temperature_c for one in theirs)
+        if seen.temperature_c is not None and heat is not None and seen.temperature_c >= heat + _HOTTER_C:
+            yield f"{seen.temperature_c:.0f} °C, the others {heat:.0f}"
+    yield from _held_down(seen)
+    if (row.memory_of_others_bytes or 0) > NEGLIGIBLE_BYTES:
+        yield f"other processes hold {format_bytes(row.memory_of_others_bytes or 0)} of its memory"
+    yield from _host(record, row)
+    if host_bound(row):
+        yield "the host sets its pace"
+
+
+def _held_down(seen: RowHealth | None) -> Iterator[str]:
+    for reason, share in ({} if seen is None else seen.slowed).items():
+        if share >= THROTTLED_SHARE:
+            yield f"{REASONS.get(reason, reason)} {share:.0%} of the time"
+
+
+def _host(record: Record, row: Row) -> Iterator[str]:
+    cores, busy = record.environment.cpu_count, others_busy_cores(row)
+    if busy is not None and busy >= _BUSY_SHARE * cores:
+        yield f"other processes kept {busy:.1f} of its {cores} core{'s' if cores > 1 else ''} busy"
+
+
+def _all_busy(pairs: Sequence[tuple[Record, Record]], size: int) -> AllBusy:
+    """Judge a batch size of each device under load against the same alone; with 95 % all intervals hold."""
+    rows = [(busy, _row(busy, size), _row(alone, size)) for busy, alone in pairs]
+    confidence = 1 - (1 - CONFIDENCE) / len(rows)
+    devices = []
+    for record, busy, alone in rows:
+        ratio, interval = ratio_to_others(busy, [alone], confidence)
+        judged = Judged(record, busy, ratio, interval)
+        slowed = judged.verdict in ("slower", "not known")
+        devices.append(judged._replace(causes=tuple(_under_load(record, busy, alone))) if slowed else judged)
+    alone_per_s = fsum(alone.samples_per_s or 0.0 for _, _, alone in rows)
+    busy_per_s = fsum(busy.samples_per_s or 0.0 for _, busy, _ in rows)
+    factors = [
+        (found, (row.samples_per_s or 0.0) / whole)
+        for whole, side in ((alone_per_s, [alone for *_, alone in rows]), (busy_per_s, [busy for _, busy, _ in rows]))
+        for row in side
+        if (found := _estimate(row)) is not None
+    ]
+    ratio = busy_per_s / alone_per_s
+    interval = interval_of_product(ratio, factors, REPEATABILITY) if len(factors) == 2 * len(rows) else None
+    return AllBusy(size, tuple(devices), alone_per_s, busy_per_s, ratio, interval)
+
+
+def _under_load(record: Record, busy: Row, alone: Row) -> Iterator[str]:
+    """Yield what changed on a device when all became busy, which is likely why it is slower."""
+    now, then = health(busy), health(alone)
+    clock, clock_alone = (seen and seen.sm_clock_mhz for seen in (now, then))
+    if clock and clock_alone and clock <= (1 - _CLOCKS_DIFFER) * clock_alone:
+        yield f"SM clock {clock:.0f} MHz, alone {clock_alone:.0f}"
+        yield from _held_down(now)
+    submitting, submitted = mean(busy.enqueue_ms), mean(alone.enqueue_ms)
+    if submitting and submitted and submitting >= _LONGER * submitted and host_bound(busy):
+        yield f"the host takes {submitting / submitted:.2f} times as long to submit a batch, and sets the pace"
+    for way, now_ms, then_ms in (
+        ("in", _copies(busy, "copy_in_ms"), _copies(alone, "copy_in_ms")),
+        ("out", _copies(busy, "copy_out_ms"), _copies(alone, "copy_out_ms")),
+    ):
+        if now_ms and then_ms and now_ms >= _LONGER * then_ms:
+            yield f"copies {way} take {now_ms / then_ms:.2f} times as long"
+    more = (others_busy_cores(busy) or 0.0) - (others_busy_cores(alone) or 0.0)
+    if more >= _BUSY_SHARE * record.environment.cpu_count:
+        yield from _host(record, busy)
+    share = all_busy_share(busy)
+    if share is not None and share < 1 - TOLERANCE:
+        yield f"all were busy for {share:.0%} of the window only"
+
+
+def _copies(row: Row, name: str) -> float | None:
+    return _median(getattr(timing, name) for timing in row.timings)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _estimate(row: Row) -> Estimate | None:
+    """Return the time that a sample takes; None where it is not known how processes differ."""
+    found = None if row.failure else estimate([timing.device_ms for timing in row.timings])
+    return (
+        None if found is None else Estimate(found.mean / row.batch_size, found.error / row.batch_size, found.processes)
+    )
+
+
+def _job(record: Record) -> tuple[object, ...]:
+    """Return what records have in common that are of the same job, on whichever device."""
+    return (*identity.requests_key(record), identity.name_of(record.spec), record.spec.transfer, record.method)
+
+
+def _kind_of_job(record: Record) -> tuple[object, ...]:
+    """Return the same of records of one kind of device."""
+    return (*_job(record), record.environment.device_name, threads(record))
+
+
+def _grouped(records: Sequence[Record], key: Callable[[Record], object]) -> list[list[Record]]:
+    found: dict[object, list[Record]] = {}
+    for record in records:
+        found.setdefault(key(record), []).append(record)
+    return list(found.values())
+
+
+def _latest(records: Sequence[Record]) -> list[Record]:
+    """Return the latest record of each device, in the order in which devices first appear."""
+    found: dict[str, Record] = {}
+    for record in records:
+        before = found.get(device_key(record))
+        found[device_key(record)] = record if before is None or record.started >= before.started else before
+    return list(found.values())
+
+
+def _common(records: Sequence[Record]) -> set[int]:
+    """Return the batch sizes that were timed in every record."""
+    timed = [{row.batch_size for row in record.rows if row.samples_per_s is not None} for record in records]
+    return set.intersection(*timed) if timed else set()
+
+
+def _row(record: Record, batch_size: int) -> Row:
+    return next(row for row in record.rows if row.batch_size == batch_size)

@@ -1,0 +1,343 @@
+"""Jobs on the devices of this host: one queue, each device does one job at a time, and one that fails is taken out."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from tputfind.errors import BadRequest, BrokenInstall, ModelFailed, NoSuchDevice, TputfindError
+from tputfind.fleet import sweep
+from tputfind.fleet.places import Place, overlaps, places_of
+from tputfind.fleet.stations import Done, Stations, Told, Work, signals_among
+from tputfind.fleet.sweep import Job
+from tputfind.fleet.together import Alone, Together
+from tputfind.processes.children import ChildFailed, Children
+from tputfind.processes.messages import Inspection, TryDevice
+from tputfind.record import identity
+from tputfind.record.environment import Environment
+from tputfind.record.files import RecordFile, slug
+from tputfind.record.spec import Spec
+from tputfind.session import run
+from tputfind.session.inspect import inspect, new_record, record_file_of
+from tputfind.session.meeting import Meeting
+from tputfind.session.progress import Progress
+from tputfind.session.run import Measured
+
+_TRY_S: Final = 120.0
+"""What a device gets to multiply two small matrices in a fresh process."""
+_MAY_BE_THE_DEVICE: Final = ("died", "timeout", "error")
+
+
+class Devices(NamedTuple):
+    """Which devices a command line asks for, and whether all do every job, each alone and then all at once."""
+
+    names: str
+    each: bool = False
+    all_busy: bool = False
+
+
+class HostProgress(Protocol):
+    """Where a run on several devices tells what each does."""
+
+    def of(self, place: str) -> Progress:
+        """Return where one device tells that."""
+
+    def did(self, what: str) -> None:
+        """Something has ended, on no device in particular."""
+
+
+class Task(NamedTuple):
+    """A spec to measure: its number among all, and the only place for it, if there is one."""
+
+    number: int
+    spec: Spec
+    place: Place | None = None
+
+
+class Outcome(NamedTuple):
+    """What came of a task, and why the device is of no more use, empty where it is."""
+
+    measured: Measured
+    device_fails: str = ""
+
+
+class Lost(NamedTuple):
+    """A device that was taken out: why, and the models that it was at."""
+
+    place: Place
+    why: str
+    subject: str
+
+
+class Host:
+    """A job on the devices of this host. Iterate over ``measured`` once; ``lost`` are the devices that failed."""
+
+    def __init__(self, job: Job, devices: Devices, progress: HostProgress, *, trust_model_file: bool) -> None:
+        self.lost: list[Lost] = []
+        self.not_begun: list[str] = []
+        self._job = job
+        self._devices = devices
+        self._progress = progress
+        self._trust_model_file = trust_model_file
+        budget_s = job.specs[0].budget_s
+        self._end_s = math.inf if budget_s is None else time.monotonic() + budget_s
+        self._interrupted = False
+
+    def measured(self) -> Iterator[Measured]:
+        """Yield what becomes of each spec, or of each on each device, in their order.
+
+        Raises:
+            TputfindError: there is no such device, none of the specs can be measured, or every device failed.
+            KeyboardInterrupt: while nothing was being measured yet.
+        """
+        places, inspections = self._looked_at()
+        for warning in overlaps(places):
+            self._progress.did(warning)
+        tasks = self._tasks(places)
+        stations = Stations(places, trust_model_file=self._trust_model_file)
+        with signals_among(stations.events), stations:
+            found = dict(self._done(tasks, places, inspections, stations))
+            yield from (found[number] for number in sorted(found))
+            if self._devices.all_busy and not self._interrupted:
+                for number in range(0, len(tasks), len(places)):
+                    alone = [
+                        Alone(place, found[number + at])
+                        for at, place in enumerate(places)
+                        if number + at in found and place.name not in {lost.place.name for lost in self.lost}
+                    ]
+                    yield from self._together(alone, stations)
+
+    def _looked_at(self) -> tuple[list[Place], list[Inspection]]:
+        """Return the places, and what each spec will be measured on at the first of them.
+
+        Of one that cannot be measured there, what is known of the device.
+        """
+        progress = self._progress.of("")
+        with Children(trust_model_file=self._trust_model_file) as children:
+            children.end_within(self._job.specs[0].budget_s)
+            progress.about("devices")
+            progress.doing("looking for them", None)
+            places = places_of(self._devices.names, children)
+            if self._devices.all_busy and len(places) < 2:
+                raise BadRequest("--all-busy needs two devices or more", f"--device {self._devices.names} is one")
+            specs = [msgspec.structs.replace(spec, device=places[0].name) for spec in self._job.specs]
+            known = sweep.known_inspections(sweep.inspected(specs, children, progress))
+        for spec, inspection in zip(specs, known, strict=True):
+            file = record_file_of(self._job.folder, spec, inspection, (slug(places[0].name),))
+            file.try_out(new_record(spec, inspection, self._job.command))
+        return places, known
+
+    @property
+    def problems(self) -> list[TputfindError]:
+        """What must be told of devices that were taken out, and of what nobody did."""
+        told: list[TputfindError] = [_told_of(lost, self._devices) for lost in self.lost]
+        if self.not_begun and not self._interrupted:
+            told.append(
+                NoSuchDevice(f"no device is left for {', '.join(self.not_begun)}", "see why each was taken out")
+            )
+        return told
+
+    def _tasks(self, places: Sequence[Place]) -> list[Task]:
+        specs = self._job.specs
+        if self._devices.each:
+            pairs = [(spec, place) for spec in specs for place in places]
+            return [Task(number, spec, place) for number, (spec, place) in enumerate(pairs)]
+        busy = min(len(places), len(specs))
+        if busy > 1:
+            specs = [msgspec.structs.replace(spec, load="queue", busy_devices=busy) for spec in specs]
+        return [Task(number, spec) for number, spec in enumerate(specs)]
+
+    def _done(
+        self, tasks: Sequence[Task], places: Sequence[Place], inspections: Sequence[Inspection], stations: Stations
+    ) -> Iterator[tuple[int, Measured]]:
+        """Yield what becomes of each task by its number; devices that are there to be compared work in turn."""
+        at_once = 1 if self._devices.each else len(places)
+        waiting, free = list(tasks), {place.name: place for place in places}
+        busy: dict[str, Task] = {}
+        while busy or waiting:
+            if not self._interrupted:
+                for task, place in _next(waiting, free, at_once - len(busy)):
+                    waiting.remove(task)
+                    del free[place.name]
+                    busy[place.name] = task
+                    left_s = (self._end_s - time.monotonic()) / math.ceil((len(waiting) + 1) / at_once)
+                    inspection = inspections[task.number // (len(tasks) // len(inspections))]
+                    at = partial(_measure, job=self._job, task=task, place=place, count=len(tasks))
+                    stations.give(place, partial(at, known=inspection, seconds=left_s))
+            if not busy:
+                break
+            done = self._next_done(stations)
+            task = busy.pop(done.place.name)
+            if isinstance(done.error, KeyboardInterrupt):
+                waiting.append(task)
+                continue
+            if done.error is not None:
+                raise done.error
+            outcome = done.result
+            assert isinstance(outcome, Outcome)
+            if not outcome.device_fails:
+                free[done.place.name] = done.place
+                yield task.number, outcome.measured
+                continue
+            self._take_out(done.place, outcome.device_fails, task)
+            if task.place is None and (free or busy):
+                waiting.insert(0, task)
+            else:
+                yield task.number, outcome.measured
+        self.not_begun = [task.spec.model for task in waiting]
+
+    def _together(self, alone: Sequence[Alone], stations: Stations) -> Iterator[Measured]:
+        """Have all devices do a job at once that each has done alone, and yield the record of each."""
+        able = [one for one in alone if any(row.samples_per_s is not None for row in one.measured.record.rows)]
+        together = Together(able, self._job.command)
+        if self._interrupted or len(able) < 2 or not together.sizes:
+            return
+        ended_by = None if together.time_all(_Crew(self, stations)) else KeyboardInterrupt()
+        for name, record in together.records.items():
+            if record.rows:
+                error = ended_by if self._interrupted else None
+                yield Measured(record, together.files[name], error)
+
+    def all_done(
+        self, works: Mapping[str, tuple[Place, Work]], meeting: Meeting, stations: Stations
+    ) -> dict[str, Done]:
+        """Have each place do its work at the same time, and return what came of each when all have ended."""
+        for place, work in works.values():
+            stations.give(place, partial(_within, work, self._end_s))
+        done: dict[str, Done] = {}
+        while len(done) < len(works):
+            one = self._next_done(stations, meeting)
+            done[one.place.name] = one
+        return done
+
+    def _next_done(self, stations: Stations, meeting: Meeting | None = None) -> Done:
+        """Return what a device has done next, and show what all tell meanwhile; Ctrl-C stops all of them."""
+        while not isinstance(event := stations.events.get(), Done):
+            if isinstance(event, Told):
+                _show(event, self._progress)
+                continue
+            self._interrupted = True
+            stations.interrupt()
+            if meeting is not None:
+                meeting.interrupt()
+        return event
+
+    def did(self, what: str) -> None:
+        """Say what has ended."""
+        self._progress.did(what)
+
+    def _take_out(self, place: Place, why: str, task: Task) -> None:
+        lost = Lost(place, why, f"{task.spec.model} {identity.name_of(task.spec)}")
+        self.lost.append(lost)
+        self._progress.did(f"{place.name} fails and is taken out: {why}")
+
+
+def _told_of(lost: Lost, devices: Devices) -> TputfindError:
+    again = "it was not measured there" if devices.each else "it was given to another"
+    return NoSuchDevice(f"{lost.place.name} was taken out: {lost.why}; it was at {lost.subject}, and {again}")
+
+
+class _Crew:
+    """The host's devices, as those who time together see them."""
+
+    def __init__(self, host: Host, stations: Stations) -> None:
+        self._host = host
+        self._stations = stations
+
+    def all_done(self, works: Mapping[str, tuple[Place, Work]], meeting: Meeting) -> dict[str, Done]:
+        return self._host.all_done(works, meeting, self._stations)
+
+    def did(self, what: str) -> None:
+        self._host.did(what)
+
+
+def _within(work: Work, end_s: float, children: Children, progress: Progress) -> object:
+    """Do a device's work, which ends by then."""
+    children.end_within(None if end_s == math.inf else end_s - time.monotonic())
+    return work(children, progress)
+
+
+def _next(waiting: Sequence[Task], free: Mapping[str, Place], room: int) -> list[tuple[Task, Place]]:
+    """Return which tasks begin now, and where: the first that wait, each on the first place that is free for it."""
+    left = dict(free)
+    pairs: list[tuple[Task, Place]] = []
+    for task in waiting:
+        if len(pairs) >= room or not left:
+            break
+        place = next(iter(left.values())) if task.place is None else left.get(task.place.name)
+        if place is not None:
+            del left[place.name]
+            pairs.append((task, place))
+    return pairs
+
+
+def _show(event: Told, progress: HostProgress) -> None:
+    getattr(progress.of(event.place.name), event.method)(*event.arguments)
+
+
+def _measure(
+    children: Children,
+    progress: Progress,
+    *,
+    job: Job,
+    task: Task,
+    place: Place,
+    count: int,
+    known: Inspection,
+    seconds: float,
+) -> Outcome:
+    """Measure a spec on a device, in the thread of that; what the device cannot do becomes a failed row.
+
+    It is task ``number + 1`` of ``count``, and ends within ``seconds``. ``known`` is what was seen of it elsewhere.
+    """
+    spec = msgspec.structs.replace(task.spec, device=place.name)
+    progress.about(sweep.subject(spec, task.number + 1, count))
+    progress.doing("looking at the model and the device", None)
+    children.end_within(None if seconds == math.inf else seconds)
+    try:
+        inspection = inspect(spec, children)
+    except TputfindError as refusal:
+        environment = msgspec.structs.replace(known.environment, device=place.name)
+        record = new_record(spec, msgspec.structs.replace(known, environment=environment), job.command)
+        why = _device_fails(place, children) if isinstance(refusal, _SUSPICIOUS) else ""
+        file = RecordFile.at(None) if why else _file_of(job.folder, spec, known, place)
+        return Outcome(sweep.failed(record, file, refusal), why)
+    file = _file_of(job.folder, spec, inspection, place)
+    measured = run.measure(new_record(spec, inspection, job.command), children, file, progress)
+    if isinstance(measured.ended_by, KeyboardInterrupt):
+        return Outcome(measured)
+    if isinstance(measured.ended_by, TputfindError) and not measured.record.rows:
+        measured = sweep.failed(measured.record, file, measured.ended_by)
+    return Outcome(measured, _device_fails(place, children) if _suspicious(measured) else "")
+
+
+_SUSPICIOUS: Final = (ModelFailed, NoSuchDevice, BrokenInstall)
+
+
+def _suspicious(measured: Measured) -> bool:
+    """Whether something failed that may be the device's fault."""
+    record = measured.record
+    failures = [*(trial.failure for trial in record.trials), *(row.failure for row in record.rows)]
+    return any(failure is not None and failure.kind in _MAY_BE_THE_DEVICE for failure in failures)
+
+
+def _device_fails(place: Place, children: Children) -> str:
+    """Return why a device does not even multiply two matrices any more; empty where it does: the model failed then."""
+    children.end_within(None)
+    try:
+        children.ask_one(TryDevice(place.name), Environment, _TRY_S)
+    except ChildFailed as death:
+        return f"a process that only multiplies two matrices there fails: {death.failure.message}"
+    except TputfindError as refusal:
+        return refusal.message
+    return ""
+
+
+def _file_of(folder: Path | None, spec: Spec, inspection: Inspection, place: Place) -> RecordFile:
+    return record_file_of(folder, spec, inspection, (slug(place.name),))

@@ -1,0 +1,132 @@
+"""The devices of this host that a list names: how processes see each, and which cores they run on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Final, NamedTuple
+
+from tputfind.errors import BadRequest, NoSuchDevice
+from tputfind.processes import cores
+from tputfind.processes.children import ONLY_DEVICE, Children
+from tputfind.processes.messages import ListDevices
+from tputfind.record.environment import Environment
+from tputfind.session import health
+
+ALL: Final = "all"
+_RANGE: Final = re.compile(r"([a-z]+):([0-9]{1,3})-(?:\1:)?([0-9]{1,3})")
+_CORE_SETS: Final = "--device cpu:0-3,cpu:4-7 names sets of cores"
+_LISTS: Final = "tputfind devices lists what is here"
+
+
+class Place(NamedTuple):
+    """A device to measure on, as it was named, and how its processes are kept to it.
+
+    ``variables`` are added to the environment of its processes; ``cores`` are what they may run on, None for all.
+    """
+
+    name: str
+    variables: Mapping[str, str] = {}
+    cores: frozenset[int] | None = None
+
+
+def is_list(device: str | None) -> bool:
+    """Whether a text names more devices than one, or may."""
+    return device is not None and (
+        device.strip().lower() == ALL or "," in device or bool(_RANGE.search(_lower(device)))
+    )
+
+
+def places_of(device: str, children: Children) -> list[Place]:
+    """Return the places that a list such as ``cuda:0,cuda:2-5`` names, in its order; ``all`` are all accelerators.
+
+    Raises:
+        BadRequest: it is no list of devices.
+        NoSuchDevice: one of them is not here.
+    """
+    listed = list(children.ask(ListDevices(), Environment))
+    here = {one.device: one for one in listed if not _on_host(one.device)}
+    named = names(device) or list(here)
+    if not named:
+        raise NoSuchDevice("--device all: there is no accelerator here", _CORE_SETS)
+    accelerators = [here[name] for name in named if _is_accelerator(name, here)]
+    near = _cores_near(accelerators)
+    return [
+        Place(name, _alone(here[name], len(here)), near.get(name))
+        if name in here
+        else Place(name, cores=cores.of_device(name))
+        for name in named
+    ]
+
+
+def overlaps(places: Sequence[Place]) -> Iterator[str]:
+    """Say which places share cores of the host that they compute on."""
+    sets = [(place.name, cores.of_device(place.name) or cores.here()) for place in places if _on_host(place.name)]
+    for (one, ours), (other, theirs) in combinations(sets, 2):
+        if shared := ours & theirs:
+            yield f"{one} and {other} share core {cores.text(shared)}: they slow each other down"
+
+
+def names(device: str) -> list[str]:
+    """Return the names of the devices of a list, each once; none for ``all``.
+
+    Raises:
+        BadRequest: it is no list of devices.
+    """
+    return [] if _lower(device) == ALL else list(dict.fromkeys(_names(device)))
+
+
+def _names(device: str) -> Iterator[str]:
+    """Yield the name of each device of a list, ``cuda`` being its first one."""
+    for part in filter(None, _lower(device).split(",")):
+        numbers = _RANGE.fullmatch(part)
+        if numbers is None or numbers[1] == "cpu":
+            if part in ("auto", ALL):
+                raise BadRequest(f"--device {device}: {part} cannot stand in a list", _LISTS)
+            yield f"{part}:0" if part.isalpha() and part != "cpu" else part
+            continue
+        low, high = int(numbers[2]), int(numbers[3])
+        if low > high:
+            raise BadRequest(f"--device {device}: {part} counts down", f"write {numbers[1]}:{high}-{low}")
+        yield from (f"{numbers[1]}:{number}" for number in range(low, high + 1))
+
+
+def _is_accelerator(name: str, here: Mapping[str, Environment]) -> bool:
+    """Whether a device of a list is an accelerator.
+
+    Raises:
+        NoSuchDevice: it is none, and no set of cores either.
+    """
+    if name in here:
+        return True
+    if not _on_host(name):
+        raise NoSuchDevice(f"there is no {name} here: torch sees {', '.join(here) or 'no accelerator'}", _LISTS)
+    cores.of_device(name)
+    return False
+
+
+def _on_host(name: str) -> bool:
+    return name.partition(":")[0] == "cpu"
+
+
+def _alone(environment: Environment, count: int) -> dict[str, str]:
+    """Return the variables that let a process see one of several devices, and no other."""
+    kind, uuid = environment.device.partition(":")[0], environment.device_uuid
+    if count < 2 or kind != "cuda" or uuid is None:
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": uuid, ONLY_DEVICE: f"{kind}:0"}
+
+
+def _cores_near(accelerators: Iterable[Environment]) -> dict[str, frozenset[int]]:
+    """Return the cores near each device, those that several are near to shared out among them."""
+    near = {one.device: health.cores_near(one.device_uuid) & cores.here() or cores.here() for one in accelerators}
+    shared: dict[str, frozenset[int]] = {}
+    for same in set(near.values()):
+        beside = [name for name, theirs in near.items() if theirs == same]
+        shared |= zip(beside, cores.split(same, len(beside)), strict=True)
+    return shared
+
+
+def _lower(device: str) -> str:
+    return "".join(device.lower().split())

@@ -1,0 +1,104 @@
+"""Sets of the host's cores by name: ``0-3``, ``0-3+8``, or ``node0`` for the cores of a NUMA node."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Final
+
+from tputfind.errors import NoSuchDevice
+
+_CPUS: Final = Path("/sys/devices/system/cpu")
+_NODES: Final = Path("/sys/devices/system/node")
+
+
+def here() -> frozenset[int]:
+    """Return the cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def of_device(name: str) -> frozenset[int] | None:
+    """Return the cores of a device such as ``cpu:0-3``; None for a device that is no set of cores.
+
+    Raises:
+        NoSuchDevice: this process may not run on one of them, or there is no such node.
+    """
+    kind, _, cores = name.partition(":")
+    if kind != "cpu" or not cores:
+        return None
+    allowed = here()
+    node = re.fullmatch("node([0-9]+)", cores)
+    if node is not None:
+        found = _of_node(int(node[1])) & allowed
+        if not found:
+            raise NoSuchDevice(f"there is no {name} here: {_nodes_here()}", _hint(allowed))
+        return found
+    asked = read(cores)
+    if missing := asked - allowed:
+        raise NoSuchDevice(
+            f"there is no {name} here: core {text(missing)} is not among {text(allowed)}", _hint(allowed)
+        )
+    return asked
+
+
+def read(cores: str, separator: str = "+") -> frozenset[int]:
+    """Return the cores that a text such as ``0-3+8`` names."""
+    ends = (part.partition("-") for part in cores.strip().split(separator) if part)
+    return frozenset(core for low, _, high in ends for core in range(int(low), int(high or low) + 1))
+
+
+def text(cores: Collection[int]) -> str:
+    """Name cores as ``read`` reads them."""
+    return "+".join(_ranges(sorted(cores)))
+
+
+def split(cores: frozenset[int], parts: int) -> list[frozenset[int]]:
+    """Share cores out among so many; threads of one physical core stay together.
+
+    Where there are fewer physical cores than parts, each part has all of them.
+    """
+    physical = list(dict.fromkeys(_siblings(core) & cores for core in sorted(cores)))
+    if len(physical) < parts:
+        return [cores] * parts
+    ends = [len(physical) * number // parts for number in range(parts + 1)]
+    return [frozenset().union(*physical[low:high]) for low, high in pairwise(ends)]
+
+
+def _siblings(core: int) -> frozenset[int]:
+    """Return the cores that are threads of the same physical one."""
+    return _read_file(_CPUS / f"cpu{core}/topology/thread_siblings_list") | {core}
+
+
+def _of_node(number: int) -> frozenset[int]:
+    return _read_file(_NODES / f"node{number}/cpulist")
+
+
+def _read_file(path: Path) -> frozenset[int]:
+    """Return the cores that a file of the kernel lists; none where there is no such file."""
+    try:
+        return read(path.read_text(), ",")
+    except (OSError, ValueError):
+        return frozenset()
+
+
+def _nodes_here() -> str:
+    numbers = sorted(int(path.name.removeprefix("node")) for path in _NODES.glob("node[0-9]*"))
+    if not numbers:
+        return "this system names no NUMA nodes"
+    return f"the nodes are {', '.join(f'node{number}' for number in numbers)}"
+
+
+def _hint(allowed: Iterable[int]) -> str:
+    return f"name some of the cores {text(sorted(allowed))}, such as cpu:{min(allowed)}"
+
+
+def _ranges(cores: Iterable[int]) -> Iterator[str]:
+    """Yield runs of consecutive numbers."""
+    for _, run in groupby(enumerate(cores), key=lambda numbered: numbered[1] - numbered[0]):
+        numbers = [core for _, core in run]
+        yield str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
