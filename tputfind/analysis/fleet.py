@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import exp, fsum, log
-from statistics import fmean, median
+from math import fsum
+from statistics import median
 from typing import Final, Literal, NamedTuple
 
 from tputfind.analysis.answers import (
@@ -15,6 +15,7 @@ from tputfind.analysis.answers import (
     health,
     host_bound,
     others_busy_cores,
+    rate_ratio_interval,
     threads,
 )
 from tputfind.analysis.compare import TOLERANCE
@@ -150,17 +151,14 @@ def ratio_to_others(
 ) -> tuple[float | None, Interval | None]:
     """Return the throughput of a row over the median of others of its batch size, and the interval of that.
 
-    Where two are in the middle, the median is their geometric mean. The uncertainty is that of the row and of those in
-    the middle, as they turned out.
+    Of two in the middle the faster counts: what is wrong with a device slows it down, and must not make the others look
+    fast. The uncertainty is that of the row and of the one in the middle, as it turned out.
     """
-    own, theirs = _estimate(row), [_estimate(other) for other in others]
-    if own is None or not theirs or None in theirs:
+    ordered = sorted(others, key=lambda other: other.samples_per_s or 0.0)
+    middle = ordered[len(ordered) // 2]
+    if row.samples_per_s is None or not middle.samples_per_s:
         return None, None
-    ordered = sorted((one for one in theirs if one is not None), key=lambda one: one.mean)
-    middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
-    ratio = exp(fmean(log(one.mean) for one in middle)) / own.mean  # of times, so the other way round
-    factors = [(own, 1.0), *((one, 1 / len(middle)) for one in middle)]
-    return ratio, interval_of_product(ratio, factors, REPEATABILITY, confidence)
+    return row.samples_per_s / middle.samples_per_s, rate_ratio_interval(row, middle, confidence)
 
 
 def _by_device(records: Sequence[Record]) -> ByDevice | None:
@@ -276,11 +274,8 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def _estimate(row: Row) -> Estimate | None:
-    """Return the time that a sample takes; None where it is not known how processes differ."""
-    found = None if row.failure else estimate([timing.device_ms for timing in row.timings])
-    return (
-        None if found is None else Estimate(found.mean / row.batch_size, found.error / row.batch_size, found.processes)
-    )
+    """Return the time that a batch takes; None where it is not known how processes differ."""
+    return None if row.failure else estimate([timing.device_ms for timing in row.timings])
 
 
 def _job(record: Record) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ from tputfind.record.environment import Environment
 from tputfind.session import health
 
 ALL: Final = "all"
-_RANGE: Final = re.compile(r"([a-z]+):([0-9]{1,3})-(?:\1:)?([0-9]{1,3})")
+_RANGE: Final = re.compile(r"(?!cpu)([a-z]+):([0-9]{1,3})-(?:\1:)?([0-9]{1,3})")
 _CORE_SETS: Final = "--device cpu:0-3,cpu:4-7 names sets of cores"
 _LISTS: Final = "tputfind devices lists what is here"
 
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 def is_list(device: str | None) -> bool:
     """Whether a text names more devices than one, or may."""
     return device is not None and (
-        device.strip().lower() == ALL or "," in device or bool(_RANGE.search(_lower(device)))
+        device.strip().lower() == ALL or "," in device or bool(_RANGE.fullmatch(_lower(device)))
     )
 
 
@@ -81,7 +81,7 @@ def _names(device: str) -> Iterator[str]:
     """Yield the name of each device of a list, ``cuda`` being its first one."""
     for part in filter(None, _lower(device).split(",")):
         numbers = _RANGE.fullmatch(part)
-        if numbers is None or numbers[1] == "cpu":
+        if numbers is None:
             if part in ("auto", ALL):
                 raise BadRequest(f"--device {device}: {part} cannot stand in a list", _LISTS)
             yield f"{part}:0" if part.isalpha() and part != "cpu" else part

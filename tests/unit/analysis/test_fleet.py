@@ -1,0 +1,168 @@
+"""Devices side by side: verdicts against the median of the others, and what load does to each."""
+
+from __future__ import annotations
+
+import random
+from math import exp
+from statistics import median
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.records import HEALTH, example, row
+
+from tputfind.analysis import fleet
+from tputfind.analysis.fleet import all_busy_share_of_window, ratio_to_others
+from tputfind.record.record import Timing
+
+SPAN = st.tuples(st.floats(0, 100), st.floats(0, 100)).map(lambda ends: (min(ends), max(ends)))
+
+
+def timed(batch_size, paces_ms, **fields):
+    """A row whose processes have these paces; each took twenty batches."""
+    timings = tuple(Timing(device_ms=(pace,) * 20, **{"health": HEALTH, **fields}) for pace in paces_ms)
+    return msgspec.structs.replace(row(batch_size, paces_ms[0]), timings=timings)
+
+
+def of_device(number, *rows, load="solo"):
+    """A record of one GPU of a host."""
+    record = example()
+    name = f"cuda:{number}"
+    environment = msgspec.structs.replace(record.environment, device=name, device_uuid=f"GPU-{number}")
+    busy = 3 if load == "all_busy" else 1
+    spec = msgspec.structs.replace(record.spec, device=name, load=load, busy_devices=busy)
+    return msgspec.structs.replace(record, spec=spec, environment=environment, rows=rows, notices=())
+
+
+STEADY = (10.0, 10.001, 9.999)
+
+
+@given(SPAN, st.lists(st.none() | SPAN, max_size=4))
+def test_the_share_of_a_window_lies_between_none_and_all_of_it(window, others):
+    share = all_busy_share_of_window(window, others)
+
+    assert 0 <= share <= 1
+    if None in others:
+        assert share == 0
+
+
+def test_the_share_of_a_window_is_what_all_others_cover():
+    assert all_busy_share_of_window((10, 20), [(0, 30), (5, 20)]) == 1
+    assert all_busy_share_of_window((10, 20), [(12, 30), (5, 17)]) == pytest.approx(0.5)
+    assert all_busy_share_of_window((10, 20), [(21, 30)]) == 0
+    assert all_busy_share_of_window((10, 20), []) == 1
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.05])
+@pytest.mark.parametrize("others", [1, 2, 3, 6])
+def test_the_interval_of_the_ratio_holds_the_true_one_as_often_as_it_says(others, apart):
+    draw = random.Random(others)
+    runs, held = 400, 0
+    for _ in range(runs):
+        true_ms = [10 * exp(draw.gauss(0, apart)) for _ in range(others + 1)]
+        rows = [timed(4, [pace * exp(draw.gauss(0, 0.02)) for _ in range(4)]) for pace in true_ms]
+        _, interval = ratio_to_others(rows[0], rows[1:])
+        middle_ms = sorted(true_ms[1:])[(others - 1) // 2]
+        held += interval.low <= middle_ms / true_ms[0] <= interval.high
+
+    assert held / runs >= 0.93
+
+
+@given(st.lists(st.floats(1, 100), min_size=2, max_size=6))
+def test_the_ratio_is_to_the_median_of_the_others_and_its_interval_holds_it(paces):
+    rows = [timed(8, (pace, pace * 1.001)) for pace in paces]
+    ratio, interval = ratio_to_others(rows[0], rows[1:])
+
+    rates = [one.samples_per_s for one in rows[1:]]
+    assert interval.low < ratio < interval.high
+    assert min(rates) * 0.999 <= rows[0].samples_per_s / ratio <= max(rates) * 1.001
+    if len(rates) % 2:
+        assert ratio == pytest.approx(rows[0].samples_per_s / median(rates))
+
+
+def test_of_two_devices_one_is_to_the_other_what_that_is_to_it_the_other_way_round():
+    one, other = timed(8, (10.0, 10.1)), timed(8, (12.0, 12.2))
+    (ratio, interval), (back, backwards) = ratio_to_others(one, [other]), ratio_to_others(other, [one])
+
+    assert ratio == pytest.approx(1 / back)
+    assert (interval.low, interval.high) == pytest.approx((1 / backwards.high, 1 / backwards.low))
+
+
+def test_a_slow_device_is_found_with_what_goes_with_it():
+    cool = timed(8, STEADY)
+    held = msgspec.structs.replace(HEALTH, sm_clock_mhz=1500.0, temperature_c=85.0, slowed={"power_cap": 0.4})
+    slow = msgspec.structs.replace(timed(8, [11.0, 11.001, 10.999], health=held), memory_of_others_bytes=2**30)
+    (found,) = fleet.by_device([of_device(0, cool), of_device(1, cool), of_device(2, slow)])
+
+    assert [one.verdict for one in found.devices] == ["same", "same", "slower"]
+    assert found.devices[2].ratio == pytest.approx(10 / 11)
+    told = "; ".join(found.devices[2].causes)
+    for part in ("SM clock 1500 MHz, the others 1700", "85 °C, the others 50", "power limit 40%", "1.0 GiB"):
+        assert part in told
+    assert found.devices[0].causes == ()
+
+
+def test_the_verdict_is_of_the_fastest_batch_and_others_that_differ_are_named():
+    even = (timed(1, STEADY), timed(8, STEADY))
+    late = (timed(1, [12.0, 12.001, 11.999]), timed(8, STEADY))
+    (found,) = fleet.by_device([of_device(0, *even), of_device(1, *even), of_device(2, *late)])
+
+    assert found.batch_size == 8
+    assert {one.verdict for one in found.devices} == {"same"}
+    assert [(one.record.environment.device, one.row.batch_size) for one in found.elsewhere] == [("cuda:2", 1)]
+
+
+def test_what_processes_cannot_tell_is_not_known():
+    once = timed(8, [10.0])
+    wild = timed(8, [5.0, 10.0, 20.0])
+
+    (found,) = fleet.by_device([of_device(0, once), of_device(1, timed(8, STEADY))])
+    assert {one.verdict for one in found.devices} == {"not known"}
+    (found,) = fleet.by_device([of_device(0, wild), of_device(1, timed(8, STEADY))])
+    assert {one.verdict for one in found.devices} == {"not known"}
+
+
+def test_one_device_or_devices_of_other_work_are_not_set_side_by_side():
+    first = of_device(0, timed(8, STEADY))
+    other = of_device(1, timed(8, STEADY))
+    bf16 = msgspec.structs.replace(other, spec=msgspec.structs.replace(other.spec, dtype="bf16"))
+    unlike = msgspec.structs.replace(
+        other, environment=msgspec.structs.replace(other.environment, device_name="NVIDIA Other")
+    )
+
+    assert fleet.by_device([first]) == fleet.by_device([first, first]) == []
+    assert fleet.by_device([first, bf16]) == fleet.by_device([first, unlike]) == []
+    assert fleet.by_device([first, of_device(1, timed(4, STEADY))]) == []
+
+
+def test_under_load_each_device_is_set_against_itself_alone_and_all_are_added_up():
+    held = msgspec.structs.replace(HEALTH, sm_clock_mhz=1500.0, slowed={"power_cap": 0.9})
+    alone = [of_device(number, timed(8, STEADY)) for number in range(3)]
+    busy = [
+        of_device(0, timed(8, STEADY, all_busy_share=1.0), load="all_busy"),
+        of_device(1, timed(8, [12.5, 12.501, 12.499], health=held, all_busy_share=1.0), load="all_busy"),
+        of_device(2, timed(8, STEADY, all_busy_share=0.5), load="all_busy"),
+    ]
+    ((found,),) = fleet.all_busy([*alone, *busy])
+
+    assert [one.verdict for one in found.devices] == ["same", "slower", "same"]
+    assert found.devices[1].ratio == pytest.approx(0.8)
+    assert "SM clock 1500 MHz, alone 1700" in found.devices[1].causes
+    assert "power limit 90% of the time" in found.devices[1].causes
+    assert found.alone_per_s == pytest.approx(2400)
+    assert found.busy_per_s == pytest.approx(2240)
+    assert found.ratio == pytest.approx(2240 / 2400)
+    assert found.interval.low < found.ratio < found.interval.high
+    assert fleet.by_device([*alone, *busy]) == fleet.by_device(alone)
+
+
+def test_plans_rest_on_the_slowest_of_devices_that_were_busy_together_and_on_none_that_was_alone():
+    alone = [of_device(number, timed(8, STEADY)) for number in range(2)]
+    busy = [of_device(0, timed(8, STEADY), load="all_busy"), of_device(1, timed(8, [12.5, 12.5]), load="all_busy")]
+
+    assert fleet.to_plan_with(alone) == (alone, [])
+    kept, (told,) = fleet.to_plan_with([*alone, *busy])
+    assert kept == [busy[1]]
+    assert "planned with the slowest of 2, cuda:1, while 3 devices were busy: 640 samples/s, 0.80 times" in told
+    assert fleet.to_plan_with(busy)[0] == [busy[1]]

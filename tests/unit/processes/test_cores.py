@@ -1,0 +1,45 @@
+"""Sets of cores by name."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tputfind.errors import NoSuchDevice
+from tputfind.processes import cores
+
+SETS = st.frozensets(st.integers(0, 300), min_size=1)
+
+
+@given(SETS)
+def test_a_set_is_read_as_it_is_named(some):
+    assert cores.read(cores.text(some)) == some
+
+
+def test_runs_of_cores_are_named_by_their_ends():
+    assert cores.text({0, 1, 2, 3, 8, 10, 11}) == "0-3+8+10-11"
+    assert cores.read("0-1,4", ",") == {0, 1, 4}
+
+
+@given(SETS, st.integers(1, 8))
+def test_cores_are_shared_out_among_all_and_none_is_anothers_where_there_are_enough(some, parts):
+    shares = cores.split(some, parts)
+
+    assert len(shares) == parts
+    assert all(share and share <= some for share in shares)
+    if len(set(shares)) == parts > 1:
+        assert frozenset().union(*shares) == some
+        assert sum(map(len, shares)) == len(some)
+
+
+def test_what_is_no_set_of_cores_has_none():
+    assert cores.of_device("cpu") is None
+    assert cores.of_device("cuda:0") is None
+    assert cores.of_device(f"cpu:{min(cores.here())}") == {min(cores.here())}
+
+
+@pytest.mark.parametrize("name", ["cpu:4095", "cpu:0-4095", "cpu:node999"])
+def test_cores_that_are_not_here_are_refused(name):
+    with pytest.raises(NoSuchDevice, match=f"there is no {name} here"):
+        cores.of_device(name)
