@@ -50,8 +50,8 @@ def _by_device(found: ByDevice) -> Section:
         (names[fleet.device_key(one.record)], *_rate(one), *_health(one), _largest(one.record), *_ratio(one))
         for one in found.devices
     ]
-    differing = [one for one in (*found.devices, *found.elsewhere) if one.causes or one in found.elsewhere]
-    lines = [(names[fleet.device_key(one.record)], _told(one)) for one in differing]
+    at_best = [one for one in found.devices if one.causes or one.verdict == "slower"]
+    lines = [(names[fleet.device_key(one.record)], _told(one)) for one in (*at_best, *found.elsewhere)]
     title = f"{_job(records[0])}, batch {found.batch_size}: each device against the median of the others"
     return _section(title, heads, rows, lines)
 
@@ -83,10 +83,8 @@ def _all_busy(found: Sequence[AllBusy]) -> Section:
             device = names[fleet.device_key(one.record)]
             alone_text = format_known(alone, None) if one.ratio else ""
             rows.append((size, device, alone_text, *_rate(one), *_health(one), busy, *_ratio(one)))
-            if one.causes:
-                lines.append((device, f"batch {size}: {_verdict(one)}: {', '.join(one.causes)}"))
-            elif one.verdict == "slower":
-                lines.append((device, f"batch {size}: {_verdict(one)}: no cause was seen"))
+            if one.causes or one.verdict == "slower":
+                lines.append((device, _told(one)))
         whole = _ratio_cells(at_size.ratio, at_size.interval)
         sums = (format_known(at_size.alone_per_s, None), format_known(at_size.busy_per_s, None))
         rows.append((size, "all", *sums, "", "", "", "", "", *whole, ""))

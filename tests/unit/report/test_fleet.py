@@ -1,0 +1,127 @@
+"""Devices side by side, as people read them: on a terminal, in Markdown, on a page, in the CSV."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+from support.records import HEALTH, example, row
+
+from tputfind.analysis.compare import compare
+from tputfind.errors import BadRecord, BadRequest
+from tputfind.record.record import Timing
+from tputfind.report import csv, fleet, markdown, terminal, text
+from tputfind.report.devices import DevicesProgress
+from tputfind.report.page import contents
+from tputfind.session.resume import can_go_on, check_same
+
+
+def timed(batch_size, pace_ms, **fields):
+    timings = tuple(Timing(device_ms=(pace_ms * skew,) * 20, health=HEALTH, **fields) for skew in (1.0, 1.001, 0.999))
+    return msgspec.structs.replace(row(batch_size, pace_ms), timings=timings)
+
+
+def of_device(number, pace_ms, load="solo", uuid=None):
+    record = example()
+    busy, name = (2, f"cuda:{number}") if load == "all_busy" else (1, f"cuda:{number}")
+    environment = msgspec.structs.replace(record.environment, device=name, device_uuid=uuid or f"GPU-{number}")
+    spec = msgspec.structs.replace(record.spec, device=name, load=load, busy_devices=busy)
+    share = 1.0 if load == "all_busy" else None
+    rows = (timed(8, pace_ms, all_busy_share=share),)
+    return msgspec.structs.replace(record, spec=spec, environment=environment, rows=rows, edge=None, notices=())
+
+
+ALONE = [of_device(0, 10.0), of_device(1, 12.0)]
+BUSY = [of_device(0, 10.0, "all_busy"), of_device(1, 15.0, "all_busy")]
+
+
+def printed(*records, width=120):
+    paper = io.StringIO()
+    terminal.print_report(records, Console(file=paper, width=width, color_system=None))
+    return " ".join(paper.getvalue().split())
+
+
+def test_a_table_by_device_names_the_slow_one_and_by_how_much():
+    (section,) = fleet.sections(ALONE)
+
+    assert section.title == "resnet50 fp16 nchw eager 3x224x224, batch 8: each device against the median of the others"
+    by_name = {cells[0]: dict(zip(section.heads, cells, strict=True)) for cells in section.rows}
+    assert by_name["cuda:1"]["verdict"] == "slower by 17 %"
+    assert by_name["cuda:0"]["verdict"] == "faster by 20 %"
+    assert by_name["cuda:0"]["SM MHz"] == "1700"
+    assert ("cuda:1", "batch 8: slower by 17 %: no cause was seen") in section.lines
+
+
+def test_all_places_that_show_records_show_devices_side_by_side_and_say_which_were_busy():
+    every = [*ALONE, *BUSY]
+    page = contents.contents(every)
+
+    for shown in (printed(*every), printed(*every, width=80), " ".join(markdown.to_markdown(every).decode().split())):
+        assert "each device against the median of the others" in shown
+        assert "2 devices busy at once, each against itself alone" in shown
+        assert "slower by 20 %" in shown
+        assert "all 2 devices busy" in shown
+    assert [block.heading for block in page.answers] == [section.title for section in fleet.sections(every)]
+    assert text.record_names(every) == ["cuda:0, solo", "cuda:1, solo", "cuda:0, all busy", "cuda:1, all busy"]
+    lines = csv.to_csv(every).decode().splitlines()
+    assert [line.split(",")[-4:] for line in lines[1:]] == [
+        ["solo", "1", "", ""],
+        ["solo", "1", "", ""],
+        ["all busy", "2", "1", ""],
+        ["all busy", "2", "1", ""],
+    ]
+
+
+def test_devices_of_one_number_on_two_hosts_are_told_apart_by_their_uuids():
+    section = fleet.sections([of_device(0, 10.0, uuid="GPU-aaaaaaaa-1"), of_device(0, 10.0, uuid="GPU-bbbbbbbb-2")])[0]
+
+    assert [cells[0] for cells in section.rows] == ["cuda:0 GPU-aaaaaaaa", "cuda:0 GPU-bbbbbbbb"]
+
+
+def test_one_device_has_no_such_table():
+    assert fleet.sections([example()]) == []
+    assert "against" not in printed(example())
+
+
+def test_recipes_on_several_devices_have_a_table_for_each_device():
+    bf16 = [msgspec.structs.replace(one, spec=msgspec.structs.replace(one.spec, dtype="bf16")) for one in ALONE]
+
+    assert [len(group) for group in text.models_in_recipes([*ALONE, *bf16])] == [2, 2]
+    assert len(text.models_in_recipes([ALONE[0], bf16[1]])) == 1
+
+
+def test_a_device_alone_and_a_busy_one_are_not_compared_unless_forced():
+    with pytest.raises(BadRequest, match="one is of a device alone, the other of all devices busy"):
+        compare(ALONE[0], BUSY[0])
+    assert compare(ALONE[0], BUSY[0], force=True).unlike
+    assert compare(BUSY[0], BUSY[0]).verdict == "same"
+
+
+def test_the_record_of_a_device_that_was_busy_with_others_is_not_gone_on_with_alone():
+    cut = msgspec.structs.replace(BUSY[0], finished=None)
+
+    assert not can_go_on(cut)
+    assert can_go_on(msgspec.structs.replace(ALONE[0], finished=None))
+    with pytest.raises(BadRecord, match="2 devices that were busy together"):
+        check_same(cut, cut.spec, None)
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_progress_names_the_device_of_each_line(is_terminal):
+    paper = io.StringIO()
+    console = Console(file=paper, force_terminal=is_terminal, width=100, height=20, color_system=None)
+    with DevicesProgress(console) as progress:
+        for name in ("cuda:0", "cuda:1"):
+            device = progress.of(name)
+            device.about("resnet50")
+            device.doing("timing batch 8", 12.0)
+        progress.of("cuda:0").did("batch 8: 800.0 samples/s")
+        progress.of("cuda:0").measured(example())
+        progress.did("cuda:1 fails and is taken out: gone")
+        shown = paper.getvalue()
+
+    assert "cuda:1 resnet50: timing batch 8, about 12 s left" in shown
+    assert "cuda:0 resnet50: batch 8: 800.0 samples/s" in shown
+    assert "cuda:1 fails and is taken out: gone" in shown
