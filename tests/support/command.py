@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,12 +46,12 @@ def command() -> list[str]:
     return [installed] if installed else [sys.executable, "-m", "tputfind"]
 
 
-def run(folder: Path, *arguments: object, timeout_s: float = 300) -> Ran:
+def run(folder: Path, *arguments: object, timeout_s: float = 300, environment: Mapping[str, str] = ENVIRONMENT) -> Ran:
     """Run ``tputfind`` with these arguments in a folder."""
     done = subprocess.run(
         [*command(), *map(str, arguments)],
         cwd=folder,
-        env=ENVIRONMENT,
+        env=environment,
         capture_output=True,
         text=True,
         timeout=timeout_s,

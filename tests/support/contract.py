@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 
 import torch
 
@@ -12,17 +13,16 @@ from tputfind.record.choices import DTYPES
 from tputfind.worker.devices import all_devices, failure_of, open_device
 
 MIB = 2**20
-LIMIT_BYTES = 3 * 2**30
 
 
-def check(name: str) -> None:
+def check(name: str, limit_mib: int = 3072, environment: Mapping[str, str] | None = None) -> None:
     """Run the contract in a fresh process; what is broken is in the error."""
-    command = [sys.executable, __file__, name]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, __file__, name, str(limit_mib)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def main(name: str) -> None:
+def main(name: str, limit_bytes: int = 3072 * MIB) -> None:
     """Open a device, and ask everything of it that measuring does, in its order."""
     device = open_device(name)
     described = device.environment()
@@ -34,7 +34,7 @@ def main(name: str) -> None:
     assert device.refusal("fp32") is None
     assert all(isinstance(device.refusal(dtype), str | None) for dtype in DTYPES)
 
-    device.limit_memory(LIMIT_BYTES)
+    device.limit_memory(limit_bytes)
     device.record_allocations()
     matrix = torch.ones(512, 512, device=device.torch_device)
     assert device.first_step(lambda: matrix @ matrix).shape == matrix.shape
@@ -42,7 +42,7 @@ def main(name: str) -> None:
     assert trace is None or trace.batch_size == 4
     times(device, matrix)
     memory(device)
-    ceiling(device)
+    ceiling(device, limit_bytes)
     assert device.usable()
     clocks(name)
 
@@ -93,11 +93,11 @@ def memory(device) -> None:
     assert not device.memory_is_short()
 
 
-def ceiling(device) -> None:
+def ceiling(device, limit_bytes) -> None:
     """What is over the limit fails for want of memory, and what comes after it does not."""
     held = []
     try:
-        while sum(part.nbytes for part in held) <= LIMIT_BYTES:
+        while sum(part.nbytes for part in held) <= limit_bytes:
             held.append(torch.ones(64 * MIB, device=device.torch_device))
             device.check_limit()
     except (RuntimeError, MemoryError) as error:
@@ -110,4 +110,4 @@ def ceiling(device) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]) * MIB if len(sys.argv) > 2 else 3072 * MIB)

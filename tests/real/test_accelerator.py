@@ -1,0 +1,231 @@
+"""The backend of any accelerator, on a real one of torch that computes on this machine's CPU: see tests/backend."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from support import backend, contract
+from support.command import ENVIRONMENT, QUICK, run
+from support.folders import MODELS
+
+from tputfind.record.clocks import Methods, Pipeline, figures_of, stage_figures
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="building a backend needs a C++ compiler")
+MIB = 2**20
+ONE_ROW = ("--batch-sizes", 2, "--image-size", 64, *QUICK)
+
+
+@pytest.fixture(scope="module")
+def installed():
+    """The environment of a process that can import the backend, once it is named."""
+    searched = os.pathsep.join([str(backend.built()), ENVIRONMENT["PYTHONPATH"]])
+    return ENVIRONMENT | {"PYTHONPATH": searched, "HOSTDEV_MEMORY_MIB": "1024"}
+
+
+@pytest.fixture(scope="module")
+def autoloaded(installed, tmp_path_factory):
+    """The environment of a process in which torch imports the backend by itself, by its entry point."""
+    folder = tmp_path_factory.mktemp("metadata")
+    metadata = folder / "torch_hostdev-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: torch-hostdev\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[torch.backends]\ntorch_hostdev = torch_hostdev:autoload\n")
+    return installed | {"PYTHONPATH": os.pathsep.join([str(folder), installed["PYTHONPATH"]])}
+
+
+def record_of(folder, *arguments, environment):
+    ran = run(folder, *arguments, environment=environment)
+    assert ran.status == 0, ran.err
+    return ran.record()
+
+
+def test_it_does_what_every_device_must(installed):
+    contract.check("hostdev:0", 512, installed)
+
+
+@pytest.mark.parametrize(
+    ("options", "memory_mib", "largest"),
+    [((), 1024, 255), (("--memory-limit", "100MiB"), 100, 24)],
+)
+def test_the_edge_is_where_the_memory_ends(tmp_path, installed, options, memory_mib, largest):
+    asked = (f"{MODELS}/plain.py:four_mebibytes", "--device", "hostdev", *options, *QUICK)
+    record = record_of(tmp_path, *asked, environment=installed)
+
+    assert (record.edge.largest_batch, record.edge.fails_at) == (largest, largest + 1)
+    assert record.edge.limited_by == "memory"
+    last = record.rows[-1]
+    assert last.batch_size == largest
+    assert 4 * MIB * largest <= last.peak_allocated_bytes <= memory_mib * MIB
+    refused = next(trial.failure for trial in record.trials if trial.batch_size == largest + 1)
+    assert refused.kind == "out_of_memory"
+    assert "HOSTDEV out of memory" in refused.message
+
+
+def test_a_whole_model_runs_and_its_record_says_on_what_and_by_which_clock(tmp_path, installed):
+    record = record_of(tmp_path, "resnet18", "--device", "hostdev:1", *ONE_ROW, environment=installed)
+    environment = record.environment
+
+    assert (environment.device, environment.device_name) == ("hostdev:1", "CPU behind a backend of its own")
+    assert (environment.memory_total_bytes, environment.memory_free_bytes) == (1024 * MIB, 1024 * MIB)
+    assert (environment.clock, environment.can.events, environment.clock_test.findings) == ("events", True, ())
+    assert 0 < environment.clock_test.events_ms <= 1.02 * environment.clock_test.host_ms + 0.05
+    (row,) = record.rows
+    assert row.output.result == "right"
+    assert row.peak_allocated_bytes > 40 * MIB  # its parameters
+    assert len(row.device_ms) == 10
+
+
+def test_training_runs_too(tmp_path, installed):
+    asked = ("resnet18", "--device", "hostdev", "--phase", "train", *ONE_ROW)
+    record = record_of(tmp_path, *asked, environment=installed)
+
+    assert record.rows[0].output.result == "loss"
+
+
+@pytest.mark.parametrize(
+    ("lie", "clock", "told"),
+    [
+        ("no_events", "host", "it has no events with times"),
+        ("host_events", "host", "its events tell"),
+        ("negative", "host", "spans between its events are negative"),
+        ("constant", "host", "its events tell 1 ms of what takes"),
+        ("memory", "events", "its allocator goes on counting a tensor that is gone"),
+        ("counters", "events", "its allocator does not count a tensor that is there"),
+    ],
+)
+def test_what_a_device_has_wrong_is_noticed_not_used_and_told(tmp_path, installed, lie, clock, told):
+    lying = installed | {"HOSTDEV_LIE": lie}
+    ran = run(tmp_path, f"{MODELS}/plain.py:mebibytes", "--device", "hostdev", *ONE_ROW[:2], *QUICK, environment=lying)
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    environment = record.environment
+
+    assert environment.clock == clock
+    assert len(environment.clock_test.findings) == 1
+    assert environment.clock_test.findings[0].startswith(told)
+    assert environment.can.events == (clock == "events")
+    assert environment.can.memory_peaks == (lie not in ("memory", "counters"))
+    (row,) = record.rows
+    assert all(span_ms > 0 for span_ms in row.device_ms)
+    assert (row.peak_allocated_bytes is None) == (lie in ("memory", "counters"))
+    assert told in " ".join(ran.out.split())
+
+
+def test_a_device_that_does_not_wait_is_not_measured(tmp_path, installed):
+    lying = installed | {"HOSTDEV_LIE": "synchronize"}
+    ran = run(tmp_path, "resnet18", "--device", "hostdev", "--quiet", *ONE_ROW, environment=lying)
+
+    assert ran.status == 3
+    assert len(ran.err.splitlines()) == 1
+    assert "hostdev:0 cannot be timed: synchronize returns before the device has done its work" in ran.err
+
+
+def test_by_the_host_clock_a_row_takes_as_long_as_its_work(tmp_path, installed):
+    """20 ms a sample, and 2 samples."""
+    asked = (f"{MODELS}/plain.py:sleeps", "--device", "hostdev", "--batch-sizes", 2, *QUICK)
+    record = record_of(tmp_path, *asked, environment=installed | {"HOSTDEV_LIE": "no_events"})
+
+    (row,) = record.rows
+    assert row.timings[0].one_window
+    assert min(row.device_ms) == pytest.approx(40, rel=0.1)
+
+
+def test_what_no_counter_can_hold_to_takes_no_memory_limit(tmp_path, installed):
+    lying = installed | {"HOSTDEV_LIE": "counters"}
+    asked = ("resnet18", "--device", "hostdev", "--memory-limit", "100MiB", "--quiet")
+    ran = run(tmp_path, *asked, environment=lying)
+
+    assert ran.status == 2
+    assert "--memory-limit: hostdev:0 cannot be held to less memory than it has" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "told"),
+    [
+        (("--device", "npu"), 3, "there is no npu here: torch_npu is not installed"),
+        (("--device", "hpu"), 3, "there is no hpu here: habana_frameworks.torch is not installed"),
+        (("--device", "hostdev:3"), 3, "there is no hostdev:3 here: torch sees 2 HOSTDEV device(s), counted from 0"),
+        (("--device", "xpu:3"), 3, "there is no xpu:3 here"),
+        (("--device", "hostdev", "--mode", "cudagraph"), 3, "--mode cudagraph: hostdev:0 has no CUDA graphs"),
+        (("--device", "hostdev", "--dtype", "tf32"), 3, "TF32 is a format of NVIDIA GPUs"),
+        (("--device", "hostdev", "--transfer", "h2d"), 2, "no copies between host and device are timed"),
+        (("--device", "hostdev", "--allocator", "native"), 2, "only --device cuda has segments to choose"),
+        (("--device", "hostdev", "--memory-limit", "3GiB"), 2, "is more than the 1.0 GiB that hostdev:0 has"),
+        (("--device", "nodev"), 2, "'nodev' is none of auto, cpu, cuda"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(tmp_path, installed, options, status, told):
+    ran = run(tmp_path, "resnet18", *options, "--quiet", environment=installed)
+
+    assert (ran.status, len(ran.err.splitlines())) == (status, 1)
+    assert told in ran.err
+
+
+def test_a_package_that_does_not_import_is_told_in_one_line(tmp_path, installed):
+    (tmp_path / "torch_broken.py").write_text("raise OSError('libbroken.so: cannot open shared object file')\n")
+    searched = os.pathsep.join([str(tmp_path), installed["PYTHONPATH"]])
+    ran = run(tmp_path, "resnet18", "--device", "broken", "--quiet", environment=installed | {"PYTHONPATH": searched})
+
+    assert ran.status == 3
+    assert "there is no broken here: torch_broken does not import: libbroken.so" in ran.err
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_where_torch_loads_it_by_itself_it_is_listed_and_auto_takes_it(tmp_path, autoloaded):
+    listed = run(tmp_path, "devices", environment=autoloaded)
+    record = record_of(tmp_path, f"{MODELS}/plain.py:mebibytes", *ONE_ROW[:2], *QUICK, environment=autoloaded)
+
+    assert "hostdev:0  CPU behind a backend of its own  1.0 GiB  1.0 GiB" in listed.out
+    assert "hostdev:1" in listed.out
+    assert record.environment.device == "hostdev:0"
+    assert "hostdev:0 here" not in listed.err
+
+
+@pytest.mark.parametrize("lie", ["", "no_events"])
+def test_clocks_times_a_batch_by_whatever_clocks_it_has(tmp_path, installed, lie):
+    asked = ("clocks", f"{MODELS}/plain.py:sleeps", "--device", "hostdev", "--batch-size", 1, "--repeats", 6)
+    few = ("--drop", 1, "--warmup", 1, "--json", "all.json")
+    ran = run(tmp_path, *asked, *few, environment=installed | {"HOSTDEV_LIE": lie})
+    assert ran.status == 0, ran.err
+    found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Methods)
+
+    for way in ("host_clock_synchronised", "submission_and_device", "device_span"):
+        assert figures_of(found.cells, way).median_ms == pytest.approx(20, rel=0.25), way
+    assert (figures_of(found.cells, "events_at_end") is None) == (lie == "no_events")
+    assert "On the CPU" not in ran.out
+
+
+def test_clocks_times_a_pipeline_on_it(tmp_path, installed):
+    model = f"{MODELS}/plain.py:sleeps"
+    few = ("--batch-size", 1, "--repeats", 6, "--drop", 1, "--warmup", 1, "--json", "all.json")
+    ran = run(tmp_path, "clocks", model, model, "--device", "hostdev", *few, environment=installed)
+    assert ran.status == 0, ran.err
+    found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Pipeline)
+
+    for way in ("synchronised", "events"):
+        assert stage_figures(found.cells, "first", way).median_ms == pytest.approx(20, rel=0.25), way
+
+
+def test_a_stage_timer_marks_its_stream(installed):
+    script = (
+        "import torch, torch_hostdev\n"
+        "from tputfind.stages.timer import StageTimer\n"
+        "timer = StageTimer()\n"
+        "x = torch.ones(2**20, device='hostdev')\n"
+        "for _ in range(3):\n"
+        "    with timer.stage('adds'):\n"
+        "        for _ in range(100):\n"
+        "            x.add_(1)\n"
+        "timer.finish()\n"
+        "(line,) = timer.stages()\n"
+        "assert (line.count, line.unresolved) == (3, 0), line\n"
+        "assert line.device_ms > line.enqueue_ms > 0, line\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, env=installed)
+
+    assert ended.returncode == 0, ended.stderr
