@@ -22,10 +22,11 @@ from tputfind.sizing.simulate import (
     Outcome,
     cell_of,
     grows,
+    parts_of,
     simulate,
-    under_way_ms,
     usual_ms_of,
 )
+from tputfind.sizing.stream import Pace, run, under_way_ms
 from tputfind.stats import t_quantile
 
 LINE = ServiceTimes({size: [5 + 0.5 * size] for size in (1, 2, 4, 8, 64)})
