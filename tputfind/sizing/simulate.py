@@ -141,7 +141,7 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
     count = requests_of(cell, service, demand, memory, effort)
     if demand.gaps is not None:
         count = max(count, ceil(share * len(demand.gaps)))
-    parts = parts_of(pace, demand, memory, count)
+    parts = parts_of(pace, server, memory, count)
     streams = [run(server, pace, (demand.seed, number), count, parts) for number in range(seeds)]
     utilisation = float(np.mean([stream.utilisation for stream in streams]))
     if closes_by_clock(demand):
@@ -168,15 +168,22 @@ def closes_by_clock(demand: Demand) -> bool:
     return demand.batcher == "ray" and demand.handled == "threaded"
 
 
-def parts_of(pace: Pace, demand: Demand, memory: float, requests: int) -> int:
+def parts_of(pace: Pace, server: Server, memory: float, requests: int) -> int:
     """Return in how many parts a stream is served, each far longer than what a queue remembers.
 
-    Devices that have a queue each do not take turns, and servers whose load is measured are followed for long.
+    What a batch takes longer, the next is larger: batches remember the ones before, and that counts too. Devices that
+    have a queue each do not take turns, and servers whose load is measured are followed for long.
     """
+    cap, service, demand = server
     if demand.gaps is not None or pace.devices == 1 or demand.routing == "random" or demand.server.in_replicas:
         return 1
+    each_ms = (service.mean_ms(cap) - service.mean_ms(1)) / cap
+    larger_by = pace.rate_per_s / 1000 / pace.devices * demand.mean_samples * each_ms
+    forgets = max(0.0, 1 - larger_by) ** 2
     batches = min(requests / pace.rate_per_s * 1000 / pace.usual_ms, requests / pace.devices)
-    parts = min(batches / _PART_BATCHES, requests / _PART_REQUESTS, 3 * requests / (_MEMORIES * max(1.0, memory)))
+    parts = min(
+        forgets * batches / _PART_BATCHES, requests / _PART_REQUESTS, 3 * requests / (_MEMORIES * max(1, memory))
+    )
     return max(1, floor(parts))
 
 

@@ -284,7 +284,7 @@ def test_figures_are_those_of_all_streams_together(burstiness, batcher, per_requ
     server, pace = Server(8, SCATTERED, demand), Pace(2, 150.0, 1.0, usual_ms_of(fleet, SCATTERED, demand))
     count = next(number for number in range(1, 10**6) if (number - number // 10) * seeds == found.requests)
     memory = memory_of(demand, 2, 1.0, found.load)
-    parts = parts_of(pace, demand, memory, count)
+    parts = parts_of(pace, server, memory, count)
     streams = [run(server, pace, (7, number), count, parts) for number in range(seeds)]
 
     late = [one.latency_ms for one in streams]
@@ -327,6 +327,9 @@ def test_a_part_of_a_stream_is_served_by_itself_and_warms_up(parts, counts):
     assert found.samples == (1000 if counts is None else samples.sum())
 
 
+CONSTANT = ServiceTimes({64: [20.0]})
+
+
 @pytest.mark.parametrize(
     ("devices", "given", "memory", "parts"),
     [
@@ -345,7 +348,17 @@ def test_a_part_is_far_longer_than_what_a_queue_remembers(devices, given, memory
     """20 000 requests at 1000 a second last 200 batches of 100 ms."""
     pace = Pace(devices, 1000.0, 1.0, 100.0)
 
-    assert parts_of(pace, stream(1000.0, **given), memory, 20_000) == parts
+    assert parts_of(pace, Server(64, CONSTANT, stream(1000.0, **given)), memory, 20_000) == parts
+
+
+def test_where_a_slow_batch_makes_the_next_one_larger_parts_are_longer():
+    """Each request makes a batch take half a ms more: at 600 a second for each device, 0.3 ms a ms."""
+    pace = Pace(4, 4 * 600.0, 1.0, 10.0)
+    even, line = (Server(64, service, stream()) for service in (CONSTANT, LINE))
+
+    assert parts_of(pace, even, 1.0, 240_000) == 480
+    assert parts_of(pace, line, 1.0, 240_000) == pytest.approx(0.7**2 * 500, rel=0.02)
+    assert parts_of(pace._replace(rate_per_s=4 * 1900.0), line, 1.0, 240_000) == 1
 
 
 @settings(max_examples=8, deadline=None)
