@@ -30,7 +30,8 @@ SUBJECTS = {
     "recipes": "Eager, `torch.compile` and CUDA graphs at one batch size",
     "search": "Trials of the search against bisection: `benchmarks/search.py`",
     "serving": "Predictions against real servers: `benchmarks/serve.py`, `benchmarks/serve_fleet.py`",
-    "sizing": "How often a stated range of devices holds the true number: `benchmarks/ranges.py`",
+    "sizing": "Plans against a second simulator, servers' own code and known devices: `benchmarks/second.py`, "
+    "`servers.py`, `ranges.py`, `promises.py`, `size_times.py`",
     "timing": "What measuring costs: `benchmarks/sampling.py`, `benchmarks/stages.py`",
     "verdicts": "Verdicts of `tputfind compare` on known pairs: `benchmarks/verdicts.py`",
 }

@@ -8,10 +8,11 @@ Both get the same requests; how long each batch takes is drawn from one record, 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
+from platform import python_version
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from tputfind.record.files import load_record
 from tputfind.sizing.demand import Demand, read_demand
 from tputfind.sizing.queues import Spans
+from tputfind.sizing.saturation import most_per_ms
 from tputfind.sizing.serve import Server, serve
 from tputfind.sizing.service import service_of
 
@@ -47,24 +49,37 @@ class Case(NamedTuple):
         return read_demand({name: options[name] for name in options if name not in ("cap", "devices")} | {"slo": "1s"})
 
     def label(self) -> str:
-        """Return it in a few words."""
+        """Return it in a few words; a rate of 1 stands for none."""
         limits = [f"{name} {value}" for name, value in self._asdict().items() if name.startswith("max_") and value]
         routing = f", {self.demand().routing}" if self.devices > 1 else ""
         devices = f"{self.devices} device{'s' * (self.devices > 1)}{routing}"
-        return ", ".join([f"{self.batcher} {self.handler}, cap {self.cap}", *limits, devices, f"{self.rate:g}/s"])
+        rate = [f"{self.rate:g}/s"] if self.rate > 1 else []
+        return ", ".join([f"{self.batcher} {self.handler}, cap {self.cap}", *limits, devices, *rate])
 
 
 CASES: Final = (
-    *(Case("ray", handler, 32, 1, rate, 100) for handler in ("threaded", "blocking") for rate in (2000, 5500)),
-    *(Case("ray", "blocking", 5, 4, rate) for rate in (1000, 1500)),
-    *(Case("ray", "blocking", cap, devices, 4000) for cap, devices in ((2, 7), (5, 7), (4, 6))),
+    *(Case("ray", handler, 32, 1, rate, 200) for handler in ("threaded", "blocking") for rate in (2000, 5500)),
+    *(Case("ray", "blocking", 5, 4, rate) for rate in (400, 750)),
+    *(Case("ray", "blocking", cap, 7, 1200) for cap in (2, 5)),
     Case("ray", "blocking", 16, 4, 4000, 32),
-    *(Case("ray", handler, 32, 4, 16000, 100) for handler in ("threaded", "blocking")),
+    *(Case("ray", handler, 32, 4, 16000, 200) for handler in ("threaded", "blocking")),
     *(Case("ray", handler, 5, 4, 8000, 5, 20) for handler in ("threaded", "blocking")),
-    Case("ray", "threaded", 32, 1, 250, 5),
+    Case("ray", "threaded", 32, 1, 180, 5),
     *(Case("bentoml", handler, 32, 1, rate) for handler in ("threaded", "blocking") for rate in (1500, 4000, 6000)),
     *(Case("bentoml", handler, 32, 1, 7500, max_latency="20ms") for handler in ("threaded", "blocking")),
 )
+"""Where Ray Serve's queue has no limit, the load is below 1: above, it grows for good after any pause, and Ray
+itself slows down with the square of what waits."""
+WAITING: Final = tuple(
+    Case("ray", handler, cap, devices, 1, limit)
+    for cap, limit, devices in ((5, 5, 1), (5, 5, 4), (16, 32, 1), (16, 32, 4), (32, 100, 1))
+    for handler in ("threaded", "blocking")
+)
+"""Servers before which many requests wait, all from the beginning on."""
+_FILLS: Final = 40
+"""How often those that wait fill all places of the replicas."""
+_SEEN: Final = 0.2, 0.8
+"""Shares of the answers between which their rate is taken."""
 
 
 def arrivals_ms(case: Case, requests: int) -> NDArray[np.float64]:
@@ -80,8 +95,8 @@ def ours_ms(case: Case, requests: int) -> NDArray[np.float64]:
     return serve(arrivals_ms(case, requests), [0.0] * case.devices, server, (0, 1)).done_ms
 
 
-def theirs_ms(case: Case, requests: int) -> NDArray[np.float64]:
-    """Return when the server's own code answers them; nan where it refuses one."""
+def theirs_ms(case: Case, came_ms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return when the server's own code answers requests that come at these times; nan where it refuses one."""
     demand = case.demand()
     spans = [Spans(service_of(load_record(RECORD), demand), case.cap, (1, number)) for number in range(case.devices)]
     blocking = case.handler == "blocking"
@@ -90,12 +105,12 @@ def theirs_ms(case: Case, requests: int) -> NDArray[np.float64]:
 
         latency_ms = int(demand.max_latency_ms or virtual_bentoml.MAX_LATENCY_MS)
         return virtual_bentoml.answered_ms(
-            arrivals_ms(case, requests), spans[0], cap=case.cap, max_latency_ms=latency_ms, blocking=blocking
+            came_ms, spans[0], cap=case.cap, max_latency_ms=latency_ms, blocking=blocking
         )
     from serving import virtual_ray
 
     return virtual_ray.answered_ms(
-        arrivals_ms(case, requests),
+        came_ms,
         spans,
         cap=case.cap,
         delay_ms=demand.wait_ms,
@@ -126,12 +141,23 @@ def figures(done_ms: NDArray[np.float64], case: Case) -> list[float]:
 
 def compared(case: Case, requests: int) -> Row:
     """Return both, side by side."""
-    return Row(case, figures(theirs_ms(case, requests), case), figures(ours_ms(case, requests), case))
+    theirs = theirs_ms(case, arrivals_ms(case, requests))
+    return Row(case, figures(theirs, case), figures(ours_ms(case, requests), case))
 
 
-def table(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the lines of a table."""
-    widest = max(len(row.case.label()) for row in rows)
+def while_waiting(case: Case) -> tuple[float, float]:
+    """Return the answers per second of each device while many requests wait: theirs and ours."""
+    demand = case.demand()
+    requests = _FILLS * case.devices * (case.max_ongoing or 1)
+    done_ms = np.sort(theirs_ms(case, np.zeros(requests)))
+    first, last = (int(share * requests) for share in _SEEN)
+    theirs = (last - first) / float(done_ms[last] - done_ms[first]) / case.devices
+    return 1000 * theirs, 1000 * most_per_ms(case.cap, service_of(load_record(RECORD), demand), demand)
+
+
+def table(rows: Iterable[Row]) -> Iterator[str]:
+    """Yield the lines of a table, each as soon as its row is there."""
+    widest = max(len(case.label()) for case in CASES)
     heads = [f"{'p' + str(percentile):>8} {'ours':>8} {'off':>7}" for percentile in PERCENTILES]
     yield f"{'':{widest}} {' '.join(heads)} {'refused':>8} {'ours':>7}"
     for row in rows:
@@ -148,10 +174,16 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     with ProcessPoolExecutor(options.processes) as pool:
-        rows = list(pool.map(compared, CASES, [options.requests] * len(CASES)))
-    print(f"{options.requests} Poisson requests a line; batch times of vit_b_16 fp16 on an H200; latencies in ms.")
-    print(f"ray {version('ray')}, bentoml {version('bentoml')}; refused: the share of requests.\n")
-    print("\n".join(table(rows)))
+        rows = pool.map(compared, CASES, [options.requests] * len(CASES))
+        print(f"{options.requests} Poisson requests a line; batch times of vit_b_16 fp16 on an H200; latencies in ms.")
+        versions = f"ray {version('ray')}, bentoml {version('bentoml')}, Python {python_version()}"
+        print(f"{versions}; refused: the share of requests.\n")
+        for line in table(rows):
+            print(line, flush=True)
+        print("\nAnswers/s of each device while many requests wait, all from the beginning on\n")
+        widest = max(len(case.label()) for case in WAITING)
+        for case, (theirs, ours) in zip(WAITING, pool.map(while_waiting, WAITING), strict=True):
+            print(f"{case.label():{widest}} {theirs:8.1f} {ours:8.1f} {ours / theirs - 1:+7.1%}", flush=True)
 
 
 if __name__ == "__main__":

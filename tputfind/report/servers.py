@@ -8,7 +8,7 @@ from typing import Final
 from tputfind.sizing.batchers import Batcher, Handler
 from tputfind.sizing.plan import Plan
 from tputfind.sizing.solve import delays_ms
-from tputfind.units import format_sizes
+from tputfind.units import format_figure, format_sizes
 
 _QUEUES: Final[Mapping[Batcher, str]] = {
     "triton": " (max_queue_size)",
@@ -20,6 +20,9 @@ _HANDLERS: Final[Mapping[Handler, str]] = {
     "blocking": "blocks its event loop, as a plain model(x) does in an async function",
     "threaded": "calls the model in a thread, beside its event loop",
 }
+
+_FULL: Final = 0.95
+"""Of what a device does with full batches: a limit that leaves more of it decides nothing."""
 
 
 def told(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -35,6 +38,10 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Handler", _HANDLERS[demand.handled]
     if demand.most_ongoing is not None:
         yield "Limit", f"{demand.most_ongoing} requests at a time for each replica (max_ongoing_requests)"
+    if plan.waiting_per_s is not None and plan.waiting_per_s < _FULL * plan.full_per_s:
+        does = "catch up" if plan.outcome.load < 1 else "never catch up"
+        each, full = format_figure(plan.waiting_per_s), format_figure(plan.full_per_s)
+        yield "After a pause", f"the devices {does}: each answers {each}/s while requests wait for room, of {full}/s"
     if demand.max_queue is not None:
         queue = "the queue of a device" if demand.routing == "random" else "the queue"
         setting = _QUEUES.get(demand.batcher, "")

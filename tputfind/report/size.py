@@ -318,7 +318,8 @@ def _verdict(plan: Plan, outcome: Outcome) -> str:
         return f"target missed, {outcome.refused:.2%} of the requests refused"
     tail = f"p{demand.percentile:g} {format_figure(outcome.tail_ms)} ms"
     if outcome.load >= 1 and demand.max_queue is None:
-        return f"cannot keep up: {100 * outcome.load:.0f} % load, the queue grows"
+        when = " once requests wait" if demand.most_ongoing is not None else ""
+        return f"cannot keep up{when}: {100 * outcome.load:.0f} % load, the queue grows"
     if not outcome.steady:
         return f"target taken as missed: {100 * outcome.load:.1f} % load is too near the limit to tell"
     if outcome.load > demand.load_allowed:

@@ -14,7 +14,7 @@ from tputfind.record.record import Record
 from tputfind.sizing.demand import MOST_DEVICES, TAIL_REQUESTS, Demand
 from tputfind.sizing.formulas import largest_within
 from tputfind.sizing.service import ServiceTimes, service_of
-from tputfind.sizing.simulate import Fleet, Outcome, simulate
+from tputfind.sizing.simulate import Fleet, Outcome, closes_by_clock, simulate
 from tputfind.stats import t_quantile
 
 MORE_TRAFFIC: Final = 1.2
@@ -109,9 +109,7 @@ class Search:
         Raises:
             NoPlan: none does.
         """
-        most_per_ms = max(self.service.per_ms(cap) for cap in self.caps)
-        samples_per_s = self._demand.rate_per_s * self._demand.mean_samples
-        lowest = max(1, ceil(samples_per_s / 1000 / most_per_ms / self.most_share))
+        lowest = self._keeping_up(1, 1.0)
         if lowest > MOST_DEVICES:
             raise NoPlan(
                 f"{self._demand.rate_per_s:g} requests/s take {lowest} devices or more by their throughput alone, and "
@@ -171,7 +169,10 @@ class Search:
         most = self._least_within(self._demand.target_ms * exp(-width), found)
         slower = exp(_RANGE_QUANTILE * self._error_of_rate(drawn))
         fewest = self._least_if_faster(min(fewest or found.devices, found.devices), slower)
-        return fewest, None if most is None else max(most, found.devices, self._keeping_up(found.devices, slower))
+        # By the clock a device does less than with full batches, and its load alone says how much less.
+        load = found.load if closes_by_clock(self._demand) else self._least_load(found.devices)
+        keeping_up = ceil(found.devices * load * slower / self.most_share)
+        return fewest, None if most is None else max(most, found.devices, keeping_up)
 
     def _error_of_streams(self, found: Outcome) -> float:
         """Return the standard error of the logarithm of a fleet's percentile, by how its streams differ."""
@@ -205,9 +206,12 @@ class Search:
 
     def _keeping_up(self, devices: int, slower: float) -> int:
         """Return the least number that keeps up within the load allowed if a batch takes longer by that factor."""
+        return max(1, ceil(devices * self._least_load(devices) * slower / self.most_share))
+
+    def _least_load(self, devices: int) -> float:
+        """Return the load of so many devices with the cap with which it is the least."""
         fleets = [Fleet(devices, cap, self._demand.rate_per_s) for cap in self.caps]
-        load = min(fleet.load(self.service, self._demand) for fleet in fleets)
-        return max(1, ceil(devices * load * slower / self.most_share))
+        return min(fleet.load(self.service, self._demand) for fleet in fleets)
 
     def _least_if_faster(self, fewest: int, faster: float) -> int:
         """Return the least number that meets the target if batches take shorter by that factor.

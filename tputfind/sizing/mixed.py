@@ -17,7 +17,6 @@ from tputfind.sizing.queues import Spans
 from tputfind.sizing.serve import Server, serve
 from tputfind.sizing.service import ServiceTimes
 from tputfind.sizing.simulate import (
-    WARM_UP_SHARE,
     Fleet,
     Outcome,
     cell_of,
@@ -25,9 +24,9 @@ from tputfind.sizing.simulate import (
     latency_figures,
     memory_of,
     requests_of,
-    under_way_ms,
     usual_ms_of,
 )
+from tputfind.sizing.stream import WARM_UP_SHARE, under_way_ms
 
 _MEMORIES: Final = 100
 """Streams shorter than this many times what their queue remembers show no steady queue."""

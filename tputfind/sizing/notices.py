@@ -115,7 +115,7 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
             kind="few_ongoing",
             seen=f"a replica has no more than {demand.most_ongoing} requests at a time, and no larger batch",
             cause="Ray Serve's max_ongoing_requests is that by default; others wait 25 ms and longer to ask again",
-            advice="set it to twice the batch or more, and tell it with --max-ongoing",
+            advice="set it to twice the batch, and a fortieth of the requests/s of each device, or more: --max-ongoing",
         )
     missing = [option for option, one_ms in _one_by_one(demand) if one_ms == 0]
     if missing:

@@ -17,6 +17,7 @@ from tputfind.sizing.formulas import devices_at_full_batch, devices_by_batch_tim
 from tputfind.sizing.notices import notices
 from tputfind.sizing.observed import Observed
 from tputfind.sizing.power import power_of
+from tputfind.sizing.saturation import most_per_ms
 from tputfind.sizing.simulate import Fleet, Outcome
 from tputfind.sizing.solve import solved
 
@@ -74,6 +75,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     the target, and is not merely too near to it to tell. ``more_traffic`` is the same devices with 20 % more requests.
     ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch. Of recorded arrivals only their
     number is kept. Costs are None where the price is not known, and ``energy`` where the power of the devices is not.
+    ``waiting_per_s`` are the requests that a device answers while others wait for room before it: None without a limit
+    on those that it has at a time, ``full_per_s`` those with full batches.
     ``cost_per_million`` is of requests. ``mix`` is the cheapest mix of kinds of devices, if it is cheaper than this
     plan; ``no_mix`` says why there is none. Both stand in the best plan of a model. ``observed`` is what logs of a real
     server tell.
@@ -107,6 +110,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     no_mix: str = ""
     observed: Observed | None = None
     cost_per_million_samples: Above0 | None = None
+    full_per_s: Above0
+    waiting_per_s: Above0 | None = None
 
     @property
     def holding(self) -> Outcome:
@@ -158,6 +163,8 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
     slope_ms, intercept_ms = search.service.line_ms()
     rate_per_s, target_ms, samples = demand.rate_per_s, demand.target_ms, demand.mean_samples
     samples_per_s = rate_per_s * samples
+    cap, each_per_s = outcome.batch_cap, 1000 / samples
+    waiting_per_s = None if demand.most_ongoing is None else each_per_s * most_per_ms(cap, search.service, demand)
     per_hour = None if price is None else price.price_per_hour * outcome.devices
     return Plan(
         model=record.spec.model,
@@ -189,6 +196,8 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         cost_per_hour=per_hour,
         cost_per_million=None if per_hour is None else per_hour / (3600 * rate_per_s) * 1e6,
         energy=energy_of(search.service.power, outcome, demand),
+        full_per_s=each_per_s * search.service.per_ms(cap),
+        waiting_per_s=waiting_per_s,
         cost_per_million_samples=None if per_hour is None else per_hour / (3600 * samples_per_s) * 1e6,
     )
 

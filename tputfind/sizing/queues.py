@@ -6,7 +6,7 @@ import heapq
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import cycle
+from itertools import chain, count
 from math import inf, nan, nextafter
 from typing import NamedTuple
 
@@ -17,7 +17,8 @@ from tputfind.sizing.arrivals import Seed
 from tputfind.sizing.batchers import Rule
 from tputfind.sizing.service import ServiceTimes
 
-_DRAWS = 2**16
+_DRAWS = 2**10
+"""Times that are drawn at once."""
 _OFTEN = 100
 """Draws of a batch size after which all its times are computed at once."""
 
@@ -42,8 +43,8 @@ class Spans:
         self._service = service
         self._curves: list[list[float] | None] = [None] * (cap + 1)
         self._drawn = [0] * (cap + 1)
-        numbers = np.random.default_rng([*seed, 3]).integers(len(service.curve_ms(1)), size=_DRAWS)
-        self._draws: Iterator[int] = cycle(numbers.tolist())
+        draw, times = np.random.default_rng([*seed, 3]), len(service.curve_ms(1))
+        self._draws: Iterator[int] = chain.from_iterable(draw.integers(times, size=_DRAWS).tolist() for _ in count())
 
     def __call__(self, size: int) -> float:
         """Return the next time of a batch of a size, in ms."""

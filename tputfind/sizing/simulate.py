@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil, inf, sqrt
+from math import ceil, floor, inf, sqrt
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -11,15 +11,15 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from tputfind.record.types import Amount, Count
-from tputfind.sizing.arrivals import Seed, arrivals_ms, dispersion_of, gaps_ms, samples_of, without_idle_ms
+from tputfind.sizing.arrivals import dispersion_of
 from tputfind.sizing.demand import IN_QUEUES, TAIL_REQUESTS, Demand
 from tputfind.sizing.power import Computing, mean_of
-from tputfind.sizing.queues import Served
-from tputfind.sizing.serve import Server, is_triton, serve
+from tputfind.sizing.saturation import most_per_ms
+from tputfind.sizing.serve import Server, is_triton
 from tputfind.sizing.service import ServiceTimes
+from tputfind.sizing.stream import Pace, run
 from tputfind.stats import t_quantile
 
-WARM_UP_SHARE: Final = 0.1
 _BATCHES: Final = 200
 """Full batches of each device, at the least."""
 _TARGETS: Final = 20
@@ -36,8 +36,10 @@ _MOST_ONE_BY_ONE: Final = 500_000
 _LONG: Final = 1000
 """Most of a target that counts for that, in usual batches: where nothing takes as long as the target, a longer stream
 shows nothing new."""
-_EXACT: Final = 2.0**32
-"""Longest stream, in shortest batches, with latencies exact to a millionth of one: float64 has 53 binary digits."""
+_PART_BATCHES, _PART_REQUESTS = 20, 500
+"""Of a part of a stream, at the least: batches of each device, and requests of all."""
+_LOOK: Final = 10_000
+"""Requests that show how long batches take together, before it is known how many requests a stream takes."""
 _ROUNDS: Final = 200
 """Of finding a usual batch: near the limit each is hardly larger than the one before."""
 _DRIFT: Final = 0.2
@@ -53,27 +55,18 @@ class Fleet(NamedTuple):
     rate_per_s: float
 
     def load(self, service: ServiceTimes, demand: Demand) -> float:
-        """Return the rate over what the devices can do: with full batches, where these form while devices are busy.
-
-        Where a server closes its batches by the clock alone, as Ray Serve does, with the batches that come meanwhile.
-        What Ray Serve loses while requests wait to ask for room again is not in it.
-        """
-        each_per_ms = self.rate_per_s / 1000 / self.devices * demand.mean_samples
-        if demand.batcher == "ray" and demand.handled == "threaded":
-            # From one batch to the first request of the next is a mean gap, or more where requests are bursty.
-            gaps = max(1.0, (1 + dispersion_of(demand, 1 / self.devices)) / 2)
-            size = min(self.cap, ceil(gaps + each_per_ms * demand.wait_ms))
-            return each_per_ms / service.per_ms_in({size: 1})
-        return each_per_ms / service.per_ms(self.cap)
+        """Return the rate over what the devices can do while more requests wait than they can take."""
+        return self.rate_per_s / 1000 / self.devices * demand.mean_samples / most_per_ms(self.cap, service, demand)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a fleet does under a stream of requests. Latencies are from a request's coming to its answer, in ms.
 
-    ``load`` is the rate over what the devices do with full batches. ``tail_ms`` is the percentile that was asked for,
-    of all streams together; its 95 % confidence interval is by how the streams differ. ``steady`` says that the queue
-    stays as it is: where it is False it grows, or is so near to its limit that the streams are too short to tell, and
-    the latencies say little. ``goodput_per_s`` counts the requests that are answered within the target. Batches are
+    ``load`` is the rate over what the devices do while many requests wait; where batches are closed by the clock, it is
+    the time that batches take over that of the devices if that is more. ``tail_ms`` is the percentile that was asked
+    for, of all streams together; its 95 % confidence interval is by how the streams differ. ``steady`` says that the
+    queue stays as it is: where it is False it grows, or is so near to its limit that the streams are too short to tell,
+    and the latencies say little. ``goodput_per_s`` counts the requests that are answered within the target. Batches are
     of samples. ``computing`` is None where the power is not known.
 
     ``refused`` is the share of requests that the server refused. The mean and p50 to p99 are of those that were
@@ -134,38 +127,28 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
     """
     devices = min(fleet.devices, cell_of(demand))
     share = devices / fleet.devices
-    rate_per_s = fleet.rate_per_s * share
-    load = fleet.load(service, demand)
+    cell = Fleet(devices, fleet.cap, fleet.rate_per_s * share)
+    server = Server(fleet.cap, service, _of_cell(demand, share))
+    load = at_least = fleet.load(service, demand)
+    pause_ms = 0.0
+    if load >= 1 and demand.most_ongoing is not None and server.demand.max_queue is not None:
+        # Whether a queue of Ray Serve ever fills up is chance. Here it is full at first, and what follows is not.
+        pause_ms = server.demand.max_queue / cell.rate_per_s * 1000
+    pace = Pace(devices, cell.rate_per_s, share, usual_ms_of(cell, service, demand), pause_ms)
+    if closes_by_clock(demand):
+        load = max(at_least, run(server, pace, (demand.seed, 0), _LOOK).utilisation)
     memory = memory_of(demand, devices, share, load)
-    count = requests_of(Fleet(devices, fleet.cap, rate_per_s), service, demand, memory, effort)
+    count = requests_of(cell, service, demand, memory, effort)
     if demand.gaps is not None:
         count = max(count, ceil(share * len(demand.gaps)))
-    server = Server(fleet.cap, service, _of_cell(demand, share))
-    usual_ms = usual_ms_of(Fleet(devices, fleet.cap, rate_per_s), service, demand)
-    latencies, busy, computing, batches, samples = [], [], [], 0, 0
-    for number in range(seeds):
-        seed = (demand.seed, number)
-        arrivals = arrivals_ms(demand, count, rate_per_s, share, seed)
-        cut_ms = 0.0
-        if arrivals[-1] > _EXACT * service.mean_ms(1):
-            lasts_ms = float(arrivals[-1])
-            gaps = gaps_ms(demand, count, rate_per_s, share, seed)
-            arrivals = without_idle_ms(gaps, *server.request_and_window_ms())
-            cut_ms = max(0.0, lasts_ms - float(arrivals[-1]))
-        counts = samples_of(demand, count, share, seed) if demand.several else None
-        served = serve(arrivals, under_way_ms(devices, usual_ms, server, seed), server, seed, counts)
-        warm = 0 if demand.gaps is not None else int(WARM_UP_SHARE * count)
-        latencies.append(_latency_ms(served, arrivals)[warm:])
-        lasts_ms = devices * (float(np.fmax.reduce(served.done_ms)) + cut_ms)
-        busy.append(served.busy_ms / lasts_ms)
-        was_answered = served.batch >= 0
-        power = service.power
-        computing.append(
-            None if power is None or counts is not None else power.computing(served.batch[was_answered], lasts_ms)
-        )
-        batches += served.batches
-        samples += int(was_answered.sum()) if counts is None else int(counts.sum())
+    parts = parts_of(pace, server, memory, count)
+    streams = [run(server, pace, (demand.seed, number), count, parts) for number in range(seeds)]
+    utilisation = float(np.mean([stream.utilisation for stream in streams]))
+    if closes_by_clock(demand):
+        load = max(at_least, utilisation)
+        memory = memory_of(demand, devices, share, load)
     limited = demand.max_queue is not None
+    latencies = [stream.latency_ms for stream in streams]
     sure = demand.gaps is not None or (count >= _MEMORIES / 3 * memory and (limited or not grows(latencies)))
     return Outcome(
         devices=fleet.devices,
@@ -173,11 +156,35 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
         rate_per_s=fleet.rate_per_s,
         load=load,
         steady=(load < 1 or limited) and sure,
-        utilisation=float(np.mean(busy)),
-        mean_batch=samples / batches,
-        computing=mean_of(computing),
+        utilisation=min(1.0, utilisation),
+        mean_batch=sum(stream.samples for stream in streams) / sum(stream.batches for stream in streams),
+        computing=mean_of([stream.computing for stream in streams]),
         **latency_figures(latencies, demand, fleet.rate_per_s),  # type: ignore[arg-type]  # names of figures
     )
+
+
+def closes_by_clock(demand: Demand) -> bool:
+    """Whether batches are closed by the clock even while devices are busy: how large they get is not for the queue."""
+    return demand.batcher == "ray" and demand.handled == "threaded"
+
+
+def parts_of(pace: Pace, server: Server, memory: float, requests: int) -> int:
+    """Return in how many parts a stream is served, each far longer than what a queue remembers.
+
+    What a batch takes longer, the next is larger: batches remember the ones before, and that counts too. Devices that
+    have a queue each do not take turns, and servers whose load is measured are followed for long.
+    """
+    cap, service, demand = server
+    if demand.gaps is not None or pace.devices == 1 or demand.routing == "random" or demand.server.in_replicas:
+        return 1
+    each_ms = (service.mean_ms(cap) - service.mean_ms(1)) / cap
+    larger_by = pace.rate_per_s / 1000 / pace.devices * demand.mean_samples * each_ms
+    forgets = max(0.0, 1 - larger_by) ** 2
+    batches = min(requests / pace.rate_per_s * 1000 / pace.usual_ms, requests / pace.devices)
+    parts = min(
+        forgets * batches / _PART_BATCHES, requests / _PART_REQUESTS, 3 * requests / (_MEMORIES * max(1, memory))
+    )
+    return max(1, floor(parts))
 
 
 def _of_cell(demand: Demand, share: float) -> Demand:
@@ -185,25 +192,6 @@ def _of_cell(demand: Demand, share: float) -> Demand:
     if demand.max_queue is None or demand.routing == "random" or share == 1:
         return demand
     return msgspec.structs.replace(demand, max_queue=max(1, round(share * demand.max_queue)))
-
-
-def _latency_ms(served: Served, arrivals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return how long requests take, which is without end for those that are refused."""
-    latency_ms: NDArray[np.float64] = served.done_ms - arrivals
-    latency_ms[np.isnan(latency_ms)] = inf
-    return latency_ms
-
-
-def under_way_ms(devices: int, usual_ms: float, server: Server, seed: Seed) -> list[float]:
-    """Return from when on each device is free: anywhere within a usual batch, as in a stream under way.
-
-    Devices that all begin idle take their batches in step, and stay so for hundreds of batches. Before a recorded
-    stream nothing came.
-    """
-    if server.demand.gaps is not None:
-        return [0.0] * devices
-    drawn = np.random.default_rng([*seed, 4]).uniform(0.0, usual_ms, devices)
-    return [float(free_ms) for free_ms in drawn]
 
 
 def memory_of(demand: Demand, devices: int, share: float, load: float) -> float:

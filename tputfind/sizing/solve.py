@@ -13,6 +13,7 @@ from tputfind.record.record import Record
 from tputfind.sizing.demand import SHORTEST_DELAY_MS, Demand
 from tputfind.sizing.fleets import MOST_TAIL_REQUESTS, Search, Tell, alone_ms, rounded_up
 from tputfind.sizing.service import service_of
+from tputfind.sizing.simulate import Fleet
 from tputfind.units import format_figure
 
 _COARSE: Final = 0.85
@@ -71,8 +72,7 @@ def _highest_rate(record: Record, demand: Demand, tell: Tell | None) -> float:
             f"are alone are answered within {demand.target_ms:g} ms",
             "a longer --slo",
         )
-    samples_per_s = 1000 * devices * max(search.service.per_ms(cap) for cap in search.caps)
-    most_per_s = samples_per_s / demand.mean_samples * search.most_share
+    most_per_s = search.most_share / min(Fleet(devices, cap, 1.0).load(search.service, demand) for cap in search.caps)
 
     def at(share: float) -> Search:
         return Search(record, msgspec.structs.replace(demand, rate_per_s=share * most_per_s), tell)

@@ -67,7 +67,8 @@ def test_the_answer_meets_the_target_under_other_streams_and_one_device_less_doe
     assert found.fewer is not None
     for cap in (8, 16, 32, 64, 128):
         fewer = simulate(Fleet(best.devices - 1, cap, 8000), service, other, seeds=3)
-        assert fewer.tail_ms > 40.0 * 0.97
+        # Ray Serve's queue may be short for a while, and grows for good after any pause.
+        assert fewer.tail_ms > 40.0 * 0.97 or (batcher == "ray" and fewer.load >= 1)
     assert found.fewer.devices == best.devices - 1
     assert not found.fewer.meets(40.0)
 
