@@ -103,7 +103,8 @@ def test_a_model_that_fails_takes_no_device_out(tmp_path):
 
 
 def test_ctrl_c_keeps_what_every_device_has_measured_and_each_can_be_gone_on_with(tmp_path):
-    asked = (*SLOWLY, "--dtype", "fp32,bf16,fp16,amp-bf16")
+    longer = ("--batch-sizes", "4,8", "--batches", 60, "--warmup", 1, "--processes", 2)
+    asked = (SLEEPS, *longer, "--dtype", "fp32,bf16,fp16,amp-bf16")
     with subprocess.Popen(
         [*command(), *map(str, (*asked, "--device", "cpu:0,cpu:1"))],
         cwd=tmp_path,

@@ -13,7 +13,7 @@ import msgspec
 
 from tputfind.errors import BadRequest, BrokenInstall, ModelFailed, NoSuchDevice, TputfindError
 from tputfind.fleet import sweep
-from tputfind.fleet.places import Place, overlaps, places_of
+from tputfind.fleet.devices import Place, overlaps, places_of
 from tputfind.fleet.stations import Done, Stations, Told, Work, signals_among
 from tputfind.fleet.sweep import Job
 from tputfind.fleet.together import Alone, Together

@@ -11,7 +11,7 @@ import msgspec
 
 from tputfind.analysis import fleet, notices
 from tputfind.errors import OutOfTime
-from tputfind.fleet.places import Place
+from tputfind.fleet.devices import Place
 from tputfind.fleet.stations import Done, Work
 from tputfind.processes.children import Children
 from tputfind.record.files import RecordFile, slug
