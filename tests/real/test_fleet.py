@@ -103,7 +103,8 @@ def test_a_model_that_fails_takes_no_device_out(tmp_path):
 
 
 def test_ctrl_c_keeps_what_every_device_has_measured_and_each_can_be_gone_on_with(tmp_path):
-    asked = (*SLOWLY, "--dtype", "fp32,bf16,fp16,amp-bf16")
+    longer = ("--batch-sizes", "4,8", "--batches", 60, "--warmup", 1, "--processes", 2)
+    asked = (SLEEPS, *longer, "--dtype", "fp32,bf16,fp16,amp-bf16")
     with subprocess.Popen(
         [*command(), *map(str, (*asked, "--device", "cpu:0,cpu:1"))],
         cwd=tmp_path,
@@ -181,24 +182,55 @@ def test_the_device_whose_core_others_use_is_found_and_the_report_says_why(tmp_p
         assert "of its 1 core busy" in said
 
 
-@pytest.mark.alone
-def test_sets_of_cores_that_share_none_do_not_slow_each_other_down_and_those_that_do_are_found(tmp_path):
-    asked = (*COMPUTES, "--all-busy", "--processes", 4)
-    apart = run(tmp_path, *asked, "--device", "cpu:0,cpu:1", "--output", "apart")
-    shared = run(tmp_path, *asked, "--device", "cpu:0,cpu:0-1", "--output", "shared")
+def busy_of_alone(folder) -> list[float]:
+    """The rate of each device with all busy over its rate alone, after checks of what the records say of that."""
+    every = [tputfind.load_record(path) for path in sorted(folder.glob("*.json"))]
+    busy = {one.environment.device: one.rows[0] for one in every if one.spec.load == "all_busy"}
+    alone = {one.environment.device: one.rows[0] for one in every if one.spec.load == "solo"}
+    assert busy.keys() == alone.keys()
+    assert all(timing.all_busy_share > 0.99 for row in busy.values() for timing in row.timings)
+    return [busy[name].samples_per_s / alone[name].samples_per_s for name in busy]
 
-    assert (apart.status, shared.status) == (0, 0), apart.err + shared.err
-    assert "share core" not in apart.err
-    assert "cpu:0 and cpu:0-1 share core 0: they slow each other down" in shared.err
-    for folder in ("apart", "shared"):
-        every = [tputfind.load_record(path) for path in sorted((tmp_path / folder).glob("*.json"))]
-        busy = {one.environment.device: one.rows[0] for one in every if one.spec.load == "all_busy"}
-        alone = {one.environment.device: one.rows[0] for one in every if one.spec.load == "solo"}
-        assert busy.keys() == alone.keys()
-        assert all(timing.all_busy_share > 0.99 for row in busy.values() for timing in row.timings)
-        ratios = [busy[name].samples_per_s / alone[name].samples_per_s for name in busy]
-        if folder == "apart":
-            assert ratios == pytest.approx([1.0, 1.0], abs=0.10)
-        else:
-            assert min(ratios) < 0.8
-    assert "2 devices busy at once, each against itself alone" in " ".join(shared.out.split())
+
+COUNTS = """
+import os, sys, time
+os.sched_setaffinity(0, {int(sys.argv[1])})
+count, end = 0, time.perf_counter() + 2
+while time.perf_counter() < end:
+    count += 1
+print(count)
+"""
+
+
+def counted(*core_numbers) -> list[int]:
+    """How far loops come that count in pure Python, one on each of these cores, all at once."""
+    loops = [
+        subprocess.Popen([sys.executable, "-c", COUNTS, str(core)], stdout=subprocess.PIPE, text=True)
+        for core in core_numbers
+    ]
+    return [int(loop.communicate()[0]) for loop in loops]
+
+
+@pytest.mark.alone
+def test_sets_of_cores_that_share_none_do_not_slow_each_other_down(tmp_path):
+    paces = [both / alone for both, alone in zip(counted(0, 1), counted(0) + counted(1), strict=True)]
+    if min(paces) < 0.97:
+        pytest.skip(f"this machine slows loops on two cores to {min(paces):.0%} of one: its host gives time to others")
+    ran = run(tmp_path, *COMPUTES, "--all-busy", "--processes", 4, "--device", "cpu:0,cpu:1", "--output", "apart")
+
+    assert ran.status == 0, ran.err
+    assert "share core" not in ran.err
+    assert busy_of_alone(tmp_path / "apart") == pytest.approx([1.0, 1.0], abs=0.05)
+
+
+@pytest.mark.alone
+def test_sets_of_cores_that_overlap_slow_each_other_down_and_that_is_told(tmp_path):
+    asked = ("--all-busy", "--processes", 4, "--device", "cpu:0,cpu:0-1", "--output", "shared")
+    ran = run(tmp_path, *COMPUTES, *asked)
+
+    assert ran.status == 0, ran.err
+    assert "cpu:0 and cpu:0-1 share core 0: they slow each other down" in ran.err
+    assert min(busy_of_alone(tmp_path / "shared")) < 0.6
+    said = " ".join(ran.out.split())
+    assert "2 devices busy at once, each against itself alone" in said
+    assert "of its 2 cores busy" in said

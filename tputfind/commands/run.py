@@ -17,8 +17,8 @@ from tputfind.commands.options import MEASURING
 from tputfind.commands.outputs import Outputs, Places, Source, check_places, sources_of, table_of, taken_from
 from tputfind.errors import BadRecord, BadRequest, Interrupted, TputfindError
 from tputfind.fleet import sweep
+from tputfind.fleet.devices import is_list, names
 from tputfind.fleet.host import Devices, Host
-from tputfind.fleet.places import is_list, names
 from tputfind.fleet.sweep import Job
 from tputfind.processes import cores
 from tputfind.processes.children import Children

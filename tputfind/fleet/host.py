@@ -13,7 +13,7 @@ import msgspec
 
 from tputfind.errors import BadRequest, BrokenInstall, ModelFailed, NoSuchDevice, TputfindError
 from tputfind.fleet import sweep
-from tputfind.fleet.places import Place, overlaps, places_of
+from tputfind.fleet.devices import Place, overlaps, places_of
 from tputfind.fleet.stations import Done, Stations, Told, Work, signals_among
 from tputfind.fleet.sweep import Job
 from tputfind.fleet.together import Alone, Together
@@ -93,7 +93,7 @@ class Host:
         """Yield what becomes of each spec, or of each on each device, in their order.
 
         Raises:
-            TputfindError: there is no such device, none of the specs can be measured, or every device failed.
+            TputfindError: there is no such device, or none of the specs can be measured.
             KeyboardInterrupt: while nothing was being measured yet.
         """
         places, inspections = self._looked_at()
@@ -158,6 +158,7 @@ class Host:
     ) -> Iterator[tuple[int, Measured]]:
         """Yield what becomes of each task by its number; devices that are there to be compared work in turn."""
         at_once = 1 if self._devices.each else len(places)
+        end_s = (time.monotonic() + self._end_s) / 2 if self._devices.all_busy else self._end_s
         waiting, free = list(tasks), {place.name: place for place in places}
         busy: dict[str, Task] = {}
         while busy or waiting:
@@ -166,7 +167,7 @@ class Host:
                     waiting.remove(task)
                     del free[place.name]
                     busy[place.name] = task
-                    left_s = (self._end_s - time.monotonic()) / math.ceil((len(waiting) + 1) / at_once)
+                    left_s = (end_s - time.monotonic()) / math.ceil((len(waiting) + 1) / at_once)
                     inspection = inspections[task.number // (len(tasks) // len(inspections))]
                     at = partial(_measure, job=self._job, task=task, place=place, count=len(tasks))
                     stations.give(place, partial(at, known=inspection, seconds=left_s))
@@ -198,11 +199,12 @@ class Host:
         together = Together(able, self._job.command)
         if self._interrupted or len(able) < 2 or not together.sizes:
             return
-        ended_by = None if together.time_all(_Crew(self, stations)) else KeyboardInterrupt()
+        together.time_all(_Crew(self, stations))
+        if not self._interrupted:
+            together.finish()
         for name, record in together.records.items():
             if record.rows:
-                error = ended_by if self._interrupted else None
-                yield Measured(record, together.files[name], error)
+                yield Measured(record, together.files[name], KeyboardInterrupt() if self._interrupted else None)
 
     def all_done(
         self, works: Mapping[str, tuple[Place, Work]], meeting: Meeting, stations: Stations

@@ -10,7 +10,7 @@ from threading import Thread
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tputfind.fleet.places import Place
+from tputfind.fleet.devices import Place
 from tputfind.processes.children import Children
 from tputfind.record.record import Record
 from tputfind.session.progress import Progress

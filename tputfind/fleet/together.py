@@ -11,11 +11,11 @@ import msgspec
 
 from tputfind.analysis import fleet, notices
 from tputfind.errors import OutOfTime
-from tputfind.fleet.places import Place
+from tputfind.fleet.devices import Place
 from tputfind.fleet.stations import Done, Work
 from tputfind.processes.children import Children
 from tputfind.record.files import RecordFile, slug
-from tputfind.record.record import Failure, Record, Row, merged
+from tputfind.record.record import Record, Row, merged
 from tputfind.record.spec import Spec
 from tputfind.session import plan
 from tputfind.session.inspect import now, stem_of
@@ -43,7 +43,7 @@ class Crew(Protocol):
 
 
 class Together:
-    """One job on several devices at once: ``record_of`` grows, and each record is saved whenever it has."""
+    """One job on several devices at once: the records of all grow, and each is saved whenever it has."""
 
     def __init__(self, alone: Sequence[Alone], command: str) -> None:
         self._places = {one.place.name: one.place for one in alone}
@@ -54,15 +54,17 @@ class Together:
         self.records = {one.place.name: self._begun(one.measured.record, command) for one in alone}
         self.files = {name: _file_beside(one.measured, self.records[name]) for name, one in _named(alone)}
 
-    def time_all(self, crew: Crew) -> bool:
-        """Time every batch size that ran on each device alone; return whether it came to its end."""
+    def time_all(self, crew: Crew) -> None:
+        """Time every batch size that ran on each device alone, until all are known or somebody had enough."""
         for batch_size in self.sizes:
             while any(self._wants_more(record, batch_size) for record in self.records.values()):
                 if not self._time(batch_size, crew):
-                    return False
+                    return
+
+    def finish(self) -> None:
+        """Say that nothing more is measured."""
         for name in self.records:
             self._keep(name, finished=now())
-        return True
 
     def _begun(self, alone: Record, command: str) -> Record:
         """Return the record of a device that is busy as all are, in which nothing has been measured yet."""
@@ -84,7 +86,7 @@ class Together:
         return row is None or plan.wants_more(record.spec, row)
 
     def _time(self, batch_size: int, crew: Crew) -> bool:
-        """Time a batch size in one more process of each device in which it has not failed."""
+        """Time a batch size in one more process of each device on which it has not failed; False ends all."""
         rows = {name: _row(record, batch_size) for name, record in self.records.items()}
         able = [name for name, row in rows.items() if row is None or row.failure is None]
         number = max((len(row.timings) for row in rows.values() if row is not None), default=0)
@@ -135,11 +137,6 @@ class Together:
         grown = msgspec.structs.replace(self.records[name], wall_s=wall_s, **fields)
         self.records[name] = msgspec.structs.replace(grown, notices=notices.of(grown))
         self.files[name].save(self.records[name])
-
-
-def failures_of(record: Record) -> list[Failure]:
-    """Return the failures of a record's rows."""
-    return [row.failure for row in record.rows if row.failure is not None]
 
 
 def _named(alone: Sequence[Alone]) -> list[tuple[str, Alone]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tputfind.errors import BadRequest
-from tputfind.fleet.places import is_list, names
+from tputfind.fleet.devices import is_list, names
 
 
 @pytest.mark.parametrize(
