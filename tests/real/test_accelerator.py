@@ -181,7 +181,7 @@ def test_where_torch_loads_it_by_itself_it_is_listed_and_auto_takes_it(tmp_path,
     record = record_of(tmp_path, f"{MODELS}/plain.py:mebibytes", *ONE_ROW[:2], *QUICK, environment=autoloaded)
 
     lines = [line.split() for line in listed.out.splitlines()]
-    name = "CPU behind a backend of its own".split()
+    name = ["CPU", "behind", "a", "backend", "of", "its", "own"]
     memory = ["1.0", "GiB", "1.0", "GiB"]
     assert lines[1:3] == [["hostdev:0", *name, *memory], ["hostdev:1", *name, *memory]]
     assert record.environment.device == "hostdev:0"

@@ -174,9 +174,17 @@ def test_a_record_of_schema_7_still_loads_and_knows_nothing_of_the_hosts_load():
     assert {timing.others_busy_cores for row in record.rows for timing in row.timings} == {None}
 
 
-def test_a_record_of_schema_8_still_loads_and_says_what_ended_its_rows(golden):
-    golden("schema-8.json", example().to_json())
+def test_a_record_of_schema_8_still_loads_and_names_no_clock():
     record = tputfind.load_record(GOLDEN / "schema-8.json")
+
+    assert (record.schema, record.environment.clock, record.environment.clock_test) == (8, None, None)
+    assert (record.environment.can.memory_size, record.environment.can.memory_peaks) == (True, True)
+    assert record.rows == example().rows
+
+
+def test_a_record_of_schema_9_still_loads_and_says_what_ended_its_rows(golden):
+    golden("schema-9.json", example().to_json())
+    record = tputfind.load_record(GOLDEN / "schema-9.json")
 
     assert record == example()
     assert [row.ended_by for row in record.rows] == ["full", None, "full", "time"]
