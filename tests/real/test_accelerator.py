@@ -45,7 +45,7 @@ def record_of(folder, *arguments, environment):
 
 
 def test_it_does_what_every_device_must(installed):
-    contract.check("hostdev:0", 512, installed)
+    contract.check("hostdev:0", 896, installed)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_whole_model_runs_and_its_record_says_on_what_and_by_which_clock(tmp_p
     assert (environment.clock, environment.can.events, environment.clock_test.findings) == ("events", True, ())
     assert 0 < environment.clock_test.events_ms <= 1.02 * environment.clock_test.host_ms + 0.05
     (row,) = record.rows
-    assert row.output.result == "right"
+    assert row.output.result in ("right", "small")  # of random weights
     assert row.peak_allocated_bytes > 40 * MIB  # its parameters
     assert len(row.device_ms) == 10
 
@@ -126,8 +126,8 @@ def test_a_device_that_does_not_wait_is_not_measured(tmp_path, installed):
 
 
 def test_by_the_host_clock_a_row_takes_as_long_as_its_work(tmp_path, installed):
-    """20 ms a sample, and 2 samples."""
-    asked = (f"{MODELS}/plain.py:sleeps", "--device", "hostdev", "--batch-sizes", 2, *QUICK)
+    """10 ms a sample, and 4 samples."""
+    asked = (f"{MODELS}/plain.py:sleeps", "--device", "hostdev", "--batch-sizes", 4, *QUICK)
     record = record_of(tmp_path, *asked, environment=installed | {"HOSTDEV_LIE": "no_events"})
 
     (row,) = record.rows
@@ -180,15 +180,16 @@ def test_where_torch_loads_it_by_itself_it_is_listed_and_auto_takes_it(tmp_path,
     listed = run(tmp_path, "devices", environment=autoloaded)
     record = record_of(tmp_path, f"{MODELS}/plain.py:mebibytes", *ONE_ROW[:2], *QUICK, environment=autoloaded)
 
-    assert "hostdev:0  CPU behind a backend of its own  1.0 GiB  1.0 GiB" in listed.out
-    assert "hostdev:1" in listed.out
+    lines = [line.split() for line in listed.out.splitlines()]
+    name = ["CPU", "behind", "a", "backend", "of", "its", "own"]
+    memory = ["1.0", "GiB", "1.0", "GiB"]
+    assert lines[1:3] == [["hostdev:0", *name, *memory], ["hostdev:1", *name, *memory]]
     assert record.environment.device == "hostdev:0"
-    assert "hostdev:0 here" not in listed.err
 
 
 @pytest.mark.parametrize("lie", ["", "no_events"])
 def test_clocks_times_a_batch_by_whatever_clocks_it_has(tmp_path, installed, lie):
-    asked = ("clocks", f"{MODELS}/plain.py:sleeps", "--device", "hostdev", "--batch-size", 1, "--repeats", 6)
+    asked = ("clocks", f"{MODELS}/plain.py:sleeps", "--device", "hostdev", "--batch-size", 2, "--repeats", 6)
     few = ("--drop", 1, "--warmup", 1, "--json", "all.json")
     ran = run(tmp_path, *asked, *few, environment=installed | {"HOSTDEV_LIE": lie})
     assert ran.status == 0, ran.err
@@ -202,7 +203,7 @@ def test_clocks_times_a_batch_by_whatever_clocks_it_has(tmp_path, installed, lie
 
 def test_clocks_times_a_pipeline_on_it(tmp_path, installed):
     model = f"{MODELS}/plain.py:sleeps"
-    few = ("--batch-size", 1, "--repeats", 6, "--drop", 1, "--warmup", 1, "--json", "all.json")
+    few = ("--batch-size", 2, "--repeats", 6, "--drop", 1, "--warmup", 1, "--json", "all.json")
     ran = run(tmp_path, "clocks", model, model, "--device", "hostdev", *few, environment=installed)
     assert ran.status == 0, ran.err
     found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Pipeline)

@@ -1,4 +1,4 @@
-"""A real accelerator of torch on this machine's CPU: builds the backend of ``tests/backend``, and names where it lies."""
+"""Builds the backend of ``tests/backend``: a real accelerator of torch, on this machine's CPU."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ void release(void* context) {
   auto* block = static_cast<Block*>(context);
   {
     std::lock_guard<std::mutex> guard(lock);
-    if (!lies("memory")) counters[block->device].now -= block->size;
+    if (!lies("memory") && !lies("counters")) counters[block->device].now -= block->size;
   }
   std::free(block->data);
   delete block;

@@ -174,10 +174,12 @@ def test_a_record_of_schema_7_still_loads_and_knows_nothing_of_the_hosts_load():
     assert {timing.others_busy_cores for row in record.rows for timing in row.timings} == {None}
 
 
-def test_a_record_of_schema_8_still_loads_and_is_of_a_device_alone():
+def test_a_record_of_schema_8_still_loads_is_of_a_device_alone_and_names_no_clock():
     record = tputfind.load_record(GOLDEN / "schema-8.json")
 
     assert (record.schema, record.spec.load, record.spec.busy_devices, record.environment.cores) == (8, "solo", 1, None)
+    assert (record.environment.clock, record.environment.clock_test) == (None, None)
+    assert (record.environment.can.memory_size, record.environment.can.memory_peaks) == (True, True)
     assert record.rows == example().rows
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Final
 
-from tputfind.analysis.notices.device import of_health
+from tputfind.analysis.notices.device import of_health, of_tests
 from tputfind.analysis.notices.failures import ADVICE, advice, of_failures, of_outputs
 from tputfind.analysis.notices.noise import folded, of_noise
 from tputfind.analysis.notices.run import of_budget, of_host_load, of_others, of_search
@@ -37,6 +37,7 @@ def of(record: Record) -> tuple[Notice, ...]:
         *of_search(record),
         *of_budget(record),
         *of_others(record),
+        *of_tests(record),
         *of_host_load(record, timed),
         *of_failures(record),
         *of_outputs(record, timed),

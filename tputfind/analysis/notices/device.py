@@ -26,7 +26,16 @@ def of_health(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Notices of clocks that were held down, and of a GPU whose health could not be read."""
     seen = [(row, found) for row in timed if (found := health(row)) is not None]
     unseen = [row for row in timed if health(row) is None]
-    if unseen and record.environment.device_uuid is not None and record.schema >= _HEALTH_SINCE:
+    can = record.environment.can
+    if unseen and not (can.health or can.on_host):
+        yield Notice(
+            kind="health_unknown",
+            seen=f"whether the device was throttled is not known at {batches(unseen)}",
+            cause=f"clocks, heat and power of {record.environment.device} are not read",
+            advice="look at them with its vendor's tool",
+            batch_sizes=sizes(unseen),
+        )
+    elif unseen and record.environment.device_uuid is not None and record.schema >= _HEALTH_SINCE:
         yield Notice(
             kind="health_unknown",
             seen=f"whether the device was throttled is not known at {batches(unseen)}",
@@ -46,6 +55,29 @@ def of_health(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             cause=" and ".join(REASONS.get(name, name) for name in reasons),
             advice="cool it better" if hot else "another limit gives other rates",
             batch_sizes=sizes(rows),
+        )
+
+
+def of_tests(record: Record) -> Iterator[Notice]:
+    """Notices of what a test before the run found wrong with a device's clocks and counters."""
+    environment = record.environment
+    test = environment.clock_test
+    if test is None:
+        return
+    if environment.clock == "host":
+        yield Notice(
+            kind="host_clock",
+            seen=f"the host clock times {environment.device}, and each batch is waited for: {test.findings[0]}",
+            cause="events that its torch backend does not have, or has wrong",
+            advice="another version of its driver or of its package may have them right",
+        )
+    if not environment.can.memory_peaks:
+        uncounted = [finding for finding in test.findings if "allocator" in finding]
+        yield Notice(
+            kind="memory_not_counted",
+            seen=f"peaks of memory are left empty: {' '.join(uncounted) or 'its allocator does not tell them'}",
+            cause="counters that its torch backend does not have, or has wrong",
+            advice="the largest batch is tried all the same, and does not rest on them",
         )
 
 

@@ -54,20 +54,21 @@ class EventStopwatch:
 
 
 class Cuda:
-    """One NVIDIA GPU (or AMD GPU under ROCm, which is untested)."""
+    """One NVIDIA GPU, or an AMD GPU under ROCm: written to the interface, and not run by us."""
 
     under_a_ceiling = False
-    capabilities = Capabilities(
-        events=True,
-        own_memory=True,
-        memory_limit=True,
-        allocator_trace=True,
-        graphs=True,
-        pinned_copies=True,
-        health=True,
-    )
 
     def __init__(self, index: int) -> None:
+        nvidia = torch.version.hip is None
+        self.capabilities = Capabilities(
+            events=True,
+            own_memory=True,
+            memory_limit=True,
+            allocator_trace=nvidia,  # forecasts replay NVIDIA's allocator, and put segments where its driver does
+            graphs=True,
+            pinned_copies=True,
+            health=nvidia,  # by NVML
+        )
         self._index = index
         self._limit_bytes: int | None = None
         self._by_module = True
@@ -132,6 +133,8 @@ class Cuda:
 
     def record_allocations(self) -> None:
         """Keep the allocator's history, and what the first step loads beside it."""
+        if not self.capabilities.allocator_trace:
+            return
         expandable = is_expandable(self._conf)
         if self._outside_before_bytes is None or expandable is None:
             return
