@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import msgspec
 from rich.console import Console
@@ -16,7 +16,9 @@ from tputfind.commands.console import Given, finish, stop_signals, tell, typed
 from tputfind.commands.options import MEASURING
 from tputfind.commands.outputs import Outputs, Places, Source, check_places, sources_of, table_of, taken_from
 from tputfind.errors import BadRequest, Interrupted, TputfindError
-from tputfind.fleet import sweep
+from tputfind.fleet import cluster, sweep
+from tputfind.fleet.cluster import Cluster
+from tputfind.fleet.places import Choice
 from tputfind.fleet.sweep import Job
 from tputfind.processes.children import Children
 from tputfind.record import files
@@ -36,23 +38,49 @@ def main(given: Given, *, show_traceback: bool) -> int:
     output = None if given["output"] is None else files.path_of("--output", given["output"])
     if given["resume"] is not None and output is not None:
         raise BadRequest("--output cannot be combined with --resume, which writes into the record's own folder")
-    places = taken_from(given, None if given["no_save"] else output or Path("results"))
+    asked = cluster_of(given)
+    folder = output or (asked.resumed if asked else None) or Path("results")
+    places = taken_from(given, None if given["no_save"] else folder)
+    if asked and asked.choice != "next" and places.json is not None:
+        raise BadRequest(
+            "--json holds one record, and several devices are measured", "--output keeps one file for each"
+        )
     options = {one.name: None if given[one.name] is False else given[one.name] for one in MEASURING}
     how = {name: given[name] for name in ("quiet", "trust_model_file")}
-    request = read_request(given["models"], options, places, given["resume"], **how)
-    return do(request, show_traceback=show_traceback)
+    request = read_request(given["models"], options, places, None if asked else given["resume"], **how)
+    return do(request._replace(cluster=asked), show_traceback=show_traceback)
+
+
+def cluster_of(given: Given) -> Cluster | None:
+    """Return the cluster that is asked for, None for this host.
+
+    Raises:
+        BadRequest: options do not go together.
+    """
+    named = [choice for choice in get_args(Choice) if given.get(choice)]
+    if given["ray"] is None:
+        if named:
+            raise BadRequest(f"--{named[0]} is for the devices of a cluster, and needs --ray")
+        return None
+    if len(named) > 1:
+        raise BadRequest("--kinds and --each both say on which devices: give one", "--each measures all of each kind")
+    resumed = None if given["resume"] is None else files.path_of("--resume", given["resume"])
+    if resumed is not None and not resumed.is_dir():
+        raise BadRequest(f"--resume {resumed}: with --ray, it names the folder of the records that are there already")
+    return Cluster(given["ray"], named[0] if named else "next", resumed, given["trust_model_file"])
 
 
 class Request(NamedTuple):
     """What to measure and where to write it.
 
-    ``trust_model_file`` is of this command line alone: a record cannot ask for it.
+    ``trust_model_file`` is of this command line alone: a record cannot ask for it. ``cluster`` is None for this host.
     """
 
     job: Job
     outputs: Outputs
     quiet: bool = False
     trust_model_file: bool = False
+    cluster: Cluster | None = None
 
 
 def read_request(
@@ -122,7 +150,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
         kept = [one for one in found if one.record.trials or one.record.rows]
         saved = _write(kept, request.outputs, problems)
         if interrupted:
-            problems.insert(0, _interruption(kept, saved, [spec.model for spec in request.job.specs[len(found) :]]))
+            problems.insert(0, _interruption(request, kept, saved, len(found)))
     return finish(partial(_show, [one.record for one in kept]), problems, saved, show_traceback=show_traceback)
 
 
@@ -137,6 +165,10 @@ def _measured(request: Request) -> Iterator[Measured]:
             yield Measured(record, files.RecordFile.at(path if job.folder else None), outcome.error_of(record))
             return
         _check_what_is_run(request, record, path)
+    if request.cluster is not None:
+        with ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
+            yield from cluster.sweep(job, request.cluster, progress)
+        return
     children = Children(trust_model_file=request.trust_model_file)
     with children, ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
         yield from sweep.sweep(job, children, progress)
@@ -184,8 +216,13 @@ def _show(records: Sequence[Record]) -> None:
         terminal.print_report(records, Console())
 
 
-def _interruption(kept: Sequence[Measured], saved: Sequence[str], not_begun: Sequence[str]) -> Interrupted:
+def _interruption(request: Request, kept: Sequence[Measured], saved: Sequence[str], begun: int) -> Interrupted:
     """Return the error that says what an interruption left, and how to go on."""
+    if request.cluster is not None:
+        again = f"go on with the same command and --resume {request.job.folder}"
+        what = "what was measured until then is saved" if saved else "nothing was saved"
+        return Interrupted(f"interrupted; {what}", again if saved and request.job.folder else "")
+    not_begun = [spec.model for spec in request.job.specs[begun:]]
     rest = f"; not begun: {', '.join(not_begun)}" if not_begun and kept else ""
     if not saved:
         return Interrupted(f"interrupted; nothing was saved{rest}")
