@@ -7,18 +7,18 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import msgspec
 from rich.console import Console
 
+from tputfind.commands.clusters import cluster_of
 from tputfind.commands.console import Given, finish, stop_signals, tell, typed
 from tputfind.commands.options import MEASURING
 from tputfind.commands.outputs import Outputs, Places, Source, check_places, sources_of, table_of, taken_from
 from tputfind.errors import BadRequest, Interrupted, TputfindError
 from tputfind.fleet import cluster, sweep
 from tputfind.fleet.cluster import Cluster
-from tputfind.fleet.places import Choice
 from tputfind.fleet.sweep import Job
 from tputfind.processes.children import Children
 from tputfind.record import files
@@ -41,33 +41,10 @@ def main(given: Given, *, show_traceback: bool) -> int:
     asked = cluster_of(given)
     folder = output or (asked.resumed if asked else None) or Path("results")
     places = taken_from(given, None if given["no_save"] else folder)
-    if asked and asked.choice != "next" and places.json is not None:
-        raise BadRequest(
-            "--json holds one record, and several devices are measured", "--output keeps one file for each"
-        )
     options = {one.name: None if given[one.name] is False else given[one.name] for one in MEASURING}
     how = {name: given[name] for name in ("quiet", "trust_model_file")}
     request = read_request(given["models"], options, places, None if asked else given["resume"], **how)
     return do(request._replace(cluster=asked), show_traceback=show_traceback)
-
-
-def cluster_of(given: Given) -> Cluster | None:
-    """Return the cluster that is asked for, None for this host.
-
-    Raises:
-        BadRequest: options do not go together.
-    """
-    named = [choice for choice in get_args(Choice) if given.get(choice)]
-    if given["ray"] is None:
-        if named:
-            raise BadRequest(f"--{named[0]} is for the devices of a cluster, and needs --ray")
-        return None
-    if len(named) > 1:
-        raise BadRequest("--kinds and --each both say on which devices: give one", "--each measures all of each kind")
-    resumed = None if given["resume"] is None else files.path_of("--resume", given["resume"])
-    if resumed is not None and not resumed.is_dir():
-        raise BadRequest(f"--resume {resumed}: with --ray, it names the folder of the records that are there already")
-    return Cluster(given["ray"], named[0] if named else "next", resumed, given["trust_model_file"])
 
 
 class Request(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import socket
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -74,16 +75,20 @@ def sweep(job: Job, cluster: Cluster, progress: Progress) -> Iterator[Measured]:
                 for spec, there in zip(job.specs, sent, strict=True)
                 for place in places
             ]
-            done = _done(jobs, cluster.resumed)
-            for number, (record, path) in done.items():
+            begun = _begun(jobs, cluster.resumed)
+            done = [number for number, (record, _) in begun.items() if record.finished is not None]
+            for number in done:
+                record, path = begun[number]
                 progress.about(f"{number + 1}/{len(jobs)} {path}")
                 progress.did("is finished")
                 yield Measured(record, files.RecordFile.at(path), error_of(record))
             missing = {number: one for number, one in enumerate(jobs) if number not in done}
             following = Jobs(missing, executor, progress, job.command, trust_model_file=cluster.trust_model_file)
             for came in following.follow():
-                file = _file_of(job.folder, came.record) if came.whole else files.RecordFile(None, "")
-                file.save(came.record)
+                _, unfinished = begun.get(came.number, (None, None))
+                file = files.RecordFile.at(unfinished) if unfinished else _file_of(job.folder, came.record)
+                if came.whole:
+                    file.save(came.record)
                 yield Measured(came.record, file, came.ended_by)
 
 
@@ -110,22 +115,27 @@ def _file_of(folder: Path | None, record: Record) -> files.RecordFile:
     return record_file_of(folder, record.spec, looked_at)
 
 
-def _done(jobs: Sequence[ClusterJob], folder: Path | None) -> dict[int, tuple[Record, Path]]:
-    """Return the records in a folder that answer jobs already, by the number of the job.
+def _begun(jobs: Sequence[ClusterJob], folder: Path | None) -> dict[int, tuple[Record, Path]]:
+    """Return the records in a folder that are of these jobs, finished or cut short, by the number of the job.
 
     Raises:
-        BadRecord: one does, and the file of its model was changed since.
+        BadRecord: the file of its model was changed since.
     """
     found: dict[int, tuple[Record, Path]] = {}
     for path in sorted(folder.glob("*.json")) if folder else ():
         try:
             record = files.load_record(path)
-        except TputfindError:  # of another command, or cut short: nothing that could be gone on with
+        except TputfindError:  # of another command, or no record: nothing that could be gone on with
             continue
-        if record.finished is None or record.method != METHOD:
+        if record.method != METHOD:
             continue
         number = next(
-            (n for n, one in enumerate(jobs) if n not in found and answers(record, one.spec, one.place)), None
+            (
+                number
+                for number, one in enumerate(jobs)
+                if answers(record, one.spec, one.place) and (number not in found or found[number][0].finished is None)
+            ),
+            None,
         )
         if number is not None:
             check_file(record)
@@ -147,12 +157,16 @@ def _connected(address: str, folder: str | None) -> Iterator[Any]:
     address = _checked_address(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
     environment = {} if folder is None else {"working_dir": folder}
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it prints what later versions will do
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         ray.init(address=address, runtime_env=environment, log_to_driver=False, logging_level=logging.CRITICAL)
     except Exception as error:  # of many kinds: no cluster, another version of it, files too large to travel
         said = f"{error}".strip().split("\n")[0]
         where = "there is no Ray cluster here" if address == "auto" else f"cannot join the Ray cluster at {address}"
         raise BadRequest(f"--ray: {where}: {said}", _START) from None
+    for number, handler in handlers.items():  # Ray takes some of them, in Python and in its library
+        with suppress(ValueError, TypeError):  # in another thread than the main one; of a handler that is not Python's
+            signal.signal(number, handler)
     try:
         yield ray
     finally:

@@ -6,7 +6,7 @@ It knows nothing of Ray, which decides when and where a job runs and whether it 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -33,7 +33,7 @@ GONE_S: Final = 60.0
 _POLL_S: Final = 0.5
 _LOOK_S: Final = 5.0
 """Seconds between two looks at the nodes that are there."""
-_TELL_S: Final = 1.0
+_TELL_S: Final = 2.0
 """Seconds between two lines of what jobs are doing: 200 nodes have more to say than a terminal shows."""
 _LAST_WORDS_S: Final = 2.0
 """What the last words of jobs that are interrupted are given to arrive."""
@@ -104,13 +104,19 @@ class Jobs:
         command: str,
         *,
         trust_model_file: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Take the jobs by number, what runs them, who is told, and the command line that the records are to hold.
+
+        The clock is the simulation's where the jobs are simulated.
+        """
         self._jobs = jobs
         self._total = max(jobs, default=0) + 1
         self._executor = executor
         self._progress = progress
         self._command = command
         self._trust_model_file = trust_model_file
+        self._clock = clock
         self._open = {number: _State() for number in jobs}
         self._addresses: dict[str, str] = {}
         self._alive: list[Node] = []
@@ -132,7 +138,7 @@ class Jobs:
                 ends = list(self._executor.ended(_POLL_S))
                 self._hear()
                 yield from (self._came(end, self._open.pop(end.number)) for end in ends if end.number in self._open)
-                if time.monotonic() >= self._look_s:
+                if self._clock() >= self._look_s:
                     self._look()
                 yield from self._given_up()
         except KeyboardInterrupt as interruption:
@@ -143,7 +149,7 @@ class Jobs:
 
     def _look(self) -> None:
         """See which nodes are there, and say which are there no more."""
-        self._look_s = time.monotonic() + _LOOK_S
+        self._look_s = self._clock() + _LOOK_S
         nodes = list(self._executor.nodes())
         ids = {node.id for node in nodes}
         for lost in (node for node in self._alive if node.id not in ids):
@@ -163,10 +169,10 @@ class Jobs:
                 continue
             if word.started:
                 self._has_started(word, state)
-            elif bytes(word.record):
+            elif word.record is not msgspec.UNSET:
                 state.record = bytes(word.record)
-            elif time.monotonic() >= self._tell_s:
-                self._tell_s = time.monotonic() + _TELL_S
+            elif self._clock() >= self._tell_s:
+                self._tell_s = self._clock() + _TELL_S
                 self._progress.about(self._subject(word.number, state))
                 self._progress.doing(word.doing, word.seconds_left)
 
@@ -175,12 +181,12 @@ class Jobs:
             self._look()
         before = state.starts[-1] if state.starts else None
         state.starts.append(self._addresses.get(word.node, "unknown"))
-        state.started_s, state.record = time.monotonic(), None
+        state.started_s, state.record = self._clock(), None
         self._say(self._subject(word.number, state), "starts" if before is None else f"starts again: {before} was lost")
 
     def _given_up(self) -> Iterator[Came]:
         """Cancel and yield the jobs that would never end by themselves."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         for number, state in list(self._open.items()):
             reason = self._hopeless(number, state, now_s)
             if reason is not None:
@@ -205,8 +211,8 @@ class Jobs:
 
     def _interrupted(self, interruption: KeyboardInterrupt) -> Iterator[Came]:
         """Cancel what is open, and yield the records that are begun."""
-        until_s = time.monotonic() + _LAST_WORDS_S
         self._executor.cancel(list(self._open))
+        until_s = time.monotonic() + _LAST_WORDS_S
         while time.monotonic() < until_s:
             time.sleep(_POLL_S / 5)
             self._hear()
@@ -228,9 +234,9 @@ class Jobs:
         try:
             word = _word(end.answer)
             error = _error_in(word)
-            if error is not None and not bytes(word.record):
+            if error is not None and word.record is msgspec.UNSET:
                 return self._failed(number, state, error)
-            record = self._checked(number, bytes(word.record), state)
+            record = self._checked(number, b"" if word.record is msgspec.UNSET else bytes(word.record), state)
         except BadRecord as wrong:
             return self._failed(number, state, wrong)
         if error is not None and len(self._jobs) > 1 and not record.rows:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -43,13 +45,17 @@ class Word(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     started: bool = False
     doing: str = ""
     seconds_left: float | None = None
-    record: msgspec.Raw = msgspec.Raw()
+    record: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     refusal: Refusal | None = None
 
 
 def answer(head: Mapping[str, Any], request: bytes, tell: Tell) -> bytes:
     """Measure what was asked, and return the last word of it."""
     word = Word(**head)
+    record: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    ended_by: BaseException | None
+    with suppress(OSError):  # Ray starts its workers at niceness 15, and only root may lower it again
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
     try:
         asked = msgspec.json.decode(request, type=Request)
         job = Job([asked.spec], None, asked.command)
@@ -57,10 +63,10 @@ def answer(head: Mapping[str, Any], request: bytes, tell: Tell) -> bytes:
             (measured,) = sweep(job, children, _Telling(word, tell))
         ended_by, record = measured.ended_by, msgspec.Raw(msgspec.json.encode(measured.record))
     except TputfindError as refused:
-        ended_by, record = refused, msgspec.Raw()
+        ended_by = refused
     except Exception as defect:  # of ours: told as one, and not pickled
         what = f"a fault of tputfind's on the node: {type(defect).__name__}: {defect}"
-        ended_by, record = TputfindError(what, "", traceback.format_exc()), msgspec.Raw()
+        ended_by = TputfindError(what, "", traceback.format_exc())
     refusal = None
     if isinstance(ended_by, TputfindError):
         refusal = Refusal(

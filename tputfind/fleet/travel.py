@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 from collections.abc import Iterator
-from modulefinder import ModuleFinder
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,7 @@ def packed(spec: Spec, folder: Path) -> Spec:
     """Copy the files that a spec names into the folder; return the spec as it is asked of a node, which works there.
 
     A Python file takes along the modules beside it that it imports, found by reading and not by running it. What it
-    opens or imports by other ways must be on the nodes.
+    opens, or imports in other ways, must be on the nodes.
     """
     weights = spec.weights
     if weights is not None and Path(weights).is_file():
@@ -31,12 +32,13 @@ def packed(spec: Spec, folder: Path) -> Spec:
     if spec.source == "file" and Path(model).is_file():
         model = _copied(Path(model), folder)
     elif spec.source == "factory" and home.endswith(".py") and Path(home).is_file():
-        model = f"{_copied(Path(home), folder)}{apart}{attribute}"
-        for beside in _imported_by(Path(home)):
-            _copied(beside, folder)
-    elif spec.source == "factory":
-        for file in _files_of(home):
+        model = f"{_staged(Path(home))}{apart}{attribute}"
+        for file in _with_imports(Path(home), Path(home).parent):
             _copied(file, folder)
+    elif spec.source == "factory":
+        for module in _files_of(tuple(home.split(".")), Path()):
+            for file in _with_imports(module, Path()):
+                _copied(file, folder)
     elif spec.source == "hf" and (place := Path(model.removeprefix("hf:"))).is_dir():
         for file in filter(Path.is_file, place.iterdir()):
             _copied(file, folder)
@@ -59,26 +61,34 @@ def _copied(path: Path, folder: Path) -> str:
     return str(staged)
 
 
-def _imported_by(script: Path) -> Iterator[Path]:
-    """Yield the files beside a script that it imports, and those that they import."""
-    finder = ModuleFinder(path=[str(script.parent)])
-    try:
-        finder.run_script(str(script))
-    except (SyntaxError, ValueError, RecursionError):  # the node says what is wrong with it
-        return
-    yield from _files_in(finder)
+def _with_imports(first: Path, root: Path) -> list[Path]:
+    """Return a Python file and the files below a folder that it imports, and those that they import: none is run."""
+    found: dict[Path, None] = {}
+    waiting = [first]
+    while waiting:
+        file = waiting.pop()
+        if file in found:
+            continue
+        found[file] = None
+        with suppress(SyntaxError, ValueError, OSError, RecursionError):  # the node says what is wrong with it
+            for name in _names_imported(ast.parse(file.read_bytes()), file.relative_to(root).parent.parts):
+                waiting += _files_of(name, root)
+    return list(found)
 
 
-def _files_of(package: str) -> Iterator[Path]:
-    """Yield the files of ``package.module`` below the current folder; none of a package that is installed."""
-    finder = ModuleFinder(path=["."])
-    try:
-        finder.import_hook(package)
-    except (ImportError, SyntaxError, ValueError, RecursionError):
-        return
-    yield from _files_in(finder)
+def _names_imported(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield what is imported anywhere in a file of this package, each by all its parts; some may be no modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (tuple(alias.name.split(".")) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            home = (*above, *(node.module.split(".") if node.module else ()))
+            yield from ((*home, alias.name) for alias in node.names)
 
 
-def _files_in(finder: ModuleFinder) -> Iterator[Path]:
-    files = (getattr(module, "__file__", None) for module in finder.modules.values())
-    yield from (Path(file) for file in files if file)
+def _files_of(name: tuple[str, ...], root: Path) -> list[Path]:
+    """Return the files below a folder that importing a module runs: its own, and those of the packages it lies in."""
+    homes = [root.joinpath(*name[:length]) for length in range(1, len(name) + 1)]
+    files = [file for home in homes for file in (home / "__init__.py", home.with_name(f"{home.name}.py"))]
+    return [file for file in files if file.is_file()]
