@@ -12,9 +12,11 @@ import re
 import signal
 import socket
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -35,6 +37,7 @@ from tputfind.session.progress import Progress
 from tputfind.session.resume import check_file
 from tputfind.session.run import Measured
 
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CONNECT_S: Final = 5.0
 _ENDS: Final = {
     "NODE_DIED": NODE_LOST,
@@ -84,12 +87,13 @@ def sweep(job: Job, cluster: Cluster, progress: Progress) -> Iterator[Measured]:
                 yield Measured(record, files.RecordFile.at(path), error_of(record))
             missing = {number: one for number, one in enumerate(jobs) if number not in done}
             following = Jobs(missing, executor, progress, job.command, trust_model_file=cluster.trust_model_file)
-            for came in following.follow():
-                _, unfinished = begun.get(came.number, (None, None))
-                file = files.RecordFile.at(unfinished) if unfinished else _file_of(job.folder, came.record)
-                if came.whole:
-                    file.save(came.record)
-                yield Measured(came.record, file, came.ended_by)
+            with _signals_held() as executor.let_signals_in:
+                for came in following.follow():
+                    _, unfinished = begun.get(came.number, (None, None))
+                    file = files.RecordFile.at(unfinished) if unfinished else _file_of(job.folder, came.record)
+                    if came.whole:
+                        file.save(came.record)
+                    yield Measured(came.record, file, came.ended_by)
 
 
 def list_nodes(address: str) -> list[Node]:
@@ -157,7 +161,7 @@ def _connected(address: str, folder: str | None) -> Iterator[Any]:
     address = _checked_address(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
     environment = {} if folder is None else {"working_dir": folder}
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it prints what later versions will do
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
         ray.init(address=address, runtime_env=environment, log_to_driver=False, logging_level=logging.CRITICAL)
     except Exception as error:  # of many kinds: no cluster, another version of it, files too large to travel
@@ -171,6 +175,29 @@ def _connected(address: str, folder: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _signals_held() -> Iterator[Callable[[], None]]:
+    """Hold signals back until what is given is called: none comes between an answer and its file."""
+    held: list[tuple[int, FrameType | None]] = []
+    handlers = {number: handler for number in _SIGNALS if callable(handler := signal.getsignal(number))}
+
+    def let_in() -> None:
+        while held:
+            number, frame = held.pop(0)
+            handlers[signal.Signals(number)](number, frame)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield let_in
+        return
+    try:
+        for number in handlers:
+            signal.signal(number, lambda *came: held.append(came))
+        yield let_in
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 _START: Final = "on its first node: ray start --head; on the others: ray start --address HOST:PORT"
@@ -200,6 +227,7 @@ class RayExecutor:
     """Runs jobs as Ray's tasks. Ray queues them, places them and starts them again; see ``jobs.Executor``."""
 
     def __init__(self, ray: Any, *, board: bool = True) -> None:
+        self.let_signals_in: Callable[[], None] = lambda: None
         self._ray = ray
         self._numbers: dict[Any, int] = {}
         self._taking: Any = None
@@ -228,6 +256,7 @@ class RayExecutor:
 
     def ended(self, timeout_s: float) -> Iterable[End]:
         ready, _ = self._ray.wait(list(self._numbers), num_returns=1, timeout=timeout_s, fetch_local=True)
+        self.let_signals_in()
         return [End(self._numbers.pop(each), *self._answer(each)) for each in ready]
 
     def words(self) -> Iterable[bytes]:

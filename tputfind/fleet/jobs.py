@@ -241,6 +241,8 @@ class Jobs:
             return self._failed(number, state, wrong)
         if error is not None and len(self._jobs) > 1 and not record.rows:
             record = failed_record(record, error)
+        if error is None and record.finished is None:
+            error = ModelFailed(f"{_named(self._jobs[number])}: it was cut short on {state.starts[-1]}", _GO_ON)
         self._first = self._first or record
         self._say(self._subject(number, state), "is done" if error is None else "has failed")
         return Came(number, record, whole=True, ended_by=error)

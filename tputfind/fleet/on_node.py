@@ -11,12 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
-from tputfind.errors import TputfindError
+from tputfind.errors import BadRequest, TputfindError
 from tputfind.fleet.sweep import Job, sweep
 from tputfind.processes.children import Children
 from tputfind.processes.messages import Refusal
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
+from tputfind.version import __version__
 
 _RECORD_EVERY_S: Final = 5.0
 """Seconds between two states of an unfinished record: it is wanted only where the run is interrupted."""
@@ -64,6 +65,9 @@ def answer(head: Mapping[str, Any], request: bytes, tell: Tell) -> bytes:
         ended_by, record = measured.ended_by, msgspec.Raw(msgspec.json.encode(measured.record))
     except TputfindError as refused:
         ended_by = refused
+    except msgspec.ValidationError as unknown:  # of the request: what a child says is checked where it is heard
+        what = f"tputfind {__version__} of the node does not understand the request: {unknown}"
+        ended_by = BadRequest(what, "install the same tputfind on all nodes")
     except Exception as defect:  # of ours: told as one, and not pickled
         what = f"a fault of tputfind's on the node: {type(defect).__name__}: {defect}"
         ended_by = TputfindError(what, "", traceback.format_exc())
