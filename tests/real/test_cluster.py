@@ -75,6 +75,15 @@ def nodes_of(found):
     return sorted(record.command.rpartition(" node ")[2] for record in found)
 
 
+def test_no_cluster_here_is_one_line(folder):
+    """The first of these tests: Ray finds any cluster of this machine, that of the others too."""
+    ran = run(folder, "net.py:make", "--ray")
+
+    assert ran.status == 2
+    assert ran.err.startswith("tputfind: --ray: there is no Ray cluster here: ")
+    assert len(ran.err.splitlines()) == 1
+
+
 def test_one_job_for_each_kind_of_a_model_that_only_the_driver_has(nodes, folder):
     ran = run(folder, "net.py:make", *QUICK, "--ray", nodes.address, "--kinds", "--output", "fleet", "--csv", "all.csv")
 
@@ -221,11 +230,14 @@ def test_a_task_that_never_comes_back_ends_with_its_budget(nodes, folder, monkey
     monkeypatch.setattr(jobs, "GRACE_S", 3.0)
     monkeypatch.chdir(folder)
     nodes.add(7, "STUCK")
-    options = {"device": "cpu", "input_size": (16,), "batch_sizes": (1,), "batches": 4, "budget": 8, "warmup": 1}
+    options = {"device": "cpu", "input_size": (16,), "batch_sizes": (1,), "batches": 4, "budget": 15, "warmup": 1}
     specs = [read_spec(f"net.py:{name}", options) for name in ("stops_its_task", "make")]
     try:
         came = list(cluster.sweep(Job(specs, folder / "out", "here"), Cluster(nodes.address), Silent()))
     finally:
+        for process in nodes.started():
+            if process.status() == psutil.STATUS_STOPPED:
+                process.kill()  # nothing else would end it
         nodes.lose(7)
 
     late = next(one for one in came if one.record.spec == specs[0])
@@ -271,11 +283,11 @@ def test_bad_input_is_one_line_and_its_exit_code(nodes, folder):
     here = ("--ray", nodes.address)
     for arguments, status, said in [
         (("net.py:make", "--ray", "127.0.0.2:1"), 2, "there is no Ray cluster at 127.0.0.2:1: "),
-        (("net.py:make", "--ray"), 2, "there is no Ray cluster here"),
+        (("net.py:make", "--ray", "[::1]:1"), 2, "there is no Ray cluster at [::1]:1: "),
         (("net.py:make", "--ray", "ray://127.0.0.2:10001"), 2, "Ray Client cannot do it"),
         (("--ray", "net.py:make"), 2, "no MODEL was named"),
         (("net.py:make", "--ray", "resnet18"), 2, "put --ray behind the models"),
-        (("net.py:make", *here, "--device", "cuda"), 3, "none of the 3 nodes of the cluster has a GPU"),
+        (("net.py:make", *here, "--device", "cuda"), 3, "nodes of the cluster has a GPU for --device cuda"),
         (("net.py:make", *here, "--device", "cuda:1"), 2, "with --ray, Ray chooses the device"),
         (("net.py:make", *here, "--each", "--kinds"), 2, "give one"),
         (("net.py:make", *here, "--each", "--json", "a.json"), 2, "--json holds one record"),

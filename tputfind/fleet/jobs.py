@@ -140,7 +140,7 @@ class Jobs:
                 yield from (self._came(end, self._open.pop(end.number)) for end in ends if end.number in self._open)
                 if self._clock() >= self._look_s:
                     self._look()
-                yield from self._given_up()
+                    yield from self._given_up()
         except KeyboardInterrupt as interruption:
             partial = list(self._interrupted(interruption))
             if not partial:
