@@ -24,7 +24,7 @@ import msgspec
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.fleet import task, travel
 from tputfind.fleet.jobs import MOST_STARTS, NODE_LOST, OUT_OF_MEMORY, PROCESS_DIED, ClusterJob, End, Jobs
-from tputfind.fleet.places import KIND, Choice, Node, Place, answers, left_out, places_of
+from tputfind.fleet.places import HOST, KIND, Choice, Node, Place, answers, left_out, places_of
 from tputfind.fleet.sweep import Job
 from tputfind.processes.messages import Inspection
 from tputfind.record import files
@@ -241,7 +241,7 @@ class RayExecutor:
 
     def start(self, number: int, place: Place, request: bytes) -> None:
         options: dict[str, Any] = {"max_retries": MOST_STARTS - 1, "name": f"tputfind {number}"}
-        if place.resource == "CPU":
+        if place.resource == HOST:
             options["num_cpus"] = place.amount
         elif place.resource == "GPU":
             options["num_gpus"] = place.amount

@@ -17,6 +17,8 @@ KIND: Final = "ray.io/accelerator-type"
 """The label of a node that says which kind of accelerator it has; Ray sets it, and ``ray start --labels`` can."""
 _RESOURCES: Final = {"cuda": "GPU", "xpu": "GPU"}
 """Ray's names for what torch calls otherwise; other devices have the same name in capitals (NPU, HPU, CPU)."""
+HOST: Final = "CPU"
+"""The resource that is a node itself: its count is no number of devices."""
 _LISTS: Final = "tputfind devices --ray lists what the cluster has"
 
 
@@ -77,7 +79,7 @@ def places_of(nodes: Sequence[Node], device: str, choice: Choice) -> list[Place]
         device = next((name for name in ("cuda", "npu", "hpu") if _having(nodes, name)), "cpu")
     having = _having(nodes, device)
     if not having:
-        what = "CPU that Ray may use" if device == "cpu" else f"{resource_of(device)} for --device {device}"
+        what = f"{resource_of(device)} for --device {device}"
         raise NoSuchDevice(f"none of the {len(nodes)} nodes of the cluster has a {what}", _LISTS)
     if choice == "each":
         return [place for node in having for place in _each(node, device)]
@@ -95,17 +97,16 @@ def _having(nodes: Sequence[Node], device: str) -> list[Node]:
 
 def _place(nodes: Sequence[Node], device: str, kind: str | None = None) -> Place:
     """Return one device of any of these nodes; a CPU is a whole node, so that two jobs never share one."""
-    count = max(int(node.resources["CPU"]) for node in nodes) if device == "cpu" else 1
-    return Place(device, resource_of(device), count, kind)
+    resource = resource_of(device)
+    count = max(int(node.resources[resource]) for node in nodes) if resource == HOST else 1
+    return Place(device, resource, count, kind)
 
 
 def _each(node: Node, device: str) -> Iterator[Place]:
-    count = int(node.resources[resource_of(device)])
-    if device == "cpu":
-        yield Place(device, "CPU", count, node=node)
-        return
-    for number in range(count):
-        yield Place(f"{device}:{number}", resource_of(device), count, node=node)
+    resource = resource_of(device)
+    count = int(node.resources[resource])
+    names = [device] if resource == HOST else [f"{device}:{number}" for number in range(count)]
+    yield from (Place(name, resource, count, node=node) for name in names)
 
 
 def left_out(nodes: Sequence[Node], places: Sequence[Place]) -> list[Node]:
