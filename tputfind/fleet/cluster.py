@@ -237,7 +237,7 @@ class RayExecutor:
                 ray.get_runtime_context().get_node_id(), soft=True
             )
             self._board = ray.remote(task.Board).options(num_cpus=0, scheduling_strategy=own).remote()
-            self._task = ray.remote(task.task)
+            self._task = ray.remote(max_calls=1)(task.task)  # a process of its own for each job
 
     def start(self, number: int, place: Place, request: bytes) -> None:
         options: dict[str, Any] = {"max_retries": MOST_STARTS - 1, "name": f"tputfind {number}"}

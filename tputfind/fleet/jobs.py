@@ -122,6 +122,8 @@ class Jobs:
         self._alive: list[Node] = []
         self._first: Record | None = None
         self._look_s = self._tell_s = 0.0
+        self._moved_s = 0.0
+        self._hung = False
 
     def follow(self) -> Iterator[Came]:
         """Start the jobs, and yield what comes of each as it ends; of an interruption, what there is of the others.
@@ -181,7 +183,8 @@ class Jobs:
             self._look()
         before = state.starts[-1] if state.starts else None
         state.starts.append(self._addresses.get(word.node, "unknown"))
-        state.started_s, state.record = self._clock(), None
+        self._moved_s = state.started_s = self._clock()
+        state.record = None
         self._say(self._subject(word.number, state), "starts" if before is None else f"starts again: {before} was lost")
 
     def _given_up(self) -> Iterator[Came]:
@@ -191,6 +194,8 @@ class Jobs:
             reason = self._hopeless(number, state, now_s)
             if reason is not None:
                 self._executor.cancel([number])
+                if state.starts and isinstance(reason, OutOfTime):
+                    self._hung, self._moved_s = True, now_s  # what it holds of its node may never come free
                 yield self._failed(number, self._open.pop(number), reason)
 
     def _hopeless(self, number: int, state: _State, now_s: float) -> TputfindError | None:
@@ -199,6 +204,9 @@ class Jobs:
         if state.starts and budget_s is not None and now_s > state.started_s + budget_s + GRACE_S:
             what = f"no answer from {state.starts[-1]} within --budget and {GRACE_S:g} s more"
             return OutOfTime(f"{_named(job)}: {what}", "see what the node is doing, or give it more time")
+        if self._hung and not state.starts and budget_s is not None and now_s > self._moved_s + budget_s + GRACE_S:
+            what = "no device came free behind a job that never came back"
+            return OutOfTime(f"{_named(job)}: {what}", _GO_ON)
         if len(state.starts) > MOST_STARTS:
             return ModelFailed(f"{_named(job)}: ended {MOST_STARTS} times with its process: {', '.join(state.starts)}")
         if any(job.place.may_be(node) for node in self._alive):
@@ -227,6 +235,7 @@ class Jobs:
     def _came(self, end: End, state: _State) -> Came:
         """Return what a job's answer says, checked as any file is."""
         number = end.number
+        self._moved_s = self._clock()
         if end.answer is None:
             where = f" on {state.starts[-1]}" if state.starts else ""
             kind = _ENDED_BY.get(end.why, ModelFailed)

@@ -115,6 +115,24 @@ def test_a_task_that_never_comes_back_ends_with_its_own_budget():
     assert sorted(each.number for each in came if each.ended_by is None) == [1, 2]
 
 
+def test_jobs_that_wait_behind_one_that_never_comes_back_end_too():
+    there = [node(1)]
+
+    class Stuck(SimulatedCluster):
+        def cancel(self, numbers):
+            """End nothing that runs: its process does not listen."""
+            for number in numbers:
+                if number in self._waiting:
+                    self._waiting.remove(number)
+
+    cluster = Stuck(there, lambda *_: 1e9)
+    came = follow(some_jobs(there, 3, budget_s=100.0), cluster)
+
+    assert all(isinstance(each.ended_by, OutOfTime) for each in came)
+    assert ["no device came free" in str(each.ended_by) for each in came] == [False, True, True]
+    assert cluster.now_s < 2 * (100 + jobs.GRACE_S) + 12
+
+
 def test_a_node_of_another_version_is_told_in_its_record():
     there = [node(1), node(2)]
 
