@@ -24,6 +24,7 @@ SUBJECTS = {
     ".": "Whole runs of scripts and tests",
     "agreement": "The same rows by plain loops: `benchmarks/agreement.py`",
     "clocks": "Ways of timing side by side: `tputfind clocks`",
+    "fleet": "Many jobs on many nodes: `benchmarks/fleet_scale.py`",
     "kinds": "Segmentation, detection, video, language and training",
     "models": "Whole runs of single models",
     "plan": "When a row is known well enough: `benchmarks/plan.py`, `benchmarks/time_spent.py`",

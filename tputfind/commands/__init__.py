@@ -62,6 +62,7 @@ COMMANDS: Final = {
             "tputfind resnet50 vit_b_16 --dtype fp16,bf16 --layout nchw,nhwc --budget 20min",
             "tputfind model.py:make_model --input-size 3x640x480 --max-batch 64",
             "tputfind resnet50 --phase train --dtype amp-bf16 --batch-sizes 32,64,128",
+            "tputfind resnet50 vit_b_16 --ray --kinds --output fleet",
         ),
     ),
     "clocks": Command(
@@ -114,7 +115,11 @@ COMMANDS: Final = {
         (Argument("pattern", "PATTERN", default="*"),),
         examples=("tputfind models 'resnet*'", "tputfind models detection"),
     ),
-    "devices": Command("List the devices that are here.", examples=("tputfind devices",)),
+    "devices": Command(
+        "List the devices that are here, or in a Ray cluster.",
+        options=(options.RAY,),
+        examples=("tputfind devices", "tputfind devices --ray"),
+    ),
     "schema": Command(
         "Print the JSON Schema of a record.",
         examples=("tputfind schema > record.schema.json",),
@@ -234,6 +239,8 @@ def _click_option(option: Option) -> click.Option:
     repeats = option.repeats or option.takes == "FILE"
     callback = _none_for_nothing if option.repeats else _the_only_one
     more: dict[str, Any] = {"multiple": True, "callback": callback} if repeats else {}
+    if option.bare:
+        more = {"is_flag": False, "flag_value": option.bare}
     return click.Option([option.flag], metavar=option.metavar, help=option.help, shell_complete=complete, **more)
 
 

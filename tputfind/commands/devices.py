@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tputfind.commands.console import Given, print_columns
+from tputfind.fleet.cluster import list_nodes
+from tputfind.fleet.places import Node, devices_of
 from tputfind.processes.children import Children
 from tputfind.processes.messages import ListDevices
 from tputfind.record.environment import Environment
@@ -15,6 +17,9 @@ def main(given: Given, *, show_traceback: bool) -> int:  # noqa: ARG001  # as ev
     Raises:
         TputfindError: they cannot be asked for.
     """
+    if given["ray"] is not None:
+        print_columns(("node", "kind", "devices", "memory"), [_node_cells(node) for node in list_nodes(given["ray"])])
+        return 0
     with Children() as children:
         found = children.ask(ListDevices(), Environment)
     print_columns(("device", "name", "memory", "free"), [_cells(device) for device in found])
@@ -24,3 +29,8 @@ def main(given: Given, *, show_traceback: bool) -> int:  # noqa: ARG001  # as ev
 def _cells(device: Environment) -> tuple[str, ...]:
     memory = (device.memory_total_bytes, device.memory_free_bytes)
     return device.device, device.device_name, *("" if count is None else format_bytes(count) for count in memory)
+
+
+def _node_cells(node: Node) -> tuple[str, ...]:
+    devices = ", ".join(f"{count} {name}" for name, count in devices_of(node).items())
+    return node.address, node.kind, devices, format_bytes(int(node.resources.get("memory", 0)))

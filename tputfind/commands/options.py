@@ -33,6 +33,7 @@ class Option(NamedTuple):
 
     ``takes`` is the word that help has for a value, or the choices; None for a flag. An option that ``repeats`` may be
     given several times, and is then a tuple. One that ``lists`` takes several choices, with commas between them.
+    ``bare`` is its value where none follows; empty where one must.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Option(NamedTuple):
     default: str = ""
     repeats: bool = False
     lists: bool = False
+    bare: str = ""
 
     @property
     def flag(self) -> str:
@@ -52,7 +54,7 @@ class Option(NamedTuple):
     def metavar(self) -> str | None:
         """What it takes, as help shows it."""
         if self.takes is None or isinstance(self.takes, str):
-            return self.takes
+            return f"[{self.takes}]" if self.bare else self.takes
         return f"[{'|'.join(self.takes)}]{'[,...]' if self.lists else ''}"
 
 
@@ -148,10 +150,15 @@ def _measuring(*names: str) -> tuple[Option, ...]:
     return tuple(options[name]._replace(lists=False) for name in (*of_models, *names))
 
 
+RAY: Final = Option(
+    "ray", "ADDRESS", HOW, "use the Ray cluster here, or the one at HOST:PORT (needs tputfind[ray])", bare="auto"
+)
 RUN: Final = (
     *MEASURING,
-    Option("each", None, HOW, "do the same on each device of the list, one after the other, and compare them"),
+    Option("each", None, HOW, "do the same on each device of a list, or of a cluster, and compare them"),
     Option("all_busy", None, HOW, "then do it on all of them at once, and say how much they slow each other down"),
+    RAY,
+    Option("kinds", None, HOW, "with --ray, measure on one device of each kind of accelerator"),
     Option("output", "FOLDER", WRITE, "write the record and its CSV into this folder", "results"),
     Option("no_save", None, WRITE, "write no record and no CSV into that folder"),
     Option("csv", "FILE", WRITE, "also write one table of all models as CSV"),
@@ -159,7 +166,12 @@ RUN: Final = (
     Option("md", "FILE", WRITE, "also write table and summary as Markdown"),
     _HTML,
     _OVERWRITE,
-    Option("resume", "RECORD", OTHER, "go on with a record that was cut short; nothing is measured twice"),
+    Option(
+        "resume",
+        "RECORD",
+        OTHER,
+        "go on with a record that was cut short, or with --ray, with a folder; nothing is measured twice",
+    ),
     _TRUST,
     _QUIET,
 )

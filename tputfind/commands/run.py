@@ -12,11 +12,13 @@ from typing import NamedTuple
 import msgspec
 from rich.console import Console
 
+from tputfind.commands.clusters import cluster_of
 from tputfind.commands.console import Given, finish, stop_signals, tell, typed
 from tputfind.commands.options import MEASURING
 from tputfind.commands.outputs import Outputs, Places, Source, check_places, sources_of, table_of, taken_from
 from tputfind.errors import BadRecord, BadRequest, Interrupted, TputfindError
-from tputfind.fleet import sweep
+from tputfind.fleet import cluster, sweep
+from tputfind.fleet.cluster import Cluster
 from tputfind.fleet.devices import is_list, names
 from tputfind.fleet.host import Devices, Host
 from tputfind.fleet.sweep import Job
@@ -41,17 +43,23 @@ def main(given: Given, *, show_traceback: bool) -> int:
     output = None if given["output"] is None else files.path_of("--output", given["output"])
     if given["resume"] is not None and output is not None:
         raise BadRequest("--output cannot be combined with --resume, which writes into the record's own folder")
-    places = taken_from(given, None if given["no_save"] else output or Path("results"))
+    asked = cluster_of(given)
+    folder = output or (asked.resumed if asked else None) or Path("results")
+    places = taken_from(given, None if given["no_save"] else folder)
     options = {one.name: None if given[one.name] is False else given[one.name] for one in MEASURING}
-    how = {name: given[name] for name in ("each", "all_busy", "quiet", "trust_model_file")}
-    request = read_request(given["models"], options, places, given["resume"], **how)
+    how = {name: given[name] for name in ("quiet", "trust_model_file")}
+    if asked is not None:
+        request = read_request(given["models"], options, places, None, **how)
+        return do(request._replace(cluster=asked), show_traceback=show_traceback)
+    comparing = {name: given[name] for name in ("each", "all_busy")}
+    request = read_request(given["models"], options, places, given["resume"], **comparing, **how)
     return do(request, show_traceback=show_traceback)
 
 
 class Request(NamedTuple):
     """What to measure and where to write it; ``devices`` where it is measured on several.
 
-    ``trust_model_file`` is of this command line alone: a record cannot ask for it.
+    ``trust_model_file`` is of this command line alone: a record cannot ask for it. ``cluster`` is None for this host.
     """
 
     job: Job
@@ -59,6 +67,7 @@ class Request(NamedTuple):
     quiet: bool = False
     trust_model_file: bool = False
     devices: Devices | None = None
+    cluster: Cluster | None = None
 
 
 def read_request(
@@ -156,7 +165,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
         kept = [one for one in found if one.record.trials or one.record.rows]
         saved = _write(kept, request.outputs, problems)
         if interrupted:
-            problems.insert(0, _interruption(kept, saved, not_begun))
+            problems.insert(0, _interruption(request, kept, saved, not_begun))
         if host is not None:
             problems += host.problems
     return finish(partial(_show, [one.record for one in kept]), problems, saved, show_traceback=show_traceback)
@@ -173,6 +182,10 @@ def _measured(request: Request) -> Iterator[Measured]:
             yield Measured(record, files.RecordFile.at(path if job.folder else None), outcome.error_of(record))
             return
         _check_what_is_run(request, record, path)
+    if request.cluster is not None:
+        with ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
+            yield from cluster.sweep(job, request.cluster, progress)
+        return
     with _children(request) as children, ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
         yield from sweep.sweep(job, children, progress)
 
@@ -231,8 +244,14 @@ def _show(records: Sequence[Record]) -> None:
         terminal.print_report(records, Console())
 
 
-def _interruption(kept: Sequence[Measured], saved: Sequence[str], not_begun: Sequence[str]) -> Interrupted:
+def _interruption(
+    request: Request, kept: Sequence[Measured], saved: Sequence[str], not_begun: Sequence[str]
+) -> Interrupted:
     """Return the error that says what an interruption left, and how to go on."""
+    if request.cluster is not None:
+        again = f"go on with the same command and --resume {request.job.folder}"
+        what = "what was measured until then is saved" if saved else "nothing was saved"
+        return Interrupted(f"interrupted; {what}", again if saved and request.job.folder else "")
     rest = f"; not begun: {', '.join(not_begun)}" if not_begun and kept else ""
     if not saved:
         return Interrupted(f"interrupted; nothing was saved{rest}")

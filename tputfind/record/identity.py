@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, Final, Literal, cast, get_type_hints
@@ -59,22 +60,37 @@ def requests_key(record: Record) -> tuple[object, ...]:
     return spec.model, spec.phase, spec.weights, spec.inputs, record.input_shape
 
 
+_PLACE: Final = re.compile(r"  # (?:kind (?P<kind>\S+), )?node (?P<node>\S+)$")
+
+
+def placed_command(command: str, kind: str | None, node: str) -> str:
+    """Return a command line with a comment that says where in a cluster it was carried out; a shell reads over it."""
+    return f"{command}  # {'' if kind is None else f'kind {kind}, '}node {node}"
+
+
+def place_of(record: Record) -> tuple[str, str]:
+    """Return the kind that was asked for in a cluster, and the node, as the command says; empty where it does not."""
+    found = _PLACE.search(record.command)
+    return ("", "") if found is None else (found["kind"] or "", found["node"])
+
+
 NAMES: Final[dict[str, Callable[[Record], str]]] = {
     "model": lambda record: record.spec.model,
     "recipe": lambda record: name_of(record.spec),
     "device": lambda record: record.environment.device_name,
     "place": lambda record: record.environment.device,
     "load": lambda record: record.spec.load.replace("_", " "),
+    "node": lambda record: " ".join(filter(None, place_of(record))),
     "begun": lambda record: record.started,
 }
 """What a record can be told from others by."""
 
 
 def distinguishing_fields(records: Sequence[Record]) -> list[str]:
-    """Return what tells records apart: model, recipe and device where they differ; else also which of several devices
-    of a name it was and what the others did; else when they were begun.
+    """Return what tells records apart: model, recipe, device and node where they differ; else also which of several
+    devices of a name it was and what the others did; else when they were begun.
     """
-    differing = _differing(records, ("model", "recipe", "device"))
+    differing = _differing(records, ("model", "recipe", "device", "node"))
     if not _apart(records, differing):
         differing += _differing(records, ("place", "load"))
     return differing if _apart(records, differing) else [*differing, "begun"]

@@ -1,0 +1,327 @@
+"""Measuring on a Ray cluster: real nodes of this machine, real processes, small models."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from support.command import ENVIRONMENT, command, run
+from support.ray_cluster import ray_nodes
+
+import tputfind
+from tputfind.errors import OutOfTime
+from tputfind.fleet import cluster, jobs
+from tputfind.fleet.cluster import Cluster, RayExecutor
+from tputfind.fleet.sweep import Job
+from tputfind.record.spec import read_spec
+from tputfind.session.progress import Silent
+
+pytestmark = pytest.mark.cluster
+
+MODEL = """
+from layers import block
+
+def make():
+    return block()
+
+def slow():
+    import time
+    time.sleep(8)
+    return block()
+
+def stops_its_task():
+    import psutil
+    psutil.Process().parent().parent().suspend()
+    return block()
+"""
+LAYERS = """
+import os
+from torch import nn
+
+assert {folder!r} not in os.path.abspath(__file__), "it was to travel"
+
+def block():
+    return nn.Linear(16, 16)
+"""
+QUICK = ("--input-size", 16, "--device", "cpu", "--batch-sizes", "1,2", "--batches", 4, "--warmup", 1, "--processes", 1)
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    with ray_nodes("SMALL", "LARGE") as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a model that is nowhere else."""
+    (tmp_path / "net.py").write_text(MODEL)
+    (tmp_path / "layers.py").write_text(LAYERS.format(folder=tmp_path.name))
+    return tmp_path
+
+
+def records(folder, name="results"):
+    return [tputfind.load_record(path) for path in sorted((folder / name).glob("*.json"))]
+
+
+def nodes_of(found):
+    return sorted(record.command.rpartition(" node ")[2] for record in found)
+
+
+def test_no_cluster_here_is_one_line(folder):
+    """The first of these tests: Ray finds any cluster of this machine, that of the others too."""
+    ran = run(folder, "net.py:make", "--ray")
+
+    assert ran.status == 2
+    assert ran.err.startswith("tputfind: --ray: there is no Ray cluster here: ")
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_one_job_for_each_kind_of_a_model_that_only_the_driver_has(nodes, folder):
+    ran = run(folder, "net.py:make", *QUICK, "--ray", nodes.address, "--kinds", "--output", "fleet", "--csv", "all.csv")
+
+    assert ran.status == 0, ran.err
+    found = records(folder, "fleet")
+    assert sorted(record.command.rpartition("  # ")[2] for record in found) == [
+        "kind LARGE, node 127.0.0.4",
+        "kind SMALL, node 127.0.0.3",
+    ]
+    assert all(record.spec.model == "net.py:make" and record.finished and not record.caveats for record in found)
+    assert len((folder / "all.csv").read_text().splitlines()) == 5
+    assert "LARGE 127.0.0.4" in ran.out, "the merged table tells them apart"
+    assert "on 127.0.0.4: starts" in ran.err
+
+    again = run(folder, "net.py:make", *QUICK, "--ray", nodes.address, "--kinds", "--resume", "fleet")
+    assert again.status == 0, again.err
+    assert again.err.count("is finished") == 2
+    assert "starts" not in again.err
+    assert [record.started for record in records(folder, "fleet")] == [record.started for record in found]
+
+
+def test_devices_lists_the_nodes_and_the_driver_never_imports_torch(nodes, folder):
+    ran = run(folder, "devices", "--ray", nodes.address)
+    assert ran.status == 0, ran.err
+    assert [line.split()[:4] for line in ran.out.splitlines()[2:]] == [
+        ["127.0.0.3", "SMALL", "1", "CPU"],
+        ["127.0.0.4", "LARGE", "1", "CPU"],
+    ]
+
+    arguments = ["net.py:make", *map(str, QUICK), "--ray", nodes.address, "--no-save"]
+    program = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print('loaded:', 'torch' in sys.modules, 'ray' in sys.modules))\n"
+        f"sys.argv[1:] = {arguments!r}\n"
+        "from tputfind.commands import main\n"
+        "main(prog_name='tputfind')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "loaded: False True" in done.stdout
+
+
+def test_each_device_of_each_node_is_measured(nodes, folder):
+    ran = run(folder, "net.py:make", *QUICK, "--ray", nodes.address, "--each", "--output", "each")
+
+    assert nodes_of(records(folder, "each")) == ["127.0.0.3", "127.0.0.4"], ran.err
+
+
+def test_a_node_that_is_killed_costs_its_job_time_and_nothing_that_came_back(nodes, folder):
+    process = subprocess.Popen(
+        [*command(), *map(str, ("net.py:slow", "net.py:make", *QUICK, "--ray", nodes.address, "--output", "any"))],
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    lost = None
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if "net.py:slow" in line and "starts" in line and lost is None:
+            lost = int(line.partition(" on 127.0.0.")[2].partition(":")[0])
+            time.sleep(3)
+            nodes.lose(lost)  # the job of the other node has ended by then, or runs on
+    status = process.wait()
+
+    out = process.stdout.read()
+    assert status == 0, seen
+    slow, quick = sorted(records(folder, "any"), key=lambda record: record.spec.model, reverse=True)
+    (notice,) = [one for one in slow.notices if one.kind == "ran_again"]
+    assert f"127.0.0.{lost}, 127.0.0." in notice.seen
+    assert f"127.0.0.{lost}" in out, "the report names it"
+    assert nodes_of([slow]) != [f"127.0.0.{lost}"]
+    assert any(f"node 127.0.0.{lost}: was lost" in line for line in seen)
+    assert quick.finished
+    for number, kind in ((3, "SMALL"), (4, "LARGE")):
+        if number == lost:
+            nodes.add(number, kind)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_driver_keeps_what_came_back_and_goes_on_with_the_rest(nodes, folder, number):
+    arguments = ["net.py:make", "net.py:slow", *QUICK, "--ray", nodes.address]
+    process = subprocess.Popen(
+        [*command(), *map(str, (*arguments, "--output", "fleet"))],
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    said = ""
+    for line in process.stderr:
+        said += line
+        if "is done" in line:
+            process.send_signal(number)
+    assert process.wait() == 130, said
+    assert "--resume fleet" in said.splitlines()[-1]
+    (kept,) = [record for record in records(folder, "fleet") if record.finished]
+    assert kept.spec.model == "net.py:make"
+    until_s = time.monotonic() + 20
+    while any(_tasks(nodes)):
+        assert time.monotonic() < until_s, "it went on on the nodes"
+        time.sleep(0.2)
+
+    if number == signal.SIGTERM:  # once is enough
+        again = run(folder, *arguments, "--resume", "fleet")
+        assert again.status == 0, again.err
+        assert sorted(record.spec.model for record in records(folder, "fleet")) == ["net.py:make", "net.py:slow"]
+        assert kept in records(folder, "fleet")
+
+
+def _tasks(nodes):
+    """The measuring processes on the nodes."""
+    for process in (one for number in (3, 4) for one in nodes.running(number)):
+        try:
+            if "tputfind.worker.server" in " ".join(process.cmdline()):
+                yield process
+        except psutil.Error:
+            continue
+
+
+def test_a_node_of_another_version_is_told(nodes, folder):
+    package = Path(tputfind.__file__).parent
+    shutil.copytree(package, folder / "older" / "tputfind", ignore=shutil.ignore_patterns("__pycache__"))
+    version = folder / "older" / "tputfind" / "version.py"
+    version.write_text(version.read_text().replace(tputfind.__version__, "0.0.1"))
+    path = os.pathsep.join([str(folder / "older"), ENVIRONMENT["PYTHONPATH"]])
+    nodes.add(6, "OLDER", env_vars={"PYTHONPATH": path})
+    try:
+        ran = run(folder, "net.py:make", *QUICK, "--ray", nodes.address, "--kinds", "--output", "fleet")
+    finally:
+        nodes.lose(6)
+
+    assert ran.status == 0, ran.err
+    assert sorted({record.tputfind for record in records(folder, "fleet")}) == ["0.0.1", tputfind.__version__]
+    told = " ".join(ran.out.split())
+    assert f"tputfind {tputfind.__version__} here, 0.0.1 there" in told or "tputfind 0.0.1 here" in told
+
+
+def test_a_task_that_never_comes_back_ends_with_its_budget(nodes, folder, monkeypatch):
+    monkeypatch.setattr(jobs, "GRACE_S", 3.0)
+    monkeypatch.chdir(folder)
+    nodes.add(7, "STUCK")
+    options = {"device": "cpu", "input_size": (16,), "batch_sizes": (1,), "batches": 4, "budget": 15, "warmup": 1}
+    specs = [read_spec(f"net.py:{name}", options) for name in ("stops_its_task", "make")]
+    try:
+        came = list(cluster.sweep(Job(specs, folder / "out", "here"), Cluster(nodes.address), Silent()))
+    finally:
+        for process in nodes.started():
+            if process.status() == psutil.STATUS_STOPPED:
+                process.kill()  # nothing else would end it
+        nodes.lose(7)
+
+    late = next(one for one in came if one.record.spec == specs[0])
+    assert isinstance(late.ended_by, OutOfTime), late
+    assert late.record.rows[0].failure is not None
+    assert late.file.path is None
+    other = next(one for one in came if one.record.spec == specs[1])
+    assert other.ended_by is None
+    assert other.record.rows[0].samples_per_s
+
+
+class Pickled:
+    def __reduce__(self):
+        return os.abort, ()
+
+
+def _returns_an_object(*_):
+    return Pickled()
+
+
+def _raises_an_object(*_):
+    error = ValueError("x")
+    error.payload = Pickled()
+    raise error
+
+
+@pytest.mark.parametrize("hostile", [_returns_an_object, _raises_an_object])
+def test_nothing_that_a_node_pickled_is_unpickled_here(nodes, hostile, monkeypatch):
+    monkeypatch.setattr(cluster.task, "task", hostile)
+    with cluster._connected(nodes.address, None) as ray:
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+        executor = RayExecutor(ray)
+        executor.start(0, cluster.places_of(executor.nodes(), "cpu", "next")[0], b"")
+        ends = []
+        while not ends:
+            ends = list(executor.ended(1.0))
+
+    assert ends[0].answer is None
+    assert ends[0].why in ("its answer is no text", "Ray says TASK_EXECUTION_EXCEPTION")
+
+
+def test_bad_input_is_one_line_and_its_exit_code(nodes, folder):
+    here = ("--ray", nodes.address)
+    for arguments, status, said in [
+        (("net.py:make", "--ray", "127.0.0.2:1"), 2, "there is no Ray cluster at 127.0.0.2:1: "),
+        (("net.py:make", "--ray", "[::1]:1"), 2, "there is no Ray cluster at [::1]:1: "),
+        (("net.py:make", "--ray", "ray://127.0.0.2:10001"), 2, "Ray Client cannot do it"),
+        (("--ray", "net.py:make"), 2, "no MODEL was named"),
+        (("net.py:make", "--ray", "resnet18"), 2, "put --ray behind the models"),
+        (("net.py:make", *here, "--device", "cuda"), 3, "nodes of the cluster has a GPU for --device cuda"),
+        (("net.py:make", *here, "--device", "cuda:1"), 2, "with --ray, Ray chooses the device"),
+        (("net.py:make", *here, "--each", "--kinds"), 2, "give one"),
+        (("net.py:make", *here, "--each", "--json", "a.json"), 2, "--json holds one record"),
+        (("net.py:make", *here, "--resume", "net.py"), 2, "it names the folder"),
+        (("net.py:make", "--kinds"), 2, "needs --ray"),
+        (("devices", "--ray", "127.0.0.2:1"), 2, "there is no Ray cluster at 127.0.0.2:1: "),
+    ]:
+        ran = run(folder, *arguments)
+        assert ran.status == status, (arguments, ran.err)
+        assert said in ran.err.splitlines()[-1], (arguments, ran.err)
+        assert "Traceback" not in ran.err
+
+
+def test_what_a_node_refuses_is_one_line_and_its_exit_code(nodes, folder):
+    ran = run(folder, "net.py:nothing", *QUICK, "--ray", nodes.address)
+
+    assert ran.status == 2, ran.err
+    assert ran.err.splitlines()[-1].startswith("tputfind: net.py has no 'nothing'")
+    assert not list((folder / "results").glob("*"))
+
+
+def test_ray_that_is_not_installed_is_named_with_its_extra(folder):
+    (folder / "no" / "ray").mkdir(parents=True)
+    (folder / "no" / "ray" / "__init__.py").write_text("raise ModuleNotFoundError('no ray', name='ray')")
+    path = os.pathsep.join([str(folder / "no"), ENVIRONMENT["PYTHONPATH"]])
+    done = subprocess.run(
+        [*command(), "net.py:make", "--ray"],
+        cwd=folder,
+        env={**ENVIRONMENT, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert done.stderr == "tputfind: --ray needs Ray, which is not installed (pip install 'tputfind[ray]')\n"

@@ -1,0 +1,93 @@
+"""A Ray cluster on this machine: real nodes, each at a loopback address of its own, ended with all they started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psutil
+
+from support.command import ENVIRONMENT
+
+STORE_BYTES = 80 * 2**20
+KIND = "ray.io/accelerator-type"
+
+
+class RayNodes:
+    """A head without CPUs, and nodes with one CPU each, named by the last number of their address."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self._nodes: dict[int, Any] = {}
+
+    @property
+    def address(self) -> str:
+        return str(self._cluster.address)
+
+    def add(self, number: int, kind: str = "", **more: Any) -> None:
+        """Start a node, and wait until the cluster has it."""
+        labels = {KIND: kind} if kind else {}
+        self._nodes[number] = self._cluster.add_node(
+            **{"num_cpus": 1, "num_gpus": 0, **more},
+            node_ip_address=f"127.0.0.{number}",
+            object_store_memory=STORE_BYTES,
+            labels=labels,
+        )
+
+    def lose(self, number: int) -> None:
+        """Kill a node and all that runs on it, as a power cut does."""
+        node = self._nodes.pop(number)
+        running = _started_by(node)
+        self._cluster.remove_node(node, allow_graceful=False)
+        _kill(running)
+
+    def running(self, number: int) -> list[psutil.Process]:
+        """The processes of tasks on a node, and theirs."""
+        return _started_by(self._nodes[number])
+
+    def started(self) -> list[psutil.Process]:
+        return [one for node in (*self._nodes.values(), self._cluster.head_node) for one in _started_by(node)]
+
+
+@contextmanager
+def ray_nodes(*kinds: str) -> Iterator[RayNodes]:
+    """Start a cluster: a head at 127.0.0.2, and a node of each kind from 127.0.0.3 on."""
+    from ray.cluster_utils import Cluster
+
+    before = dict(os.environ)
+    # What runs on the nodes finds the package as the command does.
+    os.environ |= {"PYTHONPATH": ENVIRONMENT["PYTHONPATH"], "RAY_USAGE_STATS_ENABLED": "0"}
+    cluster = Cluster(shutdown_at_exit=True)
+    nodes = RayNodes(cluster)
+    try:
+        head = {"num_cpus": 0, "num_gpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES}
+        cluster.add_node(node_ip_address="127.0.0.2", **head)
+        for number, kind in enumerate(kinds, 3):
+            nodes.add(number, kind)
+        yield nodes
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        running = nodes.started()
+        cluster.shutdown()
+        _kill(running)
+
+
+def _started_by(node: Any) -> list[psutil.Process]:
+    """All that a node runs, itself included: one that is stopped does not notice that its node is gone."""
+    found: list[psutil.Process] = []
+    for processes in node.all_processes.values():
+        for info in processes:
+            with suppress(psutil.Error):
+                process = psutil.Process(info.process.pid)
+                found += [process, *process.children(recursive=True)]
+    return found
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(processes, timeout=10)

@@ -1,0 +1,158 @@
+"""A cluster in the place of Ray's, on a simulated clock: nodes that run one job at a time, take as long as they are
+told, and are lost when they are told. What follows the jobs is the code that follows real ones.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from tputfind.fleet.jobs import NODE_LOST, End
+from tputfind.fleet.on_node import Request, Word
+from tputfind.fleet.places import Node, Place
+from tputfind.record.environment import Environment
+from tputfind.record.record import Record, Row, Timing
+
+RETRIES = 3
+
+
+def node(number: int, kind: str = "", **resources: float) -> Node:
+    return Node(f"{number:04x}", f"10.0.{number // 250}.{number % 250 + 1}", kind, resources or {"GPU": 1, "CPU": 8})
+
+
+def record_of(request: Request, at: Node, *, samples: int = 100, **fields: object) -> Record:
+    """What a node would make of a request: one row, of as many samples as a real one has."""
+    spec = request.spec
+    environment = Environment(
+        device=spec.device,
+        device_name=f"device of {at.kind or 'one kind'}",
+        torch=str(fields.pop("torch", "2.9.0")),
+        python="3.11.7",
+        host=at.address,
+        cpu_name="CPU",
+        cpu_count=8,
+        torch_threads=8,
+    )
+    timing = Timing(device_ms=(10.0,) * samples, latency_ms=(11.0,) * samples, enqueue_ms=(1.0,) * samples)
+    return Record(
+        tputfind=str(fields.pop("tputfind", "1.0")),
+        command=request.command,
+        started="2026-11-25T00:00:00+00:00",
+        finished="2026-11-25T00:10:00+00:00",
+        spec=spec,
+        environment=environment,
+        input_shape="3x224x224",
+        rows=(Row(batch_size=1, timings=(timing,)),),
+    )
+
+
+class SimulatedCluster:
+    """See ``jobs.Executor``. Time passes while somebody waits for the end of a job, and at no other time."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        seconds: Callable[[int, Node], float],
+        lost_at_s: Mapping[str, float] | None = None,
+        answer: Callable[[int, Request, Node], bytes | None] | None = None,
+    ) -> None:
+        """Take the nodes, how long a job takes, when a node is lost, and what a node answers, None for a record."""
+        self.now_s = 0.0
+        self.starts: list[tuple[float, int, str]] = []
+        self._alive = {each.id: each for each in nodes}
+        self._free = deque(self._alive)
+        self._seconds = seconds
+        self._lost = sorted(((at_s, name) for name, at_s in (lost_at_s or {}).items()), reverse=True)
+        self._answer = answer or self._record
+        self._waiting: deque[int] = deque()
+        self._asked: dict[int, tuple[Place, bytes, int]] = {}
+        self._running: dict[int, str] = {}
+        self._ends: list[tuple[float, int, str]] = []
+        self._words: list[bytes] = []
+        self._failed: list[End] = []
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def start(self, number: int, place: Place, request: bytes) -> None:
+        self._asked[number] = (place, request, 0)
+        self._waiting.append(number)
+
+    def ended(self, timeout_s: float) -> Iterable[End]:
+        self._place()
+        if self._failed:
+            ends, self._failed = self._failed, []
+            return ends
+        next_s = min(
+            self._ends[0][0] if self._ends else float("inf"),
+            self._lost[-1][0] if self._lost else float("inf"),
+            self.now_s + timeout_s,
+        )
+        self.now_s = max(self.now_s, next_s)
+        while self._lost and self._lost[-1][0] <= self.now_s:
+            self._lose(self._lost.pop()[1])
+        if not self._ends or self._ends[0][0] > self.now_s:
+            return []
+        _, number, name = heapq.heappop(self._ends)
+        if self._running.get(number) != name:
+            return []  # its node was lost before
+        del self._running[number]
+        self._free.append(name)
+        _, request, _ = self._asked.pop(number)
+        answer = self._answer(number, msgspec.json.decode(request, type=Request), self._alive[name])
+        return [End(number, answer, "" if answer is not None else "its process died")]
+
+    def words(self) -> Iterable[bytes]:
+        words, self._words = self._words, []
+        return words
+
+    def cancel(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._asked.pop(number, None)
+            if number in self._waiting:
+                self._waiting.remove(number)
+            name = self._running.pop(number, None)
+            if name in self._alive:
+                self._free.append(name)
+
+    def nodes(self) -> Sequence[Node]:
+        return list(self._alive.values())
+
+    def _place(self) -> None:
+        """Start what waits, in its order, on the nodes that are free and may have it."""
+        left: deque[int] = deque()
+        while self._waiting and self._free:
+            number = self._waiting.popleft()
+            place, request, starts = self._asked[number]
+            name = next((each for each in self._free if place.may_be(self._alive[each])), None)
+            if name is None:
+                left.append(number)
+                continue
+            self._free.remove(name)
+            self._asked[number] = (place, request, starts + 1)
+            self._running[number] = name
+            self.starts.append((self.now_s, number, name))
+            self._words.append(msgspec.json.encode(Word(number=number, node=name, started=True)))
+            self._words.append(msgspec.json.encode(Word(number=number, node=name, doing="timing batch 8")))
+            heapq.heappush(self._ends, (self.now_s + self._seconds(number, self._alive[name]), number, name))
+        self._waiting.extendleft(reversed(left))
+
+    def _lose(self, name: str) -> None:
+        del self._alive[name]
+        if name in self._free:
+            self._free.remove(name)
+        for number in [number for number, where in self._running.items() if where == name]:
+            del self._running[number]
+            if self._asked[number][2] > RETRIES or self._asked[number][0].node is not None:
+                del self._asked[number]
+                self._failed.append(End(number, None, NODE_LOST))
+            else:
+                self._waiting.append(number)
+
+    @staticmethod
+    def _record(number: int, request: Request, at: Node) -> bytes:
+        record = msgspec.Raw(msgspec.json.encode(record_of(request, at)))
+        return msgspec.json.encode(Word(number=number, node=at.id, record=record))

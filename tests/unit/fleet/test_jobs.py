@@ -1,0 +1,239 @@
+"""What becomes of jobs on a cluster that is simulated: the code that follows them is the real one."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.simulated_cluster import SimulatedCluster, node, record_of
+
+from tputfind.errors import BadRecord, ModelFailed, NoSuchDevice, OutOfTime, UnknownModel
+from tputfind.fleet import jobs
+from tputfind.fleet.jobs import ClusterJob, Jobs
+from tputfind.fleet.on_node import Word
+from tputfind.fleet.places import places_of
+from tputfind.processes.messages import Refusal
+from tputfind.record.spec import Spec
+from tputfind.session.progress import Silent
+
+
+class Heard(Silent):
+    def __init__(self):
+        self.lines: list[str] = []
+        self.subject = ""
+
+    def about(self, subject):
+        self.subject = subject
+
+    def did(self, what):
+        self.lines.append(f"{self.subject}: {what}")
+
+
+def some_jobs(nodes, count, choice="next", **fields):
+    (*places,) = places_of(nodes, "cuda", choice)
+    specs = [Spec(model=f"model{number}", device=place.device, **fields) for number in range(count) for place in places]
+    return {number: ClusterJob(spec, spec, places[number % len(places)]) for number, spec in enumerate(specs)}
+
+
+def follow(asked, cluster, progress=None):
+    return list(Jobs(asked, cluster, progress or Silent(), "tputfind ... --ray", clock=cluster.clock).follow())
+
+
+def answering(fields_of):
+    """Answer with a record, fields of whose word are replaced."""
+
+    def answer(number, request, at):
+        record = msgspec.Raw(msgspec.json.encode(record_of(request, at)))
+        word = Word(number=number, node=at.id, record=record)
+        return msgspec.json.encode(msgspec.structs.replace(word, **fields_of(number, request, at)))
+
+    return answer
+
+
+@settings(max_examples=30)
+@given(
+    count=st.integers(1, 30),
+    nodes=st.integers(2, 6),
+    seconds=st.lists(st.floats(1, 100), min_size=30, max_size=30),
+    lost=st.dictionaries(st.integers(0, 4), st.floats(0, 200), max_size=4),
+)
+def test_every_job_comes_back_once_while_a_node_is_left(count, nodes, seconds, lost):
+    there = [node(number) for number in range(nodes)]
+    lost_at_s = {there[number].id: at_s for number, at_s in lost.items() if number < nodes - 1}
+    asked = some_jobs(there, count)
+
+    came = follow(asked, SimulatedCluster(there, lambda number, _: seconds[number], lost_at_s))
+
+    assert sorted(each.number for each in came) == list(range(count))
+    failed = [each for each in came if each.ended_by is not None]
+    assert all("was lost" in str(each.ended_by) for each in failed)
+    assert all(each.record.spec == asked[each.number].spec for each in came)
+
+
+def test_a_lost_node_costs_the_job_that_ran_there_its_time_and_the_record_names_it():
+    there = [node(1), node(2)]
+    heard = Heard()
+    came = follow(some_jobs(there, 2), SimulatedCluster(there, lambda *_: 100.0, {there[0].id: 60.0}), heard)
+
+    again = next(each.record for each in came if each.number == 0)
+    (notice,) = again.caveats
+    assert notice.kind == "ran_again"
+    assert there[0].address in notice.seen
+    assert notice in again.notices
+    assert again.command.endswith(f"# node {there[1].address}")
+    assert any(f"{there[0].address} was lost" in line for line in heard.lines)
+
+
+def test_a_job_of_each_whose_node_is_lost_is_not_run_elsewhere():
+    there = [node(1), node(2)]
+    came = follow(some_jobs(there, 1, "each"), SimulatedCluster(there, lambda *_: 100.0, {there[0].id: 60.0}))
+
+    lost, other = sorted(came, key=lambda each: each.number)
+    assert isinstance(lost.ended_by, NoSuchDevice)
+    assert not lost.whole
+    assert lost.record.rows[0].failure is not None
+    assert other.ended_by is None
+
+
+def test_jobs_that_no_node_is_left_for_are_given_up():
+    there = [node(1)]
+    came = follow(some_jobs(there, 3), SimulatedCluster(there, lambda *_: 100.0, {there[0].id: 150.0}))
+
+    assert [type(each.ended_by) for each in came] == [type(None), NoSuchDevice, NoSuchDevice]
+
+
+def test_a_task_that_never_comes_back_ends_with_its_own_budget():
+    there = [node(1), node(2)]
+    cluster = SimulatedCluster(there, lambda number, _: 1e9 if number == 0 else 10.0)
+    came = follow(some_jobs(there, 3, budget_s=100.0), cluster)
+
+    late = next(each for each in came if each.number == 0)
+    assert isinstance(late.ended_by, OutOfTime)
+    assert there[0].address in str(late.ended_by)
+    assert 100 + jobs.GRACE_S < cluster.now_s < 100 + jobs.GRACE_S + 6
+    assert sorted(each.number for each in came if each.ended_by is None) == [1, 2]
+
+
+def test_jobs_that_wait_behind_one_that_never_comes_back_end_too():
+    there = [node(1)]
+
+    class Stuck(SimulatedCluster):
+        def cancel(self, numbers):
+            """End nothing that runs: its process does not listen."""
+            for number in numbers:
+                if number in self._waiting:
+                    self._waiting.remove(number)
+
+    cluster = Stuck(there, lambda *_: 1e9)
+    came = follow(some_jobs(there, 3, budget_s=100.0), cluster)
+
+    assert all(isinstance(each.ended_by, OutOfTime) for each in came)
+    assert ["no device came free" in str(each.ended_by) for each in came] == [False, True, True]
+    assert cluster.now_s < 2 * (100 + jobs.GRACE_S) + 12
+
+
+def test_a_node_of_another_version_is_told_in_its_record():
+    there = [node(1), node(2)]
+
+    def fields(_number, request, at):
+        version = "2.10.0" if at == there[1] else "2.9.0"
+        return {"record": msgspec.Raw(msgspec.json.encode(record_of(request, at, torch=version)))}
+
+    came = follow(some_jobs(there, 2), SimulatedCluster(there, lambda n, _: 10.0 + n, answer=answering(fields)))
+
+    first, second = came
+    assert first.record.caveats == ()
+    (notice,) = second.record.caveats
+    assert notice.kind == "unlike_nodes"
+    assert "torch 2.10.0 here, 2.9.0 there" in notice.seen
+
+
+def test_what_a_node_refuses_becomes_the_error_that_it_is_and_costs_no_other_job():
+    there = [node(1), node(2)]
+
+    def fields(number, *_):
+        refusal = Refusal(
+            error="UnknownModel", message="there is no model\x1b[31m", hint="did you mean it?", traceback=""
+        )
+        return {"record": msgspec.UNSET, "refusal": refusal} if number == 0 else {}
+
+    came = follow(some_jobs(there, 2), SimulatedCluster(there, lambda *_: 10.0, answer=answering(fields)))
+
+    assert isinstance(came[0].ended_by, UnknownModel)
+    assert "\x1b" not in str(came[0].ended_by)
+    assert came[0].record.rows[0].failure.kind == "error"
+    assert came[1].ended_by is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda *_: b"",
+        lambda *_: b"\x80\x05\x95K",
+        lambda *_: b"[" * 100_000,
+        lambda *_: b'{"number": 0, "node": "1", "record": {"schema": 8}}',
+        lambda *_: b'{"number": 0, "node": "1"}',
+        answering(lambda *_: {"record": msgspec.Raw(b'{"schema": 999}')}),
+    ],
+)
+def test_an_answer_that_is_none_is_one_failed_job(answer):
+    there = [node(1), node(2)]
+    came = follow(some_jobs(there, 2), SimulatedCluster(there, lambda *_: 10.0, answer=answer))
+
+    assert all(isinstance(each.ended_by, BadRecord) for each in came)
+    assert not any(each.whole for each in came)
+
+
+def test_a_record_of_another_question_is_refused():
+    there = [node(1), node(2)]
+
+    def fields(_number, request, at):
+        asked = msgspec.structs.replace(request, spec=msgspec.structs.replace(request.spec, dtype="fp16"))
+        return {"record": msgspec.Raw(msgspec.json.encode(record_of(asked, at)))}
+
+    came = follow(some_jobs(there, 2), SimulatedCluster(there, lambda *_: 10.0, answer=answering(fields)))
+
+    assert all("was asked otherwise: dtype" in str(each.ended_by) for each in came)
+
+
+def test_a_process_that_dies_is_told_with_its_node():
+    there = [node(1)]
+    (came,) = follow(some_jobs(there, 1), SimulatedCluster(there, lambda *_: 10.0, answer=lambda *_: None))
+
+    assert isinstance(came.ended_by, ModelFailed)
+    assert f"its process died on {there[0].address}" in str(came.ended_by)
+    assert came.record.rows == (), "the only job: its error says it all"
+
+
+def test_an_interruption_keeps_the_records_that_had_arrived():
+    there = [node(1), node(2)]
+
+    class Interrupted(SimulatedCluster):
+        def ended(self, timeout_s):
+            ends = super().ended(timeout_s)
+            if self.now_s > 20:
+                request = msgspec.json.decode(self._asked[1][1], type=jobs.Request)
+                record = msgspec.structs.replace(record_of(request, there[1]), finished=None)
+                raw = msgspec.Raw(msgspec.json.encode(record))
+                self._words.append(msgspec.json.encode(Word(number=1, node=there[1].id, record=raw)))
+                raise KeyboardInterrupt
+            return ends
+
+    came = follow(some_jobs(there, 3), Interrupted(there, lambda n, _: 10.0 if n == 0 else 100.0))
+
+    assert [each.number for each in came] == [0, 1]
+    assert isinstance(came[1].ended_by, KeyboardInterrupt)
+    assert came[1].record.finished is None
+    assert came[1].record.rows
+
+
+def test_an_interruption_before_anything_came_is_one():
+    there = [node(1)]
+
+    class Interrupted(SimulatedCluster):
+        def ended(self, _timeout_s):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        follow(some_jobs(there, 1), Interrupted(there, lambda *_: 1.0))

@@ -1,0 +1,106 @@
+"""Where in a cluster jobs may run."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.simulated_cluster import node, record_of
+
+from tputfind.errors import BadRequest, NoSuchDevice
+from tputfind.fleet.on_node import Request
+from tputfind.fleet.places import Node, answers, left_out, places_of
+from tputfind.record import identity
+from tputfind.record.spec import Spec
+
+H100 = node(1, "H100", GPU=8, CPU=64)
+L4 = node(2, "L4", GPU=1, CPU=16)
+HEAD = node(3, "", CPU=4)
+RESOURCES = st.fixed_dictionaries({}, optional={"GPU": st.integers(1, 8), "CPU": st.integers(1, 64)})
+NODES = st.lists(st.tuples(st.sampled_from(["", "A", "B"]), RESOURCES), min_size=1, max_size=6).map(
+    lambda drawn: [Node(f"{n}", f"10.0.0.{n}", kind, resources) for n, (kind, resources) in enumerate(drawn)]
+)
+
+
+def test_a_job_takes_one_whole_device_of_any_node():
+    (place,) = places_of([H100, L4, HEAD], "cuda", "next")
+
+    assert (place.device, place.resource, place.amount, place.kind, place.node) == ("cuda", "GPU", 1, None, None)
+    assert [place.may_be(each) for each in (H100, L4, HEAD)] == [True, True, False]
+
+
+def test_auto_is_an_accelerator_where_a_node_has_one_and_else_the_cpu():
+    assert places_of([HEAD, L4], "auto", "next")[0].resource == "GPU"
+    assert places_of([HEAD, node(4, NPU=2)], "auto", "next")[0].resource == "NPU"
+    assert places_of([HEAD], "auto", "next")[0].resource == "CPU"
+
+
+def test_kinds_are_one_place_for_each_label():
+    places = places_of([H100, L4, node(5, "L4", GPU=4), HEAD], "auto", "kinds")
+
+    assert [place.kind for place in places] == ["H100", "L4"]
+    assert not places[0].may_be(L4)
+
+
+@given(NODES, st.sampled_from(["cpu", "cuda", "auto"]))
+def test_each_is_one_place_for_each_device_and_takes_its_whole_node(nodes, device):
+    try:
+        places = places_of(nodes, device, "each")
+    except NoSuchDevice:
+        return
+    resource = places[0].resource
+    having = [each for each in nodes if each.resources.get(resource, 0)]
+    count = sum(1 if resource == "CPU" else int(each.resources["GPU"]) for each in having)
+    assert len({(place.node.id, place.device) for place in places}) == len(places) == count
+    assert all(place.amount == place.node.resources[resource] for place in places)
+    assert not left_out(nodes, places)
+
+
+@given(NODES, st.sampled_from(["cpu", "cuda", "auto"]), st.sampled_from(["next", "kinds", "each"]))
+def test_every_place_is_one_where_a_node_can_have_the_job(nodes, device, choice):
+    try:
+        places = places_of(nodes, device, choice)
+    except NoSuchDevice:
+        return
+    assert all(any(place.may_be(each) for each in nodes) for place in places)
+
+
+def test_a_cpu_job_takes_a_whole_node_so_that_no_two_share_one():
+    nodes = [node(1, CPU=8), node(2, CPU=8), node(3, CPU=4)]
+    (place,) = places_of(nodes, "cpu", "next")
+
+    assert place.amount == 8
+    assert left_out(nodes, [place]) == [nodes[2]]
+
+
+@pytest.mark.parametrize(
+    ("device", "choice", "error", "said"),
+    [
+        ("cuda", "next", NoSuchDevice, "none of the 1 nodes of the cluster has a GPU for --device cuda"),
+        ("npu", "each", NoSuchDevice, "none of the 1 nodes of the cluster has a NPU"),
+        ("cuda:3", "next", BadRequest, "--device cuda:3: with --ray, Ray chooses the device"),
+        ("cpu", "kinds", NoSuchDevice, "none has the label ray.io/accelerator-type"),
+    ],
+)
+def test_what_no_node_has_is_refused(device, choice, error, said):
+    with pytest.raises(error, match=said):
+        places_of([HEAD], device, choice)
+
+
+def test_a_record_answers_for_its_own_kind_or_node_alone():
+    spec = Spec(model="resnet50", device="cuda")
+    made = record_of(Request(spec=spec, command=""), L4)
+    command = identity.placed_command("tputfind resnet50 --ray --kinds", "L4", L4.address)
+    record = msgspec.structs.replace(made, command=command)
+    h100, l4 = places_of([H100, L4], "cuda", "kinds")
+    (anywhere,) = places_of([H100, L4], "cuda", "next")
+    *_, on_l4 = places_of([H100, L4], "cuda", "each")
+
+    assert answers(record, spec, l4)
+    assert answers(record, spec, anywhere)
+    assert not answers(record, spec, h100)
+    assert answers(record, spec, on_l4._replace(device="cuda"))
+    assert not answers(record, spec, on_l4._replace(node=H100))
+    assert not answers(record, Spec(model="resnet18", device="cuda"), l4)
+    assert not answers(made, spec, anywhere), "a record of no cluster"

@@ -1,0 +1,299 @@
+"""The same jobs on a cluster: Ray runs each on a device of a node, starts it again where a node is lost, and no more.
+
+What comes back is bytes, as they are: Ray unpickles other values, and errors, on the driver, which this one never asks
+it to. So no node, and no model, has code run here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from tputfind.errors import BadRequest, TputfindError
+from tputfind.fleet import task, travel
+from tputfind.fleet.jobs import MOST_STARTS, NODE_LOST, OUT_OF_MEMORY, PROCESS_DIED, ClusterJob, End, Jobs
+from tputfind.fleet.places import HOST, KIND, Choice, Node, Place, answers, left_out, places_of
+from tputfind.fleet.sweep import Job
+from tputfind.processes.messages import Inspection
+from tputfind.record import files
+from tputfind.record.method import METHOD
+from tputfind.record.record import Record
+from tputfind.record.spec import Spec
+from tputfind.session.inspect import record_file_of
+from tputfind.session.outcome import error_of
+from tputfind.session.progress import Progress
+from tputfind.session.resume import check_file
+from tputfind.session.run import Measured
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_CONNECT_S: Final = 5.0
+_ENDS: Final = {
+    "NODE_DIED": NODE_LOST,
+    "TASK_UNSCHEDULABLE_ERROR": NODE_LOST,
+    "WORKER_DIED": PROCESS_DIED,
+    "OUT_OF_MEMORY": OUT_OF_MEMORY,
+    "RUNTIME_ENV_SETUP_FAILED": "the model's files could not be unpacked",
+}
+"""Words for what Ray says became of a task; for others its own."""
+
+
+class Cluster(NamedTuple):
+    """Which cluster, which of its devices, and the folder whose records need not be measured again, None for none."""
+
+    address: str
+    choice: Choice = "next"
+    resumed: Path | None = None
+    trust_model_file: bool = False
+
+
+def sweep(job: Job, cluster: Cluster, progress: Progress) -> Iterator[Measured]:
+    """Yield what becomes of each spec at each place, as it comes: those that were measured before come first.
+
+    Raises:
+        TputfindError: there is no such cluster, or none of its nodes has such a device.
+        KeyboardInterrupt: nothing is left to yield.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        sent = [travel.packed(spec, Path(folder)) for spec in job.specs]
+        files_to_send = folder if any(Path(folder).iterdir()) else None
+        with _connected(cluster.address, files_to_send) as ray:
+            executor = RayExecutor(ray)
+            nodes = executor.nodes()
+            places = places_of(nodes, job.specs[0].device, cluster.choice)
+            _tell_left_out(nodes, places, progress)
+            jobs = [
+                ClusterJob(_on(spec, place), _on(there, place), place)
+                for spec, there in zip(job.specs, sent, strict=True)
+                for place in places
+            ]
+            begun = _begun(jobs, cluster.resumed)
+            done = [number for number, (record, _) in begun.items() if record.finished is not None]
+            for number in done:
+                record, path = begun[number]
+                progress.about(f"{number + 1}/{len(jobs)} {path}")
+                progress.did("is finished")
+                yield Measured(record, files.RecordFile.at(path), error_of(record))
+            missing = {number: one for number, one in enumerate(jobs) if number not in done}
+            following = Jobs(missing, executor, progress, job.command, trust_model_file=cluster.trust_model_file)
+            with _signals_held() as executor.let_signals_in:
+                for came in following.follow():
+                    _, unfinished = begun.get(came.number, (None, None))
+                    file = files.RecordFile.at(unfinished) if unfinished else _file_of(job.folder, came.record)
+                    if came.whole:
+                        file.save(came.record)
+                    yield Measured(came.record, file, came.ended_by)
+
+
+def list_nodes(address: str) -> list[Node]:
+    """Return the nodes of a cluster; errors as for ``sweep``."""
+    with _connected(address, None) as ray:
+        return sorted(RayExecutor(ray, board=False).nodes(), key=lambda node: node.address)
+
+
+def _on(spec: Spec, place: Place) -> Spec:
+    return msgspec.structs.replace(spec, device=place.device)
+
+
+def _tell_left_out(nodes: Sequence[Node], places: Sequence[Place], progress: Progress) -> None:
+    unused = left_out(nodes, places)
+    if unused:
+        progress.about("cluster")
+        addresses = ", ".join(node.address for node in unused)
+        progress.did(f"no job runs on {addresses}: smaller than others, or without the label {KIND}; --each takes all")
+
+
+def _file_of(folder: Path | None, record: Record) -> files.RecordFile:
+    looked_at = Inspection(environment=record.environment, input_shape=record.input_shape, parameters=record.parameters)
+    return record_file_of(folder, record.spec, looked_at)
+
+
+def _begun(jobs: Sequence[ClusterJob], folder: Path | None) -> dict[int, tuple[Record, Path]]:
+    """Return the records in a folder that are of these jobs, finished or cut short, by the number of the job.
+
+    Raises:
+        BadRecord: the file of its model was changed since.
+    """
+    found: dict[int, tuple[Record, Path]] = {}
+    for path in sorted(folder.glob("*.json")) if folder else ():
+        try:
+            record = files.load_record(path)
+        except TputfindError:  # of another command, or no record: nothing that could be gone on with
+            continue
+        if record.method != METHOD:
+            continue
+        number = next(
+            (
+                number
+                for number, one in enumerate(jobs)
+                if answers(record, one.spec, one.place) and (number not in found or found[number][0].finished is None)
+            ),
+            None,
+        )
+        if number is not None:
+            check_file(record)
+            found[number] = record, path
+    return found
+
+
+@contextmanager
+def _connected(address: str, folder: str | None) -> Iterator[Any]:
+    """Give Ray, connected to a cluster that has the files of a folder; whatever runs is ended with the connection.
+
+    Raises:
+        BadRequest: Ray is not installed, or no cluster is there.
+    """
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise BadRequest("--ray needs Ray, which is not installed", "pip install 'tputfind[ray]'") from None
+    address = _checked_address(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
+    environment = {} if folder is None else {"working_dir": folder}
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it prints what later versions will do
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        ray.init(address=address, runtime_env=environment, log_to_driver=False, logging_level=logging.CRITICAL)
+    except Exception as error:  # of many kinds: no cluster, another version of it, files too large to travel
+        said = f"{error}".strip().split("\n")[0]
+        where = "there is no Ray cluster here" if address == "auto" else f"cannot join the Ray cluster at {address}"
+        raise BadRequest(f"--ray: {where}: {said}", _START) from None
+    for number, handler in handlers.items():  # Ray takes some of them, in Python and in its library
+        with suppress(ValueError, TypeError):  # in another thread than the main one; of a handler that is not Python's
+            signal.signal(number, handler)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _signals_held() -> Iterator[Callable[[], None]]:
+    """Hold signals back until what is given is called: none comes between an answer and its file."""
+    held: list[tuple[int, FrameType | None]] = []
+    handlers = {number: handler for number in _SIGNALS if callable(handler := signal.getsignal(number))}
+
+    def let_in() -> None:
+        while held:
+            number, frame = held.pop(0)
+            handlers[signal.Signals(number)](number, frame)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield let_in
+        return
+    try:
+        for number in handlers:
+            signal.signal(number, lambda *came: held.append(came))
+        yield let_in
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+_START: Final = "on its first node: ray start --head; on the others: ray start --address HOST:PORT"
+
+
+def _checked_address(address: str) -> str:
+    """Return an address where something answers: Ray itself would wait for a minute.
+
+    Raises:
+        BadRequest: it is none, or nothing answers.
+    """
+    if address == "auto":
+        return address
+    if address.startswith("ray://"):
+        raise BadRequest(f"--ray {address}: Ray Client cannot do it", "run tputfind on a node of the cluster: --ray")
+    found = re.fullmatch(r"\[?([^\[\]]+)\]?:(\d{1,5})", address)
+    if found is None:
+        raise BadRequest(f"--ray {address}: no address", "give HOST:PORT, or put --ray behind the models")
+    try:
+        with socket.create_connection((found[1], int(found[2])), _CONNECT_S):
+            return address
+    except (OSError, OverflowError) as error:
+        raise BadRequest(f"--ray: there is no Ray cluster at {address}: {error}", _START) from None
+
+
+class RayExecutor:
+    """Runs jobs as Ray's tasks. Ray queues them, places them and starts them again; see ``jobs.Executor``."""
+
+    def __init__(self, ray: Any, *, board: bool = True) -> None:
+        self.let_signals_in: Callable[[], None] = lambda: None
+        self._ray = ray
+        self._numbers: dict[Any, int] = {}
+        self._taking: Any = None
+        if board:
+            ray.cloudpickle.register_pickle_by_value(task)
+            own = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+                ray.get_runtime_context().get_node_id(), soft=True
+            )
+            self._board = ray.remote(task.Board).options(num_cpus=0, scheduling_strategy=own).remote()
+            self._task = ray.remote(max_calls=1)(task.task)  # a process of its own for each job
+
+    def start(self, number: int, place: Place, request: bytes) -> None:
+        options: dict[str, Any] = {"max_retries": MOST_STARTS - 1, "name": f"tputfind {number}"}
+        if place.resource == HOST:
+            options["num_cpus"] = place.amount
+        elif place.resource == "GPU":
+            options["num_gpus"] = place.amount
+        else:
+            options["resources"] = {place.resource: place.amount}
+        if place.kind is not None:
+            options["label_selector"] = {KIND: place.kind}
+        if place.node is not None:
+            strategies = self._ray.util.scheduling_strategies
+            options["scheduling_strategy"] = strategies.NodeAffinitySchedulingStrategy(place.node.id, soft=False)
+        self._numbers[self._task.options(**options).remote(number, request, self._board)] = number
+
+    def ended(self, timeout_s: float) -> Iterable[End]:
+        ready, _ = self._ray.wait(list(self._numbers), num_returns=1, timeout=timeout_s, fetch_local=True)
+        self.let_signals_in()
+        return [End(self._numbers.pop(each), *self._answer(each)) for each in ready]
+
+    def words(self) -> Iterable[bytes]:
+        if self._taking is None:
+            self._taking = self._board.take.remote()
+        ready, _ = self._ray.wait([self._taking], timeout=0)
+        if not ready:
+            return []
+        lines, _ = self._answer(self._taking)
+        self._taking = None
+        return lines.splitlines() if lines else []
+
+    def cancel(self, numbers: Iterable[int]) -> None:
+        wanted = set(numbers)
+        for each in [each for each, number in self._numbers.items() if number in wanted]:
+            with suppress(Exception):  # it has ended, or its node has
+                self._ray.cancel(each, force=True)
+            del self._numbers[each]
+
+    def nodes(self) -> Sequence[Node]:
+        return [
+            Node(one["NodeID"], one["NodeManagerAddress"], one["Labels"].get(KIND, ""), one["Resources"])
+            for one in self._ray.nodes()
+            if one["Alive"]
+        ]
+
+    def _answer(self, reference: Any) -> tuple[bytes | None, str]:
+        """Return the bytes that a task returned, or why there are none.
+
+        ``ray.get`` would unpickle an exception, or any other value, that a node sent.
+        """
+        worker = self._ray._private.worker.global_worker  # noqa: SLF001  # as above
+        ((data, metadata, _),) = worker.core_worker.get_objects([reference], -1)
+        if metadata == b"RAW":
+            return b"" if data is None else data.to_pybytes(), ""
+        code = metadata.split(b",")[0].decode()
+        if not code.isdecimal():
+            return None, "its answer is no text"
+        name = self._ray.core.generated.common_pb2.ErrorType.Name(int(code))
+        return None, _ENDS.get(name, f"Ray says {name}")

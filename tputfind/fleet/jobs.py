@@ -1,0 +1,374 @@
+"""The jobs of a cluster as they go on: what starts, what is told, what comes back, and what never will.
+
+It knows nothing of Ray, which decides when and where a job runs and whether it runs again: see ``Executor``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from tputfind.errors import BY_NAME, BadRecord, ModelFailed, NoSuchDevice, OutOfTime, TputfindError
+from tputfind.fleet.on_node import Request, Word
+from tputfind.fleet.places import Node, Place
+from tputfind.record import identity
+from tputfind.record.environment import Environment
+from tputfind.record.record import Notice, Record, from_json
+from tputfind.record.spec import Spec
+from tputfind.record.untrusted import printable_json, wrong_json
+from tputfind.session.inspect import now
+from tputfind.session.outcome import failed_record
+from tputfind.session.progress import Progress
+from tputfind.version import __version__
+
+MOST_STARTS: Final = 4
+"""A job that was started as often, and ended with its process or its node, is not started again."""
+GRACE_S: Final = 60.0
+"""What a job is given beyond its own ``--budget``, to start and to end."""
+GONE_S: Final = 60.0
+"""What a cluster is given to bring a node where a job may run, after the last one was lost."""
+_POLL_S: Final = 0.5
+_LOOK_S: Final = 5.0
+"""Seconds between two looks at the nodes that are there."""
+_TELL_S: Final = 2.0
+"""Seconds between two lines of what jobs are doing: 200 nodes have more to say than a terminal shows."""
+_LAST_WORDS_S: Final = 2.0
+"""What the last words of jobs that are interrupted are given to arrive."""
+
+
+class End(NamedTuple):
+    """The end of a job: what it returned, or None and ``why`` it never will, in a few words."""
+
+    number: int
+    answer: bytes | None
+    why: str = ""
+
+
+class Executor(Protocol):
+    """What runs jobs, known by their numbers, on the nodes of a cluster."""
+
+    def start(self, number: int, place: Place, request: bytes) -> None:
+        """Have a job run when there is room, and again, some times, where its node is lost."""
+
+    def ended(self, timeout_s: float) -> Iterable[End]:
+        """Return the jobs that have ended since; wait so long for the first."""
+
+    def words(self) -> Iterable[bytes]:
+        """Return what the jobs have said since, each a ``Word``."""
+
+    def cancel(self, numbers: Iterable[int]) -> None:
+        """End jobs; they are not among the ended."""
+
+    def nodes(self) -> Sequence[Node]:
+        """Return the nodes that are there now."""
+
+
+class ClusterJob(NamedTuple):
+    """A spec at a place. ``sent`` is the spec as the node is asked, with the model's files where they lie there."""
+
+    spec: Spec
+    sent: Spec
+    place: Place
+
+
+class Came(NamedTuple):
+    """What came of a job: its record, ``whole`` where a node made it, and what ended it early."""
+
+    number: int
+    record: Record
+    whole: bool
+    ended_by: TputfindError | KeyboardInterrupt | None = None
+
+
+class _State:
+    """A job under way: the nodes on which it was started, when the last time, and the record as last heard of."""
+
+    def __init__(self) -> None:
+        self.starts: list[str] = []
+        self.started_s = 0.0
+        self.record: bytes | None = None
+        self.homeless_since_s: float | None = None
+
+
+class Jobs:
+    """Follows jobs until the last has ended."""
+
+    def __init__(
+        self,
+        jobs: Mapping[int, ClusterJob],
+        executor: Executor,
+        progress: Progress,
+        command: str,
+        *,
+        trust_model_file: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take the jobs by number, what runs them, who is told, and the command line that the records are to hold.
+
+        The clock is the simulation's where the jobs are simulated.
+        """
+        self._jobs = jobs
+        self._total = max(jobs, default=0) + 1
+        self._executor = executor
+        self._progress = progress
+        self._command = command
+        self._trust_model_file = trust_model_file
+        self._clock = clock
+        self._open = {number: _State() for number in jobs}
+        self._addresses: dict[str, str] = {}
+        self._alive: list[Node] = []
+        self._first: Record | None = None
+        self._look_s = self._tell_s = 0.0
+        self._moved_s = 0.0
+        self._hung = False
+
+    def follow(self) -> Iterator[Came]:
+        """Start the jobs, and yield what comes of each as it ends; of an interruption, what there is of the others.
+
+        Raises:
+            KeyboardInterrupt: nothing is left to yield.
+        """
+        try:
+            self._look()
+            for number, job in self._jobs.items():
+                request = Request(spec=job.sent, command=self._command, trust_model_file=self._trust_model_file)
+                self._executor.start(number, job.place, msgspec.json.encode(request))
+            while self._open:
+                ends = list(self._executor.ended(_POLL_S))
+                self._hear()
+                yield from (self._came(end, self._open.pop(end.number)) for end in ends if end.number in self._open)
+                if self._clock() >= self._look_s:
+                    self._look()
+                    yield from self._given_up()
+        except KeyboardInterrupt as interruption:
+            partial = list(self._interrupted(interruption))
+            if not partial:
+                raise
+            yield from partial
+
+    def _look(self) -> None:
+        """See which nodes are there, and say which are there no more."""
+        self._look_s = self._clock() + _LOOK_S
+        nodes = list(self._executor.nodes())
+        ids = {node.id for node in nodes}
+        for lost in (node for node in self._alive if node.id not in ids):
+            self._say(f"node {lost.address}", "was lost: what ran there runs again elsewhere")
+        self._alive = nodes
+        self._addresses |= {node.id: node.address for node in nodes}
+
+    def _hear(self) -> None:
+        """Take in what the jobs have said; what is none of our words is left out: it is progress and no result."""
+        for line in self._executor.words():
+            try:
+                word = msgspec.json.decode(printable_json(line), type=Word)
+            except (msgspec.DecodeError, RecursionError):
+                continue
+            state = self._open.get(word.number)
+            if state is None:
+                continue
+            if word.started:
+                self._has_started(word, state)
+            elif word.record is not msgspec.UNSET:
+                state.record = bytes(word.record)
+            elif self._clock() >= self._tell_s:
+                self._tell_s = self._clock() + _TELL_S
+                self._progress.about(self._subject(word.number, state))
+                self._progress.doing(word.doing, word.seconds_left)
+
+    def _has_started(self, word: Word, state: _State) -> None:
+        if word.node not in self._addresses:
+            self._look()
+        before = state.starts[-1] if state.starts else None
+        state.starts.append(self._addresses.get(word.node, "unknown"))
+        self._moved_s = state.started_s = self._clock()
+        state.record = None
+        self._say(self._subject(word.number, state), "starts" if before is None else f"starts again: {before} was lost")
+
+    def _given_up(self) -> Iterator[Came]:
+        """Cancel and yield the jobs that would never end by themselves."""
+        now_s = self._clock()
+        for number, state in list(self._open.items()):
+            reason = self._hopeless(number, state, now_s)
+            if reason is not None:
+                self._executor.cancel([number])
+                if state.starts and isinstance(reason, OutOfTime):
+                    self._hung, self._moved_s = True, now_s  # what it holds of its node may never come free
+                yield self._failed(number, self._open.pop(number), reason)
+
+    def _hopeless(self, number: int, state: _State, now_s: float) -> TputfindError | None:
+        job = self._jobs[number]
+        budget_s = job.spec.budget_s
+        if state.starts and budget_s is not None and now_s > state.started_s + budget_s + GRACE_S:
+            what = f"no answer from {state.starts[-1]} within --budget and {GRACE_S:g} s more"
+            return OutOfTime(f"{_named(job)}: {what}", "see what the node is doing, or give it more time")
+        if self._hung and not state.starts and budget_s is not None and now_s > self._moved_s + budget_s + GRACE_S:
+            what = "no device came free behind a job that never came back"
+            return OutOfTime(f"{_named(job)}: {what}", _GO_ON)
+        if len(state.starts) > MOST_STARTS:
+            return ModelFailed(f"{_named(job)}: ended {MOST_STARTS} times with its process: {', '.join(state.starts)}")
+        if any(job.place.may_be(node) for node in self._alive):
+            state.homeless_since_s = None
+        elif state.homeless_since_s is None:
+            state.homeless_since_s = now_s
+        elif now_s > state.homeless_since_s + GONE_S:
+            return NoSuchDevice(f"{_named(job)}: the nodes where it could run were lost", _GO_ON)
+        return None
+
+    def _interrupted(self, interruption: KeyboardInterrupt) -> Iterator[Came]:
+        """Cancel what is open, and yield the records that are begun."""
+        self._executor.cancel(list(self._open))
+        until_s = time.monotonic() + _LAST_WORDS_S
+        while time.monotonic() < until_s:
+            time.sleep(_POLL_S / 5)
+            self._hear()
+        for number, state in self._open.items():
+            if state.record is not None:
+                try:
+                    record = self._checked(number, state.record, state)
+                except BadRecord:
+                    continue
+                yield Came(number, record, whole=True, ended_by=interruption)
+
+    def _came(self, end: End, state: _State) -> Came:
+        """Return what a job's answer says, checked as any file is."""
+        number = end.number
+        self._moved_s = self._clock()
+        if end.answer is None:
+            where = f" on {state.starts[-1]}" if state.starts else ""
+            kind = _ENDED_BY.get(end.why, ModelFailed)
+            return self._failed(number, state, kind(f"{_named(self._jobs[number])}: {end.why}{where}", _GO_ON))
+        try:
+            word = _word(end.answer)
+            error = _error_in(word)
+            if error is not None and word.record is msgspec.UNSET:
+                return self._failed(number, state, error)
+            record = self._checked(number, b"" if word.record is msgspec.UNSET else bytes(word.record), state)
+        except BadRecord as wrong:
+            return self._failed(number, state, wrong)
+        if error is not None and len(self._jobs) > 1 and not record.rows:
+            record = failed_record(record, error)
+        if error is None and record.finished is None:
+            error = ModelFailed(f"{_named(self._jobs[number])}: it was cut short on {state.starts[-1]}", _GO_ON)
+        self._first = self._first or record
+        self._say(self._subject(number, state), "is done" if error is None else "has failed")
+        return Came(number, record, whole=True, ended_by=error)
+
+    def _checked(self, number: int, data: bytes, state: _State) -> Record:
+        """Return a record that a node made, with what must be known of how it came about.
+
+        Raises:
+            BadRecord: it is none, or not the answer to what was asked.
+        """
+        job = self._jobs[number]
+        address = state.starts[-1] if state.starts else "unknown"
+        record = from_json(data, f"the record from {address}")
+        if record.spec != job.sent:
+            names = [name for name in Spec.__struct_fields__ if getattr(record.spec, name) != getattr(job.sent, name)]
+            raise BadRecord(
+                f"{_named(job)}: {address}, with tputfind {record.tputfind}, was asked otherwise: {', '.join(names)}",
+                f"install tputfind {__version__} there",
+            )
+        caveats = (*record.caveats, *_ran_again(state.starts), *_unlike(record, self._first))
+        return msgspec.structs.replace(
+            record,
+            spec=job.spec,
+            command=identity.placed_command(self._command, job.place.kind, address),
+            caveats=caveats,
+            notices=(*record.notices, *caveats[len(record.caveats) :]),
+        )
+
+    def _failed(self, number: int, state: _State, error: TputfindError) -> Came:
+        """Return a record with one failed row, or with none where it is the only job: then the error says it all."""
+        job = self._jobs[number]
+        address = state.starts[-1] if state.starts else ""
+        record = Record(
+            tputfind=__version__,
+            command=identity.placed_command(self._command, job.place.kind, address or "unknown"),
+            started=now(),
+            spec=job.spec,
+            environment=_unknown_environment(job.place, address),
+            input_shape="",
+            caveats=tuple(_ran_again(state.starts)),
+        )
+        self._say(self._subject(number, state), f"has failed: {error.message}")
+        return Came(number, failed_record(record, error) if self._total > 1 else record, whole=False, ended_by=error)
+
+    def _subject(self, number: int, state: _State) -> str:
+        place = f" on {state.starts[-1]}" if state.starts else ""
+        return f"{number + 1}/{self._total} {_named(self._jobs[number])}{place}"
+
+    def _say(self, subject: str, what: str) -> None:
+        self._progress.about(subject)
+        self._progress.did(what)
+
+
+_GO_ON: Final = "--resume FOLDER measures what is missing"
+NODE_LOST: Final = "its node was lost"
+PROCESS_DIED: Final = "its process died"
+OUT_OF_MEMORY: Final = "Ray ended it, since the node was short of memory"
+_ENDED_BY: Final[dict[str, type[TputfindError]]] = {NODE_LOST: NoSuchDevice}
+
+
+def _named(job: ClusterJob) -> str:
+    device = f" {job.place.device}" if job.place.node is not None else ""
+    kind = f" ({job.place.kind})" if job.place.kind is not None else ""
+    return f"{job.spec.model} {identity.name_of(job.spec)}{device}{kind}"
+
+
+def _word(data: bytes) -> Word:
+    try:
+        return msgspec.json.decode(printable_json(data), type=Word)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRecord(f"the answer of a node is none: {wrong_json(data, error)}") from None
+
+
+def _error_in(word: Word) -> TputfindError | None:
+    said = word.refusal
+    return None if said is None else BY_NAME.get(said.error, TputfindError)(said.message, said.hint, said.traceback)
+
+
+def _ran_again(starts: Sequence[str]) -> Iterator[Notice]:
+    if len(starts) > 1:
+        yield Notice(
+            kind="ran_again",
+            seen=f"the job was started {len(starts)} times: on {', '.join(starts)}",
+            cause="a node of the cluster was lost, or Ray ended a process there",
+            advice="look at the logs of that node before buying more like it",
+        )
+
+
+def _unlike(record: Record, first: Record | None) -> Iterator[Notice]:
+    """Yield a notice where a node has other software than the one whose record came first."""
+    if first is None:
+        return
+    pairs = [("tputfind", record.tputfind, first.tputfind), ("method", record.method, first.method)]
+    names = ("torch", "driver", "cuda", "cudnn", "python")
+    pairs += [(name, getattr(record.environment, name), getattr(first.environment, name)) for name in names]
+    unlike = [
+        f"{name} {mine or 'unknown'} here, {other or 'unknown'} there" for name, mine, other in pairs if mine != other
+    ]
+    if unlike:
+        yield Notice(
+            kind="unlike_nodes",
+            seen=f"this node and {first.environment.host}, measured first, differ: {'; '.join(unlike)}",
+            cause="the nodes of the cluster were not installed alike",
+            advice="install the same on all nodes: else a difference of devices may be one of software",
+        )
+
+
+def _unknown_environment(place: Place, address: str) -> Environment:
+    """Return what is known of a node that did not say: where it is, and which kind of device it was asked for."""
+    name = place.kind or place.resource
+    return Environment(
+        device=place.device,
+        device_name=name,
+        torch="",
+        python="",
+        host=address,
+        cpu_name="",
+        cpu_count=0,
+        torch_threads=0,
+    )

@@ -1,0 +1,126 @@
+"""Where in a cluster a job may run: what Ray is asked to give it, worked out from the nodes that are there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+from tputfind.errors import BadRequest, NoSuchDevice
+from tputfind.record import identity
+from tputfind.record.record import Record
+from tputfind.record.spec import Spec
+
+Choice = Literal["next", "kinds", "each"]
+"""A job runs on the ``next`` free device, once on each of the ``kinds`` of accelerators, or on ``each`` device."""
+KIND: Final = "ray.io/accelerator-type"
+"""The label of a node that says which kind of accelerator it has; Ray sets it, and ``ray start --labels`` can."""
+_RESOURCES: Final = {"cuda": "GPU", "xpu": "GPU"}
+"""Ray's names for what torch calls otherwise; other devices have the same name in capitals (NPU, HPU, CPU)."""
+HOST: Final = "CPU"
+"""The resource that is a node itself: its count is no number of devices."""
+_LISTS: Final = "tputfind devices --ray lists what the cluster has"
+
+
+class Node(NamedTuple):
+    """A node of the cluster: Ray's id of it, its address, the kind of its accelerators, and its resources."""
+
+    id: str
+    address: str
+    kind: str
+    resources: Mapping[str, float]
+
+
+class Place(NamedTuple):
+    """What Ray is asked for: so many of a resource, on any node, on one of a kind, or on one certain node.
+
+    ``device`` is what the job calls it there. A job of ``--each`` takes all devices of its node and uses one of them:
+    so none is measured twice, none is left out, and no other job of Ray's is beside it.
+    """
+
+    device: str
+    resource: str
+    amount: int
+    kind: str | None = None
+    node: Node | None = None
+
+    def may_be(self, node: Node) -> bool:
+        """Whether the job could run on a node, were it free."""
+        return (
+            node.resources.get(self.resource, 0) >= self.amount
+            and self.kind in (None, node.kind)
+            and (self.node is None or self.node.id == node.id)
+        )
+
+
+def devices_of(node: Node) -> dict[str, int]:
+    """Return how many devices a node has, by Ray's name of the resource, the CPU last; others are no devices."""
+    counts = {name: int(node.resources.get(name, 0)) for name in ("GPU", "NPU", "HPU", "TPU", "neuron_cores", "CPU")}
+    return {name: count for name, count in counts.items() if count}
+
+
+def resource_of(device: str) -> str:
+    """Return what Ray calls a device."""
+    return _RESOURCES.get(device, device.upper())
+
+
+def places_of(nodes: Sequence[Node], device: str, choice: Choice) -> list[Place]:
+    """Return the places where each spec is to be measured.
+
+    Raises:
+        BadRequest: the device is one that only a host can choose.
+        NoSuchDevice: no node has such a device, or none says of which kind it is.
+    """
+    if not device.isalpha():
+        kind = re.match("[a-z]*", device)
+        name = kind[0] if kind else "cuda"
+        raise BadRequest(f"--device {device}: with --ray, Ray chooses the device", f"name its kind: --device {name}")
+    if device == "auto":
+        device = next((name for name in ("cuda", "npu", "hpu") if _having(nodes, name)), "cpu")
+    having = _having(nodes, device)
+    if not having:
+        what = f"{resource_of(device)} for --device {device}"
+        raise NoSuchDevice(f"none of the {len(nodes)} nodes of the cluster has a {what}", _LISTS)
+    if choice == "each":
+        return [place for node in having for place in _each(node, device)]
+    if choice == "next":
+        return [_place(having, device)]
+    kinds = sorted({node.kind for node in having} - {""})
+    if not kinds:
+        raise NoSuchDevice(f"--kinds: no node says of which kind it is: none has the label {KIND}", _LISTS)
+    return [_place([node for node in having if node.kind == kind], device, kind) for kind in kinds]
+
+
+def _having(nodes: Sequence[Node], device: str) -> list[Node]:
+    return [node for node in nodes if node.resources.get(resource_of(device), 0) >= 1]
+
+
+def _place(nodes: Sequence[Node], device: str, kind: str | None = None) -> Place:
+    """Return one device of any of these nodes; a CPU is a whole node, so that two jobs never share one."""
+    resource = resource_of(device)
+    count = max(int(node.resources[resource]) for node in nodes) if resource == HOST else 1
+    return Place(device, resource, count, kind)
+
+
+def _each(node: Node, device: str) -> Iterator[Place]:
+    resource = resource_of(device)
+    count = int(node.resources[resource])
+    names = [device] if resource == HOST else [f"{device}:{number}" for number in range(count)]
+    yield from (Place(name, resource, count, node=node) for name in names)
+
+
+def left_out(nodes: Sequence[Node], places: Sequence[Place]) -> list[Node]:
+    """Return the nodes that have the resource, and on which no job may run: smaller ones, or of no known kind."""
+    having = [node for node in nodes if node.resources.get(places[0].resource, 0) >= 1]
+    return [node for node in having if not any(place.may_be(node) for place in places)]
+
+
+def answers(record: Record, spec: Spec, place: Place) -> bool:
+    """Whether a record is of this spec at this place."""
+    kind, node = identity.place_of(record)
+    return (
+        record.spec == spec
+        and node != ""
+        and place.kind in (None, kind)
+        and (place.node is None or place.node.address == node)
+    )

@@ -1,0 +1,46 @@
+"""What travels to the nodes of a cluster as it is: the task, and the board on which tasks write their progress.
+
+It names nothing of tputfind outside functions: a node has a tputfind of its own, or says that it has none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+
+class Board:
+    """Holds what tasks wrote since the driver last looked: all starts, and of the rest the latest of each job."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[object, ...], bytes] = {}
+
+    def write(self, slot: tuple[object, ...], line: bytes) -> None:
+        """Keep a line, in the place of the one with the same slot."""
+        self._lines.pop(slot, None)  # so that it stands behind those of before
+        self._lines[slot] = line
+
+    def take(self) -> bytes:
+        """Return the lines in the order in which they came, and forget them."""
+        lines, self._lines = self._lines, {}
+        return b"\n".join(lines.values())
+
+
+def task(number: int, request: bytes, board: Any) -> bytes:
+    """Measure one job on this node, and return its answer as JSON, whatever becomes of it.
+
+    No exception leaves it: Ray would pickle that, and the driver unpickles nothing.
+    """
+    import ray
+
+    context = ray.get_runtime_context()
+    head = {"number": number, "node": context.get_node_id()}
+    board.write.remote((number, "started", os.getpid()), json.dumps({**head, "started": True}).encode())
+    try:
+        from tputfind.fleet import on_node
+    except ImportError as error:
+        refusal = {"error": "BrokenInstall", "message": f"tputfind does not import there: {error}", "hint": ""}
+        refusal |= {"hint": "install tputfind, and torch, on every node", "traceback": ""}
+        return json.dumps({**head, "refusal": refusal}).encode()
+    return on_node.answer(head, request, lambda slot, line: board.write.remote((number, slot), line))
