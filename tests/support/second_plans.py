@@ -58,7 +58,7 @@ PLANS: Final[list[tuple[str, str]]] = [
     ),
     (
         "models/resnet50-fp16-default",
-        "rate=12000 slo=60ms batcher=ray handler=threaded max_ongoing=1000 delay=5ms routing=least-loaded burstiness=3",
+        "rate=6000 slo=60ms batcher=ray handler=threaded max_ongoing=1000 delay=5ms routing=least-loaded burstiness=3",
     ),
     (
         "kinds/deeplabv3_resnet50-fp16",

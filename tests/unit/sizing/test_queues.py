@@ -285,7 +285,7 @@ def test_batches_that_ray_closes_too_small_end_in_a_queue_without_end():
     outcome = simulate(Fleet(1, 64, 1400), LINE, demand, seeds=2)
 
     assert outcome.p99_ms > 1000
-    assert outcome.load == pytest.approx(1400 / 1200)  # batches of 15, that take 12.5 ms
+    assert outcome.load == pytest.approx(1400 / 1200, rel=0.001)  # measured; batches of 15, that take 12.5 ms
     assert not outcome.steady
 
 
