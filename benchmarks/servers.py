@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tputfind.record.files import load_record
 from tputfind.sizing.demand import Demand, read_demand
 from tputfind.sizing.queues import Spans
-from tputfind.sizing.saturation import most_per_ms
+from tputfind.sizing.saturation import answers_per_ms, most_per_ms
 from tputfind.sizing.serve import Server, serve
 from tputfind.sizing.service import service_of
 
@@ -78,8 +78,6 @@ WAITING: Final = tuple(
 """Servers before which many requests wait, all from the beginning on."""
 _FILLS: Final = 40
 """How often those that wait fill all places of the replicas."""
-_SEEN: Final = 0.2, 0.8
-"""Shares of the answers between which their rate is taken."""
 
 
 def arrivals_ms(case: Case, requests: int) -> NDArray[np.float64]:
@@ -149,9 +147,7 @@ def while_waiting(case: Case) -> tuple[float, float]:
     """Return the answers per second of each device while many requests wait: theirs and ours."""
     demand = case.demand()
     requests = _FILLS * case.devices * (case.max_ongoing or 1)
-    done_ms = np.sort(theirs_ms(case, np.zeros(requests)))
-    first, last = (int(share * requests) for share in _SEEN)
-    theirs = (last - first) / float(done_ms[last] - done_ms[first]) / case.devices
+    theirs = answers_per_ms(theirs_ms(case, np.zeros(requests))) / case.devices
     return 1000 * theirs, 1000 * most_per_ms(case.cap, service_of(load_record(RECORD), demand), demand)
 
 

@@ -169,8 +169,7 @@ class Session:
         row = self.row(batch_size)
         if row is not None and not self._others_unchanged(row):
             self.update(rows=tuple(other for other in self.record.rows if other is not row))
-        if self.row(batch_size) is None:
-            self._time_round([batch_size], 0)
+        self.time_once([batch_size])
         row = self.row(batch_size)
         assert row is not None
         return None if row.failure is None else LIMITS[row.failure.kind]

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tputfind.sizing.demand import Demand
 from tputfind.sizing.replicas import LONGEST_BACKOFF_MS
@@ -58,6 +59,11 @@ def _answered_per_ms(cap: int, service: ServiceTimes, demand: Demand) -> float:
     """
     limit = demand.most_ongoing or 1
     requests = min(max(_FEWEST, _FILLS * limit), _MOST)
-    done_ms = np.sort(serve(np.zeros(requests), [0.0], Server(cap, service, demand), (0, 0)).done_ms)
-    first, last = (int(share * requests) for share in _SEEN)
-    return (last - first) / float(done_ms[last] - done_ms[first])
+    return answers_per_ms(serve(np.zeros(requests), [0.0], Server(cap, service, demand), (0, 0)).done_ms)
+
+
+def answers_per_ms(done_ms: NDArray[np.float64]) -> float:
+    """Return the rate of answers that are done at these times, without the first and the last."""
+    in_order = np.sort(done_ms)
+    first, last = (int(share * len(in_order)) for share in _SEEN)
+    return (last - first) / float(in_order[last] - in_order[first])
