@@ -18,12 +18,16 @@ RESULTS = Path(__file__).parents[1] / "results"
 HARDWARE = {
     "cpu": "Two cores of a shared virtual machine, without a GPU",
     "nvidia-h200": "One NVIDIA H200",
+    "nvidia-h200-x2": "Two NVIDIA H200 of one host",
     "simulated": "Simulations, which need no hardware",
 }
 SUBJECTS = {
     ".": "Whole runs of scripts and tests",
+    "accelerator": "The backend of any accelerator beside that of CUDA",
     "agreement": "The same rows by plain loops: `benchmarks/agreement.py`",
+    "all-busy": "Each device alone, then all at once: `tputfind MODEL --device all --each --all-busy`",
     "clocks": "Ways of timing side by side: `tputfind clocks`",
+    "default": "Whole runs with default options",
     "fleet": "Many jobs on many nodes: `benchmarks/fleet_scale.py`",
     "kinds": "Segmentation, detection, video, language and training",
     "models": "Whole runs of single models",
@@ -33,6 +37,8 @@ SUBJECTS = {
     "serving": "Predictions against real servers: `benchmarks/serve.py`, `benchmarks/serve_fleet.py`",
     "sizing": "Plans against a second simulator, servers' own code and known devices: `benchmarks/second.py`, "
     "`servers.py`, `ranges.py`, `promises.py`, `size_times.py`",
+    "sweep-one-device": "Four models in two dtypes on one device",
+    "sweep-two-devices": "The same on two devices: `--device all`",
     "timing": "What measuring costs: `benchmarks/sampling.py`, `benchmarks/stages.py`",
     "verdicts": "Verdicts of `tputfind compare` on known pairs: `benchmarks/verdicts.py`",
 }

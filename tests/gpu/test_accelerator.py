@@ -29,7 +29,8 @@ def test_a_gpu_does_through_it_what_every_device_must():
 
 @pytest.mark.parametrize("model", ["resnet18", "vit_b_16"])
 def test_the_edge_under_a_limit_is_the_same_to_the_sample(tmp_path, model):
-    asked = (model, "--dtype", "fp16", "--memory-limit", "4GiB", *QUICK)
+    """By the same search: where sizes that fit and sizes that fail alternate, another search may find another edge."""
+    asked = (model, "--dtype", "fp16", "--memory-limit", "4GiB", "--search", "bisect", *QUICK)
     records = [measured(tmp_path / name, *asked, "--device", name) for name in BOTH]
     print([record.edge for record in records], records[1].environment)
 
@@ -38,10 +39,10 @@ def test_the_edge_under_a_limit_is_the_same_to_the_sample(tmp_path, model):
     assert {record.edge.limited_by for record in records} == {"memory"}
 
 
-@pytest.mark.parametrize(("model", "batch_size"), [("resnet50", 256), ("vit_b_16", 128)])
-def test_the_rates_are_the_same_within_half_a_percent(tmp_path, model, batch_size):
-    """CUDA's own before and after: a card's clocks wander."""
-    asked = (model, "--dtype", "fp16", "--batch-sizes", batch_size, "--device")
+@pytest.mark.parametrize("model", ["resnet18", "resnet50", "mobilenet_v3_large"])
+def test_the_rates_are_the_same_within_half_a_percent(tmp_path, model):
+    """CUDA's own before and after: a card's clocks wander. None of the models is held down by the card's power."""
+    asked = (model, "--dtype", "fp16", "--batch-sizes", 256, "--device")
     before, of_any, after = (
         measured(tmp_path / str(number), *asked, name).rows[0].samples_per_s
         for number, name in enumerate(("cuda", "accelerator", "cuda"))

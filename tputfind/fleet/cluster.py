@@ -28,6 +28,7 @@ from tputfind.fleet.places import HOST, KIND, Choice, Node, Place, answers, left
 from tputfind.fleet.sweep import Job
 from tputfind.processes.messages import Inspection
 from tputfind.record import files
+from tputfind.record.choices import Load
 from tputfind.record.method import METHOD
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
@@ -74,9 +75,10 @@ def sweep(job: Job, cluster: Cluster, progress: Progress) -> Iterator[Measured]:
             places = places_of(nodes, job.specs[0].device, cluster.choice)
             _tell_left_out(nodes, places, progress)
             jobs = [
-                ClusterJob(_on(spec, place), _on(there, place), place)
+                ClusterJob(_at(spec, place, busy), _at(there, place, busy), place)
                 for spec, there in zip(job.specs, sent, strict=True)
                 for place in places
+                for busy in [min(len(job.specs), place.most_on_one(nodes))]
             ]
             begun = _begun(jobs, cluster.resumed)
             done = [number for number, (record, _) in begun.items() if record.finished is not None]
@@ -102,8 +104,10 @@ def list_nodes(address: str) -> list[Node]:
         return sorted(RayExecutor(ray, board=False).nodes(), key=lambda node: node.address)
 
 
-def _on(spec: Spec, place: Place) -> Spec:
-    return msgspec.structs.replace(spec, device=place.device)
+def _at(spec: Spec, place: Place, busy: int) -> Spec:
+    """Return a spec at a place where so many devices of a node may be busy with such jobs."""
+    load: Load = "solo" if busy == 1 else "queue"
+    return msgspec.structs.replace(spec, device=place.device, load=load, busy_devices=busy)
 
 
 def _tell_left_out(nodes: Sequence[Node], places: Sequence[Place], progress: Progress) -> None:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
 from tputfind.errors import BadRequest, NoSuchDevice
 from tputfind.record import identity
 from tputfind.record.record import Record
@@ -51,6 +53,10 @@ class Place(NamedTuple):
             and self.kind in (None, node.kind)
             and (self.node is None or self.node.id == node.id)
         )
+
+    def most_on_one(self, nodes: Sequence[Node]) -> int:
+        """Return how many jobs like this one a node may have at once, where it has the most room."""
+        return max(int(node.resources[self.resource]) // self.amount for node in nodes if self.may_be(node))
 
 
 def devices_of(node: Node) -> dict[str, int]:
@@ -116,10 +122,10 @@ def left_out(nodes: Sequence[Node], places: Sequence[Place]) -> list[Node]:
 
 
 def answers(record: Record, spec: Spec, place: Place) -> bool:
-    """Whether a record is of this spec at this place."""
+    """Whether a record is of this spec at this place, however many devices were busy meanwhile."""
     kind, node = identity.place_of(record)
     return (
-        record.spec == spec
+        msgspec.structs.replace(record.spec, load=spec.load, busy_devices=spec.busy_devices) == spec
         and node != ""
         and place.kind in (None, kind)
         and (place.node is None or place.node.address == node)

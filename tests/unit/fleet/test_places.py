@@ -36,6 +36,16 @@ def test_auto_is_an_accelerator_where_a_node_has_one_and_else_the_cpu():
     assert places_of([HEAD], "auto", "next")[0].resource == "CPU"
 
 
+def test_jobs_share_a_node_where_they_take_less_than_all_of_it():
+    def most(device, choice, nodes=(L4, H100, HEAD)):
+        return [place.most_on_one(nodes) for place in places_of(nodes, device, choice)]
+
+    assert most("cuda", "next") == [8]
+    assert most("cuda", "kinds") == [8, 1]
+    assert most("cuda", "each") == [1] * 9
+    assert most("cpu", "next") == [1], "a job on the CPU takes its whole node"
+
+
 def test_kinds_are_one_place_for_each_label():
     places = places_of([H100, L4, node(5, "L4", GPU=4), HEAD], "auto", "kinds")
 
@@ -99,6 +109,7 @@ def test_a_record_answers_for_its_own_kind_or_node_alone():
 
     assert answers(record, spec, l4)
     assert answers(record, spec, anywhere)
+    assert answers(record, msgspec.structs.replace(spec, load="queue", busy_devices=8), anywhere)
     assert not answers(record, spec, h100)
     assert answers(record, spec, on_l4._replace(device="cuda"))
     assert not answers(record, spec, on_l4._replace(node=H100))
