@@ -32,6 +32,7 @@ class Unheard:
 def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms):
     from tputfind.processes.messages import Plan
     from tputfind.worker.devices.cuda import Cuda
+    from tputfind.worker.load import Load
     from tputfind.worker.timing import Work, time_windows
 
     device, spin = Cuda(0), spin_kernel()
@@ -47,6 +48,7 @@ def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms):
             batches=50, least_batches=10, window_s=0, latency_batches=20, every_latency=True, warmup=3, max_seconds=60
         ),
         Unheard(),
+        load=Load(),
     )
     device_ms = windows.throughput.device_ms
 
@@ -95,11 +97,12 @@ def test_the_spans_add_up_to_the_window():
 
 
 @pytest.mark.opens_gpu
-@pytest.mark.parametrize(("model", "batch_size"), [("resnet50", 256), ("mobilenet_v3_large", 512), ("vit_b_16", 128)])
+@pytest.mark.parametrize(("model", "batch_size"), [("resnet50", 256), ("mobilenet_v3_large", 512), ("vit_b_16", 256)])
 def test_throughput_agrees_with_a_plain_loop_under_the_host_clock(tmp_path, model, batch_size):
     """The loop before and after: a card's clocks wander. benchmarks/agreement.py compares more of both.
 
-    The batches are large enough for the device to be what is timed, and not Python.
+    The batches are large enough for the device to be what is timed, and not Python. The loop works for five seconds
+    before its time counts: ViT-B/16 is at the power limit of an H200, which takes some seconds to slow it.
     """
     import torch
     import torchvision
@@ -109,6 +112,7 @@ def test_throughput_agrees_with_a_plain_loop_under_the_host_clock(tmp_path, mode
 
     def plain_loop() -> float:
         with torch.inference_mode():
+            loop_per_s(lambda: module(inputs), 5)
             return loop_per_s(lambda: module(inputs), 5) * batch_size
 
     before = plain_loop()

@@ -41,6 +41,7 @@ from tputfind.worker.clocks import time_methods
 from tputfind.worker.devices import all_devices, failure_of, open_device
 from tputfind.worker.devices.protocol import Device, MemoryUse, Stopwatch
 from tputfind.worker.inputs import drawn_of, shape_text
+from tputfind.worker.load import Load
 from tputfind.worker.models import find_model, named_models, slow_imports
 from tputfind.worker.models.source import Source
 from tputfind.worker.modes import MODES
@@ -284,7 +285,7 @@ def _trace(device: Device, batch_size: int, *, complete: bool) -> Trace | None:
 def _time_batches(asked: TimeBatches, listener: _Told) -> Iterator[Timed]:
     device = _opened(asked.spec, asked.can)
     workload: Workload | None = None
-    passed = asked.passed
+    passed, load = asked.passed, Load()
     for batch_size in asked.batch_sizes:
         start, met_s = perf_counter(), listener.met_s
         try:
@@ -292,7 +293,7 @@ def _time_batches(asked: TimeBatches, listener: _Told) -> Iterator[Timed]:
                 limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
                 device.limit_memory(limit_bytes, by_module=MODES[asked.spec.mode].as_it_is)
                 workload = Workload(asked.spec, device.torch_device)
-            row = _time_batch(asked, device, workload, batch_size, listener)
+            row = _time_batch(asked, device, workload, batch_size, listener, load=load)
         except TputfindError:
             raise
         except BaseException as error:  # as above
@@ -304,12 +305,14 @@ def _time_batches(asked: TimeBatches, listener: _Told) -> Iterator[Timed]:
         passed = Passed(batch_size, row.peak_reserved_bytes)
 
 
-def _time_batch(asked: TimeBatches, device: Device, workload: Workload, batch_size: int, listener: Listener) -> Row:
+def _time_batch(
+    asked: TimeBatches, device: Device, workload: Workload, batch_size: int, listener: Listener, *, load: Load
+) -> Row:
     spec = asked.spec
     with gradients(spec.phase):
         loaded = _load(spec, device, workload, batch_size)
         try:
-            windows = time_windows(device, loaded.work, loaded.stopwatch, asked.plan, listener)
+            windows = time_windows(device, loaded.work, loaded.stopwatch, asked.plan, listener, load=load)
             listener.meet(moments(device, loaded.work))
             check_still(loaded.batch.compiled)
             device.check_limit()

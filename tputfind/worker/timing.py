@@ -16,6 +16,7 @@ from tputfind.record.method import REPEATABILITY
 from tputfind.record.record import LEAST_SPAN_MS, WindowEnd
 from tputfind.stats import MSER_BATCH, transient, trend
 from tputfind.worker.devices.protocol import Device, Stopwatch
+from tputfind.worker.load import WINDOW_S, Load, slowed_by_power
 
 MOST_MARKED: Final = 2000
 """Batches of a window for its length's sake, and events of a block: each batch takes one or two."""
@@ -116,7 +117,9 @@ def try_steps(device: Device, step: Callable[[], object], steps: int, announce: 
     return min(spans_ms[1:] or spans_ms)
 
 
-def time_windows(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan, listener: Listener) -> Windows:
+def time_windows(
+    device: Device, work: Work, stopwatch: Stopwatch, plan: Plan, listener: Listener, *, load: Load
+) -> Windows:
     """Time the throughput window, then the latency window.
 
     Where a call returns when its work is done, one window gives both: each of its spans is a latency.
@@ -127,14 +130,15 @@ def time_windows(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan, l
         stopwatch: good for ``MOST_MARKED`` batches.
         plan: how much of everything.
         listener: told what the windows will take, and when the throughput window begins and has ended.
+        load: of the process.
     """
     gc.collect()
     gc.freeze()  # collections during the windows then look at what the steps make, not at all of torch
     if not device.capabilities.events:
         both = replace(plan, batches=max(plan.batches, plan.latency_batches if plan.every_latency else 0))
-        window = time_throughput(device, work._replace(lead_in=0), stopwatch, both, listener)
+        window = time_throughput(device, work._replace(lead_in=0), stopwatch, both, listener, load=load)
         return Windows(window, [max(span_ms, LEAST_SPAN_MS) for span_ms in window.device_ms], [], one=True)
-    window = time_throughput(device, work, stopwatch, plan, listener)
+    window = time_throughput(device, work, stopwatch, plan, listener, load=load)
     singles = window.singles
     one = bool(singles.synchronised_ms) and not plan.every_latency
     if not one:
@@ -179,6 +183,11 @@ class _Sampler:
         self.device_ms: list[float] = []
         self.singles = Singles([], [])
 
+    def begin_anew(self, others: int) -> None:
+        """Let no batch count that was taken so far, nor as many others."""
+        self.others += len(self.device_ms) + others
+        self.device_ms, self.singles = [], Singles([], [])
+
     def take(self, batches: int) -> None:
         """Take some more."""
         self._one_by_one = self._one_by_one and self.step_ms >= _LONG_MS
@@ -190,23 +199,25 @@ class _Sampler:
             spans_ms = self._stopwatch.spans_ms()[::2]  # those in between are waiting
         else:
             if self.singles.synchronised_ms:  # it was loading that took them long
-                self.others += len(self.device_ms)
-                self.device_ms, self.singles = [], Singles([], [])
+                self.begin_anew(0)
             spans_ms = back_to_back(self._work.step, self._stopwatch, batches, self._work.lead_in)
             self.others += self._work.lead_in
         self.device_ms += spans_ms
         self.step_ms = max(median(spans_ms), LEAST_SPAN_MS)
 
 
-def time_throughput(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan, listener: Listener) -> Window:
+def time_throughput(
+    device: Device, work: Work, stopwatch: Stopwatch, plan: Plan, listener: Listener, *, load: Load
+) -> Window:
     """Submit batches back to back until enough of them lie behind the transient at their start.
 
     They are taken in blocks, each as long as the times so far let expect that it takes, so that there are few: of slow
-    batches one, of fast ones three or four.
+    batches one, of fast ones three or four. Where a power limit is seen to slow the device, they are taken anew once it
+    was at work for long enough.
     """
     sampler = _Sampler(device, work, stopwatch)
     sampler.others += listener.meet(moments(device, work))
-    begin_ns = perf_counter_ns()
+    begin_ns, before_s, loaded = perf_counter_ns(), 0.0, False
     listener.window(begins=True)
     while True:
         elapsed_s = (perf_counter_ns() - begin_ns) / 1e9
@@ -218,11 +229,22 @@ def time_throughput(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan
         lacking = lacking_batches(plan, kept_ms, sampler.step_ms)
         ended_by = _end(plan, lacking, len(kept_ms), elapsed_s, steady)
         if ended_by is not None:
-            break
+            if loaded or not slowed_by_power(device):
+                break
+            loaded = True
+            listener.busy(load.seconds())
+            sampler.begin_anew(load.bring_up(moments(device, work)))
+            plan = replace(plan, window_s=max(plan.window_s, WINDOW_S)) if plan.window_s else plan
+            before_s += (perf_counter_ns() - begin_ns) / 1e9
+            begin_ns = perf_counter_ns()
+            listener.window(begins=True)
+            continue
         left = math.floor((plan.max_seconds - elapsed_s) * 1000 / sampler.step_ms)
         block = min(lacking or len(kept_ms) // 2 + 1, max(left, plan.least_batches - len(kept_ms), 1), MOST_MARKED // 2)
         listener.busy(block * sampler.step_ms / 1000)
         sampler.take(block)
+    if loaded:
+        load.leave()
     listener.window(begins=False)
     listener.meet(moments(device, work))
     if not plan.window_s:  # it is batches that were asked for
@@ -233,7 +255,7 @@ def time_throughput(device: Device, work: Work, stopwatch: Stopwatch, plan: Plan
         ended_by=ended_by,
         steady=steady,
         warmup_steps=sampler.others + start,
-        warmup_s=sampler.first_ms / 1000 + max(0.0, elapsed_s - sum(kept_ms) / 1000),
+        warmup_s=sampler.first_ms / 1000 + before_s + max(0.0, elapsed_s - sum(kept_ms) / 1000),
         first_step_ms=sampler.first_ms,
     )
 

@@ -214,6 +214,10 @@ class Accelerator:
             left.append(self._limit_bytes - self._outside_bytes() - reserved)
         return bool(left) and min(left) < _SHORT_BYTES
 
+    def clock_under_power_limit(self) -> float:
+        """torch.accelerator does not tell."""
+        return 1.0
+
     def stopwatch(self, marks: int) -> Stopwatch:
         """Return a stopwatch on the clock that was found to be right."""
         if self.capabilities.events:

@@ -145,6 +145,10 @@ class Cpu:
         peak_bytes = _status_bytes("VmPeak")
         return self.under_a_ceiling and peak_bytes is not None and peak_bytes > self._short_from_bytes
 
+    def clock_under_power_limit(self) -> float:
+        """A processor's limits are not told."""
+        return 1.0
+
     def stopwatch(self, marks: int) -> HostStopwatch:  # noqa: ARG002  # the list grows as it needs
         """Return a stopwatch on the host clock."""
         return HostStopwatch()

@@ -186,6 +186,23 @@ class Cuda:
             return False
         return left < _SHORT_BYTES
 
+    def clock_under_power_limit(self) -> float:
+        """By NVML, whose reasons are those of the moment: ask right behind the work."""
+        if not self.capabilities.health:
+            return 1.0
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(self._index).uuid}")
+            if not pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle) & pynvml.nvmlClocksEventReasonSwPowerCap:
+                return 1.0
+            clocks = (pynvml.nvmlDeviceGetClockInfo, pynvml.nvmlDeviceGetMaxClockInfo)
+            now, highest = (ask(handle, pynvml.NVML_CLOCK_SM) for ask in clocks)
+            return float(now / highest)
+        except Exception:  # as for memory
+            return 1.0
+
     def stopwatch(self, marks: int) -> EventStopwatch:
         """Return a stopwatch of CUDA events."""
         return EventStopwatch(marks)

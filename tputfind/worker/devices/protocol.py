@@ -93,6 +93,9 @@ class Device(Protocol):
     def memory_is_short(self) -> bool:
         """Say whether little is left of the memory, or of the limit on it; False where it cannot be told."""
 
+    def clock_under_power_limit(self) -> float:
+        """Return the clock as a share of its highest where a power limit holds it down; 1 elsewhere."""
+
     def stopwatch(self, marks: int) -> Stopwatch:
         """Return a stopwatch ready for this many marks."""
 
