@@ -2,10 +2,10 @@
 
     python benchmarks/agreement.py --runs 10 --csv results/nvidia-h200/agreement/resnet50-fp16.csv
 
-The loop is as plain as can be: a process of its own, five seconds of work that do not count, batches submitted for ten,
-the host clock, one synchronisation at the end. Each run is the main job with its defaults, in fresh processes. The loops
-stand before the runs, after them and evenly between; their mean is taken for the truth. The table is written after every
-run, and each run's own figures are printed. Needs a CUDA device.
+The loop is as plain as can be: a process of its own, five seconds of work that do not count, batches for ten more, the
+host clock, one synchronisation at the end. Each run is the main job with its defaults, in fresh processes. Loops stand
+before the runs, after them and evenly between; their mean is taken for the truth. The table is written after every run,
+and each run's own figures are printed. Needs a CUDA device.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ SUBJECTS = {
     "`servers.py`, `ranges.py`, `promises.py`, `size_times.py`",
     "sweep-one-device": "Four models in two dtypes on one device",
     "sweep-two-devices": "The same on two devices: `--device all`",
+    "tests": "Tests on a GPU: `pytest -m gpu -s -v`",
     "timing": "What measuring costs: `benchmarks/sampling.py`, `benchmarks/stages.py`",
     "verdicts": "Verdicts of `tputfind compare` on known pairs: `benchmarks/verdicts.py`",
 }

@@ -54,6 +54,8 @@ COMMAND_LINE_ONLY: Final = frozenset(
         *(
             "each",
             "all_busy",
+            "ray",
+            "kinds",
             "resume",
             "trust_model_file",
             "quiet",

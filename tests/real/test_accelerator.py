@@ -156,7 +156,7 @@ def test_what_no_counter_can_hold_to_takes_no_memory_limit(tmp_path, installed):
         (("--device", "hostdev", "--transfer", "h2d"), 2, "no copies between host and device are timed"),
         (("--device", "hostdev", "--allocator", "native"), 2, "only --device cuda has segments to choose"),
         (("--device", "hostdev", "--memory-limit", "3GiB"), 2, "is more than the 1.0 GiB that hostdev:0 has"),
-        (("--device", "nodev"), 2, "'nodev' is none of auto, cpu, cuda"),
+        (("--device", "nodev"), 2, "'nodev' is none of auto, cpu, cpu:0-3, cuda"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(tmp_path, installed, options, status, told):

@@ -46,12 +46,12 @@ def command() -> list[str]:
     return [installed] if installed else [sys.executable, "-m", "tputfind"]
 
 
-def run(folder: Path, *arguments: object, timeout_s: float = 300, environment: Mapping[str, str] = ENVIRONMENT) -> Ran:
+def run(folder: Path, *arguments: object, timeout_s: float = 300, environment: Mapping[str, str] | None = None) -> Ran:
     """Run ``tputfind`` with these arguments in a folder."""
     done = subprocess.run(
         [*command(), *map(str, arguments)],
         cwd=folder,
-        env=environment,
+        env=environment or ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=timeout_s,

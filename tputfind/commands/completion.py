@@ -37,7 +37,7 @@ def _choices(choices: tuple[str, ...], incomplete: str, lists: bool) -> list[str
     return [
         f"{before}{comma}{choice}"
         for choice in choices
-        if choice.startswith(begun.lower()) and choice not in taken and not choice.endswith(":N")
+        if choice.startswith(begun.lower()) and choice not in taken and ":" not in choice
     ]
 
 
