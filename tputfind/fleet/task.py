@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from typing import Any
 
 
@@ -36,7 +37,9 @@ def task(number: int, request: bytes, board: Any) -> bytes:
 
     context = ray.get_runtime_context()
     head = {"number": number, "node": context.get_node_id()}
-    board.write.remote((number, "started", os.getpid()), json.dumps({**head, "started": True}).encode())
+    started = board.write.remote((number, "started", os.getpid()), json.dumps({**head, "started": True}).encode())
+    with suppress(Exception):  # the driver is gone
+        ray.get(started)  # it is told before anything of the user's runs, which could stop this process
     try:
         from tputfind.fleet import on_node
     except ImportError as error:
