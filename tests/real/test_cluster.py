@@ -17,7 +17,7 @@ from support.ray_cluster import ray_nodes
 
 import tputfind
 from tputfind.errors import OutOfTime
-from tputfind.fleet import cluster, jobs
+from tputfind.fleet import cluster, jobs, on_node
 from tputfind.fleet.cluster import Cluster, RayExecutor
 from tputfind.fleet.sweep import Job
 from tputfind.record.spec import read_spec
@@ -227,11 +227,13 @@ def test_a_node_of_another_version_is_told(nodes, folder):
     assert f"tputfind {tputfind.__version__} here, 0.0.1 there" in told or "tputfind 0.0.1 here" in told
 
 
-def test_a_task_that_never_comes_back_ends_with_its_budget(nodes, folder, monkeypatch):
+@pytest.mark.parametrize(("budget", "told"), [(15, "within --budget"), (None, "no word from 127.0.0.")])
+def test_a_task_that_never_comes_back_is_given_up(nodes, folder, monkeypatch, budget, told):
     monkeypatch.setattr(jobs, "GRACE_S", 3.0)
+    monkeypatch.setattr(jobs, "SILENT_S", 2 * on_node.ALIVE_S)
     monkeypatch.chdir(folder)
     nodes.add(7, "STUCK")
-    options = {"device": "cpu", "input_size": (16,), "batch_sizes": (1,), "batches": 4, "budget": 15, "warmup": 1}
+    options = {"device": "cpu", "input_size": (16,), "batch_sizes": (1,), "batches": 4, "budget": budget, "warmup": 1}
     specs = [read_spec(f"net.py:{name}", options) for name in ("stops_its_task", "make")]
     try:
         came = list(cluster.sweep(Job(specs, folder / "out", "here"), Cluster(nodes.address), Silent()))
@@ -243,6 +245,7 @@ def test_a_task_that_never_comes_back_ends_with_its_budget(nodes, folder, monkey
 
     late = next(one for one in came if one.record.spec == specs[0])
     assert isinstance(late.ended_by, OutOfTime), late
+    assert told in str(late.ended_by)
     assert late.record.rows[0].failure is not None
     assert late.file.path is None
     other = next(one for one in came if one.record.spec == specs[1])

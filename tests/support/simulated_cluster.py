@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from tputfind.fleet.jobs import NODE_LOST, End
-from tputfind.fleet.on_node import Request, Word
+from tputfind.fleet.on_node import ALIVE_S, Request, Word
 from tputfind.fleet.places import Node, Place
 from tputfind.record.environment import Environment
 from tputfind.record.record import Record, Row, Timing
@@ -72,6 +72,7 @@ class SimulatedCluster:
         self._running: dict[int, str] = {}
         self._ends: list[tuple[float, int, str]] = []
         self._words: list[bytes] = []
+        self._alive_s = 0.0
         self._failed: list[End] = []
 
     def clock(self) -> float:
@@ -107,7 +108,14 @@ class SimulatedCluster:
 
     def words(self) -> Iterable[bytes]:
         words, self._words = self._words, []
+        if self.now_s >= self._alive_s:
+            self._alive_s = self.now_s + ALIVE_S
+            words += [msgspec.json.encode(Word(number=number, node=name)) for number, name in self.speaking()]
         return words
+
+    def speaking(self) -> Iterable[tuple[int, str]]:
+        """The jobs that say that they are alive, and their nodes."""
+        return self._running.items()
 
     def cancel(self, numbers: Iterable[int]) -> None:
         for number in numbers:

@@ -28,6 +28,8 @@ MOST_STARTS: Final = 4
 """A job that was started as often, and ended with its process or its node, is not started again."""
 GRACE_S: Final = 60.0
 """What a job is given beyond its own ``--budget``, to start and to end."""
+SILENT_S: Final = 120.0
+"""Where no job says anything for so long, those that have started never come back: each says that it is alive."""
 GONE_S: Final = 60.0
 """What a cluster is given to bring a node where a job may run, after the last one was lost."""
 _POLL_S: Final = 0.5
@@ -88,6 +90,7 @@ class _State:
 
     def __init__(self) -> None:
         self.starts: list[str] = []
+        self.node = ""
         self.started_s = 0.0
         self.record: bytes | None = None
         self.homeless_since_s: float | None = None
@@ -122,7 +125,7 @@ class Jobs:
         self._alive: list[Node] = []
         self._first: Record | None = None
         self._look_s = self._tell_s = 0.0
-        self._moved_s = 0.0
+        self._moved_s = self._heard_s = 0.0
         self._hung = False
 
     def follow(self) -> Iterator[Came]:
@@ -169,11 +172,12 @@ class Jobs:
             state = self._open.get(word.number)
             if state is None:
                 continue
+            self._heard_s = self._clock()
             if word.started:
                 self._has_started(word, state)
             elif word.record is not msgspec.UNSET:
                 state.record = bytes(word.record)
-            elif self._clock() >= self._tell_s:
+            elif word.doing and self._clock() >= self._tell_s:
                 self._tell_s = self._clock() + _TELL_S
                 self._progress.about(self._subject(word.number, state))
                 self._progress.doing(word.doing, word.seconds_left)
@@ -184,6 +188,7 @@ class Jobs:
         before = state.starts[-1] if state.starts else None
         state.starts.append(self._addresses.get(word.node, "unknown"))
         self._moved_s = state.started_s = self._clock()
+        state.node = word.node
         state.record = None
         self._say(self._subject(word.number, state), "starts" if before is None else f"starts again: {before} was lost")
 
@@ -203,8 +208,12 @@ class Jobs:
         budget_s = job.spec.budget_s
         if state.starts and budget_s is not None and now_s > state.started_s + budget_s + GRACE_S:
             what = f"no answer from {state.starts[-1]} within --budget and {GRACE_S:g} s more"
-            return OutOfTime(f"{_named(job)}: {what}", "see what the node is doing, or give it more time")
-        if self._hung and not state.starts and budget_s is not None and now_s > self._moved_s + budget_s + GRACE_S:
+            return OutOfTime(f"{_named(job)}: {what}", _SEE)
+        there = any(node.id == state.node for node in self._alive)  # else it waits to be started again
+        if there and now_s > self._heard_s + SILENT_S:
+            return OutOfTime(f"{_named(job)}: no word from {state.starts[-1]} for {SILENT_S:g} s", _SEE)
+        none_runs = not any(one.starts for one in self._open.values())
+        if self._hung and none_runs and now_s > self._moved_s + GRACE_S:
             what = "no device came free behind a job that never came back"
             return OutOfTime(f"{_named(job)}: {what}", _GO_ON)
         if len(state.starts) > MOST_STARTS:
@@ -235,7 +244,7 @@ class Jobs:
     def _came(self, end: End, state: _State) -> Came:
         """Return what a job's answer says, checked as any file is."""
         number = end.number
-        self._moved_s = self._clock()
+        self._moved_s = self._heard_s = self._clock()
         if end.answer is None:
             where = f" on {state.starts[-1]}" if state.starts else ""
             kind = _ENDED_BY.get(end.why, ModelFailed)
@@ -306,6 +315,7 @@ class Jobs:
 
 
 _GO_ON: Final = "--resume FOLDER measures what is missing"
+_SEE: Final = "see what the node is doing"
 NODE_LOST: Final = "its node was lost"
 PROCESS_DIED: Final = "its process died"
 OUT_OF_MEMORY: Final = "Ray ended it, since the node was short of memory"

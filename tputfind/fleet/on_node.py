@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +22,8 @@ from tputfind.version import __version__
 
 _RECORD_EVERY_S: Final = 5.0
 """Seconds between two states of an unfinished record: it is wanted only where the run is interrupted."""
+ALIVE_S: Final = 10.0
+"""Seconds between two words of a job that has nothing else to say."""
 
 Tell = Callable[[str, bytes], object]
 """Takes a line of JSON for the driver; of several in the same slot, the latest is enough."""
@@ -35,7 +38,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What comes back of a job, as it goes on and at its end: never anything but JSON.
+    """What comes back of a job, as it goes on and at its end: never anything but JSON. One without more says: alive.
 
     ``number`` says which job, ``node`` is Ray's id of the node. ``record`` is the record so far; with ``refusal``, if
     anything ended it early, it is the end.
@@ -60,7 +63,7 @@ def answer(head: Mapping[str, Any], request: bytes, tell: Tell) -> bytes:
     try:
         asked = msgspec.json.decode(request, type=Request)
         job = Job([asked.spec], None, asked.command)
-        with Children(trust_model_file=asked.trust_model_file) as children:
+        with _alive(word, tell), Children(trust_model_file=asked.trust_model_file) as children:
             (measured,) = sweep(job, children, _Telling(word, tell))
         ended_by, record = measured.ended_by, msgspec.Raw(msgspec.json.encode(measured.record))
     except TputfindError as refused:
@@ -80,6 +83,24 @@ def answer(head: Mapping[str, Any], request: bytes, tell: Tell) -> bytes:
             traceback=ended_by.traceback,
         )
     return msgspec.json.encode(msgspec.structs.replace(word, record=record, refusal=refusal))
+
+
+@contextmanager
+def _alive(word: Word, tell: Tell) -> Iterator[None]:
+    """Say now and then that the job's process is there."""
+    ended = Event()
+
+    def say() -> None:
+        while not ended.wait(ALIVE_S):
+            tell("alive", msgspec.json.encode(word))
+
+    thread = Thread(target=say, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 class _Telling:

@@ -130,7 +130,31 @@ def test_jobs_that_wait_behind_one_that_never_comes_back_end_too():
 
     assert all(isinstance(each.ended_by, OutOfTime) for each in came)
     assert ["no device came free" in str(each.ended_by) for each in came] == [False, True, True]
-    assert cluster.now_s < 2 * (100 + jobs.GRACE_S) + 12
+    assert cluster.now_s < 100 + 2 * jobs.GRACE_S + 12
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_job_that_says_nothing_is_given_up_without_any_budget(listens):
+    there = [node(1)]
+
+    class Silenced(SimulatedCluster):
+        def speaking(self):
+            return [pair for pair in super().speaking() if pair[0] != 0]
+
+        def cancel(self, numbers):
+            if listens:
+                super().cancel(numbers)
+
+    cluster = Silenced(there, lambda number, _: 1e9 if number == 0 else 1000.0)
+    came = follow(some_jobs(there, 2), cluster)
+
+    assert isinstance(came[0].ended_by, OutOfTime)
+    assert f"no word from {there[0].address} for {jobs.SILENT_S:g} s" in str(came[0].ended_by)
+    if listens:
+        assert came[1].ended_by is None, "jobs that speak may take as long as they like"
+    else:
+        assert "no device came free" in str(came[1].ended_by)
+        assert cluster.now_s < jobs.SILENT_S + jobs.GRACE_S + 12
 
 
 def test_a_node_of_another_version_is_told_in_its_record():
