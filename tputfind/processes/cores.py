@@ -9,10 +9,11 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Final
 
-from tputfind.errors import NoSuchDevice
+from tputfind.errors import BadRequest, NoSuchDevice
 
 _CPUS: Final = Path("/sys/devices/system/cpu")
 _NODES: Final = Path("/sys/devices/system/node")
+_RANGE: Final = re.compile("([0-9]+)-([0-9]+)")
 
 
 def here() -> frozenset[int]:
@@ -26,6 +27,7 @@ def of_device(name: str) -> frozenset[int] | None:
     """Return the cores of a device such as ``cpu:0-3``; None for a device that is no set of cores.
 
     Raises:
+        BadRequest: a range counts down.
         NoSuchDevice: this process may not run on one of them, or there is no such node.
     """
     kind, _, cores = name.partition(":")
@@ -38,6 +40,9 @@ def of_device(name: str) -> frozenset[int] | None:
         if not found:
             raise NoSuchDevice(f"there is no {name} here: {_nodes_here()}", _hint(allowed))
         return found
+    for low, high in _RANGE.findall(cores):
+        if int(low) > int(high):
+            raise BadRequest(f"--device {name}: {low}-{high} counts down", f"write cpu:{high}-{low}")
     asked = read(cores)
     if missing := asked - allowed:
         raise NoSuchDevice(

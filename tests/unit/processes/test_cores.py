@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tputfind.errors import NoSuchDevice
+from tputfind.errors import BadRequest, NoSuchDevice
 from tputfind.processes import cores
 
 SETS = st.frozensets(st.integers(0, 300), min_size=1)
@@ -43,3 +43,8 @@ def test_what_is_no_set_of_cores_has_none():
 def test_cores_that_are_not_here_are_refused(name):
     with pytest.raises(NoSuchDevice, match=f"there is no {name} here"):
         cores.of_device(name)
+
+
+def test_a_range_that_counts_down_is_refused():
+    with pytest.raises(BadRequest, match="--device cpu:0\\+3-1: 3-1 counts down"):
+        cores.of_device("cpu:0+3-1")
