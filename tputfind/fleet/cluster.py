@@ -238,9 +238,11 @@ class RayExecutor:
         if board:
             ray.cloudpickle.register_pickle_by_value(task)
             own = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-                ray.get_runtime_context().get_node_id(), soft=True
+                ray.get_runtime_context().get_node_id(), soft=False
             )
-            self._board = ray.remote(task.Board).options(num_cpus=0, scheduling_strategy=own).remote()
+            # Where Ray puts it on a node that has just been lost, it is to begin again.
+            once_more = {"max_restarts": -1, "max_task_retries": -1}
+            self._board = ray.remote(task.Board).options(num_cpus=0, scheduling_strategy=own, **once_more).remote()
             self._task = ray.remote(max_calls=1)(task.task)  # a process of its own for each job
 
     def start(self, number: int, place: Place, request: bytes) -> None:
