@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil, exp, floor, hypot, inf, log, log10, sqrt
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -71,6 +72,7 @@ class Search:
             )
         self.caps = sorted(set(self._caps()))
         self._best: dict[int, Outcome] = {}
+        self._at_first: dict[Fleet, Outcome] = {}
         self._full: dict[Fleet, Outcome] = {}
         self._pilots: dict[Fleet, Outcome] = {}
 
@@ -263,16 +265,24 @@ class Search:
         target_ms = self._demand.target_ms
         fleets = self._that_keep_up(devices)
         fleets = fleets or [Fleet(devices, max(self.caps, key=self.service.per_ms), self._demand.rate_per_s)]
-        pilots = {fleet: self._pilot(fleet).tail_ms for fleet in fleets}
-        by_pilot = sorted(fleets, key=lambda fleet: (pilots[fleet], self._pilot(fleet).refused))
-        tried: list[Outcome] = []
-        for fleet in by_pilot:
-            if tried and pilots[fleet] > _NEAR * target_ms:
+        near = [fleet for fleet in self._unlike(fleets) if self._pilot(fleet).tail_ms <= _NEAR * target_ms]
+        tried: dict[Fleet, Outcome] = {}
+        for fleet in near or self._unlike(fleets)[:1]:
+            tried[fleet] = self._once(fleet)
+            if tried[fleet].meets(target_ms):
                 break
-            tried.append(self.under(fleet))
-            if tried[-1].meets(target_ms):
-                break
-        return min(tried, key=lambda outcome: (not outcome.steady, outcome.tail_high_ms, outcome.refused))
+        best = min(tried, key=lambda fleet: _merit(tried[fleet]))
+        tried[best] = self.under(best)
+        return min(tried.values(), key=_merit)
+
+    def _unlike(self, fleets: Sequence[Fleet]) -> list[Fleet]:
+        """Return fleets by what their pilots came to, of those with the same the one with the smallest cap.
+
+        Where no batch becomes as large as a cap, a larger one changes nothing.
+        """
+        pilots = {(pilot.tail_ms, pilot.refused, pilot.mean_ms): pilot for pilot in map(self._pilot, reversed(fleets))}
+        unlike = [pilot for _, pilot in sorted(pilots.items(), key=itemgetter(0))]
+        return [Fleet(pilot.devices, pilot.batch_cap, pilot.rate_per_s) for pilot in unlike]
 
     def under(self, fleet: Fleet) -> Outcome:
         """Return what a fleet does, simulated for longer where chance leaves open whether it meets the target."""
@@ -280,12 +290,18 @@ class Search:
             self._full[fleet] = self._simulated_in_full(fleet)
         return self._full[fleet]
 
+    def _once(self, fleet: Fleet) -> Outcome:
+        """Return what a fleet does, simulated in full and no longer."""
+        if fleet not in self._at_first:
+            self._at_first[fleet] = self._simulated(fleet, _SEEDS, 1.0)
+        return self._at_first[fleet]
+
     def _simulated_in_full(self, fleet: Fleet) -> Outcome:
-        target_ms = self._demand.target_ms
-        for effort in (1.0, *_MORE_EFFORT):
-            outcome = self._simulated(fleet, _SEEDS, effort)
+        target_ms, outcome = self._demand.target_ms, self._once(fleet)
+        for effort in _MORE_EFFORT:
             if not outcome.steady or outcome.meets(target_ms) or outcome.misses(target_ms):
                 break
+            outcome = self._simulated(fleet, _SEEDS, effort)
         return outcome
 
     def _that_keep_up(self, devices: int) -> list[Fleet]:
@@ -295,6 +311,11 @@ class Search:
     def _keeps_up(self, fleet: Fleet) -> bool:
         load = fleet.load(self.service, self._demand)
         return (load < 1 or self._demand.max_queue is not None) and load <= self._demand.load_allowed
+
+
+def _merit(outcome: Outcome) -> tuple[bool, float, float]:
+    """Order outcomes, the best first."""
+    return not outcome.steady, outcome.tail_high_ms, outcome.refused
 
 
 def _none_helps(meets: Callable[[int], bool]) -> Callable[[int], bool]:
