@@ -68,7 +68,7 @@ def test_the_record_says_that_the_events_agreed_with_the_host_clock(tmp_path):
     assert row.peak_reserved_bytes >= row.peak_allocated_bytes > 0
 
 
-def test_the_self_test_takes_less_than_a_tenth_of_a_second():
+def test_the_self_test_takes_less_than_a_twentieth_of_a_second():
     """Once the device is open, and its first kernels are loaded: a run pays for that anyway."""
     script = (
         "import json, time\n"
@@ -86,7 +86,7 @@ def test_the_self_test_takes_less_than_a_tenth_of_a_second():
     seconds = json.loads(ended.stdout)
     print("self-test, seconds:", seconds)
 
-    assert sorted(seconds[1:])[1] < 0.1
+    assert sorted(seconds[1:])[1] < 0.05
 
 
 def test_clocks_times_a_batch_through_it_in_every_way_that_events_and_the_host_clock_have(tmp_path):

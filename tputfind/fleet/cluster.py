@@ -25,10 +25,9 @@ from tputfind.errors import BadRequest, TputfindError
 from tputfind.fleet import task, travel
 from tputfind.fleet.jobs import MOST_STARTS, NODE_LOST, OUT_OF_MEMORY, PROCESS_DIED, ClusterJob, End, Jobs
 from tputfind.fleet.places import HOST, KIND, Choice, Node, Place, answers, left_out, places_of
-from tputfind.fleet.sweep import Job
+from tputfind.fleet.sweep import Job, in_queue
 from tputfind.processes.messages import Inspection
 from tputfind.record import files
-from tputfind.record.choices import Load
 from tputfind.record.method import METHOD
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
@@ -106,8 +105,7 @@ def list_nodes(address: str) -> list[Node]:
 
 def _at(spec: Spec, place: Place, busy: int) -> Spec:
     """Return a spec at a place where so many devices of a node may be busy with such jobs."""
-    load: Load = "solo" if busy == 1 else "queue"
-    return msgspec.structs.replace(spec, device=place.device, load=load, busy_devices=busy)
+    return msgspec.structs.replace(in_queue(spec, busy), device=place.device)
 
 
 def _tell_left_out(nodes: Sequence[Node], places: Sequence[Place], progress: Progress) -> None:

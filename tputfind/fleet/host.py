@@ -149,9 +149,7 @@ class Host:
             pairs = [(spec, place) for spec in specs for place in places]
             return [Task(number, spec, place) for number, (spec, place) in enumerate(pairs)]
         busy = min(len(places), len(specs))
-        if busy > 1:
-            specs = [msgspec.structs.replace(spec, load="queue", busy_devices=busy) for spec in specs]
-        return [Task(number, spec) for number, spec in enumerate(specs)]
+        return [Task(number, sweep.in_queue(spec, busy)) for number, spec in enumerate(specs)]
 
     def _done(
         self, tasks: Sequence[Task], places: Sequence[Place], inspections: Sequence[Inspection], stations: Stations

@@ -43,6 +43,11 @@ def each_recipe(options: Mapping[str, object]) -> Iterator[dict[str, object]]:
         yield {**options, **dict(zip(lists, values, strict=True))}
 
 
+def in_queue(spec: Spec, busy: int) -> Spec:
+    """Return a spec that says how many devices of its host work at once, itself among them, each at its own job."""
+    return msgspec.structs.replace(spec, load="queue", busy_devices=busy) if busy > 1 else spec
+
+
 def sweep(job: Job, children: Children, progress: Progress) -> Iterator[Measured]:
     """Yield what becomes of each spec in turn, and nothing more after an interruption.
 

@@ -265,9 +265,10 @@ class Search:
         target_ms = self._demand.target_ms
         fleets = self._that_keep_up(devices)
         fleets = fleets or [Fleet(devices, max(self.caps, key=self.service.per_ms), self._demand.rate_per_s)]
-        near = [fleet for fleet in self._unlike(fleets) if self._pilot(fleet).tail_ms <= _NEAR * target_ms]
+        unlike = self._unlike(fleets)
+        near = [fleet for fleet in unlike if self._pilot(fleet).tail_ms <= _NEAR * target_ms]
         tried: dict[Fleet, Outcome] = {}
-        for fleet in near or self._unlike(fleets)[:1]:
+        for fleet in near or unlike[:1]:
             tried[fleet] = self._once(fleet)
             if tried[fleet].meets(target_ms):
                 break

@@ -8,14 +8,13 @@ from typing import Final
 
 from tputfind.worker.devices.protocol import Device
 
-LOAD_S: Final = 3.0
+_LOAD_S: Final = 3.0
 """Work after which the rate falls no more: ViT-B/16 on an H200 fell by 4 % in as long, after 8 s of rest."""
 _FOR_PAUSE: Final = 3.0
 """Work for as many times a pause makes up for it."""
 WINDOW_S: Final = 1.0
 """Of a window under load: the power limit is kept on the average, and rates of half seconds differ by 2 %."""
-
-CLOCK_THAT_TELLS: Final = 0.98
+_CLOCK_THAT_TELLS: Final = 0.98
 """Of the highest. Under it a power limit counts: at 0.99, as of ResNet-50 at batch 4096, rates do not fall."""
 
 
@@ -23,11 +22,11 @@ class Load:
     """When a process's device was last at work as long as its power limit takes to show."""
 
     def __init__(self) -> None:
-        self._left_s = -LOAD_S
+        self._left_s = -_LOAD_S
 
     def seconds(self) -> float:
         """Return how long the device has to work now, after the pause that it had."""
-        return min(LOAD_S, _FOR_PAUSE * (perf_counter() - self._left_s))
+        return min(_LOAD_S, _FOR_PAUSE * (perf_counter() - self._left_s))
 
     def bring_up(self, moment: Callable[[], int]) -> int:
         """Work moment by moment until the rate has fallen; return the steps that it took."""
@@ -43,4 +42,4 @@ class Load:
 
 def slowed_by_power(device: Device) -> bool:
     """Whether the device, which was at work just now, is slowed by its power limit by so much that rates tell."""
-    return device.clock_under_power_limit() < CLOCK_THAT_TELLS
+    return device.clock_under_power_limit() < _CLOCK_THAT_TELLS

@@ -200,7 +200,7 @@ class Cuda:
             clocks = (pynvml.nvmlDeviceGetClockInfo, pynvml.nvmlDeviceGetMaxClockInfo)
             now, highest = (ask(handle, pynvml.NVML_CLOCK_SM) for ask in clocks)
             return float(now / highest)
-        except Exception:  # as for memory
+        except Exception:  # ImportError, or whatever NVML raises where driver, library or GPU are not as it expects
             return 1.0
 
     def stopwatch(self, marks: int) -> EventStopwatch:
