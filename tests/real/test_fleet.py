@@ -64,6 +64,14 @@ def test_devices_work_at_the_same_time_each_on_one_job(tmp_path):
     assert first[1][0] < first[0][1]
 
 
+def up_to(lines, word):
+    """Yield lines up to the first that has a word."""
+    for line in lines:
+        yield line
+        if word in line:
+            return
+
+
 def test_a_device_that_fails_is_taken_out_and_its_job_is_done_by_another(tmp_path):
     with subprocess.Popen(
         [*command(), *map(str, (*SLOWLY, "--dtype", "fp32,bf16", "--device", "cpu:0,cpu:1"))],
@@ -74,6 +82,8 @@ def test_a_device_that_fails_is_taken_out_and_its_job_is_done_by_another(tmp_pat
         text=True,
     ) as process:
         main = psutil.Process(process.pid)
+        assert main.cpu_affinity() != [1]
+        begun = "".join(up_to(process.stderr, "cpu:1"))
         while process.poll() is None:
             with suppress(psutil.Error):
                 for server in main.children():
@@ -82,7 +92,7 @@ def test_a_device_that_fails_is_taken_out_and_its_job_is_done_by_another(tmp_pat
             time.sleep(0.05)
         out, err = process.communicate()
 
-    assert process.returncode == 3, err
+    assert process.returncode == 3, begun + err
     assert "cpu:1 fails and is taken out" in err
     assert "cpu:1 was taken out" in err
     assert "it was given to another" in err

@@ -262,17 +262,24 @@ class Children:
 
     def _word(self, control: Connection) -> str:
         """Return what the server says of an import: nothing, or why it failed."""
-        try:
-            ready = wait([control, self._interrupted], _START_S)
-            if self._interrupted in ready:
-                raise KeyboardInterrupt
+        ready = wait([control, self._interrupted], _START_S)
+        if self._interrupted in ready:
+            raise KeyboardInterrupt
+        with suppress(EOFError, OSError):
             if ready:
                 return control.recv_bytes().decode()
-        except (EOFError, OSError):
-            pass
-        last = _last_line(self._log) or "it ended without a word"
+        failure = self._death() if ready else failures.of_silence(_START_S)
         self.close()
-        raise BrokenInstall(f"the measuring process does not start: {last}", REINSTALL)
+        hint = RUN_AGAIN if failures.for_want_of_memory(failure) else REINSTALL
+        raise BrokenInstall(f"the measuring process does not start: {failure.message}", hint)
+
+    def _death(self) -> Failure:
+        """Return how the server ended."""
+        status = None
+        if self._server is not None:
+            with suppress(subprocess.TimeoutExpired):
+                status = self._server.wait(_GRACE_S)
+        return failures.of_death(status, _last_line(self._log))
 
     def _exit_status(self, control: Connection) -> int | None:
         """Wait for the child's exit status; None where the server died too, or both hang: the next one is new."""
@@ -286,6 +293,7 @@ class Children:
 
 
 REINSTALL: Final = "install the pair that goes together: pip install --upgrade --force-reinstall torch torchvision"
+RUN_AGAIN: Final = "free memory of the host, and run it again"
 
 
 def _hand_over(control: Connection, question: Question, handles: Sequence[int]) -> None:
