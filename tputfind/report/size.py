@@ -227,7 +227,10 @@ def _samples(plan: Plan) -> str:
 
 
 def _fewer_label(plan: Plan) -> str:
-    return f"{plan.demand.spare + 1} gone" if plan.demand.spare else "one fewer"
+    gone = plan.outcome.devices - plan.fewer.devices if plan.fewer else 1
+    if plan.demand.spare:
+        return f"{gone} gone"
+    return "one fewer" if gone == 1 else f"{gone} fewer"
 
 
 def _thumb(rules: Rules) -> str:

@@ -26,8 +26,12 @@ _NEAR: Final = 1.3
 """Caps whose pilot comes this near to the target are simulated in full."""
 _MORE_EFFORT: Final = (4.0, 16.0)
 """What a fleet is simulated with in turn where chance leaves open whether it meets the target."""
+_AS_ASKED: Final = 0.9
+"""Of the requests that an effort takes; where there are fewer, no stream is followed for longer."""
 MOST_TAIL_REQUESTS: Final = _SEEDS * _MORE_EFFORT[-1] * TAIL_REQUESTS
 """Beyond the percentile in the longest simulation of a fleet."""
+_EXACTLY: Final = 1000
+"""Of twice as many devices the least number is told to more than one."""
 _HOPE: Final = 16
 """Where this many more devices make no difference, it is asked whether any number does."""
 _BUSY: Final = 0.5
@@ -50,7 +54,7 @@ Tell = Callable[[str], None]
 
 
 class Found(NamedTuple):
-    """What the least number of devices does, and the best that one fewer does; None where there is none fewer."""
+    """What the least number of devices does, and the best that the next smaller one does; None where there is none."""
 
     outcome: Outcome
     fewer: Outcome | None
@@ -104,7 +108,7 @@ class Search:
         return self._demand.most_load if self._demand.load_allowed < inf else 100 / self._demand.percentile
 
     def least(self) -> Found:
-        """Return the least number of devices that meets the demand, and the best that one fewer does.
+        """Return the least number of devices that meets the demand, and the best that the next smaller one does.
 
         Short simulations say where it lies, and full ones which it is.
 
@@ -122,7 +126,12 @@ class Search:
         devices = _first(self._meets, start, lowest, _none_helps(self._meets))
         if devices is None:
             raise self._too_slow(self.best(MOST_DEVICES))
-        return Found(self.best(devices), self.best(devices - 1) if devices > 1 else None)
+        return self.found(self.best(devices))
+
+    def found(self, outcome: Outcome) -> Found:
+        """Return a fleet, and the best that the next smaller one does."""
+        devices = outcome.devices - step_at(outcome.devices)
+        return Found(outcome, self.best(devices) if devices else None)
 
     def _too_slow(self, best: Outcome) -> NoPlan:
         return NoPlan(
@@ -299,9 +308,12 @@ class Search:
 
     def _simulated_in_full(self, fleet: Fleet) -> Outcome:
         target_ms, outcome = self._demand.target_ms, self._once(fleet)
-        for effort in _MORE_EFFORT:
-            if not outcome.steady or outcome.meets(target_ms) or outcome.misses(target_ms):
+        before, effort = 0.0, 1.0
+        for more in _MORE_EFFORT:
+            as_long_as_can_be = outcome.requests < _AS_ASKED * effort * before
+            if not outcome.steady or outcome.meets(target_ms) or outcome.misses(target_ms) or as_long_as_can_be:
                 break
+            before, effort = outcome.requests / effort, more
             outcome = self._simulated(fleet, _SEEDS, effort)
         return outcome
 
@@ -320,16 +332,25 @@ def _merit(outcome: Outcome) -> tuple[bool, float, float]:
 
 
 def _none_helps(meets: Callable[[int], bool]) -> Callable[[int], bool]:
-    """Return whether no number of devices meets, asked once: where so many more made no difference."""
-    return lambda more: more == _HOPE and not meets(MOST_DEVICES)
+    """Return whether no number of devices meets, asked where so many more made no difference."""
+    return lambda more: more >= _HOPE and not meets(MOST_DEVICES)
+
+
+def step_at(devices: int) -> int:
+    """Return to how many devices a fleet's size is told: of more than two thousand to a thousandth.
+
+    How long batches take is not known any better.
+    """
+    return max(1, devices // _EXACTLY)
 
 
 def _first(meets: Callable[[int], bool], start: int, lowest: int, hopeless: Callable[[int], bool]) -> int | None:
     """Return the least number from ``lowest`` on that meets, where all above do: by ever longer steps from ``start``.
 
-    None where none does up to the most, or ``hopeless`` says so, asked with each step up that made no difference.
+    It is told to ``step_at``. None where none does up to the most, or ``hopeless`` says so, asked with each step up
+    that made no difference.
     """
-    step = 1
+    step = step_at(start)
     if meets(start):
         passes, fails = start, lowest - 1
         while passes > lowest:
@@ -345,7 +366,7 @@ def _first(meets: Callable[[int], bool], start: int, lowest: int, hopeless: Call
                 return None
             step *= 2
             fails, passes = passes, min(passes + step, MOST_DEVICES)
-    while passes - fails > 1:
+    while passes - fails > step_at(passes):
         middle = (passes + fails) // 2
         passes, fails = (middle, fails) if meets(middle) else (passes, middle)
     return passes

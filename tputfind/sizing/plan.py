@@ -12,7 +12,7 @@ from tputfind.record.record import Notice, Record
 from tputfind.record.types import Above0, Amount, Count, CountFromZero
 from tputfind.sizing.demand import Demand
 from tputfind.sizing.energy import Energy, check_rack, energy_of
-from tputfind.sizing.fleets import Found, Search, Tell
+from tputfind.sizing.fleets import Search, Tell
 from tputfind.sizing.formulas import devices_at_full_batch, devices_by_batch_time, devices_by_mean
 from tputfind.sizing.notices import notices
 from tputfind.sizing.observed import Observed
@@ -71,8 +71,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     streams and in the record's samples; ``most`` is None where no number is sure to meet the target, and both are of
     given devices. ``holds`` says whether the target is met within the load allowed: given devices may miss it.
     ``without_spare`` is what they do with the spare ones gone, None where none was asked for. ``fewer`` is the best
-    that one device less than that does, None where there is but one. ``fewer_fails`` says whether it certainly misses
-    the target, and is not merely too near to it to tell. ``more_traffic`` is the same devices with 20 % more requests.
+    that one device less than that does, or of more than two thousand a thousandth; None where there is but one.
+    ``fewer_fails`` says whether it certainly misses the target, and is not merely too near to it to tell.
+    ``more_traffic`` is the same devices with 20 % more requests.
     ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch. Of recorded arrivals only their
     number is kept. Costs are None where the price is not known, and ``energy`` where the power of the devices is not.
     ``waiting_per_s`` are the requests that a device answers while others wait for room before it: None without a limit
@@ -156,7 +157,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         elif demand.spare:  # the server is set to what serves while none is gone
             cap = search.best(demand.devices).batch_cap
             holding = search.under(Fleet(holding.devices, cap, demand.rate_per_s))
-        found = Found(holding, search.best(holding.devices - 1) if holding.devices > 1 else None)
+        found = search.found(holding)
     outcome = holding
     if demand.spare:
         outcome = search.under(Fleet(holding.devices + demand.spare, holding.batch_cap, demand.rate_per_s))

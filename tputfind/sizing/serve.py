@@ -55,6 +55,14 @@ def is_triton(demand: Demand) -> bool:
     return demand.batcher == "triton" and (demand.wait_ms > 0 or limited) and not demand.several
 
 
+def takes_what_waits(demand: Demand, devices: int) -> bool:
+    """Whether a free device takes what waits in its queue, one sample a request, and nothing else is to be followed."""
+    in_queues = demand.routing in IN_QUEUES and devices > 1
+    delays_ms = demand.wait_ms, demand.overhead_per_get_ms, demand.overhead_per_answer_ms
+    apart = demand.server.in_replicas or is_triton(demand) or demand.several or in_queues
+    return not apart and demand.max_queue is None and not any(delays_ms)
+
+
 def serve(
     arrivals: NDArray[np.float64],
     free_ms: Sequence[float],

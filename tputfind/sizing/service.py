@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,15 @@ _FEWEST, _MOST = 200, 5000
 FEWEST_SAMPLES: Final = 10
 _SHORTEST_MS: Final = 1e-4
 """To call one empty function takes longer."""
+
+
+class _Rows(NamedTuple):
+    """By batch size: the curves around it, how far it is from the lower to the upper, and what a server adds."""
+
+    below: NDArray[np.int64]
+    above: NDArray[np.int64]
+    share: NDArray[np.float64]
+    more_ms: NDArray[np.float64]
 
 
 class ServiceTimes:
@@ -65,6 +74,7 @@ class ServiceTimes:
         self.per_answer_ms = per_answer_ms
         self.power = power
         self._whole, self._per_ms = whole, dict[int, float]()
+        self._table: _Rows | None = None
         self.least_cap = max(whole) if whole else 1
 
     @property
@@ -89,6 +99,24 @@ class ServiceTimes:
         low, high = float(lower[number]), float(upper[number])
         time_ms = high if lower is upper else low + (high - low) * share
         return time_ms + (self._per_batch_ms + self._per_sample_ms * batch_size)
+
+    def each_ms(self, batch_sizes: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return one of the times of each of several batch sizes; none may be larger than any measured."""
+        table = self._table = self._table or self._rows()
+        low = self._curves[table.below[batch_sizes], numbers]
+        high = self._curves[table.above[batch_sizes], numbers]
+        times: NDArray[np.float64] = low + (high - low) * table.share[batch_sizes] + table.more_ms[batch_sizes]
+        return times
+
+    def _rows(self) -> _Rows:
+        every, sizes = np.arange(self.largest + 1), np.array(self.sizes)
+        above = np.searchsorted(sizes, every)
+        below = np.where((above == 0) | (sizes[above] == every), above, above - 1)
+        share = np.divide(
+            every - sizes[below], sizes[above] - sizes[below], out=np.zeros(len(every)), where=above > below
+        )
+        more_ms: NDArray[np.float64] = self._per_batch_ms + self._per_sample_ms * every
+        return _Rows(below, above, share, more_ms)
 
     def _between(self, batch_size: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
         """Return the curves of the measured sizes around one, and how far it is from the lower to the upper."""

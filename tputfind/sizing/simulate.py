@@ -17,7 +17,7 @@ from tputfind.sizing.power import Computing, mean_of
 from tputfind.sizing.saturation import most_per_ms
 from tputfind.sizing.serve import Server, is_triton
 from tputfind.sizing.service import ServiceTimes
-from tputfind.sizing.stream import Pace, run
+from tputfind.sizing.stream import Pace, goes_side_by_side, run
 from tputfind.stats import t_quantile
 
 _BATCHES: Final = 200
@@ -172,10 +172,12 @@ def parts_of(pace: Pace, server: Server, memory: float, requests: int) -> int:
     """Return in how many parts a stream is served, each far longer than what a queue remembers.
 
     What a batch takes longer, the next is larger: batches remember the ones before, and that counts too. Devices that
-    have a queue each do not take turns, and servers whose load is measured are followed for long.
+    have a queue each do not take turns: their streams have parts only where that is faster. Servers whose load is
+    measured are followed for long.
     """
     cap, service, demand = server
-    if demand.gaps is not None or pace.devices == 1 or demand.routing == "random" or demand.server.in_replicas:
+    alone = pace.devices == 1 or demand.routing == "random" or demand.server.in_replicas
+    if demand.gaps is not None or (alone and not goes_side_by_side(demand, pace.devices)):
         return 1
     each_ms = (service.mean_ms(cap) - service.mean_ms(1)) / cap
     larger_by = pace.rate_per_s / 1000 / pace.devices * demand.mean_samples * each_ms

@@ -9,14 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tputfind.sizing.arrivals import Seed, gaps_ms, samples_of, without_idle_ms
+from tputfind.sizing.demand import Demand
 from tputfind.sizing.power import Computing, mean_of
 from tputfind.sizing.queues import Served
-from tputfind.sizing.serve import Server, serve
+from tputfind.sizing.serve import Server, serve, takes_what_waits
+from tputfind.sizing.side_by_side import greedy_parts
 
 WARM_UP_SHARE: Final = 0.1
 """Of each part, which is not looked at."""
 _EXACT: Final = 2.0**32
 """Longest stream, in shortest batches, with latencies exact to a millionth of one: float64 has 53 binary digits."""
+
+_MANY: Final = 48
+"""Queues that are served side by side: of fewer each is served faster by itself."""
 
 
 class Stream(NamedTuple):
@@ -56,6 +61,8 @@ def run(server: Server, pace: Pace, seed: Seed, requests: int, parts: int = 1) -
     each = ceil(requests / parts)
     count = each * parts
     gaps = gaps_ms(demand, count, pace.rate_per_s, pace.share, seed)
+    if goes_side_by_side(demand, pace.devices) and queues_of(demand, pace.devices, parts) >= _MANY:
+        return _side_by_side(server, pace, seed, gaps.reshape(parts, each))
     counts = samples_of(demand, count, pace.share, seed) if demand.several else None
     seen = []
     for part in range(parts):
@@ -71,15 +78,42 @@ def run(server: Server, pace: Pace, seed: Seed, requests: int, parts: int = 1) -
     )
 
 
+def goes_side_by_side(demand: Demand, devices: int) -> bool:
+    """Whether the parts of a stream can be served side by side."""
+    return demand.gaps is None and takes_what_waits(demand, devices)
+
+
+def queues_of(demand: Demand, devices: int, parts: int) -> int:
+    """Return how many queues the parts of a stream have."""
+    return parts * devices if demand.routing == "random" else parts
+
+
+def _side_by_side(server: Server, pace: Pace, seed: Seed, gaps: NDArray[np.float64]) -> Stream:
+    """Return what parts with these times between their requests show, ``(parts, requests)``, served all at once."""
+    parts, each = gaps.shape
+    arrivals = np.stack([_arrivals_ms(server, part) for part in gaps])
+    free_ms = np.random.default_rng([*seed, 4]).uniform(0.0, pace.usual_ms, (parts, pace.devices))
+    dealt_out = server.demand.routing == "random"
+    served = greedy_parts(arrivals, free_ms, server.cap, server.service, seed, dealt_out=dealt_out)
+    latency_ms = served.done_ms.reshape(parts, each) - arrivals
+    lasts_ms = pace.devices * gaps.size / pace.rate_per_s * 1000
+    power = server.service.power
+    return Stream(
+        latency_ms=latency_ms[:, int(WARM_UP_SHARE * each) :].T.ravel(),
+        utilisation=served.busy_ms / lasts_ms,
+        computing=None if power is None else power.computing(served.batch, lasts_ms),
+        batches=served.batches,
+        samples=gaps.size,
+    )
+
+
 def _part(
     server: Server, pace: Pace, seed: Seed, gaps: NDArray[np.float64], counts: NDArray[np.int64] | None
 ) -> Stream:
     """Return what requests with these times between them show, once the devices are warm."""
-    arrivals: NDArray[np.float64] = np.cumsum(gaps)
+    arrivals = _arrivals_ms(server, gaps)
     # By the mean rate: what chance leaves open of it is not in the utilisation.
     lasts_ms = pace.devices * len(gaps) / pace.rate_per_s * 1000
-    if arrivals[-1] > _EXACT * server.service.mean_ms(1):
-        arrivals = without_idle_ms(gaps, *server.request_and_window_ms())
     free_ms = [pace.pause_ms + drawn_ms for drawn_ms in under_way_ms(pace.devices, pace.usual_ms, server, seed)]
     served = serve(arrivals, free_ms, server, seed, counts)
     warm = 0 if server.demand.gaps is not None else int(WARM_UP_SHARE * len(gaps))
@@ -93,6 +127,14 @@ def _part(
         batches=served.batches,
         samples=int(was_answered.sum()) if counts is None else int(counts.sum()),
     )
+
+
+def _arrivals_ms(server: Server, gaps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return when requests come, of a part that is too long for exact latencies without the idle time in it."""
+    arrivals: NDArray[np.float64] = np.cumsum(gaps)
+    if arrivals[-1] > _EXACT * server.service.mean_ms(1):
+        return without_idle_ms(gaps, *server.request_and_window_ms())
+    return arrivals
 
 
 def _latency_ms(served: Served, arrivals: NDArray[np.float64]) -> NDArray[np.float64]:
