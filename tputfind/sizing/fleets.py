@@ -337,7 +337,7 @@ def _none_helps(meets: Callable[[int], bool]) -> Callable[[int], bool]:
 
 
 def step_at(devices: int) -> int:
-    """Return to how many devices a fleet's size is told: of more than two thousand to a thousandth.
+    """Return to how many devices a fleet's size is told: of two thousand and more to a thousandth.
 
     How long batches take is not known any better.
     """

@@ -71,7 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     streams and in the record's samples; ``most`` is None where no number is sure to meet the target, and both are of
     given devices. ``holds`` says whether the target is met within the load allowed: given devices may miss it.
     ``without_spare`` is what they do with the spare ones gone, None where none was asked for. ``fewer`` is the best
-    that one device less than that does, or of more than two thousand a thousandth; None where there is but one.
+    that one device less than that does, or a thousandth of two thousand and more; None where there is but one.
     ``fewer_fails`` says whether it certainly misses the target, and is not merely too near to it to tell.
     ``more_traffic`` is the same devices with 20 % more requests.
     ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch. Of recorded arrivals only their

@@ -112,10 +112,9 @@ class ServiceTimes:
         every, sizes = np.arange(self.largest + 1), np.array(self.sizes)
         above = np.searchsorted(sizes, every)
         below = np.where((above == 0) | (sizes[above] == every), above, above - 1)
-        share = np.divide(
-            every - sizes[below], sizes[above] - sizes[below], out=np.zeros(len(every)), where=above > below
-        )
-        more_ms: NDArray[np.float64] = self._per_batch_ms + self._per_sample_ms * every
+        share: NDArray[np.float64] = np.zeros(len(every))
+        np.divide(every - sizes[below], sizes[above] - sizes[below], out=share, where=above > below)
+        more_ms = np.asarray(self._per_batch_ms + self._per_sample_ms * every, dtype=np.float64)
         return _Rows(below, above, share, more_ms)
 
     def _between(self, batch_size: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:

@@ -17,7 +17,7 @@ from tputfind.sizing.power import Computing, mean_of
 from tputfind.sizing.saturation import most_per_ms
 from tputfind.sizing.serve import Server, is_triton
 from tputfind.sizing.service import ServiceTimes
-from tputfind.sizing.stream import Pace, goes_side_by_side, run
+from tputfind.sizing.stream import Pace, are_side_by_side, run
 from tputfind.stats import t_quantile
 
 _BATCHES: Final = 200
@@ -176,17 +176,18 @@ def parts_of(pace: Pace, server: Server, memory: float, requests: int) -> int:
     measured are followed for long.
     """
     cap, service, demand = server
-    alone = pace.devices == 1 or demand.routing == "random" or demand.server.in_replicas
-    if demand.gaps is not None or (alone and not goes_side_by_side(demand, pace.devices)):
+    if demand.gaps is not None:
         return 1
     each_ms = (service.mean_ms(cap) - service.mean_ms(1)) / cap
     larger_by = pace.rate_per_s / 1000 / pace.devices * demand.mean_samples * each_ms
     forgets = max(0.0, 1 - larger_by) ** 2
     batches = min(requests / pace.rate_per_s * 1000 / pace.usual_ms, requests / pace.devices)
-    parts = min(
+    most = min(
         forgets * batches / _PART_BATCHES, requests / _PART_REQUESTS, 3 * requests / (_MEMORIES * max(1, memory))
     )
-    return max(1, floor(parts))
+    parts = max(1, floor(most))
+    alone = pace.devices == 1 or demand.routing == "random" or demand.server.in_replicas
+    return 1 if alone and not are_side_by_side(demand, pace.devices, parts) else parts
 
 
 def _of_cell(demand: Demand, share: float) -> Demand:

@@ -61,7 +61,7 @@ def run(server: Server, pace: Pace, seed: Seed, requests: int, parts: int = 1) -
     each = ceil(requests / parts)
     count = each * parts
     gaps = gaps_ms(demand, count, pace.rate_per_s, pace.share, seed)
-    if goes_side_by_side(demand, pace.devices) and queues_of(demand, pace.devices, parts) >= _MANY:
+    if are_side_by_side(demand, pace.devices, parts):
         return _side_by_side(server, pace, seed, gaps.reshape(parts, each))
     counts = samples_of(demand, count, pace.share, seed) if demand.several else None
     seen = []
@@ -78,14 +78,10 @@ def run(server: Server, pace: Pace, seed: Seed, requests: int, parts: int = 1) -
     )
 
 
-def goes_side_by_side(demand: Demand, devices: int) -> bool:
-    """Whether the parts of a stream can be served side by side."""
-    return demand.gaps is None and takes_what_waits(demand, devices)
-
-
-def queues_of(demand: Demand, devices: int, parts: int) -> int:
-    """Return how many queues the parts of a stream have."""
-    return parts * devices if demand.routing == "random" else parts
+def are_side_by_side(demand: Demand, devices: int, parts: int) -> bool:
+    """Whether the parts of a stream are served side by side: where they can be, and have many queues."""
+    queues = parts * devices if demand.routing == "random" else parts
+    return demand.gaps is None and queues >= _MANY and takes_what_waits(demand, devices)
 
 
 def _side_by_side(server: Server, pace: Pace, seed: Seed, gaps: NDArray[np.float64]) -> Stream:

@@ -56,9 +56,8 @@ class Simulations:
         self.demand = demand
         told = self.latencies(fleet, effort)
         low, high = told if isinstance(told, tuple) else (told, told)
-        figures = dict.fromkeys(
-            ("mean_ms", "p50_ms", "p95_ms", "p99_ms", "goodput_per_s", "utilisation", "mean_batch", "requests"), 1
-        )
+        names = "mean_ms", "p50_ms", "p95_ms", "p99_ms", "goodput_per_s", "utilisation", "mean_batch"
+        figures = dict.fromkeys(names, 1)
         outcome = Outcome(
             devices=fleet.devices,
             batch_cap=fleet.cap,
@@ -68,6 +67,7 @@ class Simulations:
             tail_ms=(low + high) / 2,
             tail_low_ms=low,
             tail_high_ms=high,
+            requests=round(1000 * seeds * effort),
             **figures,
         )
         return msgspec.structs.replace(outcome, **self.also(fleet))
@@ -97,7 +97,7 @@ def from_devices(number: int) -> Latencies:
     return lambda fleet, effort: 2.0 if fleet.devices >= number else 40.0
 
 
-@pytest.mark.parametrize("number", [*range(1, 36), 1000, MOST - 1, MOST])
+@pytest.mark.parametrize("number", [*range(1, 36), 1000, 1998])
 def test_the_least_number_of_devices_is_found_in_few_steps_and_nothing_is_simulated_twice(simulated, number):
     simulations = simulated(from_devices(number))
 
@@ -109,6 +109,20 @@ def test_the_least_number_of_devices_is_found_in_few_steps_and_nothing_is_simula
     assert len(simulations.tried()) <= 2 * number.bit_length() + 2
     assert len(set(simulations.made)) == len(simulations.made)
     assert {(seeds, effort) for _, seeds, effort in simulations.made} == {(1, 0.35), (5, 1.0)}
+
+
+@pytest.mark.parametrize("number", [2001, 5000, 123_456, MOST - 1, MOST])
+def test_of_two_thousand_devices_and_more_the_least_number_is_found_to_a_thousandth(simulated, number):
+    simulations = simulated(from_devices(number))
+
+    found = plan(record(), wanted())
+
+    devices, step = found.outcome.devices, found.outcome.devices - found.fewer.devices
+    assert number <= devices < number + step
+    assert step == devices // 1000
+    assert found.fewer_fails
+    assert len(simulations.tried()) <= 2 * number.bit_length() + 2
+    assert len(set(simulations.made)) == len(simulations.made)
 
 
 def test_where_more_and_more_devices_do_not_help_the_most_are_asked_next(simulated):
@@ -291,6 +305,17 @@ def test_a_fleet_too_near_to_the_target_to_tell_is_simulated_for_longer(simulate
     assert found.fewer is not None
     assert (found.fewer.tail_low_ms, found.fewer.tail_high_ms) == then
     assert found.fewer_fails is fails
+
+
+def test_a_stream_that_is_as_long_as_any_is_not_simulated_again(simulated):
+    simulations = simulated(
+        lambda fleet, _: 10.0 if fleet.devices > 1 else (29.0, 31.0),
+        lambda fleet: {"requests": 9000} if fleet.devices == 1 else {},
+    )
+
+    plan(record(), wanted(max_batch=1))
+
+    assert [effort for effort in (1.0, 4.0, 16.0) if simulations.in_full(1, effort)] == [1.0, 4.0]
 
 
 def test_one_device_that_does_has_none_fewer(simulated):

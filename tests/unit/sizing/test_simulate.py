@@ -351,6 +351,22 @@ def test_a_part_is_far_longer_than_what_a_queue_remembers(devices, given, memory
     assert parts_of(pace, Server(64, CONSTANT, stream(1000.0, **given)), memory, 20_000) == parts
 
 
+@pytest.mark.parametrize(
+    ("devices", "given", "parts"),
+    [
+        (1, {}, 240),
+        (8, {"routing": "random"}, 240),
+        (1, {"batcher": "mosec"}, 1),
+        (8, {"batcher": "ray", "routing": "random"}, 1),
+        (8, {"routing": "random", "max_queue": 10}, 1),
+    ],
+)
+def test_queues_of_their_own_have_parts_where_these_are_simulated_side_by_side(devices, given, parts):
+    pace = Pace(devices, 1000.0, 1.0, 10.0)
+
+    assert parts_of(pace, Server(64, CONSTANT, stream(1000.0, **given)), 1.0, 120_000) == parts
+
+
 def test_where_a_slow_batch_makes_the_next_one_larger_parts_are_longer():
     """Each request makes a batch take half a ms more: at 600 a second for each device, 0.3 ms a ms."""
     pace = Pace(4, 4 * 600.0, 1.0, 10.0)
