@@ -76,12 +76,12 @@ class Power:
         pairs = zip(self.measured[low], upper, strict=True)
         return Batch(*(before + (after - before) * share for before, after in pairs))
 
-    def computing(self, batch: NDArray[np.int64], lasts_ms: float) -> Computing | None:
-        """Return how a device computes that serves requests in these batches, by their numbers, in that time.
+    def computing(self, batch_sizes: NDArray[np.int64], lasts_ms: float) -> Computing | None:
+        """Return how a device computes that serves batches of these sizes in that time.
 
         None where a batch is larger than any metered.
         """
-        counts = np.bincount(np.bincount(batch))
+        counts = np.bincount(batch_sizes)
         sizes = np.flatnonzero(counts[1:]) + 1
         if sizes[-1] > self.largest:
             return None

@@ -100,7 +100,7 @@ class ServiceTimes:
         time_ms = high if lower is upper else low + (high - low) * share
         return time_ms + (self._per_batch_ms + self._per_sample_ms * batch_size)
 
-    def each_ms(self, batch_sizes: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+    def each_ms(self, batch_sizes: NDArray[np.int64], numbers: NDArray[np.integer]) -> NDArray[np.float64]:
         """Return one of the times of each of several batch sizes; none may be larger than any measured."""
         table = self._table = self._table or self._rows()
         low = self._curves[table.below[batch_sizes], numbers]

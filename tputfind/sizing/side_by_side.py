@@ -12,46 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tputfind.sizing.arrivals import Seed
-from tputfind.sizing.queues import Served
 from tputfind.sizing.service import ServiceTimes
-
-
-def greedy_parts(
-    arrivals: NDArray[np.float64],
-    free_ms: NDArray[np.float64],
-    cap: int,
-    service: ServiceTimes,
-    seed: Seed,
-    *,
-    dealt_out: bool,
-) -> Served:
-    """Serve the parts of a stream, each by the same number of devices.
-
-    Args:
-        arrivals: when requests come, ``(parts, requests)``, rising in each part.
-        free_ms: from when on devices are free, ``(parts, devices)``.
-        cap: the largest batch.
-        service: how long batches take.
-        seed: of what they take, and of which request goes to which device.
-        dealt_out: whether each device has a queue, and a request goes to any of them by chance; else all share one.
-
-    Returns:
-        What the requests were served, one part after the other.
-    """
-    parts, requests = arrivals.shape
-    numbers = np.random.default_rng([*seed, 3]).integers(len(service.curve_ms(1)), size=arrivals.size)
-    firsts = np.arange(parts + 1) * requests
-    if not dealt_out:
-        return greedy_queues(Queues(arrivals.ravel(), firsts, free_ms), cap, service, numbers)
-    devices = free_ms.shape[1]
-    device_of = np.random.default_rng([*seed, 1]).integers(devices, size=arrivals.shape, dtype=np.int16)
-    order = (np.argsort(device_of, axis=1, kind="stable") + firsts[:-1, np.newaxis]).ravel()
-    lengths = np.bincount((device_of + devices * np.arange(parts)[:, np.newaxis]).ravel(), minlength=parts * devices)
-    queues = Queues(arrivals.ravel()[order], np.concatenate(([0], np.cumsum(lengths))), free_ms.reshape(-1, 1))
-    served = greedy_queues(queues, cap, service, numbers[order])
-    done_ms, batch = np.empty_like(served.done_ms), np.empty_like(served.batch)
-    done_ms[order], batch[order] = served.done_ms, served.batch
-    return served._replace(done_ms=done_ms, batch=batch)
 
 
 class Queues(NamedTuple):
@@ -66,7 +27,56 @@ class Queues(NamedTuple):
     free_ms: NDArray[np.float64]
 
 
-def greedy_queues(queues: Queues, cap: int, service: ServiceTimes, numbers: NDArray[np.int64]) -> Served:
+class Answered(NamedTuple):
+    """When each request is answered, how many there are in each batch, and the time that all batches take."""
+
+    done_ms: NDArray[np.float64]
+    sizes: NDArray[np.int64]
+    busy_ms: float
+
+
+def greedy_parts(
+    arrivals: NDArray[np.float64],
+    free_ms: NDArray[np.float64],
+    cap: int,
+    service: ServiceTimes,
+    seed: Seed,
+    *,
+    dealt_out: bool,
+) -> Answered:
+    """Serve the parts of a stream, each by the same number of devices.
+
+    Args:
+        arrivals: when requests come, ``(parts, requests)``, rising in each part.
+        free_ms: from when on devices are free, ``(parts, devices)``.
+        cap: the largest batch.
+        service: how long batches take.
+        seed: of what they take, and of which request goes to which device.
+        dealt_out: whether each device has a queue, and a request goes to any of them by chance; else all share one.
+
+    Returns:
+        What became of them; ``done_ms`` is ``(parts, requests)``.
+    """
+    parts, requests = arrivals.shape
+    each = np.random.default_rng([*seed, 3]).integers(len(service.curve_ms(1)), size=arrivals.size, dtype=np.int16)
+    firsts = np.arange(parts + 1) * requests
+    if not dealt_out:
+        answered = greedy_queues(Queues(arrivals.ravel(), firsts, free_ms), cap, service, each)
+        return answered._replace(done_ms=answered.done_ms.reshape(arrivals.shape))
+    devices = free_ms.shape[1]
+    device_of = np.random.default_rng([*seed, 1]).integers(devices, size=arrivals.shape, dtype=np.int16)
+    order = np.argsort(device_of, axis=1, kind="stable")
+    lengths = np.stack([np.bincount(part, minlength=devices) for part in device_of])
+    ends = np.cumsum(lengths.ravel())
+    by_device = np.take_along_axis(arrivals, order, axis=1).ravel()
+    queues = Queues(by_device, np.concatenate(([0], ends)), free_ms.reshape(-1, 1))
+    answered = greedy_queues(queues, cap, service, each)
+    done_ms = np.empty_like(arrivals)
+    np.put_along_axis(done_ms, order, answered.done_ms.reshape(arrivals.shape), axis=1)
+    return answered._replace(done_ms=done_ms)
+
+
+def greedy_queues(queues: Queues, cap: int, service: ServiceTimes, numbers: NDArray[np.integer]) -> Answered:
     """Serve each queue as ``queues.greedy`` does.
 
     ``numbers`` says for each request which of the equally likely times a batch takes that begins with it.
@@ -89,7 +99,7 @@ def greedy_queues(queues: Queues, cap: int, service: ServiceTimes, numbers: NDAr
         heads = tails
     begins = np.flatnonzero(np.isfinite(done_ms))
     sizes = np.diff(begins, append=len(arrivals))
-    return Served(np.repeat(done_ms[begins], sizes), np.repeat(np.arange(len(sizes)), sizes), len(sizes), busy_ms)
+    return Answered(np.repeat(done_ms[begins], sizes), sizes, busy_ms)
 
 
 def _tails(

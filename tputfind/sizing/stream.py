@@ -90,15 +90,15 @@ def _side_by_side(server: Server, pace: Pace, seed: Seed, gaps: NDArray[np.float
     arrivals = np.stack([_arrivals_ms(server, part) for part in gaps])
     free_ms = np.random.default_rng([*seed, 4]).uniform(0.0, pace.usual_ms, (parts, pace.devices))
     dealt_out = server.demand.routing == "random"
-    served = greedy_parts(arrivals, free_ms, server.cap, server.service, seed, dealt_out=dealt_out)
-    latency_ms = served.done_ms.reshape(parts, each) - arrivals
+    answered = greedy_parts(arrivals, free_ms, server.cap, server.service, seed, dealt_out=dealt_out)
+    latency_ms = answered.done_ms - arrivals
     lasts_ms = pace.devices * gaps.size / pace.rate_per_s * 1000
     power = server.service.power
     return Stream(
         latency_ms=latency_ms[:, int(WARM_UP_SHARE * each) :].T.ravel(),
-        utilisation=served.busy_ms / lasts_ms,
-        computing=None if power is None else power.computing(served.batch, lasts_ms),
-        batches=served.batches,
+        utilisation=answered.busy_ms / lasts_ms,
+        computing=None if power is None else power.computing(answered.sizes, lasts_ms),
+        batches=len(answered.sizes),
         samples=gaps.size,
     )
 
@@ -119,7 +119,7 @@ def _part(
         utilisation=served.busy_ms / lasts_ms,
         computing=None
         if power is None or counts is not None
-        else power.computing(served.batch[was_answered], lasts_ms),
+        else power.computing(np.bincount(served.batch[was_answered]), lasts_ms),
         batches=served.batches,
         samples=int(was_answered.sum()) if counts is None else int(counts.sum()),
     )

@@ -43,8 +43,8 @@ def test_energy_and_time_lie_on_the_line_between_two_sizes_that_were_metered(siz
 def test_nothing_is_told_beyond_the_largest_size_that_was_metered():
     with pytest.raises(ValueError, match="batch 17 was not metered"):
         METERED.of(17)
-    assert METERED.computing(np.zeros(17, dtype=np.int64), 100.0) is None
-    assert METERED.computing(np.zeros(16, dtype=np.int64), 100.0) == Computing(share=0.2, power_w=650.0)
+    assert METERED.computing(np.array([17]), 100.0) is None
+    assert METERED.computing(np.array([16]), 100.0) == Computing(share=0.2, power_w=650.0)
 
 
 def test_below_the_smallest_metered_a_batch_takes_as_much_as_that():
