@@ -17,6 +17,7 @@ from tputfind.sizing.formulas import devices_at_full_batch, devices_by_batch_tim
 from tputfind.sizing.notices import notices
 from tputfind.sizing.observed import Observed
 from tputfind.sizing.power import power_of
+from tputfind.sizing.ranges import range_of
 from tputfind.sizing.saturation import most_per_ms
 from tputfind.sizing.simulate import Fleet, Outcome
 from tputfind.sizing.solve import solved
@@ -149,7 +150,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
     if demand.devices is None:
         found = search.least()
         holding = search.with_room(found.outcome)
-        fewest, most = search.range_of(holding)
+        fewest, most = range_of(search, holding)
     else:
         holding = search.best(demand.devices - demand.spare)
         if search.holds(holding):
