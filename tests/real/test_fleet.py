@@ -240,7 +240,7 @@ def counted(*core_numbers) -> list[int]:
 
 
 def skip_where_two_cores_are_not_two():
-    """Skip where plain loops differ: two virtual cores may be one of the host's, or it may give their time to others."""
+    """Skip where plain loops differ: two virtual cores may be one of the host, or others may get their time."""
     paces = [both / alone for both, alone in zip(counted(0, 1), counted(0) + counted(1), strict=True)]
     if not all(0.97 <= pace <= 1.03 for pace in paces):
         shares = " and ".join(f"{pace:.0%}" for pace in paces)
