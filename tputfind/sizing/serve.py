@@ -57,10 +57,14 @@ def is_triton(demand: Demand) -> bool:
 
 def takes_what_waits(demand: Demand, devices: int) -> bool:
     """Whether a free device takes what waits in its queue, one sample a request, and nothing else is to be followed."""
-    in_queues = demand.routing in IN_QUEUES and devices > 1
-    delays_ms = demand.wait_ms, demand.overhead_per_get_ms, demand.overhead_per_answer_ms
-    apart = demand.server.in_replicas or is_triton(demand) or demand.several or in_queues
-    return not apart and demand.max_queue is None and not any(delays_ms)
+    return _is_greedy(demand, devices) and not demand.several and demand.overhead_per_answer_ms == 0
+
+
+def _is_greedy(demand: Demand, devices: int) -> bool:
+    """Whether a free device takes what waits in its queue, or in that of all."""
+    delays_ms = held_ms(demand.batcher, demand.wait_ms), demand.overhead_per_get_ms
+    in_queues = demand.server.in_replicas or (devices > 1 and demand.routing in IN_QUEUES)
+    return not in_queues and not is_triton(demand) and demand.max_queue is None and not any(delays_ms)
 
 
 def serve(
@@ -137,7 +141,7 @@ def _served(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Ser
         if demand.server.one_by_one == "workers":
             return Workers(free_ms, cap, span, wait_ms, demand.max_queue).serve(arrivals.tolist())
         return greedy_within(arrivals.tolist(), free_ms, cap, span, demand.max_queue)
-    if wait_ms == 0 and get_ms == 0:
+    if _is_greedy(demand, devices):
         # A list is read faster, and takes longer to make than reading a few of its items where batches are large.
         each_ms = float(arrivals[-1]) * devices / len(arrivals)
         listed = arrivals.tolist() if service.mean_ms(1) < _LARGE * each_ms else arrivals.data

@@ -19,7 +19,6 @@ WARM_UP_SHARE: Final = 0.1
 """Of each part, which is not looked at."""
 _EXACT: Final = 2.0**32
 """Longest stream, in shortest batches, with latencies exact to a millionth of one: float64 has 53 binary digits."""
-
 _MANY: Final = 48
 """Queues that are served side by side: of fewer each is served faster by itself."""
 

@@ -89,6 +89,7 @@ def test_requests_that_are_dealt_out_stay_in_their_part_and_wait_for_their_devic
         ({"max_queue": 5}, 3, False),
         ({"batcher": "litserve", "delay_ms": 0.0}, 3, True),
         ({"batcher": "litserve", "delay_ms": 0.0, "overhead_per_get_ms": 0.1}, 3, False),
+        ({"batcher": "mosec", "delay_ms": 1.0}, 3, False),
         ({"overhead_per_answer_ms": 0.1}, 3, False),
         ({"overhead_per_request_ms": 0.1}, 3, True),
         ({"samples_per_request": ((1, 0.5), (4, 0.5))}, 3, False),
