@@ -30,7 +30,7 @@ SUBJECTS = {
     "default": "Whole runs with default options",
     "fleet": "Many jobs on many nodes: `benchmarks/fleet_scale.py`",
     "kinds": "Segmentation, detection, video, language and training",
-    "models": "Whole runs of single models",
+    "models": "Whole runs by method 1, which the tables of sizing rest on",
     "plan": "When a row is known well enough: `benchmarks/plan.py`, `benchmarks/time_spent.py`",
     "recipes": "Eager, `torch.compile` and CUDA graphs at one batch size",
     "search": "Trials of the search against bisection: `benchmarks/search.py`",
@@ -40,6 +40,7 @@ SUBJECTS = {
     "sweep-one-device": "Four models in two dtypes on one device",
     "sweep-two-devices": "The same on two devices: `--device all`",
     "tests": "Tests on a GPU: `pytest -m gpu -s -v`",
+    "thorough": "`--thorough` beside the default, one after the other",
     "timing": "What measuring costs: `benchmarks/sampling.py`, `benchmarks/stages.py`",
     "verdicts": "Verdicts of `tputfind compare` on known pairs: `benchmarks/verdicts.py`",
 }

@@ -26,6 +26,9 @@ class Unheard:
     def window(self, *, begins):
         pass
 
+    def meet(self, work):
+        return 0
+
 
 @pytest.mark.opens_gpu
 @pytest.mark.parametrize("known_ms", [1, 5, 20])
@@ -127,7 +130,10 @@ def test_throughput_agrees_with_a_plain_loop_under_the_host_clock(tmp_path, mode
 
 @pytest.mark.opens_gpu
 def test_the_marks_do_not_slow_down_a_host_that_is_the_limit():
-    """The window and a plain loop in turn, in one process: between processes such a row differs by far more."""
+    """The window and a plain loop in turn, in one process: between processes such a row differs by far more.
+
+    They change places often, so that the wandering of a host that others use slows both alike.
+    """
     import torch
     import torchvision
 
@@ -143,11 +149,11 @@ def test_the_marks_do_not_slow_down_a_host_that_is_the_limit():
     ratios = []
     with torch.inference_mode():
         loop_per_s(step, 2)
-        for _ in range(20):
-            spans_ms = back_to_back(step, Cuda(0).stopwatch(151), 150, 1)
-            ratios.append(len(spans_ms) / (sum(spans_ms) / 1000) / loop_per_s(step, 0.5))
+        for _ in range(100):
+            spans_ms = back_to_back(step, Cuda(0).stopwatch(31), 30, 1)
+            ratios.append(len(spans_ms) / (sum(spans_ms) / 1000) / loop_per_s(step, 0.1))
 
-    print(f"window against loop: {statistics.median(ratios):.4f} of {sorted(ratios)}")
+    print(f"window against loop: {statistics.median(ratios):.4f}, quartiles {statistics.quantiles(ratios, n=4)}")
     assert statistics.median(ratios) == pytest.approx(1, abs=0.03)
 
 

@@ -11,7 +11,7 @@ from support.folders import RESULTS
 LONG = "x" * 100_000
 
 
-RECORD = RESULTS / "nvidia-h200" / "models" / "resnet50-fp16-default.json"
+RECORD = RESULTS / "nvidia-h200" / "default" / "resnet50-fp16.json"
 
 
 @pytest.mark.parametrize(

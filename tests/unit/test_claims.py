@@ -111,7 +111,7 @@ def zoo_outputs() -> tuple[str, ...]:
 
 
 def largest_is_slower_than_the_fastest() -> tuple[str, ...]:
-    found = record("nvidia-h200/models/resnet50-fp16-default")
+    found = record("nvidia-h200/default/resnet50-fp16")
     largest, best = found.rows[-1], fastest(found.rows)
     return f"{100 * (1 - largest.samples_per_s / best.samples_per_s):.0f}", f"{best.batch_size}"
 
@@ -126,11 +126,6 @@ def records() -> Iterator[Record]:
     for path in RESULTS.rglob("*.json"):
         if path.parent.name != "clocks":
             yield load_record(path)
-
-
-def edges_of_another_method() -> tuple[str, ...]:
-    searched = table("nvidia-h200/search/fp16.csv").query("memory == 'all' and layout == 'nchw'").set_index("model")
-    return tuple(f"{searched.forecast_edge[model]}" for model in ("vit_b_16", "efficientnet_b0"))
 
 
 def searches(dtype: str, memory: str) -> tuple[str, ...]:
@@ -237,11 +232,10 @@ def clock_said(start: str) -> tuple[str, ...]:
 
 
 HEADLINES = {
-    "resnet50 --dtype fp16": "nvidia-h200/models/resnet50-fp16",
-    "resnet50 --dtype fp16 --layout nhwc --max-seconds 20": "nvidia-h200/models/resnet50-fp16-nhwc",
-    "mobilenet_v3_large --dtype fp16 --max-seconds 10": "nvidia-h200/models/mobilenet_v3_large-fp16",
-    "efficientnet_b0 --dtype fp16 --max-seconds 10": "nvidia-h200/models/efficientnet_b0-fp16",
-    "vit_b_16 --dtype fp16 --max-seconds 10": "nvidia-h200/models/vit_b_16-fp16",
+    "resnet50 --dtype fp16": "nvidia-h200/default/resnet50-fp16",
+    "resnet50 --dtype fp16 --layout nhwc": "nvidia-h200/default/resnet50-fp16-nhwc",
+    "mobilenet_v3_large --dtype fp16": "nvidia-h200/default/mobilenet_v3_large-fp16",
+    "efficientnet_b0 --dtype fp16": "nvidia-h200/default/efficientnet_b0-fp16",
 }
 KINDS = {
     "deeplabv3_resnet50 --dtype fp16` | 3x520x520": "deeplabv3_resnet50-fp16",
@@ -362,7 +356,7 @@ CLAIMS = [
     ),
     Claim(
         "ResNet-50's largest batch is {} % slower than its batch {}.",
-        "nvidia-h200/models/resnet50-fp16-default.json",
+        "nvidia-h200/default/resnet50-fp16.json",
         largest_is_slower_than_the_fastest,
     ),
     *(
@@ -458,11 +452,6 @@ CLAIMS = [
         zoo_outputs,
     ),
     Claim("some thousand requests, in {} to {} kB of the record", "nvidia-h200/kinds", trace_sizes),
-    Claim(
-        "finds one sample more for two of them (vit_b_16 {}, efficientnet_b0 {}).",
-        "nvidia-h200/search/fp16.csv",
-        edges_of_another_method,
-    ),
     *(
         Claim(
             f"| {dtype} | {shown} | {{}} | {{}} | {{}} | {{}} | {{}} | {{}} times | {{}} times |",

@@ -19,14 +19,23 @@ _CLOCK_THAT_TELLS: Final = 0.98
 
 
 class Load:
-    """When a process's device was last at work as long as its power limit takes to show."""
+    """How long a process's device has been at work, as far as its power limit remembers it.
+
+    The windows of a row are work too: what they took need not be worked again before the next.
+    """
 
     def __init__(self) -> None:
-        self._left_s = -_LOAD_S
+        self._before_s = 0.0
+        self._since_s = self._left_s = perf_counter()
+
+    def begin(self) -> None:
+        """Note that the device is at work from now on, behind a pause."""
+        self._since_s = perf_counter()
+        self._before_s = max(0.0, self._before_s - _FOR_PAUSE * (self._since_s - self._left_s))
 
     def seconds(self) -> float:
-        """Return how long the device has to work now, after the pause that it had."""
-        return min(_LOAD_S, _FOR_PAUSE * (perf_counter() - self._left_s))
+        """Return how long the device has to work yet until its rate has fallen."""
+        return max(0.0, _LOAD_S - self._before_s - (perf_counter() - self._since_s))
 
     def bring_up(self, moment: Callable[[], int]) -> int:
         """Work moment by moment until the rate has fallen; return the steps that it took."""
@@ -35,9 +44,10 @@ class Load:
             steps += moment()
         return steps
 
-    def leave(self) -> None:
-        """Note that the device was at work until now."""
+    def leave(self, *, slowed: bool) -> None:
+        """Note that the device was at work until now; it counts only where its power limit slowed it."""
         self._left_s = perf_counter()
+        self._before_s = _LOAD_S - self.seconds() if slowed else 0.0
 
 
 def slowed_by_power(device: Device) -> bool:

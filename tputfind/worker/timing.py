@@ -75,7 +75,7 @@ class Window(NamedTuple):
     """A throughput window, in milliseconds a batch, and what went before it: steps, seconds, the first step.
 
     ``singles`` are the same batches where each was waited for. ``steady`` says whether the times had settled where the
-    window begins, None where there are too few to tell.
+    window begins, None where there are too few to tell. ``slowed`` says whether a power limit slowed the device.
     """
 
     device_ms: list[float]
@@ -85,6 +85,7 @@ class Window(NamedTuple):
     warmup_steps: int
     warmup_s: float
     first_step_ms: float
+    slowed: bool = False
 
 
 class Windows(NamedTuple):
@@ -137,6 +138,7 @@ def time_windows(
     if not device.capabilities.events:
         both = replace(plan, batches=max(plan.batches, plan.latency_batches if plan.every_latency else 0))
         window = time_throughput(device, work._replace(lead_in=0), stopwatch, both, listener, load=load)
+        load.leave(slowed=window.slowed)
         return Windows(window, [max(span_ms, LEAST_SPAN_MS) for span_ms in window.device_ms], [], one=True)
     window = time_throughput(device, work, stopwatch, plan, listener, load=load)
     singles = window.singles
@@ -153,6 +155,7 @@ def time_windows(
             seconds=left_s,
             enough=None if plan.every_latency else _at_pace(step_ms, plan.window_s),
         )
+    load.leave(slowed=window.slowed)
     return Windows(window, singles.synchronised_ms, singles.submission_ms, one)
 
 
@@ -216,8 +219,9 @@ def time_throughput(
     was at work for long enough.
     """
     sampler = _Sampler(device, work, stopwatch)
+    load.begin()
     sampler.others += listener.meet(moments(device, work))
-    begin_ns, before_s, loaded = perf_counter_ns(), 0.0, False
+    begin_ns, before_s, slowed = perf_counter_ns(), 0.0, False
     listener.window(begins=True)
     while True:
         elapsed_s = (perf_counter_ns() - begin_ns) / 1e9
@@ -229,9 +233,9 @@ def time_throughput(
         lacking = lacking_batches(plan, kept_ms, sampler.step_ms)
         ended_by = _end(plan, lacking, len(kept_ms), elapsed_s, steady)
         if ended_by is not None:
-            if loaded or not slowed_by_power(device):
+            if slowed or not slowed_by_power(device):
                 break
-            loaded = True
+            slowed = True
             listener.busy(load.seconds())
             sampler.begin_anew(load.bring_up(moments(device, work)))
             plan = replace(plan, window_s=max(plan.window_s, WINDOW_S)) if plan.window_s else plan
@@ -243,8 +247,6 @@ def time_throughput(
         block = min(lacking or len(kept_ms) // 2 + 1, max(left, plan.least_batches - len(kept_ms), 1), MOST_MARKED // 2)
         listener.busy(block * sampler.step_ms / 1000)
         sampler.take(block)
-    if loaded:
-        load.leave()
     listener.window(begins=False)
     listener.meet(moments(device, work))
     if not plan.window_s:  # it is batches that were asked for
@@ -257,6 +259,7 @@ def time_throughput(
         warmup_steps=sampler.others + start,
         warmup_s=sampler.first_ms / 1000 + before_s + max(0.0, elapsed_s - sum(kept_ms) / 1000),
         first_step_ms=sampler.first_ms,
+        slowed=slowed,
     )
 
 
