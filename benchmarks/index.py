@@ -30,7 +30,7 @@ SUBJECTS = {
     "default": "Whole runs with default options",
     "fleet": "Many jobs on many nodes: `benchmarks/fleet_scale.py`",
     "kinds": "Segmentation, detection, video, language and training",
-    "models": "Whole runs by method 1, which the tables of sizing rest on",
+    "models": "Older whole runs, which the tables of sizing rest on",
     "plan": "When a row is known well enough: `benchmarks/plan.py`, `benchmarks/time_spent.py`",
     "recipes": "Eager, `torch.compile` and CUDA graphs at one batch size",
     "search": "Trials of the search against bisection: `benchmarks/search.py`",

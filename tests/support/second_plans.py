@@ -57,7 +57,7 @@ PLANS: Final[list[tuple[str, str]]] = [
         "rate=15000 slo=20ms batcher=ray handler=threaded max_ongoing=1000 delay=5ms burstiness=2",
     ),
     (
-        "default/resnet50-fp16",
+        "models/resnet50-fp16-default",
         "rate=6000 slo=60ms batcher=ray handler=threaded max_ongoing=1000 delay=5ms routing=least-loaded burstiness=3",
     ),
     (

@@ -98,7 +98,7 @@ def test_the_load_of_batches_by_the_clock_is_the_time_that_they_take():
     """Bursty requests make larger batches than even ones: three devices do where a formula asked for five."""
     given = {"batcher": "ray", "handler": "threaded", "max_ongoing": 1000, "delay": "5ms", "routing": "least-loaded"}
     demand = read_demand({"rate": 12_000, "slo": "60ms", "burstiness": 3, **given})
-    record = tputfind.load_record(RESULTS / "nvidia-h200/default/resnet50-fp16.json")
+    record = tputfind.load_record(RESULTS / "nvidia-h200/models/resnet50-fp16-default.json")
 
     found = simulate(Fleet(3, 64, 12_000.0), service_of(record, demand), demand, seeds=2)
 
