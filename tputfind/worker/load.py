@@ -33,6 +33,10 @@ class Load:
         self._since_s = perf_counter()
         self._before_s = max(0.0, self._before_s - _FOR_PAUSE * (self._since_s - self._left_s))
 
+    def goes_on(self) -> bool:
+        """Whether the power limit slowed the device in the row before, and the pause since then was short."""
+        return self._before_s > 0
+
     def seconds(self) -> float:
         """Return how long the device has to work yet until its rate has fallen."""
         return max(0.0, _LOAD_S - self._before_s - (perf_counter() - self._since_s))

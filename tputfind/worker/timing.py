@@ -214,15 +214,56 @@ def time_throughput(
 ) -> Window:
     """Submit batches back to back until enough of them lie behind the transient at their start.
 
-    They are taken in blocks, each as long as the times so far let expect that it takes, so that there are few: of slow
-    batches one, of fast ones three or four. Where a power limit is seen to slow the device, they are taken anew once it
-    was at work for long enough.
+    Where a power limit is seen to slow the device, they are taken anew once it was at work for long enough. Where it
+    slowed the row before, the device works for long enough first.
     """
-    sampler = _Sampler(device, work, stopwatch)
+    sampler, moment = _Sampler(device, work, stopwatch), moments(device, work)
     load.begin()
-    sampler.others += listener.meet(moments(device, work))
-    begin_ns, before_s, slowed = perf_counter_ns(), 0.0, False
+    begin_ns, brought_up = perf_counter_ns(), load.goes_on()
+    if brought_up:
+        plan = _under_load(sampler, plan, listener, load, moment)
+    before_ns = perf_counter_ns() - begin_ns
+    sampler.others += listener.meet(moment)
+    begin_ns = perf_counter_ns() - before_ns  # waiting for others is no warm-up
     listener.window(begins=True)
+    start, steady, ended_by = _fill(sampler, plan, listener)
+    slowed = slowed_by_power(device)
+    if slowed and not brought_up:
+        plan = _under_load(sampler, plan, listener, load, moment)
+        listener.window(begins=True)
+        start, steady, ended_by = _fill(sampler, plan, listener)
+    elapsed_s = (perf_counter_ns() - begin_ns) / 1e9
+    listener.window(begins=False)
+    listener.meet(moment)
+    if not plan.window_s:  # it is batches that were asked for
+        start = max(start, len(sampler.device_ms) - plan.batches)
+    kept_ms = sampler.device_ms[start:]
+    return Window(
+        device_ms=kept_ms,
+        singles=Singles(*(samples_ms[start:] for samples_ms in sampler.singles)),
+        ended_by=ended_by,
+        steady=steady,
+        warmup_steps=sampler.others + start,
+        warmup_s=sampler.first_ms / 1000 + max(0.0, elapsed_s - sum(kept_ms) / 1000),
+        first_step_ms=sampler.first_ms,
+        slowed=slowed,
+    )
+
+
+def _under_load(sampler: _Sampler, plan: Plan, listener: Listener, load: Load, moment: Callable[[], int]) -> Plan:
+    """Work until a power limit shows; return the plan of the window that follows."""
+    listener.busy(load.seconds())
+    sampler.begin_anew(load.bring_up(moment))
+    return replace(plan, window_s=max(plan.window_s, WINDOW_S)) if plan.window_s else plan
+
+
+def _fill(sampler: _Sampler, plan: Plan, listener: Listener) -> tuple[int, bool | None, WindowEnd]:
+    """Take batches until a window is full; return the first that counts, whether times had settled, and what ended it.
+
+    They are taken in blocks, each as long as the times so far let expect that it takes, so that there are few: of slow
+    batches one, of fast ones three or four.
+    """
+    begin_ns = perf_counter_ns()
     while True:
         elapsed_s = (perf_counter_ns() - begin_ns) / 1e9
         left_out = plan.warmup - sampler.others
@@ -233,34 +274,11 @@ def time_throughput(
         lacking = lacking_batches(plan, kept_ms, sampler.step_ms)
         ended_by = _end(plan, lacking, len(kept_ms), elapsed_s, steady)
         if ended_by is not None:
-            if slowed or not slowed_by_power(device):
-                break
-            slowed = True
-            listener.busy(load.seconds())
-            sampler.begin_anew(load.bring_up(moments(device, work)))
-            plan = replace(plan, window_s=max(plan.window_s, WINDOW_S)) if plan.window_s else plan
-            before_s += (perf_counter_ns() - begin_ns) / 1e9
-            begin_ns = perf_counter_ns()
-            listener.window(begins=True)
-            continue
+            return start, steady, ended_by
         left = math.floor((plan.max_seconds - elapsed_s) * 1000 / sampler.step_ms)
         block = min(lacking or len(kept_ms) // 2 + 1, max(left, plan.least_batches - len(kept_ms), 1), MOST_MARKED // 2)
         listener.busy(block * sampler.step_ms / 1000)
         sampler.take(block)
-    listener.window(begins=False)
-    listener.meet(moments(device, work))
-    if not plan.window_s:  # it is batches that were asked for
-        start, kept_ms = max(start, len(sampler.device_ms) - plan.batches), kept_ms[-plan.batches :]
-    return Window(
-        device_ms=kept_ms,
-        singles=Singles(*(samples_ms[start:] for samples_ms in sampler.singles)),
-        ended_by=ended_by,
-        steady=steady,
-        warmup_steps=sampler.others + start,
-        warmup_s=sampler.first_ms / 1000 + before_s + max(0.0, elapsed_s - sum(kept_ms) / 1000),
-        first_step_ms=sampler.first_ms,
-        slowed=slowed,
-    )
 
 
 def _end(plan: Plan, lacking: int, batches: int, elapsed_s: float, steady: bool | None) -> WindowEnd | None:

@@ -99,23 +99,27 @@ def test_a_row_right_behind_another_waits_for_less(monkeypatch):
     plan = Plan(
         batches=5, least_batches=5, window_s=0.1, latency_batches=5, every_latency=False, warmup=1, max_seconds=20
     )
+    heard = Heard()
     first, second = (
-        time_windows(device, work, device.stopwatch(100), plan, Unheard(), load=load).throughput for _ in range(2)
+        time_windows(device, work, device.stopwatch(100), plan, heard, load=load).throughput for _ in range(2)
     )
 
     assert first.slowed
     assert first.warmup_s > 0.9
     assert second.warmup_s < 0.6
+    assert heard.windows == 2 + 1  # the first one's was taken anew
 
 
-class Unheard:
-    """A listener to whom nothing matters."""
+class Heard:
+    """Counts the windows that begin."""
+
+    windows = 0
 
     def busy(self, seconds):
         pass
 
     def window(self, *, begins):
-        pass
+        self.windows += begins
 
     def meet(self, work):
         return 0
