@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from math import ceil
+from statistics import fmean
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.folders import RESULTS
 
 from tputfind import load_record
@@ -377,19 +376,26 @@ def test_where_a_slow_batch_makes_the_next_one_larger_parts_are_longer():
     assert parts_of(pace._replace(rate_per_s=4 * 1900.0), line, 1.0, 240_000) == 1
 
 
-@settings(max_examples=8, deadline=None)
-@given(st.integers(4, 8), st.integers(0, 10**6))
-def test_of_batches_that_all_take_the_same_time_a_percentile_is_of_all_phases_of_the_devices(devices, seed):
+@pytest.mark.parametrize("devices", [4, 7, 8])
+def test_of_batches_that_all_take_the_same_time_a_percentile_is_of_all_phases_of_the_devices(devices):
     """A request waits for the first of n devices, each of which is free at any time within 20 ms, and takes 20 ms.
 
-    Devices keep their phases for ever. Of a few draws of phases the 99th percentile is up to a sixth off.
+    Devices keep their phases for ever. Of a few draws of phases the 99th percentile is up to a sixth off. The seeds are
+    always the same: one in some hundreds is more than 6 % off.
     """
     rate_per_s = 5000.0 * devices
-    demand = stream(rate_per_s, slo_ms=100.0, percentile=99.0, seed=seed)
+    wanted_ms = 20 + 20 * (1 - 0.01 ** (1 / devices))
 
-    found = simulate(Fleet(devices, 500, rate_per_s), ServiceTimes({500: [20.0]}), demand, seeds=5, effort=2.0)
+    def tail_ms(seed):
+        demand = stream(rate_per_s, slo_ms=100.0, percentile=99.0, seed=seed)
+        return simulate(
+            Fleet(devices, 500, rate_per_s), ServiceTimes({500: [20.0]}), demand, seeds=5, effort=2.0
+        ).tail_ms
 
-    assert found.tail_ms == pytest.approx(20 + 20 * (1 - 0.01 ** (1 / devices)), rel=0.06)
+    tails_ms = [tail_ms(seed) for seed in range(16)]
+
+    assert tails_ms == pytest.approx([wanted_ms] * 16, rel=0.06)
+    assert fmean(tails_ms) == pytest.approx(wanted_ms, rel=0.01)
 
 
 def test_a_request_that_takes_just_the_target_is_in_time():
