@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from tputfind.record.files import load_record
 from tputfind.record.record import Record, Row, Timing
-from tputfind.sizing.demand import read_demand
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.plan import plan
 from tputfind.sizing.service import service_of
 from tputfind.sizing.simulate import Fleet, simulate

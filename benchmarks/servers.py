@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tputfind.record.files import load_record
-from tputfind.sizing.demand import Demand, read_demand
+from tputfind.sizing.demand import Demand
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.queues import Spans
 from tputfind.sizing.saturation import answers_per_ms, most_per_ms
 from tputfind.sizing.serve import Server, serve

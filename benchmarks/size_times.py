@@ -16,7 +16,7 @@ from typing import Final
 
 from tputfind import load_record
 from tputfind.errors import NoPlan
-from tputfind.sizing.demand import read_demand
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.plan import plan
 
 RECORD: Final = Path(__file__).parents[1] / "results/nvidia-h200/models/vit_b_16-fp16.json"

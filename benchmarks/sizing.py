@@ -10,7 +10,8 @@ import time
 
 import tputfind
 from tputfind.record.record import Record
-from tputfind.sizing.demand import BATCHERS, read_demand
+from tputfind.sizing.demand import BATCHERS
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.plan import plan
 from tputfind.sizing.service import service_of
 from tputfind.sizing.simulate import Fleet, simulate

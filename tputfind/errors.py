@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class TputfindError(Exception):
     """Base of every error that the command line prints as one line.
@@ -97,8 +99,5 @@ class Interrupted(TputfindError):
     exit_code = 130
 
 
-BY_NAME: dict[str, type[TputfindError]] = {
-    kind.__name__: kind
-    for kind in (BadRequest, UnknownModel, BrokenInstall, BadRecord, NoSuchDevice, NothingFits, ModelFailed)
-}
-"""The errors that a child process may report to its parent, by class name."""
+BY_NAME: Final[dict[str, type[TputfindError]]] = {kind.__name__: kind for kind in TputfindError.__subclasses__()}
+"""What a child process or a node of a cluster may report, by class name."""

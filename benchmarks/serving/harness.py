@@ -22,7 +22,8 @@ from serving.step import CAP, MODEL, OPTIONS
 import tputfind
 from tputfind.record.record import Record
 from tputfind.sizing.arrivals import arrivals_ms
-from tputfind.sizing.demand import Demand, read_demand
+from tputfind.sizing.demand import Demand
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.overheads import Device, Log, Overheads, by_batches, steady
 from tputfind.sizing.service import service_of
 

@@ -36,7 +36,8 @@ def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms):
     from tputfind.processes.messages import Plan
     from tputfind.worker.devices.cuda import Cuda
     from tputfind.worker.load import Load
-    from tputfind.worker.timing import Work, time_windows
+    from tputfind.worker.loops import Work
+    from tputfind.worker.timing import time_windows
 
     device, spin = Cuda(0), spin_kernel()
 
@@ -68,7 +69,7 @@ def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms):
 @pytest.mark.opens_gpu
 def test_the_host_does_not_wait_within_the_throughput_window():
     from tputfind.worker.devices.cuda import Cuda
-    from tputfind.worker.timing import back_to_back
+    from tputfind.worker.loops import back_to_back
 
     spin = spin_kernel()
     submitted = []
@@ -138,7 +139,7 @@ def test_the_marks_do_not_slow_down_a_host_that_is_the_limit():
     import torchvision
 
     from tputfind.worker.devices.cuda import Cuda
-    from tputfind.worker.timing import back_to_back
+    from tputfind.worker.loops import back_to_back
 
     module = torchvision.models.get_model("mobilenet_v3_large", weights=None).eval().half().cuda()
     inputs = torch.randn(1, 3, 224, 224, dtype=torch.float16, device="cuda")

@@ -83,7 +83,8 @@ def test_what_is_past_the_transient_is_told_from_what_drifts():
 
 def test_a_window_lacks_batches_until_it_has_as_many_and_lasts_as_long_as_planned():
     from tputfind.processes.messages import Plan
-    from tputfind.worker.timing import MOST_MARKED, lacking_batches
+    from tputfind.worker.loops import MOST_MARKED
+    from tputfind.worker.timing import lacking_batches
 
     plan = Plan(
         batches=4, least_batches=1, window_s=0.5, latency_batches=34, every_latency=False, warmup=0, max_seconds=2
@@ -126,7 +127,7 @@ def test_spans_are_steady_when_they_neither_change_nor_scatter_enough_to_hide_it
 
 def test_a_trials_step_is_the_fastest_after_the_first_and_one_alone_stands_for_itself():
     from tputfind.worker.devices.cpu import Cpu
-    from tputfind.worker.timing import try_steps
+    from tputfind.worker.loops import try_steps
 
     device, announced = Cpu(), []
 

@@ -15,8 +15,9 @@ from support.folders import RESULTS
 from tputfind.errors import NoPlan
 from tputfind.record.files import load_record
 from tputfind.record.record import Record
-from tputfind.sizing.demand import Demand, read_demand
+from tputfind.sizing.demand import Demand
 from tputfind.sizing.fleets import Search
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.plan import Plan, least, plan
 from tputfind.sizing.service import service_of
 

@@ -9,7 +9,7 @@ from typing import Final
 from support.folders import RESULTS
 from support.second import Answer, Question, Times, answer, with_devices
 from tputfind.record.files import load_record
-from tputfind.sizing.demand import read_demand
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.plan import Plan, plan
 
 H200: Final = RESULTS / "nvidia-h200"

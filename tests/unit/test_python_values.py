@@ -11,7 +11,7 @@ from tputfind.commands import options
 from tputfind.errors import BadRecord, BadRequest
 from tputfind.options import COMMAND_LINE_ONLY
 from tputfind.record import spec
-from tputfind.sizing import demand
+from tputfind.sizing import options as of_demand
 from tputfind.sizing.plan import Price
 
 RECORD = example()
@@ -78,7 +78,7 @@ def test_what_an_uncaught_error_shows_says_what_to_do_next():
 
 def test_an_option_that_only_the_command_line_has_is_known_as_one():
     listed = {option.name for each in (options.RUN, options.SIZE, options.REPORT, options.COMPARE) for option in each}
-    readers = {*spec._READERS, *demand._READERS, "fail_slower", "tolerance", "force", options.TRACEBACK.name}
+    readers = {*spec._READERS, *of_demand._READERS, "fail_slower", "tolerance", "force", options.TRACEBACK.name}
 
     assert listed - readers == COMMAND_LINE_ONLY - {"traceback"}
 

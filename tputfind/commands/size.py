@@ -21,10 +21,11 @@ from tputfind.commands.outputs import Outputs, Places, Source, check_places, rec
 from tputfind.errors import BadRequest, NoPlan
 from tputfind.record import files
 from tputfind.record.record import Record
-from tputfind.report import size
+from tputfind.report import size, size_csv
 from tputfind.report.progress import ShownProgress
-from tputfind.sizing.demand import Demand, read_demand
+from tputfind.sizing.demand import Demand
 from tputfind.sizing.observed import fitted
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.overheads import Log
 from tputfind.sizing.plan import Price
 from tputfind.sizing.prices import COLUMNS, read_prices
@@ -142,7 +143,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
             with _Told() as told:
                 record, demand = request.records[0], request.demand
                 demand = fitted(record, demand, request.logs).demand if request.logs else demand
-                followed = size.curve_csv(curve(record, demand, told.tell), demand)
+                followed = size_csv.curve_csv(curve(record, demand, told.tell), demand)
             return finish(partial(_print, followed.decode()), [], show_traceback=show_traceback)
         with _Told() as told:
             found = answers(request.records, request.demand, request.prices, told.tell, request.logs)
@@ -151,7 +152,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
             say(error, show_traceback=show_traceback)
         raise found.without[0][1]
     outputs = request.outputs
-    contents = {"csv": size.to_csv, "json": size.to_json, "md": size.to_markdown}
+    contents = {"csv": size_csv.to_csv, "json": size.to_json, "md": size.to_markdown}
     outputs.write({word: partial(make, found) for word, make in contents.items()})
     code = finish(partial(size.print_plans, found, Console()), outputs.problems, show_traceback=show_traceback)
     for _, error in found.without:

@@ -11,14 +11,14 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from tputfind.errors import BY_NAME, BadRecord, ModelFailed, NoSuchDevice, OutOfTime, TputfindError
+from tputfind.errors import BadRecord, ModelFailed, NoSuchDevice, OutOfTime, TputfindError
+from tputfind.fleet.answers import error_in, ran_again, unknown_environment, unlike, word_of
 from tputfind.fleet.on_node import Request, Word
 from tputfind.fleet.places import Node, Place
 from tputfind.record import identity
-from tputfind.record.environment import Environment
-from tputfind.record.record import Notice, Record, from_json
+from tputfind.record.record import Record, from_json
 from tputfind.record.spec import Spec
-from tputfind.record.untrusted import printable_json, wrong_json
+from tputfind.record.untrusted import printable_json
 from tputfind.session.inspect import now
 from tputfind.session.outcome import failed_record
 from tputfind.session.progress import Progress
@@ -250,8 +250,8 @@ class Jobs:
             kind = _ENDED_BY.get(end.why, ModelFailed)
             return self._failed(number, state, kind(f"{_named(self._jobs[number])}: {end.why}{where}", _GO_ON))
         try:
-            word = _word(end.answer)
-            error = _error_in(word)
+            word = word_of(end.answer)
+            error = error_in(word)
             if error is not None and word.record is msgspec.UNSET:
                 return self._failed(number, state, error)
             record = self._checked(number, b"" if word.record is msgspec.UNSET else bytes(word.record), state)
@@ -280,7 +280,7 @@ class Jobs:
                 f"{_named(job)}: {address}, with tputfind {record.tputfind}, was asked otherwise: {', '.join(names)}",
                 f"install tputfind {__version__} there",
             )
-        caveats = (*record.caveats, *_ran_again(state.starts), *_unlike(record, self._first))
+        caveats = (*record.caveats, *ran_again(state.starts), *unlike(record, self._first))
         return msgspec.structs.replace(
             record,
             spec=job.spec,
@@ -298,9 +298,9 @@ class Jobs:
             command=identity.placed_command(self._command, job.place.kind, address or "unknown"),
             started=now(),
             spec=job.spec,
-            environment=_unknown_environment(job.place, address),
+            environment=unknown_environment(job.place, address),
             input_shape="",
-            caveats=tuple(_ran_again(state.starts)),
+            caveats=tuple(ran_again(state.starts)),
         )
         self._say(self._subject(number, state), f"has failed: {error.message}")
         return Came(number, failed_record(record, error) if self._total > 1 else record, whole=False, ended_by=error)
@@ -326,59 +326,3 @@ def _named(job: ClusterJob) -> str:
     device = f" {job.place.device}" if job.place.node is not None else ""
     kind = f" ({job.place.kind})" if job.place.kind is not None else ""
     return f"{job.spec.model} {identity.name_of(job.spec)}{device}{kind}"
-
-
-def _word(data: bytes) -> Word:
-    try:
-        return msgspec.json.decode(printable_json(data), type=Word)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRecord(f"the answer of a node is none: {wrong_json(data, error)}") from None
-
-
-def _error_in(word: Word) -> TputfindError | None:
-    said = word.refusal
-    return None if said is None else BY_NAME.get(said.error, TputfindError)(said.message, said.hint, said.traceback)
-
-
-def _ran_again(starts: Sequence[str]) -> Iterator[Notice]:
-    if len(starts) > 1:
-        yield Notice(
-            kind="ran_again",
-            seen=f"the job was started {len(starts)} times: on {', '.join(starts)}",
-            cause="a node of the cluster was lost, or Ray ended a process there",
-            advice="look at the logs of that node before buying more like it",
-        )
-
-
-def _unlike(record: Record, first: Record | None) -> Iterator[Notice]:
-    """Yield a notice where a node has other software than the one whose record came first."""
-    if first is None:
-        return
-    pairs = [("tputfind", record.tputfind, first.tputfind), ("method", record.method, first.method)]
-    names = ("torch", "driver", "cuda", "cudnn", "python")
-    pairs += [(name, getattr(record.environment, name), getattr(first.environment, name)) for name in names]
-    unlike = [
-        f"{name} {mine or 'unknown'} here, {other or 'unknown'} there" for name, mine, other in pairs if mine != other
-    ]
-    if unlike:
-        yield Notice(
-            kind="unlike_nodes",
-            seen=f"this node and {first.environment.host}, measured first, differ: {'; '.join(unlike)}",
-            cause="the nodes of the cluster were not installed alike",
-            advice="install the same on all nodes: else a difference of devices may be one of software",
-        )
-
-
-def _unknown_environment(place: Place, address: str) -> Environment:
-    """Return what is known of a node that did not say: where it is, and which kind of device it was asked for."""
-    name = place.kind or place.resource
-    return Environment(
-        device=place.device,
-        device_name=name,
-        torch="",
-        python="",
-        host=address,
-        cpu_name="",
-        cpu_count=0,
-        torch_threads=0,
-    )

@@ -1,10 +1,8 @@
-"""Plans for a terminal, as Markdown, as CSV and as JSON."""
+"""Plans for a terminal, as Markdown and as JSON."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from math import inf
 
@@ -14,11 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tputfind.report import energy, logs, mixes, servers
-from tputfind.report.escaping import markdown_bytes, spreadsheet_text
+from tputfind.report.escaping import markdown_bytes
 from tputfind.report.markdown import markdown_of, notices_of
 from tputfind.report.tables import named_fitted, new_table
 from tputfind.report.terminal import print_answers, print_notices, print_table
-from tputfind.sizing.demand import Demand
 from tputfind.sizing.fleets import MORE_TRAFFIC
 from tputfind.sizing.plan import Plan, Rules
 from tputfind.sizing.simulate import Outcome, cell_of
@@ -34,62 +31,6 @@ _OVERHEADS = {
 """Fields of a demand, in words."""
 _LISTED = 4
 """Numbers of samples that are told with their shares."""
-_COLUMNS = [
-    "model",
-    "recipe",
-    "device_name",
-    "status",
-    "rate_per_s",
-    "slo_ms",
-    "percentile",
-    "batcher",
-    "delay_ms",
-    "routing",
-    "burstiness",
-    *_OVERHEADS,
-    "network_ms",
-    "devices",
-    "batch_cap",
-    "load",
-    "utilisation",
-    "mean_batch",
-    "latency_ms_p50",
-    "latency_ms_p95",
-    "latency_ms_p99",
-    "latency_ms_tail",
-    "latency_ms_tail_low",
-    "latency_ms_tail_high",
-    "goodput_per_s",
-    "one_fewer_ms_tail",
-    "one_fewer_fails",
-    "more_traffic_ms_tail",
-    "devices_full_batches",
-    "devices_naive",
-    "devices_nexus",
-    "devices_mean",
-    "cost_per_hour",
-    "cost_per_million",
-    "currency",
-    "notices",
-    "devices_fewest",
-    "devices_most",
-    "solve",
-    "spare",
-    "most_load",
-    "max_queue",
-    "refused",
-    "preferred_batches",
-    "input_shape",
-    *energy.COLUMNS,
-    *mixes.COLUMNS,
-    "samples_per_request",
-    "samples_per_s",
-    "requests",
-    "cost_per_million_samples",
-    "handler",
-    "max_ongoing",
-    "max_latency_ms",
-]
 
 
 def print_plans(found: Answers, console: Console) -> None:
@@ -147,20 +88,6 @@ def to_json(found: Answers) -> bytes:
     without = [{"model": record.spec.model, "reason": error.message} for record, error in found.without]
     answers = {"plans": found.plans, "without": without, "together": together(found)}
     return msgspec.json.format(msgspec.json.encode(answers)) + b"\n"
-
-
-def to_csv(found: Answers) -> bytes:
-    """Return one line for each record; of one without a plan the status is the reason, and the rest is empty."""
-    lines = [_line(plan) for plan in found.plans]
-    lines += [{"model": record.spec.model, "status": error.message} for record, error in found.without]
-    return _written(_COLUMNS, lines)
-
-
-def curve_csv(outcomes: Iterable[Outcome], demand: Demand) -> bytes:
-    """Return what ever more requests take, one line for each rate."""
-    samples = demand.mean_samples
-    lines = [{**_figures(outcome), "samples_per_s": samples * outcome.rate_per_s} for outcome in outcomes]
-    return _written(list(lines[0]), lines)
 
 
 def told(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -332,84 +259,3 @@ def _verdict(plan: Plan, outcome: Outcome) -> str:
     if outcome.misses(demand.target_ms):
         return f"target missed, {tail}"
     return f"too near the target to tell: {tail}"
-
-
-def _line(plan: Plan) -> dict[str, object]:
-    demand, rules, fewer = plan.demand, plan.rules, plan.fewer
-    return {
-        "model": plan.model,
-        "recipe": plan.recipe,
-        "device_name": plan.device_name,
-        "status": "ok" if plan.holds else "misses the target",
-        "slo_ms": demand.slo_ms,
-        "percentile": demand.percentile,
-        "batcher": demand.batcher,
-        "delay_ms": plan.delay_ms,
-        "routing": demand.routing,
-        "burstiness": "" if plan.arrivals else demand.burstiness,
-        **{name: getattr(demand, name) for name in _OVERHEADS},
-        "network_ms": demand.network_ms,
-        **_figures(plan.outcome),
-        "mean_batch": plan.outcome.mean_batch,
-        "latency_ms_tail_low": plan.outcome.tail_low_ms,
-        "latency_ms_tail_high": plan.outcome.tail_high_ms,
-        "goodput_per_s": plan.outcome.goodput_per_s,
-        "one_fewer_ms_tail": fewer.tail_ms if fewer else None,
-        "one_fewer_fails": plan.fewer_fails if fewer else None,
-        "more_traffic_ms_tail": plan.more_traffic.tail_ms,
-        "devices_full_batches": rules.full_batches,
-        "devices_naive": rules.naive,
-        "devices_nexus": rules.nexus,
-        "devices_mean": rules.mean,
-        "cost_per_hour": plan.cost_per_hour,
-        "cost_per_million": plan.cost_per_million,
-        "currency": plan.price.currency if plan.price else None,
-        "notices": ";".join(notice.kind for notice in plan.notices),
-        "devices_fewest": plan.fewest,
-        "devices_most": plan.most,
-        "solve": demand.solve,
-        "spare": demand.spare,
-        "most_load": demand.most_load,
-        "max_queue": demand.max_queue,
-        "refused": plan.outcome.refused if demand.refuses else None,
-        "preferred_batches": ",".join(map(str, demand.preferred_batches)),
-        "input_shape": plan.input_shape,
-        **energy.cells(plan),
-        **mixes.cells(plan),
-        "samples_per_request": demand.mean_samples,
-        "samples_per_s": plan.samples_per_s,
-        "requests": demand.handling if demand.several else "",
-        "cost_per_million_samples": plan.cost_per_million_samples,
-        "handler": demand.handled,
-        "max_ongoing": demand.most_ongoing,
-        "max_latency_ms": demand.most_latency_ms,
-    }
-
-
-def _figures(outcome: Outcome) -> dict[str, object]:
-    return {
-        "rate_per_s": outcome.rate_per_s,
-        "devices": outcome.devices,
-        "batch_cap": outcome.batch_cap,
-        "load": outcome.load,
-        "utilisation": outcome.utilisation,
-        "latency_ms_p50": outcome.p50_ms,
-        "latency_ms_p95": outcome.p95_ms,
-        "latency_ms_p99": outcome.p99_ms,
-        "latency_ms_tail": outcome.tail_ms,
-    }
-
-
-def _written(columns: Sequence[str], lines: Iterable[dict[str, object]]) -> bytes:
-    paper = io.StringIO()
-    writer = csv.DictWriter(paper, columns, lineterminator="\n")
-    writer.writeheader()
-    for line in lines:
-        writer.writerow({name: _written_cell(value) for name, value in line.items()})
-    return paper.getvalue().encode()
-
-
-def _written_cell(value: object) -> object:
-    if isinstance(value, float):
-        return f"{value:.6g}" if value < inf else ""
-    return spreadsheet_text(value) if isinstance(value, str) else value

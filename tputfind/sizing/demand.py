@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from itertools import pairwise
-from math import ceil, fsum, inf
+from math import ceil, inf
 from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
-from tputfind import options as values
-from tputfind.errors import BadRequest
 from tputfind.record.types import Above0, Amount, Count, CountFromZero
 from tputfind.sizing.batchers import SERVERS, Batcher, Handler, Handling, Routing, Server
+from tputfind.sizing.gaps import FEWEST_ARRIVALS
 from tputfind.sizing.samples import (
     ALONE,
     mean_samples,
     mean_square_samples,
-    read_counts,
-    read_shares,
-    shares_of,
 )
-from tputfind.units import echoed, format_figure
+from tputfind.units import format_figure
 
 BATCHERS: Final = get_args(Batcher)
 ROUTINGS: Final = get_args(Routing)
@@ -38,13 +31,7 @@ LIMITED: Final[tuple[Batcher, ...]] = "greedy", "triton", "mosec", "ray"
 ``max_queued_requests``. LitServe has none."""
 QUEUED: Final[tuple[Routing, ...]] = "shared", "random"
 """Routings with which limits of a queue and preferred batches are simulated."""
-_AUTO: Final = "auto"
 SHORTEST_DELAY_MS: Final = 1e-3
-_FEWEST_ARRIVALS: Final = 100
-MOST_ARRIVALS: Final = 2_000_000
-LOWEST_RATE: Final = 1e-9
-HIGHEST_RATE: Final = 1e12
-"""Requests per second: from one in thirty years on."""
 MOST_DEVICES: Final = 10_000_000
 """That are planned with."""
 TAIL_REQUESTS: Final = 200
@@ -52,16 +39,13 @@ TAIL_REQUESTS: Final = 200
 _MOST_SPLIT: Final = 10_000_000
 _MOST_FOLLOWED: Final = 2_000_000
 """Samples of such a stream that are batched by themselves; fewer where they are followed one by one."""
-_LONGEST_GAP: Final = 1e15
-_SHORTEST_GAP: Final = 1e-15
-_gap: Final = values.number_within(0, _LONGEST_GAP)
 
 
 Solved = Literal["devices", "rate", "slo", "nothing"]
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """How many requests come, and what is expected of the answers. Build it with ``read_demand``.
+    """How many requests come, and what is expected of the answers. Build it with ``options.read_demand``.
 
     ``burstiness`` is the coefficient of variation of the time between requests: 1 is a Poisson stream, 0 an even one.
     ``gaps`` are times between requests that were recorded, in any unit: they give the stream its shape, and
@@ -87,7 +71,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     slo_ms: Above0
     percentile: Annotated[float, Meta(ge=50, le=99.99)] = 99.0
     burstiness: Annotated[float, Meta(ge=0, le=20)] = 1.0
-    gaps: Annotated[tuple[Amount, ...], Meta(min_length=_FEWEST_ARRIVALS - 1)] | None = None
+    gaps: Annotated[tuple[Amount, ...], Meta(min_length=FEWEST_ARRIVALS - 1)] | None = None
     samples_per_request: Annotated[tuple[tuple[Count, Above0], ...], Meta(min_length=1)] = ALONE
     counts: tuple[Count, ...] | None = None
     requests: Handling | None = None
@@ -299,131 +283,3 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
                 "--max-latency is of --batcher bentoml",
             ),
         ]
-
-
-def gaps_of(times: Sequence[float], names: Sequence[str]) -> tuple[float, ...]:
-    """Return the times between requests that came at these times, each with a name for errors.
-
-    Raises:
-        ValueError: they are too few or too many, fall, or lie too far apart.
-    """
-    if len(times) < _FEWEST_ARRIVALS:
-        raise ValueError(f"{len(times)} requests show no stream: at least {_FEWEST_ARRIVALS} are needed")
-    if len(times) > MOST_ARRIVALS:
-        raise ValueError(f"{len(times)} requests are more than are replayed: {MOST_ARRIVALS} at the most")
-    gaps = tuple(later - earlier for earlier, later in pairwise(times))
-    for number, gap in enumerate(gaps, start=1):
-        if gap < 0:
-            raise ValueError(f"{names[number]}: {times[number]!r} is before {times[number - 1]!r}: times must rise")
-        if gap > _LONGEST_GAP:
-            raise ValueError(f"{names[number]}: {times[number]!r} is more than {_LONGEST_GAP:g} after the one before")
-    _check_mean(gaps)
-    return gaps
-
-
-def _gaps(value: object) -> tuple[float, ...]:
-    """Read times between requests: of a list, a tuple or an array."""
-    listed = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(listed, (list, tuple)):
-        raise ValueError(f"{echoed(value)} is no list of times between requests")  # noqa: TRY004  # as of all readers
-    if not _FEWEST_ARRIVALS - 1 <= len(listed) < MOST_ARRIVALS:
-        raise ValueError(f"{len(listed)} times between requests are not from {_FEWEST_ARRIVALS - 1} to {MOST_ARRIVALS}")
-    gaps = []
-    for place, each in enumerate(listed):
-        try:
-            gaps.append(_gap(each))
-        except ValueError as problem:
-            raise ValueError(f"number {place}: {problem}") from None
-    _check_mean(gaps)
-    return tuple(gaps)
-
-
-def _check_mean(gaps: Sequence[float]) -> None:
-    mean = fsum(gaps) / len(gaps)
-    if mean < _SHORTEST_GAP:
-        raise ValueError(f"the times of requests must rise, by {_SHORTEST_GAP:g} on average, and rise by {mean:g}")
-
-
-def read_demand(options: Mapping[str, object]) -> Demand:
-    """Return the demand that options describe, by name with underscores; None means: not given.
-
-    They are as a command line writes them (text), or as Python code would: numbers per second, and milliseconds.
-
-    Raises:
-        BadRequest: one or more are wrong, or missing; its message names them all.
-    """
-    missing = [name for name in _ASKED if options.get(name) is None]
-    fields, wrong = values.fields_of(options, _READERS)
-    problems = ([_lacking(missing)] if len(missing) > 1 else []) + wrong
-    if {"counts", "samples_per_request"} <= fields.keys():
-        problems.append("--samples-per-request has nothing to add where recorded requests have their own samples")
-    if not problems:
-        fields.setdefault("routing", SERVERS[fields.get("batcher", "greedy")].routing)  # type: ignore[index]
-        if "counts" in fields:
-            fields["samples_per_request"] = shares_of(fields["counts"])  # type: ignore[arg-type]  # as its reader returns
-        fields["solve"] = missing[0] if missing else "nothing"
-        if fields.get("delay_ms") == _AUTO:
-            fields["search_delay"], fields["delay_ms"] = True, None
-        fields = _UNKNOWN | fields
-        try:
-            return Demand(**fields)  # type: ignore[arg-type]  # each reader returns its field's type
-        except ValueError as conflict:
-            problems.append(str(conflict))
-    raise BadRequest("; ".join(problems), "see tputfind size --help")
-
-
-def _load(value: object) -> float:
-    """Read a load up to all that a device can do: ``70%``, ``0.7``, ``100%`` or 1."""
-    return 1.0 if value in ("100%", "1", 1) else values.share(value)
-
-
-def _delay(value: object) -> float | str:
-    """Read a duration, or the word that asks for the best one."""
-    return _AUTO if isinstance(value, str) and value.strip().lower() == _AUTO else values.ms(value)
-
-
-def _preferred(value: object) -> tuple[int, ...]:
-    """Read batch sizes, and sort them."""
-    return tuple(sorted(set(values.wholes(value, ","))))
-
-
-def _lacking(missing: Sequence[str]) -> str:
-    """Say which options a question lacks: it names two of three, and is answered with the third."""
-    if missing[:2] == ["rate", "slo"]:
-        return "name two of --rate, --slo and --devices: the third is the answer"
-    return f"--{missing[0]} is needed, or --devices"
-
-
-_ASKED: Final = "rate", "slo", "devices"
-_UNKNOWN: Final[dict[str, object]] = {"rate_per_s": 1.0, "slo_ms": 1e12}
-"""Stand for the answer until it is known."""
-_READERS: Final[dict[str, tuple[str, values.Reader]]] = {
-    "rate": ("rate_per_s", values.number_within(LOWEST_RATE, HIGHEST_RATE, values.rate)),
-    "slo": ("slo_ms", values.positive_ms),
-    "percentile": ("percentile", values.number_within(50, 99.99, values.percentile)),
-    "burstiness": ("burstiness", values.number_within(0, 20)),
-    "gaps": ("gaps", _gaps),
-    "samples_per_request": ("samples_per_request", read_shares),
-    "samples": ("counts", read_counts),
-    "requests": ("requests", values.one_of(HANDLINGS)),
-    "batcher": ("batcher", values.one_of(BATCHERS)),
-    "delay": ("delay_ms", _delay),
-    "routing": ("routing", values.one_of(ROUTINGS)),
-    "overhead_per_batch": ("overhead_per_batch_ms", values.ms),
-    "overhead_per_request": ("overhead_per_request_ms", values.ms),
-    "overhead_per_get": ("overhead_per_get_ms", values.ms),
-    "overhead_per_answer": ("overhead_per_answer_ms", values.ms),
-    "network": ("network_ms", values.ms),
-    "max_batch": ("max_batch", values.whole),
-    "seed": ("seed", values.count_from_zero),
-    "devices": ("devices", partial(values.whole, most=MOST_DEVICES)),
-    "spare": ("spare", partial(values.whole, least=0, most=MOST_DEVICES)),
-    "most_load": ("most_load", _load),
-    "max_queue": ("max_queue", values.whole),
-    "preferred_batches": ("preferred_batches", _preferred),
-    "handler": ("handler", values.one_of(HANDLERS)),
-    "max_ongoing": ("max_ongoing", values.whole),
-    "max_latency": ("max_latency_ms", values.positive_ms),
-    "rack": ("rack_w", values.watts),
-    "idle_power": ("idle_w", values.watts),
-}

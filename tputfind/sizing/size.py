@@ -11,11 +11,12 @@ from tputfind.errors import BadRequest, NoPlan, TputfindError
 from tputfind.record.identity import requests_key
 from tputfind.record.record import Record, check_record
 from tputfind.record.types import Above0, Count
-from tputfind.sizing.demand import Demand, Solved, read_demand
+from tputfind.sizing.demand import Demand, Solved
 from tputfind.sizing.fleets import Tell
 from tputfind.sizing.mixes import cheapest_mix
 from tputfind.sizing.observed import Fit, fitted
 from tputfind.sizing.observed import notices as notices_of_logs
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.overheads import Log
 from tputfind.sizing.plan import Plan, Price, least, plan
 from tputfind.sizing.prices import check_apart, price_of, read_price

@@ -15,8 +15,8 @@ from tputfind.record.spec import Spec
 from tputfind.worker.batch import Batch
 from tputfind.worker.devices import failure_of, open_device
 from tputfind.worker.devices.protocol import Device
+from tputfind.worker.loops import back_to_back, one_at_a_time
 from tputfind.worker.modes.cudagraph import captured
-from tputfind.worker.timing import back_to_back, one_at_a_time
 from tputfind.worker.warm_up import warm_up
 from tputfind.worker.workload import Workload, inference
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import file_digest, sha256
 from select import select
 from time import monotonic, perf_counter
 from typing import Final, NamedTuple
 
 import msgspec
-import torch
 
-from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, TputfindError
-from tputfind.processes.children import ONLY_DEVICE
+from tputfind.errors import TputfindError
 from tputfind.processes.failures import Circumstances, Passed, of_exception
 from tputfind.processes.messages import (
     Inspect,
-    Inspection,
     ListDevices,
     ListModels,
     Question,
@@ -31,33 +27,22 @@ from tputfind.processes.messages import (
     TryBatch,
     TryDevice,
 )
-from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import Failure, OutputCheck, Row, Timing, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
-from tputfind.units import format_bytes
 from tputfind.worker.batch import Batch
 from tputfind.worker.clocks import time_methods
-from tputfind.worker.devices import all_devices, failure_of, open_device
+from tputfind.worker.devices import all_devices, failure_of
 from tputfind.worker.devices.protocol import Device, MemoryUse, Stopwatch
-from tputfind.worker.inputs import drawn_of, shape_text
+from tputfind.worker.inspect import inspect, opened, try_device
 from tputfind.worker.load import Load
-from tputfind.worker.models import find_model, named_models, slow_imports
-from tputfind.worker.models.source import Source
+from tputfind.worker.loops import MOST_MARKED, Announce, Work, moments, try_steps
+from tputfind.worker.models import named_models
 from tputfind.worker.modes import MODES
 from tputfind.worker.modes.compile import check_still
 from tputfind.worker.output_check import check_output
 from tputfind.worker.pipeline import time_pipeline
-from tputfind.worker.timing import (
-    MOST_MARKED,
-    Announce,
-    Listener,
-    Windows,
-    Work,
-    moments,
-    time_windows,
-    try_steps,
-)
+from tputfind.worker.timing import Listener, Windows, time_windows
 from tputfind.worker.transfer import LEAD_IN, Transfer
 from tputfind.worker.workload import Workload, gradients
 
@@ -122,7 +107,7 @@ class _Told:
 def _answers(question: Question, listener: _Told) -> Iterator[msgspec.Struct]:
     match question:
         case Inspect(spec):
-            yield _inspect(spec)
+            yield inspect(spec)
         case TryBatch():
             yield _try_batch(question, listener.busy)
         case TimeBatches():
@@ -140,93 +125,13 @@ def _answers(question: Question, listener: _Told) -> Iterator[msgspec.Struct]:
         case ListDevices():
             yield from (device.environment() for device in all_devices())
         case TryDevice(name):
-            yield _try_device(name)
-
-
-def _try_device(name: str) -> Environment:
-    device = open_device(os.environ.get(ONLY_DEVICE) or name)
-    side = 64
-    ones = torch.ones(side, side, device=device.torch_device)
-    product = ones @ ones
-    device.synchronize()
-    if bool((product != side).any()):
-        raise NoSuchDevice(f"{name} multiplies wrongly")
-    return _as_asked(device.environment(), name)
-
-
-def _as_asked(environment: Environment, name: str) -> Environment:
-    """Return an environment whose device has the name that the host has for it, where the child sees no other."""
-    return msgspec.structs.replace(environment, device=name) if os.environ.get(ONLY_DEVICE) else environment
-
-
-def _inspect(spec: Spec) -> Inspection:
-    """Find out whether the spec can be measured here, before anything is; a factory is called, a known model is not."""
-    device = _opened(spec, None)
-    device.test_clocks()
-    environment = _as_asked(device.environment(), spec.device)
-    refusal = device.refusal(spec.dtype)
-    if refusal is not None:
-        raise NoSuchDevice(f"{environment.device} cannot do --dtype {spec.dtype}: {refusal}")
-    if spec.transfer != "none" and not device.capabilities.pinned_copies:
-        raise BadRequest(
-            f"--transfer {spec.transfer}: on {environment.device} no copies between host and device are timed"
-        )
-    total = environment.memory_total_bytes
-    if unfit := MODES[spec.mode].refusal(device.capabilities):
-        raise NoSuchDevice(f"--mode {spec.mode}: {environment.device} {unfit}")
-    if (spec.memory_limit_bytes or spec.headroom) and not device.capabilities.memory_limit:
-        asked = "--headroom" if spec.memory_limit_bytes is None else "--memory-limit"
-        raise BadRequest(f"{asked}: {environment.device} cannot be held to less memory than it has")
-    if spec.memory_limit_bytes is not None and total is not None and spec.memory_limit_bytes > total:
-        raise BadRequest(f"--memory-limit is more than the {format_bytes(total)} that {environment.device} has")
-    try:
-        return _looked_at(spec, environment)
-    except TputfindError:
-        raise
-    except BaseException as error:  # the user's file and factory can raise anything
-        failure = of_exception(error, Circumstances())
-        raise ModelFailed(f"{spec.model} cannot be built: {failure.message}", "", failure.traceback) from None
-
-
-def _looked_at(spec: Spec, environment: Environment) -> Inspection:
-    """Return what is known of a model beforehand, or find out by building it on the CPU."""
-    source = find_model(spec)
-    unfit = source.unfit(environment.can)
-    if unfit:
-        raise NoSuchDevice(f"{spec.model}: {unfit}")
-    parameters, inputs = source.parameters, source.inputs
-    if parameters is None or inputs is None or spec.weights is not None or spec.phase == "train":
-        workload = Workload(spec, torch.device("cpu"))
-        parameters = parameters or workload.parameters or None  # those of int8 and of frozen programs are not counted
-        shape = workload.input_shape()
-    else:
-        shape = shape_text([drawn.sample_shape for drawn in drawn_of(inputs)])
-    return Inspection(
-        environment=environment,
-        input_shape=shape,
-        parameters=parameters,
-        source_sha256=_fingerprint(source),
-        imports=slow_imports(),
-        caveats=source.caveats,
-    )
-
-
-def _fingerprint(source: Source) -> str | None:
-    """Return the SHA-256 of what the model is made of, as far as it lies outside of packages."""
-    if source.path is None and not source.made_of:
-        return None
-    digest = sha256()
-    if source.path is not None:
-        with source.path.open("rb") as file:
-            digest = file_digest(file, "sha256")
-    digest.update(source.made_of.encode())
-    return digest.hexdigest()
+            yield try_device(name)
 
 
 def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
     limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
     trial = Trial(batch_size=asked.batch_size, steps=asked.steps, memory_limit_bytes=limit_bytes)
-    device = _opened(asked.spec, asked.can)
+    device = opened(asked.spec, asked.can)
     loaded: _Loaded | None = None
     try:
         device.limit_memory(limit_bytes, by_module=MODES[asked.spec.mode].as_it_is)
@@ -283,7 +188,7 @@ def _trace(device: Device, batch_size: int, *, complete: bool) -> Trace | None:
 
 
 def _time_batches(asked: TimeBatches, listener: _Told) -> Iterator[Timed]:
-    device = _opened(asked.spec, asked.can)
+    device = opened(asked.spec, asked.can)
     workload: Workload | None = None
     passed, load = asked.passed, Load()
     for batch_size in asked.batch_sizes:
@@ -407,9 +312,3 @@ def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _L
         batches, work = transfer.batches, Work(transfer.step, transfer.single, LEAD_IN)
     device.check_limit()
     return _Loaded(workload, stopwatch, batches, work, transfer)
-
-
-def _opened(spec: Spec, can: Capabilities | None) -> Device:
-    device = open_device(os.environ.get(ONLY_DEVICE) or spec.device, can)
-    device.choose_allocator(spec.allocator)
-    return device

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from tputfind.stats import spread
 from tputfind.worker.devices.protocol import Device
-from tputfind.worker.timing import Announce, steps_ms
+from tputfind.worker.loops import Announce, steps_ms
 
 _CHUNK_MS: Final = 20.0
 """Warm-up waits for the device this often, and no more: an idle device would cool down and clock up."""

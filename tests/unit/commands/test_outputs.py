@@ -20,11 +20,11 @@ from tputfind.errors import BadRequest, TputfindError
 from tputfind.record import files
 from tputfind.record.spec import read_spec
 from tputfind.report import compare as compared
-from tputfind.report import csv, forecast, markdown, size
+from tputfind.report import csv, forecast, markdown, size, size_csv
 from tputfind.report.charts import charts, draw
 from tputfind.report.kinds import NAMES, Kind, is_report
 from tputfind.report.page import page
-from tputfind.sizing.demand import read_demand
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.size import answers
 
 
@@ -39,7 +39,7 @@ def comparisons():
 
 REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
     "table": ("csv", lambda: csv.to_csv([example()])),
-    "plans_csv": ("csv", lambda: size.to_csv(sized(1))),
+    "plans_csv": ("csv", lambda: size_csv.to_csv(sized(1))),
     "forecast": ("csv", lambda: forecast.to_csv(FORECASTS)),
     "forecast_md": ("md", lambda: forecast.to_markdown(FORECASTS)),
     "forecast_json": ("forecast", FORECASTS.to_json),

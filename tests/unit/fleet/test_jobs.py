@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.simulated_cluster import SimulatedCluster, node, record_of
 
-from tputfind.errors import BadRecord, ModelFailed, NoSuchDevice, OutOfTime, UnknownModel
+from tputfind.errors import BadRecord, DeviceInUse, ModelFailed, NoSuchDevice, OutOfTime, UnknownModel
 from tputfind.fleet import jobs
 from tputfind.fleet.jobs import ClusterJob, Jobs
 from tputfind.fleet.on_node import Word
@@ -173,18 +173,19 @@ def test_a_node_of_another_version_is_told_in_its_record():
     assert "torch 2.10.0 here, 2.9.0 there" in notice.seen
 
 
-def test_what_a_node_refuses_becomes_the_error_that_it_is_and_costs_no_other_job():
+@pytest.mark.parametrize("error", [UnknownModel, OutOfTime, DeviceInUse])
+def test_what_a_node_refuses_becomes_the_error_that_it_is_and_costs_no_other_job(error):
     there = [node(1), node(2)]
 
     def fields(number, *_):
         refusal = Refusal(
-            error="UnknownModel", message="there is no model\x1b[31m", hint="did you mean it?", traceback=""
+            error=error.__name__, message="there is no model\x1b[31m", hint="did you mean it?", traceback=""
         )
         return {"record": msgspec.UNSET, "refusal": refusal} if number == 0 else {}
 
     came = follow(some_jobs(there, 2), SimulatedCluster(there, lambda *_: 10.0, answer=answering(fields)))
 
-    assert isinstance(came[0].ended_by, UnknownModel)
+    assert type(came[0].ended_by) is error
     assert "\x1b" not in str(came[0].ended_by)
     assert came[0].record.rows[0].failure.kind == "error"
     assert came[1].ended_by is None

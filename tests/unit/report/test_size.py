@@ -12,8 +12,8 @@ from rich.console import Console
 from support.records import example, row
 
 from tputfind.record.record import Record
-from tputfind.report import energy, mixes, size
-from tputfind.sizing.demand import read_demand
+from tputfind.report import energy, mixes, size, size_csv
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.plan import Mix, Part, Price
 from tputfind.sizing.size import Answers, answers
 
@@ -76,7 +76,7 @@ def test_where_no_mix_is_cheaper_one_line_says_so(two_kinds):
 
 def test_files_hold_the_mix(two_kinds):
     found = with_mix(two_kinds)
-    lines = list(csv.DictReader(io.StringIO(size.to_csv(found).decode())))
+    lines = list(csv.DictReader(io.StringIO(size_csv.to_csv(found).decode())))
     written = json.loads(size.to_json(found))
 
     assert [line["mix"] for line in lines] == ["1 x Large cap 8 + 2 x Small cap 8", ""]

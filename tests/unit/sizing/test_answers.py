@@ -9,7 +9,7 @@ from support.records import example, row
 import tputfind
 from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.record import Record
-from tputfind.sizing.demand import read_demand
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.plan import Price
 from tputfind.sizing.simulate import simulate
 from tputfind.sizing.size import answers, curve, together

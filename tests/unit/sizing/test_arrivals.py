@@ -7,7 +7,8 @@ import pytest
 
 from tputfind.sizing.arrivals import arrivals_ms, dispersion_of, gaps_ms, without_idle_ms
 from tputfind.sizing.batchers import held_ms, rule_of
-from tputfind.sizing.demand import BATCHERS, read_demand
+from tputfind.sizing.demand import BATCHERS
+from tputfind.sizing.options import read_demand
 
 
 def wanted(**more):

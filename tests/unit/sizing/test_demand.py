@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from tputfind.errors import BadRequest
-from tputfind.sizing.demand import Demand, gaps_of, read_demand
+from tputfind.sizing.demand import Demand
+from tputfind.sizing.gaps import gaps_of
+from tputfind.sizing.options import read_demand
 
 
 def wanted(**more: object) -> Demand:
@@ -184,7 +186,7 @@ def test_gaps_are_read_from_an_array_too():
 
 
 def test_gaps_are_of_100_requests_or_more_and_of_no_more_than_are_replayed(monkeypatch):
-    monkeypatch.setattr("tputfind.sizing.demand.MOST_ARRIVALS", 200)
+    monkeypatch.setattr("tputfind.sizing.gaps.MOST_ARRIVALS", 200)
 
     assert len(wanted(gaps=[1.0] * 199).gaps or ()) == 199
     for wrong in (98, 200):
@@ -194,7 +196,7 @@ def test_gaps_are_of_100_requests_or_more_and_of_no_more_than_are_replayed(monke
 
 
 def test_times_of_requests_come_to_the_gaps_between_them(monkeypatch):
-    monkeypatch.setattr("tputfind.sizing.demand.MOST_ARRIVALS", 200)
+    monkeypatch.setattr("tputfind.sizing.gaps.MOST_ARRIVALS", 200)
     names = [f"line {number}" for number in range(300)]
 
     assert gaps_of([0.0, 0.0, 1e15, *(1e15 + number for number in range(97))], names)[:4] == (0.0, 1e15, 0.0, 1.0)
@@ -212,7 +214,7 @@ def test_times_of_requests_come_to_the_gaps_between_them(monkeypatch):
     ],
 )
 def test_times_that_show_no_stream_are_refused_by_their_names(monkeypatch, times, message):
-    monkeypatch.setattr("tputfind.sizing.demand.MOST_ARRIVALS", 200)
+    monkeypatch.setattr("tputfind.sizing.gaps.MOST_ARRIVALS", 200)
 
     with pytest.raises(ValueError) as refused:
         gaps_of(times, [f"line {number}" for number in range(300)])

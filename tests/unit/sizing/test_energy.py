@@ -15,8 +15,9 @@ from tputfind.analysis.answers import health
 from tputfind.errors import BadRequest
 from tputfind.record.record import Failure, Record
 from tputfind.report import energy as shown
-from tputfind.sizing.demand import Demand, read_demand
+from tputfind.sizing.demand import Demand
 from tputfind.sizing.energy import Energy, energy_of
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.plan import plan
 from tputfind.sizing.power import Batch, Computing, Power, mean_of, power_of
 from tputfind.sizing.service import ServiceTimes, service_of

@@ -12,7 +12,7 @@ from support.records import example, row
 from tputfind.errors import BadRequest
 from tputfind.record.record import Failure, Record, Timing
 from tputfind.sizing import formulas
-from tputfind.sizing.demand import read_demand
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.service import ServiceTimes, service_of
 
 LINE = ServiceTimes({size: [5 + 0.5 * size] for size in (1, 2, 4, 8, 16)})

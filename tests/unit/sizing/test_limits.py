@@ -16,7 +16,8 @@ from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.record import Record, Timing
 from tputfind.sizing.arrivals import without_idle_ms
 from tputfind.sizing.batchers import SERVERS
-from tputfind.sizing.demand import BATCHERS, Demand, read_demand
+from tputfind.sizing.demand import BATCHERS, Demand
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.serve import Server, serve
 from tputfind.sizing.service import ServiceTimes
 from tputfind.sizing.simulate import Fleet, simulate

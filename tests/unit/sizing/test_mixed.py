@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from support.records import example, row
 
 from tputfind.record.record import Record, Timing
-from tputfind.sizing.demand import Demand, read_demand
+from tputfind.sizing.demand import Demand
 from tputfind.sizing.mixed import Kind, _cell, greedy, load_of, simulate_mix, split
 from tputfind.sizing.mixes import cheapest_mix
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.plan import Mix, Price, plan
 from tputfind.sizing.serve import Server
 from tputfind.sizing.service import ServiceTimes

@@ -7,8 +7,8 @@ import pytest
 from support.records import example, row
 
 from tputfind.record.record import Failure, Notice, Record, Row
-from tputfind.sizing.demand import read_demand
 from tputfind.sizing.notices import notices
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.simulate import Outcome
 
 FIGURES = (

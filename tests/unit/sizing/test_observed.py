@@ -9,8 +9,8 @@ from support.folders import RESULTS
 
 import tputfind
 from tputfind.errors import BadRequest
-from tputfind.sizing.demand import read_demand
 from tputfind.sizing.observed import fitted, log_of, notices
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.overheads import Log
 from tputfind.sizing.service import service_of
 from tputfind.sizing.size import answers

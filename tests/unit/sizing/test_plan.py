@@ -14,8 +14,9 @@ import tputfind
 from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.identity import name_of
 from tputfind.record.record import Record, Timing
-from tputfind.sizing.demand import Demand, read_demand
+from tputfind.sizing.demand import Demand
 from tputfind.sizing.formulas import devices_by_mean
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.plan import Price, Rules, least, plan
 from tputfind.sizing.service import ServiceTimes, service_of
 from tputfind.sizing.simulate import Fleet, Outcome

@@ -16,8 +16,10 @@ from support.records import example, row
 import tputfind
 from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.record import Record, Timing
-from tputfind.report.size import to_csv, to_json, told
-from tputfind.sizing.demand import Demand, read_demand
+from tputfind.report.size import to_json, told
+from tputfind.report.size_csv import to_csv
+from tputfind.sizing.demand import Demand
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.queues import Spans, Workers, greedy, greedy_within
 from tputfind.sizing.service import ServiceTimes
 from tputfind.sizing.simulate import Fleet, simulate

@@ -15,11 +15,13 @@ from support.records import example
 from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.record import Record, Row, Timing
 from tputfind.report import size as report
+from tputfind.report import size_csv
 from tputfind.sizing import formulas
 from tputfind.sizing.arrivals import arrivals_ms, samples_of
 from tputfind.sizing.batchers import SERVERS, rule_of
-from tputfind.sizing.demand import BATCHERS, Demand, read_demand
+from tputfind.sizing.demand import BATCHERS, Demand
 from tputfind.sizing.fleets import alone_ms
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.plan import Plan, Price, plan
 from tputfind.sizing.queues import Ends, Spans, by_rule
 from tputfind.sizing.replicas import ByRule, Router
@@ -471,7 +473,7 @@ def test_a_plan_tells_the_samples_in_every_form():
     told = dict(report.told(found))["Requests"]
     assert told == "1 (80 %), 4 (20 %) samples, 1.6 on average: 480.0 samples/s; each stays in one batch"
     answered = Answers([found], [], "devices", [[found]], [])
-    header, line = report.to_csv(answered).decode().splitlines()
+    header, line = size_csv.to_csv(answered).decode().splitlines()
     cells = dict(zip(header.split(","), line.split(","), strict=True))
     assert (cells["samples_per_request"], cells["samples_per_s"], cells["requests"]) == ("1.6", "480", "whole")
     plans = msgspec.json.decode(report.to_json(answered))["plans"]
@@ -482,7 +484,7 @@ def test_a_plan_tells_the_samples_in_every_form():
 def test_a_curve_follows_the_rate_of_requests_and_tells_that_of_samples():
     demand = read_demand({"rate": 300, "slo": "60ms", "samples_per_request": 4})
 
-    header, *lines = report.curve_csv(curve(record(), demand), demand).decode().splitlines()
+    header, *lines = size_csv.curve_csv(curve(record(), demand), demand).decode().splitlines()
 
     told = [dict(zip(header.split(","), map(float, line.split(",")), strict=True)) for line in lines]
     assert [one["rate_per_s"] for one in told] == [30.0 * tenth for tenth in range(1, 13)]

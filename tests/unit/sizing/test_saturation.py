@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from support.folders import RESULTS
 
 import tputfind
-from tputfind.sizing.demand import Demand, read_demand
+from tputfind.sizing.demand import Demand
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.saturation import most_per_ms
 from tputfind.sizing.serve import Server, serve
 from tputfind.sizing.service import ServiceTimes, service_of

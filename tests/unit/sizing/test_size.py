@@ -13,8 +13,10 @@ import tputfind
 from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.record import Record, Timing
 from tputfind.report import size as plans
+from tputfind.report import size_csv
 from tputfind.sizing import formulas
-from tputfind.sizing.demand import Demand, read_demand
+from tputfind.sizing.demand import Demand
+from tputfind.sizing.options import read_demand
 from tputfind.sizing.plan import Price, plan
 from tputfind.sizing.service import service_of
 from tputfind.sizing.simulate import Fleet, simulate
@@ -123,7 +125,7 @@ def test_a_curve_rises_with_the_rate():
     assert len(outcomes) == 12
     assert [outcome.devices for outcome in outcomes] == sorted(outcome.devices for outcome in outcomes)
     assert outcomes[9].rate_per_s == 20_000
-    assert plans.curve_csv(outcomes, wanted(20_000, 30.0)).count(b"\n") == 13
+    assert size_csv.curve_csv(outcomes, wanted(20_000, 30.0)).count(b"\n") == 13
 
 
 def test_a_target_below_what_a_request_alone_takes_is_no_plan_and_the_closest_is_named():
@@ -303,7 +305,7 @@ def test_a_record_without_a_plan_is_told_of_beside_those_that_have_one():
 
     assert len(found.plans) == 1
     assert isinstance(found.without[0][1], NoPlan)
-    lines = plans.to_csv(found).decode().splitlines()
+    lines = size_csv.to_csv(found).decode().splitlines()
     assert len(lines) == 3
     assert "no device is fast enough" in lines[2]
     assert "no device is fast enough" in plans.to_json(found).decode()

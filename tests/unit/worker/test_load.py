@@ -13,7 +13,8 @@ from tputfind.worker import load as module
 from tputfind.worker import timing
 from tputfind.worker.devices.cpu import Cpu
 from tputfind.worker.load import Load
-from tputfind.worker.timing import Work, time_windows
+from tputfind.worker.loops import Work
+from tputfind.worker.timing import time_windows
 
 SPANS_S = st.floats(0, 10)
 

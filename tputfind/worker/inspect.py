@@ -1,0 +1,112 @@
+"""What a child finds out about a device and a model before anything is measured."""
+
+from __future__ import annotations
+
+import os
+from hashlib import file_digest, sha256
+
+import msgspec
+import torch
+
+from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, TputfindError
+from tputfind.processes.children import ONLY_DEVICE
+from tputfind.processes.failures import Circumstances, of_exception
+from tputfind.processes.messages import Inspection
+from tputfind.record.environment import Capabilities, Environment
+from tputfind.record.spec import Spec
+from tputfind.units import format_bytes
+from tputfind.worker.devices import open_device
+from tputfind.worker.devices.protocol import Device
+from tputfind.worker.inputs import drawn_of, shape_text
+from tputfind.worker.models import find_model, slow_imports
+from tputfind.worker.models.source import Source
+from tputfind.worker.modes import MODES
+from tputfind.worker.workload import Workload
+
+
+def opened(spec: Spec, can: Capabilities | None) -> Device:
+    """Return the device of a spec, which is the only one that this process sees where it was kept from others."""
+    device = open_device(os.environ.get(ONLY_DEVICE) or spec.device, can)
+    device.choose_allocator(spec.allocator)
+    return device
+
+
+def try_device(name: str) -> Environment:
+    """Multiply two small matrices on a device; NoSuchDevice, or whatever torch raises, where it cannot."""
+    device = open_device(os.environ.get(ONLY_DEVICE) or name)
+    side = 64
+    ones = torch.ones(side, side, device=device.torch_device)
+    product = ones @ ones
+    device.synchronize()
+    if bool((product != side).any()):
+        raise NoSuchDevice(f"{name} multiplies wrongly")
+    return _as_asked(device.environment(), name)
+
+
+def _as_asked(environment: Environment, name: str) -> Environment:
+    """Return an environment whose device has the name that the host has for it, where the child sees no other."""
+    return msgspec.structs.replace(environment, device=name) if os.environ.get(ONLY_DEVICE) else environment
+
+
+def inspect(spec: Spec) -> Inspection:
+    """Find out whether the spec can be measured here, before anything is; a factory is called, a known model is not."""
+    device = opened(spec, None)
+    device.test_clocks()
+    environment = _as_asked(device.environment(), spec.device)
+    refusal = device.refusal(spec.dtype)
+    if refusal is not None:
+        raise NoSuchDevice(f"{environment.device} cannot do --dtype {spec.dtype}: {refusal}")
+    if spec.transfer != "none" and not device.capabilities.pinned_copies:
+        raise BadRequest(
+            f"--transfer {spec.transfer}: on {environment.device} no copies between host and device are timed"
+        )
+    total = environment.memory_total_bytes
+    if unfit := MODES[spec.mode].refusal(device.capabilities):
+        raise NoSuchDevice(f"--mode {spec.mode}: {environment.device} {unfit}")
+    if (spec.memory_limit_bytes or spec.headroom) and not device.capabilities.memory_limit:
+        asked = "--headroom" if spec.memory_limit_bytes is None else "--memory-limit"
+        raise BadRequest(f"{asked}: {environment.device} cannot be held to less memory than it has")
+    if spec.memory_limit_bytes is not None and total is not None and spec.memory_limit_bytes > total:
+        raise BadRequest(f"--memory-limit is more than the {format_bytes(total)} that {environment.device} has")
+    try:
+        return _looked_at(spec, environment)
+    except TputfindError:
+        raise
+    except BaseException as error:  # the user's file and factory can raise anything
+        failure = of_exception(error, Circumstances())
+        raise ModelFailed(f"{spec.model} cannot be built: {failure.message}", "", failure.traceback) from None
+
+
+def _looked_at(spec: Spec, environment: Environment) -> Inspection:
+    """Return what is known of a model beforehand, or find out by building it on the CPU."""
+    source = find_model(spec)
+    unfit = source.unfit(environment.can)
+    if unfit:
+        raise NoSuchDevice(f"{spec.model}: {unfit}")
+    parameters, inputs = source.parameters, source.inputs
+    if parameters is None or inputs is None or spec.weights is not None or spec.phase == "train":
+        workload = Workload(spec, torch.device("cpu"))
+        parameters = parameters or workload.parameters or None  # those of int8 and of frozen programs are not counted
+        shape = workload.input_shape()
+    else:
+        shape = shape_text([drawn.sample_shape for drawn in drawn_of(inputs)])
+    return Inspection(
+        environment=environment,
+        input_shape=shape,
+        parameters=parameters,
+        source_sha256=_fingerprint(source),
+        imports=slow_imports(),
+        caveats=source.caveats,
+    )
+
+
+def _fingerprint(source: Source) -> str | None:
+    """Return the SHA-256 of what the model is made of, as far as it lies outside of packages."""
+    if source.path is None and not source.made_of:
+        return None
+    digest = sha256()
+    if source.path is not None:
+        with source.path.open("rb") as file:
+            digest = file_digest(file, "sha256")
+    digest.update(source.made_of.encode())
+    return digest.hexdigest()

@@ -1,0 +1,138 @@
+"""The loops that take batches: back to back, one at a time, and as a trial does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Final, NamedTuple
+
+from tputfind.worker.devices.protocol import Device, Stopwatch
+
+MOST_MARKED: Final = 2000
+"""Batches of a window for its length's sake, and events of a block: each batch takes one or two."""
+_MOMENT_MS: Final = 20.0
+"""Between looks at whether the others have come as far: waiting for the device so seldom leaves it hardly idle."""
+Announce = Callable[[float], None]
+"""Takes about how many seconds the next stage will take, so that a silence can be told from a hang."""
+
+
+class Work(NamedTuple):
+    """What is timed: one batch of many in a row, after ``lead_in`` others, and one batch by itself."""
+
+    step: Callable[[], object]
+    single: Callable[[], object]
+    lead_in: int = 1
+
+
+class Singles(NamedTuple):
+    """Batches one at a time, in ms each: to the return of the call, and to the synchronised output.
+
+    The time to the return is the host's own work: back to back it would also hold the waiting for room in the launch
+    queue.
+    """
+
+    submission_ms: list[float]
+    synchronised_ms: list[float]
+
+
+def try_steps(device: Device, step: Callable[[], object], steps: int, announce: Announce) -> float:
+    """Take a trial's steps, each output alive while the next is made; return the fastest after the first, in ms.
+
+    The boundary is the host clock from the call to the synchronised output. A single step stands for itself.
+    """
+    spans_ms: list[float] = []
+    output: object = None
+    for number in range(steps):
+        start_ns = perf_counter_ns()
+        output = step() if number else device.first_step(step)
+        device.synchronize()
+        spans_ms.append((perf_counter_ns() - start_ns) / 1e6)
+        if len(spans_ms) == 1:
+            announce(steps * spans_ms[0] / 1000)
+    del output
+    return min(spans_ms[1:] or spans_ms)
+
+
+def steps_ms(device: Device, step: Callable[[], object], count: int) -> float:
+    """Take steps back to back; return what one took."""
+    start_ns = perf_counter_ns()
+    output: object = None
+    for _ in range(count):
+        output = step()
+    device.synchronize()
+    del output
+    return max((perf_counter_ns() - start_ns) / 1e6 / count, 1e-6)
+
+
+def moments(device: Device, work: Work) -> Callable[[], int]:
+    """Return what works for a moment as in a throughput window, and returns the steps that it took."""
+    step_ms = _MOMENT_MS
+
+    def moment() -> int:
+        nonlocal step_ms
+        steps = max(1, min(MOST_MARKED // 2, math.floor(_MOMENT_MS / step_ms)))
+        step_ms = steps_ms(device, work.step, steps)
+        return steps
+
+    return moment
+
+
+def back_to_back(step: Callable[[], object], stopwatch: Stopwatch, batches: int, lead_in: int) -> list[float]:
+    """Submit batches back to back and return the span of each, in ms, between marks in the device's own order of work.
+
+    The host never waits in between. Steps lead in, so that the first mark falls into steady running and not onto an
+    idle device that waits for its first kernel.
+    """
+    output: object = None
+    for _ in range(lead_in):
+        output = step()
+    stopwatch.mark()
+    for _ in range(batches):
+        output = step()
+        stopwatch.mark()
+    spans_ms = stopwatch.spans_ms()
+    del output
+    return spans_ms
+
+
+def one_at_a_time(
+    device: Device,
+    single: Callable[[], object],
+    batches: int,
+    *,
+    least: int = 0,
+    seconds: float = math.inf,
+    enough: Callable[[Sequence[float]], bool] | None = None,
+    stopwatches: Sequence[Stopwatch] = (),
+) -> Singles:
+    """Send single batches to the idle device.
+
+    Args:
+        device: idle when this is called.
+        single: runs one batch.
+        batches: at the most.
+        least: batches that are taken however long they take.
+        seconds: the others are taken within this.
+        enough: says of the synchronised times so far that no more need be taken.
+        stopwatches: one a batch, to mark its begin and its end; none, to mark nothing.
+    """
+    submission_ms: list[float] = []
+    synchronised_ms: list[float] = []
+    deadline_ns = perf_counter_ns() + seconds * 1e9
+    output: object = None
+    for count in range(batches):
+        if count >= least and (perf_counter_ns() > deadline_ns or (enough is not None and enough(synchronised_ms))):
+            break
+        if stopwatches:
+            stopwatches[count].mark()
+        start_ns = perf_counter_ns()
+        output = single()
+        submitted_ns = perf_counter_ns()
+        if stopwatches:
+            stopwatches[count].mark()
+        device.synchronize()
+        synchronised_ms.append((perf_counter_ns() - start_ns) / 1e6)
+        submission_ms.append((submitted_ns - start_ns) / 1e6)
+    del output
+    return Singles(submission_ms, synchronised_ms)
