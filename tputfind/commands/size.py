@@ -76,7 +76,7 @@ def read_request(
 
     Args:
         records: files that runs of the tool saved.
-        options: as ``demand.read_demand`` takes them.
+        options: as ``sizing.options.read_demand`` takes them.
         places: files to write.
         arrivals: a file of the times at which requests came, and perhaps of their samples, or None.
         observed: logs of a server, one for each load, or None.

@@ -22,7 +22,7 @@ from tputfind.sizing.simulate import Outcome, cell_of
 from tputfind.sizing.size import Answers, together
 from tputfind.units import format_figure
 
-_OVERHEADS = {
+OVERHEADS = {
     "overhead_per_batch_ms": "a batch",
     "overhead_per_request_ms": "a request",
     "overhead_per_get_ms": "to get it",
@@ -109,7 +109,7 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     rate = format_figure(plan.more_traffic.rate_per_s)
     yield f"{MORE_TRAFFIC - 1:.0%} more", f"{rate} requests/s on all {outcome.devices}: {more}"
     yield "Rules of thumb", _thumb(plan.rules)
-    added = [f"{getattr(demand, name):g} ms {words}" for name, words in _OVERHEADS.items() if getattr(demand, name)]
+    added = [f"{getattr(demand, name):g} ms {words}" for name, words in OVERHEADS.items() if getattr(demand, name)]
     if plan.observed is not None:
         yield "Overheads", logs.told(plan.observed)
     elif added:

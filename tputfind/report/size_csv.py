@@ -10,12 +10,12 @@ from typing import Final
 
 from tputfind.report import energy, mixes
 from tputfind.report.escaping import spreadsheet_text
+from tputfind.report.size import OVERHEADS
 from tputfind.sizing.demand import Demand
 from tputfind.sizing.plan import Plan
 from tputfind.sizing.simulate import Outcome
 from tputfind.sizing.size import Answers
 
-_OVERHEADS: Final = [name for name in Demand.__struct_fields__ if name.startswith("overhead_")]
 _COLUMNS: Final = [
     "model",
     "recipe",
@@ -28,7 +28,7 @@ _COLUMNS: Final = [
     "delay_ms",
     "routing",
     "burstiness",
-    *_OVERHEADS,
+    *OVERHEADS,
     "network_ms",
     "devices",
     "batch_cap",
@@ -101,7 +101,7 @@ def _line(plan: Plan) -> dict[str, object]:
         "delay_ms": plan.delay_ms,
         "routing": demand.routing,
         "burstiness": "" if plan.arrivals else demand.burstiness,
-        **{name: getattr(demand, name) for name in _OVERHEADS},
+        **{name: getattr(demand, name) for name in OVERHEADS},
         "network_ms": demand.network_ms,
         **_figures(plan.outcome),
         "mean_batch": plan.outcome.mean_batch,

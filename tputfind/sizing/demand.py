@@ -45,7 +45,7 @@ Solved = Literal["devices", "rate", "slo", "nothing"]
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """How many requests come, and what is expected of the answers. Build it with ``options.read_demand``.
+    """How many requests come, and what is expected of the answers. Build it with ``sizing.options.read_demand``.
 
     ``burstiness`` is the coefficient of variation of the time between requests: 1 is a Poisson stream, 0 an even one.
     ``gaps`` are times between requests that were recorded, in any unit: they give the stream its shape, and

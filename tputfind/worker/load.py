@@ -37,6 +37,11 @@ class Load:
         """Whether the power limit slowed the device in the row before, and the pause since then was short."""
         return self._before_s > 0
 
+    def rested(self, seconds: float) -> None:
+        """Note that it was no work but a pause for so long since this row began, as while kernels are loaded."""
+        self._before_s = max(0.0, self._before_s - _FOR_PAUSE * seconds)
+        self._since_s += seconds
+
     def seconds(self) -> float:
         """Return how long the device has to work yet until its rate has fallen."""
         return max(0.0, _LOAD_S - self._before_s - (perf_counter() - self._since_s))

@@ -149,6 +149,11 @@ class _Sampler:
         self.others += len(self.device_ms) + others
         self.device_ms, self.singles = [], Singles([], [])
 
+    def take_uncounted(self) -> None:
+        """Take one that does not count, and learn from it how long a step is without loading."""
+        self.step_ms = steps_ms(self._device, self._work.step, 1)
+        self.others += 1
+
     def take(self, batches: int) -> None:
         """Take some more."""
         self._one_by_one = self._one_by_one and self.step_ms >= _LONG_MS
@@ -159,12 +164,12 @@ class _Sampler:
             self.singles.synchronised_ms.extend(singles.synchronised_ms)
             spans_ms = self._stopwatch.spans_ms()[::2]  # those in between are waiting
         else:
-            if self.singles.synchronised_ms:  # it was loading that took them long
-                self.begin_anew(0)
             spans_ms = back_to_back(self._work.step, self._stopwatch, batches, self._work.lead_in)
             self.others += self._work.lead_in
         self.device_ms += spans_ms
         self.step_ms = max(median(spans_ms), LEAST_SPAN_MS)
+        if self._one_by_one and self.step_ms < _LONG_MS:  # it was loading that took the first step long
+            self.begin_anew(0)
 
 
 def time_throughput(
@@ -175,23 +180,27 @@ def time_throughput(
     Where a power limit is seen to slow the device, they are taken anew once it was at work for long enough. Where it
     slowed the row before, the device works for long enough first.
     """
-    sampler, moment = _Sampler(device, work, stopwatch), moments(device, work)
     load.begin()
+    sampler, moment = _Sampler(device, work, stopwatch), moments(device, work)
     begin_ns, brought_up = perf_counter_ns(), load.goes_on()
     if brought_up:
+        sampler.take_uncounted()
         plan = _under_load(sampler, plan, listener, load, moment)
     before_ns = perf_counter_ns() - begin_ns
     sampler.others += listener.meet(moment)
     begin_ns = perf_counter_ns() - before_ns  # waiting for others is no warm-up
     listener.window(begins=True)
     start, steady, ended_by = _fill(sampler, plan, listener)
-    slowed = slowed_by_power(device)
-    if slowed and not brought_up:
+    end_ns = perf_counter_ns()
+    slowed = not brought_up and slowed_by_power(device)
+    if slowed:
         plan = _under_load(sampler, plan, listener, load, moment)
         listener.window(begins=True)
         start, steady, ended_by = _fill(sampler, plan, listener)
-    elapsed_s = (perf_counter_ns() - begin_ns) / 1e9
+        end_ns = perf_counter_ns()
     listener.window(begins=False)
+    if brought_up:
+        slowed = slowed_by_power(device)
     listener.meet(moment)
     if not plan.window_s:  # it is batches that were asked for
         start = max(start, len(sampler.device_ms) - plan.batches)
@@ -202,14 +211,18 @@ def time_throughput(
         ended_by=ended_by,
         steady=steady,
         warmup_steps=sampler.others + start,
-        warmup_s=sampler.first_ms / 1000 + max(0.0, elapsed_s - sum(kept_ms) / 1000),
+        warmup_s=sampler.first_ms / 1000 + max(0.0, (end_ns - begin_ns) / 1e9 - sum(kept_ms) / 1000),
         first_step_ms=sampler.first_ms,
         slowed=slowed,
     )
 
 
 def _under_load(sampler: _Sampler, plan: Plan, listener: Listener, load: Load, moment: Callable[[], int]) -> Plan:
-    """Work until a power limit shows; return the plan of the window that follows."""
+    """Work until a power limit shows; return the plan of the window that follows.
+
+    What the first step took longer than others, the device had nothing to do.
+    """
+    load.rested(max(0.0, sampler.first_ms - sampler.step_ms) / 1000)
     listener.busy(load.seconds())
     sampler.begin_anew(load.bring_up(moment))
     return replace(plan, window_s=max(plan.window_s, WINDOW_S)) if plan.window_s else plan

@@ -7,6 +7,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tputfind.processes.messages import Plan
 from tputfind.worker import load as module
@@ -90,31 +91,94 @@ def test_a_pause_never_spares_work_and_no_row_lacks_more_than_the_first(rows):
             assert row(load, clock, pause_s=pause_s, work_s=work_s) == pytest.approx(max(0.0, 3 - at_work_s), abs=1e-6)
 
 
-def test_a_row_right_behind_another_waits_for_less(monkeypatch):
-    """Through the windows of two rows, on a processor that is taken for one that is held down."""
-    monkeypatch.setattr(timing, "slowed_by_power", lambda _device: True)
+def test_loading_in_the_first_step_is_a_pause_and_the_rest_of_it_work(clock):
+    load = Load()
+    row(load, clock, pause_s=5, work_s=8)
+    load.begin()
+    clock.now_s += 1.5
+    load.rested(0.5)
+
+    assert load.seconds() == pytest.approx(3 - (3 - 3 * 0.5) - 1.0)
+
+
+SLEEP_S = 0.01
+SHORT = Work(lambda: time.sleep(SLEEP_S), lambda: time.sleep(SLEEP_S))
+
+
+def plan_of(**given):
+    usual = {"batches": 5, "window_s": 0.1, "latency_batches": 5, "every_latency": False, "warmup": 1}
+    return Plan(**{**usual, **given}, least_batches=5, max_seconds=20)
+
+
+def windows_of_rows(monkeypatch, held_down, plan):
+    """Return the windows of rows in turn, on a processor whose clock is taken for one that is held down or is not."""
+    answers = iter(held_down)
+    monkeypatch.setattr(timing, "slowed_by_power", lambda _device: next(answers))
     monkeypatch.setattr(module, "_LOAD_S", 1.0)
+    monkeypatch.setattr(module, "_FOR_PAUSE", 0.1)
     monkeypatch.setattr(timing, "WINDOW_S", 0.2)
     device, load = Cpu(), Load()
-    work = Work(lambda: time.sleep(0.01), lambda: time.sleep(0.01))
-    plan = Plan(
-        batches=5, least_batches=5, window_s=0.1, latency_batches=5, every_latency=False, warmup=1, max_seconds=20
-    )
-    heard = Heard()
-    first, second = (
-        time_windows(device, work, device.stopwatch(100), plan, heard, load=load).throughput for _ in range(2)
-    )
+    heard = [Heard() for _ in held_down]
+    found = [time_windows(device, SHORT, device.stopwatch(100), plan, each, load=load).throughput for each in heard]
+    return found, [each.windows for each in heard]
 
-    assert first.slowed
+
+def test_a_row_right_behind_another_waits_for_less(monkeypatch):
+    (first, second), windows = windows_of_rows(monkeypatch, [True, True], plan_of())
+
+    assert (first.slowed, second.slowed) == (True, True)
     assert first.warmup_s > 0.9
     assert second.warmup_s < 0.6
-    assert heard.windows == 2 + 1  # the first one's was taken anew
+    assert windows == [2, 1]  # the first one's was taken anew
+    assert min(sum(each.device_ms) for each in (first, second)) >= 200
+
+
+def test_a_row_that_is_slowed_no_more_ends_it(monkeypatch):
+    found, windows = windows_of_rows(monkeypatch, [True, False, False], plan_of())
+
+    assert [each.slowed for each in found] == [True, False, False]
+    assert windows == [2, 1, 1]
+    assert sum(found[2].device_ms) < 200
+
+
+def test_of_batches_by_number_as_many_are_kept_under_load(monkeypatch):
+    found, _ = windows_of_rows(monkeypatch, [True, True], plan_of(batches=20, window_s=0.0))
+
+    assert [len(each.device_ms) for each in found] == [20, 20]
+
+
+def test_waiting_for_other_devices_is_no_warm_up(monkeypatch):
+    monkeypatch.setattr(timing, "slowed_by_power", lambda _device: False)
+    device, heard = Cpu(), Heard()
+    heard.waits_s = 1.0
+    found = time_windows(device, SHORT, device.stopwatch(100), plan_of(), heard, load=Load()).throughput
+
+    assert found.warmup_s < 0.8
+
+
+def test_short_batches_behind_a_first_step_that_took_long_are_not_waited_for_one_by_one(monkeypatch):
+    """As on a device with events: each would hold the way to the device and back."""
+    monkeypatch.setattr(timing, "slowed_by_power", lambda _device: False)
+    device = Cpu()
+    monkeypatch.setattr(device, "capabilities", replace(device.capabilities, events=True))
+    steps = iter([0.15])
+
+    def step():
+        time.sleep(next(steps, 0.005))
+
+    plan = plan_of(batches=20, window_s=0.0, warmup=0)
+    found = time_windows(device, Work(step, step), device.stopwatch(100), plan, Heard(), load=Load()).throughput
+
+    assert len(found.device_ms) == 20
+    assert found.singles.synchronised_ms == []
+    assert found.warmup_steps > 20
 
 
 class Heard:
-    """Counts the windows that begin."""
+    """Counts the windows that begin; at a meeting it waits for so many seconds."""
 
     windows = 0
+    waits_s = 0.0
 
     def busy(self, seconds):
         pass
@@ -123,4 +187,5 @@ class Heard:
         self.windows += begins
 
     def meet(self, work):
+        time.sleep(self.waits_s)
         return 0
