@@ -129,6 +129,23 @@ def test_throughput_agrees_with_a_plain_loop_under_the_host_clock(tmp_path, mode
     assert row.samples_per_s == pytest.approx((before + after) / 2, rel=0.01)
 
 
+def test_a_row_behind_others_at_the_power_limit_has_the_rate_that_it_has_by_itself(tmp_path):
+    """Before and after: a card's clocks wander. A card that has power to spare passes too, and proves nothing."""
+
+    def row_of_256(name, batch_sizes):
+        folder = tmp_path / name
+        folder.mkdir()
+        ran = run(folder, "vit_b_16", "--dtype", "fp16", "--batch-sizes", batch_sizes)
+        assert ran.status == 0, ran.err
+        return ran.record().rows[-1]
+
+    rows = [row_of_256("before", "256"), row_of_256("among", "64,128,256"), row_of_256("after", "256")]
+    before, among, after = (row.samples_per_s for row in rows)
+    print(before, among, after, [[round(timing.warmup_s, 2) for timing in row.timings] for row in rows])
+
+    assert among == pytest.approx((before + after) / 2, rel=0.005)
+
+
 @pytest.mark.opens_gpu
 def test_the_marks_do_not_slow_down_a_host_that_is_the_limit():
     """The window and a plain loop in turn, in one process: between processes such a row differs by far more.
