@@ -84,6 +84,19 @@ def test_no_cluster_here_is_one_line(folder):
     assert len(ran.err.splitlines()) == 1
 
 
+def test_a_cluster_that_was_killed_is_one_line_at_once(folder):
+    """Ray keeps its address, and would try to join it for minutes. What listens on port 1 of this machine: nothing."""
+    kept = folder / "ray"
+    kept.mkdir()
+    (kept / "ray_current_cluster").write_text("127.0.0.1:1")
+
+    ran = run(folder, "net.py:make", "--ray", environment=ENVIRONMENT | {"RAY_TMPDIR": str(folder)}, timeout_s=60)
+
+    assert ran.status == 2
+    assert ran.err.startswith("tputfind: --ray: there is no Ray cluster at 127.0.0.1:1: ")
+    assert len(ran.err.splitlines()) == 1
+
+
 def test_one_job_for_each_kind_of_a_model_that_only_the_driver_has(nodes, folder):
     ran = run(folder, "net.py:make", *QUICK, "--ray", nodes.address, "--kinds", "--output", "fleet", "--csv", "all.csv")
 

@@ -160,7 +160,8 @@ def _connected(address: str, folder: str | None) -> Iterator[Any]:
         import ray
     except ModuleNotFoundError:
         raise BadRequest("--ray needs Ray, which is not installed", "pip install 'tputfind[ray]'") from None
-    address = _checked_address(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
+    address = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    address = _checked_address(_found_here(ray) if address == "auto" else address)
     environment = {} if folder is None else {"working_dir": folder}
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it prints what later versions will do
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -203,6 +204,14 @@ def _signals_held() -> Iterator[Callable[[], None]]:
 
 
 _START: Final = "on its first node: ray start --head; on the others: ray start --address HOST:PORT"
+
+
+def _found_here(ray: Any) -> str:
+    """Return the address that Ray would join by itself. It keeps that of a cluster that was killed."""
+    try:
+        return str(ray._private.services.get_ray_address_from_environment("auto", None))  # noqa: SLF001  # no other tells
+    except Exception:  # there is none, which Ray says itself; or a version of Ray that finds it otherwise
+        return "auto"
 
 
 def _checked_address(address: str) -> str:
