@@ -8,6 +8,7 @@ import time
 import pytest
 from support.command import run
 from support.gpu import loop_per_s, spin_kernel
+from support.listener import Heard
 from support.rows import time_rows
 
 from tputfind.analysis.answers import throughput_interval
@@ -15,19 +16,6 @@ from tputfind.processes.children import Children
 from tputfind.record.spec import read_spec
 
 GIB = 2**30
-
-
-class Unheard:
-    """A listener to whom nothing matters."""
-
-    def busy(self, seconds):
-        pass
-
-    def window(self, *, begins):
-        pass
-
-    def meet(self, work):
-        return 0
 
 
 @pytest.mark.opens_gpu
@@ -51,7 +39,7 @@ def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms):
         Plan(
             batches=50, least_batches=10, window_s=0, latency_batches=20, every_latency=True, warmup=3, max_seconds=60
         ),
-        Unheard(),
+        Heard(),
         load=Load(),
     )
     device_ms = windows.throughput.device_ms

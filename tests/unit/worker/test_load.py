@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.listener import Heard
 
 from tputfind.processes.messages import Plan
 from tputfind.worker import load as module
@@ -176,20 +177,3 @@ def test_short_batches_behind_a_first_step_that_took_long_are_not_waited_for_one
     assert len(found.device_ms) == 20
     assert found.singles.synchronised_ms == []
     assert found.warmup_steps > 20
-
-
-class Heard:
-    """Counts the windows that begin, and keeps what is announced; at a meeting it waits for so many seconds."""
-
-    def __init__(self):
-        self.windows, self.waits_s, self.busy_s = 0, 0.0, []
-
-    def busy(self, seconds):
-        self.busy_s.append(seconds)
-
-    def window(self, *, begins):
-        self.windows += begins
-
-    def meet(self, work):
-        time.sleep(self.waits_s)
-        return 0

@@ -1,0 +1,22 @@
+"""A listener of the timing of a row."""
+
+from __future__ import annotations
+
+import time
+
+
+class Heard:
+    """Counts the windows that begin, and keeps what is announced; at a meeting it waits for so many seconds."""
+
+    def __init__(self):
+        self.windows, self.waits_s, self.busy_s = 0, 0.0, []
+
+    def busy(self, seconds):
+        self.busy_s.append(seconds)
+
+    def window(self, *, begins):
+        self.windows += begins
+
+    def meet(self, work):
+        time.sleep(self.waits_s)
+        return 0
