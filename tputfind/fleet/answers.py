@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from tputfind.errors import BY_NAME, BadRecord, TputfindError
+from tputfind.errors import BadRecord
 from tputfind.fleet.on_node import Word
 from tputfind.fleet.places import Place
 from tputfind.record.environment import Environment
@@ -20,12 +20,6 @@ def word_of(data: bytes) -> Word:
         return msgspec.json.decode(printable_json(data), type=Word)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadRecord(f"the answer of a node is none: {wrong_json(data, error)}") from None
-
-
-def error_in(word: Word) -> TputfindError | None:
-    """Return the error that a node tells of."""
-    said = word.refusal
-    return None if said is None else BY_NAME.get(said.error, TputfindError)(said.message, said.hint, said.traceback)
 
 
 def ran_again(starts: Sequence[str]) -> Iterator[Notice]:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from tputfind.errors import BadRecord, ModelFailed, NoSuchDevice, OutOfTime, TputfindError
-from tputfind.fleet.answers import error_in, ran_again, unknown_environment, unlike, word_of
+from tputfind.fleet.answers import ran_again, unknown_environment, unlike, word_of
 from tputfind.fleet.on_node import Request, Word
 from tputfind.fleet.places import Node, Place
 from tputfind.record import identity
@@ -251,7 +251,7 @@ class Jobs:
             return self._failed(number, state, kind(f"{_named(self._jobs[number])}: {end.why}{where}", _GO_ON))
         try:
             word = word_of(end.answer)
-            error = error_in(word)
+            error = None if word.refusal is None else word.refusal.to_error()
             if error is not None and word.record is msgspec.UNSET:
                 return self._failed(number, state, error)
             record = self._checked(number, b"" if word.record is msgspec.UNSET else bytes(word.record), state)

@@ -74,14 +74,7 @@ def answer(head: Mapping[str, Any], request: bytes, tell: Tell) -> bytes:
     except Exception as defect:  # of ours: told as one, and not pickled
         what = f"a fault of tputfind's on the node: {type(defect).__name__}: {defect}"
         ended_by = TputfindError(what, "", traceback.format_exc())
-    refusal = None
-    if isinstance(ended_by, TputfindError):
-        refusal = Refusal(
-            error=type(ended_by).__name__,
-            message=ended_by.message,
-            hint=ended_by.hint,
-            traceback=ended_by.traceback,
-        )
+    refusal = Refusal.of(ended_by) if isinstance(ended_by, TputfindError) else None
     return msgspec.json.encode(msgspec.structs.replace(word, record=record, refusal=refusal))
 
 

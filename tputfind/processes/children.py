@@ -20,7 +20,7 @@ from typing import IO, Final, Self, TypeVar
 
 import msgspec
 
-from tputfind.errors import BY_NAME, BrokenInstall, OutOfTime, TputfindError
+from tputfind.errors import BrokenInstall, OutOfTime, TputfindError
 from tputfind.processes import failures, folder
 from tputfind.processes.messages import Question, Reply
 from tputfind.record.record import Failure
@@ -314,8 +314,7 @@ def _answers(lines: _Lines, answer_type: type[Answer], timeout_s: float | None) 
         except (msgspec.DecodeError, RecursionError):
             return False
         if reply.refusal is not None:
-            said = reply.refusal
-            raise BY_NAME.get(said.error, TputfindError)(said.message, said.hint, said.traceback)
+            raise reply.refusal.to_error()
         if reply.done:
             return True
         allowed_s = None if timeout_s is None else timeout_s + _PATIENCE * (reply.busy_s or 0.0)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
 
+from tputfind.errors import BY_NAME, TputfindError
 from tputfind.processes.failures import Passed
 from tputfind.record.clocks import Loop
 from tputfind.record.environment import Capabilities, Environment
@@ -164,12 +165,21 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A child's TputfindError: its class name and its texts."""
+    """The TputfindError of a child, or of a node of a cluster: its class name and its texts."""
 
     error: str
     message: str
     hint: str
     traceback: str
+
+    @classmethod
+    def of(cls, error: TputfindError) -> Self:
+        """Return what tells of an error."""
+        return cls(error=type(error).__name__, message=error.message, hint=error.hint, traceback=error.traceback)
+
+    def to_error(self) -> TputfindError:
+        """Return the error that it tells of."""
+        return BY_NAME.get(self.error, TputfindError)(self.message, self.hint, self.traceback)
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -70,8 +70,7 @@ def answer(question: bytes, send: Callable[[bytes], None], gate_fd: int) -> None
             say(_answer(said))
         say(Reply(done=True))
     except TputfindError as error:
-        refusal = Refusal(error=type(error).__name__, message=error.message, hint=error.hint, traceback=error.traceback)
-        say(Reply(refusal=refusal))
+        say(Reply(refusal=Refusal.of(error)))
 
 
 def _answer(said: msgspec.Struct) -> Reply:

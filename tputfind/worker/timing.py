@@ -61,7 +61,7 @@ class Window(NamedTuple):
     warmup_steps: int
     warmup_s: float
     first_step_ms: float
-    slowed: bool = False
+    slowed: bool
 
 
 class Windows(NamedTuple):
