@@ -94,26 +94,36 @@ def width(row: Row) -> float:
 
 def coverage(_: argparse.Namespace) -> None:
     """Print how often the interval of a row that stops when it is narrow holds the true rate."""
-    print("noise/aim  processes: normal processes                 skewed (exponential)")
-    spec = Spec(model="resnet18")
-    for share in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5):
-        told = [simulated(spec, share * plan.OTHER_NOISE, skewed=skewed) for skewed in (False, True)]
-        parts = "   ".join(f"{held:6.1%} of {SIMULATED}, {count:4.1f} processes" for held, count in told)
-        print(f"{share:9.1f}  {parts}")
+    for slow in (False, True):
+        kind = "slow, paced by the device" if slow else "processes of 0.5 s"
+        print(f"noise/aim  {kind + ': normal processes':46} skewed (exponential)")
+        for share in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5, 4.0):
+            told = [simulated(share, slow=slow, skewed=skewed) for skewed in (False, True)]
+            parts = "   ".join(f"{held:6.1%} of {SIMULATED}, {count:4.1f} processes" for held, count in told)
+            print(f"{share:9.1f}  {parts}")
 
 
-def simulated(spec: Spec, noise: float, *, skewed: bool) -> tuple[float, float]:
-    """Return the share of rows whose interval holds the true rate, and the mean of their processes."""
-    draw = random.Random(f"{noise} {skewed}")
+def simulated(share: float, *, slow: bool, skewed: bool) -> tuple[float, float]:
+    """Return the share of rows whose interval holds the true rate, and the mean of their processes.
+
+    Args:
+        share: how processes scatter, as a share of what the row is to be known to.
+        slow: whether the device sets the pace, and a window takes 2 s; else nobody knows, and a process takes 0.5 s.
+        skewed: whether processes scatter to one side.
+    """
+    spec, draw = Spec(model="resnet18"), random.Random(f"{share} {slow} {skewed}")
+    noise, seconds = (plan.DEVICE_BOUND_NOISE, 2.0) if slow else (plan.OTHER_NOISE, 0.5)
     held = processes = 0
     for _ in range(SIMULATED):
         row = Row(batch_size=1)
         while plan.wants_more(spec, row):
-            offset = (draw.expovariate(1.0) - 1.0) * noise if skewed else draw.gauss(0.0, noise)
-            row = merged(row, Row(batch_size=1, timings=(Timing(device_ms=(333.0 * (1 + offset),)),), seconds=0.5))
+            offset = (draw.expovariate(1.0) - 1.0) if skewed else draw.gauss(0.0, 1.0)
+            pace_ms = (2000.0 if slow else 333.0) * (1 + offset * share * noise)
+            timing = Timing(device_ms=(pace_ms,), enqueue_ms=(1.0,) if slow else ())
+            row = merged(row, Row(batch_size=1, timings=(timing,), seconds=seconds))
         interval = throughput_interval(row)
         assert interval is not None
-        held += interval.low <= 1000 / 333.0 <= interval.high
+        held += interval.low <= 1000 / (2000.0 if slow else 333.0) <= interval.high
         processes += len(row.timings)
     return held / SIMULATED, processes / SIMULATED
 

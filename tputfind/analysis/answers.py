@@ -146,6 +146,11 @@ def in_one_process(*rows: Row) -> bool:
     return min(len([timing for timing in row.timings if timing.device_ms]) for row in rows) <= 1
 
 
+def in_all_processes(record: Record, row: Row) -> bool:
+    """Whether a row was timed in as many processes as were asked for, or was known before."""
+    return row.ended_by == "known" or len(row.timings) >= record.spec.processes
+
+
 def known_interval(record: Record, row: Row) -> Interval | None:
     """Return the interval of a row's throughput as it is shown; None for a row with one of several processes.
 

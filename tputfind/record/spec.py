@@ -49,6 +49,7 @@ _DEVICE: Final = re.compile(
 _KINDS: Final = {name for name in DEVICES if name not in ("auto", "cpu", "cpu:0-3", "cuda:N")}
 MOST_PROCESSES: Final = 100
 """A row is timed in no more processes than this."""
+PROCESSES: Final = 3
 LONGEST_NAME: Final = 4096
 """Characters of a model's name, as of a path: no file system's are longer."""
 
@@ -109,7 +110,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """So many steps are left out at the least; None leaves it to the transient that is found."""
     max_seconds: Annotated[Above0 | None, TOLD] = None
     budget_s: Annotated[Above0 | None, TOLD] = None
-    processes: Annotated[int, Meta(ge=1, le=MOST_PROCESSES), TOLD] = 3
+    processes: Annotated[int, Meta(ge=1, le=MOST_PROCESSES), TOLD] = PROCESSES
     max_noise: Annotated[Annotated[float, Meta(gt=REPEATABILITY, lt=1)] | None, TOLD] = None
     """The share of the throughput that its interval may be wide to either side, before timing goes on. None aims at 0.5
     % where the device sets the pace, and at 3 % elsewhere."""

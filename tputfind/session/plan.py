@@ -9,7 +9,7 @@ from typing import Final
 from tputfind.analysis.answers import fastest, host_bound, knee, throughput_interval
 from tputfind.processes.messages import Plan
 from tputfind.record.record import Edge, Row, RowEnd
-from tputfind.record.spec import MOST_PROCESSES, Spec
+from tputfind.record.spec import MOST_PROCESSES, PROCESSES, Spec
 from tputfind.stats import samples_for_percentile
 
 DEVICE_BOUND_NOISE: Final = 0.005
@@ -22,10 +22,12 @@ often than 95 % of the time, since some are narrow by luck: ``benchmarks/plan.py
 BATCHES: Final = 100
 LEAST_BATCHES: Final = 6
 """Of a row in all its processes; one in each where they take longer than its seconds."""
+_PROCESSES_OF_SLOW: Final = 2
+"""Of a slow row, where they agree and no number of processes was asked for but the usual."""
 WINDOW_S: Final = 1.0
 """Of the throughput windows of a row in its least number of processes."""
 THOROUGH_S: Final = 3.0
-_ROW_S: Final = 6.0
+_ROW_S: Final = 4.0
 _THOROUGH_ROW_S: Final = 60.0
 
 
@@ -73,7 +75,7 @@ def ended_by(spec: Spec, row: Row) -> RowEnd | None:
 
     ``full`` is what ``--thorough`` takes: a row that is not known by then goes on where a noise was asked for.
     """
-    if row.failure is not None or len(row.timings) < spec.processes:
+    if row.failure is not None or len(row.timings) < (_PROCESSES_OF_SLOW if _slow(spec, row) else spec.processes):
         return None
     noise, interval = aim(spec, row), throughput_interval(row)
     cut = any(timing.ended_by == "time" for timing in row.timings)
@@ -81,10 +83,23 @@ def ended_by(spec: Spec, row: Row) -> RowEnd | None:
         return "time" if cut else "full"
     if interval.half_width <= noise:
         return "known"
+    if len(row.timings) < spec.processes:
+        return None
     if _seconds(row) >= row_seconds(spec) or len(row.timings) >= MOST_PROCESSES:
         return "time"
     full = len(row.device_ms) >= BATCHES and sum(row.device_ms) >= 1000 * THOROUGH_S
     return "full" if spec.processes == 1 or (full and spec.max_noise is None) else None
+
+
+def _slow(spec: Spec, row: Row) -> bool:
+    """Whether two processes of a row may do: the device sets its pace, and two windows take the seconds of a row.
+
+    Of a row that the host holds up two may lie close together by chance, and the next far off. A percentile that a
+    target is set for takes the latencies of all three.
+    """
+    usual = spec.processes == PROCESSES and spec.slo_ms is None and aim(spec, row) is not None
+    share_s = row_seconds(spec) * _PROCESSES_OF_SLOW / spec.processes
+    return usual and host_bound(row) is False and sum(row.device_ms) / 1000 >= share_s
 
 
 def _seconds(row: Row) -> float:

@@ -41,13 +41,15 @@ def of_two_modes(rng):
     return [sample * rng.choice((1, 1.2)) for sample in quiet(rng)]
 
 
-def kinds(*windows, steady=True, missing=0, finished="2026-11-20T12:01:00+00:00", device="cuda:0", **changes):
+def kinds(
+    *windows, steady=True, missing=0, ended_by="full", finished="2026-11-20T12:01:00+00:00", device="cuda:0", **changes
+):
     """The kinds of notices about noise that a record with a row of these windows has, one process each."""
     timings = tuple(
         Timing(device_ms=tuple(window), latency_ms=(1.0,) * 100, health=HEALTH, steady=steady) for window in windows
     )
     spec = msgspec.structs.replace(example().spec, processes=len(windows) + missing, **changes)
-    only = msgspec.structs.replace(row(4, 5.0), timings=timings)
+    only = msgspec.structs.replace(row(4, 5.0), timings=timings, ended_by=ended_by)
     on = msgspec.structs.replace(example().environment, device=device)
     record = msgspec.structs.replace(example(), spec=spec, environment=on, rows=(only,), finished=finished)
     found = whole(notices.of(record))
@@ -211,6 +213,7 @@ def test_a_row_of_fewer_processes_than_it_will_have_is_told():
     rng = random.Random(1)
 
     assert kinds(quiet(rng), quiet(rng), missing=1) == ["unfinished"]
+    assert kinds(quiet(rng), quiet(rng), missing=1, ended_by="known") == []
 
 
 def test_one_process_that_is_not_steady_is_not_told_of_others():

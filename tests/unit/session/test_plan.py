@@ -88,6 +88,47 @@ def test_a_row_takes_its_least_number_of_processes_however_well_it_is_known():
     assert plan.ended_by(alone, row_of(process(10.0, 2))) == "full"
 
 
+def slow(step_ms, batches=2, enqueue_share=0.1):
+    return process(step_ms, batches, seconds=2.5, enqueue_share=enqueue_share)
+
+
+def test_two_processes_do_for_a_slow_row_that_is_known_by_then():
+    alike, apart = row_of(slow(1000.0), slow(1000.5)), row_of(slow(1000.0), slow(1002.0))
+
+    assert plan.ended_by(DEFAULT, alike) == "known"
+    assert plan.ended_by(DEFAULT, apart) is None
+    assert plan.ended_by(DEFAULT, merged(apart, slow(1001.0))) == "known"
+    assert plan.ended_by(DEFAULT, row_of(slow(1000.0))) is None
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        row_of(slow(1000.0, batches=1), slow(1000.5, batches=1)),
+        row_of(slow(1000.0, enqueue_share=0.9), slow(1000.5, enqueue_share=0.9)),
+        row_of(slow(1000.0, enqueue_share=None), slow(1000.5, enqueue_share=None)),
+    ],
+    ids=["quick", "the host sets the pace", "nobody knows what sets the pace"],
+)
+def test_two_processes_do_for_no_other_row(row):
+    assert plan.ended_by(DEFAULT, row) is None
+
+
+@pytest.mark.parametrize("asked", [{"processes": 4}, {"batches": 6}, {"thorough": True}, {"slo_ms": 50.0}], ids=str)
+def test_two_processes_do_for_no_row_that_more_was_asked_of(asked):
+    row = row_of(slow(1000.0, batches=30), slow(1000.5, batches=30))
+
+    assert plan.ended_by(msgspec.structs.replace(DEFAULT, **asked), row) is None
+
+
+def test_a_row_takes_four_seconds_at_the_most_and_a_process_its_share_of_them():
+    wide = [process(step_ms, seconds=1.0) for step_ms in (10, 20, 15)]
+
+    assert plan.ended_by(DEFAULT, row_of(*wide)) is None
+    assert plan.ended_by(DEFAULT, row_of(*wide, process(12, seconds=1.0))) == "time"
+    assert plan.of_process(DEFAULT, 0).max_seconds == pytest.approx(4 / 3)
+
+
 def test_what_no_time_makes_narrower_ends_with_what_a_thorough_row_has_or_with_its_seconds():
     wide = [process(step_ms, 100) for step_ms in (10, 20, 15)]
 

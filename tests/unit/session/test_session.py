@@ -138,12 +138,13 @@ class Timer:
 
     memory_limit_bytes = None
 
-    def __init__(self, spec, paces_ms, wider, fails):
+    def __init__(self, spec, paces_ms, wider, fails, slow):
         self.asked = []
         self._spec = spec
         self._paces_ms = paces_ms
         self._wider = wider
         self._fails = fails
+        self._slow = slow
 
     def memory_of_others_bytes(self):
         return 0
@@ -156,17 +157,24 @@ class Timer:
                 yield Row(batch_size=size, failure=Failure(kind="died", message="it died"))
                 return
             paces_ms = self._paces_ms if size in self._wider else self._paces_ms[:1]
-            yield msgspec.structs.replace(row(size, paces_ms[number % len(paces_ms)]), ended_by=None)
+            made = row(size, paces_ms[number % len(paces_ms)])
+            if size in self._slow:
+                timings = tuple(msgspec.structs.replace(one, device_ms=one.device_ms * 4) for one in made.timings)
+                made = msgspec.structs.replace(made, timings=timings)
+            yield msgspec.structs.replace(made, ended_by=None, seconds=1.0)
 
 
-def timed(*sizes, device="cuda:0", paces_ms=(5.0,), wider=(1,), fails=lambda number, size, first: False, **asked):
+def timed(
+    *sizes, device="cuda:0", paces_ms=(5.0,), wider=(1,), fails=lambda number, size, first: False, slow=(), **asked
+):
     """Return a session after timing these batch sizes, and what its processes were asked for.
 
-    The processes of those that are ``wider`` take the paces in turn, those of others the first of them.
+    The processes of those that are ``wider`` take the paces in turn, those of others the first of them. The windows of
+    those that are ``slow`` are four times as long.
     """
     asked = {"batches": None, "processes": 3, "slo_ms": None, "soak": 0, **asked}
     spec = msgspec.structs.replace(example().spec, **asked)
-    timer = Timer(spec, paces_ms, wider, fails)
+    timer = Timer(spec, paces_ms, wider, fails, slow)
     environment = msgspec.structs.replace(example().environment, device=device)
     found = {"rows": (), "edge": None, "safe": None, "finished": None}
     record = msgspec.structs.replace(example(), spec=spec, environment=environment, **found)
@@ -182,6 +190,13 @@ def test_on_a_card_each_process_times_all_rows_until_each_is_known():
     assert [row.ended_by for row in session.record.rows] == ["known"] * 3
 
 
+def test_on_a_card_a_slow_row_is_timed_in_no_third_process_where_two_agree():
+    session, asked = timed(1, 2, 4, paces_ms=(5.0, 5.1, 5.05), wider=(2,), slow=(2, 4))
+
+    assert asked[:3] == [(0, (1, 2, 4)), (1, (1, 2, 4)), (2, (1, 2))]
+    assert [len(row.timings) for row in session.record.rows] == [3, 3, 2]
+
+
 def test_on_the_host_the_first_process_of_a_row_times_no_other():
     """It tells the peak of its whole life."""
     _, asked = timed(1, 2, 4, device="cpu")
@@ -190,15 +205,15 @@ def test_on_the_host_the_first_process_of_a_row_times_no_other():
 
 
 def test_a_row_that_failed_takes_no_further_process_and_one_that_stays_wide_ends_with_its_seconds():
-    session, asked = timed(1, 2, fails=lambda number, size, first: size == 2, paces_ms=(5.0, 5.5), max_seconds=9.0)
+    session, asked = timed(1, 2, fails=lambda number, size, first: size == 2, paces_ms=(5.0, 5.5), max_seconds=6.0)
 
     assert asked[:2] == [(0, (1, 2)), (0, (2,))]
-    assert asked[2:] == [(number, (1,)) for number in range(1, 6)]  # of 1.5 s each
+    assert asked[2:] == [(number, (1,)) for number in range(1, 6)]  # of a second each
     assert [(row.ended_by, row.status) for row in session.record.rows] == [("time", "ok"), (None, "died")]
 
 
 def test_a_row_that_is_known_takes_no_process_beside_one_that_is_not():
-    session, asked = timed(1, 2, wider={2}, paces_ms=(5.0, 5.5), max_seconds=9.0)
+    session, asked = timed(1, 2, wider={2}, paces_ms=(5.0, 5.5), max_seconds=6.0)
 
     assert asked == [(number, (1, 2) if number < 3 else (2,)) for number in range(6)]
     assert [row.ended_by for row in session.record.rows] == ["known", "time"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
-from tputfind.analysis.answers import throughput_interval
+from tputfind.analysis.answers import in_all_processes, throughput_interval
 from tputfind.analysis.notices.words import batches, few, sizes, span
 from tputfind.record.record import Notice, Record, Row
 from tputfind.stats import mean_interval, ordinary, outlier_share, spread, trend
@@ -139,15 +139,14 @@ def _of_warm_up(unsettled: Sequence[Row]) -> Iterator[Notice]:
 
 
 def _of_unfinished(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
-    processes = record.spec.processes
-    short = [row for row in timed if len(row.timings) < processes and row.ended_by != "budget"]
+    short = [row for row in timed if not in_all_processes(record, row) and row.ended_by != "budget"]
     if short:
         fewest = min(len(row.timings) for row in short)
         yield Notice(
             kind="unfinished",
-            seen=f"{batches(short)} was timed in {fewest} of {processes} processes so far",
+            seen=f"{batches(short)} was timed in {fewest} of {record.spec.processes} processes so far",
             cause="the run was cut short, or goes on",
-            advice="finish it with --resume",
+            advice="measure anew with --all-busy" if record.spec.load == "all_busy" else "finish it with --resume",
             batch_sizes=sizes(short),
         )
 
