@@ -11,7 +11,7 @@ from support.gpu import loop_per_s, spin_kernel
 from support.listener import Heard
 from support.rows import time_rows
 
-from tputfind.analysis.answers import throughput_interval
+from tputfind.analysis.answers import health, throughput_interval
 from tputfind.processes.children import Children
 from tputfind.record.spec import read_spec
 
@@ -132,6 +132,24 @@ def test_a_row_behind_others_at_the_power_limit_has_the_rate_that_it_has_by_itse
     print(before, among, after, [[round(timing.warmup_s, 2) for timing in row.timings] for row in rows])
 
     assert among == pytest.approx((before + after) / 2, rel=0.005)
+
+
+def test_the_power_of_a_short_window_is_that_of_a_long_one(tmp_path):
+    """The energy counter lags: a window of a third of a second behind a rest holds some of that."""
+    asked = ("resnet50", "--dtype", "fp16", "--batch-sizes", "128,256")
+
+    def watts(name, *more):
+        folder = tmp_path / name
+        folder.mkdir()
+        ran = run(folder, *asked, *more)
+        assert ran.status == 0, ran.err
+        return [health(row).power_w for row in ran.record().rows]
+
+    long, short, again = watts("long", "--thorough"), watts("short"), watts("again")
+    print(f"W with windows of 1 s {long}, of a third of a second {short} and {again}")
+
+    for number in range(2):
+        assert (short[number] + again[number]) / 2 == pytest.approx(long[number], rel=0.05)
 
 
 @pytest.mark.opens_gpu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -177,3 +178,97 @@ def test_short_batches_behind_a_first_step_that_took_long_are_not_waited_for_one
     assert len(found.device_ms) == 20
     assert found.singles.synchronised_ms == []
     assert found.warmup_steps > 20
+
+
+def timed_on(monkeypatch, step, plan, single=None, **capabilities):
+    """Time one row on a processor that is taken for a device with these capabilities; return what was heard, too."""
+    monkeypatch.setattr(timing, "slowed_by_power", lambda _device: False)
+    device, heard = Cpu(), Heard()
+    monkeypatch.setattr(device, "capabilities", replace(device.capabilities, **capabilities))
+    found = time_windows(device, Work(step, single or step), device.stopwatch(100), plan, heard, load=Load())
+    return found, heard
+
+
+def test_a_device_whose_power_is_read_works_for_a_moment_before_its_window(monkeypatch):
+    plan = plan_of(window_s=0.4, warmup=0)
+    read, _ = timed_on(monkeypatch, SHORT.step, plan, health=True)
+    short, _ = timed_on(monkeypatch, SHORT.step, plan_of(window_s=0.0, warmup=0), health=True)
+    other, _ = timed_on(monkeypatch, SHORT.step, plan)
+
+    assert read.throughput.warmup_s >= 0.15
+    assert read.throughput.warmup_steps >= 10
+    assert short.throughput.warmup_s >= 0.5, "until a power limit would show"
+    assert other.throughput.warmup_s < 0.15
+
+
+def test_it_does_so_behind_a_first_step_that_loads_and_the_window_begins_once_more(monkeypatch):
+    steps = iter([0.15])
+
+    def step():
+        time.sleep(next(steps, 0.005))
+
+    found, heard = timed_on(monkeypatch, step, plan_of(window_s=0.4, warmup=0), events=True, health=True)
+
+    assert found.throughput.warmup_s >= 0.3
+    assert heard.windows == 2
+
+
+class Queue:
+    """A device that computes what it is given, one after the other, and its marks."""
+
+    def __init__(self, submitted_s, computed_s):
+        self._submitted_s, self._computed_s = submitted_s, computed_s
+        self._done_s, self._marks_s = 0.0, []
+
+    def step(self):
+        time.sleep(self._submitted_s)
+        self._done_s = max(time.perf_counter(), self._done_s) + self._computed_s
+
+    def synchronize(self):
+        time.sleep(max(0.0, self._done_s - time.perf_counter()))
+
+    def mark(self):
+        self._marks_s.append(max(time.perf_counter(), self._done_s))
+
+    def spans_ms(self):
+        marks_s, self._marks_s = self._marks_s, []
+        return [1000 * (end - begin) for begin, end in pairwise(marks_s)]
+
+
+def waited_for(monkeypatch, submitted_s, computed_s):
+    """Time one row of batches that are submitted in one time, and computed in another."""
+    device, heard, queue = Cpu(), Heard(), Queue(submitted_s, computed_s)
+    monkeypatch.setattr(timing, "slowed_by_power", lambda _device: False)
+    monkeypatch.setattr(device, "capabilities", replace(device.capabilities, events=True, health=True))
+    monkeypatch.setattr(device, "synchronize", queue.synchronize)
+    step, plan = queue.step, plan_of(batches=2, window_s=0.2, warmup=0)
+    return time_windows(device, Work(step, step), queue, plan, heard, load=Load()), heard
+
+
+def test_long_batches_are_not_taken_once_more_for_that(monkeypatch):
+    found, heard = waited_for(monkeypatch, 0.001, 0.15)
+
+    assert heard.windows == 1
+    assert found.one
+    assert found.throughput.warmup_steps == 1
+    assert min(found.throughput.device_ms) >= 150
+
+
+def test_what_the_host_does_ahead_of_a_long_batch_is_not_the_devices_time(monkeypatch):
+    found, _ = waited_for(monkeypatch, 0.03, 0.09)
+
+    assert not found.one
+    assert min(found.latency_ms) >= 120
+    assert max(found.throughput.device_ms) < 110
+
+
+def test_loading_and_work_before_a_window_take_nothing_from_the_latencies(monkeypatch):
+    steps = iter([0.6])
+
+    def step():
+        time.sleep(next(steps, 0.01))
+
+    plan = replace(plan_of(batches=2, window_s=0.1, latency_batches=40, every_latency=True), max_seconds=0.7)
+    found, _ = timed_on(monkeypatch, step, plan, single=lambda: time.sleep(0.01), events=True)
+
+    assert len(found.latency_ms) == 40

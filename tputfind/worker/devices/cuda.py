@@ -24,6 +24,8 @@ from tputfind.worker.devices.limit import around_every_module, left_for_allocato
 from tputfind.worker.devices.protocol import MemoryUse
 
 _TF32_CAPABILITY: Final = (8, 0)
+_POWER_CAP: Final = 0x4
+"""NVML's bit for a clock that the power limit holds down, by either name of the function."""
 _SHORT_BYTES: Final = 256 * 2**20
 
 
@@ -195,7 +197,11 @@ class Cuda:
 
             pynvml.nvmlInit()
             handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(self._index).uuid}")
-            if not pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle) & pynvml.nvmlClocksEventReasonSwPowerCap:
+            try:
+                reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+            except Exception:  # its name on drivers before R535
+                reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+            if not reasons & _POWER_CAP:
                 return 1.0
             clocks = (pynvml.nvmlDeviceGetClockInfo, pynvml.nvmlDeviceGetMaxClockInfo)
             now, highest = (ask(handle, pynvml.NVML_CLOCK_SM) for ask in clocks)
