@@ -114,6 +114,15 @@ def test_a_model_that_no_device_is_fast_enough_for_ends_with_its_status_beside_t
     assert "Together" not in ran.out
 
 
+def test_devices_that_do_for_one_model_and_not_for_another_end_with_its_status(folder):
+    """Plans of different models are no alternatives: ResNet-50 does not serve the requests of ViT-B/16."""
+    ran = run(folder, "size", "resnet50.json", "vit_b_16.json", "--devices", 4, "--rate", 40000, "--slo", "200ms")
+
+    assert ran.status == 6
+    assert "vit_b_16: the devices do not meet the target" in ran.err
+    assert "resnet50: the devices" not in ran.err
+
+
 def test_a_curve_is_csv_on_the_standard_output(folder):
     ran = run(folder, "size", "resnet50.json", "--rate", 40000, "--slo", "50ms", "--curve")
 

@@ -30,6 +30,8 @@ Verdict = Literal["same", "faster", "slower", "not known"]
 _CLOCKS_DIFFER: Final = 0.02
 _HOTTER_C: Final = 10.0
 _BUSY_SHARE: Final = 0.15
+_MOSTLY: Final = 0.5
+"""Of a window: where all worked for less, a row says nothing of devices that are busy together."""
 _LONGER: Final = 1.05
 """What takes this many times as long under load has to do with it."""
 
@@ -113,26 +115,47 @@ def to_plan_with(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
     """Return the records that devices are to be planned with, and what that changes, a sentence for each job.
 
     Where a job ran on all devices at once, those records count, since that is how the devices will work: of devices of
-    one kind the slowest, and none that was alone.
+    one kind the slowest at the batch that is the fastest, and none that was alone. Records that were cut short before
+    that batch do not count.
     """
     kept, told = list(records), []
     for busy in _grouped([one for one in records if one.spec.load == "all_busy"], _kind_of_job):
         alone = [one for one in records if one.spec.load != "all_busy" and _kind_of_job(one) == _kind_of_job(busy[0])]
-        rates = [(row.samples_per_s or 0.0, one) for one in busy if (row := fastest(one.rows)) is not None]
-        if not rates:
+        best = fastest([row for one in alone or busy for row in one.rows])
+        if best is None:
             continue
-        slowest_per_s, slowest = min(rates, key=lambda pair: pair[0])
-        instead = [one for one in (*busy, *alone) if one is not slowest]
+        rates = [
+            (rate, one) for one in busy if (rate := _rate_at(one, best.batch_size, while_all_busy=True)) is not None
+        ]
+        instead = busy
+        if rates:
+            slowest_per_s, slowest = min(rates, key=lambda pair: pair[0])
+            instead = [one for one in (*busy, *alone) if one is not slowest]
         kept = [one for one in kept if all(one is not other for other in instead)]
-        same = [row for one in alone if device_key(one) == device_key(slowest) and (row := fastest(one.rows))]
-        change = f", {slowest_per_s / (same[-1].samples_per_s or 1.0):.2f} times what it does alone" if same else ""
-        spec, name = slowest.spec, slowest.environment.device_name
-        which = f"the slowest of {len(busy)}, " if len(busy) > 1 else ""
+        spec, name = busy[0].spec, busy[0].environment.device_name
+        if not rates:
+            told.append(
+                f"{spec.model} {identity.name_of(spec)} on {name}: planned with devices alone; "
+                f"batch {best.batch_size}, the fastest, was not timed while all were busy"
+            )
+            continue
+        same = [
+            rate for one in alone if device_key(one) == device_key(slowest) for rate in [_rate_at(one, best.batch_size)]
+        ]
+        change = f", {slowest_per_s / same[-1]:.2f} times what it does alone" if same and same[-1] else ""
+        which = f"the slowest of {len(rates)}, " if len(rates) > 1 else ""
         told.append(
             f"{spec.model} {identity.name_of(spec)} on {name}: planned with {which}{slowest.environment.device}, while "
-            f"{spec.busy_devices} devices were busy: {slowest_per_s:.4g} samples/s{change}"
+            f"{spec.busy_devices} devices were busy: {slowest_per_s:.4g} samples/s at batch {best.batch_size}{change}"
         )
     return kept, told
+
+
+def _rate_at(record: Record, batch_size: int, *, while_all_busy: bool = False) -> float | None:
+    """Return the rate at a batch size; None where there is none, or not all worked for most of the window."""
+    row = next((row for row in record.rows if row.batch_size == batch_size), None)
+    share = None if row is None or not while_all_busy else all_busy_share(row)
+    return None if row is None or (share is not None and share < _MOSTLY) else row.samples_per_s
 
 
 def all_busy_share_of_window(window_s: tuple[float, float], others: Sequence[tuple[float, float] | None]) -> float:

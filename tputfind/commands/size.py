@@ -157,11 +157,13 @@ def do(request: Request, *, show_traceback: bool) -> int:
     code = finish(partial(size.print_plans, found, Console()), outputs.problems, show_traceback=show_traceback)
     for _, error in found.without:
         say(error, show_traceback=show_traceback)
-    if not any(plan.holds for plan in found.plans):
-        many = "none of the records' devices meets" if len(found.plans) > 1 else "the devices do not meet"
-        missed = NoPlan(f"{many} the target", "more --devices, a longer --slo or a lower --rate")
-        say(missed, show_traceback=show_traceback)
-        code = code or missed.exit_code
+    for plans in found.models:
+        if not any(plan.holds for plan in plans):
+            many = "none of the records' devices meets" if len(plans) > 1 else "the devices do not meet"
+            which = f"{plans[0].model}: " if len(found.models) > 1 else ""
+            missed = NoPlan(f"{which}{many} the target", "more --devices, a longer --slo or a lower --rate")
+            say(missed, show_traceback=show_traceback)
+            code = code or missed.exit_code
     for _, error in found.unplanned:
         code = code or error.exit_code
     for plan in found.plans if request.prices else ():

@@ -65,16 +65,17 @@ def energy_of(power: Power | None, outcome: Outcome, demand: Demand) -> Energy |
         devices * (computing.share * computing.power_w + (1 - computing.share) * idle_w) for idle_w in bounds
     )
     by_energy, by_rate = _best(power)
+    answered_per_s = outcome.rate_per_s * (1 - outcome.refused)
     return Energy(
         computing=computing,
         idle_w=demand.idle_w,
         low_w=low_w,
         high_w=high_w,
-        kwh_per_million_low=low_w / outcome.rate_per_s * _MILLION / _J_PER_KWH,
-        kwh_per_million_high=high_w / outcome.rate_per_s * _MILLION / _J_PER_KWH,
+        kwh_per_million_low=low_w / answered_per_s * _MILLION / _J_PER_KWH,
+        kwh_per_million_high=high_w / answered_per_s * _MILLION / _J_PER_KWH,
         best_by_energy=by_energy,
         best_by_rate=by_rate,
-        racks=None if demand.rack_w is None else _racks(demand.rack_w, power.most_w(outcome.batch_cap), devices),
+        racks=_racks(power, outcome, demand.rack_w),
     )
 
 
@@ -102,6 +103,10 @@ def _devices_each(rack_w: float, device_w: float) -> int:
     return each
 
 
-def _racks(rack_w: float, device_w: float, devices: int) -> Racks:
+def _racks(power: Power, outcome: Outcome, rack_w: float | None) -> Racks | None:
+    """Return the racks; None where none was asked for, or batches up to the cap were not metered."""
+    if rack_w is None or outcome.batch_cap > power.largest:
+        return None
+    device_w = power.most_w(outcome.batch_cap)
     each = _devices_each(rack_w, device_w)
-    return Racks(rack_w=rack_w, device_w=device_w, devices_each=each, racks=ceil(devices / each))
+    return Racks(rack_w=rack_w, device_w=device_w, devices_each=each, racks=ceil(outcome.devices / each))

@@ -24,6 +24,7 @@ from tputfind.sizing.overheads import (
     by_latencies,
     steady,
 )
+from tputfind.sizing.saturation import most_per_ms
 from tputfind.sizing.service import service_of
 from tputfind.units import format_figure, printable
 
@@ -102,11 +103,14 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """Demands with the overheads of a real server: the likeliest, and those of a fast and of a slow one."""
+    """Demands with the overheads of a real server: the likeliest, and those of a fast and of a slow one.
+
+    None for one whose overheads leave nothing of the target.
+    """
 
     demand: Demand
-    faster: Demand
-    slower: Demand
+    faster: Demand | None
+    slower: Demand | None
     observed: Observed
 
 
@@ -146,11 +150,14 @@ def fitted(record: Record, demand: Demand, logs: Sequence[Log]) -> Fit:
         what = "--delay auto" if demand.search_delay else "requests of several samples"
         raise BadRequest(f"--observed does not go with {what}")
     logs = [log.first(_MOST_REQUESTS) for log in logs]
-    bare = msgspec.structs.replace(demand, routing="random" if demand.server.in_replicas else "shared", gaps=None)
+    routing = "random" if demand.server.in_replicas else "shared"
+    # What a log holds was answered: no place in a queue was wanting.
+    bare = msgspec.structs.replace(demand, routing=routing, gaps=None, max_queue=None)
     bare = Overheads(per_get=demand.overhead_per_get_ms).on(bare)
     service = service_of(record, bare)
-    device = Device(record, bare, min(service.largest, demand.max_batch or service.largest))
-    most_per_s = 1000 * service.per_ms(min(device.cap, bare.most_in_window or device.cap))
+    limits = filter(None, (demand.max_batch, bare.most_ongoing))
+    device = Device(record, bare, min((service.largest, *limits)))
+    most_per_s = 1000 * most_per_ms(min(device.cap, bare.most_in_window or device.cap), service, bare)
     light = [log for log in logs if log.rate_per_s <= _HEAVY * most_per_s]
     _check(device, logs, light, most_per_s)
     direct = all(log.begun_ms is not None for log in light)
@@ -167,7 +174,7 @@ def fitted(record: Record, demand: Demand, logs: Sequence[Log]) -> Fit:
         ),
     )
     faster, slower = _extremes(device, found)
-    return Fit(_with(demand, found.overheads), _with(demand, faster), _with(demand, slower), observed)
+    return Fit(_with(demand, found.overheads), _if_any(demand, faster), _if_any(demand, slower), observed)
 
 
 def _check(device: Device, logs: Sequence[Log], light: Sequence[Log], most_per_s: float) -> None:
@@ -178,12 +185,12 @@ def _check(device: Device, logs: Sequence[Log], light: Sequence[Log], most_per_s
         if log.rate_per_s >= most_per_s:
             raise BadRequest(
                 f"{name}: {log.rate_per_s / most_per_s:.0%} of what one device can do by the record",
-                "log one device; --max-batch is the largest batch of its server",
+                f"log one device; {_which_limit(device)}",
             )
         if log.begun_ms is not None and (largest := int(batches_of(log).sizes.max())) > device.cap:
             raise BadRequest(
                 f"{name}: has batches of {largest}, and {device.cap} is the largest here",
-                "--max-batch is the largest batch of the server; measure it too",
+                f"{_which_limit(device)}; measure it too",
             )
         fastest_ms, step_ms = (
             float(np.quantile(log.latency_ms, 0.05)),
@@ -203,6 +210,12 @@ def _check(device: Device, logs: Sequence[Log], light: Sequence[Log], most_per_s
             "batch costs from what each request does",
             middling,
         )
+
+
+def _which_limit(device: Device) -> str:
+    if device.cap == device.demand.most_ongoing:
+        return f"--max-ongoing, {device.cap} here, is the limit of a replica"
+    return "--max-batch is the largest batch of the server"
 
 
 def _extremes(device: Device, found: Found) -> list[Overheads]:
@@ -242,6 +255,14 @@ def _with(demand: Demand, overheads: Overheads) -> Demand:
             f"{demand.slo_ms:g} ms",
         )
     return msgspec.structs.replace(overheads.on(demand), network_ms=network_ms)
+
+
+def _if_any(demand: Demand, overheads: Overheads) -> Demand | None:
+    """Return the demand with overheads; None where they leave nothing of the target."""
+    try:
+        return _with(demand, overheads)
+    except BadRequest:
+        return None
 
 
 def _run(device: Device, overheads: Overheads, log: Log, load: float, *, fitted: bool) -> Run:

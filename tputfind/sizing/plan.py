@@ -168,6 +168,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
     cap, each_per_s = outcome.batch_cap, 1000 / samples
     waiting_per_s = None if demand.most_ongoing is None else each_per_s * most_per_ms(cap, search.service, demand)
     per_hour = None if price is None else price.price_per_hour * outcome.devices
+    answered = 1 - outcome.refused
     return Plan(
         model=record.spec.model,
         recipe=name_of(record.spec),
@@ -196,11 +197,11 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         notices=tuple(notices(record, outcome, search.service.largest, demand)),
         price=price,
         cost_per_hour=per_hour,
-        cost_per_million=None if per_hour is None else per_hour / (3600 * rate_per_s) * 1e6,
+        cost_per_million=None if per_hour is None else per_hour / (3600 * rate_per_s * answered) * 1e6,
         energy=energy_of(search.service.power, outcome, demand),
         full_per_s=each_per_s * search.service.per_ms(cap),
         waiting_per_s=waiting_per_s,
-        cost_per_million_samples=None if per_hour is None else per_hour / (3600 * samples_per_s) * 1e6,
+        cost_per_million_samples=None if per_hour is None else per_hour / (3600 * samples_per_s * answered) * 1e6,
     )
 
 

@@ -134,9 +134,8 @@ def _served(arrivals: NDArray[np.float64], free_ms: Sequence[float], server: Ser
     get_ms = demand.overhead_per_get_ms
     if is_triton(demand):
         preferred = demand.preferred_batches
-        return Triton(free_ms, cap, span, wait_ms, preferred=preferred, most_waiting=demand.max_queue).serve(
-            arrivals.tolist()
-        )
+        triton = Triton(free_ms, cap, span, wait_ms, preferred=preferred, most_waiting=demand.max_queue)
+        return triton.serve(arrivals.tolist(), goes_on=True)
     if demand.max_queue is not None:
         if demand.server.one_by_one == "workers":
             return Workers(free_ms, cap, span, wait_ms, demand.max_queue).serve(arrivals.tolist())

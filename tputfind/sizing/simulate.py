@@ -140,7 +140,8 @@ def simulate(fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int,
     memory = memory_of(demand, devices, share, load)
     count = requests_of(cell, service, demand, memory, effort)
     if demand.gaps is not None:
-        count = max(count, ceil(share * len(demand.gaps)))
+        turn = ceil(share * len(demand.gaps))
+        count = turn * max(1, ceil(count / turn))  # a part of a turn would count for more than the rest
     parts = parts_of(pace, server, memory, count)
     streams = [run(server, pace, (demand.seed, number), count, parts) for number in range(seeds)]
     utilisation = float(np.mean([stream.utilisation for stream in streams]))

@@ -51,7 +51,8 @@ def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> l
     Plans of different models are no alternatives: those of the first record's model come first.
 
     Args:
-        records: what was measured, as ``find`` or ``load_record`` returns it.
+        records: what was measured, as ``find`` or ``load_record`` returns it. Of devices that were busy together, give
+            those records, and none of the same devices alone.
         prices: of devices; where all records' have one, the cheapest is the best, else the one with the fewest devices.
         options: the command line's of ``tputfind size``, with underscores: ``rate=5000, slo="50ms"``. Numbers are
             requests per second and milliseconds; ``gaps`` are times between recorded requests. With ``devices=4`` and
@@ -181,14 +182,22 @@ def _observed(record: Record, fit: Fit, price: Price | None, tell: Tell | None) 
     found = plan(record, fit.demand, price, tell)
     fewest, most = found.fewest, found.most
     if fewest is not None:
-        fewest = min(fewest, least(record, fit.faster, tell).devices + fit.demand.spare)
-        try:
-            most = None if most is None else max(most, least(record, fit.slower, tell).devices + fit.demand.spare)
-        except NoPlan:
-            most = None
+        low, high = (_devices(record, demand, tell) for demand in (fit.faster, fit.slower))
+        fewest = min(fewest, low or fewest)
+        most = None if most is None or high is None else max(most, high)
     kept = [notice for notice in found.notices if notice.kind not in _IN_OVERHEADS]
     told = (*kept, *notices_of_logs(fit.observed, fit.demand))
     return msgspec.structs.replace(found, fewest=fewest, most=most, notices=told, observed=fit.observed)
+
+
+def _devices(record: Record, demand: Demand | None, tell: Tell | None) -> int | None:
+    """Return the least number of devices with the spare ones; None where no number does."""
+    if demand is None:
+        return None
+    try:
+        return least(record, demand, tell).devices + demand.spare
+    except NoPlan:
+        return None
 
 
 def curve(record: Record, demand: Demand, tell: Tell | None = None) -> Iterator[Outcome]:

@@ -62,8 +62,8 @@ class Triton:
         self._ends: list[tuple[list[int], float]] = []
         self._busy_ms = 0.0
 
-    def serve(self, arrivals: Sequence[float]) -> Served:
-        """Serve requests that come at these times."""
+    def serve(self, arrivals: Sequence[float], *, goes_on: bool = False) -> Served:
+        """Serve requests that come at these times, of a stream that ``goes_on`` behind them, or of one that ends."""
         for request, came in enumerate(arrivals):
             self._until(came, arrivals)
             if len(self._queue) == self._most_waiting:
@@ -74,11 +74,23 @@ class Triton:
             elif self._wakes_ms == inf:
                 looks = floor((came - self._asleep_since_ms) / LOOKS_AGAIN_MS) + 1
                 self._wakes_ms = self._asleep_since_ms + looks * LOOKS_AGAIN_MS
+        if goes_on:
+            self._go_on(arrivals)
         self._until(inf, arrivals)
         done_ms, batch = np.full(len(arrivals), nan), np.full(len(arrivals), -1, dtype=np.int64)
         for number, (requests, end_ms) in enumerate(self._ends):
             done_ms[requests], batch[requests] = end_ms, number
         return Served(done_ms, batch, len(self._ends), self._busy_ms)
+
+    def _go_on(self, arrivals: Sequence[float]) -> None:
+        """Let the thread be woken as if requests went on to come, until none of these waits."""
+        came_ms = arrivals[-1]
+        gap_ms = (came_ms - arrivals[0]) / len(arrivals)
+        while gap_ms > 0 and self._queue:
+            came_ms += gap_ms
+            self._until(came_ms, arrivals)
+            if self._queue and self._has_room() and (self._is_closed or len(self._queue) + 1 >= self._wakes_for):
+                self._make(came_ms, arrivals)
 
     def _until(self, now: float, arrivals: Sequence[float]) -> None:
         """Let happen what happens before now: devices that are done, and a thread that wakes by its timer."""

@@ -164,5 +164,18 @@ def test_plans_rest_on_the_slowest_of_devices_that_were_busy_together_and_on_non
     assert fleet.to_plan_with(alone) == (alone, [])
     kept, (told,) = fleet.to_plan_with([*alone, *busy])
     assert kept == [busy[1]]
-    assert "planned with the slowest of 2, cuda:1, while 3 devices were busy: 640 samples/s, 0.80 times" in told
+    assert "planned with the slowest of 2, cuda:1, while 3 devices were busy: 640 samples/s at batch 8, 0.80" in told
     assert fleet.to_plan_with(busy)[0] == [busy[1]]
+
+
+def test_plans_do_not_rest_on_devices_that_were_busy_together_up_to_a_small_batch():
+    alone = [of_device(number, timed(1, [5.0, 5.001, 4.999]), timed(8, STEADY)) for number in range(2)]
+    cut = [of_device(number, timed(1, [5.0, 5.001, 4.999]), load="all_busy") for number in range(2)]
+    whole = of_device(1, timed(1, [5.0, 5.001, 4.999]), timed(8, [12.5, 12.5]), load="all_busy")
+
+    kept, (told,) = fleet.to_plan_with([*alone, *cut])
+    assert kept == alone
+    assert "planned with devices alone; batch 8, the fastest, was not timed while all were busy" in told
+    kept, (told,) = fleet.to_plan_with([*alone, cut[0], whole])
+    assert kept == [whole]
+    assert "640 samples/s at batch 8, 0.80 times what it does alone" in told

@@ -111,6 +111,25 @@ def test_a_million_samples_take_the_power_over_the_rate():
     assert energy().kwh_per_million_high == pytest.approx(2 / 3.6)
 
 
+def test_requests_that_are_refused_are_no_samples_of_a_million():
+    """Of 800 requests a second two devices answer 400, at full power: 1 J a sample."""
+    demand = stream(800.0, max_queue=20)
+    found = energy_of(METERED, simulate(Fleet(2, 1, 800.0), LINE, demand, seeds=2), demand)
+
+    assert found is not None
+    assert found.kwh_per_million_high == pytest.approx(1 / 3.6, rel=0.01)
+
+
+def test_racks_are_not_counted_where_the_largest_batches_were_not_metered():
+    small = Power({1: METERED.measured[1], 4: METERED.measured[4]})
+    service = ServiceTimes({1: [5.0], 4: [8.0], 16: [20.0]}, power=small)
+    demand = stream(20.0, rack_w=1000.0)
+    found = energy_of(small, simulate(Fleet(2, 16, 20.0), service, demand, seeds=2), demand)
+
+    assert found is not None
+    assert found.racks is None
+
+
 def test_the_best_batch_by_energy_stands_beside_the_best_by_rate():
     one = Power({8: Batch(4.0, 10.0), 16: Batch(9.0, 15.0)})
     found = energy_of(one, simulate(Fleet(1, 1, 10.0), LINE, stream(10.0), seeds=2), stream(10.0))

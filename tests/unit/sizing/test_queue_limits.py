@@ -179,6 +179,16 @@ def test_a_full_queue_of_triton_lets_a_free_device_wait_for_half_a_second():
     assert np.isnan(served.done_ms[2:]).all()
 
 
+def test_a_stream_of_triton_has_no_end_behind_which_requests_wait_for_nobody():
+    """A queue of 500 is never full at a third of the load, so that no request is late; nor are the last ones."""
+    service = ServiceTimes({1: [2.0], 32: [20.0]})
+    demand = read_demand({"rate": 500, "slo": "100ms", "batcher": "triton", "max_queue": 500, "percentile": 99.9})
+    seen = simulate(Fleet(1, 32, 500.0), service, demand, seeds=3)
+
+    assert seen.refused == 0
+    assert seen.goodput_per_s == 500
+
+
 def batches_of(preferred, cap, wait_ms, times, span_ms):
     """Batches by the preferred sizes as documented, a second time and plainly, for one device."""
     queue, made, free = list(times), [], 0.0

@@ -163,6 +163,8 @@ def test_a_recorded_stream_is_replayed_in_whole_and_nothing_of_it_warms_up():
 
     assert counted(Fleet(1, 1, 10.0), demand) == 32_000
     assert counted(Fleet(128, 1, 10.0), demand) == 16_000
+    for requests in (150, 7000, 19_000):  # of streams that are too short to tell, whole turns
+        assert counted(Fleet(1, 1, 10.0), stream(10.0, gaps=(1.0,) * requests)) % requests == 0
     assert simulate(Fleet(1, 1, 10.0), LINE, demand, seeds=1, effort=0.001).steady
 
 
