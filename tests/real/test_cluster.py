@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -139,6 +141,22 @@ def test_devices_lists_the_nodes_and_the_driver_never_imports_torch(nodes, folde
     )
     assert done.returncode == 0, done.stderr
     assert "loaded: False True" in done.stdout
+
+
+def test_a_node_does_one_job_at_a_time(nodes, folder):
+    """Ray gives away the cores of a task that waits, and the records would say that nothing else ran."""
+    dtypes = ("--dtype", "fp32,bf16,fp16,amp-bf16")
+    ran = run(folder, "net.py:make", *QUICK, *dtypes, "--ray", nodes.address, "--output", "queue")
+
+    assert ran.status == 0, ran.err
+    at_work = {}
+    for record in records(folder, "queue"):
+        begun, ended = (datetime.fromisoformat(at) for at in (record.started, record.finished))
+        at_work.setdefault(record.command.rpartition(" node ")[2], []).append((begun, ended))
+    assert sum(map(len, at_work.values())) == 4
+    for spans in at_work.values():
+        for (_, ended), (begun, _) in pairwise(sorted(spans)):
+            assert begun >= ended, "two at once"
 
 
 def test_each_device_of_each_node_is_measured(nodes, folder):

@@ -112,6 +112,58 @@ def test_a_model_that_fails_takes_no_device_out(tmp_path):
     assert [one.rows[0].status for one in records(tmp_path)] == ["error", "ok"]
 
 
+GOES_AWAY = """
+import glob, json, pathlib
+from torch import nn
+
+def make():
+    done = [json.load(open(path))["finished"] for path in glob.glob("results/*.json")]
+    if sum(each is not None for each in done) == 2:
+        pathlib.Path(__file__).unlink(missing_ok=True)
+    return nn.Linear(8, 8)
+"""
+
+
+def test_an_error_while_all_are_busy_leaves_the_report_of_each_alone(tmp_path):
+    """The file of the model goes away between the processes of the first batch size and those of the second."""
+    (tmp_path / "net.py").write_text(GOES_AWAY)
+    asked = ("net.py:make", "--input-size", 8, "--batch-sizes", "1,2", *QUICK, "--device", "cpu:0,cpu:1", "--all-busy")
+    ran = run(tmp_path, *asked, "--csv", "all.csv")
+
+    assert ran.status == 2, ran.err
+    assert "there is no file" in ran.err
+    written = pandas.read_csv(tmp_path / "all.csv")
+    assert set(written.status) == {"ok"}
+    assert written.load.tolist().count("solo") == 4
+    assert "samples/s" in ran.out
+
+
+FAILS_LATER = """
+import glob, json, os
+from torch import nn
+
+def make():
+    done = [json.load(open(path))["finished"] for path in glob.glob("results/*.json")]
+    if sum(each is not None for each in done) >= 2 and os.sched_getaffinity(0) == {0}:
+        raise RuntimeError("no more of this")
+    return nn.Linear(8, 8)
+"""
+
+
+def test_a_device_that_fails_while_all_are_busy_is_told_and_no_plan_rests_on_the_others(tmp_path):
+    (tmp_path / "net.py").write_text(FAILS_LATER)
+    asked = ("net.py:make", "--input-size", 8, "--batch-sizes", "1,2", *QUICK, "--device", "cpu:0,cpu:1", "--all-busy")
+    ran = run(tmp_path, *asked)
+
+    assert ran.status == 5, ran.err
+    assert "no more of this" in ran.err
+    assert "(cpu:1)" in ran.out
+    paths = sorted((tmp_path / "results").glob("*.json"))
+    sized = run(tmp_path, "size", *paths, "--rate", 5000, "--slo", "50ms")
+    assert sized.status == 0, sized.err
+    assert "planned with devices alone" in sized.err
+
+
 def test_ctrl_c_keeps_what_every_device_has_measured_and_each_can_be_gone_on_with(tmp_path):
     longer = ("--batch-sizes", "4,8", "--batches", 60, "--warmup", 1, "--processes", 2)
     asked = (SLEEPS, *longer, "--dtype", "fp32,bf16,fp16,amp-bf16")

@@ -23,7 +23,7 @@ import msgspec
 
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.fleet import task, travel
-from tputfind.fleet.jobs import MOST_STARTS, NODE_LOST, OUT_OF_MEMORY, PROCESS_DIED, ClusterJob, End, Jobs
+from tputfind.fleet.jobs import MOST_STARTS, NODE_LOST, OUT_OF_MEMORY, PROCESS_DIED, Came, ClusterJob, End, Jobs
 from tputfind.fleet.places import HOST, KIND, Choice, Node, Place, answers, left_out, places_of
 from tputfind.fleet.sweep import Job, in_queue
 from tputfind.processes.messages import Inspection
@@ -85,13 +85,12 @@ def sweep(job: Job, cluster: Cluster, progress: Progress) -> Iterator[Measured]:
                 record, path = begun[number]
                 progress.about(f"{number + 1}/{len(jobs)} {path}")
                 progress.did("is finished")
-                yield Measured(record, files.RecordFile.at(path), error_of(record))
+                yield Measured(record, files.RecordFile.at(path if job.folder else None), error_of(record))
             missing = {number: one for number, one in enumerate(jobs) if number not in done}
             following = Jobs(missing, executor, progress, job.command, trust_model_file=cluster.trust_model_file)
             with _signals_held() as executor.let_signals_in:
                 for came in following.follow():
-                    _, unfinished = begun.get(came.number, (None, None))
-                    file = files.RecordFile.at(unfinished) if unfinished else _file_of(job.folder, came.record)
+                    file = _file_of(job.folder, came, begun.get(came.number))
                     if came.whole:
                         file.save(came.record)
                     yield Measured(came.record, file, came.ended_by)
@@ -116,7 +115,13 @@ def _tell_left_out(nodes: Sequence[Node], places: Sequence[Place], progress: Pro
         progress.did(f"no job runs on {addresses}: smaller than others, or without the label {KIND}; --each takes all")
 
 
-def _file_of(folder: Path | None, record: Record) -> files.RecordFile:
+def _file_of(folder: Path | None, came: Came, begun: tuple[Record, Path] | None) -> files.RecordFile:
+    """Return the file for what came of a job: that of the record which it goes on from, unless that holds more."""
+    record = came.record
+    if folder is not None and begun is not None:
+        before, path = begun
+        less = not came.whole or (came.ended_by is not None and len(record.rows) < len(before.rows))
+        return files.RecordFile.at(None if less else path)
     looked_at = Inspection(environment=record.environment, input_shape=record.input_shape, parameters=record.parameters)
     return record_file_of(folder, record.spec, looked_at)
 

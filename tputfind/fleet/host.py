@@ -26,6 +26,7 @@ from tputfind.record.spec import Spec
 from tputfind.session import run
 from tputfind.session.inspect import inspect, new_record, record_file_of
 from tputfind.session.meeting import Meeting
+from tputfind.session.outcome import error_of
 from tputfind.session.progress import Progress
 from tputfind.session.run import Measured
 
@@ -93,7 +94,8 @@ class Host:
         """Yield what becomes of each spec, or of each on each device, in their order.
 
         Raises:
-            TputfindError: there is no such device, or none of the specs can be measured.
+            TputfindError: there is no such device, or none of the specs can be measured; or what ended it early, once
+                all that was measured is yielded.
             KeyboardInterrupt: while nothing was being measured yet.
         """
         places, inspections = self._looked_at()
@@ -102,8 +104,15 @@ class Host:
         tasks = self._tasks(places)
         stations = Stations(places, trust_model_file=self._trust_model_file)
         with signals_among(stations.events), stations:
-            found = dict(self._done(tasks, places, inspections, stations))
+            found: dict[int, Measured] = {}
+            failure = None
+            try:
+                found.update(self._done(tasks, places, inspections, stations))
+            except TputfindError as error:
+                failure = error
             yield from (found[number] for number in sorted(found))
+            if failure is not None:
+                raise failure
             if self._devices.all_busy and not self._interrupted:
                 for number in range(0, len(tasks), len(places)):
                     alone = [
@@ -195,14 +204,24 @@ class Host:
         """Have all devices do a job at once that each has done alone, and yield the record of each."""
         able = [one for one in alone if any(row.samples_per_s is not None for row in one.measured.record.rows)]
         together = Together(able, self._job.command)
-        if self._interrupted or len(able) < 2 or not together.sizes:
+        if self._interrupted:
             return
-        together.time_all(_Crew(self, stations))
-        if not self._interrupted:
+        if len(able) < 2 or not together.sizes:
+            self.did("all busy: not measured, since fewer than two devices did the job alone at one batch size")
+            return
+        failure = None
+        try:
+            together.time_all(_Crew(self, stations))
+        except TputfindError as error:
+            failure = error
+        if not self._interrupted and failure is None:
             together.finish()
         for name, record in together.records.items():
             if record.rows:
-                yield Measured(record, together.files[name], KeyboardInterrupt() if self._interrupted else None)
+                ended_by = KeyboardInterrupt() if self._interrupted else error_of(record)
+                yield Measured(record, together.files[name], ended_by)
+        if failure is not None:
+            raise failure
 
     def all_done(
         self, works: Mapping[str, tuple[Place, Work]], meeting: Meeting, stations: Stations

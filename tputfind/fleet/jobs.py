@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -206,10 +207,10 @@ class Jobs:
     def _hopeless(self, number: int, state: _State, now_s: float) -> TputfindError | None:
         job = self._jobs[number]
         budget_s = job.spec.budget_s
-        if state.starts and budget_s is not None and now_s > state.started_s + budget_s + GRACE_S:
+        there = any(node.id == state.node for node in self._alive)  # else it waits to be started again
+        if there and budget_s is not None and now_s > state.started_s + budget_s + GRACE_S:
             what = f"no answer from {state.starts[-1]} within --budget and {GRACE_S:g} s more"
             return OutOfTime(f"{_named(job)}: {what}", _SEE)
-        there = any(node.id == state.node for node in self._alive)  # else it waits to be started again
         if there and now_s > self._heard_s + SILENT_S:
             return OutOfTime(f"{_named(job)}: no word from {state.starts[-1]} for {SILENT_S:g} s", _SEE)
         none_runs = not any(one.starts for one in self._open.values())
@@ -227,7 +228,11 @@ class Jobs:
         return None
 
     def _interrupted(self, interruption: KeyboardInterrupt) -> Iterator[Came]:
-        """Cancel what is open, and yield the records that are begun."""
+        """Yield the jobs that have ended, cancel what is open, and yield the records that are begun."""
+        with suppress(KeyboardInterrupt):  # another one: somebody is in a hurry
+            while ends := [end for end in self._executor.ended(0.0) if end.number in self._open]:
+                for end in ends:
+                    yield self._came(end, self._open.pop(end.number))
         self._executor.cancel(list(self._open))
         until_s = time.monotonic() + _LAST_WORDS_S
         while time.monotonic() < until_s:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -28,6 +29,11 @@ class Board:
         return b"\n".join(lines.values())
 
 
+def _wait_for(ray: Any, written: Any) -> None:
+    with suppress(Exception):  # the driver is gone
+        ray.get(written)
+
+
 def task(number: int, request: bytes, board: Any) -> bytes:
     """Measure one job on this node, and return its answer as JSON, whatever becomes of it.
 
@@ -38,8 +44,11 @@ def task(number: int, request: bytes, board: Any) -> bytes:
     context = ray.get_runtime_context()
     head = {"number": number, "node": context.get_node_id()}
     started = board.write.remote((number, "started", os.getpid()), json.dumps({**head, "started": True}).encode())
-    with suppress(Exception):  # the driver is gone
-        ray.get(started)  # it is told before anything of the user's runs, which could stop this process
+    # It is told before anything of the user's runs, which could stop this process. Ray gives the cores of a task whose
+    # main thread waits to another task, and both would run at once.
+    told = threading.Thread(target=_wait_for, args=(ray, started))
+    told.start()
+    told.join()
     try:
         from tputfind.fleet import on_node
     except ImportError as error:

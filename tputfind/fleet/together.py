@@ -49,22 +49,29 @@ class Together:
         self._places = {one.place.name: one.place for one in alone}
         self._trials = {one.place.name: one.measured.record.trials for one in alone}
         self._start_s = time.monotonic()
+        self._late = False
         timed = [{row.batch_size for row in one.measured.record.rows if row.samples_per_s is not None} for one in alone]
-        self.sizes = sorted(set.intersection(*timed)) if timed else []
+        first = {size for one in alone for size in plan.deciding(one.measured.record.rows, one.measured.record.edge)}
+        self.sizes = sorted(set.intersection(*timed), key=lambda size: (size not in first, size)) if timed else []
         self.records = {one.place.name: self._begun(one.measured.record, command) for one in alone}
         self.files = {name: _file_beside(one.measured, self.records[name]) for name, one in _named(alone)}
 
     def time_all(self, crew: Crew) -> None:
-        """Time every batch size that ran on each device alone, until all are known or somebody had enough."""
+        """Time every batch size that ran on each device alone, until all are known or somebody had enough.
+
+        Those that the answers rest on come first. One that works on a single device only is not timed any more.
+        """
         for batch_size in self.sizes:
-            while any(self._wants_more(record, batch_size) for record in self.records.values()):
+            while len(able := self._able(batch_size)) > 1 and any(self._wants_more(one, batch_size) for one in able):
                 if not self._time(batch_size, crew):
                     return
 
     def finish(self) -> None:
-        """Say that nothing more is measured."""
-        for name in self.records:
-            self._keep(name, finished=now())
+        """Say that nothing more is measured; where the budget was over, it ended the rows that are not known by now."""
+        for name, record in self.records.items():
+            late = [row for row in record.rows if self._late and plan.wants_more(record.spec, row)]
+            rows = tuple(msgspec.structs.replace(row, ended_by="budget") if row in late else row for row in record.rows)
+            self._keep(name, rows=rows, finished=now())
 
     def _begun(self, alone: Record, command: str) -> Record:
         """Return the record of a device that is busy as all are, in which nothing has been measured yet."""
@@ -72,7 +79,7 @@ class Together:
             alone.spec,
             load="all_busy",
             busy_devices=len(self._places),
-            batch_sizes=tuple(self.sizes) or None,
+            batch_sizes=tuple(sorted(self.sizes)) or None,
             max_batch=None,
             headroom=None,
             soak=0,
@@ -81,15 +88,19 @@ class Together:
         left_out = {"trials": (), "edge": None, "safe": None, "rows": (), "notices": ()}
         return msgspec.structs.replace(alone, spec=spec, **fields, **left_out)
 
-    def _wants_more(self, record: Record, batch_size: int) -> bool:
-        row = _row(record, batch_size)
-        return row is None or plan.wants_more(record.spec, row)
+    def _able(self, batch_size: int) -> list[str]:
+        """Return the devices on which a batch size has not failed."""
+        rows = {name: _row(record, batch_size) for name, record in self.records.items()}
+        return [name for name, row in rows.items() if row is None or row.failure is None]
+
+    def _wants_more(self, name: str, batch_size: int) -> bool:
+        row = _row(self.records[name], batch_size)
+        return row is None or plan.wants_more(self.records[name].spec, row)
 
     def _time(self, batch_size: int, crew: Crew) -> bool:
         """Time a batch size in one more process of each device on which it has not failed; False ends all."""
-        rows = {name: _row(record, batch_size) for name, record in self.records.items()}
-        able = [name for name, row in rows.items() if row is None or row.failure is None]
-        number = max((len(row.timings) for row in rows.values() if row is not None), default=0)
+        able = self._able(batch_size)
+        number = max((len(row.timings) for _, row in self._rows(batch_size)), default=0)
         meeting = Meeting(len(able))
         seats = {name: Seat(meeting) for name in able}
         works = {
@@ -107,15 +118,16 @@ class Together:
         }
         done = crew.all_done(works, meeting)
         spans = {name: _busy_span(seats.get(name)) for name in self.records}
-        complete = True
         for name, one in done.items():
-            if isinstance(one.error, (KeyboardInterrupt, OutOfTime)):
-                complete = False
-            elif one.error is not None:
-                raise one.error
-            elif isinstance(one.result, Row):
+            if isinstance(one.result, Row):
                 others = [span for other, span in spans.items() if other != name]
                 self._add(name, _with_share(one.result, seats[name], others))
+        errors = [one.error for one in done.values() if one.error is not None]
+        self._late = any(isinstance(error, OutOfTime) for error in errors)
+        for error in errors:
+            if not isinstance(error, (KeyboardInterrupt, OutOfTime)):
+                raise error
+        complete = not errors
         rates = [f"{name} {row.samples_per_s:.1f}" for name, row in self._rows(batch_size) if row.samples_per_s]
         if complete:
             crew.did(f"all busy: batch {batch_size}: {', '.join(rates)} samples/s, process {number + 1}")

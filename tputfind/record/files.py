@@ -214,7 +214,12 @@ def _place_new(temporary: Path, path: Path) -> None:
         raise
     except OSError:  # a file system without hard links
         with path.open("xb") as file:
-            file.write(temporary.read_bytes())
+            try:
+                file.write(temporary.read_bytes())
+                file.flush()
+            except OSError:
+                path.unlink()
+                raise
 
 
 @contextmanager

@@ -115,6 +115,15 @@ def test_a_task_that_never_comes_back_ends_with_its_own_budget():
     assert sorted(each.number for each in came if each.ended_by is None) == [1, 2]
 
 
+def test_a_job_whose_node_was_lost_waits_to_be_started_again_for_longer_than_its_budget():
+    there = [node(1), node(2)]
+    cluster = SimulatedCluster(there, lambda *_: 100.0, {there[0].id: 60.0})
+    came = follow(some_jobs(there, 6, budget_s=150.0), cluster)
+
+    assert [str(each.ended_by) for each in came if each.ended_by] == []
+    assert cluster.now_s > 150 + jobs.GRACE_S + 300
+
+
 def test_jobs_that_wait_behind_one_that_never_comes_back_end_too():
     there = [node(1)]
 
@@ -251,6 +260,24 @@ def test_an_interruption_keeps_the_records_that_had_arrived():
     assert isinstance(came[1].ended_by, KeyboardInterrupt)
     assert came[1].record.finished is None
     assert came[1].record.rows
+
+
+def test_an_interruption_keeps_the_jobs_that_had_ended_and_were_not_looked_at_yet():
+    there = [node(number) for number in range(3)]
+
+    class Interrupted(SimulatedCluster):
+        once = True
+
+        def ended(self, timeout_s):
+            if self.once and self.now_s >= 10:
+                self.once = False
+                raise KeyboardInterrupt
+            return super().ended(timeout_s)
+
+    came = follow(some_jobs(there, 3), Interrupted(there, lambda *_: 10.0))
+
+    assert sorted(each.number for each in came) == [0, 1, 2]
+    assert [each.ended_by for each in came] == [None] * 3
 
 
 def test_an_interruption_before_anything_came_is_one():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import sys
@@ -44,6 +45,18 @@ def test_a_file_system_without_hard_links_will_do(tmp_path, monkeypatch):
 
     assert [path.read_bytes() for path in paths] == [b"first", b"second"]
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_file_system_without_hard_links_and_without_room_keeps_no_half_of_a_file(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr(Path, "read_bytes", full)
+    with pytest.raises(BadRequest, match="No space left"):
+        write_new(tmp_path, "resnet50", b"first")
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_csv_that_lies_there_alone_is_not_taken_over(tmp_path):
