@@ -33,7 +33,7 @@ SUBJECTS = {
     "models": "Older whole runs, which the tables of sizing rest on",
     "plan": "When a row is known well enough: `benchmarks/plan.py`, `benchmarks/time_spent.py`",
     "recipes": "Eager, `torch.compile` and CUDA graphs at one batch size",
-    "search": "Trials of the search against bisection: `benchmarks/search.py`",
+    "search": "Searches against bisection, and forecasts without a device: `benchmarks/search.py`, `on_fake.py`",
     "serving": "Predictions against real servers: `benchmarks/serve.py`, `benchmarks/serve_fleet.py`",
     "sizing": "Plans against a second simulator, servers' own code and known devices: `benchmarks/second.py`, "
     "`servers.py`, `ranges.py`, `promises.py`, `size_times.py`",
