@@ -146,6 +146,12 @@ def forecasts() -> tuple[str, ...]:
     return f"{(off == 0).sum()}", f"{len(off)}", words[((off > 0) & (off <= 0.2)).sum()]
 
 
+def forecasts_on_fake() -> tuple[str, ...]:
+    off = table("nvidia-h200/search/on-fake.csv").off_percent.abs()
+    assert (off <= 20).all()
+    return f"{(off == 0).sum()}", f"{len(off)}"
+
+
 def edges_that_differ() -> tuple[str, ...]:
     both = pd.concat([table(f"nvidia-h200/search/{dtype}.csv") for dtype in ("fp16", "fp32")])
     words = {1: "One"}
@@ -407,6 +413,12 @@ CLAIMS = [
         "An interval does not cover the next run on a shared machine: {} of {} did",
         "cpu/plan/pairs.txt",
         lambda: numbers_in("cpu/plan/pairs.txt", r"thorough run's rate (\d+) of (\d+)"),
+    ),
+    Claim("{} of {} forecasts from fake tensors are exact", "nvidia-h200/search/on-fake.csv", forecasts_on_fake),
+    Claim(
+        "From fake tensors, all {} lay within 20 %, and {} were right to the sample",
+        "nvidia-h200/search/on-fake.csv",
+        lambda: forecasts_on_fake()[::-1],
     ),
     Claim("{} of {} forecasts are exact", "nvidia-h200/search/fp16.csv", lambda: forecasts()[:2]),
     Claim(

@@ -48,7 +48,7 @@ class Command(NamedTuple):
 _RECORDS: Final = Argument("records", "RECORD", "RECORD [RECORD ...]", several=True)
 COMMANDS: Final = {
     "run": Command(
-        "Find the largest batch and measure every batch size.",
+        "Find the largest batch, and time the powers of two up to it.",
         """
         `tputfind MODEL` is short for it. MODEL is a torchvision name (resnet50), timm:NAME, hf:NAME, a saved model
         (model.pt2, model.pt), file.py:FACTORY or package.module:FACTORY. A factory returns a module, or a module and a

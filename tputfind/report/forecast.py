@@ -27,7 +27,7 @@ _COLUMNS = (
     "batches_tried",
 )
 _FROM_TRIALS = "90 % of forecasts were this close on a device of this kind; on another, libraries may use other kernels"
-_ON_FAKE = "90 % of forecasts were this close to an H200's result; what libraries take for themselves is not in it"
+_ON_FAKE = "39 of 39 forecasts were this close to an H200's result; what libraries take for themselves is not in it"
 
 
 def print_forecasts(found: Forecasts, console: Console) -> None:

@@ -16,10 +16,12 @@ from tputfind.analysis.answers import (
     fastest,
     format_latency,
     format_rate,
+    in_all_processes,
     knee,
     peak_bytes,
     scatter,
     threads,
+    throughput_interval,
     to_deploy,
 )
 from tputfind.analysis.time_spent import seconds_spent
@@ -61,7 +63,11 @@ def title(record: Record) -> str:
 def device_of(record: Record) -> str:
     """Name the device of a record, a processor with the threads that compute."""
     count, name = threads(record), record.environment.device_name
-    name = f"{name} ({record.environment.device})" if record.spec.busy_devices > 1 else name
+    name = (
+        f"{name} ({record.environment.device})"
+        if record.spec.busy_devices > 1 or record.spec.device.partition(":")[2] not in ("", "0")
+        else name
+    )
     return name if count is None else f"{name}, {count} thread{'s' if count > 1 else ''}"
 
 
@@ -161,7 +167,9 @@ def _deploy(record: Record, best: Row) -> str:
     """Say which batch to deploy, and what it costs and saves beside the fastest."""
     spec, row = record.spec, to_deploy(record)
     if row is None:
-        return f"no batch is known to have p{spec.percentile:g} within --slo {spec.slo_ms or 0:g} ms"
+        late = all((percentile(one.latency_ms, 50) or 0.0) > (spec.slo_ms or 0.0) for one in record.rows)
+        has = "has" if late else "is known to have"
+        return f"no batch {has} p{spec.percentile:g} within --slo {spec.slo_ms or 0:g} ms"
     percent = 50 if spec.slo_ms is None else spec.percentile
     latency_ms, slowest_ms = (percentile(one.latency_ms, percent) for one in (row, best))
     peak, rate = peak_bytes(record, row), row.samples_per_s or 0.0
@@ -187,13 +195,25 @@ def _deploy(record: Record, best: Row) -> str:
 
 def doubt_of(record: Record, rows: Sequence[Row]) -> str:
     """Return what goes before an answer that rests on rows which are not known well, or not done; else nothing."""
-    widest, asked = scatter(rows), record.spec.processes
+    widest = scatter(rows)
     if widest > ROUGH:
         return f"not known, rates scatter by {widest:.0%}; best guess "
     if widest > PROVISIONAL_SHARE:
         return f"provisional, rates scatter by {widest:.0%}; "
-    fewest = min(len(row.timings) for row in rows)
-    return f"provisional, timed in {fewest} of {asked} processes; " if fewest < asked else ""
+    short = [len(row.timings) for row in rows if not in_all_processes(record, row)]
+    if short:
+        return f"provisional, timed in {min(short)} of {record.spec.processes} processes; "
+    rival = _rival(record, max(rows, key=lambda row: row.samples_per_s or 0.0))
+    return "" if rival is None else f"provisional, batch {rival.batch_size} may be faster; "
+
+
+def _rival(record: Record, best: Row) -> Row | None:
+    """Return a larger batch that is known so badly that it may be faster than the fastest; None where there is none."""
+    larger = [row for row in record.rows if row.batch_size > best.batch_size]
+    known = [(interval, row) for row in larger if (interval := throughput_interval(row)) is not None]
+    unsure = [(interval.high, row) for interval, row in known if interval.half_width > PROVISIONAL_SHARE]
+    faster = [row for high_per_s, row in unsure if high_per_s > (best.samples_per_s or 0.0)]
+    return max(faster, key=lambda row: row.samples_per_s or 0.0, default=None)
 
 
 def _took(record: Record) -> str:

@@ -558,8 +558,9 @@ def test_what_changes_a_decision_stands_before_what_does_not():
         Trial(batch_size=3, failure=failed("out_of_memory"), memory_of_others_bytes=0),
         Trial(batch_size=9, failure=failed("died")),
     )
+    spec = msgspec.structs.replace(example().spec, slo_ms=20.0)
     record = with_environment(
-        msgspec.structs.replace(example(), trials=(*example().trials, *failing)), memory_of_others_bytes=GIB
+        msgspec.structs.replace(example(), spec=spec, trials=(*example().trials, *failing)), memory_of_others_bytes=GIB
     )
 
     assert list(kinds(record)) == [

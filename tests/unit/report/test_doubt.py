@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 from support.records import example
 
+from tputfind.analysis import notices
 from tputfind.record.record import Edge, Record, Row, Timing, Trial
 from tputfind.report import csv, terminal, text
 from tputfind.report.page import tiles
@@ -72,6 +73,46 @@ def test_a_run_that_was_cut_short_is_provisional_and_looks_no_better_known_than_
     assert csv.frame([cut])[columns].isna().all(axis=None)
     assert csv.frame([whole])[columns].notna().all(axis=None)
     assert deploy(measured(QUIET[:1], processes=1)).startswith("batch 2: ")
+
+
+def test_a_larger_batch_that_may_be_faster_makes_the_fastest_provisional():
+    record = measured(QUIET)
+    slow = msgspec.structs.replace(record.rows[-1], batch_size=16)
+    stalled = msgspec.structs.replace(
+        slow, timings=tuple(Timing(device_ms=(ms,) * 20, latency_ms=(ms,) * 40) for ms in (7.6, 7.5, 25.0))
+    )
+    sure = msgspec.structs.replace(
+        slow, timings=tuple(Timing(device_ms=(ms,) * 20, latency_ms=(ms,) * 40) for ms in (16.0, 16.1, 15.9))
+    )
+
+    def deployed(*more):
+        return deploy(msgspec.structs.replace(record, rows=(*record.rows, *more)))
+
+    assert deployed(stalled).startswith("provisional, batch 16 may be faster; batch 2: ")
+    assert deployed(sure).startswith("batch 2: ")
+    smaller = msgspec.structs.replace(stalled, batch_size=1)
+    assert deploy(msgspec.structs.replace(record, rows=(smaller, *record.rows))).startswith("batch 2: ")
+
+
+def test_where_half_of_all_answers_are_late_no_batch_keeps_to_a_target():
+    record = measured(QUIET[:2], processes=2)
+    late, unknown = (
+        msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, slo_ms=slo_ms))
+        for slo_ms in (0.5, 3.0)
+    )
+
+    assert deploy(late) == "no batch has p99 within --slo 0.5 ms"
+    assert "few_latency_samples" not in [notice.kind for notice in notices.of(late)]
+    assert deploy(unknown) == "no batch is known to have p99 within --slo 3 ms"
+    assert "few_latency_samples" in [notice.kind for notice in notices.of(unknown)]
+
+
+def test_a_row_that_was_known_after_fewer_processes_than_others_is_not_provisional():
+    short = measured(QUIET[:2])
+    known = [msgspec.structs.replace(row, ended_by="known") for row in short.rows]
+
+    assert deploy(short).startswith("provisional, timed in 2 of 3 processes; batch 2: ")
+    assert deploy(msgspec.structs.replace(short, rows=tuple(known))).startswith("batch 2: ")
 
 
 @pytest.mark.parametrize("factors", [QUIET, NOISY, WILD, QUIET[:1]])

@@ -100,7 +100,8 @@ def _of_fragmentation(record: Record) -> Iterator[Notice]:
 def of_budget(record: Record) -> Iterator[Notice]:
     """Notices of what ``--budget`` left out: a search, rows, and processes of rows."""
     spec, rows = record.spec, record.rows
-    if spec.budget_s is None or record.finished is None:
+    nothing_passed = bool(rows) and all(row.failure is not None for row in rows)
+    if spec.budget_s is None or record.finished is None or nothing_passed:
         return
     passed = max((trial.batch_size for trial in record.trials if trial.failure is None), default=0)
     searched = record.edge is not None or spec.batch_sizes is not None

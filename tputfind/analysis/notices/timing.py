@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Final
 
-from tputfind.analysis.answers import host_bound
+from tputfind.analysis.answers import host_bound, in_all_processes
 from tputfind.analysis.notices.words import batches, sizes, span
 from tputfind.record.record import Notice, Record, Row
+from tputfind.record.spec import Spec
 from tputfind.stats import mean, percentile, samples_for_percentile
 
 TUTORIALS_BATCHES: Final = 100
@@ -17,7 +19,7 @@ COPY_BOUND_SHARE: Final = 0.80
 
 def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     spec = record.spec
-    whole = [row for row in timed if len(row.timings) >= spec.processes]  # the others are still to come
+    whole = [row for row in timed if in_all_processes(record, row)]  # the others are still to come
     wanted = spec.batches or (TUTORIALS_BATCHES if spec.thorough else 0)
     short = [row for row in whole if min(len(row.device_ms), len(row.latency_ms)) < wanted]
     if short:
@@ -31,7 +33,7 @@ def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             advice="raise --max-seconds",
             batch_sizes=sizes(short),
         )
-    few = [row for row in whole if percentile(row.latency_ms, spec.percentile) is None]
+    few = [row for row in whole if percentile(row.latency_ms, spec.percentile) is None and not _too_late(spec, row)]
     if spec.slo_ms is not None and few:
         needed = samples_for_percentile(spec.percentile)
         yield Notice(
@@ -41,6 +43,11 @@ def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             advice="raise --max-seconds or lower --percentile",
             batch_sizes=sizes(few),
         )
+
+
+def _too_late(spec: Spec, row: Row) -> bool:
+    """Whether half of the latencies are above the target: then so is any percentile that one asks for."""
+    return (percentile(row.latency_ms, 50) or 0.0) > (spec.slo_ms or inf)
 
 
 def of_allocator(timed: Sequence[Row]) -> Iterator[Notice]:
