@@ -11,6 +11,8 @@ import pytest
 from support.command import QUICK
 from support.folders import MODELS
 
+from tputfind.record.record import TRIAL_STEPS
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
 ASKED = (f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "258MiB", *QUICK)
 
@@ -28,9 +30,11 @@ def test_headroom_names_a_safe_batch_beside_the_largest(tmp_path, ask, headroom,
     under_it = [trial for trial in record.trials if trial.memory_limit_bytes == limit_bytes]
     assert {trial.batch_size: trial.failure is None for trial in under_it}[record.safe.fails_at] is False
     proof = max(under_it, key=lambda trial: trial.steps)
-    row = next(row for row in record.rows if row.batch_size == record.safe.largest_batch)
+    row, largest = (
+        next(row for row in record.rows if row.batch_size == edge.largest_batch) for edge in (record.safe, record.edge)
+    )
     assert (proof.batch_size, proof.failure) == (record.safe.largest_batch, None)
-    assert proof.steps >= len(row.device_ms) + sum(timing.warmup_steps for timing in row.timings)
+    assert proof.steps == TRIAL_STEPS + largest.steps
     assert (
         f"Safe batch     {record.safe.largest_batch}, with {headroom.replace('M', ' M')} of the memory kept" in ran.out
     )
