@@ -112,18 +112,18 @@ def simulated(share: float, *, slow: bool, skewed: bool) -> tuple[float, float]:
         skewed: whether processes scatter to one side.
     """
     spec, draw = Spec(model="resnet18"), random.Random(f"{share} {slow} {skewed}")
-    noise, seconds = (plan.DEVICE_BOUND_NOISE, 2.0) if slow else (plan.OTHER_NOISE, 0.5)
+    noise, step_ms, seconds = (plan.DEVICE_BOUND_NOISE, 2000.0, 2.0) if slow else (plan.OTHER_NOISE, 333.0, 0.5)
     held = processes = 0
     for _ in range(SIMULATED):
         row = Row(batch_size=1)
         while plan.wants_more(spec, row):
             offset = (draw.expovariate(1.0) - 1.0) if skewed else draw.gauss(0.0, 1.0)
-            pace_ms = (2000.0 if slow else 333.0) * (1 + offset * share * noise)
+            pace_ms = step_ms * (1 + offset * share * noise)
             timing = Timing(device_ms=(pace_ms,), enqueue_ms=(1.0,) if slow else ())
             row = merged(row, Row(batch_size=1, timings=(timing,), seconds=seconds))
         interval = throughput_interval(row)
         assert interval is not None
-        held += interval.low <= 1000 / (2000.0 if slow else 333.0) <= interval.high
+        held += interval.low <= 1000 / step_ms <= interval.high
         processes += len(row.timings)
     return held / SIMULATED, processes / SIMULATED
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import Final, Literal, NamedTuple
 
 from tputfind.record.method import REPEATABILITY
 from tputfind.record.record import Edge, Record, Row, Trial
+from tputfind.record.spec import Spec
 from tputfind.stats import (
     CONFIDENCE,
     Interval,
@@ -93,6 +95,11 @@ def best_under(rows: Sequence[Row], slo_ms: float, percent: float) -> Row | None
     A row with too few latency samples for the percentile is not among them.
     """
     return fastest([row for row in rows if _meets(row, slo_ms, percent)])
+
+
+def too_late(spec: Spec, row: Row) -> bool:
+    """Whether half of the latencies are above the target: then so is any percentile that one asks for."""
+    return (percentile(row.latency_ms, 50) or 0.0) > (spec.slo_ms or inf)
 
 
 def to_deploy(record: Record) -> Row | None:

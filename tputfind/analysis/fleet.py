@@ -124,37 +124,31 @@ def to_plan_with(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
         best = fastest([row for one in alone or busy for row in one.rows])
         if best is None:
             continue
-        rates = [
-            (rate, one) for one in busy if (rate := _rate_at(one, best.batch_size, while_all_busy=True)) is not None
-        ]
-        instead = busy
-        if rates:
-            slowest_per_s, slowest = min(rates, key=lambda pair: pair[0])
-            instead = [one for one in (*busy, *alone) if one is not slowest]
-        kept = [one for one in kept if all(one is not other for other in instead)]
-        spec, name = busy[0].spec, busy[0].environment.device_name
-        if not rates:
+        rates = [(rate, one) for one in busy if (rate := _rate_at(one, best.batch_size)) is not None]
+        slowest_per_s, slowest = min(rates, key=lambda pair: pair[0], default=(0.0, None))
+        instead = busy if slowest is None else [*busy, *alone]
+        kept = [one for one in kept if one is slowest or all(one is not other for other in instead)]
+        job = f"{busy[0].spec.model} {identity.name_of(busy[0].spec)} on {busy[0].environment.device_name}"
+        if slowest is None:
             told.append(
-                f"{spec.model} {identity.name_of(spec)} on {name}: planned with devices alone; "
+                f"{job}: planned with devices alone; "
                 f"batch {best.batch_size}, the fastest, was not timed while all were busy"
             )
             continue
-        same = [
-            rate for one in alone if device_key(one) == device_key(slowest) for rate in [_rate_at(one, best.batch_size)]
-        ]
+        same = [_rate_at(one, best.batch_size) for one in alone if device_key(one) == device_key(slowest)]
         change = f", {slowest_per_s / same[-1]:.2f} times what it does alone" if same and same[-1] else ""
         which = f"the slowest of {len(rates)}, " if len(rates) > 1 else ""
         told.append(
-            f"{spec.model} {identity.name_of(spec)} on {name}: planned with {which}{slowest.environment.device}, while "
-            f"{spec.busy_devices} devices were busy: {slowest_per_s:.4g} samples/s at batch {best.batch_size}{change}"
+            f"{job}: planned with {which}{slowest.environment.device}, while {slowest.spec.busy_devices} devices were "
+            f"busy: {slowest_per_s:.4g} samples/s at batch {best.batch_size}{change}"
         )
     return kept, told
 
 
-def _rate_at(record: Record, batch_size: int, *, while_all_busy: bool = False) -> float | None:
-    """Return the rate at a batch size; None where there is none, or not all worked for most of the window."""
-    row = next((row for row in record.rows if row.batch_size == batch_size), None)
-    share = None if row is None or not while_all_busy else all_busy_share(row)
+def _rate_at(record: Record, batch_size: int) -> float | None:
+    """Return the rate at a batch size; None where there is none, or where all were to work and mostly did not."""
+    row = record.row(batch_size)
+    share = None if row is None else all_busy_share(row)
     return None if row is None or (share is not None and share < _MOSTLY) else row.samples_per_s
 
 

@@ -147,7 +147,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
     """Measure, save, show, and return the exit code."""
     found: list[Measured] = []
     interrupted = False
-    ended_by: list[TputfindError] = []
+    problems: list[TputfindError] = []
     host: Host | None = None
     with stop_signals() as ignore_signals:
         try:
@@ -162,9 +162,9 @@ def do(request: Request, *, show_traceback: bool) -> int:
         except TputfindError as error:
             if not found:
                 raise
-            ended_by = [error]
+            problems.append(error)
         ignore_signals()  # what follows takes a second, and must not be lost to a second signal
-        problems = ended_by + [one.ended_by for one in found if isinstance(one.ended_by, TputfindError)]
+        problems += [one.ended_by for one in found if isinstance(one.ended_by, TputfindError)]
         interrupted |= any(isinstance(one.ended_by, KeyboardInterrupt) for one in found)
         not_begun = [spec.model for spec in request.job.specs[len(found) :]] if host is None else host.not_begun
         kept = [one for one in found if one.record.trials or one.record.rows]

@@ -69,8 +69,7 @@ class Together:
     def finish(self) -> None:
         """Say that nothing more is measured; where the budget was over, it ended the rows that are not known by now."""
         for name, record in self.records.items():
-            late = [row for row in record.rows if self._late and plan.wants_more(record.spec, row)]
-            rows = tuple(msgspec.structs.replace(row, ended_by="budget") if row in late else row for row in record.rows)
+            rows = plan.cut_by_budget(record.spec, record.rows) if self._late else record.rows
             self._keep(name, rows=rows, finished=now())
 
     def _begun(self, alone: Record, command: str) -> Record:
@@ -90,11 +89,11 @@ class Together:
 
     def _able(self, batch_size: int) -> list[str]:
         """Return the devices on which a batch size has not failed."""
-        rows = {name: _row(record, batch_size) for name, record in self.records.items()}
+        rows = {name: record.row(batch_size) for name, record in self.records.items()}
         return [name for name, row in rows.items() if row is None or row.failure is None]
 
     def _wants_more(self, name: str, batch_size: int) -> bool:
-        row = _row(self.records[name], batch_size)
+        row = self.records[name].row(batch_size)
         return row is None or plan.wants_more(self.records[name].spec, row)
 
     def _time(self, batch_size: int, crew: Crew) -> bool:
@@ -134,11 +133,11 @@ class Together:
         return complete
 
     def _rows(self, batch_size: int) -> list[tuple[str, Row]]:
-        return [(name, row) for name, record in self.records.items() if (row := _row(record, batch_size)) is not None]
+        return [(name, row) for name, record in self.records.items() if (row := record.row(batch_size)) is not None]
 
     def _add(self, name: str, row: Row) -> None:
         record = self.records[name]
-        before = _row(record, row.batch_size)
+        before = record.row(row.batch_size)
         whole = row if before is None else merged(before, row)
         whole = msgspec.structs.replace(whole, ended_by=plan.ended_by(record.spec, whole))
         others = (other for other in record.rows if other is not before)
@@ -181,10 +180,6 @@ def _with_share(row: Row, seat: Seat, others: Sequence[tuple[float, float] | Non
     share = None if seat.window_s is None else fleet.all_busy_share_of_window(seat.window_s, others)
     timings = tuple(msgspec.structs.replace(timing, all_busy_share=share) for timing in row.timings)
     return msgspec.structs.replace(row, timings=timings)
-
-
-def _row(record: Record, batch_size: int) -> Row | None:
-    return next((row for row in record.rows if row.batch_size == batch_size), None)
 
 
 def _file_beside(alone: Measured, record: Record) -> RecordFile:

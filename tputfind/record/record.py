@@ -289,6 +289,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...] = ()
     notices: tuple[Notice, ...] = ()
 
+    def row(self, batch_size: int) -> Row | None:
+        """Return the row of a batch size, if there is one."""
+        return next((row for row in self.rows if row.batch_size == batch_size), None)
+
     def to_json(self) -> bytes:
         """Return the record as indented JSON, for a file."""
         return indented(self)

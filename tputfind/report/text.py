@@ -23,6 +23,7 @@ from tputfind.analysis.answers import (
     threads,
     throughput_interval,
     to_deploy,
+    too_late,
 )
 from tputfind.analysis.time_spent import seconds_spent
 from tputfind.record import identity
@@ -167,8 +168,7 @@ def _deploy(record: Record, best: Row) -> str:
     """Say which batch to deploy, and what it costs and saves beside the fastest."""
     spec, row = record.spec, to_deploy(record)
     if row is None:
-        late = all((percentile(one.latency_ms, 50) or 0.0) > (spec.slo_ms or 0.0) for one in record.rows)
-        has = "has" if late else "is known to have"
+        has = "has" if all(too_late(spec, one) for one in record.rows) else "is known to have"
         return f"no batch {has} p{spec.percentile:g} within --slo {spec.slo_ms or 0:g} ms"
     percent = 50 if spec.slo_ms is None else spec.percentile
     latency_ms, slowest_ms = (percentile(one.latency_ms, percent) for one in (row, best))

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from tputfind.analysis.answers import fastest, host_bound, knee, throughput_interval
 from tputfind.processes.messages import Plan
 from tputfind.record.record import Edge, Row, RowEnd
@@ -131,6 +133,11 @@ def next_round(spec: Spec, rows: Sequence[Row], batch_sizes: Sequence[int], edge
     done = {size: len(by_size[size].timings) if size in by_size else 0 for size in wanted}
     number = min(done.values(), default=0)
     return number, [size for size in wanted if done[size] == number]
+
+
+def cut_by_budget(spec: Spec, rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Return the rows when a budget is over: it ended those that would take a further process."""
+    return tuple(replace(row, ended_by="budget") if wants_more(spec, row) else row for row in rows)
 
 
 def wants_more(spec: Spec, row: Row) -> bool:

@@ -69,12 +69,8 @@ class Session:
 
     def finish(self) -> None:
         """Say that nothing more is measured; rows that are not known by now were ended by the budget."""
-        spent = self._spec.budget_s is not None
-        rows = tuple(
-            msgspec.structs.replace(row, ended_by="budget") if spent and plan.wants_more(self._spec, row) else row
-            for row in self.record.rows
-        )
-        self.update(rows=rows, finished=now())
+        rows = self.record.rows
+        self.update(rows=rows if self._spec.budget_s is None else plan.cut_by_budget(self._spec, rows), finished=now())
 
     @property
     def largest_tried(self) -> int:
@@ -216,7 +212,7 @@ class Session:
 
     def row(self, batch_size: int) -> Row | None:
         """Return the row of a batch size, if there is one."""
-        return next((row for row in self.record.rows if row.batch_size == batch_size), None)
+        return self.record.row(batch_size)
 
     def _others_unchanged(self, taken: Trial | Row) -> bool:
         """Whether others hold as much of the device's memory now as when this was taken."""

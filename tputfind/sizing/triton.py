@@ -69,7 +69,7 @@ class Triton:
             if len(self._queue) == self._most_waiting:
                 continue
             self._queue.append(request)
-            if self._has_room() and (self._is_closed or len(self._queue) >= self._wakes_for):
+            if self._is_woken_by(len(self._queue)):
                 self._make(came, arrivals)
             elif self._wakes_ms == inf:
                 looks = floor((came - self._asleep_since_ms) / LOOKS_AGAIN_MS) + 1
@@ -89,7 +89,7 @@ class Triton:
         while gap_ms > 0 and self._queue:
             came_ms += gap_ms
             self._until(came_ms, arrivals)
-            if self._queue and self._has_room() and (self._is_closed or len(self._queue) + 1 >= self._wakes_for):
+            if self._queue and self._is_woken_by(len(self._queue) + 1):
                 self._make(came_ms, arrivals)
 
     def _until(self, now: float, arrivals: Sequence[float]) -> None:
@@ -110,6 +110,10 @@ class Triton:
             self._idle += 1
             self._start(at, arrivals)
             self._make(at, arrivals)
+
+    def _is_woken_by(self, waiting: int) -> bool:
+        """Whether a request that comes wakes the thread, where so many wait with it."""
+        return self._has_room() and (self._is_closed or waiting >= self._wakes_for)
 
     def _has_room(self) -> bool:
         """Whether a batch may be made now."""

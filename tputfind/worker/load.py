@@ -48,15 +48,20 @@ class Load:
 
     def bring_up(self, moment: Callable[[], int]) -> int:
         """Work moment by moment until the rate has fallen; return the steps that it took."""
-        steps, end_s = 0, perf_counter() + self.seconds()
-        while perf_counter() < end_s:
-            steps += moment()
-        return steps
+        return work_for(self.seconds(), moment)
 
     def leave(self, *, slowed: bool) -> None:
         """Note that the device was at work until now; it counts only where its power limit slowed it."""
         self._left_s = perf_counter()
         self._before_s = _LOAD_S - self.seconds() if slowed else 0.0
+
+
+def work_for(seconds: float, moment: Callable[[], int]) -> int:
+    """Work moment by moment for so long; return the steps that it took."""
+    steps, end_s = 0, perf_counter() + seconds
+    while perf_counter() < end_s:
+        steps += moment()
+    return steps
 
 
 def slowed_by_power(device: Device) -> bool:

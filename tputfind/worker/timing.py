@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import fmean, median
-from time import perf_counter, perf_counter_ns
+from time import perf_counter_ns
 from typing import Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from tputfind.record.method import REPEATABILITY
 from tputfind.record.record import LEAST_SPAN_MS, WindowEnd
 from tputfind.stats import MSER_BATCH, transient, trend
 from tputfind.worker.devices.protocol import Device, Stopwatch
-from tputfind.worker.load import WINDOW_S, Load, slowed_by_power
+from tputfind.worker.load import WINDOW_S, Load, slowed_by_power, work_for
 from tputfind.worker.loops import MOST_MARKED, Singles, Work, back_to_back, moments, one_at_a_time, steps_ms
 
 _FEWEST_TO_TELL: Final = 12
@@ -149,8 +149,9 @@ class _Sampler:
         self._device = device
         self._work = work
         self._stopwatch = stopwatch
-        self._one_by_one = device.capabilities.events and work.single is work.step
         self.first_ms = self.step_ms = steps_ms(device, lambda: device.first_step(work.step), 1)
+        apart = device.capabilities.events and work.single is work.step
+        self.one_by_one = apart and self.first_ms >= _LONG_MS
         self.others = 1
         self.device_ms: list[float] = []
         self.singles = Singles([], [])
@@ -163,12 +164,12 @@ class _Sampler:
     def take_uncounted(self) -> None:
         """Take one that does not count, and learn from it how long a step is without loading."""
         self.step_ms = steps_ms(self._device, self._work.step, 1)
+        self.one_by_one = self.one_by_one and self.step_ms >= _LONG_MS
         self.others += 1
 
     def take(self, batches: int) -> None:
         """Take some more."""
-        self._one_by_one = self._one_by_one and self.step_ms >= _LONG_MS
-        if self._one_by_one:
+        if self.one_by_one:
             watches = [self._stopwatch] * batches
             singles = one_at_a_time(self._device, self._work.single, batches, stopwatches=watches)
             self.singles.submission_ms.extend(singles.submission_ms)
@@ -180,21 +181,17 @@ class _Sampler:
         self.device_ms += spans_ms
         self.step_ms = max(median(spans_ms), LEAST_SPAN_MS)
 
-    def begins_short(self) -> bool:
-        """Whether the batches are known to be short, or are never waited for one by one."""
-        return not self._one_by_one or self.first_ms < _LONG_MS
-
     def goes_over(self) -> bool:
         """Go over to batches back to back where waiting for each would count; return whether what was taken is void.
 
         Short batches are taken for long ones where loading took the first step long.
         """
-        if not self._one_by_one or not self.singles.submission_ms:
+        if not self.one_by_one:
             return False
         ahead = median(self.singles.submission_ms) > _MOST_AHEAD * self.step_ms and self.step_ms < _TOO_LONG_MS
         if self.step_ms >= _LONG_MS and not ahead:
             return False
-        self._one_by_one = False
+        self.one_by_one = False
         self.begin_anew(0)
         return True
 
@@ -214,22 +211,16 @@ def time_throughput(
     if brought_up:
         sampler.take_uncounted()
         plan = _under_load(sampler, plan, listener, load, moment)
-    elif sampler.begins_short():
+    elif not sampler.one_by_one:
         sampler.others += warm()
     before_ns = perf_counter_ns() - begin_ns
     sampler.others += listener.meet(moment)
     begin_ns = perf_counter_ns() - before_ns  # waiting for others is no warm-up
-    listener.window(begins=True)
-    start, steady, ended_by = _fill(sampler, plan, listener, warm)
-    end_ns = perf_counter_ns()
-    listener.window(begins=False)
+    start, steady, ended_by, end_ns = _fill(sampler, plan, listener, warm)
     slowed = slowed_by_power(device)
     if slowed and not brought_up:
         plan = _under_load(sampler, plan, listener, load, moment)
-        listener.window(begins=True)
-        start, steady, ended_by = _fill(sampler, plan, listener, warm)
-        end_ns = perf_counter_ns()
-        listener.window(begins=False)
+        start, steady, ended_by, end_ns = _fill(sampler, plan, listener, warm)
     listener.meet(moment)
     if not plan.window_s:  # it is batches that were asked for
         start = max(start, len(sampler.device_ms) - plan.batches)
@@ -263,21 +254,21 @@ def _warm(device: Device, plan: Plan, moment: Callable[[], int]) -> int:
     """Work until what reads the device's power and clocks has seen it at work; return the steps that it took."""
     if not device.capabilities.health:
         return 0
-    steps, end_s = 0, perf_counter() + max(_METER_S, _LIMIT_SHOWS_S - plan.window_s)
-    while perf_counter() < end_s:
-        steps += moment()
-    return steps
+    return work_for(max(_METER_S, _LIMIT_SHOWS_S - plan.window_s), moment)
 
 
 def _fill(
     sampler: _Sampler, plan: Plan, listener: Listener, warm: Callable[[], int]
-) -> tuple[int, bool | None, WindowEnd]:
-    """Take batches until a window is full; return the first that counts, whether times had settled, and what ended it.
+) -> tuple[int, bool | None, WindowEnd, int]:
+    """Take batches until a window is full, and tell when it begins and has ended.
+
+    Return the first batch that counts, whether times had settled, what ended the window, and when, in ns.
 
     They are taken in blocks, each as long as the times so far let expect that it takes, so that there are few: of slow
     batches one, of fast ones three or four. Where the first block shows that they must be taken otherwise, the window
     begins once more, on a device that is ``warm``.
     """
+    listener.window(begins=True)
     begin_ns = perf_counter_ns()
     while True:
         elapsed_s = (perf_counter_ns() - begin_ns) / 1e9
@@ -289,7 +280,9 @@ def _fill(
         lacking = lacking_batches(plan, kept_ms, sampler.step_ms)
         ended_by = _end(plan, lacking, len(kept_ms), elapsed_s, steady)
         if ended_by is not None:
-            return start, steady, ended_by
+            end_ns = perf_counter_ns()
+            listener.window(begins=False)
+            return start, steady, ended_by, end_ns
         left = math.floor((plan.max_seconds - elapsed_s) * 1000 / sampler.step_ms)
         block = min(lacking or len(kept_ms) // 2 + 1, max(left, plan.least_batches - len(kept_ms), 1), MOST_MARKED // 2)
         listener.busy(block * sampler.step_ms / 1000)

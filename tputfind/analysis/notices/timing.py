@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import inf
 from typing import Final
 
-from tputfind.analysis.answers import host_bound, in_all_processes
+from tputfind.analysis.answers import host_bound, in_all_processes, too_late
 from tputfind.analysis.notices.words import batches, sizes, span
 from tputfind.record.record import Notice, Record, Row
-from tputfind.record.spec import Spec
 from tputfind.stats import mean, percentile, samples_for_percentile
 
 TUTORIALS_BATCHES: Final = 100
@@ -33,7 +31,7 @@ def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             advice="raise --max-seconds",
             batch_sizes=sizes(short),
         )
-    few = [row for row in whole if percentile(row.latency_ms, spec.percentile) is None and not _too_late(spec, row)]
+    few = [row for row in whole if percentile(row.latency_ms, spec.percentile) is None and not too_late(spec, row)]
     if spec.slo_ms is not None and few:
         needed = samples_for_percentile(spec.percentile)
         yield Notice(
@@ -43,11 +41,6 @@ def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             advice="raise --max-seconds or lower --percentile",
             batch_sizes=sizes(few),
         )
-
-
-def _too_late(spec: Spec, row: Row) -> bool:
-    """Whether half of the latencies are above the target: then so is any percentile that one asks for."""
-    return (percentile(row.latency_ms, 50) or 0.0) > (spec.slo_ms or inf)
 
 
 def of_allocator(timed: Sequence[Row]) -> Iterator[Notice]:
