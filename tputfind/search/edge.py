@@ -54,7 +54,7 @@ def find_edge(
         granularity: the step of the answer, at least 1.
         max_batch: the cap, at least ``granularity``; no larger batch is tried.
         linear: count up one step at a time.
-        first: a guess at the answer; where nothing is forecast it is asked first, and saves questions if it is good.
+        first: a guess at the answer, or a batch that is answered already: it is asked before all others.
         forecast: what to expect from what is known.
     """
     search = _Search(max_batch // granularity, granularity, forecast, (first or 0) // granularity)
@@ -117,7 +117,7 @@ class _Search:
     def next(self, *, linear: bool) -> int | None:
         """Return what to ask; None where both sides of the edge are known, and nothing is expected beyond."""
         guess, self._guess = self._guess, None
-        expected = (self._next_expected() if self._credit > (0 if self.open else _CREDIT) else None) or guess
+        expected = guess or (self._next_expected() if self._credit > (0 if self.open else _CREDIT) else None)
         self._expected = expected is not None
         return expected or (self.plain(linear=linear) if self.open else None)
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tputfind.record.record import LimitedBy, Trial
+from tputfind.record.trace import Trace
 from tputfind.search.edge import find_edge
-from tputfind.search.replay import Forecast, Memory, readable, right_about
+from tputfind.search.replay import Forecast, Memory, memory_below, readable, right_about
 
 FIRST_BATCH: Final = 61
 """Where traces can be had, the first trial is of about this batch size: small enough to cost little, large enough for
@@ -127,13 +128,23 @@ def _by_memory(known: Known) -> Fits | None:
         by_size = {trace.batch_size: trace for trace in sorted(traces, key=lambda trace: trace.complete)}
         latest = traces[-1]
         expandable = latest.expandable if known.expandable is None else known.expandable
-        memory = Memory(known.limit_bytes or latest.memory_bytes, expandable, capped=known.limit_bytes is not None)
+        limit_bytes = known.limit_bytes or _memory_bytes(traces)
+        memory = Memory(limit_bytes, expandable, capped=known.limit_bytes is not None)
         complete = any(trace.complete for trace in traces)
         return Forecast(by_size.values(), memory).fits if complete else None
     if known.limit_bytes is None:
         return None
     peaks = {trial.batch_size: trial.peak_reserved_bytes for trial in known.trials}
     return _below({size: peak for size, peak in peaks.items() if peak is not None}, known.limit_bytes)
+
+
+def _memory_bytes(traces: Sequence[Trace]) -> int:
+    """Return what a process can have of the device: what NVML says, or less where a request was refused that fits in.
+
+    NVIDIA's driver cannot give out the last few MiB of a device.
+    """
+    refused = [memory_below(trace) for trace in traces if not trace.capped]
+    return min([traces[-1].memory_bytes, *(held - 1 for held in refused if held is not None)])
 
 
 def _trusted(trial: Trial) -> bool:

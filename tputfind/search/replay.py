@@ -62,9 +62,26 @@ class Program:
         fits = self._run(allocator, batch_size, memory.limit_bytes)
         return Replay(fits, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
 
-    def _run(self, allocator: CachingAllocator, batch_size: int, memory_bytes: int) -> bool:
+    def lacked_bytes(self) -> int | None:
+        """Return what the process would have held with the request that ended it, where the model grants that.
+
+        The device has less then. None where the model refuses it too, or grants it from what the process had.
+        """
+        trace, last = self.trace, self._events[self._last] if self._last is not None else None
+        if trace.complete or last is None or last.kind != "refused":
+            return None
+        allocator = CachingAllocator(trace.memory_bytes, expandable=trace.expandable, capped=trace.capped)
+        if not self._run(allocator, trace.batch_size, trace.memory_bytes, self._events[: self._last]):
+            return None
+        before_bytes = allocator.reserved_bytes
+        granted = allocator.allocate(last.value) is not None and allocator.reserved_bytes > before_bytes
+        return allocator.reserved_bytes + round(trace.memory_bytes - allocator.limit_bytes) if granted else None
+
+    def _run(
+        self, allocator: CachingAllocator, batch_size: int, memory_bytes: int, events: Sequence[Event] | None = None
+    ) -> bool:
         held: list[Block | None] = []
-        for index, (kind, value) in enumerate(self._events):
+        for index, (kind, value) in enumerate(self._events if events is None else events):
             if kind == "allocate":
                 number = len(held)
                 held.append(allocator.allocate(self._size(number, batch_size)))
@@ -127,6 +144,18 @@ def right_about(trace: Trace, peak_reserved_bytes: int) -> bool:
     except ValueError:
         return False
     return replayed.fits and abs(replayed.peak_reserved_bytes - peak_reserved_bytes) <= _TOLERANCE_BYTES
+
+
+@lru_cache(maxsize=256)
+def memory_below(trace: Trace) -> int | None:
+    """Return the memory that the device of a trial has less of, as the request that ended the trial tells.
+
+    None where it tells nothing, since the model refuses that request too, and where the trace cannot be read.
+    """
+    try:
+        return Program(trace).lacked_bytes()
+    except ValueError:
+        return None
 
 
 @lru_cache(maxsize=256)

@@ -222,7 +222,8 @@ def _search_safe(session: Session, edge: Edge) -> Edge | None:
         return None
     steps = TRIAL_STEPS + max(spec.soak, full.steps)
     whole_bytes = session.memory_limit_bytes or session.record.environment.memory_total_bytes or limit_bytes
-    guess = edge.largest_batch * limit_bytes // whole_bytes if edge.limited_by == "memory" else edge.largest_batch
+    share = limit_bytes / whole_bytes if edge.limited_by == "memory" else 1.0
+    expected = partial(session.expected, memory_limit_bytes=limit_bytes)
     safe = find_edge(
         lambda batch_size: session.try_batch(batch_size, memory_limit_bytes=limit_bytes),
         lambda batch_size: (
@@ -230,8 +231,8 @@ def _search_safe(session: Session, edge: Edge) -> Edge | None:
         ),
         granularity=spec.granularity,
         max_batch=edge.largest_batch,
-        first=guess,
-        forecast=partial(session.expected, memory_limit_bytes=limit_bytes),
+        first=expected(0, None) or int(share * edge.largest_batch),
+        forecast=expected,
     )
     if safe.limited_by == "cap":  # the largest batch itself leaves as much
         safe = edge

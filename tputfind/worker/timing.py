@@ -33,7 +33,7 @@ _MOST_AHEAD: Final = 0.05
 _TOO_LONG_MS: Final = 1000.0
 """To take a longer batch once more back to back costs more than the host's part of it is."""
 _METER_S: Final = 0.15
-"""Work before a window: the energy counter lags, and held some of the rest before it. ResNet-50 at batch 256 on an H200
+"""Work before a window: what reads power lags, and held some of the rest before it. ResNet-50 at batch 256 on an H200
 read 548 W behind a rest, and 641 W where the device was kept at work until the window began."""
 _LIMIT_SHOWS_S: Final = 0.5
 """Of work: ViT-B/16 on an H200, behind a rest, ran at its full clock for a quarter of a second."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.searches import SEARCHES
 
 from tputfind.record.record import Failure, Trial
+from tputfind.record.trace import Event, Trace, packed
 from tputfind.search.edge import _Search, find_edge
 from tputfind.search.forecast import (
     Known,
@@ -22,6 +23,7 @@ from tputfind.search.forecast import (
 from tputfind.search.replay import Forecast, Memory
 
 NO_CAP = 2**31 - 1
+MIB = 2**20
 EDGES = st.integers(0, 100_000)
 
 
@@ -126,7 +128,8 @@ def test_the_worst_of_all_forecasts_costs_twice_the_trials_and_two_and_no_more(f
     costs = {edge: asked_at_the_most(edge, first) for edge in range(1, 9)}
 
     assert all(cost <= most(edge) for edge, cost in costs.items())
-    assert [costs[edge] for edge in (1, 2, 4)] == [most(edge) for edge in (1, 2, 4)]
+    if first != 9:  # which is above all of them, and tells so
+        assert [costs[edge] for edge in (1, 2, 4)] == [most(edge) for edge in (1, 2, 4)]
 
 
 def ahead(passes, fails):
@@ -205,13 +208,13 @@ def test_a_forecast_that_is_right_takes_the_two_trials_that_prove_it(edge):
     assert oracle.asked == [edge, edge + 1]
 
 
-@pytest.mark.parametrize(("forecast", "asked_first"), [(right(70), 70), (right(0), 1), (useless(70), 61)])
-def test_a_guess_is_asked_where_nothing_is_forecast_and_only_there(forecast, asked_first):
+@pytest.mark.parametrize(("forecast", "asked"), [(right(70), [61, 70, 71]), (useless(70), [61, 122])])
+def test_a_guess_is_asked_before_what_is_forecast_and_counts_as_known_from_then_on(forecast, asked):
     oracle = Oracle(70)
 
     found = find_edge(oracle, Oracle(70), granularity=1, max_batch=NO_CAP, first=61, forecast=forecast)
 
-    assert oracle.asked[0] == asked_first
+    assert oracle.asked[: len(asked)] == asked
     assert found.largest_batch == 70
 
 
@@ -321,6 +324,34 @@ def test_beyond_an_edge_that_was_not_foreseen_nothing_is_expected():
     failed = [Trial(batch_size=size, failure=Failure(kind="died", message="")) for size in (21, 40)]
 
     assert expected_batch(known(fitted(10, 120), fitted(20, 140), *failed, limit_bytes=200 * 2**20), 20, None) is None
+
+
+def traced(batch_size, per_sample_mib, device_mib, *, has_mib=None):
+    """A trial of a model that asks once; the device says that it has memory, and may have less of it."""
+    peak_mib = batch_size * per_sample_mib
+    fits = peak_mib <= (has_mib or device_mib)
+    trace = Trace(
+        batch_size=batch_size,
+        fixed=0,
+        memory_bytes=device_mib * MIB,
+        capped=False,
+        expandable=False,
+        complete=fits,
+        packed=packed([Event("outside", 0), Event("allocate" if fits else "refused", peak_mib * MIB)]),
+    )
+    failure = None if fits else Failure(kind="out_of_memory", message="")
+    return Trial(batch_size=batch_size, peak_reserved_bytes=peak_mib * MIB, trace=trace, failure=failure)
+
+
+@given(per_sample=st.integers(10, 50).map(lambda half: 2 * half), edge=st.integers(62, 3000), missing=st.integers(1, 8))
+def test_a_refused_request_tells_how_much_less_memory_there_is_than_the_device_says(per_sample, edge, missing):
+    device = (edge + 1) * per_sample
+    trials = [traced(61, per_sample, device)]
+    assert expected_batch(known(*trials), 61, None) == edge + 1
+
+    trials.append(traced(edge + 1, per_sample, device, has_mib=device - missing))
+
+    assert expected_batch(known(*trials), 61, edge + 1) == edge
 
 
 @given(fitting=st.sets(st.integers(1, 500)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from statistics import fmean
 
 import msgspec
 import pytest
@@ -44,6 +45,16 @@ def test_power_is_the_rise_of_the_energy_counter_over_the_time():
     joules = (ends.end.energy_mj - ends.begin.energy_mj) / 1000
 
     assert summarise(ends, within, 1980).power_w == pytest.approx(joules / (ends.end.at_s - ends.begin.at_s))
+
+
+def test_power_is_the_mean_of_the_moments_within_where_the_device_tells_those():
+    """The energy counter of an H100 rises every 100 ms: at one rate, windows of 0.35 s read 428 W, and 565 W."""
+    ends, within = recorded("mobilenet_v3_large")
+    watts = [400 + 10 * number for number in range(len(within))]
+    told = [msgspec.structs.replace(look, power_mw=1000 * watt) for look, watt in zip(within, watts, strict=True)]
+    idle = Ends(*(msgspec.structs.replace(end, power_mw=120_000) for end in ends))
+
+    assert summarise(idle, told, 1980).power_w == pytest.approx(fmean(watts))
 
 
 def test_a_slowdown_that_falls_between_the_readings_is_seen_in_the_counters():

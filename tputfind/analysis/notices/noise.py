@@ -141,10 +141,10 @@ def _of_warm_up(unsettled: Sequence[Row]) -> Iterator[Notice]:
 def _of_unfinished(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     short = [row for row in timed if not in_all_processes(record, row) and row.ended_by != "budget"]
     if short:
-        fewest = min(len(row.timings) for row in short)
+        fewest, were = min(len(row.timings) for row in short), "was" if len(short) == 1 else "were"
         yield Notice(
             kind="unfinished",
-            seen=f"{batches(short)} was timed in {fewest} of {record.spec.processes} processes so far",
+            seen=f"{batches(short)} {were} timed in {fewest} of {record.spec.processes} processes so far",
             cause="the run was cut short, or goes on",
             advice="measure anew with --all-busy" if record.spec.load == "all_busy" else "finish it with --resume",
             batch_sizes=sizes(short),
