@@ -17,6 +17,7 @@ from tputfind.analysis.answers import fastest
 RESULTS = Path(__file__).parents[1] / "results"
 HARDWARE = {
     "cpu": "Two cores of a shared virtual machine, without a GPU",
+    "nvidia-h100": "One NVIDIA H100 80GB HBM3",
     "nvidia-h200": "One NVIDIA H200",
     "nvidia-h200-x2": "Two NVIDIA H200 of one host",
     "simulated": "Simulations, which need no hardware",
@@ -33,7 +34,8 @@ SUBJECTS = {
     "models": "Older whole runs, which the tables of sizing rest on",
     "plan": "When a row is known well enough: `benchmarks/plan.py`, `benchmarks/time_spent.py`",
     "recipes": "Eager, `torch.compile` and CUDA graphs at one batch size",
-    "search": "Searches against bisection, and forecasts without a device: `benchmarks/search.py`, `on_fake.py`",
+    "search": "Searches against bisection, and forecasts without a device: `benchmarks/search.py`, `on_fake.py`, "
+    "`other_device.py`",
     "serving": "Predictions against real servers: `benchmarks/serve.py`, `benchmarks/serve_fleet.py`",
     "sizing": "Plans against a second simulator, servers' own code and known devices: `benchmarks/second.py`, "
     "`servers.py`, `ranges.py`, `promises.py`, `size_times.py`",

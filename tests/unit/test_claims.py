@@ -111,7 +111,7 @@ def zoo_outputs() -> tuple[str, ...]:
 
 
 def largest_is_slower_than_the_fastest() -> tuple[str, ...]:
-    found = record("nvidia-h200/default/resnet50-fp16")
+    found = record("nvidia-h100/default/resnet50-fp16")
     largest, best = found.rows[-1], fastest(found.rows)
     return f"{100 * (1 - largest.samples_per_s / best.samples_per_s):.0f}", f"{best.batch_size}"
 
@@ -238,10 +238,11 @@ def clock_said(start: str) -> tuple[str, ...]:
 
 
 HEADLINES = {
-    "resnet50 --dtype fp16": "nvidia-h200/default/resnet50-fp16",
-    "resnet50 --dtype fp16 --layout nhwc": "nvidia-h200/default/resnet50-fp16-nhwc",
-    "mobilenet_v3_large --dtype fp16": "nvidia-h200/default/mobilenet_v3_large-fp16",
-    "efficientnet_b0 --dtype fp16": "nvidia-h200/default/efficientnet_b0-fp16",
+    "resnet50 --dtype fp16": "nvidia-h100/default/resnet50-fp16",
+    "resnet50 --dtype fp16 --layout nhwc": "nvidia-h100/default/resnet50-fp16-nhwc",
+    "vit_b_16 --dtype fp16": "nvidia-h100/default/vit_b_16-fp16",
+    "mobilenet_v3_large --dtype fp16": "nvidia-h100/default/mobilenet_v3_large-fp16",
+    "efficientnet_b0 --dtype fp16": "nvidia-h100/default/efficientnet_b0-fp16",
 }
 KINDS = {
     "deeplabv3_resnet50 --dtype fp16` | 3x520x520": "deeplabv3_resnet50-fp16",
@@ -289,6 +290,13 @@ def p99_of_servers() -> tuple[str, ...]:
 def same_edges() -> tuple[str, ...]:
     both = pd.concat([table(f"nvidia-h200/search/{dtype}.csv") for dtype in ("fp16", "fp32")])
     return f"{(both.forecast_edge == both.bisect_edge).sum()}", f"{len(both)}"
+
+
+def forecasts_for_another_device() -> tuple[str, ...]:
+    """How many there are, in words, and how far the worst is off, in samples."""
+    found = table("nvidia-h100/search/from-h200.csv")
+    words = {1: "one", 4: "Four"}
+    return words[len(found)], words[(found.forecast - found.largest_batch).abs().max()]
 
 
 def edges_of_swin() -> tuple[str, ...]:
@@ -362,7 +370,7 @@ CLAIMS = [
     ),
     Claim(
         "ResNet-50's largest batch is {} % slower than its batch {}.",
-        "nvidia-h200/default/resnet50-fp16.json",
+        "nvidia-h100/default/resnet50-fp16.json",
         largest_is_slower_than_the_fastest,
     ),
     *(
@@ -413,6 +421,11 @@ CLAIMS = [
         "An interval does not cover the next run on a shared machine: {} of {} did",
         "cpu/plan/pairs.txt",
         lambda: numbers_in("cpu/plan/pairs.txt", r"thorough run's rate (\d+) of (\d+)"),
+    ),
+    Claim(
+        "{} records of an H200 forecast the largest batch of an H100 to {} sample",
+        "nvidia-h100/search/from-h200.csv",
+        forecasts_for_another_device,
     ),
     Claim("{} of {} forecasts from fake tensors are exact", "nvidia-h200/search/on-fake.csv", forecasts_on_fake),
     Claim(

@@ -24,7 +24,7 @@ from tputfind.session.catalogue import at_hand
 README = ROOT / "README.md"
 PICTURE = ROOT / "docs" / "images" / "throughput.svg"
 INSTALLED = Path(tputfind.__file__).parent
-EXAMPLE = "results/nvidia-h200/default/resnet50-fp16.json"
+EXAMPLE = "results/nvidia-h100/default/resnet50-fp16.json"
 
 
 @pytest.fixture

@@ -92,4 +92,5 @@ def _held(rows: str, found: Sequence[RowHealth], *, brief: bool) -> str:
     most = max((each.sm_clock_max_mhz for each in found if each.sm_clock_max_mhz is not None), default=None)
     if brief or not clocks or most is None:
         return held
-    return f"{held}, {min(clocks):.0f} of {most:.0f} MHz ({min(clocks) / most - 1:.0%})"
+    lower = min(clocks) / most - 1
+    return f"{held}, {min(clocks):.0f} of {most:.0f} MHz ({lower:{'.0%' if lower < -0.005 else '.1%'}})"
