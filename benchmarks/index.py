@@ -31,7 +31,7 @@ SUBJECTS = {
     "default": "Whole runs with default options",
     "fleet": "Many jobs on many nodes: `benchmarks/fleet_scale.py`",
     "kinds": "Segmentation, detection, video, language and training",
-    "models": "Older whole runs, which the tables of sizing rest on",
+    "models": "Older whole runs, which the simulations of sizing rest on",
     "plan": "When a row is known well enough: `benchmarks/plan.py`, `benchmarks/time_spent.py`",
     "recipes": "Eager, `torch.compile` and CUDA graphs at one batch size",
     "search": "Searches against bisection, and forecasts without a device: `benchmarks/search.py`, `on_fake.py`, "
