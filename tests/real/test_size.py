@@ -132,11 +132,11 @@ def test_a_curve_is_csv_on_the_standard_output(folder):
 
 
 def test_what_takes_a_while_is_shown_beside_the_plan(folder):
-    """A fleet this large, followed request by request, is simulated for some seconds."""
-    ran = run(folder, "size", "resnet50.json", "--rate", "1e6", "--slo", "100ms", "--routing", "least-loaded")
+    """A fleet, followed request by request, is simulated for some seconds."""
+    ran = run(folder, "size", "resnet50.json", "--rate", "5e4", "--slo", "100ms", "--routing", "least-loaded")
 
     assert ran.status == 0, ran.err
-    assert "resnet50: simulating 8" in ran.err
+    assert "resnet50: simulating" in ran.err
     assert "devices with batches of up to" in ran.err
     assert "simulating" not in ran.out
 
