@@ -18,6 +18,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 HARDWARE = {
     "cpu": "Two cores of a shared virtual machine, without a GPU",
     "nvidia-h100": "One NVIDIA H100 80GB HBM3",
+    "nvidia-h100-x2": "Two NVIDIA H100 80GB HBM3 of one host",
     "nvidia-h200": "One NVIDIA H200",
     "nvidia-h200-x2": "Two NVIDIA H200 of one host",
     "simulated": "Simulations, which need no hardware",
@@ -33,6 +34,7 @@ SUBJECTS = {
     "kinds": "Segmentation, detection, video, language and training",
     "models": "Older whole runs, which the simulations of sizing rest on",
     "plan": "When a row is known well enough: `benchmarks/plan.py`, `benchmarks/time_spent.py`",
+    "ray": "Jobs of a Ray cluster of one node: `--ray`; `HEAD` stands for its address",
     "recipes": "Eager, `torch.compile` and CUDA graphs at one batch size",
     "search": "Searches against bisection, and forecasts without a device: `benchmarks/search.py`, `on_fake.py`, "
     "`other_device.py`",
@@ -43,7 +45,7 @@ SUBJECTS = {
     "sweep-two-devices": "The same on two devices: `--device all`",
     "tests": "Tests on a GPU: `pytest -m gpu -s -v`",
     "thorough": "`--thorough` beside the default, one after the other",
-    "timing": "What measuring costs: `benchmarks/sampling.py`, `benchmarks/stages.py`",
+    "timing": "What measuring costs, and what a power limit does: `benchmarks/sampling.py`, `stages.py`, `power_limit.py`",
     "verdicts": "Verdicts of `tputfind compare` on known pairs: `benchmarks/verdicts.py`",
 }
 
