@@ -5,6 +5,7 @@ To add a claim, write its sentence with ``{}`` for each figure and a function th
 
 from __future__ import annotations
 
+import ast
 import base64
 import re
 from collections import Counter
@@ -292,6 +293,18 @@ def same_edges() -> tuple[str, ...]:
     return f"{(both.forecast_edge == both.bisect_edge).sum()}", f"{len(both)}"
 
 
+def rows_in_turn() -> tuple[str, ...]:
+    """In words: how many rows were timed in turn, are within half a percent of the loop, have intervals that hold it."""
+    lines = (RESULTS / "nvidia-h100/agreement/vit_b_16-rows-in-turn.txt").read_text().splitlines()
+    (loop,) = [ast.literal_eval(line.partition(" loop ")[2]) for line in lines if " loop " in line]
+    runs = [ast.literal_eval(line.partition(" ")[2]) for line in lines if line.startswith("vit_b_16 {")]
+    rows = [(loop[size], *of) for run in runs for size, of in run.items()]
+    near = sum(abs(rate / truth - 1) <= 0.005 for truth, rate, *_ in rows)
+    held = sum(low <= truth <= high for truth, _, low, high, _ in rows)
+    words = {6: "six", 8: "eight", 9: "nine"}
+    return words[len(rows)], words[near], words[held]
+
+
 def forecasts_for_another_device() -> tuple[str, ...]:
     """How many there are, in words, and how far the worst is off, in samples."""
     found = table("nvidia-h100/search/from-h200.csv")
@@ -421,6 +434,11 @@ CLAIMS = [
         "An interval does not cover the next run on a shared machine: {} of {} did",
         "cpu/plan/pairs.txt",
         lambda: numbers_in("cpu/plan/pairs.txt", r"thorough run's rate (\d+) of (\d+)"),
+    ),
+    Claim(
+        "Of {} rows, {} are within 0.5 % of a loop, and {} intervals hold it",
+        "nvidia-h100/agreement/vit_b_16-rows-in-turn.txt",
+        rows_in_turn,
     ),
     Claim(
         "{} records of an H200 forecast the largest batch of an H100 to {} sample",
