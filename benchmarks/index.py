@@ -45,7 +45,7 @@ SUBJECTS = {
     "sweep-two-devices": "The same on two devices: `--device all`",
     "tests": "Tests on a GPU: `pytest -m gpu -s -v`",
     "thorough": "`--thorough` beside the default, one after the other",
-    "timing": "What measuring costs, and what a power limit does: `benchmarks/sampling.py`, `stages.py`, `power_limit.py`",
+    "timing": "What measuring costs, and power limits: `benchmarks/sampling.py`, `stages.py`, `power_limit.py`",
     "verdicts": "Verdicts of `tputfind compare` on known pairs: `benchmarks/verdicts.py`",
 }
 

@@ -294,7 +294,7 @@ def same_edges() -> tuple[str, ...]:
 
 
 def rows_in_turn() -> tuple[str, ...]:
-    """In words: how many rows were timed in turn, are within half a percent of the loop, have intervals that hold it."""
+    """In words: how many rows there are, are within half a percent of the loop, have intervals that hold it."""
     lines = (RESULTS / "nvidia-h100/agreement/vit_b_16-rows-in-turn.txt").read_text().splitlines()
     (loop,) = [ast.literal_eval(line.partition(" loop ")[2]) for line in lines if " loop " in line]
     runs = [ast.literal_eval(line.partition(" ")[2]) for line in lines if line.startswith("vit_b_16 {")]
