@@ -135,7 +135,7 @@ def test_a_row_behind_others_at_the_power_limit_has_the_rate_that_it_has_by_itse
 
 
 def test_the_power_of_a_short_window_is_that_of_a_long_one(tmp_path):
-    """The energy counter lags: a window of a third of a second behind a rest holds some of that."""
+    """An H100's energy counter rises every 0.1 s, and tells its power of the moment as often."""
     asked = ("resnet50", "--dtype", "fp16", "--batch-sizes", "128,256")
 
     def watts(name, *more):

@@ -17,7 +17,7 @@ from tputfind.fleet.answers import ran_again, unknown_environment, unlike, word_
 from tputfind.fleet.on_node import Request, Word
 from tputfind.fleet.places import Node, Place
 from tputfind.record import identity
-from tputfind.record.record import Record, from_json
+from tputfind.record.record import FailureKind, Record, from_json
 from tputfind.record.spec import Spec
 from tputfind.record.untrusted import printable_json
 from tputfind.session.inspect import now
@@ -186,12 +186,13 @@ class Jobs:
     def _has_started(self, word: Word, state: _State) -> None:
         if word.node not in self._addresses:
             self._look()
-        before = state.starts[-1] if state.starts else None
+        there = any(node.id == state.node for node in self._alive)
+        lost = [f"{'its process on ' if there else ''}{address} was lost" for address in state.starts[-1:]]
         state.starts.append(self._addresses.get(word.node, "unknown"))
         self._moved_s = state.started_s = self._clock()
         state.node = word.node
         state.record = None
-        self._say(self._subject(word.number, state), "starts" if before is None else f"starts again: {before} was lost")
+        self._say(self._subject(word.number, state), f"starts again: {lost[0]}" if lost else "starts")
 
     def _given_up(self) -> Iterator[Came]:
         """Cancel and yield the jobs that would never end by themselves."""
@@ -253,7 +254,8 @@ class Jobs:
         if end.answer is None:
             where = f" on {state.starts[-1]}" if state.starts else ""
             kind = _ENDED_BY.get(end.why, ModelFailed)
-            return self._failed(number, state, kind(f"{_named(self._jobs[number])}: {end.why}{where}", _GO_ON))
+            ended_by = kind(f"{_named(self._jobs[number])}: {end.why}{where}", _GO_ON)
+            return self._failed(number, state, ended_by, "died")
         try:
             word = word_of(end.answer)
             error = None if word.refusal is None else word.refusal.to_error()
@@ -294,7 +296,7 @@ class Jobs:
             notices=(*record.notices, *caveats[len(record.caveats) :]),
         )
 
-    def _failed(self, number: int, state: _State, error: TputfindError) -> Came:
+    def _failed(self, number: int, state: _State, error: TputfindError, kind: FailureKind | None = None) -> Came:
         """Return a record with one failed row, or with none where it is the only job: then the error says it all."""
         job = self._jobs[number]
         address = state.starts[-1] if state.starts else ""
@@ -308,7 +310,8 @@ class Jobs:
             caveats=tuple(ran_again(state.starts)),
         )
         self._say(self._subject(number, state), f"has failed: {error.message}")
-        return Came(number, failed_record(record, error) if self._total > 1 else record, whole=False, ended_by=error)
+        record = failed_record(record, error, kind) if self._total > 1 else record
+        return Came(number, record, whole=False, ended_by=error)
 
     def _subject(self, number: int, state: _State) -> str:
         place = f" on {state.starts[-1]}" if state.starts else ""

@@ -17,6 +17,7 @@ the kernels of larger ones, and a prime number, so that what it divides is what 
 _MOST_GROWTH: Final = 8
 """Farthest that a line through measured points is followed, in multiples of the largest of them."""
 
+_MOST_MISSING_BYTES: Final = 64 * 2**20
 _SAMPLES: Final = 256
 """Batch sizes on either side of an edge that are forecast, to see whether fits and fails alternate there."""
 
@@ -139,12 +140,14 @@ def _by_memory(known: Known) -> Fits | None:
 
 
 def _memory_bytes(traces: Sequence[Trace]) -> int:
-    """Return what a process can have of the device: what NVML says, or less where a request was refused that fits in.
+    """Return what a process can have of the device: what NVML says, or a bit less where that was refused.
 
-    NVIDIA's driver cannot give out the last few MiB of a device.
+    NVIDIA's driver cannot give out the last MiB of a device. Where more than a few are missing, it is something else.
     """
+    told_bytes = traces[-1].memory_bytes
     refused = [memory_below(trace) for trace in traces if not trace.capped]
-    return min([traces[-1].memory_bytes, *(held - 1 for held in refused if held is not None)])
+    near = [held for held in refused if held is not None and held > told_bytes - _MOST_MISSING_BYTES]
+    return min([told_bytes, *(held - 1 for held in near)])
 
 
 def _trusted(trial: Trial) -> bool:

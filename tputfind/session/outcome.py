@@ -53,9 +53,12 @@ def error_of(record: Record) -> TputfindError | None:
     return None
 
 
-def failed_record(record: Record, error: TputfindError) -> Record:
-    """Return a record with one row that holds what kept anything from being measured, so that a list shows it too."""
-    kind = _KINDS.get(type(error), "error")
+def failed_record(record: Record, error: TputfindError, kind: FailureKind | None = None) -> Record:
+    """Return a record with one row that holds what kept anything from being measured, so that a list shows it too.
+
+    The error says of what kind that is, where it is not given.
+    """
+    kind = kind or _KINDS.get(type(error), "error")
     row = Row(
         batch_size=record.spec.smallest_batch,
         failure=Failure(kind=kind, message=error.message, traceback=error.traceback),

@@ -9,14 +9,14 @@ from typing import Final
 from tputfind.worker.devices.protocol import Device
 
 _LOAD_S: Final = 3.0
-"""Work after which the rate falls no more: ViT-B/16 on an H200 fell by 4 % in as long, after 8 s of rest."""
+"""Work after which the rate falls by less than 1 %: ViT-B/16 on an H200 fell by 4 % in as long, after 8 s of rest."""
 _SWING_S: Final = 1.0
-"""The same behind a pause. Be it of 0.05 s or of 2.5 s, the limiter of an H100 began anew: ViT-B/16 ran 1 to 3 % too
-fast for most of a second, then 10 % too slow for a moment. Each whole second behind the first was within 0.5 %."""
+"""The same behind a pause. Be it of 0.05 s or of 2.5 s, the limiter of an H100 began anew: ViT-B/16 ran up to 3 % too
+fast for most of a second, then 10 % too slow for a moment. The seconds behind the first differed by some 0.5 %."""
 _PAUSE_S: Final = 3.0
 """What is longer is a rest."""
 WINDOW_S: Final = 1.0
-"""Of a window under load: the rate goes on swinging about its mean once a second."""
+"""Of a window under load: the rate goes on swinging about its mean once a second, less each time."""
 _CLOCK_THAT_TELLS: Final = 0.98
 """Of the highest. Under it a power limit counts: at 0.99, as of ResNet-50 at batch 4096, rates do not fall."""
 
@@ -41,6 +41,8 @@ class Load:
 
     def rested(self, seconds: float) -> None:
         """Note that it was no work but a pause for so long since this row began, as while kernels are loaded."""
+        if self._since_s - self._left_s + seconds > _PAUSE_S:
+            self._needed_s = _LOAD_S
         self._since_s += seconds
 
     def seconds(self) -> float:

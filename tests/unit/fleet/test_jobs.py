@@ -240,6 +240,13 @@ def test_a_process_that_dies_is_told_with_its_node():
     assert came.record.rows == (), "the only job: its error says it all"
 
 
+def test_what_ray_ended_is_no_failure_of_the_model():
+    there = [node(1), node(2)]
+    came = follow(some_jobs(there, 2), SimulatedCluster(there, lambda *_: 10.0, answer=lambda *_: None))
+
+    assert [row.failure.kind for each in came for row in each.record.rows] == ["died", "died"]
+
+
 def test_an_interruption_keeps_the_records_that_had_arrived():
     there = [node(1), node(2)]
 

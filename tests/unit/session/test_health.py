@@ -52,9 +52,15 @@ def test_power_is_the_mean_of_the_moments_within_where_the_device_tells_those():
     ends, within = recorded("mobilenet_v3_large")
     watts = [400 + 10 * number for number in range(len(within))]
     told = [msgspec.structs.replace(look, power_mw=1000 * watt) for look, watt in zip(within, watts, strict=True)]
-    idle = Ends(*(msgspec.structs.replace(end, power_mw=120_000) for end in ends))
+    begin, end = (msgspec.structs.replace(end, power_mw=120_000) for end in ends)
+    of_counter_w = (end.energy_mj - begin.energy_mj) / 1000 / (end.at_s - begin.at_s)
+    short = Ends(begin, msgspec.structs.replace(end, at_s=begin.at_s + 0.35))
+    uncounted = Ends(*(msgspec.structs.replace(one, energy_mj=None) for one in (begin, end)))
 
-    assert summarise(idle, told, 1980).power_w == pytest.approx(fmean(watts))
+    assert summarise(short, told, 1980).power_w == pytest.approx(fmean(watts))
+    assert summarise(uncounted, told, 1980).power_w == pytest.approx(fmean(watts))
+    assert end.at_s - begin.at_s > 2
+    assert summarise(Ends(begin, end), told, 1980).power_w == pytest.approx(of_counter_w)
 
 
 def test_a_slowdown_that_falls_between_the_readings_is_seen_in_the_counters():

@@ -111,6 +111,17 @@ def test_loading_in_the_first_step_is_a_pause_and_the_rest_of_it_work(clock):
     assert load.seconds() == pytest.approx(1 - 0.7)
 
 
+def test_loading_for_longer_is_a_rest(clock):
+    load = Load()
+    row(load, clock, pause_s=5, work_s=8)
+    clock.now_s += 0.5
+    load.begin()
+    clock.now_s += 3.2
+    load.rested(2.6)
+
+    assert load.seconds() == pytest.approx(3 - 0.6)
+
+
 SLEEP_S = 0.01
 SHORT = Work(lambda: time.sleep(SLEEP_S), lambda: time.sleep(SLEEP_S))
 
