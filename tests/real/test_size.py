@@ -136,7 +136,7 @@ def test_what_takes_a_while_is_shown_beside_the_plan(folder):
     ran = run(folder, "size", "resnet50.json", "--rate", "5e4", "--slo", "100ms", "--routing", "least-loaded")
 
     assert ran.status == 0, ran.err
-    assert "resnet50: simulating" in ran.err
+    assert "resnet50: simulating 5 devices" in ran.err
     assert "devices with batches of up to" in ran.err
     assert "simulating" not in ran.out
 

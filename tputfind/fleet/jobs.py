@@ -186,13 +186,15 @@ class Jobs:
     def _has_started(self, word: Word, state: _State) -> None:
         if word.node not in self._addresses:
             self._look()
-        there = any(node.id == state.node for node in self._alive)
-        lost = [f"{'its process on ' if there else ''}{address} was lost" for address in state.starts[-1:]]
+        what = "starts"
+        if state.starts:
+            lost = f"its process on {state.starts[-1]}" if self._is_there(state) else state.starts[-1]
+            what = f"starts again: {lost} was lost"
         state.starts.append(self._addresses.get(word.node, "unknown"))
         self._moved_s = state.started_s = self._clock()
         state.node = word.node
         state.record = None
-        self._say(self._subject(word.number, state), f"starts again: {lost[0]}" if lost else "starts")
+        self._say(self._subject(word.number, state), what)
 
     def _given_up(self) -> Iterator[Came]:
         """Cancel and yield the jobs that would never end by themselves."""
@@ -208,7 +210,7 @@ class Jobs:
     def _hopeless(self, number: int, state: _State, now_s: float) -> TputfindError | None:
         job = self._jobs[number]
         budget_s = job.spec.budget_s
-        there = any(node.id == state.node for node in self._alive)  # else it waits to be started again
+        there = self._is_there(state)  # else it waits to be started again
         if there and budget_s is not None and now_s > state.started_s + budget_s + GRACE_S:
             what = f"no answer from {state.starts[-1]} within --budget and {GRACE_S:g} s more"
             return OutOfTime(f"{_named(job)}: {what}", _SEE)
@@ -312,6 +314,10 @@ class Jobs:
         self._say(self._subject(number, state), f"has failed: {error.message}")
         record = failed_record(record, error, kind) if self._total > 1 else record
         return Came(number, record, whole=False, ended_by=error)
+
+    def _is_there(self, state: _State) -> bool:
+        """Whether the node that a job started on last is."""
+        return any(node.id == state.node for node in self._alive)
 
     def _subject(self, number: int, state: _State) -> str:
         place = f" on {state.starts[-1]}" if state.starts else ""

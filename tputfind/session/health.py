@@ -199,13 +199,15 @@ class Watch:
         )
 
     def _field(self, number: int) -> int | None:
-        values = self._asked(lambda nvml: nvml.nvmlDeviceGetFieldValues(self._handle, [number]))
+        values = self._fields([number])
         return int(values[0].value.uiVal) if values and values[0].nvmlReturn == 0 else None
 
     def _slowed_ns(self) -> dict[str, int]:
-        values = self._asked(lambda nvml: nvml.nvmlDeviceGetFieldValues(self._handle, list(_COUNTERS.values()))) or ()
-        pairs = zip(_COUNTERS, values, strict=False)
+        pairs = zip(_COUNTERS, self._fields(list(_COUNTERS.values())), strict=False)
         return {name: int(value.value.ullVal) for name, value in pairs if value.nvmlReturn == 0}
+
+    def _fields(self, numbers: list[int]) -> Sequence[Any]:
+        return self._asked(lambda nvml: nvml.nvmlDeviceGetFieldValues(self._handle, numbers)) or ()
 
     def _ask(self, function: str, *arguments: object) -> int | None:
         value = self._asked(lambda nvml: getattr(nvml, function)(self._handle, *arguments))

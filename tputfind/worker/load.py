@@ -26,28 +26,27 @@ class Load:
 
     def __init__(self) -> None:
         self._slowed = False
-        self._needed_s = _LOAD_S
+        self._pause_s = 0.0
         self._since_s = self._left_s = perf_counter()
 
     def begin(self) -> None:
         """Note that the device is at work from now on, behind a pause."""
         self._since_s = perf_counter()
-        self._slowed = self._slowed and self._since_s - self._left_s <= _PAUSE_S
-        self._needed_s = _SWING_S if self._slowed else _LOAD_S
+        self._pause_s = self._since_s - self._left_s
 
     def goes_on(self) -> bool:
         """Whether the power limit slowed the device in the row before, and the pause since then was short."""
-        return self._slowed
+        return self._slowed and self._pause_s <= _PAUSE_S
 
     def rested(self, seconds: float) -> None:
         """Note that it was no work but a pause for so long since this row began, as while kernels are loaded."""
-        if self._since_s - self._left_s + seconds > _PAUSE_S:
-            self._needed_s = _LOAD_S
         self._since_s += seconds
+        self._pause_s += seconds
 
     def seconds(self) -> float:
         """Return how long the device has to work yet until its rate has fallen."""
-        return max(0.0, self._needed_s - (perf_counter() - self._since_s))
+        needed_s = _SWING_S if self.goes_on() else _LOAD_S
+        return max(0.0, needed_s - (perf_counter() - self._since_s))
 
     def bring_up(self, moment: Callable[[], int]) -> int:
         """Work moment by moment until the rate has fallen; return the steps that it took."""
@@ -55,7 +54,7 @@ class Load:
 
     def leave(self, *, slowed: bool) -> None:
         """Note that the device was at work until now, and whether its power limit slowed it."""
-        self._left_s, self._slowed = perf_counter(), slowed
+        self._left_s, self._slowed, self._pause_s = perf_counter(), slowed, 0.0
 
 
 def work_for(seconds: float, moment: Callable[[], int]) -> int:
