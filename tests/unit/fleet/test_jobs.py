@@ -101,6 +101,7 @@ def test_jobs_that_no_node_is_left_for_are_given_up():
     came = follow(some_jobs(there, 3), SimulatedCluster(there, lambda *_: 100.0, {there[0].id: 150.0}))
 
     assert [type(each.ended_by) for each in came] == [type(None), NoSuchDevice, NoSuchDevice]
+    assert [each.record.rows[0].status for each in came] == ["ok", "died", "died"]
 
 
 def test_a_task_that_never_comes_back_ends_with_its_own_budget():
@@ -110,6 +111,7 @@ def test_a_task_that_never_comes_back_ends_with_its_own_budget():
 
     late = next(each for each in came if each.number == 0)
     assert isinstance(late.ended_by, OutOfTime)
+    assert late.record.rows[0].status == "timeout"
     assert there[0].address in str(late.ended_by)
     assert 100 + jobs.GRACE_S < cluster.now_s < 100 + jobs.GRACE_S + 6
     assert sorted(each.number for each in came if each.ended_by is None) == [1, 2]
