@@ -62,6 +62,7 @@ def main() -> None:
     asked.add_argument("--clients", type=int, default=1, help="processes that send")
     asked.add_argument("--seconds", type=float, default=20.0, help="of each load")
     asked.add_argument("--csv")
+    asked.add_argument("--again", help="its --csv: nothing is served, and devices are counted under the rates it has")
     given = asked.parse_args()
     record = tputfind.load_record(given.record)
     told = pd.read_csv(given.fitted).iloc[0].to_dict()
@@ -71,9 +72,21 @@ def main() -> None:
         clients=given.clients,
     )  # fmt: skip
     demand = msgspec.structs.replace(overheads.on(case.demand()), slo_ms=given.slo, network_ms=overheads.beside)
+    if given.again:
+        counted(record, demand, given.again)
+        return
     lines = list(driven(record, case, demand, given.devices, given.seconds))
     if given.csv:
         pd.DataFrame([line._asdict() for line in lines]).to_csv(given.csv, index=False, float_format="%.5g")
+
+
+def counted(record: Record, demand: Demand, path: str) -> None:
+    """Print how many devices this record comes to, under each rate that another was served at."""
+    device = f"{record.environment.device}{', all busy' * (record.spec.load == 'all_busy')}"
+    for rate_per_s in sorted(set(pd.read_csv(path).rate_per_s)):
+        print(
+            f"{rate_per_s:.1f}/s by {device}: {_plan(record, demand, rate_per_s).outcome.devices} devices", flush=True
+        )
 
 
 def driven(record: Record, case: Case, demand: Demand, most_devices: int, seconds: float) -> Iterator[Line]:
