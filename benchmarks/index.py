@@ -32,7 +32,6 @@ SUBJECTS = {
     "default": "Whole runs with default options",
     "fleet": "Many jobs on many nodes: `benchmarks/fleet_scale.py`",
     "kinds": "Segmentation, detection, video, language and training",
-    "models": "Older whole runs, which the simulations of sizing rest on",
     "plan": "When a row is known well enough: `benchmarks/plan.py`, `benchmarks/time_spent.py`",
     "ray": "Jobs of a Ray cluster of one node: `--ray`; `HEAD` stands for its address",
     "recipes": "Eager, `torch.compile` and CUDA graphs at one batch size",

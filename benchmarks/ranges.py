@@ -25,7 +25,7 @@ from tputfind.sizing.plan import plan
 from tputfind.sizing.service import service_of
 from tputfind.sizing.simulate import Fleet, simulate
 
-LIKE: Final = Path(__file__).parents[1] / "results/nvidia-h200/models/resnet50-fp16.json"
+LIKE: Final = Path(__file__).parents[1] / "results/nvidia-h100/default/resnet50-fp16.json"
 """Gives everything but the latencies."""
 SIZES: Final = 1, 2, 4, 8, 16, 32, 64
 DEMANDS: Final = (("20000", "15ms"), ("20000", "8ms"), ("2000", "8ms"), ("100000", "30ms"))

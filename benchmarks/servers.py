@@ -2,7 +2,7 @@
 
     python benchmarks/servers.py --requests 100000 --processes 2 > results/simulated/sizing/servers.txt
 
-Both get the same requests; how long each batch takes is drawn from one record, by each for itself.
+Both get the same requests. How long a batch takes is drawn from one record; the n-th batch takes as long in both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from tputfind.sizing.saturation import answers_per_ms, most_per_ms
 from tputfind.sizing.serve import Server, serve
 from tputfind.sizing.service import service_of
 
-RECORD: Final = Path(__file__).parents[1] / "results/nvidia-h200/models/vit_b_16-fp16.json"
+RECORD: Final = Path(__file__).parents[1] / "results/nvidia-h100/default/vit_b_16-fp16.json"
+SEED: Final = 0, 1
+"""Of the times of batches, in both."""
 PERCENTILES: Final = 50, 95, 99
 WARM_UP: Final = 0.1
 """Of the requests: not looked at."""
@@ -91,13 +93,13 @@ def ours_ms(case: Case, requests: int) -> NDArray[np.float64]:
     """Return when the simulator answers them; nan where it refuses one."""
     demand = case.demand()
     server = Server(case.cap, service_of(load_record(RECORD), demand), demand)
-    return serve(arrivals_ms(case, requests), [0.0] * case.devices, server, (0, 1)).done_ms
+    return serve(arrivals_ms(case, requests), [0.0] * case.devices, server, SEED).done_ms
 
 
 def theirs_ms(case: Case, came_ms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return when the server's own code answers requests that come at these times; nan where it refuses one."""
     demand = case.demand()
-    spans = [Spans(service_of(load_record(RECORD), demand), case.cap, (1, number)) for number in range(case.devices)]
+    spans = [Spans(service_of(load_record(RECORD), demand), case.cap, SEED)] * case.devices
     blocking = case.handler == "blocking"
     if case.batcher == "bentoml":
         from serving import virtual_bentoml
@@ -172,7 +174,7 @@ def main() -> None:
     options = parser.parse_args()
     with ProcessPoolExecutor(options.processes) as pool:
         rows = pool.map(compared, CASES, [options.requests] * len(CASES))
-        print(f"{options.requests} Poisson requests a line; batch times of vit_b_16 fp16 on an H200; latencies in ms.")
+        print(f"{options.requests} Poisson requests a line; batch times of vit_b_16 fp16 on an H100; latencies in ms.")
         versions = f"ray {version('ray')}, bentoml {version('bentoml')}, Python {python_version()}"
         print(f"{versions}; refused: the share of requests.\n")
         for line in table(rows):

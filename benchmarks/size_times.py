@@ -19,7 +19,7 @@ from tputfind.errors import NoPlan
 from tputfind.sizing.options import read_demand
 from tputfind.sizing.plan import plan
 
-RECORD: Final = Path(__file__).parents[1] / "results/nvidia-h200/models/vit_b_16-fp16.json"
+RECORD: Final = Path(__file__).parents[1] / "results/nvidia-h100/default/vit_b_16-fp16.json"
 SERVERS: Final[tuple[dict[str, object], ...]] = (
     {"batcher": "greedy"},
     {"batcher": "greedy", "routing": "random"},

@@ -1,6 +1,6 @@
 """How fast sizing is: simulated requests per second of each batcher, and the time of whole plans. Prints.
 
-python benchmarks/sizing.py results/nvidia-h200/models/resnet50-fp16.json
+python benchmarks/sizing.py results/nvidia-h100/default/resnet50-fp16.json
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def saved(path, *records):
 @pytest.fixture
 def one(tmp_path):
     """The page of a whole search on a GPU."""
-    return saved(tmp_path / "one.html", tputfind.load_record(RESULTS / "nvidia-h200/models/vit_b_16-fp16.json"))
+    return saved(tmp_path / "one.html", tputfind.load_record(RESULTS / "nvidia-h100/default/vit_b_16-fp16.json"))
 
 
 @pytest.fixture

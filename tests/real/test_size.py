@@ -23,7 +23,7 @@ RECORDS = RESULTS
 @pytest.fixture
 def folder(tmp_path):
     for name in ("resnet50", "vit_b_16"):
-        shutil.copy(RECORDS / f"nvidia-h200/models/{name}-fp16.json", tmp_path / f"{name}.json")
+        shutil.copy(RECORDS / f"nvidia-h100/default/{name}-fp16.json", tmp_path / f"{name}.json")
     return tmp_path
 
 

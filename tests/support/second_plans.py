@@ -12,7 +12,6 @@ from tputfind.record.files import load_record
 from tputfind.sizing.options import read_demand
 from tputfind.sizing.plan import Plan, plan
 
-H200: Final = RESULTS / "nvidia-h200"
 NEAR: Final = 0.03
 """The share by which both may differ, beside what chance in the requests of each leaves open."""
 _SURE: Final = 3.0
@@ -21,54 +20,63 @@ _T_QUANTILE: Final = 2.776
 """Standard errors of five streams that hold 95 %."""
 
 PLANS: Final[list[tuple[str, str]]] = [
-    ("models/resnet50-fp16-nhwc", "rate=100000 slo=7.5ms"),
-    ("models/vit_b_16-fp16", "rate=100000 slo=4.2ms"),
-    ("models/mobilenet_v3_large-fp16", "rate=200000 slo=8ms"),
-    ("models/resnet50-fp16", "rate=60000 slo=14ms routing=random burstiness=4"),
-    ("kinds/timm-convnext_tiny-fp16", "rate=20000 slo=20ms routing=least-loaded burstiness=0.5 percentile=99.9"),
-    ("models/efficientnet_b0-fp16", "rate=60000 slo=15ms routing=two-choices burstiness=2"),
-    ("serving/vit_l_16-fp32", "rate=700 slo=60ms burstiness=4 percentile=95"),
-    ("kinds/r3d_18-fp16", "rate=30000 slo=16ms batcher=triton delay=5ms"),
-    ("kinds/hf-gpt2-bf16", "rate=8000 slo=60ms batcher=triton delay=10ms routing=random percentile=97.5"),
+    ("nvidia-h100/default/resnet50-fp16-nhwc", "rate=100000 slo=13ms"),
+    ("nvidia-h100/default/vit_b_16-fp16", "rate=100000 slo=20ms"),
+    ("nvidia-h100/default/mobilenet_v3_large-fp16", "rate=200000 slo=8ms"),
+    ("nvidia-h100/default/resnet50-fp16", "rate=60000 slo=14ms routing=random burstiness=4"),
     (
-        "kinds/deeplabv3_resnet50-fp16",
+        "nvidia-h200/kinds/timm-convnext_tiny-fp16",
+        "rate=20000 slo=20ms routing=least-loaded burstiness=0.5 percentile=99.9",
+    ),
+    ("nvidia-h100/default/efficientnet_b0-fp16", "rate=60000 slo=15ms routing=two-choices burstiness=2"),
+    ("nvidia-h200/serving/vit_l_16-fp32", "rate=700 slo=60ms burstiness=4 percentile=95"),
+    ("nvidia-h200/kinds/r3d_18-fp16", "rate=30000 slo=16ms batcher=triton delay=5ms"),
+    ("nvidia-h200/kinds/hf-gpt2-bf16", "rate=8000 slo=60ms batcher=triton delay=10ms routing=random percentile=97.5"),
+    (
+        "nvidia-h200/kinds/deeplabv3_resnet50-fp16",
         "rate=1200 slo=120ms batcher=triton delay=8ms routing=least-loaded burstiness=2 percentile=95",
     ),
     (
-        "models/resnet50-fp16",
+        "nvidia-h100/default/resnet50-fp16",
         "rate=15000 slo=30ms batcher=triton delay=2ms routing=two-choices overhead_per_batch=1ms",
     ),
     (
-        "serving/vit_l_16-fp32",
+        "nvidia-h200/serving/vit_l_16-fp32",
         "rate=600 slo=150ms batcher=mosec delay=5ms overhead_per_batch=2ms overhead_per_request=0.1ms",
     ),
-    ("models/vit_b_16-fp16", "rate=150000 slo=12ms batcher=mosec delay=1ms"),
-    ("kinds/r3d_18-fp16", "rate=8000 slo=50ms batcher=mosec routing=random burstiness=0"),
+    ("nvidia-h100/default/vit_b_16-fp16", "rate=150000 slo=12ms batcher=mosec delay=1ms"),
+    ("nvidia-h200/kinds/r3d_18-fp16", "rate=8000 slo=50ms batcher=mosec routing=random burstiness=0"),
     (
-        "kinds/timm-convnext_tiny-fp16",
+        "nvidia-h200/kinds/timm-convnext_tiny-fp16",
         "rate=20000 slo=30ms batcher=mosec delay=3ms routing=least-loaded overhead_per_request=0.02ms",
     ),
-    ("kinds/deeplabv3_resnet50-fp16", "rate=4000 slo=60ms batcher=mosec delay=2ms routing=two-choices burstiness=0"),
-    ("models/resnet50-fp16-nhwc", "rate=100000 slo=14ms batcher=litserve delay=1ms"),
-    ("models/efficientnet_b0-fp16", "rate=40000 slo=20ms batcher=litserve delay=0ms overhead_per_batch=0.5ms"),
-    ("kinds/r3d_18-fp16", "rate=6000 slo=60ms batcher=litserve delay=10ms routing=random burstiness=2"),
     (
-        "models/resnet50-fp16",
+        "nvidia-h200/kinds/deeplabv3_resnet50-fp16",
+        "rate=4000 slo=60ms batcher=mosec delay=2ms routing=two-choices burstiness=0",
+    ),
+    ("nvidia-h100/default/resnet50-fp16-nhwc", "rate=100000 slo=14ms batcher=litserve delay=1ms"),
+    (
+        "nvidia-h100/default/efficientnet_b0-fp16",
+        "rate=40000 slo=20ms batcher=litserve delay=0ms overhead_per_batch=0.5ms",
+    ),
+    ("nvidia-h200/kinds/r3d_18-fp16", "rate=6000 slo=60ms batcher=litserve delay=10ms routing=random burstiness=2"),
+    (
+        "nvidia-h100/default/resnet50-fp16",
         "rate=15000 slo=20ms batcher=ray handler=threaded max_ongoing=1000 delay=5ms burstiness=2",
     ),
     (
-        "models/resnet50-fp16-default",
+        "nvidia-h100/default/resnet50-fp16",
         "rate=6000 slo=60ms batcher=ray handler=threaded max_ongoing=1000 delay=5ms routing=least-loaded burstiness=3",
     ),
     (
-        "kinds/deeplabv3_resnet50-fp16",
+        "nvidia-h200/kinds/deeplabv3_resnet50-fp16",
         (
             "rate=1200 slo=150ms batcher=ray handler=threaded max_ongoing=1000 delay=40ms routing=random "
             "burstiness=0 percentile=95"
         ),
     ),
 ]
-"""A record's name under ``results/nvidia-h200``, and options of ``tputfind size``."""
+"""A record's name under ``results``, and options of ``tputfind size``."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +121,7 @@ class Compared:
 def planned(name: str, options: str) -> Plan:
     """Return the plan for a record and options, ``rate=1000 slo=50ms``."""
     given = dict(option.split("=") for option in options.split())
-    return plan(load_record(H200 / f"{name}.json"), read_demand(given))
+    return plan(load_record(RESULTS / f"{name}.json"), read_demand(given))
 
 
 def compared(name: str, found: Plan, *, requests: int, batches: int, streams: int, every_cap: bool = False) -> Compared:
@@ -127,7 +135,7 @@ def compared(name: str, found: Plan, *, requests: int, batches: int, streams: in
         streams: of the second simulator.
         every_cap: try one device fewer with each measured batch size as cap; else with the plan's only.
     """
-    times = Times(H200 / f"{name}.json")
+    times = Times(RESULTS / f"{name}.json")
     demand, outcome = found.demand, found.outcome
     question = Question(
         batcher=demand.batcher,

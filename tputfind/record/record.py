@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +18,7 @@ from tputfind.record.untrusted import check_schema, command_of, indented, printa
 from tputfind.units import echoed
 
 SCHEMA: Final = 9
+OLDEST_SCHEMA: Final = 5
 """Raised when a field is added or changes its meaning."""
 
 FailureKind = Literal["out_of_memory", "index_limit", "unsupported", "died", "timeout", "wrong_output", "error"]
@@ -333,36 +334,17 @@ def check_record(name: str, value: object) -> None:
         )
 
 
-_TIMINGS_SINCE: Final = 3
-"""Until then a row was timed in one process, and held its samples itself."""
-
-
-def _with_timings(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of an older schema, decoded, with the samples of each row as those of one process.
-
-    One that was written again by this version has its timings already.
-    """
-    names = ("device_ms", "latency_ms", "enqueue_ms")
-    rows = [
-        {"timings": [{name: row[name] for name in names if name in row}] if row.get("device_ms") else [], **row}
-        for row in record.get("rows", [])
-    ]
-    spec = {**record["spec"], "processes": 1}
-    return {**record, "spec": spec, "rows": rows}
-
-
 def from_json(data: bytes, name: str) -> Record:
     """Return the record that ``Record.to_json`` wrote; ``name`` says in errors whose bytes they are.
 
     Raises:
-        BadRecord: the bytes are cut short, edited out of shape, or of a newer schema.
+        BadRecord: the bytes are cut short, edited out of shape, or of a schema that this version does not read.
     """
     with told_as_bad_record(data, name):
         data = printable_json(data)
         if command := command_of(data):
             raise BadRecord(f"{name} is no record of a run: tputfind {command} wrote it", "tputfind report shows it")
-        if check_schema(data, name, SCHEMA) < _TIMINGS_SINCE:
-            data = msgspec.json.encode(_with_timings(msgspec.json.decode(data)))
+        check_schema(data, name, SCHEMA, OLDEST_SCHEMA)
         record = msgspec.json.decode(data, type=Record)
     return _checked(record, name)
 

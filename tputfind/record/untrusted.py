@@ -59,10 +59,6 @@ def wrong_json(data: bytes, error: Exception) -> str:
     """Say what msgspec found wrong with JSON: where, what stands there, and what is accepted."""
     if isinstance(error, RecursionError):
         return "it nests too deep"
-    if isinstance(error, KeyError):
-        return f"it has no field {error.args[0]}"
-    if isinstance(error, (AttributeError, TypeError)):
-        return "a part of it is of another kind"
     if not isinstance(error, msgspec.ValidationError):
         return "it is no JSON, or cut short"
     words, _, place = f"{error}".partition(" - at `$")
@@ -118,11 +114,11 @@ def command_of(data: bytes) -> str | None:
     return None if found is None else "forecast" if found[1] == b"forecast" else "clocks"
 
 
-def check_schema(data: bytes, name: str, newest: int) -> int:
-    """Return the schema that JSON says it has.
+def check_schema(data: bytes, name: str, newest: int, oldest: int = 1) -> None:
+    """Make sure that JSON says it has a schema that this version reads.
 
     Raises:
-        BadRecord: it is newer than what this version reads.
+        BadRecord: it is newer or older.
         msgspec.DecodeError: it is no JSON, or does not say.
     """
     header = (
@@ -134,7 +130,11 @@ def check_schema(data: bytes, name: str, newest: int) -> int:
             f"{name} has schema {schema}, and this version reads up to {newest}",
             "it was written by a newer tputfind: pip install --upgrade tputfind",
         )
-    return schema
+    if schema < oldest:
+        raise BadRecord(
+            f"{name} has schema {schema}, and this version reads from {oldest} on",
+            "measure anew: it was written before the first release",
+        )
 
 
 _T = TypeVar("_T")
@@ -157,5 +157,5 @@ def told_as_bad_record(data: bytes, name: str) -> Iterator[None]:
     """Turn what decoding raises into a BadRecord that says what is wrong with the JSON."""
     try:
         yield
-    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, KeyError, TypeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRecord(f"{name} is not a tputfind record: {wrong_json(data, error)}") from None

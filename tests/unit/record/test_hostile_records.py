@@ -133,7 +133,7 @@ ODD: dict[str, bytes] = {
         "a schema that is true": put(("schema",), True),
         "a schema of the future": put(("schema",), 99),
         "a schema below 0": put(("schema",), -1),
-        "a schema of 1 with rows of 5": put(("schema",), 1),
+        "a schema of long ago": put(("schema",), 1),
         "a temperature of the sun": put(("rows", 0, "timings", 0, "health", "temperature_c"), 1e300),
         "a clock of nothing": put(("rows", 0, "timings", 0, "health", "sm_clock_mhz"), 0.0),
         "power of a star": put(("rows", 0, "timings", 0, "health", "power_w"), 1e15),
@@ -293,7 +293,6 @@ def test_json_that_can_be_shown_is_the_same_bytes():
         (put(("rows", 0, "peak_allocated_bytes"), 2**80), "rows[0].peak_allocated_bytes is"),
         (without(("environment", "python")), "environment has no field python"),
         (without(("spec",)), "has no field spec"),
-        ({**without(("spec",)), "schema": 1}, "has no field spec"),
         (put(("spec", "optimizer"), "sgd"), "spec: --optimizer and --grad-checkpoint are for --phase train"),
     ],
 )

@@ -14,8 +14,8 @@ from tputfind.errors import BadRecord
 from tputfind.record.environment import Environment
 from tputfind.record.method import METHOD
 from tputfind.record.record import (
+    OLDEST_SCHEMA,
     SCHEMA,
-    Edge,
     Failure,
     Health,
     Notice,
@@ -105,51 +105,6 @@ def as_told_before_schema_6(rows):
         yield msgspec.structs.replace(one, timings=timings, ended_by=None)
 
 
-def test_a_record_of_schema_1_still_loads():
-    record = tputfind.load_record(GOLDEN / "schema-1.json")
-
-    assert (record.schema, record.edge, record.safe) == (
-        1,
-        Edge(largest_batch=5, limited_by="memory", fails_at=6),
-        None,
-    )
-    assert [(row.batch_size, row.status, row.output) for row in record.rows] == [
-        (1, "ok", None),
-        (2, "died", None),
-        (4, "ok", None),
-        (5, "ok", None),
-    ]
-    assert [row.samples_per_s for row in record.rows] == [row.samples_per_s for row in example().rows]
-    assert {trial.steps for trial in record.trials} == {3}
-
-
-def test_a_record_of_schema_2_still_loads_with_its_samples_as_those_of_one_process():
-    record = tputfind.load_record(GOLDEN / "schema-2.json")
-
-    assert (record.schema, record.method, record.spec.processes) == (2, 1, 1)
-    assert [len(row.timings) for row in record.rows] == [1, 0, 1, 1]
-    for then, now in zip(record.rows, example().rows, strict=True):
-        assert (then.device_ms, then.latency_ms, then.enqueue_ms) == (now.device_ms, now.latency_ms, now.enqueue_ms)
-        assert (then.status, then.output, then.peak_reserved_bytes) == (now.status, now.output, now.peak_reserved_bytes)
-
-
-def test_a_record_of_schema_3_still_loads_and_its_trials_have_no_traces():
-    record = tputfind.load_record(GOLDEN / "schema-3.json")
-
-    assert (record.schema, record.spec.search, record.spec.allocator) == (3, "bisect", None)
-    assert (record.spec.processes, record.spec.batches) == (1, 100)
-    assert record.rows == tuple(as_told_before_schema_6(example().rows))
-    assert [trial.trace for trial in record.trials] == [None] * 6
-
-
-def test_a_record_of_schema_4_still_loads_and_is_of_random_weights():
-    record = tputfind.load_record(GOLDEN / "schema-4.json")
-
-    assert (record.schema, record.spec.weights, record.caveats) == (4, None, ())
-    assert record.rows == tuple(as_told_before_schema_6(example().rows))
-    assert record.trials == example().trials
-
-
 def test_a_record_of_schema_5_still_loads_and_says_not_what_ended_its_rows():
     record = tputfind.load_record(GOLDEN / "schema-5.json")
 
@@ -193,7 +148,7 @@ def test_a_record_of_schema_9_still_loads_and_says_what_ended_its_rows(golden):
 
 
 def test_the_trace_of_a_trial_comes_back_as_its_events():
-    record = tputfind.load_record(GOLDEN / "schema-4.json")
+    record = tputfind.load_record(GOLDEN / "schema-5.json")
 
     assert [*record.trials[-1].trace.events()] == [
         ("outside", 500 * 2**20),
@@ -204,7 +159,7 @@ def test_the_trace_of_a_trial_comes_back_as_its_events():
     ]
 
 
-@pytest.mark.parametrize("name", [f"schema-{number}.json" for number in range(1, SCHEMA)])
+@pytest.mark.parametrize("name", [f"schema-{number}.json" for number in range(OLDEST_SCHEMA, SCHEMA)])
 def test_an_old_record_that_is_written_again_keeps_its_samples(name):
     record = tputfind.load_record(GOLDEN / name)
 
@@ -213,7 +168,7 @@ def test_an_old_record_that_is_written_again_keeps_its_samples(name):
 
 @pytest.mark.parametrize("rows", [None, 7, [3], ["row"], [{"device_ms": 5}]])
 def test_an_old_record_whose_rows_were_edited_out_of_shape_is_refused(rows):
-    edited = json.loads((GOLDEN / "schema-2.json").read_bytes()) | {"rows": rows}
+    edited = json.loads((GOLDEN / "schema-5.json").read_bytes()) | {"rows": rows}
 
     with pytest.raises(BadRecord, match="is not a tputfind record"):
         from_json(json.dumps(edited).encode(), "edited.json")
@@ -237,7 +192,7 @@ def test_a_row_joined_with_what_a_later_process_measured_holds_both():
         (b"", "it is no JSON, or cut short"),
         (b"{", "it is no JSON, or cut short"),
         (b"5", "it is 5, and must be an object"),
-        (b'{"schema": 2, "rows": 7}', "a part of it is of another kind"),
+        (b'{"schema": 5, "rows": 7}', "rows is 7, and must be a list"),
     ],
 )
 def test_what_is_no_record_at_all_is_told_in_one_line(data, said):
@@ -310,8 +265,18 @@ def test_the_record_says_which_schema_and_method_it_has():
 def test_a_record_of_a_newer_schema_is_refused_and_the_line_says_why():
     newer = msgspec.structs.replace(example(), schema=SCHEMA + 1)
 
-    with pytest.raises(BadRecord, match=f"schema {SCHEMA + 1}"):
+    with pytest.raises(BadRecord, match=f"schema {SCHEMA + 1}, and this version reads up to {SCHEMA}"):
         from_json(newer.to_json(), "newer.json")
+
+
+@pytest.mark.parametrize("schema", [OLDEST_SCHEMA - 1, 1, 0, -1])
+def test_a_record_from_before_the_first_release_is_refused_and_the_line_says_what_to_do(schema):
+    older = msgspec.structs.replace(example(), schema=schema)
+
+    with pytest.raises(BadRecord) as refused:
+        from_json(older.to_json(), "old.json")
+    assert refused.value.message == f"old.json has schema {schema}, and this version reads from {OLDEST_SCHEMA} on"
+    assert refused.value.hint.startswith("measure anew")
 
 
 @given(st.integers(0, len(example().to_json()) - 2))
@@ -344,7 +309,7 @@ def test_throughput_is_batches_times_batch_size_over_the_window():
 
 
 def test_a_finished_record_of_an_older_schema_can_be_asked_for_again_by_its_own_options():
-    record = tputfind.load_record(GOLDEN / "schema-2.json")
+    record = tputfind.load_record(GOLDEN / "schema-5.json")
     asked = msgspec.structs.replace(record.spec, processes=3)
 
     resume.check_spec(record, asked)

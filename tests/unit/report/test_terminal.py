@@ -22,7 +22,7 @@ from tputfind.report import terminal, text
 RESULTS = sorted(
     path
     for path in (Path(__file__).parents[3] / "results").rglob("*.json")
-    if path.parent.name in ("models", "kinds", "recipes", "serving")
+    if path.parent.name in ("default", "kinds", "recipes", "serving")
 )
 IDS = [path.stem for path in RESULTS]
 
@@ -61,7 +61,7 @@ def test_a_record_of_the_results_has_one_line_a_row_and_notices_and_answers_of_t
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize("folder", ["recipes", "kinds", "models"])
+@pytest.mark.parametrize("folder", ["recipes", "kinds", "default"])
 def test_many_records_together_have_one_line_a_row(folder, width):
     check_rows([files.load_record(path) for path in RESULTS if path.parent.name == folder], width)
 

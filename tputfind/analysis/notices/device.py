@@ -17,8 +17,6 @@ REASONS: Final = {
     "hardware_thermal": "thermal slowdown",
     "power_brake": "power brake",
 }
-_HEALTH_SINCE: Final = 3
-"""The first schema that holds anything of health."""
 _HEAT: Final = {"software_thermal", "hardware_thermal", "hardware_slowdown"}
 
 
@@ -35,7 +33,7 @@ def of_health(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             advice="look at them with its vendor's tool",
             batch_sizes=sizes(unseen),
         )
-    elif unseen and record.environment.device_uuid is not None and record.schema >= _HEALTH_SINCE:
+    elif unseen and record.environment.device_uuid is not None:
         yield Notice(
             kind="health_unknown",
             seen=f"whether the device was throttled is not known at {batches(unseen)}",
