@@ -26,7 +26,8 @@ from tputfind.sizing.saturation import answers_per_ms, most_per_ms
 from tputfind.sizing.serve import Server, serve
 from tputfind.sizing.service import service_of
 
-RECORD: Final = Path(__file__).parents[1] / "results/nvidia-h100/default/vit_b_16-fp16.json"
+RECORD: Final = Path(__file__).parents[1] / "results/nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-0.json"
+"""Of steady batches: what a server learns of noisy ones in a minute is mostly chance."""
 SEED: Final = 0, 1
 """Of the times of batches, in both."""
 PERCENTILES: Final = 50, 95, 99
@@ -174,7 +175,8 @@ def main() -> None:
     options = parser.parse_args()
     with ProcessPoolExecutor(options.processes) as pool:
         rows = pool.map(compared, CASES, [options.requests] * len(CASES))
-        print(f"{options.requests} Poisson requests a line; batch times of vit_b_16 fp16 on an H100; latencies in ms.")
+        device = "ResNet-50 fp16 as a CUDA graph on an H200"
+        print(f"{options.requests} Poisson requests a line; batch times of {device}; latencies in ms.")
         versions = f"ray {version('ray')}, bentoml {version('bentoml')}, Python {python_version()}"
         print(f"{versions}; refused: the share of requests.\n")
         for line in table(rows):
