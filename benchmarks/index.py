@@ -40,7 +40,7 @@ SUBJECTS = {
     "serving": "Predictions against real servers: `benchmarks/serve.py`, `benchmarks/serve_fleet.py`",
     "sizing": "Plans against a second simulator, servers' own code and known devices: `benchmarks/second.py`, "
     "`servers.py`, `ranges.py`, `promises.py`, `size_times.py`",
-    "sweep-one-device": "Four models in two dtypes on one device",
+    "sweep-one-device": "Eight models in two dtypes on one device",
     "sweep-two-devices": "The same on two devices: `--device all`",
     "tests": "Tests on a GPU: `pytest -m gpu -s -v`",
     "thorough": "`--thorough` beside the default, one after the other",

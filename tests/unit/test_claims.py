@@ -10,6 +10,7 @@ import base64
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from functools import partial
 from statistics import median
 from typing import NamedTuple
@@ -303,6 +304,24 @@ def runs_on_an_h100() -> tuple[str, ...]:
     return f"{found.runs_within_half_percent.sum()}", f"{found.runs.sum()}"
 
 
+def queues() -> tuple[str, ...]:
+    """Seconds of 16 jobs on two devices and on one, the percentage that the two worked, the most that rates differ."""
+    spans, rates = {}, {}
+    for name in ("two", "one"):
+        paths = (RESULTS / "nvidia-h200-x2" / f"sweep-{name}-device{'s' * (name == 'two')}").glob("*.json")
+        records = [load_record(path) for path in paths]
+        assert len(records) == 16
+        begun = min(datetime.fromisoformat(record.started) for record in records)
+        ended = max(datetime.fromisoformat(record.finished) for record in records)
+        spans[name] = (ended - begun).total_seconds()
+        rates[name] = {(record.spec.model, record.spec.dtype): record.rows[0].samples_per_s for record in records}
+        worked_s = sum(record.wall_s for record in records)
+        if name == "two":
+            share = worked_s / spans[name] / 2
+    most = max(abs(rates["two"][job] / rate - 1) for job, rate in rates["one"].items())
+    return f"{spans['two']:.0f}", f"{spans['one']:.0f}", f"{100 * share:.0f}", f"{100 * most:.1f}"
+
+
 def rows_in_turn() -> tuple[str, ...]:
     """In words: how many rows there are, are within half a percent of the loop, have intervals that hold it."""
     lines = (RESULTS / "nvidia-h100/agreement/vit_b_16-rows-in-turn.txt").read_text().splitlines()
@@ -444,6 +463,14 @@ CLAIMS = [
         "An interval does not cover the next run on a shared machine: {} of {} did",
         "cpu/plan/pairs.txt",
         lambda: numbers_in("cpu/plan/pairs.txt", r"thorough run's rate (\d+) of (\d+)"),
+    ),
+    Claim(
+        "A queue of 16 jobs, eight models in two dtypes at batch 256, was measured in {} s on both and in {} s on one. "
+        "That is from the first job's start to the last one's end, by the records. "
+        "The two devices were at work for {} % of it. "
+        "The rates of the two queues differ by {} % at most",
+        "nvidia-h200-x2/sweep-two-devices/output.txt",
+        queues,
     ),
     Claim(
         "On an H100, {} of {} are",

@@ -141,14 +141,15 @@ class Ends:
     """Notes batch by batch when requests are done."""
 
     def __init__(self, requests: int) -> None:
-        self._done_ms = np.full(requests, nan)
-        self._batch = np.full(requests, -1, dtype=np.int64)
+        self._done_ms, self._batch = [nan] * requests, [-1] * requests  # lists: most batches have a few requests
         self._batches, self._busy_ms = 0, 0.0
 
     def add(self, batch: list[int], end_ms: float, taken_ms: float) -> None:
         """Note a batch: its requests, when it is done, and how long it takes."""
-        self._done_ms[batch] = end_ms
-        self._batch[batch] = self._batches
+        done_ms, batches = self._done_ms, self._batch
+        for request in batch:
+            done_ms[request] = end_ms
+            batches[request] = self._batches
         self._batches += 1
         self._busy_ms += taken_ms
 
@@ -158,7 +159,7 @@ class Ends:
 
     def served(self) -> Served:
         """Return all of it."""
-        return Served(self._done_ms, self._batch, self._batches, self._busy_ms)
+        return Served(np.array(self._done_ms), np.array(self._batch), self._batches, self._busy_ms)
 
 
 class Workers:

@@ -37,6 +37,7 @@ class ByRule:
         """Take from when on the device is free, and how it makes its batches."""
         self.next_ms = inf
         self._cap, self._span, self._rule, self._ends = cap, span, rule, ends
+        self._tell = 1, cap  # numbers of waiting requests that a rule looks at; between them its answer stays
         self._free_ms, self._closed_ms, self._closes_ms = free_ms, 0.0, inf
         self._waiting: deque[tuple[int, float]] = deque()
         self._running: deque[tuple[float, int]] = deque()
@@ -44,7 +45,8 @@ class ByRule:
     def put(self, request: int, now: float) -> None:
         """Take a request."""
         self._waiting.append((request, now))
-        self._plan()
+        if len(self._waiting) in self._tell:
+            self._plan()
 
     def act(self, now: float) -> int:
         """Answer a batch, or close one."""
@@ -140,7 +142,7 @@ class Router:
         """Take the replicas, where what they do is noted, and which are asked for a request."""
         self._replicas, self._ends = replicas, ends
         self._among, self._limit, self._most_queued = among, limit, most_queued
-        self._unanswered = [0] * len(replicas)
+        self._all, self._unanswered = range(len(replicas)), [0] * len(replicas)
         self._most_asking = min(2 * len(replicas), _MOST_ASKING)
         self._queued: deque[int] = deque()
         self._to_ask: deque[int] = deque()
@@ -152,40 +154,66 @@ class Router:
 
     def serve(self, arrivals: Sequence[float]) -> Served:
         """Serve requests that come at these times."""
+        acts, asks = self._acts, self._asks
         for request, came in enumerate(arrivals):
-            self._until(came)
+            if (acts and acts[0][0] < came) or (asks and asks[0][0] < came):
+                self._until(came)
             self._come(request, came)
         self._until(inf)
         return self._ends.served()
 
     def _until(self, now: float) -> None:
         """Let happen what happens before now."""
+        acts, asks, replicas = self._acts, self._asks, self._replicas
         while True:
-            acts, asks = (heap[0][0] if heap else inf for heap in (self._acts, self._asks))
-            if min(acts, asks) >= now:
+            act_ms = acts[0][0] if acts else inf
+            ask_ms = asks[0][0] if asks else inf
+            if act_ms >= now and ask_ms >= now:
                 return
-            if acts <= asks:
-                at, number = heapq.heappop(self._acts)
-                if at == self._replicas[number].next_ms:
-                    self._unanswered[number] -= self._replicas[number].act(at)
+            if act_ms <= ask_ms:
+                _, number = heapq.heappop(acts)
+                replica = replicas[number]
+                if act_ms == replica.next_ms:
+                    self._unanswered[number] -= replica.act(act_ms)
                     self._note(number)
             else:
-                at, request = heapq.heappop(self._asks)
+                _, request = heapq.heappop(asks)
                 if request in self._asking:
-                    self._ask(request, at)
-                    self._start(at)
+                    self._ask(request, ask_ms)
+                    self._start(ask_ms)
 
     def _note(self, number: int) -> None:
-        if self._replicas[number].next_ms < inf:
-            heapq.heappush(self._acts, (self._replicas[number].next_ms, number))
+        next_ms = self._replicas[number].next_ms
+        if next_ms < inf:
+            heapq.heappush(self._acts, (next_ms, number))
 
     def _come(self, request: int, now: float) -> None:
         if len(self._queued) >= self._most_queued:
             self._ends.refuse(request)
-            return
-        self._queued.append(request)
-        self._to_ask.append(request)
-        self._start(now)
+        elif self._queued:
+            self._queued.append(request)
+            self._to_ask.append(request)
+            self._start(now)
+        elif (number := self._room()) is not None:  # most come so, and nothing of what follows is for them
+            self._give(request, number, now)
+        else:
+            self._queued.append(request)
+            self._asking[request] = 1
+            self._ask(request, now)
+
+    def _room(self) -> int | None:
+        """Return the replica that has the fewest unanswered of those that are asked; None where it has no room."""
+        asked = self._all if self._among is None else self._among()
+        number = min(asked, key=self._unanswered.__getitem__)
+        return number if self._unanswered[number] < self._limit else None
+
+    def _give(self, request: int, number: int, now: float) -> None:
+        self._unanswered[number] += 1
+        replica = self._replicas[number]
+        before_ms = replica.next_ms
+        replica.put(request, now)
+        if replica.next_ms != before_ms:
+            self._note(number)
 
     def _start(self, now: float) -> None:
         """Let as many ask as may, the oldest first."""
@@ -198,14 +226,11 @@ class Router:
     def _ask(self, request: int, now: float) -> None:
         """Ask for room, which is the oldest request's, until it is this one's or it is time to wait."""
         while request in self._asking:
-            asked = range(len(self._replicas)) if self._among is None else self._among()
-            number = min(asked, key=self._unanswered.__getitem__)
-            if self._unanswered[number] < self._limit:
-                self._unanswered[number] += 1
+            number = self._room()
+            if number is not None:
                 oldest = self._queued.popleft()
                 self._asking.pop(oldest, None)
-                self._replicas[number].put(oldest, now)
-                self._note(number)
+                self._give(oldest, number, now)
             times = self._asking.get(request)
             if times is not None:
                 self._asking[request] = times + 1
