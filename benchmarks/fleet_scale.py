@@ -34,7 +34,7 @@ from tputfind.record.record import Record
 from tputfind.session.progress import Silent
 
 RESULTS = Path(__file__).parents[1] / "results"
-RECORD = RESULTS / "nvidia-h200" / "models" / "resnet50-fp16-default.json"
+RECORD = RESULTS / "nvidia-h100" / "default" / "resnet50-fp16.json"
 MEDIAN_S, SIGMA = 600.0, 0.7
 LOST_AT_S = 1500.0
 """Half-way: all nodes are at work."""

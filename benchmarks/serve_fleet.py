@@ -62,7 +62,7 @@ def main() -> None:
     asked.add_argument("--clients", type=int, default=1, help="processes that send")
     asked.add_argument("--seconds", type=float, default=20.0, help="of each load")
     asked.add_argument("--csv")
-    asked.add_argument("--again", help="its --csv: nothing is served, and devices are counted under the rates it has")
+    asked.add_argument("--again", help="what --csv wrote: RECORD only counts devices under its rates")
     given = asked.parse_args()
     record = tputfind.load_record(given.record)
     told = pd.read_csv(given.fitted).iloc[0].to_dict()
@@ -85,7 +85,7 @@ def counted(record: Record, demand: Demand, path: str) -> None:
     device = f"{record.environment.device}{', all busy' * (record.spec.load == 'all_busy')}"
     for rate_per_s in sorted(set(pd.read_csv(path).rate_per_s)):
         print(
-            f"{rate_per_s:.1f}/s by {device}: {_plan(record, demand, rate_per_s).outcome.devices} devices", flush=True
+            f"{rate_per_s:.1f}/s by {device}: devices {_plan(record, demand, rate_per_s).outcome.devices}", flush=True
         )
 
 

@@ -20,15 +20,15 @@ _T_QUANTILE: Final = 2.776
 """Standard errors of five streams that hold 95 %."""
 
 PLANS: Final[list[tuple[str, str]]] = [
-    ("nvidia-h100/default/resnet50-fp16-nhwc", "rate=100000 slo=13ms"),
-    ("nvidia-h100/default/vit_b_16-fp16", "rate=100000 slo=20ms"),
-    ("nvidia-h100/default/mobilenet_v3_large-fp16", "rate=200000 slo=8ms"),
+    ("nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-1", "rate=100000 slo=4.2ms"),
+    ("nvidia-h200-x2/serving/vit_l_16-fp32-cuda-0-all-busy", "rate=3000 slo=60ms"),
+    ("nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-0", "rate=200000 slo=8ms"),
     ("nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-0", "rate=60000 slo=14ms routing=random burstiness=4"),
     (
         "nvidia-h200/kinds/timm-convnext_tiny-fp16",
         "rate=20000 slo=20ms routing=least-loaded burstiness=0.5 percentile=99.9",
     ),
-    ("nvidia-h100/default/efficientnet_b0-fp16", "rate=60000 slo=30ms routing=two-choices burstiness=2"),
+    ("nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-1", "rate=60000 slo=6ms routing=two-choices burstiness=2"),
     ("nvidia-h200/serving/vit_l_16-fp32", "rate=700 slo=60ms burstiness=4 percentile=95"),
     ("nvidia-h200/kinds/r3d_18-fp16", "rate=30000 slo=16ms batcher=triton delay=5ms"),
     ("nvidia-h200/kinds/hf-gpt2-bf16", "rate=8000 slo=60ms batcher=triton delay=10ms routing=random percentile=97.5"),
@@ -44,7 +44,7 @@ PLANS: Final[list[tuple[str, str]]] = [
         "nvidia-h200/serving/vit_l_16-fp32",
         "rate=600 slo=150ms batcher=mosec delay=5ms overhead_per_batch=2ms overhead_per_request=0.1ms",
     ),
-    ("nvidia-h100/default/vit_b_16-fp16", "rate=150000 slo=30ms batcher=mosec delay=1ms"),
+    ("nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-1", "rate=150000 slo=12ms batcher=mosec delay=1ms"),
     ("nvidia-h200/kinds/r3d_18-fp16", "rate=8000 slo=50ms batcher=mosec routing=random burstiness=0"),
     (
         "nvidia-h200/kinds/timm-convnext_tiny-fp16",
@@ -54,9 +54,9 @@ PLANS: Final[list[tuple[str, str]]] = [
         "nvidia-h200/kinds/deeplabv3_resnet50-fp16",
         "rate=4000 slo=60ms batcher=mosec delay=2ms routing=two-choices burstiness=0",
     ),
-    ("nvidia-h100/default/resnet50-fp16-nhwc", "rate=100000 slo=14ms batcher=litserve delay=1ms"),
+    ("nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-1", "rate=100000 slo=14ms batcher=litserve delay=1ms"),
     (
-        "nvidia-h100/default/efficientnet_b0-fp16",
+        "nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-0",
         "rate=40000 slo=20ms batcher=litserve delay=0ms overhead_per_batch=0.5ms",
     ),
     ("nvidia-h200/kinds/r3d_18-fp16", "rate=6000 slo=60ms batcher=litserve delay=10ms routing=random burstiness=2"),

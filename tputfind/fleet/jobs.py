@@ -205,7 +205,7 @@ class Jobs:
                 self._executor.cancel([number])
                 if state.starts and isinstance(reason, OutOfTime):
                     self._hung, self._moved_s = True, now_s  # what it holds of its node may never come free
-                kind: FailureKind = "timeout" if isinstance(reason, OutOfTime) else "died"
+                kind: FailureKind = "timeout" if state.starts and isinstance(reason, OutOfTime) else "died"
                 yield self._failed(number, self._open.pop(number), reason, kind)
 
     def _hopeless(self, number: int, state: _State, now_s: float) -> TputfindError | None:

@@ -186,7 +186,7 @@ def from_json(data: bytes, name: str) -> Methods | Pipeline:
     """Return what ``to_json`` wrote; ``name`` says in errors whose bytes they are.
 
     Raises:
-        BadRecord: the bytes are cut short, edited out of shape, or of a newer schema.
+        BadRecord: the bytes are cut short, edited out of shape, or of a schema that this version does not read.
     """
     return decoded(data, name, Methods | Pipeline, SCHEMA)  # type: ignore[arg-type]  # a union is no type to mypy
 

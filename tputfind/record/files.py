@@ -116,7 +116,8 @@ def load_record(path: str | Path) -> Record:
 
     Raises:
         BadRequest: the path is none.
-        BadRecord: the file is missing, unreadable, cut short, edited out of shape, or of a newer schema.
+        BadRecord: the file is missing, unreadable, cut short, edited out of shape, or of a schema that this version
+            does not read.
     """
     return from_json(_content(path), str(path))
 

@@ -18,8 +18,9 @@ from tputfind.record.untrusted import check_schema, command_of, indented, printa
 from tputfind.units import echoed
 
 SCHEMA: Final = 9
-OLDEST_SCHEMA: Final = 5
 """Raised when a field is added or changes its meaning."""
+OLDEST_SCHEMA: Final = 5
+"""The first that this version reads."""
 
 FailureKind = Literal["out_of_memory", "index_limit", "unsupported", "died", "timeout", "wrong_output", "error"]
 Status = Literal["ok"] | FailureKind

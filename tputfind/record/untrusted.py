@@ -133,7 +133,7 @@ def check_schema(data: bytes, name: str, newest: int, oldest: int = 1) -> None:
     if schema < oldest:
         raise BadRecord(
             f"{name} has schema {schema}, and this version reads from {oldest} on",
-            "measure anew: it was written before the first release",
+            "measure anew: an early version wrote it",
         )
 
 
@@ -144,7 +144,7 @@ def decoded(data: bytes, name: str, kind: type[_T], newest: int) -> _T:
     """Return JSON that others wrote as a value; ``name`` says in errors whose bytes they are.
 
     Raises:
-        BadRecord: the bytes are cut short, edited out of shape, or of a newer schema.
+        BadRecord: the bytes are cut short, edited out of shape, or of a schema that this version does not read.
     """
     with told_as_bad_record(data, name):
         data = printable_json(data)

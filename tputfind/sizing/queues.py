@@ -159,7 +159,7 @@ class Ends:
 
     def served(self) -> Served:
         """Return all of it."""
-        return Served(np.array(self._done_ms), np.array(self._batch), self._batches, self._busy_ms)
+        return Served(np.array(self._done_ms), np.array(self._batch, dtype=np.int64), self._batches, self._busy_ms)
 
 
 class Workers:

@@ -141,6 +141,7 @@ def test_jobs_that_wait_behind_one_that_never_comes_back_end_too():
 
     assert all(isinstance(each.ended_by, OutOfTime) for each in came)
     assert ["no device came free" in str(each.ended_by) for each in came] == [False, True, True]
+    assert [each.record.rows[0].status for each in came] == ["timeout", "died", "died"]
     assert cluster.now_s < 100 + 2 * jobs.GRACE_S + 12
 
 

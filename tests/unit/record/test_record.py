@@ -276,7 +276,7 @@ def test_a_record_from_before_the_first_release_is_refused_and_the_line_says_wha
     with pytest.raises(BadRecord) as refused:
         from_json(older.to_json(), "old.json")
     assert refused.value.message == f"old.json has schema {schema}, and this version reads from {OLDEST_SCHEMA} on"
-    assert refused.value.hint.startswith("measure anew")
+    assert refused.value.hint == "measure anew: an early version wrote it"
 
 
 @given(st.integers(0, len(example().to_json()) - 2))
@@ -310,10 +310,10 @@ def test_throughput_is_batches_times_batch_size_over_the_window():
 
 def test_a_finished_record_of_an_older_schema_can_be_asked_for_again_by_its_own_options():
     record = tputfind.load_record(GOLDEN / "schema-5.json")
-    asked = msgspec.structs.replace(record.spec, processes=3)
+    asked = msgspec.structs.replace(record.spec, batches=None, warmup=None, max_seconds=None)
 
+    resume.check_spec(record, record.spec)
     resume.check_spec(record, asked)
-    resume.check_spec(record, msgspec.structs.replace(asked, batches=None, warmup=None, max_seconds=None))
     with pytest.raises(BadRecord, match="seed"):
         resume.check_spec(record, msgspec.structs.replace(asked, seed=1))
 

@@ -133,9 +133,11 @@ def test_another_value_of_a_field_is_another_question_unless_it_is_patience(fiel
 
 def test_what_an_older_schema_knows_nothing_of_may_differ():
     old = msgspec.structs.replace(RECORD, schema=SCHEMA - 1)
-    check_spec(old, spec_with(processes=9, thorough=True))
+    check_spec(old, spec_with(batches=9, thorough=True))
     with pytest.raises(BadRecord, match="seed"):
-        check_spec(old, spec_with(processes=9, seed=9))
+        check_spec(old, spec_with(batches=9, seed=9))
+    with pytest.raises(BadRecord, match="processes"):
+        check_spec(old, spec_with(processes=9))
 
 
 @pytest.mark.parametrize("field", Environment.__struct_fields__)

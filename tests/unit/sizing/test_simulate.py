@@ -451,9 +451,11 @@ def test_requests_that_are_dealt_out_are_served_by_each_device_as_if_alone():
 @pytest.mark.parametrize("devices", [48, 64])
 def test_devices_that_begin_at_once_are_not_in_step(devices):
     """A short stream says what one says that is ten times as long: of a real record, whose batches take equal times."""
-    demand = stream(100_000.0, 3.5)
-    service = service_of(load_record(RESULTS / "nvidia-h100/default/vit_b_16-fp16.json"), demand)
-    fleet = Fleet(devices, 16, 100_000.0)
+    record = load_record(RESULTS / "nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-0.json")
+    rate_per_s = 0.3 * devices * 1000 * service_of(record, stream(1.0, 3.5)).per_ms(16)
+    demand = stream(rate_per_s, 3.5)
+    service = service_of(record, demand)
+    fleet = Fleet(devices, 16, rate_per_s)
 
     short, long = (simulate(fleet, service, demand, seeds=8, effort=effort).tail_ms for effort in (1, 10))
 
