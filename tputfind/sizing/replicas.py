@@ -38,7 +38,7 @@ class ByRule:
         self.next_ms = inf
         self._cap, self._span, self._rule, self._ends = cap, span, rule, ends
         self._tell = 1, cap  # numbers of waiting requests that a rule looks at; between them its answer stays
-        self._free_ms, self._closed_ms, self._closes_ms = free_ms, 0.0, inf
+        self._free_ms, self._closed_ms = free_ms, 0.0
         self._waiting: deque[tuple[int, float]] = deque()
         self._running: deque[tuple[float, int]] = deque()
 
