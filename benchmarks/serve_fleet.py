@@ -84,9 +84,8 @@ def counted(record: Record, demand: Demand, path: str) -> None:
     """Print how many devices this record comes to, under each rate that another was served at."""
     device = f"{record.environment.device}{', all busy' * (record.spec.load == 'all_busy')}"
     for rate_per_s in sorted(set(pd.read_csv(path).rate_per_s)):
-        print(
-            f"{rate_per_s:.1f}/s by {device}: devices {_plan(record, demand, rate_per_s).outcome.devices}", flush=True
-        )
+        devices = _plan(record, demand, rate_per_s).outcome.devices
+        print(f"{rate_per_s:.1f}/s by {device}: devices {devices}", flush=True)
 
 
 def driven(record: Record, case: Case, demand: Demand, most_devices: int, seconds: float) -> Iterator[Line]:

@@ -305,22 +305,29 @@ def runs_on_an_h100() -> tuple[str, ...]:
     return f"{found.runs_within_half_percent.sum()}", f"{found.runs.sum()}"
 
 
+def seconds_of(records: list[Record]) -> float:
+    """From the start of the first to the end of the last."""
+    begun = min(datetime.fromisoformat(record.started) for record in records)
+    return (max(datetime.fromisoformat(record.finished) for record in records) - begun).total_seconds()
+
+
 def queues() -> tuple[str, ...]:
     """Seconds of 16 jobs on two devices and on one, the percentage that the two worked, the most that rates differ."""
-    spans, rates = {}, {}
-    for name in ("two", "one"):
-        paths = (RESULTS / "nvidia-h200-x2" / f"sweep-{name}-device{'s' * (name == 'two')}").glob("*.json")
-        records = [load_record(path) for path in paths]
-        assert len(records) == 16
-        begun = min(datetime.fromisoformat(record.started) for record in records)
-        ended = max(datetime.fromisoformat(record.finished) for record in records)
-        spans[name] = (ended - begun).total_seconds()
-        rates[name] = {(record.spec.model, record.spec.dtype): record.rows[0].samples_per_s for record in records}
-        worked_s = sum(record.wall_s for record in records)
-        if name == "two":
-            share = worked_s / spans[name] / 2
-    most = max(abs(rates["two"][job] / rate - 1) for job, rate in rates["one"].items())
-    return f"{spans['two']:.0f}", f"{spans['one']:.0f}", f"{100 * share:.0f}", f"{ceil(1000 * most) / 10:.1f}"
+    on_two, on_one = (
+        [load_record(path) for path in (RESULTS / "nvidia-h200-x2").glob(f"sweep-{name}/*.json")]
+        for name in ("two-devices", "one-device")
+    )
+    assert len(on_two) == len(on_one) == 16
+    share = sum(record.wall_s for record in on_two) / seconds_of(on_two) / 2
+    rates = {(record.spec.model, record.spec.dtype): record.rows[0].samples_per_s for record in on_one}
+    ratios = [record.rows[0].samples_per_s / rates[record.spec.model, record.spec.dtype] for record in on_two]
+    most = max(abs(ratio - 1) for ratio in ratios)
+    return (
+        f"{seconds_of(on_two):.0f}",
+        f"{seconds_of(on_one):.0f}",
+        f"{100 * share:.0f}",
+        f"{ceil(1000 * most) / 10:.1f}",
+    )
 
 
 def rows_in_turn() -> tuple[str, ...]:

@@ -203,10 +203,10 @@ class Jobs:
             reason = self._hopeless(number, state, now_s)
             if reason is not None:
                 self._executor.cancel([number])
-                if state.starts and isinstance(reason, OutOfTime):
+                hangs = bool(state.starts) and isinstance(reason, OutOfTime)
+                if hangs:
                     self._hung, self._moved_s = True, now_s  # what it holds of its node may never come free
-                kind: FailureKind = "timeout" if state.starts and isinstance(reason, OutOfTime) else "died"
-                yield self._failed(number, self._open.pop(number), reason, kind)
+                yield self._failed(number, self._open.pop(number), reason, "timeout" if hangs else "died")
 
     def _hopeless(self, number: int, state: _State, now_s: float) -> TputfindError | None:
         job = self._jobs[number]

@@ -141,8 +141,9 @@ class Router:
     ) -> None:
         """Take the replicas, where what they do is noted, and which are asked for a request."""
         self._replicas, self._ends = replicas, ends
-        self._among, self._limit, self._most_queued = among, limit, most_queued
-        self._all, self._unanswered = range(len(replicas)), [0] * len(replicas)
+        everyone = range(len(replicas))
+        self._among, self._limit, self._most_queued = among or (lambda: everyone), limit, most_queued
+        self._unanswered = [0] * len(replicas)
         self._most_asking = min(2 * len(replicas), _MOST_ASKING)
         self._queued: deque[int] = deque()
         self._to_ask: deque[int] = deque()
@@ -156,7 +157,7 @@ class Router:
         """Serve requests that come at these times."""
         acts, asks = self._acts, self._asks
         for request, came in enumerate(arrivals):
-            if (acts and acts[0][0] < came) or (asks and asks[0][0] < came):
+            if (acts and acts[0][0] < came) or (asks and asks[0][0] < came):  # mostly not, and a call costs a tenth
                 self._until(came)
             self._come(request, came)
         self._until(inf)
@@ -203,8 +204,7 @@ class Router:
 
     def _room(self) -> int | None:
         """Return the replica that has the fewest unanswered of those that are asked; None where it has no room."""
-        asked = self._all if self._among is None else self._among()
-        number = min(asked, key=self._unanswered.__getitem__)
+        number = min(self._among(), key=self._unanswered.__getitem__)
         return number if self._unanswered[number] < self._limit else None
 
     def _give(self, request: int, number: int, now: float) -> None:
