@@ -14,18 +14,19 @@ from tputfind.record.record import Record
 from tputfind.sizing.demand import MOST_DEVICES, TAIL_REQUESTS, Demand
 from tputfind.sizing.formulas import largest_within
 from tputfind.sizing.least_number import least_number, none_helps, step_at
+from tputfind.sizing.noise import PILOT, SEEDS, Noise, of_streams
 from tputfind.sizing.service import ServiceTimes, service_of
 from tputfind.sizing.simulate import Fleet, Outcome, simulate
 
 MORE_TRAFFIC: Final = 1.2
-SEEDS: Final = 5
-"""Streams of a full simulation."""
-_PILOT: Final = 0.35
-"""Of the requests of a full simulation: a third is the least that shows whether a queue is steady."""
 _NEAR: Final = 1.3
 """Caps whose pilot comes this near to the target are simulated in full."""
 _MORE_EFFORT: Final = (4.0, 16.0)
 """What a fleet is simulated with in turn where chance leaves open whether it meets the target."""
+_MANY: Final = 1_500_000
+"""Requests of streams that are long to simulate, and"""
+_LITTLE: Final = 0.1
+"""of the record's error: where shorter ones err by less, they do."""
 _AS_ASKED: Final = 0.9
 """Of the requests that an effort takes; where there are fewer, no stream is followed for longer."""
 MOST_TAIL_REQUESTS: Final = SEEDS * _MORE_EFFORT[-1] * TAIL_REQUESTS
@@ -54,7 +55,7 @@ class Search:
     def __init__(self, record: Record, demand: Demand, tell: Tell | None) -> None:
         self.service = service = service_of(record, demand)
         self.record, self._tell = record, tell
-        self.demand = demand
+        self.demand, self.noise = demand, Noise(record, demand)
         limits = filter(None, (demand.max_batch, demand.most_in_window, demand.most_ongoing))
         self.most = min((service.largest, *limits))
         if demand.preferred_batches and demand.preferred_batches[-1] > self.most:
@@ -166,12 +167,8 @@ class Search:
     def pilot(self, fleet: Fleet) -> Outcome:
         """Return what a short simulation of a fleet comes to."""
         if fleet not in self._pilots:
-            self._pilots[fleet] = self._simulated(fleet, 1, _PILOT)
+            self._pilots[fleet] = self._simulated(fleet, 1, PILOT)
         return self._pilots[fleet]
-
-    def pilot_with(self, service: ServiceTimes, fleet: Fleet) -> Outcome:
-        """Return the same for other times of batches."""
-        return simulate(fleet, service, self.demand, seeds=1, effort=_PILOT)
 
     def _simulated(self, fleet: Fleet, seeds: int, effort: float) -> Outcome:
         if self._tell is not None:
@@ -213,7 +210,10 @@ class Search:
         return [Fleet(pilot.devices, pilot.batch_cap, pilot.rate_per_s) for pilot in unlike]
 
     def under(self, fleet: Fleet) -> Outcome:
-        """Return what a fleet does, simulated for longer where chance leaves open whether it meets the target."""
+        """Return what a fleet does, simulated for longer where the streams leave open whether it meets the target.
+
+        No longer, however, where the record leaves more open than they do.
+        """
         if fleet not in self._full:
             self._full[fleet] = self._simulated_in_full(fleet)
         return self._full[fleet]
@@ -230,6 +230,9 @@ class Search:
         for more in _MORE_EFFORT:
             as_long_as_can_be = outcome.requests < _AS_ASKED * effort * before
             if not outcome.steady or outcome.meets(target_ms) or outcome.misses(target_ms) or as_long_as_can_be:
+                break
+            long = outcome.requests / effort * more > _MANY
+            if long and of_streams(outcome) < _LITTLE * self.noise.of_record(outcome):
                 break
             before, effort = outcome.requests / effort, more
             outcome = self._simulated(fleet, SEEDS, effort)

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from math import ceil, exp, hypot, inf, log, sqrt
+from math import ceil, exp, hypot, sqrt
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tputfind.record.record import Record
-from tputfind.sizing.fleets import SEEDS, Search
+from tputfind.sizing.fleets import Search
 from tputfind.sizing.least_number import least_number
-from tputfind.sizing.service import ServiceTimes, service_of
-from tputfind.sizing.simulate import Fleet, Outcome, closes_by_clock
-from tputfind.stats import t_quantile
+from tputfind.sizing.noise import PILOT, SEEDS, of_streams
+from tputfind.sizing.simulate import Outcome, closes_by_clock
 
-_RESAMPLES: Final = 12
 _RANGE_QUANTILE: Final = 1.645
 """Standard errors to either side that hold 90 % of a normal distribution."""
 _NOTHING: Final = 1e-9
 """Widths below this are what is left of equal numbers."""
-_FAR: Final = 4.0
 _FARTHEST: Final = 4
-"""Times the percentile of a plan, and times its devices, beyond which nothing is told apart."""
+"""Times the devices of a plan, beyond which nothing is told apart."""
+_LITTLE: Final = 0.25
+"""Of the record's error: where short simulations err by less, they do for the ends of a range."""
 
 
 def range_of(search: Search, found: Outcome) -> tuple[int, int | None]:
@@ -32,48 +27,18 @@ def range_of(search: Search, found: Outcome) -> tuple[int, int | None]:
     both of the fleet that was found. Where load decides, it is by how far the rate of a device is known. The most is
     None where no number of devices is sure to meet the target.
     """
-    draw = np.random.default_rng([search.demand.seed, _RESAMPLES])
-    drawn = [service_of(search.record, search.demand, draw) for _ in range(_RESAMPLES)]
-    width = _RANGE_QUANTILE * hypot(_error_of_streams(found), _error_of_record(search, found, drawn))
+    by_streams, by_record = of_streams(found), search.noise.of_record(found)
+    width = _RANGE_QUANTILE * hypot(by_streams, by_record)
     if width < _NOTHING:
         return found.devices, found.devices
-    fewest = _least_within(search, search.demand.target_ms * exp(width), found)
-    most = _least_within(search, search.demand.target_ms * exp(-width), found)
-    slower = exp(_RANGE_QUANTILE * _error_of_rate(search, drawn))
+    briefly = by_streams * sqrt(SEEDS / PILOT) < _LITTLE * by_record
+    fewest, most = (_least_within(search, exp(way), found, briefly=briefly) for way in (width, -width))
+    slower = exp(_RANGE_QUANTILE * search.noise.of_rate(search.caps))
     fewest = _least_if_faster(search, min(fewest or found.devices, found.devices), slower)
     # By the clock a device does less than with full batches, and its load alone says how much less.
     load = found.load if closes_by_clock(search.demand) else search.least_load(found.devices)
     keeping_up = ceil(found.devices * load * slower / search.most_share)
     return fewest, None if most is None else max(most, found.devices, keeping_up)
-
-
-def _error_of_streams(found: Outcome) -> float:
-    """Return the standard error of the logarithm of a fleet's percentile, by how its streams differ."""
-    return log(found.tail_high_ms / found.tail_low_ms) / 2 / t_quantile(SEEDS - 1)
-
-
-def _error_of_record(search: Search, found: Outcome, drawn: list[ServiceTimes]) -> float:
-    """Return the same by how it differs between samples of the record, in the same streams."""
-    fleet = Fleet(found.devices, found.batch_cap, search.demand.rate_per_s)
-    tails_ms = [search.pilot_with(one, fleet).tail_ms for one in drawn]
-    # A sample with which the queue grows says no more than that.
-    return _error_of(search.record, np.clip(np.log(tails_ms), None, log(_FAR * found.tail_ms)))
-
-
-def _error_of_rate(search: Search, drawn: list[ServiceTimes]) -> float:
-    """Return the standard error of the logarithm of what a device does at most, by samples of the record."""
-    return _error_of(search.record, np.log([max(map(one.per_ms, search.caps)) for one in drawn]))
-
-
-def _error_of(record: Record, by_sample: NDArray[np.float64]) -> float:
-    """Return the standard error of what samples of the record differ in.
-
-    Of n processes drawn with replacement the variance is (n - 1) / n of what it is in others (Davison and Hinkley,
-    section 2.3).
-    """
-    processes = [sum(bool(timing.latency_ms) for timing in row.timings) for row in record.rows]
-    few = min((number for number in processes if number > 1), default=inf)
-    return float(np.std(by_sample, ddof=1)) * (sqrt(few / (few - 1)) if few < inf else 1.0)
 
 
 def _least_if_faster(search: Search, fewest: int, faster: float) -> int:
@@ -95,11 +60,17 @@ def _least_if_faster(search: Search, fewest: int, faster: float) -> int:
     return least_number(meets, fewest, lowest, lambda _: True) or fewest
 
 
-def _least_within(search: Search, target_ms: float, found: Outcome) -> int | None:
-    """Return the least number of devices that meets another target by its percentile; None where no number does."""
+def _least_within(search: Search, margin: float, found: Outcome, *, briefly: bool) -> int | None:
+    """Return the least number of devices whose percentile is within a multiple of the target; None where none is.
+
+    It is simulated in full, or ``briefly``.
+    """
+    target_ms, load_allowed = margin * search.demand.target_ms, search.demand.load_allowed
 
     def meets(devices: int) -> bool:
+        if briefly:
+            return search.may_meet(devices, margin)
         outcome = search.best(devices)
-        return outcome.steady and outcome.load <= search.demand.load_allowed and outcome.tail_ms <= target_ms
+        return outcome.steady and outcome.load <= load_allowed and outcome.tail_ms <= target_ms
 
     return least_number(meets, found.devices, 1, lambda more: more > _FARTHEST * found.devices)

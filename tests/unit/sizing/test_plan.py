@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
@@ -42,20 +42,30 @@ def wanted(rate: float = 1.0, slo: float = TARGET_MS, **more: object) -> Demand:
 
 
 class Simulations:
-    """What was simulated, each with its streams and effort, where every fleet answers as it is told to."""
+    """What was simulated, each with its streams and effort, where every fleet answers as it is told to.
 
-    def __init__(self, latencies: Latencies, also: Callable[[Fleet], dict[str, object]] = lambda _: {}) -> None:
+    By samples of the record drawn anew it comes to the ``drawn`` percentiles in turn, or to the same.
+    """
+
+    def __init__(
+        self,
+        latencies: Latencies,
+        also: Callable[[Fleet, float], dict[str, object]] = lambda *_: {},
+        drawn_ms: Sequence[float] = (),
+    ) -> None:
         self.latencies, self.also = latencies, also
+        self.drawn_ms = itertools.cycle(drawn_ms) if drawn_ms else None
         self.made: list[tuple[Fleet, int, float]] = []
         self.service: ServiceTimes | None = None
 
     def __call__(self, fleet: Fleet, service: ServiceTimes, demand: Demand, *, seeds: int, effort: float) -> Outcome:
         # The record's own times come first; later ones are of its samples drawn anew.
         self.service = self.service or service
-        if service is self.service:
+        own = service is self.service
+        if own:
             self.made.append((fleet, seeds, effort))
         self.demand = demand
-        told = self.latencies(fleet, effort)
+        told = self.latencies(fleet, effort) if own or self.drawn_ms is None else next(self.drawn_ms)
         low, high = told if isinstance(told, tuple) else (told, told)
         names = "mean_ms", "p50_ms", "p95_ms", "p99_ms", "goodput_per_s", "utilisation", "mean_batch"
         figures = dict.fromkeys(names, 1)
@@ -71,7 +81,7 @@ class Simulations:
             requests=round(1000 * seeds * effort),
             **figures,
         )
-        return msgspec.structs.replace(outcome, **self.also(fleet))
+        return msgspec.structs.replace(outcome, **self.also(fleet, effort))
 
     def tried(self) -> list[int]:
         """Numbers of devices, in the order in which they were first simulated."""
@@ -85,9 +95,10 @@ class Simulations:
 
 @pytest.fixture
 def simulated(monkeypatch):
-    def answering(*answers: object) -> Simulations:
-        simulations = Simulations(*answers)
-        monkeypatch.setattr("tputfind.sizing.fleets.simulate", simulations)
+    def answering(*answers: object, **more: object) -> Simulations:
+        simulations = Simulations(*answers, **more)
+        for module in ("fleets", "noise"):
+            monkeypatch.setattr(f"tputfind.sizing.{module}.simulate", simulations)
         return simulations
 
     return answering
@@ -127,7 +138,7 @@ def test_of_two_thousand_devices_and_more_the_least_number_is_found_to_a_thousan
 
 
 def test_where_more_and_more_devices_do_not_help_the_most_are_asked_next(simulated):
-    simulations = simulated(from_devices(MOST + 1), lambda _: {"load": 0.5})
+    simulations = simulated(from_devices(MOST + 1), lambda *_: {"load": 0.5})
 
     with pytest.raises(NoPlan) as refused:
         plan(record(), wanted())
@@ -141,7 +152,7 @@ def test_where_more_and_more_devices_do_not_help_the_most_are_asked_next(simulat
 
 
 def test_where_the_most_devices_are_busy_a_lower_rate_may_help(simulated):
-    simulated(from_devices(MOST + 1), lambda _: {"load": 0.51})
+    simulated(from_devices(MOST + 1), lambda *_: {"load": 0.51})
 
     with pytest.raises(NoPlan) as refused:
         plan(record(), wanted())
@@ -276,7 +287,7 @@ def test_once_a_cap_meets_the_target_no_other_is_tried_in_full(simulated):
 def test_a_fleet_whose_queue_grows_is_not_the_best_however_soon_it_answers(simulated):
     simulated(
         lambda fleet, effort: 10.0 if fleet.devices > 1 else 30.0 + fleet.cap,
-        lambda fleet: {"steady": fleet.devices > 1 or fleet.cap == 2},
+        lambda fleet, effort: {"steady": fleet.devices > 1 or fleet.cap == 2},
     )
 
     found = plan(record(), wanted())
@@ -308,10 +319,43 @@ def test_a_fleet_too_near_to_the_target_to_tell_is_simulated_for_longer(simulate
     assert found.fewer_fails is fails
 
 
+@pytest.mark.parametrize(
+    ("drawn_ms", "requests", "efforts"),
+    [
+        ((29.0, 31.0), 375_001, [1.0, 4.0, 16.0]),
+        ((15.0, 60.0), 375_001, [1.0]),
+        ((15.0, 60.0), 93_751, [1.0, 4.0]),
+        ((15.0, 60.0), 93_750, [1.0, 4.0, 16.0]),
+    ],
+)
+def test_long_streams_are_not_made_longer_where_the_record_leaves_far_more_open(simulated, drawn_ms, requests, efforts):
+    simulations = simulated(
+        lambda fleet, effort: 10.0 if fleet.devices > 1 else (29.0, 31.0),
+        lambda fleet, effort: {"requests": round(requests * effort)},
+        drawn_ms=drawn_ms,
+    )
+
+    found = plan(record(), wanted(max_batch=1))
+
+    assert found.outcome.devices == 2
+    assert [effort for effort in (1.0, 4.0, 16.0) if simulations.in_full(1, effort)] == efforts
+
+
+@pytest.mark.parametrize(("drawn_ms", "full"), [((29.0, 31.0), True), ((15.0, 60.0), False)])
+def test_the_ends_of_a_range_are_simulated_briefly_where_the_record_leaves_far_more_open(simulated, drawn_ms, full):
+    simulations = simulated(lambda fleet, effort: (980 / fleet.devices, 1020 / fleet.devices), drawn_ms=drawn_ms)
+
+    found = plan(record(), wanted())
+
+    assert found.outcome.devices == 34
+    assert found.fewest < 33
+    assert bool(simulations.in_full(found.fewest)) is full
+
+
 def test_a_stream_that_is_as_long_as_any_is_not_simulated_again(simulated):
     simulations = simulated(
         lambda fleet, _: 10.0 if fleet.devices > 1 else (29.0, 31.0),
-        lambda fleet: {"requests": 9000} if fleet.devices == 1 else {},
+        lambda fleet, effort: {"requests": 9000} if fleet.devices == 1 else {},
     )
 
     plan(record(), wanted(max_batch=1))
@@ -341,7 +385,7 @@ def test_the_cap_that_bears_more_traffic_best_is_taken(simulated, with_more, bus
     """Queues of caps that are busy grow with 20 % more traffic; where all are, the first is kept."""
     simulations = simulated(
         lambda fleet, effort: (with_more if fleet.rate_per_s > 1 else at_the_rate)[fleet.cap],
-        lambda fleet: {"steady": fleet.rate_per_s == 1 or fleet.cap not in busy},
+        lambda fleet, effort: {"steady": fleet.rate_per_s == 1 or fleet.cap not in busy},
     )
 
     found = plan(record(), wanted())
@@ -434,8 +478,7 @@ def test_how_far_the_streams_differ_leaves_fewer_devices_open(simulated):
 
 def test_where_no_number_of_devices_is_sure_the_range_has_no_end(simulated):
     """The latencies drawn anew differ by a factor of four, and more devices change nothing."""
-    drawn_ms = itertools.cycle((15.0, 60.0))
-    simulated(lambda fleet, effort: next(drawn_ms) if effort < 1 else 29.0)
+    simulated(lambda fleet, effort: 29.0, drawn_ms=(15.0, 60.0))
 
     found = plan(record(), wanted())
 
