@@ -22,7 +22,7 @@ from support.docs import PAGES
 from support.folders import RESULTS
 
 from tputfind import load_record
-from tputfind.analysis.answers import rate_ratio_interval
+from tputfind.analysis.answers import knee, rate_ratio_interval
 from tputfind.record.record import Record, Row
 
 
@@ -88,6 +88,18 @@ def recipes(name: str) -> tuple[str, ...]:
     known = [one.compiled for one in (*compiled.trials, *above.timings) if one.compiled is not None]
     seconds = max(one.seconds for one in known)
     return rate(base), rate(above), times(above, base), f"{seconds:.0f}", rate(of_graph), times(of_graph, base)
+
+
+def thorough_beside_default() -> tuple[str, ...]:
+    """By how many percent the fastest rates of the same models differ, at most; edges and knees are the same."""
+    off = []
+    for name in ("resnet50-fp16", "resnet50-fp16-nhwc", "vit_b_16-fp16"):
+        usual, thorough = (record(f"nvidia-h100/thorough/{name}{kind}") for kind in ("", "-thorough"))
+        assert usual.edge.largest_batch == thorough.edge.largest_batch
+        assert usual.edge.fails_at == thorough.edge.fails_at == usual.edge.largest_batch + 1
+        assert knee(usual.rows).batch_size == knee(thorough.rows).batch_size
+        off.append(abs(fastest(usual.rows).samples_per_s / fastest(thorough.rows).samples_per_s - 1))
+    return (f"{100 * max(off):.1f}",)
 
 
 def times(above: Row, below: Row) -> str:
@@ -561,6 +573,14 @@ CLAIMS = [
     Claim(
         "ResNet-50 fp16 under 8 GiB fits {} instead of {}", "nvidia-h200/search/expandable-resnet50-fp16.csv",
         expandable,
+    ),
+    Claim(
+        "The rates of the fastest differ by {} % at most.", "nvidia-h100/thorough/vit_b_16-fp16-thorough.json",
+        thorough_beside_default,
+    ),
+    Claim(
+        "On the whole card DenseNet-121 fits {} samples.", "nvidia-h100/search/densenet121-fp16.json",
+        lambda: (f"{record('nvidia-h100/search/densenet121-fp16').edge.largest_batch}",),
     ),
     Claim("From batch {} on its first pooling (64x56x56 a sample)", "", first_pooling_past_32_bits),
     *(
