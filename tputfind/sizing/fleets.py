@@ -212,7 +212,7 @@ class Search:
     def under(self, fleet: Fleet) -> Outcome:
         """Return what a fleet does, simulated for longer where the streams leave open whether it meets the target.
 
-        No longer, however, where the record leaves more open than they do.
+        No longer, however, where that takes long and the record leaves far more open than they do.
         """
         if fleet not in self._full:
             self._full[fleet] = self._simulated_in_full(fleet)
@@ -231,7 +231,7 @@ class Search:
             as_long_as_can_be = outcome.requests < _AS_ASKED * effort * before
             if not outcome.steady or outcome.meets(target_ms) or outcome.misses(target_ms) or as_long_as_can_be:
                 break
-            long = outcome.requests / effort * more > _MANY
+            long = outcome.requests / effort * more > _MANY and outcome.tail_high_ms < inf
             if long and of_streams(outcome) < _LITTLE * self.noise.of_record(outcome):
                 break
             before, effort = outcome.requests / effort, more

@@ -319,18 +319,22 @@ def test_a_fleet_too_near_to_the_target_to_tell_is_simulated_for_longer(simulate
     assert found.fewer_fails is fails
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
-    ("drawn_ms", "requests", "efforts"),
+    ("drawn_ms", "high_ms", "requests", "efforts"),
     [
-        ((29.0, 31.0), 375_001, [1.0, 4.0, 16.0]),
-        ((15.0, 60.0), 375_001, [1.0]),
-        ((15.0, 60.0), 93_751, [1.0, 4.0]),
-        ((15.0, 60.0), 93_750, [1.0, 4.0, 16.0]),
+        ((29.0, 31.0), 31.0, 375_001, [1.0, 4.0, 16.0]),
+        ((15.0, 60.0), 31.0, 375_001, [1.0]),
+        ((15.0, 60.0), 31.0, 93_751, [1.0, 4.0]),
+        ((15.0, 60.0), 31.0, 93_750, [1.0, 4.0, 16.0]),
+        ((15.0, math.inf), math.inf, 375_001, [1.0, 4.0, 16.0]),
     ],
 )
-def test_long_streams_are_not_made_longer_where_the_record_leaves_far_more_open(simulated, drawn_ms, requests, efforts):
+def test_long_streams_are_not_made_longer_where_the_record_leaves_far_more_open(
+    simulated, drawn_ms, high_ms, requests, efforts
+):
     simulations = simulated(
-        lambda fleet, effort: 10.0 if fleet.devices > 1 else (29.0, 31.0),
+        lambda fleet, effort: 10.0 if fleet.devices > 1 or effort < 1 else (29.0, high_ms),
         lambda fleet, effort: {"requests": round(requests * effort)},
         drawn_ms=drawn_ms,
     )
