@@ -14,14 +14,14 @@ from tputfind.record.record import Record
 from tputfind.sizing.demand import MOST_DEVICES, TAIL_REQUESTS, Demand
 from tputfind.sizing.formulas import largest_within
 from tputfind.sizing.least_number import least_number, none_helps, step_at
-from tputfind.sizing.noise import PILOT, SEEDS, Noise, of_streams
+from tputfind.sizing.noise import Noise, of_streams
 from tputfind.sizing.service import ServiceTimes, service_of
-from tputfind.sizing.simulate import Fleet, Outcome, simulate
+from tputfind.sizing.simulate import PILOT, SEEDS, Fleet, Outcome, simulate
 
 MORE_TRAFFIC: Final = 1.2
 _NEAR: Final = 1.3
 """Caps whose pilot comes this near to the target are simulated in full."""
-_MORE_EFFORT: Final = (4.0, 16.0)
+MORE_EFFORT: Final = (4.0, 16.0)
 """What a fleet is simulated with in turn where chance leaves open whether it meets the target."""
 _MANY: Final = 1_500_000
 """Requests of streams that are long to simulate, and"""
@@ -29,7 +29,7 @@ _LITTLE: Final = 0.1
 """of the record's error: where shorter ones err by less, they do."""
 _AS_ASKED: Final = 0.9
 """Of the requests that an effort takes; where there are fewer, no stream is followed for longer."""
-MOST_TAIL_REQUESTS: Final = SEEDS * _MORE_EFFORT[-1] * TAIL_REQUESTS
+MOST_TAIL_REQUESTS: Final = SEEDS * MORE_EFFORT[-1] * TAIL_REQUESTS
 """Beyond the percentile in the longest simulation of a fleet."""
 _BUSY: Final = 0.5
 """Beyond this load more devices would help."""
@@ -129,9 +129,12 @@ class Search:
             "a lower --rate, or a longer --slo" if best.load > _BUSY else "a longer --slo",
         )
 
-    def may_meet(self, devices: int, margin: float = 1.0) -> bool:
-        """Whether a short simulation of so many devices meets the target, or nearly, with any of the caps."""
-        pilots = map(self.pilot, self.that_keep_up(devices))
+    def may_meet(self, devices: int, margin: float = 1.0, rate_per_s: float | None = None) -> bool:
+        """Whether a short simulation of so many devices meets a multiple of the target with any of the caps.
+
+        It is at the demand's rate, or at another.
+        """
+        pilots = map(self.pilot, self.that_keep_up(devices, rate_per_s))
         return any(pilot.steady and pilot.tail_ms <= margin * self.demand.target_ms for pilot in pilots)
 
     def holds(self, outcome: Outcome) -> bool:
@@ -227,7 +230,7 @@ class Search:
     def _simulated_in_full(self, fleet: Fleet) -> Outcome:
         target_ms, outcome = self.demand.target_ms, self._once(fleet)
         before, effort = 0.0, 1.0
-        for more in _MORE_EFFORT:
+        for more in MORE_EFFORT:
             as_long_as_can_be = outcome.requests < _AS_ASKED * effort * before
             if not outcome.steady or outcome.meets(target_ms) or outcome.misses(target_ms) or as_long_as_can_be:
                 break

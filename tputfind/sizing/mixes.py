@@ -9,14 +9,11 @@ from typing import Final, NamedTuple
 
 from tputfind.record.record import Record
 from tputfind.sizing.demand import Demand
-from tputfind.sizing.fleets import Search, Tell
+from tputfind.sizing.fleets import MORE_EFFORT, Search, Tell
 from tputfind.sizing.mixed import Kind, Mixed, load_of, simulate_mix, unsupported
 from tputfind.sizing.plan import Mix, Part, Plan
+from tputfind.sizing.simulate import PILOT, SEEDS
 
-_SEEDS: Final = 5
-_PILOT: Final = 0.35
-_EFFORTS: Final = (1.0, 4.0, 16.0)
-"""As in the search for fleets of one kind."""
 _TRIED: Final = 12
 """Counts of the one kind for which the fewest of the other are looked for: those with the lowest cost."""
 _FULL: Final = 3
@@ -172,7 +169,7 @@ class _Pair:
             if load >= 1 or load > demand.most_load:
                 continue
             self._say(counts, (caps[0], caps[1]))
-            pilot = simulate_mix(kinds, demand.rate_per_s, demand, seeds=1, effort=_PILOT).outcome
+            pilot = simulate_mix(kinds, demand.rate_per_s, demand, seeds=1, effort=PILOT).outcome
             if not pilot.steady or pilot.tail_ms > demand.target_ms:
                 continue
             mixed = self._in_full(kinds)
@@ -187,8 +184,8 @@ class _Pair:
     def _in_full(self, kinds: Sequence[Kind]) -> Mixed:
         """Return what kinds do, simulated for longer where chance leaves open whether they meet the target."""
         demand, target_ms = self._demand, self._demand.target_ms
-        for effort in _EFFORTS:
-            mixed = simulate_mix(kinds, demand.rate_per_s, demand, seeds=_SEEDS, effort=effort)
+        for effort in (1.0, *MORE_EFFORT):
+            mixed = simulate_mix(kinds, demand.rate_per_s, demand, seeds=SEEDS, effort=effort)
             outcome = mixed.outcome
             if not outcome.steady or outcome.meets(target_ms) or outcome.misses(target_ms):
                 break

@@ -13,13 +13,9 @@ from numpy.typing import NDArray
 from tputfind.record.record import Record
 from tputfind.sizing.demand import Demand
 from tputfind.sizing.service import ServiceTimes, service_of
-from tputfind.sizing.simulate import Fleet, Outcome, simulate
+from tputfind.sizing.simulate import PILOT, SEEDS, Fleet, Outcome, simulate
 from tputfind.stats import t_quantile
 
-SEEDS: Final = 5
-"""Streams of a full simulation."""
-PILOT: Final = 0.35
-"""Of the requests of a full simulation: a third is the least that shows whether a queue is steady."""
 _RESAMPLES: Final = 12
 _FAR: Final = 4.0
 """Times the percentile of a fleet beyond which nothing is told apart."""

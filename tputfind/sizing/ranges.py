@@ -7,8 +7,8 @@ from typing import Final
 
 from tputfind.sizing.fleets import Search
 from tputfind.sizing.least_number import least_number
-from tputfind.sizing.noise import PILOT, SEEDS, of_streams
-from tputfind.sizing.simulate import Outcome, closes_by_clock
+from tputfind.sizing.noise import of_streams
+from tputfind.sizing.simulate import PILOT, SEEDS, Outcome, closes_by_clock
 
 _RANGE_QUANTILE: Final = 1.645
 """Standard errors to either side that hold 90 % of a normal distribution."""
@@ -49,12 +49,10 @@ def _least_if_faster(search: Search, fewest: int, faster: float) -> int:
     if fewest == 1 or search.that_keep_up(fewest - 1):
         return fewest
     # A faster device with the same requests does what this one does with fewer, in shorter time.
-    rate_per_s, target_ms = search.demand.rate_per_s / faster, search.demand.target_ms * faster
+    rate_per_s = search.demand.rate_per_s / faster
 
     def meets(devices: int) -> bool:
-        fleets = search.that_keep_up(devices, rate_per_s)
-        pilots = map(search.pilot, fleets)
-        return devices == fewest or any(pilot.steady and pilot.tail_ms <= target_ms for pilot in pilots)
+        return devices == fewest or search.may_meet(devices, faster, rate_per_s)
 
     lowest = min(fewest, search.keeping_up(fewest, 1 / faster))
     return least_number(meets, fewest, lowest, lambda _: True) or fewest

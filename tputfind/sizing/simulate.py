@@ -20,6 +20,10 @@ from tputfind.sizing.service import ServiceTimes
 from tputfind.sizing.stream import Pace, are_side_by_side, run
 from tputfind.stats import t_quantile
 
+SEEDS: Final = 5
+"""Streams of a full simulation."""
+PILOT: Final = 0.35
+"""Of the requests of a full simulation: a third is the least that shows whether a queue is steady."""
 _BATCHES: Final = 200
 """Full batches of each device, at the least."""
 _TARGETS: Final = 20

@@ -44,7 +44,7 @@ def wanted(rate: float = 1.0, slo: float = TARGET_MS, **more: object) -> Demand:
 class Simulations:
     """What was simulated, each with its streams and effort, where every fleet answers as it is told to.
 
-    By samples of the record drawn anew it comes to the ``drawn`` percentiles in turn, or to the same.
+    By samples of the record drawn anew it comes to ``drawn_ms`` in turn, or to the same.
     """
 
     def __init__(
