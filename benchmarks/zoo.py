@@ -1,6 +1,6 @@
 """Each of torchvision's models at two batch sizes, through the tool: which run, and why the others do not.
 
-    python benchmarks/zoo.py --dtypes fp16,amp-fp16 --batch-sizes 1,8 --at-once 4 --csv results/nvidia-h200/zoo.csv
+    python benchmarks/zoo.py --dtypes fp16,amp-fp16 --batch-sizes 1,8 --at-once 6 --csv results/nvidia-h100/zoo.csv
 
 A model is measured in the first of the dtypes; where it fails there, its line stays and the next dtype has another. The
 table is written after every model. It shows whether they run, and not how fast: few batches are timed, in one process,
@@ -35,7 +35,7 @@ QUICK = {"batches": 10, "warmup": 2, "processes": 1}
 def main() -> None:
     """Measure, print every line, write the table."""
     asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--models", default="*", help="a pattern")
+    asked.add_argument("--models", default="*", help="patterns, with commas between")
     asked.add_argument("--dtypes", default="fp16,amp-fp16")
     asked.add_argument("--batch-sizes", default="1,8")
     asked.add_argument("--image-size", help="for a quick try; the models' own otherwise")
@@ -58,7 +58,8 @@ def main() -> None:
                 idle.put(children)
 
         first = idle.get()
-        models = [model for model in catalogue.asked("*", first) if fnmatchcase(model.name, options.models)]
+        patterns = options.models.split(",")
+        models = [model for model in catalogue.asked("*", first) if any(fnmatchcase(model.name, at) for at in patterns)]
         idle.put(first)
         pool = opened.enter_context(ThreadPoolExecutor(options.at_once))
         for found in pool.map(in_turn, models):

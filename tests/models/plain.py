@@ -45,6 +45,16 @@ class TakesMoreLater(nn.Module):
         return Scratch((1 if self.steps <= 5 else 2) * ALONE_BYTES)(x)
 
 
+class Answers(nn.Module):
+    """Returns 64 MiB a sample after a second and more: too long a batch for many in a row."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(1.2)
+        answers = torch.ones(len(x), 16 * MIB, device=x.device)
+        answers[:, :1] += x
+        return answers
+
+
 class FailsAbove(nn.Module):
     """Raises the error of a wrong shape above a batch size."""
 
@@ -94,6 +104,10 @@ def mebibytes():
 
 def four_mebibytes():
     return Scratch(4 * MIB), small_inputs
+
+
+def answers():
+    return Answers(), small_inputs
 
 
 def blocks_of_their_own():

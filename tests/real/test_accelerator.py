@@ -80,6 +80,16 @@ def test_a_whole_model_runs_and_its_record_says_on_what_and_by_which_clock(tmp_p
     assert len(row.device_ms) == 10
 
 
+@pytest.mark.parametrize("device", ["hostdev", "cpu"])
+def test_a_row_of_few_batches_holds_the_last_output_while_it_makes_the_next(tmp_path, installed, device):
+    """As a loop does that says ``output = model(inputs)``, and as a trial does."""
+    few = ("--batch-sizes", 1, "--batches", 1, "--warmup", 1, "--processes", 1, "--max-seconds", 1)
+    (row,) = record_of(tmp_path, f"{MODELS}/plain.py:answers", "--device", device, *few, environment=installed).rows
+
+    assert len(row.device_ms) < 3
+    assert row.peak_allocated_bytes == pytest.approx(2 * 64 * MIB, rel=0.1)
+
+
 def test_training_runs_too(tmp_path, installed):
     asked = ("resnet18", "--device", "hostdev", "--phase", "train", *ONE_ROW)
     record = record_of(tmp_path, *asked, environment=installed)

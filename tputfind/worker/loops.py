@@ -24,6 +24,24 @@ class Work(NamedTuple):
     single: Callable[[], object]
     lead_in: int = 1
 
+    def holding(self) -> Work:
+        """Return the same, with each output alive until the next is made, as in ``output = model(inputs)`` in a loop.
+
+        What runs few batches at a time would otherwise take less memory than a trial and a loop of many.
+        """
+        held: object = None
+
+        def hold(run: Callable[[], object]) -> Callable[[], object]:
+            def run_and_hold() -> object:
+                nonlocal held
+                held = run()
+                return held
+
+            return run_and_hold
+
+        step = hold(self.step)
+        return self._replace(step=step, single=step if self.single is self.step else hold(self.single))
+
 
 class Singles(NamedTuple):
     """Batches one at a time, in ms each: to the return of the call, and to the synchronised output.

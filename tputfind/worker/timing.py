@@ -101,6 +101,7 @@ def time_windows(
         listener: told what the windows will take, and when the throughput window begins and has ended.
         load: of the process.
     """
+    work = work.holding()
     gc.collect()
     gc.freeze()  # collections during the windows then look at what the steps make, not at all of torch
     if not device.capabilities.events:
