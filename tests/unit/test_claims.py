@@ -23,7 +23,7 @@ from support.docs import PAGES
 from support.folders import RESULTS
 
 from tputfind import load_record
-from tputfind.analysis.answers import knee, rate_ratio_interval
+from tputfind.analysis.answers import health, knee, rate_ratio_interval
 from tputfind.record.record import Record, Row
 
 
@@ -342,12 +342,13 @@ def runs_of_mobilenet_again() -> tuple[str, ...]:
 def memory_of_few_batches() -> tuple[str, ...]:
     """GiB at batch 8192, of a row of few batches and of one of more."""
     few, more = (record(f"nvidia-h100/thorough/mobilenet_v3_large-fp16{kind}") for kind in ("", "-thorough"))
-    return tuple(
-        f"{row.peak_reserved_bytes / 2**30:.1f}"
-        for found in (few, more)
-        for row in found.rows
-        if row.batch_size == 8192
-    )
+    return tuple(f"{found.row(8192).peak_reserved_bytes / 2**30:.1f}" for found in (few, more))
+
+
+def power_behind_a_rest() -> tuple[str, ...]:
+    """Watts of a row of short windows behind a rest, and of one of long ones."""
+    rows = (record(f"nvidia-h100/thorough/efficientnet_b0-fp16{kind}").row(2048) for kind in ("", "-thorough"))
+    return tuple(f"{health(row).power_w:.0f}" for row in rows)
 
 
 def seconds_of(records: list[Record]) -> float:
@@ -539,6 +540,11 @@ CLAIMS = [
         "MobileNetV3 at batch 8192 took {} GiB, and {} GiB where `--thorough` timed more.",
         "nvidia-h100/thorough/mobilenet_v3_large-fp16.json",
         memory_of_few_batches,
+    ),
+    Claim(
+        "EfficientNet-B0 at batch 2048 read {} W, and {} W over 4 s",
+        "nvidia-h100/thorough/efficientnet_b0-fp16.json",
+        power_behind_a_rest,
     ),
     Claim(
         "Of {} rows, {} are within 0.5 % of a loop, and {} intervals hold it",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from statistics import fmean
 
 import msgspec
@@ -47,20 +48,37 @@ def test_power_is_the_rise_of_the_energy_counter_over_the_time():
     assert summarise(ends, within, 1980).power_w == pytest.approx(joules / (ends.end.at_s - ends.begin.at_s))
 
 
+def moments(*, seconds: float, rest_s: float = 0.0) -> tuple[Ends, list[Reading]]:
+    """Readings every 0.05 s of a window at 500 W. What tells its power lags: for ``rest_s`` it tells 120 W."""
+    ends, _ = recorded("mobilenet_v3_large")
+    begin, end = (msgspec.structs.replace(one, power_mw=120_000) for one in ends)
+    at = [0.051 * number for number in range(1, math.ceil(seconds / 0.051))]
+    told = [Reading(at_s=begin.at_s + one, power_mw=120_000 if one < rest_s else 500_000) for one in at]
+    return Ends(begin, msgspec.structs.replace(end, at_s=begin.at_s + seconds)), told
+
+
 def test_power_is_the_mean_of_the_moments_within_where_the_device_tells_those():
     """The energy counter of an H100 rises every 100 ms: at one rate, windows of 0.35 s read 428 W, and 565 W."""
-    ends, within = recorded("mobilenet_v3_large")
-    watts = [400 + 10 * number for number in range(len(within))]
-    told = [msgspec.structs.replace(look, power_mw=1000 * watt) for look, watt in zip(within, watts, strict=True)]
-    begin, end = (msgspec.structs.replace(end, power_mw=120_000) for end in ends)
-    of_counter_w = (end.energy_mj - begin.energy_mj) / 1000 / (end.at_s - begin.at_s)
-    short = Ends(begin, msgspec.structs.replace(end, at_s=begin.at_s + 0.35))
-    uncounted = Ends(*(msgspec.structs.replace(one, energy_mj=None) for one in (begin, end)))
+    short, told = moments(seconds=0.35)
+    long, told_in_long = moments(seconds=2.5)
+    uncounted = Ends(*(msgspec.structs.replace(one, energy_mj=None) for one in long))
+    of_counter_w = (long.end.energy_mj - long.begin.energy_mj) / 1000 / 2.5
 
-    assert summarise(short, told, 1980).power_w == pytest.approx(fmean(watts))
-    assert summarise(uncounted, told, 1980).power_w == pytest.approx(fmean(watts))
-    assert end.at_s - begin.at_s > 2
-    assert summarise(Ends(begin, end), told, 1980).power_w == pytest.approx(of_counter_w)
+    rising = [msgspec.structs.replace(look, power_mw=1000 * watt) for watt, look in enumerate(told, 500)]
+
+    assert len(rising) == 6
+    assert summarise(short, rising, 1980).power_w == pytest.approx(fmean([502, 503, 504, 505]))
+    assert summarise(uncounted, told_in_long, 1980).power_w == pytest.approx(500)
+    assert summarise(long, told_in_long, 1980).power_w == pytest.approx(of_counter_w)
+
+
+@pytest.mark.parametrize("seconds", [0.22, 0.35, 0.42, 1.3])
+def test_the_rest_before_a_window_is_no_part_of_its_power(seconds):
+    ends, told = moments(seconds=seconds, rest_s=0.12)
+    watts = [look.power_mw / 1000 for look in told]
+
+    assert fmean(watts) < 475
+    assert summarise(ends, told, 1980).power_w == pytest.approx(500)
 
 
 def test_a_slowdown_that_falls_between_the_readings_is_seen_in_the_counters():
