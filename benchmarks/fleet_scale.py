@@ -4,7 +4,7 @@
 
 The code that follows the jobs is that of ``tputfind --ray``. In the place of Ray stands a queue on a simulated clock:
 it starts the first job that waits on the first node that is free, and starts it again where its node is lost. So Ray's
-own work is not among these figures. Every job returns a real record, of a whole run of ResNet-50 on an H200. Jobs take
+own work is not among these figures. Every job returns a real record, of a whole run of ResNet-50 on an H100. Jobs take
 10 minutes in the median, and a tenth of them more than 25 (log-normal); they are the same in each line.
 
 Writes ``results/simulated/fleet/scale.csv``, and prints it; ``--to FILE`` writes elsewhere.
@@ -58,7 +58,7 @@ def followed(case: tuple[int, int, int]) -> dict[str, Any]:
     """Return what following so many jobs on so many nodes, of which some are lost, came to."""
     count, node_count, lost = case
     made = load_record(RECORD)
-    nodes = [node(number, "H200") for number in range(node_count)]
+    nodes = [node(number, "H100") for number in range(node_count)]
     draw = random.Random(0)
     seconds = [draw.lognormvariate(0, SIGMA) * MEDIAN_S for _ in range(count)]
     lost_at_s = {each.id: LOST_AT_S for each in nodes[:lost]}
