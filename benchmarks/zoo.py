@@ -1,6 +1,6 @@
 """Each of torchvision's models at two batch sizes, through the tool: which run, and why the others do not.
 
-    python benchmarks/zoo.py --dtypes fp16,amp-fp16 --batch-sizes 1,8 --at-once 6 --csv results/nvidia-h100/zoo.csv
+    python benchmarks/zoo.py --dtypes fp16,amp-fp16 --batch-sizes 1,8 --at-once 6 --csv zoo.csv
 
 A model is measured in the first of the dtypes; where it fails there, its line stays and the next dtype has another. The
 table is written after every model. It shows whether they run, and not how fast: few batches are timed, in one process,

@@ -102,9 +102,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """The device during one throughput window, as NVML tells it. Unknown is None.
 
     ``sm_clock_mhz`` is the mean of the readings, ``temperature_c`` the highest; ``power_w`` the mean of the
-    power that it tells for the moment, or the rise of its energy counter over the time. ``slowed`` names the reasons
-    for which the clocks were held down, each with its share of the window: by the driver's own counters of time where
-    it has them, else by the share of the readings.
+    power that it tells for the moment, behind the first 0.15 s of a short window, or the rise of its energy counter
+    over the time. ``slowed`` names the reasons for which the clocks were held down, each with its share of the window:
+    by the driver's own counters of time where it has them, else by the share of the readings.
     """
 
     readings: CountFromZero

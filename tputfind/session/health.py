@@ -17,8 +17,8 @@ from tputfind.record.record import Health
 _PERIOD_S: Final = 0.05
 """Between readings. One takes some 0.1 ms; the costly ones are taken at the ends of a window only: an H100 took 4 ms,
 and up to 20, for its energy counter, and 0.03 ms for the power of the moment."""
-_LEAST_POWER_S: Final = 0.2
-"""Both rise in steps of 100 ms on an H100: a window shorter than this tells no power."""
+_LEAST_POWER_S: Final = 0.3
+"""Both rise in steps of 100 ms on an H100, and the first readings do not count: a shorter window tells no power."""
 _POWER_LAGS_S: Final = 0.15
 """Power of the moment is that of up to so long ago: two or three readings of a window behind a rest are of the rest.
 EfficientNet-B0 at batch 2048 on an H100 read 425 W over 0.42 s with them, and 525 W by the counter over 4 s."""
