@@ -327,7 +327,7 @@ def test_a_preferred_batch_that_was_not_measured_is_refused():
 
 def test_the_delay_is_the_shortest_with_which_the_fewest_devices_are_enough():
     """Ray closes its batches by the clock: the shorter the delay, the smaller they are."""
-    batches, asked = record(5.0, 5.1, 5.2, 5.4), {"rate": 2000, "slo": 40.0}
+    batches, asked = record(5.0, 5.1, 5.2, 5.4), {"rate": 500, "slo": 40.0}
     asked |= {"batcher": "ray", "handler": "threaded", "max_ongoing": 100}
     lines: list[str] = []
 
