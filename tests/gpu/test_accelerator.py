@@ -9,18 +9,11 @@ import sys
 import msgspec
 import pytest
 from support import contract
-from support.command import QUICK, run
+from support.command import QUICK, measured, run
 
 from tputfind.record.clocks import Methods, figures_of
 
 BOTH = ("cuda", "accelerator")
-
-
-def measured(folder, *arguments):
-    folder.mkdir()
-    ran = run(folder, *arguments)
-    assert ran.status == 0, ran.err
-    return ran.record()
 
 
 def test_a_gpu_does_through_it_what_every_device_must():

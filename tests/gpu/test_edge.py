@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from support.command import QUICK, run
+from support.command import QUICK, measured, run
 from support.folders import MODELS
 from support.tenants import taking_all_but
 
@@ -17,17 +17,12 @@ GIB = 2**30
 
 
 def edge_of(folder, *arguments):
-    ran = run(folder, *arguments, *QUICK, "--device", "cuda")
-    assert ran.status == 0, ran.err
-    return ran.record()
+    return measured(folder, *arguments, *QUICK, "--device", "cuda")
 
 
 def test_the_edge_is_the_same_in_three_runs_and_holds_twice_in_fresh_processes(tmp_path):
     asked = ("resnet18", "--dtype", "fp16", "--memory-limit", "3GiB")
-    folders = [tmp_path / str(number) for number in range(3)]
-    for folder in folders:
-        folder.mkdir()
-    records = [edge_of(folder, *asked) for folder in folders]
+    records = [edge_of(tmp_path / str(number), *asked) for number in range(3)]
 
     edges = {record.edge for record in records}
     assert len(edges) == 1, edges
@@ -48,8 +43,6 @@ def test_the_edge_is_the_same_in_three_runs_and_holds_twice_in_fresh_processes(t
 def test_a_memory_limit_finds_the_edge_of_a_card_of_that_size(tmp_path, model):
     """A second process takes all but 4 GiB of the card: what is left is a card of that size, and no limit is set."""
     limit_bytes = 4 * GIB
-    (tmp_path / "limited").mkdir()
-    (tmp_path / "real").mkdir()
     limited = edge_of(tmp_path / "limited", model, "--dtype", "fp16", "--memory-limit", "4GiB")
     with taking_all_but(limit_bytes):
         real = edge_of(tmp_path / "real", model, "--dtype", "fp16")
@@ -59,11 +52,10 @@ def test_a_memory_limit_finds_the_edge_of_a_card_of_that_size(tmp_path, model):
 
 
 def test_a_larger_limit_finds_a_larger_edge_and_a_known_size_the_computed_one(tmp_path):
-    edges = []
-    for size in (2, 4):
-        folder = tmp_path / str(size)
-        folder.mkdir()
-        edges.append(edge_of(folder, f"{MODELS}/plain.py:four_mebibytes", "--memory-limit", f"{size}GiB"))
+    edges = [
+        edge_of(tmp_path / str(size), f"{MODELS}/plain.py:four_mebibytes", "--memory-limit", f"{size}GiB")
+        for size in (2, 4)
+    ]
 
     small, large = (record.edge.largest_batch for record in edges)
     # Twice the memory holds 2 GiB more, at 4 MiB a sample; the allocator rounds to 2 MiB.

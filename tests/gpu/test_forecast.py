@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 
 import pytest
-from support.command import QUICK, run
+from support.command import QUICK, measured, run
 
 from tputfind.processes.messages import TryBatch
 from tputfind.record.record import Trial
@@ -18,9 +18,7 @@ ASKED = ("resnet50", "--dtype", "fp16", "--memory-limit", "8GiB")
 
 
 def record_of(folder, *arguments):
-    ran = run(folder, *ASKED, *arguments, *QUICK, "--device", "cuda")
-    assert ran.status == 0, ran.err
-    return ran.record()
+    return measured(folder, *ASKED, *arguments, *QUICK, "--device", "cuda")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import statistics
 import time
 
 import pytest
-from support.command import run
+from support.command import measured, run
 from support.gpu import loop_per_s, spin_kernel
 from support.listener import Heard
 from support.rows import time_rows
@@ -123,15 +123,11 @@ def test_a_row_behind_others_at_the_power_limit_has_the_rate_that_it_has_by_itse
     The first run only heats the card: a cold one takes less power, and is faster at its limit.
     """
 
-    def row_of_256(name, batch_sizes):
-        folder = tmp_path / name
-        folder.mkdir()
-        ran = run(folder, "vit_b_16", "--dtype", "fp16", "--batch-sizes", batch_sizes)
-        assert ran.status == 0, ran.err
-        return ran.record().rows[-1]
-
     asked = {"cold": "256", "before": "256", "among": "64,128,256", "after": "256"}
-    rows = [row_of_256(name, batch_sizes) for name, batch_sizes in asked.items()]
+    rows = [
+        measured(tmp_path / name, "vit_b_16", "--dtype", "fp16", "--batch-sizes", batch_sizes).rows[-1]
+        for name, batch_sizes in asked.items()
+    ]
     cold, before, among, after = (row.samples_per_s for row in rows)
     print(cold, before, among, after, [[round(timing.warmup_s, 2) for timing in row.timings] for row in rows])
 
@@ -147,11 +143,7 @@ def test_the_power_of_a_short_window_is_that_of_a_long_one(tmp_path, model, batc
     asked = (model, "--dtype", "fp16", "--batch-sizes", batch_sizes)
 
     def watts(name, *more):
-        folder = tmp_path / name
-        folder.mkdir()
-        ran = run(folder, *asked, *more)
-        assert ran.status == 0, ran.err
-        return [health(row).power_w for row in ran.record().rows]
+        return [health(row).power_w for row in measured(tmp_path / name, *asked, *more).rows]
 
     long, short, again = watts("long", "--thorough"), watts("short"), watts("again")
     print(f"W with windows of 1 s {long}, of a third of a second {short} and {again}")
@@ -164,10 +156,8 @@ def test_a_row_of_few_batches_takes_as_much_memory_as_one_of_many(tmp_path):
     """A loop keeps its last output. One of 16 MiB makes the allocator take 12 GiB more here."""
 
     def row_of(name, batches):
-        folder = tmp_path / name
-        folder.mkdir()
         asked = ("--dtype", "fp16", "--batch-sizes", 8192, "--processes", 1, "--batches", batches)
-        (row,) = run(folder, "mobilenet_v3_large", *asked).record().rows
+        (row,) = measured(tmp_path / name, "mobilenet_v3_large", *asked).rows
         return row
 
     few, many = row_of("few", 1), row_of("many", 20)

@@ -10,7 +10,7 @@ import sys
 import msgspec
 import pytest
 from support import backend, contract
-from support.command import ENVIRONMENT, QUICK, run
+from support.command import ENVIRONMENT, QUICK, measured, run
 from support.folders import MODELS
 
 from tputfind.record.clocks import Methods, Pipeline, figures_of, stage_figures
@@ -38,12 +38,6 @@ def autoloaded(installed, tmp_path_factory):
     return installed | {"PYTHONPATH": os.pathsep.join([str(folder), installed["PYTHONPATH"]])}
 
 
-def record_of(folder, *arguments, environment):
-    ran = run(folder, *arguments, environment=environment)
-    assert ran.status == 0, ran.err
-    return ran.record()
-
-
 def test_it_does_what_every_device_must(installed):
     contract.check("hostdev:0", 896, installed)
 
@@ -54,7 +48,7 @@ def test_it_does_what_every_device_must(installed):
 )
 def test_the_edge_is_where_the_memory_ends(tmp_path, installed, options, memory_mib, largest):
     asked = (f"{MODELS}/plain.py:four_mebibytes", "--device", "hostdev", *options, *QUICK)
-    record = record_of(tmp_path, *asked, environment=installed)
+    record = measured(tmp_path, *asked, environment=installed)
 
     assert (record.edge.largest_batch, record.edge.fails_at) == (largest, largest + 1)
     assert record.edge.limited_by == "memory"
@@ -67,7 +61,7 @@ def test_the_edge_is_where_the_memory_ends(tmp_path, installed, options, memory_
 
 
 def test_a_whole_model_runs_and_its_record_says_on_what_and_by_which_clock(tmp_path, installed):
-    record = record_of(tmp_path, "resnet18", "--device", "hostdev:1", *ONE_ROW, environment=installed)
+    record = measured(tmp_path, "resnet18", "--device", "hostdev:1", *ONE_ROW, environment=installed)
     environment = record.environment
 
     assert (environment.device, environment.device_name) == ("hostdev:1", "CPU behind a backend of its own")
@@ -84,7 +78,7 @@ def test_a_whole_model_runs_and_its_record_says_on_what_and_by_which_clock(tmp_p
 def test_a_row_of_few_batches_holds_the_last_output_while_it_makes_the_next(tmp_path, installed, device):
     """As a loop does that says ``output = model(inputs)``, and as a trial does."""
     few = ("--batch-sizes", 1, "--batches", 1, "--warmup", 1, "--processes", 1, "--max-seconds", 1)
-    (row,) = record_of(tmp_path, f"{MODELS}/plain.py:answers", "--device", device, *few, environment=installed).rows
+    (row,) = measured(tmp_path, f"{MODELS}/plain.py:answers", "--device", device, *few, environment=installed).rows
 
     assert len(row.device_ms) < 3
     assert row.peak_allocated_bytes == pytest.approx(2 * 64 * MIB, rel=0.1)
@@ -92,7 +86,7 @@ def test_a_row_of_few_batches_holds_the_last_output_while_it_makes_the_next(tmp_
 
 def test_training_runs_too(tmp_path, installed):
     asked = ("resnet18", "--device", "hostdev", "--phase", "train", *ONE_ROW)
-    record = record_of(tmp_path, *asked, environment=installed)
+    record = measured(tmp_path, *asked, environment=installed)
 
     assert record.rows[0].output.result == "loss"
 
@@ -138,7 +132,7 @@ def test_a_device_that_does_not_wait_is_not_measured(tmp_path, installed):
 def test_by_the_host_clock_a_row_takes_as_long_as_its_work(tmp_path, installed):
     """10 ms a sample, and 4 samples."""
     asked = (f"{MODELS}/plain.py:sleeps", "--device", "hostdev", "--batch-sizes", 4, *QUICK)
-    record = record_of(tmp_path, *asked, environment=installed | {"HOSTDEV_LIE": "no_events"})
+    record = measured(tmp_path, *asked, environment=installed | {"HOSTDEV_LIE": "no_events"})
 
     (row,) = record.rows
     assert row.timings[0].one_window
@@ -188,7 +182,7 @@ def test_a_package_that_does_not_import_is_told_in_one_line(tmp_path, installed)
 
 def test_where_torch_loads_it_by_itself_it_is_listed_and_auto_takes_it(tmp_path, autoloaded):
     listed = run(tmp_path, "devices", environment=autoloaded)
-    record = record_of(tmp_path, f"{MODELS}/plain.py:mebibytes", *ONE_ROW[:2], *QUICK, environment=autoloaded)
+    record = measured(tmp_path, f"{MODELS}/plain.py:mebibytes", *ONE_ROW[:2], *QUICK, environment=autoloaded)
 
     lines = [line.split() for line in listed.out.splitlines()]
     name = ["CPU", "behind", "a", "backend", "of", "its", "own"]

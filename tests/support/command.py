@@ -60,6 +60,14 @@ def run(folder: Path, *arguments: object, timeout_s: float = 300, environment: M
     return Ran(done.returncode, done.stdout, done.stderr, folder)
 
 
+def measured(folder: Path, *arguments: object, environment: Mapping[str, str] | None = None) -> Record:
+    """The one record of a run that must succeed, in a folder that is made where there is none."""
+    folder.mkdir(exist_ok=True)
+    ran = run(folder, *arguments, environment=environment)
+    assert ran.status == 0, ran.err
+    return ran.record()
+
+
 class Kept(Children):
     """A server that outlives the commands that it answers, so that torch is imported once for all of them."""
 

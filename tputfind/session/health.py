@@ -111,7 +111,7 @@ def summarise(ends: Ends, within: Sequence[Reading], sm_clock_max_mhz: int | Non
 
 
 def _power_w(ends: Ends, within: Sequence[Reading]) -> float | None:
-    """Return the mean power of the moments within a window, but its first; of a long one, by the energy counter.
+    """Return the mean power of the moments within a window behind its begin; of a long one, by the energy counter.
 
     The counter's step is up to 0.1 s, a third of a short window. It stands in where the device tells no moment's power.
     """
