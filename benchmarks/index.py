@@ -32,7 +32,8 @@ SUBJECTS = {
     "default": "Whole runs with default options",
     "fleet": "Many jobs on many nodes: `benchmarks/fleet_scale.py`",
     "kinds": "Segmentation, detection, video, language and training",
-    "plan": "When a row is known well enough: `benchmarks/plan.py`, `benchmarks/time_spent.py`",
+    "plan": "When a row is known well enough, where the time goes, and what runs said after how many seconds: "
+    "`benchmarks/plan.py`, `benchmarks/time_spent.py`",
     "ray": "Jobs of a Ray cluster of one node: `--ray`; `HEAD` stands for its address",
     "recipes": "Eager, `torch.compile` and CUDA graphs at one batch size",
     "search": "Searches against bisection, and forecasts without a device: `benchmarks/search.py`, `on_fake.py`, "

@@ -293,15 +293,15 @@ RECIPES = {
 }  # fmt: skip
 
 
-def printed_on_a_gpu(*patterns: str) -> Callable[[], tuple[str, ...]]:
-    """Return the figures of the patterns, in their order, from what the tests that need a GPU printed."""
-    return lambda: tuple(figure for one in patterns for figure in numbers_in("nvidia-h200/gpu-tests.txt", one))
+def printed(file: str, *patterns: str) -> Callable[[], tuple[str, ...]]:
+    """Return the figures of the patterns, in their order, from the output that is in the file."""
+    return lambda: tuple(figure for one in patterns for figure in numbers_in(file, one))
 
 
 def marks_against_loops() -> tuple[str, ...]:
     """The number of windows, and the median, lowest and highest ratio of their rates to the loops'."""
-    (printed,) = numbers_in("nvidia-h200/gpu-tests.txt", r"window against loop: [0-9.]+ of \[([^]]*)\]")
-    ratios = [float(ratio) for ratio in printed.split(", ")]
+    (found,) = numbers_in("nvidia-h200/tests/loops.txt", r"window against loop: [0-9.]+ of \[([^]]*)\]")
+    ratios = [float(ratio) for ratio in found.split(", ")]
     return f"{len(ratios)}", f"{median(ratios):.3f}", f"{min(ratios):.2f}", f"{max(ratios):.2f}"
 
 
@@ -391,8 +391,17 @@ def rows_in_turn() -> tuple[str, ...]:
 def forecasts_for_another_device() -> tuple[str, ...]:
     """How many there are, in words, and how far the worst is off, in samples."""
     found = table("nvidia-h100/search/from-h200.csv")
-    words = {1: "one", 4: "Four"}
+    words = {1: "one", 5: "Five"}
     return words[len(found)], words[(found.forecast - found.largest_batch).abs().max()]
+
+
+def seconds_to_rows() -> tuple[str, ...]:
+    """How soon a run had its first row, and one of every batch size: the least and the most of all runs."""
+    outputs = [path.read_text() for path in RESULTS.glob("nvidia-h*/plan/progress-*.txt")]
+    seconds = [[float(at) for at in re.findall(r"(?m)^ *([0-9.]+) .*, process 1$", output)] for output in outputs]
+    assert len(outputs) == 10
+    ends = (min, max)
+    return tuple(f"{end(row[which] for row in seconds):.0f}" for which in (0, -1) for end in ends)
 
 
 def edges_of_swin() -> tuple[str, ...]:
@@ -479,8 +488,8 @@ CLAIMS = [
     ),
     Claim(
         "Kernels that spin for 1, 5 and 20 ms read as {}, {} and {} ms",
-        "nvidia-h200/gpu-tests.txt",
-        printed_on_a_gpu(*(rf"\.{ms} ms: \[([0-9]+\.[0-9]{{3}})" for ms in (1, 5, 20))),
+        "nvidia-h200/tests/timing.txt",
+        printed("nvidia-h200/tests/timing.txt", *(rf"\] {ms} ms: \[([0-9]+\.[0-9]{{3}})" for ms in (1, 5, 20))),
     ),
     Claim(
         "Where the GPU sets the pace, {} of {} runs are within 0.5 % of them",
@@ -555,6 +564,11 @@ CLAIMS = [
         "{} records of an H200 forecast the largest batch of an H100 to {} sample",
         "nvidia-h100/search/from-h200.csv",
         forecasts_for_another_device,
+    ),
+    Claim(
+        "The first row of a run stands after {} to {} s, one of every batch size after {} to {} s",
+        "nvidia-h100/plan/progress-resnet50-fp16.txt",
+        seconds_to_rows,
     ),
     Claim("{} of {} forecasts from fake tensors are exact", "nvidia-h200/search/on-fake.csv", forecasts_on_fake),
     Claim(
@@ -701,26 +715,28 @@ CLAIMS = [
     ),
     Claim(
         "a kernel that spins for 1, 5, 20 ms by the GPU's own clock | {}, {}, {} ms by our events",
-        "nvidia-h200/gpu-tests.txt",
-        printed_on_a_gpu(*(rf"\.{ms} ms: \[([0-9]+\.[0-9]{{3}})" for ms in (1, 5, 20))),
+        "nvidia-h200/tests/timing.txt",
+        printed("nvidia-h200/tests/timing.txt", *(rf"\] {ms} ms: \[([0-9]+\.[0-9]{{3}})" for ms in (1, 5, 20))),
     ),
     Claim(
         "windows and plain loops in turn in one process, {} of each: MobileNetV3 at batch 1, on a busy host | "
         "{} at the median, {} to {} |",
-        "nvidia-h200/gpu-tests.txt",
+        "nvidia-h200/tests/loops.txt",
         marks_against_loops,
     ),
     Claim(
         "resnet18 {} against {}; vit_b_16 {} against {} |",
-        "nvidia-h200/gpu-tests.txt",
-        printed_on_a_gpu(
+        "nvidia-h200/tests/edge.txt",
+        printed(
+            "nvidia-h200/tests/edge.txt",
             *(rf"{model}: --memory-limit 4GiB (\d+), a card with 4 GiB (\d+)" for model in ("resnet18", "vit_b_16"))
         ),
     ),
     Claim(
         "index limit at {1} samples, largest batch {0}; wrong output at {3}, largest batch {2} |",
-        "nvidia-h200/gpu-tests.txt",
-        printed_on_a_gpu(
+        "nvidia-h200/tests/faults.txt",
+        printed(
+            "nvidia-h200/tests/faults.txt",
             *(
                 rf"largest_batch=(\d+), limited_by='{limit}', fails_at=(\d+)"
                 for limit in ("index", "wrong_output")
@@ -730,15 +746,18 @@ CLAIMS = [
     Claim(
         "| `tputfind --help` | {} s | | `tputfind resnet50 --dtype fp16 --layout nhwc --max-batch 256` | {} s | "
         "| the part of it outside the timed windows | {} s |",
-        "nvidia-h200/gpu-tests.txt",
-        printed_on_a_gpu(
+        "nvidia-h200/timing/overhead.txt",
+        printed(
+            "nvidia-h200/timing/overhead.txt",
             r"--help: median of 15 ([0-9.]+) s", r"whole command +([0-9.]+) s", r"outside the timed windows +([0-9.]+)"
         ),
     ),
     Claim(
         "once a run | {} s | | a trial of ResNet-50 | {} s |",
-        "nvidia-h200/gpu-tests.txt",
-        printed_on_a_gpu(r"torchvision: ([0-9.]+) s, once", r"trials +2, median ([0-9.]+) s each"),
+        "nvidia-h200/timing/overhead.txt",
+        printed(
+            "nvidia-h200/timing/overhead.txt", r"torchvision: ([0-9.]+) s, once", r"trials +2, median ([0-9.]+) s each"
+        ),
     ),
     *(
         Claim("{}", "nvidia-h200/clocks/mobilenet_v3_large-fp32.md", partial(clock_said, start))
