@@ -106,11 +106,12 @@ def test_two_kinds_of_devices_come_to_a_mix_and_to_their_power(folder):
 
 
 def test_a_model_that_no_device_is_fast_enough_for_ends_with_its_status_beside_the_plans_of_others(folder):
-    ran = run(folder, "size", "resnet50.json", "vit_b_16.json", "--rate", 1, "--slo", "8ms")
+    """99 % of single samples take ResNet-50 up to 4.9 ms, and ViT-B/16 up to 5.1."""
+    ran = run(folder, "size", "resnet50.json", "vit_b_16.json", "--rate", 1, "--slo", "5ms")
 
     assert ran.status == 6
     assert "no device is fast enough" in ran.err
-    assert "vit_b_16 fp16 nchw eager on NVIDIA H100 80GB HBM3: 1" in ran.out
+    assert "resnet50 fp16 nchw eager on NVIDIA H100 80GB HBM3: 1" in ran.out
     assert "Together" not in ran.out
 
 
@@ -142,15 +143,19 @@ def test_what_takes_a_while_is_shown_beside_the_plan(folder):
 
 
 def test_requests_that_come_once_in_thirty_years_take_as_long_as_one_alone(folder):
-    plans = {}
+    alone_ms = load_record(folder / "resnet50.json").row(1).latency_ms
+
     for rate in ("0.5", "1e-9"):
         ran = run(folder, "size", "resnet50.json", "--rate", rate, "--slo", "50ms", "--json", "plan.json")
         assert (ran.status, ran.err) == (0, "")
-        plans[rate] = json.loads((folder / "plan.json").read_text())["plans"][0]["outcome"]
+        outcome = json.loads((folder / "plan.json").read_text())["plans"][0]["outcome"]
 
-    # Of 100 latencies the 99th percentile lies between the last two, and chance takes one of them.
-    for name in ("devices", "mean_ms", "p50_ms", "p95_ms"):
-        assert plans["1e-9"][name] == pytest.approx(plans["0.5"][name], rel=0.02)
+        assert outcome["devices"] == 1
+        assert outcome["mean_ms"] == pytest.approx(np.mean(alone_ms), rel=0.02)
+        for percent in (50, 95, 99):
+            # Of 100 latencies a percentile lies between two, and chance takes one of them or the next.
+            least_ms, most_ms = np.percentile(alone_ms, (percent - 2, min(percent + 2, 100)))
+            assert least_ms <= outcome[f"p{percent}_ms"] <= most_ms
 
 
 def test_recorded_arrivals_give_the_stream_its_shape(folder):
