@@ -293,9 +293,13 @@ RECIPES = {
 }  # fmt: skip
 
 
-def printed(file: str, *patterns: str) -> Callable[[], tuple[str, ...]]:
-    """Return the figures of the patterns, in their order, from the output that is in the file."""
-    return lambda: tuple(figure for one in patterns for figure in numbers_in(file, one))
+SPINS = tuple(rf"\] {ms} ms: \[([0-9]+\.[0-9]{{3}})" for ms in (1, 5, 20))
+"""Of kernels that spin, what events read."""
+
+
+def printed(said: str, file: str, *patterns: str) -> Claim:
+    """Return the claim whose figures are those of the patterns, in their order, in the output that is in the file."""
+    return Claim(said, file, lambda: tuple(figure for one in patterns for figure in numbers_in(file, one)))
 
 
 def marks_against_loops() -> tuple[str, ...]:
@@ -486,10 +490,10 @@ CLAIMS = [
         )
         for model, name in {"hf:bert": "hf-bert", "mobilenet_v3_large": "mobilenet_v3_large"}.items()
     ),
-    Claim(
+    printed(
         "Kernels that spin for 1, 5 and 20 ms read as {}, {} and {} ms",
         "nvidia-h200/tests/timing.txt",
-        printed("nvidia-h200/tests/timing.txt", *(rf"\] {ms} ms: \[([0-9]+\.[0-9]{{3}})" for ms in (1, 5, 20))),
+        *SPINS,
     ),
     Claim(
         "Where the GPU sets the pace, {} of {} runs are within 0.5 % of them",
@@ -522,10 +526,10 @@ CLAIMS = [
         "nvidia-h200/verdicts/same-resnet50-fp16.csv",
         lambda: same_verdicts()[1:],
     ),
-    Claim(
+    printed(
         "An interval does not cover the next run on a shared machine: {} of {} did",
         "cpu/plan/pairs.txt",
-        lambda: numbers_in("cpu/plan/pairs.txt", r"thorough run's rate (\d+) of (\d+)"),
+        r"thorough run's rate (\d+) of (\d+)",
     ),
     Claim(
         "A queue of 16 jobs (eight models, two dtypes, batch 256) was measured in {} s on both and in {} s on one. "
@@ -598,15 +602,15 @@ CLAIMS = [
         "simulated/plan/coverage.txt",
         coverage,
     ),
-    Claim(
+    printed(
         "{} of {} intervals held the rate of the run right after",
         "cpu/plan/pairs.txt",
-        lambda: numbers_in("cpu/plan/pairs.txt", r"thorough run's rate (\d+) of (\d+)"),
+        r"thorough run's rate (\d+) of (\d+)",
     ),
-    Claim(
+    printed(
         "In {} of 20 pairs the knees were equal or within the noise. The fastest batch was within 1 % in {}.",
         "cpu/plan/pairs.txt",
-        lambda: numbers_in("cpu/plan/pairs.txt", r"told apart (\d+); fastest within 1 % (\d+)"),
+        r"told apart (\d+); fastest within 1 % (\d+)",
     ),
     Claim(
         "Of {} runs on a CPU the latest was {} s late", "cpu/plan/budget.txt", latest_of_budgets
@@ -708,15 +712,15 @@ CLAIMS = [
         "nvidia-h200/timing/stages.txt",
         lambda: (f"{float(*numbers_in('nvidia-h200/timing/stages.txt', r'overhead +([0-9.]+) % of')):.2f}",),
     ),
-    Claim(
+    printed(
         "A stage of 1 ms was {} % longer than when it was synchronised, one of 1.7 ms {} %",
         "nvidia-h200/timing/stages.txt",
-        lambda: numbers_in("nvidia-h200/timing/stages.txt", r"spin kernel: .*\+([0-9.]+) %\n *matmul: .*\+([0-9.]+) %"),
+        r"spin kernel: .*\+([0-9.]+) %\n *matmul: .*\+([0-9.]+) %",
     ),
-    Claim(
+    printed(
         "a kernel that spins for 1, 5, 20 ms by the GPU's own clock | {}, {}, {} ms by our events",
         "nvidia-h200/tests/timing.txt",
-        printed("nvidia-h200/tests/timing.txt", *(rf"\] {ms} ms: \[([0-9]+\.[0-9]{{3}})" for ms in (1, 5, 20))),
+        *SPINS,
     ),
     Claim(
         "windows and plain loops in turn in one process, {} of each: MobileNetV3 at batch 1, on a busy host | "
@@ -724,40 +728,29 @@ CLAIMS = [
         "nvidia-h200/tests/loops.txt",
         marks_against_loops,
     ),
-    Claim(
+    printed(
         "resnet18 {} against {}; vit_b_16 {} against {} |",
         "nvidia-h200/tests/edge.txt",
-        printed(
-            "nvidia-h200/tests/edge.txt",
-            *(rf"{model}: --memory-limit 4GiB (\d+), a card with 4 GiB (\d+)" for model in ("resnet18", "vit_b_16"))
-        ),
+        *(rf"{model}: --memory-limit 4GiB (\d+), a card with 4 GiB (\d+)" for model in ("resnet18", "vit_b_16")),
     ),
-    Claim(
+    printed(
         "index limit at {1} samples, largest batch {0}; wrong output at {3}, largest batch {2} |",
         "nvidia-h200/tests/faults.txt",
-        printed(
-            "nvidia-h200/tests/faults.txt",
-            *(
-                rf"largest_batch=(\d+), limited_by='{limit}', fails_at=(\d+)"
-                for limit in ("index", "wrong_output")
-            )
+        *(
+            rf"largest_batch=(\d+), limited_by='{limit}', fails_at=(\d+)"
+            for limit in ("index", "wrong_output")
         ),
     ),
-    Claim(
+    printed(
         "| `tputfind --help` | {} s | | `tputfind resnet50 --dtype fp16 --layout nhwc --max-batch 256` | {} s | "
         "| the part of it outside the timed windows | {} s |",
         "nvidia-h200/timing/overhead.txt",
-        printed(
-            "nvidia-h200/timing/overhead.txt",
-            r"--help: median of 15 ([0-9.]+) s", r"whole command +([0-9.]+) s", r"outside the timed windows +([0-9.]+)"
-        ),
+        r"--help: median of 15 ([0-9.]+) s", r"whole command +([0-9.]+) s", r"outside the timed windows +([0-9.]+)",
     ),
-    Claim(
+    printed(
         "once a run | {} s | | a trial of ResNet-50 | {} s |",
         "nvidia-h200/timing/overhead.txt",
-        printed(
-            "nvidia-h200/timing/overhead.txt", r"torchvision: ([0-9.]+) s, once", r"trials +2, median ([0-9.]+) s each"
-        ),
+        r"torchvision: ([0-9.]+) s, once", r"trials +2, median ([0-9.]+) s each",
     ),
     *(
         Claim("{}", "nvidia-h200/clocks/mobilenet_v3_large-fp32.md", partial(clock_said, start))
