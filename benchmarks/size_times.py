@@ -1,6 +1,6 @@
 """How long ``tputfind size`` takes for a plan: by batcher, rate and target.
 
-    python benchmarks/size_times.py > results/simulated/sizing/times.txt
+    python benchmarks/size_times.py --every 3 --cpu > results/simulated/sizing/times.txt
 
 A plan for a batcher whose requests wait in one queue is to take less than 10 s, and one whose requests are followed one
 by one less than 60 s, at rates up to 100 million a second and targets up to an hour.
