@@ -112,18 +112,24 @@ def test_a_model_that_fails_takes_no_device_out(tmp_path):
     assert [one.rows[0].status for one in records(tmp_path)] == ["error", "ok"]
 
 
-GOES_AWAY = """
+FINISHED = """
 import glob, json, os, pathlib
 from torch import nn
 
+def finished():
+    return sum(json.load(open(path))["finished"] is not None for path in glob.glob("results/*.json"))
+"""
+GOES_AWAY = (
+    FINISHED
+    + """
 def make():
-    done = [json.load(open(path))["finished"] for path in glob.glob("results/*.json")]
-    if sum(each is not None for each in done) == 2:
+    if finished() == 2:
         pathlib.Path(f"loaded-by-{os.getpid()}").touch()
         if len(glob.glob("loaded-by-*")) == 2:
             pathlib.Path(__file__).unlink(missing_ok=True)
     return nn.Linear(8, 8)
 """
+)
 
 
 def test_an_error_while_all_are_busy_leaves_the_report_of_each_alone(tmp_path):
@@ -140,16 +146,15 @@ def test_an_error_while_all_are_busy_leaves_the_report_of_each_alone(tmp_path):
     assert "samples/s" in ran.out
 
 
-FAILS_LATER = """
-import glob, json, os
-from torch import nn
-
+FAILS_LATER = (
+    FINISHED
+    + """
 def make():
-    done = [json.load(open(path))["finished"] for path in glob.glob("results/*.json")]
-    if sum(each is not None for each in done) >= 2 and os.sched_getaffinity(0) == {0}:
+    if finished() >= 2 and os.sched_getaffinity(0) == {0}:
         raise RuntimeError("no more of this")
     return nn.Linear(8, 8)
 """
+)
 
 
 def test_a_device_that_fails_while_all_are_busy_is_told_and_no_plan_rests_on_the_others(tmp_path):

@@ -295,6 +295,8 @@ RECIPES = {
 
 SPINS = tuple(rf"\] {ms} ms: \[([0-9]+\.[0-9]{{3}})" for ms in (1, 5, 20))
 """Of kernels that spin, what events read."""
+NEXT_HELD = r"thorough run's rate (\d+) of (\d+)"
+"""How many intervals held the rate of the run right after, and of how many."""
 
 
 def printed(said: str, file: str, *patterns: str) -> Claim:
@@ -529,7 +531,7 @@ CLAIMS = [
     printed(
         "An interval does not cover the next run on a shared machine: {} of {} did",
         "cpu/plan/pairs.txt",
-        r"thorough run's rate (\d+) of (\d+)",
+        NEXT_HELD,
     ),
     Claim(
         "A queue of 16 jobs (eight models, two dtypes, batch 256) was measured in {} s on both and in {} s on one. "
@@ -605,7 +607,7 @@ CLAIMS = [
     printed(
         "{} of {} intervals held the rate of the run right after",
         "cpu/plan/pairs.txt",
-        r"thorough run's rate (\d+) of (\d+)",
+        NEXT_HELD,
     ),
     printed(
         "In {} of 20 pairs the knees were equal or within the noise. The fastest batch was within 1 % in {}.",
