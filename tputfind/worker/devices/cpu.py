@@ -17,6 +17,7 @@ import torch
 
 from tputfind.errors import BadRequest
 from tputfind.record.environment import Capabilities, Environment
+from tputfind.worker.devices.control_groups import memory_limit
 from tputfind.worker.devices.host import software
 from tputfind.worker.devices.protocol import MemoryUse
 
@@ -195,16 +196,9 @@ def _status_bytes(field: str) -> int | None:
 
 
 def _memory() -> tuple[int, int]:
-    """Return total and available bytes of this machine, or of the control group that it is confined to."""
+    """Return total and available bytes of this machine, or of the control groups that it is confined to."""
     machine = psutil.virtual_memory()
-    total, available = machine.total, machine.available
-    for limit_file, usage_file in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        try:
-            limit, usage = int(Path(limit_file).read_text()), int(Path(usage_file).read_text())
-        except (OSError, ValueError):  # no control group, or "max": not confined
-            continue
-        total, available = min(total, limit), min(available, max(0, limit - usage))
-    return total, available
+    limit_bytes, left_bytes = memory_limit()
+    if limit_bytes is None or left_bytes is None:
+        return machine.total, machine.available
+    return min(machine.total, limit_bytes), min(machine.available, left_bytes)
