@@ -28,8 +28,9 @@ def in_use_bytes(uuid: str) -> int:
 @pytest.mark.parametrize(
     ("factory", "limited_by", "message"),
     [
-        ("looks_up_what_is_not_there", "died", "device-side assert"),
-        ("writes_out_of_bounds", "died", "illegal memory access"),
+        ("looks_up_what_is_not_there", "kernel", "CUDA: device-side assert triggered ("),
+        ("writes_out_of_bounds", "kernel", "CUDA: illegal memory access ("),
+        ("launches_too_many_threads", "kernel", "CUDA: "),
         ("multiplies_on_a_full_card", "memory", "CUBLAS_STATUS_ALLOC_FAILED"),
     ],
 )
@@ -42,7 +43,7 @@ def test_a_fault_of_the_device_costs_one_trial_and_is_called_by_its_name(tmp_pat
     assert (record.edge.largest_batch, record.edge.fails_at, record.edge.limited_by) == (4, 5, limited_by)
     failures = [trial.failure for trial in record.trials if trial.failure is not None]
     assert any(message in failure.message for failure in failures)
-    assert {failure.kind for failure in failures} == {"out_of_memory" if limited_by == "memory" else limited_by}
+    assert {failure.kind for failure in failures} == {"out_of_memory" if limited_by == "memory" else "kernel_limit"}
     assert [row.status for row in record.rows] == ["ok", "ok", "ok"]
 
 
@@ -50,7 +51,38 @@ def test_rows_after_a_poisoned_one_are_measured_all_the_same(tmp_path):
     factory = "looks_up_what_is_not_there"
     ran = run(tmp_path, f"{MODELS}/cuda_faults.py:{factory}", "--batch-sizes", "2,4,8,9", *QUICK)
 
-    assert [row.status for row in ran.record().rows] == ["ok", "ok", "died", "died"]
+    assert [row.status for row in ran.record().rows] == ["ok", "ok", "kernel_limit", "kernel_limit"]
+
+
+def test_a_batch_that_cublas_refuses_is_a_kernel_limit_and_named_in_the_report(tmp_path):
+    factory = "attends_with_a_mask"
+    ran = run(tmp_path, f"{MODELS}/cuda_faults.py:{factory}", "--max-batch", 5000, "--max-seconds", "1s", *QUICK)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    failures = [(t.batch_size, t.failure.message) for t in record.trials if t.failure]
+    print(record.edge, failures)
+    if record.edge.limited_by == "cap":
+        pytest.skip("this cuBLAS multiplies as many matrices at once")
+    assert record.edge.limited_by == "kernel"
+    told = f"kernel limit at batch {record.edge.fails_at}: cuBLAS: execution failed"
+    assert told in " ".join(ran.out.split())
+
+
+def test_an_error_of_a_kernel_at_the_smallest_batch_is_the_models_own(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/cuda_faults.py:always_writes_out_of_bounds", "--no-save", "--quiet", *QUICK)
+
+    assert ran.status == 5
+    assert "CUDA: illegal memory access" in ran.err
+
+
+def test_inputs_that_do_not_fit_on_the_host_are_not_taken_for_a_full_device(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/cuda_faults.py:makes_inputs_that_no_host_holds", "--max-batch", 16, *QUICK)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert (record.edge.largest_batch, record.edge.limited_by) == (4, "host_memory")
+    assert "the host's memory ran out at batch 5" in " ".join(ran.out.split())
 
 
 def test_an_operator_that_ends_at_2_to_the_31_elements_is_an_index_limit(tmp_path):

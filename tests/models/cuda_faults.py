@@ -39,6 +39,29 @@ class WritesOutOfBounds(nn.Module):
         return x * 2
 
 
+class LaunchesTooManyThreads(nn.Module):
+    """A launch that the driver refuses, above 4 samples."""
+
+    source = 'extern "C" __global__ void idle() {}'
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 4:
+            torch.cuda._compile_kernel(self.source, "idle")((1, 1, 1), (4096, 1, 1), ())
+        return x * 2
+
+
+class AttendsWithAMask(nn.Module):
+    """A transformer encoder with a padding mask: on an H200 with torch 2.11, cuBLAS fails at batch 4097."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.encoder(x, src_key_padding_mask=mask)
+
+
 class MultipliesOnAFullCard(nn.Module):
     """The first matrix product of the process, above 4 samples with next to no memory left for cuBLAS."""
 
@@ -81,6 +104,31 @@ def looks_up_what_is_not_there():
 
 def writes_out_of_bounds():
     return WritesOutOfBounds(), small_inputs
+
+
+def always_writes_out_of_bounds():
+    class Always(WritesOutOfBounds):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            torch.cuda._compile_kernel(self.source, "bad")((1, 1, 1), (1, 1, 1), (16,))
+            return x * 2
+
+    return Always(), small_inputs
+
+
+def launches_too_many_threads():
+    return LaunchesTooManyThreads(), small_inputs
+
+
+def attends_with_a_mask():
+    return AttendsWithAMask(), lambda batch_size: {
+        "x": torch.zeros(batch_size, 256, 512, device="cuda"),
+        "mask": torch.zeros(batch_size, 256, dtype=torch.bool, device="cuda"),
+    }
+
+
+def makes_inputs_that_no_host_holds():
+    """Asks the host for 2^48 bytes, above 4 samples."""
+    return nn.Identity(), lambda batch_size: torch.empty(2**48 if batch_size > 4 else batch_size, 1, dtype=torch.uint8)
 
 
 def multiplies_on_a_full_card():

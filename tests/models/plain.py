@@ -335,6 +335,19 @@ def kill_oneself(x):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def fail_in_cublas(x):
+    raise RuntimeError(
+        "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemmStridedBatched( handle, opa, opb, m, n, "
+        "k, &alpha, a, lda, stridea, b, ldb, strideb, &beta, c, ldc, stridec, num_batches)`"
+    )
+
+
+def fail_in_cublas_once(x):
+    with Path("failures").open("a") as file:
+        file.write(f"{len(x)}\n")
+    return x * 2 if len(Path("failures").read_text().split()) > 1 else fail_in_cublas(x)
+
+
 def wait_to_be_killed(x):
     Path("victim").write_text(str(os.getpid()))
     time.sleep(3600)
@@ -405,6 +418,23 @@ def hangs_when_it_is_made():
 
 def kills_itself_above_4():
     return Above(4, kill_oneself), small_inputs
+
+
+def fails_in_cublas():
+    return Above(0, fail_in_cublas), small_inputs
+
+
+def fails_in_cublas_above_4():
+    return Above(4, fail_in_cublas), small_inputs
+
+
+def fails_in_cublas_once_above_4():
+    return Above(4, fail_in_cublas_once), small_inputs
+
+
+def inputs_are_killed_above_4():
+    """As the kernel does if inputs take more memory of the host than there is."""
+    return nn.Identity(), lambda batch_size: small_inputs(batch_size) if batch_size <= 4 else kill_oneself(batch_size)
 
 
 def waits_to_be_killed_above_4():

@@ -43,6 +43,7 @@ def _command_line(process: psutil.Process) -> list[str]:
         ("says_done_above_4", "died", "gave 0 answers to one question"),
         ("hangs_above_4", "timeout", "no answer within 2 s"),
         ("forks_and_waits", "died", "exited with status 4 before it had answered"),
+        ("fails_in_cublas_above_4", "kernel", "cuBLAS: execution failed (RuntimeError: CUDA error: CUBLAS_STATUS_EXEC"),
         ("asks_for_an_exbibyte_above_4", "index", "you tried to allocate 1152921504606846976 bytes"),
     ],
 )
@@ -59,6 +60,48 @@ def test_what_becomes_of_a_process_bounds_the_search_and_is_named(tmp_path, ask,
     assert [row.status for row in record.rows] == ["ok", "ok", "ok"]
     assert 8 in {size for notice in record.notices for size in notice.batch_sizes}
     assert not processes("sleep", "86397")
+
+
+def test_an_error_of_cublas_at_one_batch_size_is_told_as_a_kernel_limit_there(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:fails_in_cublas_above_4", *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert "4, kernel limit at batch 5: cuBLAS: execution failed" in " ".join(ran.out.split())
+    failed = [trial for trial in ran.record().trials if trial.failure is not None]
+    assert {trial.failure.kind for trial in failed} == {"kernel_limit"}
+    assert "num_batches)`" in failed[0].failure.traceback
+
+
+def test_an_error_of_cublas_that_does_not_come_back_is_no_limit(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:fails_in_cublas_once_above_4", "--max-batch", 16, *QUICK)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert (record.edge.largest_batch, record.edge.limited_by) == (16, "cap")
+    assert [trial.failure for trial in record.trials if trial.failure is not None] == []
+    assert (tmp_path / "failures").read_text().split()[:2] == ["8", "8"]
+
+
+def test_an_error_of_cublas_at_the_smallest_batch_is_the_models_own(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:fails_in_cublas", "--quiet", *QUICK)
+
+    assert ran.status == 5
+    assert "fails at batch 1: cuBLAS: execution failed" in ran.err
+    assert "in fail_in_cublas" in ran.err
+
+
+def test_inputs_that_take_all_memory_of_the_host_are_told_so(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:inputs_are_killed_above_4", *QUICK)
+
+    shown = " ".join(ran.out.split())
+    assert "4, the host's memory ran out at batch 5" in shown
+    assert "failed in a trial: killed by SIGKILL while it" in shown
+    assert "make the inputs in less host memory" in shown
+    failed = [trial for trial in ran.record().trials if trial.failure is not None]
+    assert {trial.failure.message for trial in failed} == {
+        f"killed by SIGKILL while it made the inputs of batch {trial.batch_size} on the host" for trial in failed
+    }
+    assert {trial.failure.kind for trial in failed} == {"host_memory"}
 
 
 def test_a_process_that_says_done_too_early_has_died(tmp_path, ask):

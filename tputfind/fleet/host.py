@@ -32,7 +32,7 @@ from tputfind.session.run import Measured
 
 _TRY_S: Final = 120.0
 """What a device gets to multiply two small matrices in a fresh process."""
-_MAY_BE_THE_DEVICE: Final = ("died", "timeout", "error")
+_MAY_BE_THE_DEVICE: Final = ("died", "timeout", "error", "kernel_limit")
 
 
 class Devices(NamedTuple):

@@ -208,8 +208,8 @@ class Children:
         """Yield the answers, see the child to its end, and say what became of it if that was not the end of them."""
         failure: Failure | None = None
         finished, leaving = False, True
+        lines = _Lines(answers, control, self._interrupted, self._deadline_s)
         try:
-            lines = _Lines(answers, control, self._interrupted, self._deadline_s)
             finished = yield from _answers(lines, answer_type, timeout_s)
             leaving = False
         except _Silent as silence:
@@ -223,7 +223,7 @@ class Children:
         if not finished:
             if killed and status == -signal.SIGKILL:  # one that was dying of something else keeps that status
                 failure = failure or failures.of_misuse()
-            raise ChildFailed(failure or failures.of_death(status, _last_line(output)))
+            raise ChildFailed(failure or failures.of_death(status, _last_line(output), lines.doing))
 
     def _connected(self) -> Connection:
         if self._control is None:
@@ -317,6 +317,7 @@ def _answers(lines: _Lines, answer_type: type[Answer], timeout_s: float | None) 
             raise reply.refusal.to_error()
         if reply.done:
             return True
+        lines.doing = reply.doing
         allowed_s = None if timeout_s is None else timeout_s + _PATIENCE * (reply.busy_s or 0.0)
         if answer is not None:
             yield answer
@@ -340,6 +341,8 @@ class _Lines:
         self._interrupted = interrupted
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._held = bytearray()
+        self.doing = ""
+        """What the child does until its next message, if it said so."""
 
     def read(self, allowed_s: float | None) -> bytes | None:
         """Return the next line, or None where the child has ended or writes what is no line of ours.

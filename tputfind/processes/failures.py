@@ -6,6 +6,7 @@ import errno
 import re
 import signal
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,9 +35,19 @@ class Circumstances(NamedTuple):
     """Whether the process's own address space is limited."""
     memory_is_short: bool = False
     """Whether little of the device's memory, or of the limit on it, was left when the exception was caught."""
+    smaller_untried: bool = False
+    """Whether smaller batches are yet to be tried: an error that these may not have is a limit until they fail too."""
+    own_memory: bool = False
+    """Whether the device has memory of its own, so that the host can run out while the device does not."""
 
 
 OUT_OF_MEMORY_TYPES: Final = frozenset({"torch.OutOfMemoryError", "torch_npu.npu.OutOfMemoryError"})
+_GPU_LIBRARIES: Final = frozenset(
+    {"cupy", "cupy_backends", "jax", "jaxlib", "numba", "onnxruntime", "pycuda", "tensorflow", "triton", "warp"}
+)
+"""Top-level packages whose exceptions are read whatever their base class; many derive from Exception alone."""
+_OUT_OF_MEMORY_NAMES: Final = frozenset({"OutOfMemoryError", "ResourceExhaustedError", "MemoryError"})
+"""Names of the classes that these packages raise for want of the device's memory."""
 UNEXPLAINED_FACTOR: Final = 4
 """A single request for this many times the memory that the batch size explains is an overflowed size. A model whose
 memory grows with the square of the batch asks for up to twice of it when the batch doubles."""
@@ -55,12 +66,17 @@ _CERTAIN: Final[tuple[tuple[FailureKind, str], ...]] = (
     ("index_limit", r"(input|output|weight) tensor is too large|tensor too large or too many|output size is too large"),
     ("index_limit", r"too large for the channels_last CUDA kernel launch|too large to fit into a int"),
     ("out_of_memory", r"\b(CUDA|HIP|XPU|NPU|MPS|HPU|MLU|MUSA)( backend| driver)?( error:)? out of memory"),
-    ("out_of_memory", r"(UR|ZE)_RESULT_ERROR_OUT_OF_(DEVICE|HOST)_MEMORY|PT_DEVMEM Allocation failed for size"),
+    ("out_of_memory", r"(UR|ZE)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|PT_DEVMEM Allocation failed for size"),
     ("out_of_memory", r"(CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT)_(STATUS_)?ALLOC_FAILED|\[CUDA\]: out of memory"),
-    ("out_of_memory", r"CUDNN_STATUS_INTERNAL_ERROR_(DEVICE|HOST)_ALLOCATION_FAILED"),
-    ("out_of_memory", r"DefaultCPUAllocator: (can't allocate|not enough) memory|std::bad_alloc"),
-    ("died", r"illegal memory access|device-side assert triggered|unspecified launch failure|misaligned address"),
-    ("died", r"CUDA error: (an illegal instruction|invalid program counter|hardware stack error|uncorrectable)"),
+    ("out_of_memory", r"CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+    ("out_of_memory", r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|\bcu[A-Z]\w+ failed: out of memory"),
+    ("out_of_memory", r"Out of memory (allocating|while trying to allocate) [\d,]+|OOM when allocating tensor"),
+    ("out_of_memory", r"RESOURCE_EXHAUSTED: .*(out of memory|allocat)|Failed to allocate \d+ bytes on device"),
+    ("out_of_memory", r"BFCArena::|Failed to allocate memory for requested buffer of size"),
+    ("out_of_memory", r"Available memory of \d+ is smaller than requested bytes of"),
+    ("host_memory", r"OUT_OF_HOST_MEMORY|INTERNAL_ERROR_HOST_ALLOCATION_FAILED|std::bad_alloc"),
+    ("host_memory", r"DefaultCPUAllocator: (can't allocate|not enough) memory"),
+    ("died", r"CUDA error: uncorrectable"),
     ("unsupported", r"not implemented for '|required rank \d tensor"),
     ("unsupported", r"low precision dtypes not supported|unsupported dtype (Half|BFloat16)"),
     ("unsupported", r"mat1 and mat2 must have the same dtype|Input type \((c10::)?\w+\) and (bias|weight) type \("),
@@ -70,32 +86,99 @@ _CERTAIN: Final[tuple[tuple[FailureKind, str], ...]] = (
 """What a text of a RuntimeError means wherever it appears. The first that matches counts."""
 
 
+_LIBRARIES: Final = {"BLAS": "cuBLAS", "DNN": "cuDNN", "SOLVER": "cuSOLVER", "SPARSE": "cuSPARSE", "FFT": "cuFFT"}
+_LIBRARY_FAULT: Final = re.compile(r"\bCU(BLAS|DNN|SOLVER|SPARSE|FFT)_(?:STATUS_)?(?!SUCCESS|ALLOC_FAILED)([A-Z_]+)")
+_KERNEL_FAULT: Final = re.compile(
+    r"illegal memory access|misaligned address|device-side assert triggered|illegal instruction|invalid program counter"
+    r"|hardware stack error|unspecified launch failure|invalid configuration argument"
+    r"|too many resources requested for launch"
+    r"|(?<=\[CUDA\]: )invalid argument|(?<=CUDA error: )invalid argument|out of resource: [a-z ]+",
+    re.IGNORECASE,
+)
+_DRIVER_FAULT: Final = re.compile(
+    r"\bCUDA_ERROR_(ILLEGAL_[A-Z]+|MISALIGNED_ADDRESS|ASSERT|HARDWARE_STACK_ERROR|INVALID_PC|LAUNCH_[A-Z_]+)"
+)
+
+
+def fault_in(text: str) -> str:
+    """Return the library and the plain words of a kernel's error, such as ``cuBLAS: execution failed``; empty if none.
+
+    A device that cannot hold the batch may cause some of these errors: see ``of_exception``.
+    """
+    if found := _LIBRARY_FAULT.search(text):
+        return f"{_LIBRARIES[found[1]]}: {found[2].strip('_').lower().replace('_', ' ')}"
+    if found := _DRIVER_FAULT.search(text):
+        return f"CUDA: {found[1].lower().replace('_', ' ')}"
+    found = _KERNEL_FAULT.search(text)
+    return "" if found is None else f"{'HIP' if 'HIP error' in text else 'CUDA'}: {found[0].strip().lower()}"
+
+
+def is_kernel_fault(failure: Failure | None) -> bool:
+    """Whether a kernel of the device or a library of its vendor failed: a second process tells a limit from chance."""
+    if failure is None:
+        return False
+    return failure.kind == "kernel_limit" or (failure.kind == "error" and bool(fault_in(failure.message)))
+
+
 def of_exception(error: BaseException, circumstances: Circumstances) -> Failure:
     """Return the failure that an exception from the model stands for.
 
-    The type is asked before the text, and only the errors that torch and Python raise for want of memory are read at
-    all: a model's own ValueError stays an ``error`` whatever it says.
+    The type is asked before the text. Only RuntimeError, OSError, MemoryError and the exceptions of GPU libraries are
+    read: a model's own ValueError stays an ``error`` whatever it says, unless it was raised from one of these.
     """
-    text = _text(error)
-    kind = _kind(error, text, circumstances)
-    of_a_compiler = any(base.__module__.startswith(_COMPILERS) for base in type(error).__mro__)
-    if kind == "error" and of_a_compiler:
-        kind = _of_a_compiler(text)
-    if kind == "error" and error.__cause__ is not None:  # raised from another, which may be torch's
-        kind = _kind(error.__cause__, _text(error.__cause__), circumstances)
-    if kind == "error" and isinstance(error, CannotRunSo):
-        kind = "unsupported"
-    # Where memory ran out says nothing that the batch size does not, and what a compiler fails over lies in torch.
-    shown = "" if kind == "out_of_memory" or of_a_compiler else _model_traceback(error)
-    return Failure(kind=kind, message=_first_line(error, text), traceback=shown)
+    known, cause = _kind_and_cause(error, circumstances)
+    kind = known or ("unsupported" if isinstance(error, CannotRunSo) else "error")
+    # The batch size alone explains why memory ran out, and what a compiler fails over lies in torch.
+    shown = "" if kind == "out_of_memory" or _is_of_a_compiler(error) else _model_traceback(error)
+    first_line = _first_line(error, _text(error))
+    if kind == "host_memory":
+        plain = HOST_RAN_OUT
+    else:
+        plain = fault_in(_text(cause)) if kind in ("kernel_limit", "error") and _is_read(cause) else ""
+    return Failure(kind=kind, message=in_short(f"{plain} ({first_line})") if plain else first_line, traceback=shown)
 
 
-def of_death(exit_status: int | None, last_words: str) -> Failure:
+HOST_RAN_OUT: Final = "the host's memory ran out"
+_FROM_CONTEXT: Final = ("out_of_memory", "host_memory", "index_limit", "kernel_limit")
+"""Kinds that count if the exception was only being handled when the model raised another."""
+
+
+def _kind_and_cause(error: BaseException, circumstances: Circumstances) -> tuple[FailureKind | None, BaseException]:
+    """Return the kind of the first exception in the chain that is known, and that exception; None if none is."""
+    for link, is_context in _chain(error):
+        text = _text(link)
+        kind = _kind(link, text, circumstances)
+        if kind is None and _is_of_a_compiler(link):
+            kind = _of_a_compiler(text)
+        if kind is not None and not (is_context and kind not in _FROM_CONTEXT):
+            return kind, link
+    return None, error
+
+
+def _chain(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
+    """Yield an exception, what it was raised from and so on, each with whether it was merely being handled."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    is_context = False
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link, is_context
+        is_context = is_context or link.__cause__ is None
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
+def _is_of_a_compiler(error: BaseException) -> bool:
+    return any(base.__module__.startswith(_COMPILERS) for base in type(error).__mro__)
+
+
+def of_death(exit_status: int | None, last_words: str, doing: str = "") -> Failure:
     """Return the failure of a process that ended without having answered.
 
     Args:
         exit_status: as ``waitpid`` gives it, negative for a signal; None where the whole server died.
         last_words: the last line it printed, or nothing.
+        doing: what it did when it died, as its last ``Reply`` says; empty if that is not known. It is work of the host,
+            so that a SIGKILL meanwhile is taken for the kernel's, sent for want of the host's memory.
     """
     if exit_status is None:
         how = "the measuring process was killed from outside"
@@ -103,7 +186,9 @@ def of_death(exit_status: int | None, last_words: str) -> Failure:
         how = f"killed by {_signal_name(-exit_status)}"
     else:
         how = f"exited with status {exit_status} before it had answered"
-    return Failure(kind="died", message=in_short(f"{how}: {last_words}" if last_words else how))
+    how += f" while it {doing}" if doing else ""
+    kind: FailureKind = "host_memory" if doing and exit_status == -signal.SIGKILL else "died"
+    return Failure(kind=kind, message=in_short(f"{how}: {last_words}" if last_words else how))
 
 
 def of_silence(seconds: float) -> Failure:
@@ -121,31 +206,50 @@ _LAST_WORDS_OF_WANT: Final = re.compile(r"SIGKILL|allocate memory|out of memory|
 
 def for_want_of_memory(failure: Failure) -> bool:
     """A process that died may have died of it: by the kernel's SIGKILL, or saying so with its last words."""
-    return failure.kind == "out_of_memory" or (
+    return failure.kind in ("out_of_memory", "host_memory") or (
         failure.kind == "died" and bool(_LAST_WORDS_OF_WANT.search(failure.message))
     )
 
 
-def _kind(error: BaseException, text: str, circumstances: Circumstances) -> FailureKind:
-    if isinstance(error, MemoryError):
-        return "out_of_memory"
-    if not isinstance(error, (RuntimeError, OSError)):
-        return "error"
+def _is_of_a_gpu_library(kind: type[BaseException]) -> bool:
+    return kind.__module__.partition(".")[0] in _GPU_LIBRARIES
+
+
+def _is_read(error: BaseException) -> bool:
+    """Whether the text of an exception counts: torch, Python and GPU libraries raise its class for want of memory."""
+    return isinstance(error, (RuntimeError, OSError)) or any(map(_is_of_a_gpu_library, type(error).__mro__))
+
+
+def _kind(error: BaseException, text: str, circumstances: Circumstances) -> FailureKind | None:
+    """Return the kind of one exception, without what it was raised from; None if it is not known."""
+    of_the_host: FailureKind = "host_memory" if circumstances.own_memory else "out_of_memory"
+    bases = type(error).__mro__
+    if any(_is_of_a_gpu_library(base) and base.__name__ in _OUT_OF_MEMORY_NAMES for base in bases):
+        return _of_request(text, circumstances)
+    if isinstance(error, MemoryError):  # RAPIDS raises it for the device's memory too
+        return "out_of_memory" if "CUDA" in text else of_the_host
     if isinstance(error, OSError):
-        return "out_of_memory" if error.errno == errno.ENOMEM else "error"
-    if any(f"{kind.__module__}.{kind.__qualname__}" in OUT_OF_MEMORY_TYPES for kind in type(error).__mro__):
+        return of_the_host if error.errno == errno.ENOMEM else None
+    if not _is_read(error):
+        return None
+    if any(f"{base.__module__}.{base.__qualname__}" in OUT_OF_MEMORY_TYPES for base in bases):
         return _of_request(text, circumstances)
     for kind, pattern in _CERTAIN:
         if re.search(pattern, text, re.IGNORECASE):
-            return _of_request(text, circumstances) if kind == "out_of_memory" else kind
+            if kind not in ("out_of_memory", "host_memory"):
+                return kind
+            # What a smaller batch took of the device explains nothing that is asked of the host.
+            on_host = kind == "host_memory" and circumstances.own_memory
+            found = _of_request(text, circumstances._replace(passed=None) if on_host else circumstances)
+            return of_the_host if kind == "host_memory" and found == "out_of_memory" else found
     return _ambiguous(text, circumstances)
 
 
-def _of_a_compiler(text: str) -> FailureKind:
+def _of_a_compiler(text: str) -> FailureKind | None:
     """What a compiler of torch's says of itself, of the one for C++ that it starts, or of the disk."""
     if re.search(r"MemoryError|out of memory|cannot allocate memory", text, re.IGNORECASE):
         return "out_of_memory"
-    return "error" if "No space left on device" in text else "unsupported"
+    return None if "No space left on device" in text else "unsupported"
 
 
 def _of_request(text: str, circumstances: Circumstances) -> FailureKind:
@@ -154,7 +258,7 @@ def _of_request(text: str, circumstances: Circumstances) -> FailureKind:
     Mere size beyond the card is none: an honest batch may ask for that. See pytorch issues 33143 and 95024.
     """
     text = text.replace("bytes", "B")
-    requested = re.search(r"tried to allocate (\d+(?:\.\d+)?) ?([KMGTPE]i)?B\b", text, re.IGNORECASE)
+    requested = re.search(r"(?:tried|trying) to allocate (\d+(?:\.\d+)?) ?([KMGTPE]i)?B\b", text, re.IGNORECASE)
     if requested is None:
         return "out_of_memory"
     request_bytes = parse_bytes(f"{requested[1]}{requested[2] or ''}B")
@@ -168,29 +272,29 @@ def _of_request(text: str, circumstances: Circumstances) -> FailureKind:
     return "index_limit" if unexplained else "out_of_memory"
 
 
-def _ambiguous(text: str, circumstances: Circumstances) -> FailureKind:
+def _ambiguous(text: str, circumstances: Circumstances) -> FailureKind | None:
     """What texts mean that stand for several things: a smaller batch that passed, or memory that ran short, decides."""
     a_smaller_passes, short = circumstances.passed is not None, circumstances.memory_is_short
 
     def says(pattern: str) -> bool:
         return re.search(pattern, text, re.IGNORECASE) is not None
 
-    if says(r"CU(BLAS|DNN)_STATUS_(NOT_INITIALIZED|INTERNAL_ERROR)|CUBLAS_STATUS_EXECUTION_FAILED"):
-        return "out_of_memory" if short else "died"
     if says(r"negative dimension"):
-        return "index_limit" if a_smaller_passes else "error"
+        return "index_limit" if a_smaller_passes else None
     if says(r"unable to find an engine to execute"):
         return "out_of_memory" if a_smaller_passes else "unsupported"
-    if says(r"CUDNN_STATUS_EXECUTION_FAILED"):
-        large: FailureKind = "out_of_memory" if short else "index_limit"
-        return large if a_smaller_passes else "unsupported"
-    if says(r"CUDNN_STATUS_NOT_SUPPORTED|invalid configuration argument"):
-        return "index_limit" if a_smaller_passes else "unsupported"
+    if fault_in(text):
+        # Libraries make handles and load kernels at their first use, outside the allocator.
+        if short and says(r"_(NOT_INITIALIZED|INTERNAL_ERROR|EXECUTION_FAILED|EXEC_FAILED|SETUP_FAILED)"):
+            return "out_of_memory"
+        if a_smaller_passes or circumstances.smaller_untried:
+            return "kernel_limit"
+        return "unsupported" if says(r"_STATUS_NOT_SUPPORTED") else "error"
     if circumstances.under_a_ceiling and says(r"could not create a (primitive|memory)|unable to (mmap|allocate)"):
         return "out_of_memory" if a_smaller_passes or short else "unsupported"
     if circumstances.under_a_ceiling and says(r"cannot allocate memory"):
         return "out_of_memory"
-    return "error"
+    return None
 
 
 def _model_traceback(error: BaseException) -> str:

@@ -184,10 +184,12 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message of a child: an answer (its type is the question's), a refusal, word that all is said, or a sign of
-    life: for about ``busy_s`` seconds it will say nothing.
+    life: for about ``busy_s`` seconds it will say nothing. ``doing`` is what it does on the host until its next
+    message, in the past tense: "made the inputs of batch 8 on the host".
     """
 
     answer: msgspec.Raw = msgspec.Raw()
     refusal: Refusal | None = None
     busy_s: float | None = None
     done: bool = False
+    doing: str = ""

@@ -22,9 +22,31 @@ SCHEMA: Final = 9
 OLDEST_SCHEMA: Final = 5
 """The first that this version reads."""
 
-FailureKind = Literal["out_of_memory", "index_limit", "unsupported", "died", "timeout", "wrong_output", "error"]
+FailureKind = Literal[
+    "out_of_memory",
+    "index_limit",
+    "kernel_limit",
+    "host_memory",
+    "unsupported",
+    "died",
+    "timeout",
+    "wrong_output",
+    "error",
+]
 Status = Literal["ok"] | FailureKind
-LimitedBy = Literal["memory", "index", "latency", "cap", "unsupported", "died", "timeout", "wrong_output", "error"]
+LimitedBy = Literal[
+    "memory",
+    "index",
+    "kernel",
+    "host_memory",
+    "latency",
+    "cap",
+    "unsupported",
+    "died",
+    "timeout",
+    "wrong_output",
+    "error",
+]
 WindowEnd = Literal["full", "unsettled", "time"]
 """What ended the throughput window of one process: it had what was planned; it would not settle; its time was up."""
 RowEnd = Literal["known", "full", "time", "budget"]
@@ -46,6 +68,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     kind: FailureKind
     message: str
     traceback: str = ""
+
+    @property
+    def plain(self) -> str:
+        """The message, of a kernel limit without the library's own text, which stands in parentheses at its end."""
+        return self.message.partition(" (")[0] if self.kind == "kernel_limit" else self.message
 
 
 class Compiled(msgspec.Struct, frozen=True, kw_only=True):

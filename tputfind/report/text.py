@@ -27,7 +27,7 @@ from tputfind.analysis.answers import (
 )
 from tputfind.analysis.time_spent import seconds_spent
 from tputfind.record import identity
-from tputfind.record.record import Edge, Notice, Record, Row
+from tputfind.record.record import Edge, Notice, Record, Row, Trial
 from tputfind.report import snippet
 from tputfind.stats import percentile
 from tputfind.units import ROUGH, format_bytes, format_seconds
@@ -35,6 +35,8 @@ from tputfind.units import ROUGH, format_bytes, format_seconds
 _STOPPED_BY: Final = {
     "memory": "batch {at} does not fit in memory",
     "index": "batch {at} passes a 32-bit limit of a kernel, not of memory",
+    "kernel": "kernel limit at batch {at}: {why}",
+    "host_memory": "the host's memory ran out at batch {at}",
     "cap": "not tried further: --max-batch",
     "unsupported": "batch {at} has no kernel",
     "died": "the process died at batch {at}",
@@ -235,7 +237,14 @@ def _largest(record: Record) -> str:
         return f"{edge.largest_batch}, the largest that is ever tried: neither memory nor time sets a limit"
     if edge.limited_by == "latency" and edge.fails_at is not None:
         return _limited_by_latency(record, edge, edge.fails_at)
-    return f"{_batch(edge)}, {_STOPPED_BY[edge.limited_by].format(at=edge.fails_at)}"
+    return f"{_batch(edge)}, {_STOPPED_BY[edge.limited_by].format(at=edge.fails_at, why=_why(record, edge.fails_at))}"
+
+
+def _why(record: Record, batch_size: int | None) -> str:
+    """Return why a batch failed, in plain words; empty if no trial and no row of it failed."""
+    taken: tuple[Trial | Row, ...] = (*record.trials, *record.rows)
+    failed = (one for one in taken if one.batch_size == batch_size)
+    return next((one.failure.plain for one in failed if one.failure is not None), "")
 
 
 def _limited_by_latency(record: Record, edge: Edge, fails_at: int) -> str:

@@ -18,6 +18,8 @@ HOST_MAX_LATENCY_MS: Final = 1000.0
 LIMITS: Final[dict[FailureKind, LimitedBy]] = {
     "out_of_memory": "memory",
     "index_limit": "index",
+    "kernel_limit": "kernel",
+    "host_memory": "host_memory",
     "unsupported": "unsupported",
     "died": "died",
     "timeout": "timeout",
@@ -71,6 +73,8 @@ def no_answer(spec: Spec, batch_size: int, failure: Failure, *, smallest: bool =
     """Return the error of a run in which nothing passed: that of the smallest batch, or of the only one asked for."""
     if for_want_of_memory(failure):
         advice = "try a smaller batch, dtype or input, or a device with more memory"
+        if failure.kind == "host_memory":
+            advice = notices.advice(failure.kind, spec.mode)
         how = f"not even batch {batch_size} fits" if smallest else f"batch {batch_size} does not fit"
         return NothingFits(f"{spec.model}: {how} ({failure.message})", advice)
     advice = notices.advice(failure.kind, spec.mode)

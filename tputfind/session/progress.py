@@ -59,4 +59,4 @@ def result(row: Row, number: int) -> str:
 
 def _in_short(failure: Failure) -> str:
     """Say why; torch's own account of memory that ran out is several lines long."""
-    return "out of memory" if failure.kind == "out_of_memory" else failure.message
+    return "out of memory" if failure.kind == "out_of_memory" else failure.plain

@@ -13,7 +13,7 @@ import msgspec
 from tputfind.errors import BadRequest, DeviceInUse
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.cores import of_device
-from tputfind.processes.failures import Passed, of_misuse
+from tputfind.processes.failures import Passed, is_kernel_fault, of_misuse
 from tputfind.processes.messages import Plan, TimeBatches, Timed, TryBatch
 from tputfind.record.environment import Environment
 from tputfind.record.method import NEGLIGIBLE_BYTES
@@ -72,14 +72,20 @@ class TrialRunner:
     ) -> Trial:
         """Ask whether a batch fits: a process that dies or falls silent is a failed trial.
 
-        It is asked again where other processes took or freed memory meanwhile. The trials that were ``taken`` before
-        say how long it may be silent.
+        It is asked again where other processes took or freed memory meanwhile. The first error of a kernel is asked
+        again too: a limit comes back at the same batch, and then further ones are believed. The trials that were
+        ``taken`` before say how long it may be silent.
         """
-        timeout_s = self._timeout_s(batch_size, taken)
+        question = TryBatch(self._spec, batch_size, steps, memory_limit_bytes, passed, self._can)
+        trial = self._try_steady(question, self._timeout_s(batch_size, taken))
+        if is_kernel_fault(trial.failure) and not any(is_kernel_fault(before.failure) for before in taken):
+            trial = self._try_steady(question, self._timeout_s(batch_size, taken))
+        return trial
+
+    def _try_steady(self, question: TryBatch, timeout_s: float) -> Trial:
+        """Ask until other processes neither took nor freed memory meanwhile, up to ``UNSTEADY_ATTEMPTS`` times."""
         for _ in range(UNSTEADY_ATTEMPTS):
-            trial = self._try_once(
-                TryBatch(self._spec, batch_size, steps, memory_limit_bytes, passed, self._can), timeout_s
-            )
+            trial = self._try_once(question, timeout_s)
             if others_unchanged(trial.memory_of_others_bytes, self.memory_of_others_bytes()):
                 break
         return trial

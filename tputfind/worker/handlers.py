@@ -36,7 +36,7 @@ from tputfind.worker.devices import all_devices, failure_of
 from tputfind.worker.devices.protocol import Device, MemoryUse, Stopwatch
 from tputfind.worker.inspect import inspect, opened, try_device
 from tputfind.worker.load import Load
-from tputfind.worker.loops import MOST_MARKED, Announce, Work, moments, try_steps
+from tputfind.worker.loops import MOST_MARKED, Work, moments, try_steps
 from tputfind.worker.models import named_models
 from tputfind.worker.modes import MODES
 from tputfind.worker.modes.compile import check_still
@@ -88,6 +88,9 @@ class _Told:
     def busy(self, seconds: float) -> None:
         self._say(Reply(busy_s=seconds))
 
+    def doing(self, what: str) -> None:
+        self._say(Reply(doing=what))
+
     def window(self, *, begins: bool) -> None:
         self._say(_answer(Timed(window="begins" if begins else "ended", at_s=monotonic())))
 
@@ -108,7 +111,7 @@ def _answers(question: Question, listener: _Told) -> Iterator[msgspec.Struct]:
         case Inspect(spec):
             yield inspect(spec)
         case TryBatch():
-            yield _try_batch(question, listener.busy)
+            yield _try_batch(question, listener)
         case TimeBatches():
             yield from _time_batches(question, listener)
         case TimeMethods():
@@ -127,7 +130,7 @@ def _answers(question: Question, listener: _Told) -> Iterator[msgspec.Struct]:
             yield try_device(name)
 
 
-def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
+def _try_batch(asked: TryBatch, listener: _Told) -> Trial:
     limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
     trial = Trial(batch_size=asked.batch_size, steps=asked.steps, memory_limit_bytes=limit_bytes)
     device = opened(asked.spec, asked.can)
@@ -135,10 +138,10 @@ def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
     try:
         device.limit_memory(limit_bytes, by_module=MODES[asked.spec.mode].as_it_is)
         device.record_allocations()
-        workload = Workload(asked.spec, device.torch_device)
+        workload = Workload(asked.spec, device.torch_device, listener.doing)
         with gradients(asked.spec.phase):
             loaded = _load(asked.spec, device, workload, asked.batch_size)
-            step_ms = try_steps(device, loaded.work.step, asked.steps, announce)
+            step_ms = try_steps(device, loaded.work.step, asked.steps, listener.busy)
         check_still(loaded.batch.compiled)
         device.check_limit()
         used, trace = device.memory_use(), _trace(device, asked.batch_size, complete=True)
@@ -147,7 +150,7 @@ def _try_batch(asked: TryBatch, announce: Announce) -> Trial:
     except TputfindError:
         raise
     except BaseException as error:  # a model can raise anything, sys.exit too; the classifier says what
-        failure = failure_of(error, device, asked.batch_size, asked.passed)
+        failure = failure_of(error, device, asked.batch_size, asked.passed, asked.spec.smallest_batch)
         trace = _trace(device, asked.batch_size, complete=False)
         if loaded is not None:
             _check_samples(loaded, failed=True)
@@ -196,12 +199,13 @@ def _time_batches(asked: TimeBatches, listener: _Told) -> Iterator[Timed]:
             if workload is None:
                 limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
                 device.limit_memory(limit_bytes, by_module=MODES[asked.spec.mode].as_it_is)
-                workload = Workload(asked.spec, device.torch_device)
+                workload = Workload(asked.spec, device.torch_device, listener.doing)
             row = _time_batch(asked, device, workload, batch_size, listener, load=load)
         except TputfindError:
             raise
         except BaseException as error:  # as above
-            row = Row(batch_size=batch_size, failure=failure_of(error, device, batch_size, passed))
+            failure = failure_of(error, device, batch_size, passed, asked.spec.smallest_batch)
+            row = Row(batch_size=batch_size, failure=failure)
         seconds = perf_counter() - start - (listener.met_s - met_s)
         yield Timed(row=msgspec.structs.replace(row, seconds=seconds))
         if row.failure is not None or not device.usable() or not MODES[asked.spec.mode].as_it_is:

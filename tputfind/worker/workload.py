@@ -43,12 +43,13 @@ _AUTOCAST: Final = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 class Workload:
     """The model of a spec, built and resident on a device, to infer or to train; ``batch`` gives it something to do."""
 
-    def __init__(self, spec: Spec, device: torch.device) -> None:
+    def __init__(self, spec: Spec, device: torch.device, doing: Callable[[str], None] = lambda _: None) -> None:
         """Build the model on the CPU, convert it there, and move it: the device then holds nothing but the result.
 
         Args:
             spec: which model, dtype, layout and seed.
             device: where it is to run.
+            doing: told what is done on the host, in the past tense, and an empty text when it is done.
 
         Raises:
             TputfindError: the model is not there or cannot be used as asked.
@@ -56,6 +57,7 @@ class Workload:
         """
         self._spec = spec
         self._device = device
+        self._doing = doing
         self._dtype = _WEIGHTS.get(spec.dtype, torch.float32)
         _set_fp32_arithmetic(tf32=spec.dtype == "tf32")
         torch.manual_seed(spec.seed)
@@ -139,7 +141,9 @@ class Workload:
 
     def _inputs(self, batch_size: int) -> Call:
         if callable(self._wanted):
+            self._doing(f"made the inputs of batch {batch_size} on the host")
             inputs: Call = tree_map(self._placed, self._made(batch_size), is_leaf=moves)
+            self._doing("")
         else:
             torch.manual_seed(self._spec.seed + batch_size)
             inputs = tree_map(lambda value: self._drawn(value, batch_size), self._wanted)

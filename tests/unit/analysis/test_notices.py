@@ -386,6 +386,28 @@ def test_failures_of_one_kind_are_told_together_in_the_words_of_the_smallest_bat
     assert notice.advice == notices.ADVICE["died"]
 
 
+def test_a_kernel_limit_is_told_in_plain_words_and_not_as_a_crash():
+    message = "cuBLAS: execution failed (RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `x`)"
+    trials = (Trial(batch_size=4097, failure=failed("kernel_limit", message)),)
+    notice = told(msgspec.structs.replace(example(), trials=trials, rows=()), "trial_kernel_limit")
+
+    assert notice.seen == "batch 4097 failed in a trial: cuBLAS: execution failed"
+    assert (notice.cause, notice.advice) == ("a kernel cannot do this size", notices.ADVICE["kernel_limit"])
+
+
+def test_memory_of_the_host_that_ran_out_is_told_although_that_of_the_device_is_not():
+    message = "killed by SIGKILL while it made the inputs of batch 8 on the host"
+    trials = tuple(
+        Trial(batch_size=size, failure=failed(kind, message))
+        for size, kind in ((8, "host_memory"), (16, "out_of_memory"))
+    )
+    record = msgspec.structs.replace(example(), trials=trials, rows=())
+
+    assert told(record, "trial_host_memory").seen.startswith(f"batch 8 failed in a trial: {message[:40]}")
+    assert told(record, "trial_host_memory").cause == "the host's memory is full"
+    assert told(record, "trial_out_of_memory") is None
+
+
 @pytest.mark.parametrize(
     ("kind", "limit_bytes", "expected"),
     [

@@ -17,6 +17,7 @@ from tputfind.processes.failures import (
     Passed,
     for_want_of_memory,
     in_short,
+    is_kernel_fault,
     of_death,
     of_exception,
     of_misuse,
@@ -61,7 +62,27 @@ INT32_ASSERT = (
     "input_.numel() < std::numeric_limits<int32_t>::max() INTERNAL ASSERT FAILED at "
     '"/pytorch/aten/src/ATen/native/cuda/AdaptiveAveragePooling.cu":532, please report a bug to PyTorch. '
 )
+WITH_OWN_MEMORY = Circumstances(batch_size=64, passed=Passed(32, GIB), own_memory=True)
+CUPY_OOM = "Out of memory allocating 17,179,869,184 bytes (allocated so far: 2,147,483,648 bytes)."
+CUPY_CALL = "cudaErrorMemoryAllocation: out of memory"
+JAX_OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 137438953472 bytes."
+JAX_EIB = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 18446744073709551616 bytes."
+NUMBA_OOM = "[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY"
+ORT_OOM = (
+    "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Non-zero status code returned while running Conv node. "
+    "bfc_arena.cc:376 void* onnxruntime::BFCArena::AllocateRawInternal(size_t, bool) Failed to allocate memory for "
+    "requested buffer of size 4294967296"
+)
+ORT_LIMIT = (
+    "[ONNXRuntimeError] : 1 : FAIL : Available memory of 134217728 is smaller than requested bytes of 4294967296"
+)
 UPSAMPLE = "upsample_bilinear2d_nhwc only supports input tensors with less than INT_MAX elements, but got [520, 64]"
+
+
+def raised_by_library(module: str, name: str, base: type[Exception], text: str) -> Exception:
+    """An exception as a library raises it: its class has this name and stands in this module."""
+    return type(name, (base,), {"__module__": module})(text)
+
 
 TABLE = [
     # Memory, wherever it is said.
@@ -123,28 +144,48 @@ TABLE = [
     ("out_of_memory", RuntimeError(NO_ENGINE), LARGER),
     ("out_of_memory", RuntimeError(NO_ENGINE_OF_OLD), LARGER),
     ("unsupported", RuntimeError(NO_ENGINE), FIRST),
-    ("index_limit", RuntimeError(NOT_SUPPORTED), LARGER),
-    ("unsupported", RuntimeError(NOT_SUPPORTED), FIRST),
-    ("index_limit", RuntimeError(f"CUDA error: invalid configuration argument\n{TAIL}"), LARGER),
-    ("index_limit", RuntimeError(EXECUTION_FAILED), LARGER),
     ("out_of_memory", RuntimeError(EXECUTION_FAILED), SHORT),
-    ("unsupported", RuntimeError(EXECUTION_FAILED), FIRST),
     ("out_of_memory", RuntimeError(NOT_INITIALIZED), SHORT),
-    ("died", RuntimeError(NOT_INITIALIZED), LARGER),
     ("out_of_memory", RuntimeError(NO_PRIMITIVE), UNDER_A_CEILING),
     ("out_of_memory", RuntimeError(NO_PRIMITIVE), FIRST_AND_SHORT),
     ("unsupported", RuntimeError(NO_PRIMITIVE), FIRST_UNDER_A_CEILING),
     ("error", RuntimeError(NO_PRIMITIVE), LARGER),
-    ("died", RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"), LARGER),
     ("out_of_memory", RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"), SHORT),
     ("out_of_memory", RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`"), SHORT),
     ("index_limit", RuntimeError("Trying to create tensor with negative dimension -2147483648: [-2147483648]"), LARGER),
     ("error", RuntimeError("Trying to create tensor with negative dimension -1: [-1]"), FIRST),
-    # A context that is past use.
-    ("died", RuntimeError(ILLEGAL), LARGER),
-    ("died", RuntimeError(ASSERTED), LARGER),
-    ("died", RuntimeError("CUDA error: unspecified launch failure"), LARGER),
-    ("died", RuntimeError("CUDA error: misaligned address"), LARGER),
+    # A device that is past use.
+    ("died", RuntimeError("CUDA error: uncorrectable ECC error encountered"), LARGER),
+    # Other allocators than torch's.
+    ("out_of_memory", raised_by_library("cupy.cuda.memory", "OutOfMemoryError", MemoryError, CUPY_OOM), FIRST),
+    ("out_of_memory", RuntimeError("Failed to allocate 17179869184 bytes on device 'cuda:0'"), FIRST),
+    ("out_of_memory", raised_by_library("jax.errors", "JaxRuntimeError", RuntimeError, JAX_OOM), FIRST),
+    ("out_of_memory", raised_by_library("jaxlib.xla_extension", "XlaRuntimeError", RuntimeError, JAX_OOM), FIRST),
+    ("out_of_memory", raised_by_library("onnxruntime.capi", "RuntimeException", Exception, ORT_OOM), FIRST),
+    ("out_of_memory", raised_by_library("onnxruntime.capi", "Fail", Exception, ORT_LIMIT), FIRST),
+    ("out_of_memory", raised_by_library("tensorflow.python", "ResourceExhaustedError", Exception, "full"), FIRST),
+    ("out_of_memory", RuntimeError("OOM when allocating tensor with shape[64,3] and type float"), FIRST),
+    ("out_of_memory", raised_by_library("numba.cuda", "CudaAPIError", Exception, NUMBA_OOM), FIRST),
+    ("out_of_memory", raised_by_library("pycuda._driver", "MemoryError", Exception, "cuMemAlloc failed"), FIRST),
+    ("out_of_memory", raised_by_library("cupy_backends.cuda", "CUDARuntimeError", RuntimeError, CUPY_CALL), FIRST),
+    ("out_of_memory", RuntimeError("cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `create`"), FIRST),
+    ("out_of_memory", RuntimeError("cuFFT error: CUFFT_ALLOC_FAILED"), FIRST),
+    ("out_of_memory", RuntimeError("cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling `create`"), SHORT),
+    ("index_limit", raised_by_library("jaxlib", "XlaRuntimeError", RuntimeError, JAX_EIB), FIRST),
+    ("error", raised_by_library("mine.memory", "OutOfMemoryError", Exception, CUPY_OOM), FIRST),
+    ("error", raised_by_library("onnxruntime.capi", "InvalidArgument", Exception, "Got invalid dimensions"), FIRST),
+    ("error", RuntimeError("RESOURCE_EXHAUSTED: 429 requests"), FIRST),
+    # The host's memory is not that of a device which has its own.
+    ("host_memory", MemoryError("Unable to allocate 3.00 GiB for an array"), WITH_OWN_MEMORY),
+    ("host_memory", OSError(12, "Cannot allocate memory"), WITH_OWN_MEMORY),
+    ("host_memory", RuntimeError(CPU_OOM.format(4194304)), WITH_OWN_MEMORY),
+    ("host_memory", RuntimeError("std::bad_alloc"), WITH_OWN_MEMORY),
+    ("host_memory", RuntimeError("CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"), WITH_OWN_MEMORY),
+    ("host_memory", RuntimeError(CPU_OOM.format(2**48)), WITH_OWN_MEMORY),
+    ("index_limit", RuntimeError(CPU_OOM.format(2**60)), WITH_OWN_MEMORY),
+    ("out_of_memory", MemoryError("std::bad_alloc: out_of_memory: CUDA error at: pool.hpp"), WITH_OWN_MEMORY),
+    ("out_of_memory", RuntimeError(CUDA_OOM.format("392.00 MiB")), WITH_OWN_MEMORY),
+    ("out_of_memory", raised_by_library("cupy.cuda", "OutOfMemoryError", MemoryError, CUPY_OOM), WITH_OWN_MEMORY),
     # No kernel, at any batch.
     ("unsupported", RuntimeError("required rank 4 tensor to use channels_last format"), FIRST),
     ("unsupported", NotImplementedError("\"nms_kernel\" not implemented for 'BFloat16'"), FIRST),
@@ -173,6 +214,107 @@ TABLE = [
 )
 def test_an_exception_stands_for_its_kind(kind, error, circumstances):
     assert of_exception(error, circumstances).kind == kind
+
+
+GEMM = (
+    "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemmStridedBatched( handle, opa, opb, m, n, k, "
+    "&alpha, a, lda, stridea, b, ldb, strideb, &beta, c, ldc, stridec, num_batches)`"
+)
+KERNEL_FAULTS = [
+    (GEMM, "cuBLAS: execution failed"),
+    (NOT_INITIALIZED, "cuBLAS: not initialized"),
+    (EXECUTION_FAILED, "cuDNN: execution failed"),
+    ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", "cuDNN: internal error"),
+    ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER", "cuDNN: execution failed cuda driver"),
+    ("cuFFT error: CUFFT_INTERNAL_ERROR", "cuFFT: internal error"),
+    ("cusolver error: CUSOLVER_STATUS_EXECUTION_FAILED", "cuSOLVER: execution failed"),
+    (f"CUDA error: invalid configuration argument\n{TAIL}", "CUDA: invalid configuration argument"),
+    (f"CUDA error: too many resources requested for launch\n{TAIL}", "CUDA: too many resources requested for launch"),
+    (ILLEGAL, "CUDA: illegal memory access"),
+    (ASSERTED, "CUDA: device-side assert triggered"),
+    ("CUDA error: misaligned address", "CUDA: misaligned address"),
+    ("CUDA error: unspecified launch failure", "CUDA: unspecified launch failure"),
+    ("HIP error: an illegal memory access was encountered", "HIP: illegal memory access"),
+    ("Triton Error [CUDA]: invalid argument", "CUDA: invalid argument"),
+    (f"CUDA error: invalid argument\n{TAIL}", "CUDA: invalid argument"),
+    (
+        "out of resource: shared memory, Required: 262144, Hardware limit: 232448",
+        "CUDA: out of resource: shared memory",
+    ),
+    ("Call to cuLaunchKernel results in CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "CUDA: launch out of resources"),
+]
+
+
+@pytest.mark.parametrize(("text", "plain"), KERNEL_FAULTS, ids=lambda value: re.sub(r"\W+", " ", value)[:60])
+def test_an_error_of_a_kernel_is_a_limit_above_a_batch_that_passes_and_the_models_error_at_the_smallest(text, plain):
+    whole = f"RuntimeError: {text.splitlines()[0]}"
+
+    above, smallest = (of_exception(RuntimeError(text), circumstances) for circumstances in (LARGER, FIRST))
+
+    assert (above.kind, smallest.kind) == ("kernel_limit", "error")
+    assert above.message == smallest.message == f"{plain} ({whole})"
+    assert of_exception(RuntimeError(text), Circumstances(64, smaller_untried=True)).kind == "kernel_limit"
+
+
+def test_what_cudnn_does_not_support_is_a_limit_above_a_batch_that_passes_and_unsupported_at_the_smallest():
+    assert of_exception(RuntimeError(NOT_SUPPORTED), LARGER).kind == "kernel_limit"
+    assert of_exception(RuntimeError(NOT_SUPPORTED), FIRST).kind == "unsupported"
+
+
+def test_is_kernel_fault_holds_for_errors_of_kernels_at_any_batch_and_for_no_other_failure():
+    for text, _ in KERNEL_FAULTS:
+        assert is_kernel_fault(of_exception(RuntimeError(text), LARGER))
+        assert is_kernel_fault(of_exception(RuntimeError(text), FIRST))
+    assert not is_kernel_fault(None)
+    assert not is_kernel_fault(of_exception(RuntimeError("mine"), LARGER))
+    assert not is_kernel_fault(of_exception(RuntimeError(GEMM), SHORT))
+    assert not is_kernel_fault(of_death(-11, "illegal memory access"))
+
+
+@pytest.mark.parametrize("text", [text for text, _ in KERNEL_FAULTS])
+def test_a_models_own_exception_is_no_error_of_a_kernel_whatever_it_says(text):
+    failure = of_exception(ValueError(text), LARGER)
+
+    assert failure.kind == "error"
+    assert failure.message.startswith("ValueError: ")
+
+
+def raised_while_handling(handled: Exception, error: Exception, *, hides: bool = False) -> Exception:
+    """What Python makes of an exception that is raised where another is handled."""
+    error.__context__, error.__suppress_context__ = handled, hides
+    return error
+
+
+def test_memory_and_limits_count_through_an_exception_that_was_raised_while_they_were_handled():
+    own = ValueError("the step failed")
+
+    assert of_exception(raised_while_handling(RuntimeError(NOT_INITIALIZED), own), SHORT).kind == "out_of_memory"
+    limit = of_exception(raised_while_handling(RuntimeError(GEMM), ValueError("the step failed")), LARGER)
+    assert (limit.kind, limit.message) == ("kernel_limit", "cuBLAS: execution failed (ValueError: the step failed)")
+
+
+def test_what_was_handled_does_not_count_if_it_is_hidden_or_says_nothing_of_the_batch():
+    full, no_kernel = (
+        RuntimeError(CUDA_OOM.format("20.00 MiB")),
+        RuntimeError("expected scalar type Half but found Float"),
+    )
+
+    assert of_exception(raised_while_handling(full, ValueError("mine"), hides=True), FIRST).kind == "error"
+    assert of_exception(raised_while_handling(no_kernel, ValueError("mine")), FIRST).kind == "error"
+
+
+def test_a_chain_of_exceptions_that_leads_back_to_its_first_ends():
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+
+    assert of_exception(first, FIRST).kind == "error"
+
+
+def test_memory_of_the_host_is_said_to_be_that():
+    failure = of_exception(MemoryError("Unable to allocate 3.00 GiB for an array"), WITH_OWN_MEMORY)
+
+    assert failure.message == ("the host's memory ran out (MemoryError: Unable to allocate 3.00 GiB for an array)")
+    assert for_want_of_memory(failure)
 
 
 def test_an_exception_raised_from_another_stands_for_what_that_one_does():
@@ -225,6 +367,15 @@ def test_a_process_that_ended_without_an_answer_has_died_and_memory_is_suspected
     assert failure.kind == "died"
     assert failure.message.startswith(message)
     assert for_want_of_memory(failure) is want
+
+
+def test_a_process_that_is_killed_while_it_works_on_the_host_died_of_the_hosts_memory():
+    killed = of_death(-9, "", "made the inputs of batch 8 on the host")
+    aborted = of_death(-6, "abort", "made the inputs of batch 8 on the host")
+
+    assert (killed.kind, aborted.kind) == ("host_memory", "died")
+    assert killed.message == "killed by SIGKILL while it made the inputs of batch 8 on the host"
+    assert aborted.message == "killed by SIGABRT while it made the inputs of batch 8 on the host: abort"
 
 
 def test_silence_is_a_timeout_and_says_for_how_long():
@@ -347,7 +498,7 @@ def test_a_line_that_only_announces_another_is_told_with_it():
     [
         ("unsupported", RuntimeError(f"CUDA error: operation not permitted when stream is capturing\n{TAIL}")),
         ("out_of_memory", RuntimeError("CUDA error: out of memory")),
-        ("died", RuntimeError(ILLEGAL)),
+        ("error", RuntimeError(ILLEGAL)),
     ],
 )
 def test_what_keeps_a_step_from_being_captured_counts_for_what_it_is(kind, cause):

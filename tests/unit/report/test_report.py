@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from typing import get_args
 
 import msgspec
 import pandas
@@ -12,7 +13,7 @@ from support.records import example, row
 
 from tputfind.analysis import notices
 from tputfind.analysis.answers import answers, best_under, fastest, host_bound, knee
-from tputfind.record.record import Edge, Timing
+from tputfind.record.record import Edge, Failure, LimitedBy, Timing, Trial
 from tputfind.report import csv, markdown, terminal, text
 from tputfind.report.charts import charts
 from tputfind.report.page import contents
@@ -123,11 +124,26 @@ def test_a_row_is_host_bound_from_80_percent_on():
     assert host_bound(msgspec.structs.replace(row(1, 10.0), timings=(Timing(device_ms=(10.0,)),))) is None
 
 
-@pytest.mark.parametrize("limit", ["memory", "index", "latency", "cap", "unsupported", "died", "error"])
+@pytest.mark.parametrize("limit", get_args(LimitedBy))
 def test_the_summary_says_what_stopped_the_search(limit):
     record = msgspec.structs.replace(example(), edge=Edge(largest_batch=5, limited_by=limit, fails_at=6))
 
     assert dict(text.summary(record))["Largest batch"].startswith("5, ")
+
+
+CUBLAS = "cuBLAS: execution failed"
+
+
+def test_the_summary_names_the_library_whose_kernel_ends_the_search():
+    failure = Failure(
+        kind="kernel_limit", message=f"{CUBLAS} (RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED)"
+    )
+    edge = Edge(largest_batch=4096, limited_by="kernel", fails_at=4097)
+    record = msgspec.structs.replace(
+        example(), edge=edge, trials=(*example().trials, Trial(batch_size=4097, failure=failure))
+    )
+
+    assert dict(text.summary(record))["Largest batch"] == f"4096, kernel limit at batch 4097: {CUBLAS}"
 
 
 def test_help_and_import_leave_torch_and_pandas_alone():

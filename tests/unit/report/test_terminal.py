@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from support.records import example, row, whole
 
 from tputfind.analysis import notices
 from tputfind.record import files
-from tputfind.record.record import Compiled, Edge, Failure, Record, Row
+from tputfind.record.record import Compiled, Edge, Failure, FailureKind, Record, Row
 from tputfind.report import terminal, text
 
 RESULTS = sorted(
@@ -77,7 +78,7 @@ def timed(batch_size: int, device_ms: float, apart: float, compiled: bool) -> Ro
     )
 
 
-failures = st.sampled_from(["out_of_memory", "index_limit", "unsupported", "died", "timeout", "wrong_output", "error"])
+failures = st.sampled_from(get_args(FailureKind))
 rows = st.builds(timed, st.integers(1, 2**20), st.floats(0.01, 99_999), st.floats(0, 0.9), st.booleans()) | st.builds(
     lambda size, kind: Row(batch_size=size, failure=Failure(kind=kind, message="it said so")),
     st.integers(1, 2**20),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
-from tputfind.record.record import Failure
+from tputfind.analysis.notices import ADVICE
+from tputfind.errors import NothingFits
+from tputfind.record.record import Failure, FailureKind, LimitedBy
 from tputfind.record.spec import read_spec
-from tputfind.session.outcome import no_answer
+from tputfind.session.outcome import LIMITS, no_answer
 
 RAISES = Failure(kind="error", message="RuntimeError: Expected 3D or 4D input", traceback="...")
 
@@ -16,6 +20,18 @@ def test_a_shape_that_may_begin_with_a_batch_of_1_is_told_without_it(model):
     error = no_answer(read_spec(model, {"input_size": "1x3x32x32"}), 1, RAISES)
 
     assert error.hint == "--input-size is one sample, without the batch axis: write 3x32x32 if the 1 is a batch"
+
+
+def test_no_answer_for_memory_of_the_host_does_not_advise_a_device_with_more():
+    error = no_answer(read_spec("net.py:make", {}), 1, Failure(kind="host_memory", message="MemoryError"))
+
+    assert isinstance(error, NothingFits)
+    assert error.hint == ADVICE["host_memory"]
+
+
+def test_every_kind_of_failure_is_a_limit_of_the_search():
+    assert set(LIMITS) == set(get_args(FailureKind))
+    assert set(LIMITS.values()) | {"latency", "cap"} == set(get_args(LimitedBy))
 
 
 @pytest.mark.parametrize("options", [{"input_size": "3x32x32"}, {"input_size": "1"}, {}])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.records import example
 
 from tputfind.record.record import Failure, FailureKind, Trial
-from tputfind.session.trials import timeout_s
+from tputfind.session.trials import TrialRunner, timeout_s
 
 
 def trial(batch_size, seconds, *, step_ms=None, kind: FailureKind | None = None):
@@ -43,3 +44,48 @@ def test_a_process_is_waited_for_longer_than_the_longest_trial_took(taken, batch
     trials = [trial(size, seconds, step_ms=step_ms) for size, seconds, step_ms in taken]
 
     assert timeout_s(batch_size, trials) >= max(60, 10 * max(one.seconds for one in trials))
+
+
+class Answers:
+    """Children that answer each question with the next of these failures, and with a trial that passes after them."""
+
+    server_pid = None
+
+    def __init__(self, *failures: Failure) -> None:
+        self.asked = 0
+        self._failures = failures
+
+    def ask_one(self, question, answer_type, timeout_s):
+        self.asked += 1
+        failure = self._failures[self.asked - 1] if self.asked <= len(self._failures) else None
+        return Trial(batch_size=question.batch_size, failure=failure)
+
+
+KERNEL = Failure(kind="kernel_limit", message="cuBLAS: execution failed (RuntimeError: CUDA error)")
+AT_THE_SMALLEST = Failure(
+    kind="error", message="cuBLAS: execution failed (RuntimeError: CUBLAS_STATUS_EXECUTION_FAILED)"
+)
+CRASH = Failure(kind="died", message="killed by SIGSEGV")
+
+
+@pytest.mark.parametrize(
+    ("failures", "taken", "asked", "failure"),
+    [
+        ([KERNEL, KERNEL], [], 2, KERNEL),
+        ([KERNEL], [], 2, None),
+        ([KERNEL, CRASH], [], 2, CRASH),
+        ([AT_THE_SMALLEST, AT_THE_SMALLEST], [], 2, AT_THE_SMALLEST),
+        ([KERNEL], [KERNEL], 1, KERNEL),
+        ([KERNEL], [CRASH, None], 2, None),
+        ([CRASH], [], 1, CRASH),
+    ],
+)
+def test_the_first_error_of_a_kernel_in_a_run_is_asked_twice(failures, taken, asked, failure):
+    record = example()
+    children = Answers(*failures)
+    runner = TrialRunner(children, record.spec, record.environment)
+
+    before = [Trial(batch_size=1, failure=each) for each in taken]
+    answer = runner.try_batch(8, None, memory_limit_bytes=None, taken=before)
+
+    assert (answer.failure, children.asked) == (failure, asked)

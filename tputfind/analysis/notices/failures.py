@@ -12,6 +12,8 @@ from tputfind.record.record import TRIAL_STEPS, Failure, FailureKind, Notice, Re
 ADVICE: Final[dict[FailureKind, str]] = {
     "out_of_memory": "take a smaller batch, dtype or input, or more memory",
     "index_limit": "more memory will not help: split the batch",
+    "kernel_limit": "split the batch, or try another --dtype",
+    "host_memory": "make the inputs in less host memory",
     "unsupported": "try --dtype amp-fp16 or --layout nchw",
     "died": "run the model by itself at that batch to see why",
     "timeout": "raise --trial-timeout if the model is only slow",
@@ -31,6 +33,8 @@ def advice(kind: FailureKind, mode: Mode) -> str:
 _CAUSES: Final[dict[FailureKind, str]] = {
     "out_of_memory": "the memory ran out",
     "index_limit": "a kernel counts in 32 bits",
+    "kernel_limit": "a kernel cannot do this size",
+    "host_memory": "the host's memory is full",
     "unsupported": "an operator has no kernel",
     "died": "a crash, or no host memory",
     "timeout": "it hangs, or is far slower",
@@ -53,7 +57,7 @@ def of_failures(record: Record) -> Iterator[Notice]:
         to_do = "do not deploy it" if later else advice(smallest.kind, record.spec.mode)
         yield Notice(
             kind=kind,
-            seen=seen + brief(smallest.message, seen, cause, to_do),
+            seen=seen + brief(smallest.plain, seen, cause, to_do),
             cause=cause,
             advice=to_do,
             batch_sizes=sizes,

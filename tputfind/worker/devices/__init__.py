@@ -62,9 +62,22 @@ def all_devices() -> list[Device]:
     return [*(made(index) for index in range(torch.accelerator.device_count())), Cpu()]
 
 
-def failure_of(error: BaseException, device: Device, batch_size: int, passed: Passed | None = None) -> Failure:
-    """Return what an exception stands for; called while it is alive, so that memory is as short as it was."""
-    circumstances = Circumstances(batch_size, passed, device.under_a_ceiling, device.memory_is_short())
+def failure_of(
+    error: BaseException, device: Device, batch_size: int, passed: Passed | None = None, smallest: int | None = None
+) -> Failure:
+    """Return what an exception stands for; called while it is alive, so that memory is as short as it was.
+
+    ``passed`` is the largest smaller batch known to pass. ``smallest`` is the smallest that the run tries, None if it
+    tries no other.
+    """
+    circumstances = Circumstances(
+        batch_size,
+        passed,
+        device.under_a_ceiling,
+        device.memory_is_short(),
+        smaller_untried=smallest is not None and batch_size > smallest,
+        own_memory=device.capabilities.own_memory,
+    )
     device.lift_limit()
     return of_exception(error, circumstances)
 
