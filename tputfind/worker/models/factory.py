@@ -16,6 +16,13 @@ from tputfind.record.spec import Spec
 from tputfind.units import shortened
 from tputfind.worker.inputs import Call, Inputs
 from tputfind.worker.models.source import LONGEST_PATH, Source, found, given_inputs
+from tputfind.worker.models.user_code import (
+    NO_EXIT,
+    NO_MAIN,
+    check_has_no_parent,
+    check_takes_nothing,
+    without_arguments,
+)
 
 
 def find(spec: Spec) -> Source:
@@ -23,7 +30,8 @@ def find(spec: Spec) -> Source:
     if spec.weights is not None:
         raise BadRequest(f"--weights: {spec.model} is a factory, which loads its weights itself")
     home, _, attribute = spec.model.rpartition(":")
-    module = _import_file(Path(home), attribute) if home.endswith(".py") else _import_package(home)
+    with without_arguments(home, "as it is imported", NO_MAIN):
+        module = _import_file(Path(home), attribute) if home.endswith(".py") else _import_package(home)
     factory = getattr(module, attribute, None)
     if not callable(factory):
         what = "has no" if factory is None else "holds something that cannot be called under"
@@ -32,10 +40,13 @@ def find(spec: Spec) -> Source:
         raise UnknownModel(
             f"{home} {what} {shortened(attribute)!r}", f"did you mean {' or '.join(near)}?" if near else ""
         )
+    check_takes_nothing(spec.model, factory)
     inputs = given_inputs(spec)
 
     def build() -> tuple[nn.Module, Inputs]:
-        return check_made(spec, factory(), inputs)
+        with without_arguments(spec.model, "as it is called", NO_EXIT):
+            made = factory()
+        return check_made(spec, made, inputs)
 
     file = getattr(module, "__file__", None)
     return Source(build, inputs, path=Path(file) if file else None)
@@ -72,7 +83,11 @@ def _import_file(path: Path, attribute: str) -> ModuleType:
     assert about.loader is not None
     module = importlib.util.module_from_spec(about)
     sys.modules[name] = module
-    about.loader.exec_module(module)
+    try:
+        about.loader.exec_module(module)
+    except ImportError as error:
+        check_has_no_parent(error, path, attribute)
+        raise
     return module
 
 

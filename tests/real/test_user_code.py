@@ -1,0 +1,140 @@
+"""What people write in a model's file, and what tputfind tells them to write instead."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.command import run
+
+from tputfind.errors import BadRequest
+from tputfind.worker.models.user_code import NO_EXIT, NO_MAIN, check_takes_nothing, module_name, without_arguments
+
+QUICK = ("--max-batch", 2, "--max-seconds", "1s", "--device", "cpu", "--no-save", "--quiet")
+NET = "from torch import nn\ndef make(): return nn.Linear(4, 4)\n"
+PARSES = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--data', required=True)\n"
+COMPLAINT = "net.py: error: the following arguments are required: --data"
+
+
+def asked(folder: Path, model: str) -> tuple[int, str]:
+    """The exit status of a run, and the one line that it ends with."""
+    ran = run(folder, model, "--input-size", 4, *QUICK)
+    assert "Traceback" not in ran.err
+    return ran.status, " ".join(ran.err.split())
+
+
+def test_a_class_that_takes_arguments_is_refused_with_their_names(tmp_path):
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self, width, classes, *rest, bias=True, **more): super().__init__()\n"
+    )
+
+    status, said = asked(tmp_path, "net.py:Net")
+
+    told = "net.py:Net takes arguments (width, classes): name a function without arguments that returns Net(...)"
+    assert (status, said) == (2, f"tputfind: {told}")
+
+
+def test_a_file_with_relative_imports_is_refused_with_its_dotted_name_and_that_name_works(tmp_path):
+    package = tmp_path / "mine" / "nets"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    (package.parent / "layers.py").write_text("from torch import nn\nLayer = nn.Linear\n")
+    (package / "net.py").write_text("from ..layers import Layer\ndef make(): return Layer(4, 4)\n")
+
+    status, said = asked(tmp_path, "mine/nets/net.py:make")
+
+    assert status == 2
+    assert "mine/nets/net.py imports from its package (from ..layers import Layer)" in said
+    assert "(name it mine.nets.net:make)" in said
+    assert asked(package, "net.py:make")[1].endswith(f"(in {tmp_path} name it mine.nets.net:make)")
+    assert asked(tmp_path, "mine.nets.net:make")[0] == 0
+
+
+def test_an_import_error_of_another_module_is_told_as_it_is(tmp_path):
+    (tmp_path / "helper.py").write_text("from .layers import Layer\n")
+    (tmp_path / "net.py").write_text(f"import helper\n{NET}")
+
+    ran = run(tmp_path, "net.py:make", "--input-size", 4, *QUICK)
+
+    assert ran.status == 5
+    assert "attempted relative import with no known parent package" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (
+            f"{PARSES}parser.parse_args()\n{NET}",
+            f"net.py calls sys.exit(2) as it is imported: {COMPLAINT} ({NO_MAIN})",
+        ),
+        (f"import sys\n{NET}sys.exit('no data here')\n", "net.py calls sys.exit() as it is imported: no data here"),
+        (f"import sys\n{NET}sys.exit()\n", "net.py calls sys.exit() as it is imported (put what parses"),
+        (
+            f"{PARSES}def make(): parser.parse_args()\n",
+            f"net.py:make calls sys.exit(2) as it is called: {COMPLAINT} ({NO_EXIT})",
+        ),
+    ],
+)
+def test_code_that_ends_python_is_refused_with_its_own_complaint(tmp_path, source, told):
+    (tmp_path / "net.py").write_text(source)
+
+    status, said = asked(tmp_path, "net.py:make")
+
+    assert status == 2
+    assert said.startswith(f"tputfind: {told}")
+
+
+def test_a_file_that_parses_only_optional_arguments_sees_none_and_is_measured(tmp_path):
+    optional = PARSES.replace("required=True", "default=1")
+    (tmp_path / "net.py").write_text(f"{optional}assert parser.parse_args().data == 1\n{NET}")
+
+    assert asked(tmp_path, "net.py:make")[0] == 0
+
+
+@pytest.mark.parametrize("arguments", ["net", "a, b", "a, /, b, *, c"])
+def test_check_takes_nothing_refuses_every_argument_without_a_default(arguments):
+    with pytest.raises(BadRequest) as refusal:
+        check_takes_nothing("net.py:make", eval(f"lambda {arguments}: None"))
+
+    names = ", ".join(name for name in arguments.split(", ") if name.isidentifier())
+    assert f"net.py:make takes arguments ({names})" in refusal.value.message
+
+
+@pytest.mark.parametrize("factory", [lambda a=1, *b, **c: a, dict, print, time.time, type("Net", (), {})])
+def test_check_takes_nothing_lets_through_what_can_be_called_without_arguments(factory):
+    check_takes_nothing("net.py:make", factory)
+
+
+def test_without_arguments_writes_on_what_is_written_and_gives_the_arguments_back(capsys):
+    arguments = list(sys.argv)
+    with without_arguments("net.py", "as it is imported", ""):
+        print("warned", file=sys.stderr)
+        seen = list(sys.argv)
+
+    assert (seen, sys.argv) == (["net.py"], arguments)
+    assert capsys.readouterr().err == "warned\n"
+
+
+NAMES = st.from_regex(r"[a-z]{1,6}", fullmatch=True).filter(lambda name: name != "__init__")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(outside=st.lists(NAMES, max_size=2), inside=st.lists(NAMES, max_size=3), stem=NAMES, levels=st.integers(1, 3))
+def test_module_name_leads_from_its_folder_to_the_file(tmp_path_factory, outside, inside, stem, levels):
+    base = tmp_path_factory.mktemp("base").joinpath(*outside)
+    folder = base.joinpath(*inside)
+    folder.mkdir(parents=True, exist_ok=True)
+    for depth in range(1, len(inside) + 1):
+        base.joinpath(*inside[:depth], "__init__.py").touch()
+
+    start, name = module_name(folder / f"{stem}.py", levels)
+
+    assert start.joinpath(*name.split(".")).with_suffix(".py") == folder / f"{stem}.py"
+    assert name.count(".") == max(len(inside), levels)
