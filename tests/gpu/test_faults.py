@@ -77,7 +77,7 @@ def test_an_error_of_a_kernel_at_the_smallest_batch_is_the_models_own(tmp_path):
 
 
 def test_inputs_that_do_not_fit_on_the_host_are_not_taken_for_a_full_device(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/cuda_faults.py:makes_inputs_that_no_host_holds", "--max-batch", 16, *QUICK)
+    ran = run(tmp_path, f"{MODELS}/plain.py:inputs_fill_the_host_above_4", "--max-batch", 16, *QUICK)
 
     assert ran.status == 0, ran.err
     record = ran.record()

@@ -126,11 +126,6 @@ def attends_with_a_mask():
     }
 
 
-def makes_inputs_that_no_host_holds():
-    """Asks the host for 2^48 bytes, above 4 samples."""
-    return nn.Identity(), lambda batch_size: torch.empty(2**48 if batch_size > 4 else batch_size, 1, dtype=torch.uint8)
-
-
 def multiplies_on_a_full_card():
     return MultipliesOnAFullCard(), small_inputs
 

@@ -437,6 +437,10 @@ def inputs_are_killed_above_4():
     return nn.Identity(), lambda batch_size: small_inputs(batch_size) if batch_size <= 4 else kill_oneself(batch_size)
 
 
+def inputs_fill_the_host_above_4():
+    return nn.Identity(), lambda batch_size: small_inputs(batch_size if batch_size <= 4 else 2**46)
+
+
 def waits_to_be_killed_above_4():
     return Above(4, wait_to_be_killed), small_inputs
 

@@ -60,6 +60,19 @@ def test_the_edge_is_where_the_memory_ends(tmp_path, installed, options, memory_
     assert "HOSTDEV out of memory" in refused.message
 
 
+def test_inputs_that_do_not_fit_on_the_host_are_not_taken_for_a_full_device(tmp_path, installed):
+    asked = (f"{MODELS}/plain.py:inputs_fill_the_host_above_4", "--device", "hostdev", *QUICK)
+    ran = run(tmp_path, *asked, environment=installed)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert (record.edge.largest_batch, record.edge.fails_at, record.edge.limited_by) == (4, 5, "host_memory")
+    assert "4, the host's memory ran out at batch 5" in " ".join(ran.out.split())
+    refused = next(trial.failure for trial in record.trials if trial.batch_size == 5)
+    assert refused.message.startswith("the host's memory ran out (RuntimeError: ")
+    assert "in small_inputs" in refused.traceback
+
+
 def test_a_whole_model_runs_and_its_record_says_on_what_and_by_which_clock(tmp_path, installed):
     record = measured(tmp_path, "resnet18", "--device", "hostdev:1", *ONE_ROW, environment=installed)
     environment = record.environment

@@ -102,6 +102,7 @@ def test_a_container_whose_group_is_the_root_of_the_mount_has_the_limit_of_that(
 @pytest.mark.parametrize("own", ["/../..", "/another", "/docker/../.."])
 def test_a_path_outside_of_the_mount_leaves_the_root_of_the_mount(tmp_path, own):
     root = host(tmp_path, Group(2 * GIB, used=GIB), mounted="/docker", own=own)
+    (root / "sys/fs/memory.max").write_text("1")
 
     assert memory_limit(root) == MemoryLimit(2 * GIB, GIB)
 
