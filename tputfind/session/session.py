@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from tputfind.analysis import notices
-from tputfind.processes.failures import Passed, for_want_of_memory
+from tputfind.processes.failures import Passed, for_want_of_memory, is_kernel_fault
 from tputfind.record.files import RecordFile
 from tputfind.record.record import TRIAL_STEPS, Edge, Failure, LimitedBy, Record, Row, Trial, merged
 from tputfind.search.forecast import Known, NonMonotonic, expected_non_monotonic
@@ -244,4 +244,13 @@ class Session:
         failures = [one.failure for one in self._taken()]
         smallest = batch_size == self._spec.smallest_batch
         if smallest and failure is not None and None not in failures and not for_want_of_memory(failure):
+            if is_kernel_fault(failure):
+                self.update(trials=tuple(map(_of_the_model, self.record.trials)))
             raise no_answer(self._spec, batch_size, failure)
+
+
+def _of_the_model(trial: Trial) -> Trial:
+    """Return a trial whose kernel limit is the model's own error, since the smallest batch has it too."""
+    if trial.failure is None or trial.failure.kind != "kernel_limit":
+        return trial
+    return msgspec.structs.replace(trial, failure=msgspec.structs.replace(trial.failure, kind="error"))

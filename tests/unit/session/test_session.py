@@ -5,6 +5,7 @@ import pytest
 from support.records import example, row
 from support.searches import OUT_OF_MEMORY, SEARCHES
 
+from tputfind.errors import ModelFailed
 from tputfind.record.files import RecordFile
 from tputfind.record.record import TRIAL_STEPS, Edge, Failure, Row, Trial
 from tputfind.session import plan
@@ -246,3 +247,24 @@ def test_what_is_not_known_when_a_run_ends_under_a_budget_was_ended_by_it(budget
 
     assert session.record.finished is not None
     assert [row.ended_by for row in session.record.rows] == expected
+
+
+@pytest.mark.parametrize(
+    ("message", "kinds"),
+    [
+        ("CUDA: illegal memory access (RuntimeError: CUDA error)", ["error", "out_of_memory"]),
+        ("ValueError: mine", ["kernel_limit", "out_of_memory"]),
+    ],
+)
+def test_what_was_a_kernel_limit_is_the_models_error_once_the_smallest_batch_has_it_too(message, kinds):
+    limit = Failure(kind="kernel_limit", message="CUDA: illegal memory access (RuntimeError: CUDA error)")
+    taken = (Trial(batch_size=64, failure=limit), Trial(batch_size=32, failure=OUT_OF_MEMORY))
+    record = msgspec.structs.replace(example(), trials=taken, rows=())
+    oracle = Oracle([], 100.0)
+    oracle.try_batch = lambda *_, **__: Trial(batch_size=1, failure=Failure(kind="error", message=message))
+    session = Session(record, oracle, RecordFile(None, ""), Silent())
+
+    with pytest.raises(ModelFailed):
+        session.try_batch(1)
+
+    assert [trial.failure.kind for trial in session.record.trials] == kinds
