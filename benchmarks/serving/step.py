@@ -8,7 +8,7 @@ from time import perf_counter
 
 from tputfind.record.spec import read_spec
 from tputfind.worker.devices import open_device
-from tputfind.worker.workload import Workload, gradients
+from tputfind.worker.workload import Workload, gradients, inference
 
 MODEL, OPTIONS, CAP = "SERVING_MODEL", "SERVING_OPTIONS", "SERVING_CAP"
 """Names of the variables of the environment that say what is served."""
@@ -21,7 +21,7 @@ class Step:
     def __init__(self, device: str | None = None) -> None:
         options = json.loads(os.environ[OPTIONS])
         spec = read_spec(os.environ[MODEL], options if device is None else {**options, "device": device})
-        self._device, self._mode = open_device(spec.device), gradients(spec.phase)
+        self._device, self._mode = open_device(spec.device), gradients(spec)
         workload = Workload(spec, self._device.torch_device)
         with self._mode:
             self._batches = {size: workload.batch(size) for size in range(1, int(os.environ[CAP]) + 1)}
@@ -32,7 +32,7 @@ class Step:
     def __call__(self, size: int) -> list[float]:
         """Return the size, how long the batch took, in ms, and when it began, in s on the clock of this machine."""
         begun_s = perf_counter()
-        with gradients("infer"):
+        with inference():
             self._run(size)
         return [size, (perf_counter() - begun_s) * 1000, begun_s]
 

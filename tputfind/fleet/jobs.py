@@ -18,7 +18,7 @@ from tputfind.fleet.on_node import Request, Word
 from tputfind.fleet.places import Node, Place
 from tputfind.record import identity
 from tputfind.record.record import FailureKind, Record, from_json
-from tputfind.record.spec import Spec
+from tputfind.record.spec import Spec, as_found
 from tputfind.record.untrusted import printable_json
 from tputfind.session.inspect import now
 from tputfind.session.outcome import failed_record
@@ -284,8 +284,9 @@ class Jobs:
         job = self._jobs[number]
         address = state.starts[-1] if state.starts else "unknown"
         record = from_json(data, f"the record from {address}")
-        if record.spec != job.sent:
-            names = [name for name in Spec.__struct_fields__ if getattr(record.spec, name) != getattr(job.sent, name)]
+        sent = as_found(job.sent, record.spec)
+        if record.spec != sent:
+            names = [name for name in Spec.__struct_fields__ if getattr(record.spec, name) != getattr(sent, name)]
             raise BadRecord(
                 f"{_named(job)}: {address}, with tputfind {record.tputfind}, was asked otherwise: {', '.join(names)}",
                 f"install tputfind {__version__} there",
@@ -293,7 +294,7 @@ class Jobs:
         caveats = (*record.caveats, *ran_again(state.starts), *unlike(record, self._first))
         return msgspec.structs.replace(
             record,
-            spec=job.spec,
+            spec=as_found(job.spec, record.spec),
             command=identity.placed_command(self._command, job.place.kind, address),
             caveats=caveats,
             notices=(*record.notices, *caveats[len(record.caveats) :]),

@@ -8,9 +8,10 @@ import msgspec
 
 from tputfind.errors import BY_NAME, TputfindError
 from tputfind.processes.failures import Passed
+from tputfind.record.choices import GradMode
 from tputfind.record.clocks import Loop
 from tputfind.record.environment import Capabilities, Environment
-from tputfind.record.record import TRIAL_STEPS, Notice, Row
+from tputfind.record.record import TRIAL_STEPS, Notice, Row, Setting
 from tputfind.record.sources import SourceName
 from tputfind.record.spec import Spec
 
@@ -108,6 +109,14 @@ class TraceOnFake(msgspec.Struct, frozen=True, tag=True):
     batch_size: int
 
 
+class Diagnose(msgspec.Struct, frozen=True, tag=True):
+    """Why does the first batch size fail, the model or its handling? Answered by one ``Diagnosis``."""
+
+    spec: Spec
+    batch_size: int
+    can: Capabilities | None = None
+
+
 class ListModels(msgspec.Struct, frozen=True, tag=True):
     """Which models of a zoo can be named? Answered by one ``NamedModel`` each."""
 
@@ -125,14 +134,24 @@ class TryDevice(msgspec.Struct, frozen=True, tag=True):
 
 
 Question = (
-    Inspect | TryBatch | TimeBatches | TimeMethods | TimePipeline | TraceOnFake | ListModels | ListDevices | TryDevice
+    Inspect
+    | TryBatch
+    | TimeBatches
+    | TimeMethods
+    | TimePipeline
+    | TraceOnFake
+    | Diagnose
+    | ListModels
+    | ListDevices
+    | TryDevice
 )
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """What a run will measure: the environment, the shape of one sample (``3x224x224``), the number of parameters, and
     the SHA-256 of a user's own file (the factory's, or that of the weights), which packages that are slow to import it
-    needs, and what must be known of the model to use any number of it.
+    needs, and what must be known of the model to use any number of it; what the user's file has set in torch; and the
+    granularity of batches that its inputs have, where they have one and nobody has said so.
     """
 
     environment: Environment
@@ -140,6 +159,16 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int | None
     source_sha256: str | None = None
     imports: tuple[str, ...] = ()
+    caveats: tuple[Notice, ...] = ()
+    settings: tuple[Setting, ...] = ()
+    granularity: int | None = None
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes a model run that fails otherwise, and the notices that say so; nothing if the model itself fails."""
+
+    grad_mode: GradMode | None = None
+    granularity: int | None = None
     caveats: tuple[Notice, ...] = ()
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
-Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16"]
+Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16", "own"]
+"""``own`` leaves a model and its inputs as they were made."""
 Layout = Literal["nchw", "nhwc"]
 Search = Literal["forecast", "bisect", "linear"]
 Allocator = Literal["native", "expandable"]
 Mode = Literal["eager", "compile", "cudagraph"]
 Phase = Literal["infer", "train"]
+GradMode = Literal["inference", "no_grad", "enabled"]
 Optimizer = Literal["sgd", "adamw"]
 Transfer = Literal["none", "h2d", "both"]
 Load = Literal["solo", "queue", "all_busy"]

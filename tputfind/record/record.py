@@ -17,7 +17,7 @@ from tputfind.record.types import Amount, Bytes, Count, CountFromZero
 from tputfind.record.untrusted import check_schema, command_of, indented, printable_json, told_as_bad_record
 from tputfind.units import echoed
 
-SCHEMA: Final = 9
+SCHEMA: Final = 10
 """Raised when a field is added or changes its meaning."""
 OLDEST_SCHEMA: Final = 5
 """The first that this version reads."""
@@ -60,6 +60,21 @@ LatencySpan = Annotated[float, Meta(ge=LEAST_SPAN_MS, le=1e9)]
 Celsius = Annotated[float, Meta(ge=-273, le=1000)]
 TRIAL_STEPS: Final = 3
 """cuDNN may settle on an algorithm, and its workspace, as late as at the second step (pytorch issue 16655)."""
+
+
+Sight = Literal["drained", "inputs_restored", "inputs_written", "cached", "recompiled", "fell_back", "loss_stand_in"]
+"""What was seen of a model while it was timed: its output was lazy and was drained within the step; it writes into its
+inputs, which were restored between steps, or could not be; it is faster for inputs that it has seen; a part that the
+model compiles itself was compiled anew during the timing, or torch gave that up and ran it uncompiled; it returned no
+loss, so that a stand-in trained it."""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting of torch that the user's file made: its name, its value, whether it was kept or overridden."""
+
+    name: str
+    value: str
+    kept: bool
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,7 +197,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     ``allocator_retries`` is how often, warm-up included, the allocators found no room, gave all unused memory back to
     the device and asked again. ``memory_of_others_bytes`` is what other processes held of the device when the latest
     process began. ``seconds`` is what the processes spent on the row, 0 for one that died. ``ended_by`` says why no
-    further process timed it, None while one is still to, and in older records.
+    further process timed it, None while one is still to, and in older records. ``parameter_bytes`` are the bytes of the
+    model's parameters by dtype, as they were measured; empty in older records. ``seen`` is what was seen of the model.
     """
 
     batch_size: Count
@@ -195,6 +211,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     memory_of_others_bytes: Bytes | None = None
     seconds: Amount = 0.0
     ended_by: RowEnd | None = None
+    parameter_bytes: dict[str, Bytes] = {}
+    seen: tuple[Sight, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -242,6 +260,8 @@ def merged(row: Row, later: Row) -> Row:
         output=row.output or later.output,
         memory_of_others_bytes=later.memory_of_others_bytes,
         seconds=row.seconds + later.seconds,
+        parameter_bytes=row.parameter_bytes or later.parameter_bytes,
+        seen=tuple(dict.fromkeys((*row.seen, *later.seen))),
     )
 
 
@@ -294,9 +314,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The saved result of one run: the request, where it ran, every trial, the edge, the rows, the notices.
 
     ``source_sha256`` is of the file that a user's factory lies in, of the file of weights, or of the pickled bytes of a
-    live object. ``caveats`` are what must be known of the model, whatever is measured of it. ``edge`` is the largest
-    batch, ``safe`` the largest with the memory that ``--headroom`` keeps free. ``finished`` is None while the run goes
-    on, and for ever if it was cut short; ``resumed`` says when it was taken up again. Times are ISO 8601, UTC.
+    live object. ``caveats`` are what must be known of the model, whatever is measured of it; ``settings`` are those of
+    torch that the user's file made. ``edge`` is the largest batch, ``safe`` the largest with the memory that
+    ``--headroom`` keeps free. ``finished`` is None while the run goes on, and for ever if it was cut short; ``resumed``
+    says when it was taken up again. Times are ISO 8601, UTC.
     """
 
     schema: int = SCHEMA
@@ -313,6 +334,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Bytes | None = None
     source_sha256: str | None = None
     caveats: tuple[Notice, ...] = ()
+    settings: tuple[Setting, ...] = ()
     trials: tuple[Trial, ...] = ()
     edge: Edge | None = None
     safe: Edge | None = None

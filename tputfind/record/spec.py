@@ -25,6 +25,7 @@ from tputfind.record.choices import (
     TRANSFERS,
     Allocator,
     Dtype,
+    GradMode,
     Layout,
     Load,
     Mode,
@@ -89,6 +90,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     phase: Annotated[Phase, WORK] = "infer"
     optimizer: Annotated[Optimizer | None, WORK] = None
     grad_checkpoint: Annotated[bool, TOLD] = False
+    grad_mode: Annotated[GradMode, TOLD] = "inference"
+    """The mode of autograd that inference runs under: ``inference_mode``, unless the model was found to fail there."""
     weights: Annotated[Annotated[str, Meta(min_length=1)] | None, WORK] = None
     """The name of published ones, or a file; None are random."""
     image_size: Annotated[Count | None, WORK] = None
@@ -145,6 +148,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         """The smallest batch size that is asked for: some models, and makers of inputs, take none below."""
         return (self.batch_sizes or (self.granularity,))[0]
 
+    def sizes_up_to(self, largest: int) -> list[int]:
+        """Return the batch sizes that are timed up to the largest: the granularity times the powers of two."""
+        return [self.granularity * 2**exponent for exponent in range((largest // self.granularity).bit_length())]
+
     @property
     def scales_gradients(self) -> bool:
         """Whether a step trains with gradients in fp16, which a scaler keeps from vanishing."""
@@ -155,6 +162,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         problems = _conflicts(self)
         if problems:
             raise ValueError("; ".join(problems))
+
+
+def as_found(asked: Spec, found: Spec) -> Spec:
+    """Return what was asked for, with what a run of it found out: how the model runs at all."""
+    granularity = found.granularity if asked.granularity == 1 and asked.batch_sizes is None else asked.granularity
+    return msgspec.structs.replace(asked, grad_mode=found.grad_mode, granularity=granularity)
 
 
 def read_spec(model: str, options: Mapping[str, object]) -> Spec:
@@ -244,6 +257,10 @@ def _conflicts(spec: Spec) -> list[str]:
         (
             spec.batch_sizes is not None and list(spec.batch_sizes) != sorted(set(spec.batch_sizes)),
             "--batch-sizes must rise",
+        ),
+        (
+            any(size % spec.granularity for size in spec.batch_sizes or ()),
+            f"--batch-sizes must be multiples of --granularity {spec.granularity}",
         ),
     ]
     return [text for broken, text in rules if broken]

@@ -66,12 +66,15 @@ def new_record(spec: Spec, inspection: Inspection, command: str) -> Record:
         tputfind=__version__,
         command=command,
         started=now(),
-        spec=spec,
+        spec=spec
+        if inspection.granularity is None
+        else msgspec.structs.replace(spec, granularity=inspection.granularity),
         environment=inspection.environment,
         input_shape=inspection.input_shape,
         parameters=inspection.parameters,
         source_sha256=inspection.source_sha256,
         caveats=inspection.caveats,
+        settings=inspection.settings,
     )
 
 

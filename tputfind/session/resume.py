@@ -13,7 +13,7 @@ from tputfind.processes.messages import Inspection
 from tputfind.record import identity
 from tputfind.record.method import METHOD
 from tputfind.record.record import SCHEMA, Failure, Record
-from tputfind.record.spec import Spec
+from tputfind.record.spec import Spec, as_found
 from tputfind.session.inspect import now
 
 _NEWER = {"batches", "warmup", "max_seconds", "thorough", "budget_s"}
@@ -25,6 +25,7 @@ _CHANGED = "the file that the model is made by was changed"
 
 def resumed_record(record: Record, spec: Spec, inspection: Inspection) -> Record:
     """Return a record that was cut short, ready to be gone on with; BadRecord where it is not the same question."""
+    spec = as_found(spec, record.spec)
     check_same(record, spec, inspection)
     return msgspec.structs.replace(
         without_accidents(record), spec=spec, edge=None, safe=None, resumed=(*record.resumed, now())
@@ -118,7 +119,7 @@ def _accident(failure: Failure | None) -> bool:
 def check_spec(record: Record, spec: Spec) -> None:
     """Make sure that the same is asked as in the record; BadRecord otherwise."""
     unknown_then = _NEWER if record.schema < SCHEMA else set()
-    differing = list(_differing(record.spec, spec, unknown_then))
+    differing = list(_differing(record.spec, as_found(spec, record.spec), unknown_then))
     if differing:
         raise BadRecord(
             f"the record answers another question: {'; '.join(differing)}",

@@ -14,7 +14,7 @@ from tputfind.errors import BadRequest, OutOfTime, TputfindError
 from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.record import TRIAL_STEPS, Edge, Record, Row
-from tputfind.record.spec import Spec, read_spec
+from tputfind.record.spec import read_spec
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.edge import find_edge
 from tputfind.session import live
@@ -22,7 +22,7 @@ from tputfind.session.expectations import first_batch
 from tputfind.session.inspect import inspect, new_record, record_file_of
 from tputfind.session.outcome import error_of
 from tputfind.session.progress import Progress, Silent
-from tputfind.session.session import Session
+from tputfind.session.session import RunsOtherwise, Session
 from tputfind.session.trials import TrialRunner
 from tputfind.units import echoed
 
@@ -126,7 +126,13 @@ def measure(record: Record, children: Children, record_file: files.RecordFile, p
     """
     session = Session(record, TrialRunner(children, record.spec, record.environment), record_file, progress)
     try:
-        _search_and_time(session, children, progress)
+        while True:
+            try:
+                _search_and_time(session, children, progress)
+            except RunsOtherwise as found:
+                progress.did(f"{found}")
+            else:
+                break
     except OutOfTime as late:
         if not session.record.rows:
             return Measured(session.record, record_file, late)
@@ -151,7 +157,7 @@ def _search_and_time(session: Session, children: Children, progress: Progress) -
         except OutOfTime:
             if not session.largest_tried:
                 raise
-            session.time_rows(_powers_of_two(spec, session.largest_tried))
+            session.time_rows(spec.sizes_up_to(session.largest_tried))
         else:
             _time_up_to(session, edge, progress)
     session.finish()
@@ -163,7 +169,7 @@ def _time_first(session: Session) -> None:
     guess = min(first_batch(session.record) or 0, spec.max_batch or LARGEST_BATCH)
     first = max(guess // spec.granularity, 1) * spec.granularity
     if session.try_batch(first) is None:
-        session.time_once(_powers_of_two(spec, first))
+        session.time_once(spec.sizes_up_to(first))
 
 
 def _time_up_to(session: Session, edge: Edge, progress: Progress) -> None:
@@ -172,7 +178,7 @@ def _time_up_to(session: Session, edge: Edge, progress: Progress) -> None:
         session.update(edge=edge)
         safe = _search_safe(session, edge)
         session.update(safe=safe)
-        sizes = {*_powers_of_two(session.record.spec, edge.largest_batch), edge.largest_batch}
+        sizes = {*session.record.spec.sizes_up_to(edge.largest_batch), edge.largest_batch}
         session.time_rows(sorted((sizes | {safe.largest_batch if safe else 0}) - {0}))
         row = session.row(edge.largest_batch)
         if row is None or row.failure is None:
@@ -238,9 +244,3 @@ def _search_safe(session: Session, edge: Edge) -> Edge | None:
         safe = edge
     soaked_batches = spec.soak if safe.largest_batch else 0
     return msgspec.structs.replace(safe, memory_limit_bytes=limit_bytes, soaked_batches=soaked_batches)
-
-
-def _powers_of_two(spec: Spec, largest: int) -> list[int]:
-    """Return the powers of two up to the largest batch; some models cannot be trained on less than the granularity."""
-    powers = [2**exponent for exponent in range(largest.bit_length())]
-    return [power for power in powers if spec.phase != "train" or power >= spec.granularity]

@@ -24,6 +24,14 @@ _LONGER_STEPS: Final = 20
 """What fits for the three steps of a trial may not for a fourth, whose blocks can lie elsewhere."""
 
 
+_OF_THE_MODEL: Final = ("error", "unsupported", "index_limit")
+"""Failures that a step raised, and that its handling may have brought about."""
+
+
+class RunsOtherwise(Exception):
+    """Raised when a model that failed was found to run in another way, which the record says from now on."""
+
+
 class Session:
     """One run under way: its record grows, and is saved whenever it has. Nothing in it is asked twice."""
 
@@ -35,6 +43,7 @@ class Session:
         self._runner = runner
         self._file = record_file
         self._progress = listener
+        self._diagnosed = False
 
     def time_rows(self, batch_sizes: Sequence[int]) -> None:
         """Time batch sizes until each has ended: see ``plan``."""
@@ -176,7 +185,7 @@ class Session:
         A row that fails first in its process has failed; behind others it is left unsettled. ``number`` says which of
         the rows' processes this is, from 0; ``later`` batch sizes only add to the time left.
         """
-        settled = 0
+        settled, failed = 0, None
         passed = self._passed_below(batch_sizes[0])
         planned = plan.of_process(self._spec, number)
         with closing(self._runner.time_batches(batch_sizes, number, planned, passed, self.record.trials)) as rows:
@@ -187,13 +196,15 @@ class Session:
                 if row is None:
                     break
                 self._progress.did(f"batch {row.batch_size}: {progress.result(row, number)}")
-                if row.failure is not None and settled:
+                if row.failure is not None:
+                    failed = None if settled else row
                     break
-                self._stop_if_the_model_fails(row.batch_size, row.failure)
                 self._keep(row)
                 settled += 1
-                if row.failure is not None:
-                    break
+        if failed is not None:  # its process has ended, so that another can be asked why
+            self._stop_if_the_model_fails(failed.batch_size, failed.failure)
+            self._keep(failed)
+            settled += 1
         return settled
 
     def _keep(self, row: Row) -> None:
@@ -240,16 +251,40 @@ class Session:
         return estimate.seconds_of_search(self.record, fits, fails)
 
     def _stop_if_the_model_fails(self, batch_size: int, failure: Failure | None) -> None:
-        """End the run where nothing has passed yet and it is not memory that stands in the way."""
-        failures = [one.failure for one in self._taken()]
+        """End the run if the smallest batch fails of anything but memory, and nothing else has passed.
+
+        Raises:
+            RunsOtherwise: the model runs if something else is done to it, which the record now says.
+            TputfindError: what the model fails of, or the option that breaks it.
+        """
         smallest = batch_size == self._spec.smallest_batch
-        if smallest and failure is not None and None not in failures and not for_want_of_memory(failure):
+        if not smallest or failure is None or for_want_of_memory(failure):
+            return
+        self._diagnose(batch_size, failure)
+        if all(one.failure is not None for one in self._taken()):
             if is_kernel_fault(failure):
-                self.update(trials=tuple(map(_of_the_model, self.record.trials)))
+                self.update(trials=tuple(map(_as_error, self.record.trials)))
             raise no_answer(self._spec, batch_size, failure)
 
+    def _diagnose(self, batch_size: int, failure: Failure) -> None:
+        """Find out once whether it was the model that failed, or its handling; see ``worker.diagnosis``."""
+        if self._diagnosed or failure.kind not in _OF_THE_MODEL:
+            return
+        self._diagnosed = True
+        self._progress.doing(f"finding out why batch {batch_size} fails", None)
+        found = self._runner.diagnose(batch_size)
+        if found.grad_mode is None and found.granularity is None:
+            return
+        fields = {"grad_mode": found.grad_mode, "granularity": found.granularity}
+        known = {name: value for name, value in fields.items() if value is not None}
+        self._spec = self._runner.spec = msgspec.structs.replace(self._spec, **known)
+        self._diagnosed = found.grad_mode is None  # one that runs under another mode may yet need other batch sizes
+        caveats = (*self.record.caveats, *found.caveats)
+        self.update(spec=self._spec, caveats=caveats, trials=(), rows=())
+        raise RunsOtherwise("; ".join(notice.seen for notice in found.caveats))
 
-def _of_the_model(trial: Trial) -> Trial:
+
+def _as_error(trial: Trial) -> Trial:
     """Return a trial whose kernel limit is the model's own error, since the smallest batch has it too."""
     if trial.failure is None or trial.failure.kind != "kernel_limit":
         return trial

@@ -14,7 +14,7 @@ from tputfind.errors import BadRequest, DeviceInUse
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.cores import of_device
 from tputfind.processes.failures import Passed, is_kernel_fault, of_misuse
-from tputfind.processes.messages import Plan, TimeBatches, Timed, TryBatch
+from tputfind.processes.messages import Diagnose, Diagnosis, Plan, TimeBatches, Timed, TryBatch
 from tputfind.record.environment import Environment
 from tputfind.record.method import NEGLIGIBLE_BYTES
 from tputfind.record.record import TRIAL_STEPS, Health, Row, Trial
@@ -44,7 +44,7 @@ class TrialRunner:
             BadRequest: ``--headroom`` leaves no memory.
         """
         self._children = children
-        self._spec = spec
+        self.spec = spec
         self._uuid = environment.device_uuid
         self._can = environment.can
         self._cores = of_device(environment.device)
@@ -58,7 +58,7 @@ class TrialRunner:
             DeviceInUse: ``--strict``, and others hold some.
         """
         others_bytes = health.memory_in_use_bytes(self._uuid)
-        _check_others(self._spec, others_bytes)
+        _check_others(self.spec, others_bytes)
         return others_bytes
 
     def try_batch(
@@ -76,7 +76,7 @@ class TrialRunner:
         again too: a limit comes back at the same batch, and then further ones are believed. The trials that were
         ``taken`` before say how long it may be silent.
         """
-        question = TryBatch(self._spec, batch_size, steps, memory_limit_bytes, passed, self._can)
+        question = TryBatch(self.spec, batch_size, steps, memory_limit_bytes, passed, self._can)
         trial = self._try_steady(question, self._timeout_s(batch_size, taken))
         if is_kernel_fault(trial.failure) and not any(is_kernel_fault(before.failure) for before in taken):
             trial = self._try_steady(question, self._timeout_s(batch_size, taken))
@@ -105,6 +105,12 @@ class TrialRunner:
         seconds = perf_counter() - start
         return msgspec.structs.replace(trial, seconds=seconds, memory_of_others_bytes=others_bytes)
 
+    def diagnose(self, batch_size: int) -> Diagnosis:
+        """Return how the model runs at a batch size at which it fails; errors as for ``worker.diagnosis``."""
+        with suppress(ChildFailed):  # it crashed there too
+            return self._children.ask_one(Diagnose(self.spec, batch_size, self._can), Diagnosis, FIRST_TIMEOUT_S)
+        return Diagnosis()
+
     def time_batches(
         self,
         batch_sizes: Sequence[int],
@@ -124,7 +130,7 @@ class TrialRunner:
         """
         others_bytes = self.memory_of_others_bytes()
         question = TimeBatches(
-            self._spec,
+            self.spec,
             plan,
             tuple(batch_sizes),
             number,
@@ -149,7 +155,7 @@ class TrialRunner:
             yield Row(batch_size=batch_sizes[timed], failure=failure, memory_of_others_bytes=others_bytes)
 
     def _timeout_s(self, batch_size: int, taken: Sequence[Trial]) -> float:
-        return self._spec.trial_timeout_s or timeout_s(batch_size, taken)
+        return self.spec.trial_timeout_s or timeout_s(batch_size, taken)
 
 
 class _Gate:

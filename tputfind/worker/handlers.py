@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from select import select
 from time import monotonic, perf_counter
 from typing import Final, NamedTuple
@@ -13,6 +14,7 @@ import msgspec
 from tputfind.errors import TputfindError
 from tputfind.processes.failures import Circumstances, Passed, of_exception
 from tputfind.processes.messages import (
+    Diagnose,
     Inspect,
     ListDevices,
     ListModels,
@@ -27,22 +29,24 @@ from tputfind.processes.messages import (
     TryBatch,
     TryDevice,
 )
-from tputfind.record.record import Failure, OutputCheck, Row, Timing, Trial
+from tputfind.record.record import Failure, OutputCheck, Row, Sight, Timing, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
 from tputfind.worker.batch import Batch
 from tputfind.worker.clocks import time_methods
 from tputfind.worker.devices import all_devices, failure_of
 from tputfind.worker.devices.protocol import Device, MemoryUse, Stopwatch
+from tputfind.worker.diagnosis import diagnose
 from tputfind.worker.inspect import inspect, opened, try_device
 from tputfind.worker.load import Load
 from tputfind.worker.loops import MOST_MARKED, Work, moments, try_steps
 from tputfind.worker.models import named_models
 from tputfind.worker.modes import MODES
-from tputfind.worker.modes.compile import check_still
+from tputfind.worker.modes.compile import check_still, fell_back, graphs_now
+from tputfind.worker.novelty import remembers_inputs
 from tputfind.worker.output_check import check_output
 from tputfind.worker.pipeline import time_pipeline
-from tputfind.worker.timing import Listener, Windows, time_windows
+from tputfind.worker.timing import Windows, time_windows
 from tputfind.worker.transfer import LEAD_IN, Transfer
 from tputfind.worker.workload import Workload, gradients
 
@@ -84,6 +88,7 @@ class _Told:
         self._say = say
         self._gate_fd = gate_fd
         self.met_s = 0.0  # spent on waiting for others
+        self.graphs = 0  # that were compiled when the throughput window began
 
     def busy(self, seconds: float) -> None:
         self._say(Reply(busy_s=seconds))
@@ -92,6 +97,8 @@ class _Told:
         self._say(Reply(doing=what))
 
     def window(self, *, begins: bool) -> None:
+        if begins:
+            self.graphs = graphs_now()
         self._say(_answer(Timed(window="begins" if begins else "ended", at_s=monotonic())))
 
     def meet(self, work: Callable[[], int]) -> int:
@@ -122,6 +129,8 @@ def _answers(question: Question, listener: _Told) -> Iterator[msgspec.Struct]:
             from tputfind.worker.fake_trace import fake_trace  # slow to import, and seldom asked for
 
             yield fake_trace(spec, batch_size)
+        case Diagnose():
+            yield diagnose(question)
         case ListModels(zoo):
             yield from named_models(zoo)
         case ListDevices():
@@ -139,10 +148,10 @@ def _try_batch(asked: TryBatch, listener: _Told) -> Trial:
         device.limit_memory(limit_bytes, by_module=MODES[asked.spec.mode].as_it_is)
         device.record_allocations()
         workload = Workload(asked.spec, device.torch_device, listener.doing)
-        with gradients(asked.spec.phase):
+        with gradients(asked.spec):
             loaded = _load(asked.spec, device, workload, asked.batch_size)
-            step_ms = try_steps(device, loaded.work.step, asked.steps, listener.busy)
-        check_still(loaded.batch.compiled)
+            step_ms = try_steps(device, loaded.work, asked.steps, listener.busy)
+        _check_still(asked.spec, loaded)
         device.check_limit()
         used, trace = device.memory_use(), _trace(device, asked.batch_size, complete=True)
         device.lift_limit()
@@ -208,21 +217,22 @@ def _time_batches(asked: TimeBatches, listener: _Told) -> Iterator[Timed]:
             row = Row(batch_size=batch_size, failure=failure)
         seconds = perf_counter() - start - (listener.met_s - met_s)
         yield Timed(row=msgspec.structs.replace(row, seconds=seconds))
-        if row.failure is not None or not device.usable() or not MODES[asked.spec.mode].as_it_is:
+        compiled = not MODES[asked.spec.mode].as_it_is or any(timing.compiled for timing in row.timings)
+        if row.failure is not None or not device.usable() or compiled:
             return  # what was compiled or captured for one batch size stays, and would stand beside that of the next
         passed = Passed(batch_size, row.peak_reserved_bytes)
 
 
 def _time_batch(
-    asked: TimeBatches, device: Device, workload: Workload, batch_size: int, listener: Listener, *, load: Load
+    asked: TimeBatches, device: Device, workload: Workload, batch_size: int, listener: _Told, *, load: Load
 ) -> Row:
     spec = asked.spec
-    with gradients(spec.phase):
-        loaded = _load(spec, device, workload, batch_size)
+    with gradients(spec):
+        loaded = _load(spec, device, workload, batch_size, asked.number)
         try:
             windows = time_windows(device, loaded.work, loaded.stopwatch, asked.plan, listener, load=load)
             listener.meet(moments(device, loaded.work))
-            check_still(loaded.batch.compiled)
+            _check_still(spec, loaded)
             device.check_limit()
         except BaseException:
             _check_samples(loaded, failed=True)
@@ -231,6 +241,7 @@ def _time_batch(
         if asked.number and not device.capabilities.own_memory:  # it has held other rows: see ``Session``
             used = MemoryUse(None, None, None)
         timing = _timing(spec, device, windows, loaded)
+        seen = tuple(_seen(asked, device, loaded, compiled_before=listener.graphs))
         _check_samples(loaded)
         listener.busy(_CHECK_STEPS * max(windows.latency_ms) / 1000)
         output = _check(spec, device, workload, loaded.batch) if asked.number == 0 else None
@@ -243,7 +254,38 @@ def _time_batch(
         peak_reserved_bytes=used.peak_reserved_bytes,
         allocator_retries=used.allocator_retries,
         output=output,
+        parameter_bytes=workload.parameter_bytes,
+        seen=seen,
     )
+
+
+def _seen(asked: TimeBatches, device: Device, loaded: _Loaded, *, compiled_before: int) -> Iterator[Sight]:
+    """Yield what was seen of the model while it was timed, and whether it remembers inputs, which is tried here."""
+    spec = asked.spec
+    yield from loaded.batch.seen
+    if loaded.workload.trains_by_stand_in:
+        yield "loss_stand_in"
+    if fell_back():
+        yield "fell_back"
+    elif graphs_now() != compiled_before:
+        yield "recompiled"
+    if asked.number or spec.phase == "train" or spec.transfer != "none" or not MODES[spec.mode].as_it_is:
+        return
+    try:
+        if remembers_inputs(device, partial(loaded.workload.batch, loaded.batch.size), loaded.batch.shapes):
+            yield "cached"
+    except Exception:  # no memory for further inputs, or what the model raises of them: nothing is said then
+        return
+
+
+def _check_still(spec: Spec, loaded: _Loaded) -> None:
+    """Refuse what was measured of a compiled step if it was compiled anew; a model that compiles itself only says so.
+
+    Raises:
+        CannotRunSo: it was.
+    """
+    if not MODES[spec.mode].as_it_is:
+        check_still(loaded.batch.compiled)
 
 
 def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded) -> Timing:
@@ -252,7 +294,8 @@ def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded) -> Ti
     copies_ms = (None, None) if loaded.transfer is None else loaded.transfer.copies_ms(device)
     # On the CPU the call is the work, and a gradient scaler waits for it: there is no submitting it apart.
     enqueue_ms = [] if spec.scales_gradients or not device.capabilities.events else windows.enqueue_ms
-    no_first = spec.scales_gradients or not MODES[spec.mode].as_it_is or device.slows_first_step
+    compiled = loaded.batch.compiled is not None or not MODES[spec.mode].as_it_is
+    no_first = spec.scales_gradients or compiled or device.slows_first_step
     return Timing(
         device_ms=_to_nanoseconds(throughput.device_ms),
         latency_ms=_to_nanoseconds(windows.latency_ms),
@@ -279,6 +322,8 @@ def _check(spec: Spec, device: Device, workload: Workload, batch: Batch) -> Outp
     try:
         if spec.phase == "train":
             return workload.check_training(batch)
+        if batch.restore is not None:
+            batch.restore()
         return check_output(batch, spec.dtype, max(2, spec.granularity))
     except Exception as error:  # the model in a batch that it may not be made for, or memory that is all in use
         failure = of_exception(error, Circumstances(batch.size, None, device.under_a_ceiling))
@@ -299,7 +344,7 @@ class _Loaded(NamedTuple):
         return self.batches[0]
 
 
-def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _Loaded:
+def _load(spec: Spec, device: Device, workload: Workload, batch_size: int, draw: int = 0) -> _Loaded:
     """Put on the device all that timing a batch size takes, events included.
 
     A trial does the same as a row, since near the edge a few MiB decide.
@@ -308,10 +353,10 @@ def _load(spec: Spec, device: Device, workload: Workload, batch_size: int) -> _L
     stopwatch = device.stopwatch(MOST_MARKED + 1)
     if spec.transfer == "none":
         transfer = None
-        batches = [workload.batch(batch_size)]
-        work = Work(batches[0], batches[0])
+        batches = [workload.batch(batch_size, draw)]
+        work = Work(batches[0], batches[0], restore=lambda: batches[0].restore)
     else:
-        transfer = Transfer(lambda: workload.batch(batch_size), back=spec.transfer == "both")
+        transfer = Transfer(lambda: workload.batch(batch_size, draw), back=spec.transfer == "both")
         batches, work = transfer.batches, Work(transfer.step, transfer.single, LEAD_IN)
     device.check_limit()
     return _Loaded(workload, stopwatch, batches, work, transfer)

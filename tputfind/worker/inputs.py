@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import torch
 from torch.utils._pytree import tree_leaves
 
+from tputfind.worker.structures import parts_of, tensors_of, with_parts
+
+_DEEPEST: Final = 12
+"""Levels of a structure that are compared; keeps a list that holds itself from being followed for ever."""
 CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 """The layout ``nhwc``, by the number of a tensor's dimensions: others have none."""
 
@@ -39,9 +44,18 @@ MakeInputs = Callable[[int], object]
 Inputs = Call | MakeInputs
 """The arguments of a step, in which what is to be drawn stands as ``Drawn``, or what makes them."""
 
-Split = int | Literal["listed", "whole", "unknown"] | list["Split"] | dict[str, "Split"]
-"""Where the samples lie in a value: along an axis of a tensor, as the items of a list, not at all, or in the items of a
-list, tuple or dict, each by a split of its own; or that cannot be told.
+
+@dataclass(frozen=True)
+class Rows:
+    """Several rows a sample along an axis of a tensor, as the nodes of graphs: they are counted, and not picked."""
+
+    axis: int
+    each: int
+
+
+Split = int | Rows | Literal["listed", "whole", "unknown"] | list["Split"] | dict[Any, "Split"]
+"""Where the samples lie in a value: along an axis of a tensor, one or several rows each; as the items of a list; not at
+all; or in the parts of a container or dataclass, each by a split of its own; or that cannot be told.
 """
 
 
@@ -49,16 +63,34 @@ class Indivisible(LookupError):
     """Raised when samples cannot be picked out of inputs."""
 
 
-def as_call(inputs: object) -> Call:
-    """Return what a ``MakeInputs`` has made as positional and keyword arguments."""
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
+def as_call(inputs: object, forward: Callable[..., object] | None = None) -> Call:
+    """Return what a ``MakeInputs`` has made as positional and keyword arguments.
+
+    A tuple holds positional arguments and a mapping keyword arguments, unless ``forward`` cannot be called so and takes
+    either as its one argument.
+    """
+    call: Call
+    whole: Call = (inputs,), {}
+    if isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs):
+        call = (), dict(inputs)
+    elif isinstance(inputs, tuple):
+        call = inputs, {}
+    else:
+        return whole
+    return whole if forward is not None and not _binds(forward, call) and _binds(forward, whole) else call
 
 
-def tensors_of(inputs: object) -> list[torch.Tensor]:
-    """Return the tensors in a value of any structure, in order."""
-    return [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+def _binds(forward: Callable[..., object], call: Call) -> bool:
+    """Return whether a function can be called with these arguments; True if its signature is not known."""
+    try:
+        signature = inspect.signature(forward)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*call[0], **call[1])
+    except TypeError:
+        return False
+    return True
 
 
 def moves(value: object) -> bool:
@@ -66,30 +98,56 @@ def moves(value: object) -> bool:
     return callable(getattr(value, "to", None))
 
 
-def shape_text(shapes: Sequence[Sequence[int]]) -> str:
+def shape_text(shapes: Sequence[Sequence[int | None]]) -> str:
     """Print the shapes of a sample: ``3x224x224``, several tensors apart by ``+``; ``1`` stands for a single number."""
     return "+".join("x".join(map(str, shape)) or "1" for shape in shapes)
 
 
-def split_of(once: object, twice: object, size: int) -> Split:
-    """Return where the samples lie in a value, from it and what it is for twice the batch size."""
-    if isinstance(once, torch.Tensor) and isinstance(twice, torch.Tensor):
-        if once.dim() != twice.dim():
+def shape_of(tensor: torch.Tensor) -> tuple[int | None, ...]:
+    """Return the shape of a tensor; lengths that differ within a nested tensor are None."""
+    if not tensor.is_nested:
+        return tuple(tensor.shape)
+    if tensor.layout is torch.jagged:
+        return tuple(int(length) if isinstance(length, int) else None for length in tensor.shape)
+    return (tensor.size(0), *(None for _ in range(tensor.dim() - 1)))
+
+
+def split_of(values: Sequence[object], sizes: Sequence[int]) -> Split:
+    """Return where the samples lie in values that were made for these batch sizes, one value a size."""
+    first = values[0]
+    if all(isinstance(value, torch.Tensor) for value in values):
+        return _axis_of(cast("Sequence[torch.Tensor]", values), sizes)
+    if all(isinstance(value, (list, tuple)) for value in values) and _listed(values, sizes):
+        return "listed"
+    parts = [parts_of(value) for value in values]
+    keys = parts[0]
+    if keys is not None and all(type(value) is type(first) for value in values):
+        same = all(other is not None and other.keys() == keys.keys() for other in parts)
+        if not same:
             return "unknown"
-        lengths = enumerate(zip(once.shape, twice.shape, strict=True))
-        changes = [(axis, pair) for axis, pair in lengths if pair[0] != pair[1]]
-        follows = [pair for _, pair in changes] == [(size, 2 * size)]
-        return changes[0][0] if follows else "unknown" if changes else "whole"
-    if isinstance(once, (list, tuple)) and isinstance(twice, (list, tuple)):
-        if _listed(once, twice, size):
-            return "listed"
-        same = len(once) == len(twice)
-        return [split_of(*pair, size) for pair in zip(once, twice, strict=True)] if same else "unknown"
-    if isinstance(once, Mapping) and isinstance(twice, Mapping):
-        same = once.keys() == twice.keys()
-        return {name: split_of(once[name], twice[name], size) for name in once} if same else "unknown"
-    plain = isinstance(once, (int, float, str, bool, type(None)))
-    return "whole" if plain and type(once) is type(twice) and once == twice else "unknown"
+        splits = {key: split_of([cast("dict[Any, Any]", part)[key] for part in parts], sizes) for key in keys}
+        return list(splits.values()) if isinstance(first, (list, tuple)) else splits
+    plain = isinstance(first, (int, float, str, bool, type(None)))
+    return "whole" if plain and all(type(v) is type(first) and v == first for v in values) else "unknown"
+
+
+def _axis_of(tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> Split:
+    """Return the axis of tensors that follows the batch size, other axes may change too: texts are padded."""
+    shapes = [shape_of(tensor) for tensor in tensors]
+    if len({len(shape) for shape in shapes}) > 1:
+        return "unknown"
+    axes = dict(enumerate(zip(*shapes, strict=True)))
+    if any(tensor.is_nested for tensor in tensors):
+        return Rows(0, 1) if axes[0] == tuple(sizes) else "unknown"
+    changing = {axis: lengths for axis, lengths in axes.items() if len(set(lengths)) > 1}
+    if not changing:
+        return "whole"
+    exact = [axis for axis, lengths in changing.items() if lengths == tuple(sizes)]
+    if exact:
+        return exact[0] if len(exact) == 1 else "unknown"
+    each = {axis: (lengths[0] or 0) // sizes[0] for axis, lengths in changing.items()}
+    rows = [axis for axis, lengths in changing.items() if lengths == tuple(each[axis] * size for size in sizes)]
+    return Rows(rows[0], each[rows[0]]) if len(rows) == 1 else "unknown"
 
 
 def split_of_drawn(value: object) -> Split:
@@ -116,11 +174,14 @@ def miscounts(value: Any, split: Split, size: int) -> Iterator[int]:
         case "whole" | "unknown":
             return
         case "listed":
-            counts = [len(value) if isinstance(value, (list, tuple)) else 0]
+            count = len(value) if isinstance(value, (list, tuple)) else 0
         case int(axis):
-            counts = [value.shape[axis] if isinstance(value, torch.Tensor) and axis < value.dim() else 0]
+            count = _length(value, axis)
+        case Rows(axis, each):
+            length = _length(value, axis)
+            count = length // each + (length > size * each and length % each > 0)
         case dict():
-            items = value if isinstance(value, Mapping) else {}
+            items = parts_of(value) or {}
             for name, of_item in split.items():
                 yield from miscounts(items.get(name), of_item, size)
             return
@@ -129,14 +190,83 @@ def miscounts(value: Any, split: Split, size: int) -> Iterator[int]:
             for part, of_part in zip_longest(parts[: len(split)], split):
                 yield from miscounts(part, of_part, size)
             return
-    yield from (count for count in counts if count != size)
+    if count != size:
+        yield count
+
+
+def _length(value: object, axis: int) -> int:
+    shape = shape_of(value) if isinstance(value, torch.Tensor) else ()
+    return (shape[axis] or 0) if axis < len(shape) else 0
+
+
+def is_counted(split: Split) -> bool:
+    """Return whether every part in which samples may lie has a count."""
+    if isinstance(split, (list, dict)):
+        return all(map(is_counted, split.values() if isinstance(split, dict) else split))
+    return split != "unknown"
+
+
+def shows_samples(value: object, split: Split) -> bool:
+    """Return whether a tensor of a value has an axis along which the samples lie one by one."""
+    match split:
+        case int():
+            return True
+        case "listed":
+            return bool(tensors_of(value))
+        case dict() | list():
+            parts = list((parts_of(value) or {}).values())
+            splits = list(split.values()) if isinstance(split, dict) else split
+            return any(shows_samples(*pair) for pair in zip(parts, splits, strict=False))
+        case _:
+            return False
+
+
+def _is_array(value: object) -> bool:
+    """Return whether a value is an array of numpy's, or of a library that does as numpy does."""
+    return hasattr(value, "__array__") and hasattr(value, "shape")
+
+
+def outline(value: Any, depth: int = 0) -> object:
+    """Return the sizes in a value: shapes of tensors, lengths of lists, plain values, those inside of objects too.
+
+    Two inputs of one outline have the same number of samples, whatever they hold.
+    """
+    if isinstance(value, torch.Tensor):
+        return ("tensor", shape_of(value), value.values().shape if value.is_nested else None)
+    if isinstance(value, (int, float, bool, str, bytes, type(None))) or depth > _DEEPEST:
+        return value
+    if _is_array(value):
+        return ("array", tuple(value.shape))
+    parts = parts_of(value)
+    parts = getattr(value, "__dict__", None) if parts is None else parts
+    if parts is None:
+        return (type(value).__name__, len(value) if isinstance(value, Sized) else id(value))
+    return type(value).__name__, [(str(key), outline(part, depth + 1)) for key, part in parts.items()]
+
+
+def is_same(one: Any, other: Any, depth: int = 0) -> bool:
+    """Return whether two values are known to be the same in sizes and content; objects without parts differ."""
+    if type(one) is not type(other) or depth > _DEEPEST:
+        return False
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        if shape_of(one) != shape_of(other) or one.is_nested:
+            return False
+        return bool(torch.equal(one.to_dense(), other.to_dense()) if one.is_sparse else torch.equal(one, other))
+    if _is_array(one):
+        return bool(one.shape == other.shape and (one == other).all())
+    mine, theirs = (parts_of(value) for value in (one, other))
+    if mine is None and theirs is None and not isinstance(one, (int, float, str, bytes)):
+        mine, theirs = (getattr(value, "__dict__", None) for value in (one, other))
+    if mine is None or theirs is None:
+        return isinstance(one, (int, float, str, bytes, type(None))) and one == other
+    return mine.keys() == theirs.keys() and all(is_same(mine[key], theirs[key], depth + 1) for key in mine)
 
 
 def divides(split: Split) -> bool:
     """Whether samples lie anywhere in a value."""
     if isinstance(split, (list, dict)):
         return any(map(divides, split.values() if isinstance(split, dict) else split))
-    return split not in ("whole", "unknown")
+    return split == "listed" or isinstance(split, int)
 
 
 def picked(value: Any, split: Split, samples: Sequence[int]) -> Any:
@@ -148,40 +278,71 @@ def picked(value: Any, split: Split, samples: Sequence[int]) -> Any:
     match split:
         case "whole":
             return value
-        case "unknown":
+        case "unknown" | Rows():
             raise Indivisible
         case "listed":
             return _alike(value, [value[sample] for sample in samples])
         case int(axis):
             return _rows(value, axis, samples)
         case dict():
-            return {name: picked(item, split[name], samples) for name, item in value.items()}
+            parts = parts_of(value) or {}
+            return with_parts(value, {key: picked(part, split[key], samples) for key, part in parts.items()})
         case _:
             pairs = zip(value, split, strict=True)
             return _alike(value, [picked(item, of_item, samples) for item, of_item in pairs])
 
 
-def sample_shapes(once: object, twice: object, size: int) -> Iterator[tuple[tuple[int, ...], bool]]:
-    """Yield the shape of a sample in each tensor of the inputs, and whether an axis or a list follows the batch size.
+def sample_shapes(values: Sequence[object], splits: Split, sizes: Sequence[int]) -> Iterator[str]:
+    """Yield the shape of a sample in each tensor of inputs, as ``3x224x224``, and what else holds samples.
 
-    An axis that is as long as the batch, and twice as long for twice the batch, is left out of the shape.
+    An axis along which the samples lie is left out, or divided by the batch size where a sample has several rows.
+    Lengths that change otherwise are ranges: ``12-48x64``.
+
+    Args:
+        values: made for these batch sizes, one value a size.
+        splits: where the samples lie in them.
+        sizes: of batches.
     """
-    if isinstance(once, torch.Tensor) and isinstance(twice, torch.Tensor):
-        pairs = list(zip(once.shape, twice.shape, strict=False))
-        yield tuple(length for length, doubled in pairs if length == doubled), (size, 2 * size) in pairs
-    elif isinstance(once, (list, tuple)) and isinstance(twice, (list, tuple)):
-        if _listed(once, twice, size):
-            yield from ((tuple(tensor.shape), True) for tensor in tensors_of(once[0]))
-        else:
-            for pair in zip(once, twice, strict=False):
-                yield from sample_shapes(*pair, size)
-    elif isinstance(once, Mapping) and isinstance(twice, Mapping):
-        for name in once:
-            yield from sample_shapes(once[name], twice.get(name), size)
+    first = values[0]
+    if isinstance(first, torch.Tensor):
+        yield _sample_shape([shape_of(value) for value in values if isinstance(value, torch.Tensor)], splits)
+    elif splits == "listed":
+        items = cast("Sequence[object]", first)
+        shapes = [*map(shape_of, tensors_of(items[0]))]
+        yield from (_text(shape) for shape in shapes) if shapes else [type(items[0]).__name__]
+    elif isinstance(splits, (list, dict)):
+        parts = [parts_of(value) or {} for value in values]
+        inner = splits.values() if isinstance(splits, dict) else splits
+        for key, of_part in zip(parts[0], inner, strict=True):
+            yield from sample_shapes([part.get(key) for part in parts], of_part, sizes)
+    elif splits == "unknown":
+        yield type(first).__name__
 
 
-def _listed(once: Sequence[object], twice: Sequence[object], size: int) -> bool:
-    return (len(once), len(twice)) == (size, 2 * size)
+def _sample_shape(shapes: Sequence[tuple[int | None, ...]], split: Split) -> str:
+    axes: list[tuple[int | None, ...]] = list(zip(*shapes, strict=False))
+    if isinstance(split, int):
+        del axes[split]
+    elif isinstance(split, Rows) and split.each == 1:
+        del axes[split.axis]
+    elif isinstance(split, Rows):
+        axes[split.axis] = (split.each,)
+    return "x".join(_range([length for length in axis if length is not None]) for axis in axes) or "1"
+
+
+def _range(lengths: Sequence[int]) -> str:
+    if not lengths:
+        return "?"
+    low, high = min(lengths), max(lengths)
+    return f"{low}" if low == high else f"{low}-{high}"
+
+
+def _text(shape: Sequence[int | None]) -> str:
+    return "x".join("?" if length is None else str(length) for length in shape) or "1"
+
+
+def _listed(values: Sequence[Any], sizes: Sequence[int]) -> bool:
+    return [len(value) for value in values] == list(sizes)
 
 
 def _alike(value: Any, items: list[Any]) -> Any:

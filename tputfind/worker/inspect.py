@@ -10,15 +10,17 @@ import torch
 
 from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, TputfindError
 from tputfind.processes.children import ONLY_DEVICE
-from tputfind.processes.failures import Circumstances, of_exception
+from tputfind.processes.failures import Circumstances, of_exception, said
 from tputfind.processes.messages import Inspection
 from tputfind.record.environment import Capabilities, Environment
+from tputfind.record.record import Setting
 from tputfind.record.spec import Spec
 from tputfind.units import format_bytes
 from tputfind.worker.devices import open_device
 from tputfind.worker.devices.protocol import Device
+from tputfind.worker.granularity import granularity_notice, smallest_that_works
 from tputfind.worker.inputs import drawn_of, shape_text
-from tputfind.worker.models import find_model, slow_imports
+from tputfind.worker.models import find_model, import_user_file, slow_imports
 from tputfind.worker.models.source import Source
 from tputfind.worker.modes import MODES
 from tputfind.worker.workload import Workload
@@ -26,6 +28,7 @@ from tputfind.worker.workload import Workload
 
 def opened(spec: Spec, can: Capabilities | None) -> Device:
     """Return the device of a spec, which is the only one that this process sees where it was kept from others."""
+    import_user_file(spec)
     device = open_device(os.environ.get(ONLY_DEVICE) or spec.device, can)
     device.choose_allocator(spec.allocator)
     return device
@@ -84,10 +87,18 @@ def _looked_at(spec: Spec, environment: Environment) -> Inspection:
     if unfit:
         raise NoSuchDevice(f"{spec.model}: {unfit}")
     parameters, inputs = source.parameters, source.inputs
+    settings: tuple[Setting, ...] = ()
+    caveats, granularity = source.caveats, None
     if parameters is None or inputs is None or spec.weights is not None or spec.phase == "train":
         workload = Workload(spec, torch.device("cpu"))
         parameters = parameters or workload.parameters or None  # those of int8 and of frozen programs are not counted
+        granularity, why = _granularity(spec, workload)
+        if granularity is not None:
+            workload = Workload(msgspec.structs.replace(spec, granularity=granularity), torch.device("cpu"))
+            caveats += (granularity_notice(granularity, why),)
         shape = workload.input_shape()
+        caveats += tuple(workload.caveats())
+        settings = workload.settings
     else:
         shape = shape_text([drawn.sample_shape for drawn in drawn_of(inputs)])
     return Inspection(
@@ -96,8 +107,28 @@ def _looked_at(spec: Spec, environment: Environment) -> Inspection:
         parameters=parameters,
         source_sha256=_fingerprint(source),
         imports=slow_imports(),
-        caveats=source.caveats,
+        caveats=caveats,
+        settings=settings,
+        granularity=granularity,
     )
+
+
+def _granularity(spec: Spec, workload: Workload) -> tuple[int | None, str]:
+    """Return the granularity that the user's inputs have although nobody has said so, and why; None if they have none.
+
+    Raises:
+        Exception: what the user's callable raises, with no granularity that helps.
+    """
+    try:
+        workload.make_inputs(spec.smallest_batch)
+    except Exception as error:  # the user's callable can raise anything
+        found = None
+        if spec.granularity == 1 and spec.batch_sizes is None:
+            found = smallest_that_works(workload.make_inputs, error)
+        if found is None:
+            raise
+        return found, said(error)
+    return None, ""
 
 
 def _fingerprint(source: Source) -> str | None:

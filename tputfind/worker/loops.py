@@ -17,12 +17,31 @@ Announce = Callable[[float], None]
 """Takes about how many seconds the next stage will take, so that a silence can be told from a hang."""
 
 
+Restore = Callable[[], None]
+"""Makes the inputs of a step what they were before it wrote into them."""
+
+
+def _nothing() -> Restore | None:
+    return None
+
+
 class Work(NamedTuple):
-    """What is timed: one batch of many in a row, after ``lead_in`` others, and one batch by itself."""
+    """What is timed: one batch of many in a row, after ``lead_in`` others, and one batch by itself.
+
+    ``restore`` returns what is to be called before each batch, outside of its time, as far as the first one has shown.
+    """
 
     step: Callable[[], object]
     single: Callable[[], object]
     lead_in: int = 1
+    restore: Callable[[], Restore | None] = _nothing
+
+    def fresh_step(self) -> object:
+        """Run a step on inputs that no step has written into."""
+        restore = self.restore()
+        if restore is not None:
+            restore()
+        return self.step()
 
     def holding(self) -> Work:
         """Return the same, with each output alive until the next is made, as in ``output = model(inputs)`` in a loop.
@@ -54,7 +73,7 @@ class Singles(NamedTuple):
     synchronised_ms: list[float]
 
 
-def try_steps(device: Device, step: Callable[[], object], steps: int, announce: Announce) -> float:
+def try_steps(device: Device, work: Work, steps: int, announce: Announce) -> float:
     """Take a trial's steps, each output alive while the next is made; return the fastest after the first, in ms.
 
     The boundary is the host clock from the call to the synchronised output. A single step stands for itself.
@@ -62,14 +81,22 @@ def try_steps(device: Device, step: Callable[[], object], steps: int, announce: 
     spans_ms: list[float] = []
     output: object = None
     for number in range(steps):
+        _restored(device, work.restore())
         start_ns = perf_counter_ns()
-        output = step() if number else device.first_step(step)
+        output = work.step() if number else device.first_step(work.step)
         device.synchronize()
         spans_ms.append((perf_counter_ns() - start_ns) / 1e6)
         if len(spans_ms) == 1:
             announce(steps * spans_ms[0] / 1000)
     del output
     return min(spans_ms[1:] or spans_ms)
+
+
+def _restored(device: Device, restore: Restore | None) -> None:
+    """Make the inputs what they were, and wait until they are."""
+    if restore is not None:
+        restore()
+        device.synchronize()
 
 
 def steps_ms(device: Device, step: Callable[[], object], count: int) -> float:
@@ -90,26 +117,35 @@ def moments(device: Device, work: Work) -> Callable[[], int]:
     def moment() -> int:
         nonlocal step_ms
         steps = max(1, min(MOST_MARKED // 2, math.floor(_MOMENT_MS / step_ms)))
-        step_ms = steps_ms(device, work.step, steps)
+        step_ms = steps_ms(device, work.fresh_step, steps)
         return steps
 
     return moment
 
 
-def back_to_back(step: Callable[[], object], stopwatch: Stopwatch, batches: int, lead_in: int) -> list[float]:
+def back_to_back(
+    step: Callable[[], object], stopwatch: Stopwatch, batches: int, lead_in: int, restore: Restore | None = None
+) -> list[float]:
     """Submit batches back to back and return the span of each, in ms, between marks in the device's own order of work.
 
     The host never waits in between. Steps lead in, so that the first mark falls into steady running and not onto an
-    idle device that waits for its first kernel.
+    idle device that waits for its first kernel. If inputs are restored between steps, a step has marks on both sides,
+    and the device's time for restoring lies between two of them.
     """
     output: object = None
     for _ in range(lead_in):
+        if restore is not None:
+            restore()
         output = step()
-    stopwatch.mark()
+    if restore is None:
+        stopwatch.mark()
     for _ in range(batches):
+        if restore is not None:
+            restore()
+            stopwatch.mark()
         output = step()
         stopwatch.mark()
-    spans_ms = stopwatch.spans_ms()
+    spans_ms = stopwatch.spans_ms()[:: 1 if restore is None else 2]
     del output
     return spans_ms
 
@@ -123,6 +159,7 @@ def one_at_a_time(
     seconds: float = math.inf,
     enough: Callable[[Sequence[float]], bool] | None = None,
     stopwatches: Sequence[Stopwatch] = (),
+    restore: Restore | None = None,
 ) -> Singles:
     """Send single batches to the idle device.
 
@@ -134,6 +171,7 @@ def one_at_a_time(
         seconds: the others are taken within this.
         enough: says of the synchronised times so far that no more need be taken.
         stopwatches: one a batch, to mark its begin and its end; none, to mark nothing.
+        restore: called before each batch, which waits for it.
     """
     submission_ms: list[float] = []
     synchronised_ms: list[float] = []
@@ -142,6 +180,7 @@ def one_at_a_time(
     for count in range(batches):
         if count >= least and (perf_counter_ns() > deadline_ns or (enough is not None and enough(synchronised_ms))):
             break
+        _restored(device, restore)
         if stopwatches:
             stopwatches[count].mark()
         start_ns = perf_counter_ns()

@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from tputfind.record.record import Failure, OutputCheck
 from tputfind.worker.batch import Batch
+from tputfind.worker.structures import tensors_of
 
-NOISE: Final = {"fp32": 1e-3, "tf32": 2e-2, "fp16": 2e-2, "amp-fp16": 2e-2, "bf16": 1e-1, "amp-bf16": 1e-1}
+NOISE: Final = {"fp32": 1e-3, "tf32": 2e-2, "fp16": 2e-2, "amp-fp16": 2e-2, "bf16": 1e-1, "amp-bf16": 1e-1, "own": 1e-1}
 """The relative distance (L2 norm) up to which two outputs of a sample may differ by rounding, by dtype: another batch
 size has other kernels, which add up in another order. Seen on an H200 with torchvision's models, random weights, batch
 32 against 2: at most 3e-6 (fp32), 1e-3 (tf32 and fp16) and 7e-3 (bf16), where nothing underflows."""
 
+_CHECKED: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _MEDIUM: Final = 16
 """Largest factor between the two references, so that they meet other kernels; mostly a quarter of the batch."""
 _COMPANIES: Final = 16
@@ -224,8 +225,8 @@ def _tensors(output: object) -> list[torch.Tensor]:
     """Return the dense floating-point tensors in whatever the model returned, in order."""
     return [
         leaf
-        for leaf in tree_leaves(output)
-        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf.is_floating_point()
+        for leaf in tensors_of(output)
+        if leaf.layout is torch.strided and leaf.is_floating_point() and not leaf.is_nested and leaf.dtype in _CHECKED
     ]
 
 

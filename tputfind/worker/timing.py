@@ -124,6 +124,7 @@ def time_windows(
             least=plan.least_batches,
             seconds=left_s,
             enough=None if plan.every_latency else _at_pace(step_ms, plan.window_s),
+            restore=work.restore(),
         )
     load.leave(slowed=window.slowed)
     return Windows(window, singles.synchronised_ms, singles.submission_ms, one)
@@ -164,7 +165,7 @@ class _Sampler:
 
     def take_uncounted(self) -> None:
         """Take one that does not count, and learn from it how long a step is without loading."""
-        self.step_ms = steps_ms(self._device, self._work.step, 1)
+        self.step_ms = steps_ms(self._device, self._work.fresh_step, 1)
         self.one_by_one = self.one_by_one and self.step_ms >= _LONG_MS
         self.others += 1
 
@@ -172,12 +173,14 @@ class _Sampler:
         """Take some more."""
         if self.one_by_one:
             watches = [self._stopwatch] * batches
-            singles = one_at_a_time(self._device, self._work.single, batches, stopwatches=watches)
+            restore = self._work.restore()
+            singles = one_at_a_time(self._device, self._work.single, batches, stopwatches=watches, restore=restore)
             self.singles.submission_ms.extend(singles.submission_ms)
             self.singles.synchronised_ms.extend(singles.synchronised_ms)
             spans_ms = self._stopwatch.spans_ms()[::2]  # those in between are waiting
         else:
-            spans_ms = back_to_back(self._work.step, self._stopwatch, batches, self._work.lead_in)
+            work = self._work
+            spans_ms = back_to_back(work.step, self._stopwatch, batches, work.lead_in, work.restore())
             self.others += self._work.lead_in
         self.device_ms += spans_ms
         self.step_ms = max(median(spans_ms), LEAST_SPAN_MS)

@@ -9,12 +9,12 @@ from typing import Any, Final
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils._pytree import tree_leaves
 
 from tputfind.errors import BadRequest
 from tputfind.processes.failures import CannotRunSo
 from tputfind.record.record import OutputCheck
 from tputfind.record.spec import Spec
+from tputfind.worker.structures import drained, tensors_of
 
 _LEARNING_RATE: Final = 1e-4
 """Small: the numbers are to stay in range, and nothing is to be learnt."""
@@ -45,13 +45,17 @@ class Training:
         self._optimizer = _OPTIMIZERS[spec.optimizer or "sgd"](weights, lr=_LEARNING_RATE)
         self._scaler = torch.amp.GradScaler(device.type) if spec.scales_gradients else None
         self._scale = 0.0
+        self.loss_is_own = True
 
     def step_of(self, model: Callable[..., object]) -> Callable[..., torch.Tensor]:
         """Return the step that trains a model; it takes the model's arguments and returns the loss."""
         optimizer, scaler = self._optimizer, self._scaler
 
         def step(*arguments: object, **keywords: object) -> torch.Tensor:
-            loss = loss_of(model(*arguments, **keywords))
+            output = drained(model(*arguments, **keywords))
+            own = own_loss(output)
+            self.loss_is_own = own is not None
+            loss = stand_in_loss(output) if own is None else own
             if scaler is None:
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
@@ -89,26 +93,38 @@ class Training:
         return OutputCheck(result="loss")
 
 
-def loss_of(output: Any) -> torch.Tensor:
-    """Return the loss of what a model returned: its own, if it has one.
+def stand_in_loss(output: Any) -> torch.Tensor:
+    """Return a loss of what a model returned that has none of its own.
 
-    Else it is the cross-entropy of scores by class (two dimensions), set against labels in turn, and of other outputs
-    the mean of their squares, in fp32 and all added up.
+    It is the cross-entropy of scores by class (two dimensions), set against labels in turn, scalars as they are, and of
+    other outputs the mean of their squares, in fp32 and all added up.
 
     Raises:
         BadRequest: it returned nothing that a loss could be taken of.
     """
-    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if isinstance(own, torch.Tensor):
-        return own
-    leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    leaves = [leaf for leaf in tensors_of(output) if leaf.requires_grad]
     if not leaves:
-        raise BadRequest("--phase train: the model returns nothing that gradients could come from")
+        raise BadRequest(
+            f"--phase train: the model returns {type(output).__name__}, in which no tensor requires gradients",
+            "return the loss as a scalar tensor, or under the name loss",
+        )
     losses = [_loss(leaf.float()) for leaf in leaves]
     return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
 
 
+def own_loss(output: Any) -> torch.Tensor | None:
+    """Return the loss that a model returns, under the name ``loss`` or as a scalar in front; None if it has none."""
+    named = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    first = output[0] if isinstance(output, tuple) and output else output
+    for loss in (named, first):
+        if isinstance(loss, torch.Tensor) and loss.requires_grad and (loss is named or loss.dim() == 0):
+            return loss
+    return None
+
+
 def _loss(output: torch.Tensor) -> torch.Tensor:
+    if output.dim() == 0:
+        return output
     if output.dim() == 2:
         samples, classes = output.shape
         return cross_entropy(output, torch.arange(samples, device=output.device) % classes)

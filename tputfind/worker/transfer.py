@@ -8,10 +8,10 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from tputfind.worker.batch import Batch
 from tputfind.worker.devices.protocol import Device
+from tputfind.worker.structures import tensors_of
 
 _SLOTS: Final = 2
 """While one batch is computed, the next one comes and the one before goes."""
@@ -103,7 +103,7 @@ class Transfer:
 
 
 def _on_device(output: object) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.is_cuda]
+    return [leaf for leaf in tensors_of(output) if leaf.is_cuda]
 
 
 def _median_ms(device: Device, copy: Callable[[], None]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, Final
@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from tputfind.errors import ModelFailed
-from tputfind.record.choices import Phase
-from tputfind.record.record import OutputCheck
+from tputfind.record.choices import GradMode
+from tputfind.record.record import Notice, OutputCheck
 from tputfind.record.spec import Spec
 from tputfind.worker.batch import Batch
 from tputfind.worker.inputs import (
@@ -23,18 +23,31 @@ from tputfind.worker.inputs import (
     Split,
     as_call,
     drawn_of,
+    is_counted,
+    is_same,
     moves,
+    outline,
     sample_shapes,
+    shape_of,
     shape_text,
+    shows_samples,
     split_of,
     split_of_drawn,
-    tensors_of,
 )
 from tputfind.worker.models import find_model
 from tputfind.worker.modes import MODES
+from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_fp32_arithmetic, set_on_import
+from tputfind.worker.structures import drained, parts_of, tensors_of, with_parts
 from tputfind.worker.training import Training
 
-_WEIGHTS: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_WEIGHTS: Final = {"fp16": torch.float16, "bf16": torch.bfloat16, "own": None}
+_REAL: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+"""What a conversion to another dtype is for."""
+_NEXT_DRAW: Final = 1_000_003
+"""Between the seeds of two draws, so that they are not those of two batch sizes."""
+_DRAWS: Final = 3
+_DRAWN_TOGETHER: Final = 8
+"""Times the smallest batch: in batches of one sample, lengths that are drawn from a few agree by chance."""
 _AS_MANY: Final = "its callable must return as many samples as it is called with, for every batch size"
 _SHOWN: Final = 3
 _AUTOCAST: Final = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
@@ -45,6 +58,8 @@ class Workload:
 
     def __init__(self, spec: Spec, device: torch.device, doing: Callable[[str], None] = lambda _: None) -> None:
         """Build the model on the CPU, convert it there, and move it: the device then holds nothing but the result.
+
+        What the user's file has set in torch meanwhile is in ``settings``.
 
         Args:
             spec: which model, dtype, layout and seed.
@@ -59,21 +74,58 @@ class Workload:
         self._device = device
         self._doing = doing
         self._dtype = _WEIGHTS.get(spec.dtype, torch.float32)
-        _set_fp32_arithmetic(tf32=spec.dtype == "tf32")
-        torch.manual_seed(spec.seed)
-        module, self._wanted = find_model(spec).build()
-        self._module = _arranged(module.eval(), self._dtype, spec.layout).to(device)
+        seed_all(spec.seed)
+        source = find_model(spec)
+        set_fp32_arithmetic(tf32=spec.dtype == "tf32")
+        before = read_settings()
+        module, self._wanted = source.build()
+        self.settings = (*set_on_import(), *changed_settings(before)) if spec.own_code else ()
+        set_fp32_arithmetic(tf32=spec.dtype == "tf32")  # whatever the user's file has set
+        self._forward = getattr(module, "_orig_mod", module).forward
+        self.refuses_eval = not _evaluated(module)
+        self._module = _moved(_arranged(module, self._dtype, spec.layout), device)
+        if any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters()):
+            with torch.no_grad():  # lazy layers have no parameters, to count or to train, before they have seen a batch
+                call = self._inputs(spec.smallest_batch)
+                drained(self._module(*call[0], **call[1]))
         self._training = Training(self._module, spec, device) if spec.phase == "train" else None
         self._mode = MODES[spec.mode](self._module, self._step_of, torch.get_device_module(device).synchronize)
         self.parameters = sum(parameter.numel() for parameter in module.parameters())
 
-    def batch(self, batch_size: int) -> Batch:
-        """Put one batch of random inputs on the device, and have its step run in the mode of the spec."""
-        batch = Batch(self._step_of(self._module), batch_size, self._inputs(batch_size), lambda: self._split)
+    @property
+    def parameter_bytes(self) -> dict[str, int]:
+        """The bytes of the parameters by dtype, with those of buffers in dtypes that only weights have."""
+        counts: dict[str, int] = {}
+        parameters = dict.fromkeys(self._module.parameters())
+        weights = (buffer for buffer in dict.fromkeys(self._module.buffers()) if _is_compact(buffer))
+        for tensor in (*parameters, *weights):
+            name = dtype_name(tensor)
+            counts[name] = counts.get(name, 0) + tensor.numel() * tensor.element_size()
+        return counts
+
+    def batch(self, batch_size: int, draw: int = 0) -> Batch:
+        """Put one batch of random inputs on the device, and have its step run in the mode of the spec.
+
+        Each ``draw`` has other numbers and, if the user's callable draws lengths, other lengths.
+        """
+
+        def inputs() -> Call:
+            return self._inputs(batch_size, draw)
+
+        batch = Batch(self._step_of(self._module), batch_size, inputs(), lambda: self._split, inputs)
         batch.prepare(self._mode)
         if self._training is not None:
             self._training.settle(batch)
         return batch
+
+    @property
+    def trains_by_stand_in(self) -> bool:
+        """Whether a loss of ours stood in for the model's own, as far as steps were taken."""
+        return self._training is not None and not self._training.loss_is_own
+
+    def train(self) -> None:
+        """Put the module into training mode, which inference is not measured in."""
+        self._module.train()
 
     def check_training(self, batch: Batch) -> OutputCheck:
         """Say what can be said of steps of training, after all of them; see ``Training.check``."""
@@ -81,9 +133,10 @@ class Workload:
         return self._training.check(batch)
 
     def check_samples(self, batch: Batch) -> None:
-        """Make sure that a batch holds as many samples as it is said to, in every part of its inputs.
+        """Make sure that a batch holds as many samples as it is said to, in every part of its inputs that shows it.
 
-        Call it after the batch was timed: it may call the user's own callable, for two small batches.
+        If a part does not, the inputs must differ in size from those of half the batch: a data set that ends does not
+        grow. Call it after the batch was timed: it may call the user's own callable.
 
         Raises:
             ModelFailed: the user's callable made another number.
@@ -93,6 +146,14 @@ class Workload:
             raise ModelFailed(
                 f"{self._spec.model}: its inputs hold {count} sample{'' if count == 1 else 's'} at batch {batch.size}",
                 _AS_MANY,
+            )
+        step = self._spec.granularity
+        half = batch.size // 2 // step * step
+        if half < max(self._spec.smallest_batch, 2) or not callable(self._wanted) or is_counted(self._split):
+            return
+        if outline(self._made(half)) == outline(self._made(batch.size)):
+            raise ModelFailed(
+                f"{self._spec.model}: its inputs are of the same size at batch {half} and batch {batch.size}", _AS_MANY
             )
 
     def _step_of(self, module: Callable[..., object]) -> Callable[..., object]:
@@ -110,50 +171,94 @@ class Workload:
 
         return call
 
+    def make_inputs(self, batch_size: int) -> None:
+        """Make the inputs of a batch size, and drop them: some callables take multiples of a number alone."""
+        if callable(self._wanted):
+            self._made(batch_size)
+
     def input_shape(self) -> str:
         """Return the shape of one sample: ``3x224x224``, several tensors apart by ``+``.
 
-        The batch axis of a user's own inputs is the one that is twice as long for twice the smallest batch size.
-
         Raises:
-            ModelFailed: there is no such axis, so that the batch size would not be what it is said to be.
+            ModelFailed: the inputs do not depend on the batch size, so that it would not be what it is said to be.
         """
         if not callable(self._wanted):
             return shape_text([drawn.sample_shape for drawn in drawn_of(self._wanted)])
-        size = self._spec.smallest_batch
-        once, twice = self._made(size), self._made(2 * size)
-        shapes = list(sample_shapes(once, twice, size))
-        if not any(follows for _, follows in shapes):
+        (size, double, *_), (once, twice, *_) = self._probes
+        seed_all(self._spec.seed)
+        one = self._wanted(size)
+        seed_all(self._spec.seed)  # the same numbers, if it draws as many
+        if is_same(one, self._wanted(double)):
             raise ModelFailed(
-                f"{self._spec.model}: no part of its inputs grows with the batch size: "
-                f"they are {_shapes(once)} at batch {size} and {_shapes(twice)} at batch {2 * size}",
+                f"{self._spec.model}: its inputs are the same at batch {size} and batch {double}: {_shapes(once)}",
                 _AS_MANY,
             )
-        return shape_text([shape for shape, _ in shapes])
+        return "+".join(sample_shapes(self._probes[1], self._split, self._probes[0])) or type(twice).__name__
+
+    def caveats(self) -> Iterator[Notice]:
+        """Yield what must be known of the inputs, and of what was left out, to use any number of this model."""
+        if self.refuses_eval:
+            yield Notice(
+                kind="eval_left_out",
+                seen=f"{self._spec.model} refuses eval()",
+                cause="it runs in the mode that it was made in",
+                advice="set its mode in the factory",
+            )
+        if not callable(self._wanted):
+            return
+        if not shows_samples(self._probes[1][0], self._split):
+            yield Notice(
+                kind="samples_by_word",
+                seen="samples counted by the input function",
+                cause="no tensor of its inputs has one row a sample",
+                advice="make sure that it makes as many as it is called with",
+            )
+        size = _DRAWN_TOGETHER * self._spec.smallest_batch
+        outlines = [outline(self._made(size, draw)) for draw in range(_DRAWS)]
+        if any(other != outlines[0] for other in outlines):
+            yield Notice(
+                kind="random_sizes",
+                seen="the inputs of a batch size differ in size from draw to draw",
+                cause="the input function draws lengths at random",
+                advice="each process draws anew; fix the lengths for one largest batch",
+            )
+
+    @cached_property
+    def _probes(self) -> tuple[list[int], list[Call]]:
+        """Three batch sizes, and the inputs that the user's callable makes for them."""
+        sizes = [factor * self._spec.smallest_batch for factor in (1, 2, 3)]
+        return sizes, [self._made(size) for size in sizes]
 
     @cached_property
     def _split(self) -> Split:
         """Where the samples lie in a batch's inputs."""
         if not callable(self._wanted):
             return split_of_drawn(self._wanted)
-        size = self._spec.smallest_batch
-        return split_of(self._made(size), self._made(2 * size), size)
+        sizes, made = self._probes
+        return split_of(made, sizes)
 
-    def _inputs(self, batch_size: int) -> Call:
-        if callable(self._wanted):
-            self._doing(f"made the inputs of batch {batch_size} on the host")
-            inputs: Call = tree_map(self._placed, self._made(batch_size), is_leaf=moves)
-            self._doing("")
-        else:
-            torch.manual_seed(self._spec.seed + batch_size)
-            inputs = tree_map(lambda value: self._drawn(value, batch_size), self._wanted)
+    def _inputs(self, batch_size: int, draw: int = 0) -> Call:
+        # Made outside of inference mode, as a caller makes them: writes into them can then be seen, and be undone.
+        with torch.inference_mode(mode=False), torch.set_grad_enabled(self._spec.grad_mode == "enabled"):
+            if callable(self._wanted):
+                self._doing(f"made the inputs of batch {batch_size} on the host")
+                inputs: Call = self._placed(self._made(batch_size, draw))
+                self._doing("")
+            else:
+                torch.manual_seed(self._seed(batch_size, draw))
+                inputs = tree_map(lambda value: self._drawn(value, batch_size), self._wanted)
         return inputs
 
-    def _made(self, batch_size: int) -> Call:
-        """Return what the user's callable makes for a batch size, the same every time, as it made it."""
+    def _made(self, batch_size: int, draw: int = 0) -> Call:
+        """Return what the user's callable makes for a batch size, the same every time for a draw, as it made it."""
         assert callable(self._wanted)
-        torch.manual_seed(self._spec.seed + batch_size)
-        return as_call(self._wanted(batch_size))
+        seed_all(self._seed(batch_size, draw))
+        made = self._wanted(batch_size)
+        set_fp32_arithmetic(tf32=self._spec.dtype == "tf32")  # whatever the user's callable has set
+        return as_call(made, self._forward)
+
+    def _seed(self, batch_size: int, draw: int) -> int:
+        return self._spec.seed + batch_size + draw * _NEXT_DRAW
 
     def _drawn(self, drawn: object, batch_size: int) -> object:
         if not isinstance(drawn, Drawn):
@@ -165,7 +270,8 @@ class Workload:
 
     def _numbers(self, shape: tuple[int, ...], drawn: Drawn) -> torch.Tensor:
         # Drawn in place and in its final form: a converted copy would leave a hole in the allocator's memory.
-        dtype, memory_format = drawn.dtype or self._dtype, self._memory_format(len(shape))
+        dtype = drawn.dtype or self._dtype or torch.get_default_dtype()
+        memory_format = self._memory_format(len(shape))
         empty = torch.empty(shape, dtype=dtype, device=self._device, memory_format=memory_format)
         if drawn.ones:
             return empty.fill_(1)
@@ -173,12 +279,24 @@ class Workload:
             return empty.random_(0, drawn.below)
         return empty.uniform_() if drawn.image else empty.normal_()
 
-    def _placed(self, value: Any) -> object:
-        """Return a tensor, or what else knows how to move, on the device; anything else as it is."""
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            value = value.to(dtype=self._dtype, memory_format=self._memory_format(value.dim()))
-        moved = value.to(self._device) if moves(value) else value
-        return value if moved is None else moved  # some move in place
+    def _placed(self, value: Any) -> Any:
+        """Return a value with its tensors, and what else knows how to move, on the device; anything else as it is."""
+        if isinstance(value, torch.Tensor):
+            return self._arranged_input(value).to(self._device)
+        if moves(value):
+            moved = value.to(self._device)
+            moved = value if moved is None else moved  # some move in place
+            for tensor in tensors_of(moved):
+                tensor.data = _converted(tensor, self._dtype)
+            return moved
+        parts = parts_of(value)
+        return value if parts is None else with_parts(value, {key: self._placed(part) for key, part in parts.items()})
+
+    def _arranged_input(self, tensor: torch.Tensor) -> torch.Tensor:
+        tensor = _converted(tensor, self._dtype)
+        if not tensor.is_floating_point() or not _is_plain(tensor):
+            return tensor
+        return tensor.to(memory_format=self._memory_format(tensor.dim()))
 
     def _memory_format(self, dimensions: int) -> torch.memory_format:
         if self._spec.layout == "nchw":
@@ -186,40 +304,80 @@ class Workload:
         return CHANNELS_LAST.get(dimensions, torch.contiguous_format)
 
 
-def inference() -> AbstractContextManager[Any]:
-    """Return the mode that every step of phase ``infer`` runs under."""
-    return torch.inference_mode()
+def inference(mode: GradMode = "inference") -> AbstractContextManager[Any]:
+    """Return the mode of autograd that every step of phase ``infer`` runs under."""
+    if mode == "inference":
+        return torch.inference_mode()
+    return torch.set_grad_enabled(mode == "enabled")
 
 
-def gradients(phase: Phase) -> AbstractContextManager[Any]:
-    """Return the mode that every step of a phase runs under."""
-    return torch.enable_grad() if phase == "train" else inference()
+def gradients(spec: Spec) -> AbstractContextManager[Any]:
+    """Return the mode of autograd that every step of a spec runs under."""
+    return torch.enable_grad() if spec.phase == "train" else inference(spec.grad_mode)
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """Return the name of a tensor's dtype, or of its class if that is one of its own, as quantised weights have it."""
+    plain = _is_of_torch(tensor)
+    return f"{tensor.dtype}".removeprefix("torch.") if plain else type(tensor).__name__
 
 
 def _shapes(inputs: object) -> str:
     """Return the shapes of the first tensors of inputs, and how many more there are."""
-    shapes = [tensor.shape for tensor in tensors_of(inputs)]
+    shapes = [shape_of(tensor) for tensor in tensors_of(inputs)]
     more = f" and {len(shapes) - _SHOWN} more" if len(shapes) > _SHOWN else ""
-    return (shape_text(shapes[:_SHOWN]) or "no tensor") + more
+    return (shape_text(shapes[:_SHOWN]) if shapes else "no tensor") + more
 
 
-def _arranged(module: nn.Module, dtype: torch.dtype, layout: str) -> nn.Module:
-    """Convert weights on the CPU to the dtype and, where the rank allows it, to channels last."""
-    module = module.to(dtype)
+def _is_of_torch(tensor: torch.Tensor) -> bool:
+    return type(tensor) in (torch.Tensor, nn.Parameter, nn.Buffer, nn.UninitializedParameter, nn.UninitializedBuffer)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is dense and of torch's own class, so that its strides may be changed."""
+    return _is_of_torch(tensor) and tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
+
+
+def _is_compact(tensor: torch.Tensor) -> bool:
+    """Return whether a buffer is of a dtype that only weights have: complex, fp8 and narrower, or quantised."""
+    counts = tensor.dtype in (torch.int64, torch.int32, torch.int16, torch.bool)
+    return not counts and tensor.dtype not in _REAL
+
+
+def _converted(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    """Return a tensor of real floating-point numbers in a dtype; any other, and subclasses, as they are."""
+    if dtype is None or tensor.dtype not in _REAL or tensor.is_quantized:
+        return tensor
+    return tensor.to(dtype) if _is_of_torch(tensor) else tensor
+
+
+def _evaluated(module: nn.Module) -> bool:
+    """Put a module into eval mode; return False if it refuses, as exported programs do."""
+    try:
+        module.eval()
+    except Exception:  # a module may raise anything there; it then runs in the mode that it is in
+        return False
+    return True
+
+
+def _moved(module: nn.Module, device: torch.device) -> nn.Module:
+    """Move a module to a device; one that lies there already is left alone, since some refuse to be moved."""
+    there = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
+    return module if there == {device} else module.to(device)
+
+
+def _arranged(module: nn.Module, dtype: torch.dtype | None, layout: str) -> nn.Module:
+    """Convert weights on the CPU to the dtype and, where the rank allows it, to channels last.
+
+    Only real floating-point parameters and buffers are converted: complex, fp8, integer and quantised ones and tensor
+    subclasses stay as they are.
+    """
+    if dtype is not None:
+        module._apply(lambda tensor: _converted(tensor, dtype))  # type: ignore[no-untyped-call]  # noqa: SLF001
     if layout == "nhwc":
         # Each by its own rank: Module.to(memory_format=...) fails where ranks 4 and 5 meet.
         for tensor in (*module.parameters(), *module.buffers()):
-            if tensor.dim() in CHANNELS_LAST:
+            if tensor.dim() in CHANNELS_LAST and _is_plain(tensor):
                 # Not contiguous(): that leaves 1x1 weights, which are contiguous either way, with their old strides.
                 tensor.data = tensor.data.to(memory_format=CHANNELS_LAST[tensor.dim()])
     return module
-
-
-def _set_fp32_arithmetic(*, tf32: bool) -> None:
-    """Have matrix products, convolutions and recurrences of fp32 data computed in TF32, or in fp32 as IEEE 754 has it.
-
-    By the older switches, which set the newer ones too. With those alone (``fp32_precision``), which one at a time take
-    effect in torch 2.11, the older ones say otherwise, and compiling and exporting a model fails over that.
-    """
-    torch.backends.cudnn.allow_tf32 = tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32

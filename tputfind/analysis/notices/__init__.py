@@ -7,6 +7,7 @@ from typing import Final
 
 from tputfind.analysis.notices.device import of_health, of_tests
 from tputfind.analysis.notices.failures import ADVICE, advice, of_failures, of_outputs
+from tputfind.analysis.notices.model import of_model
 from tputfind.analysis.notices.noise import folded, of_noise
 from tputfind.analysis.notices.run import of_budget, of_host_load, of_others, of_search
 from tputfind.analysis.notices.timing import of_allocator, of_breaks, of_copies, of_hosts, of_windows
@@ -15,7 +16,9 @@ from tputfind.record.record import Notice, Record
 __all__ = ["ADVICE", "advice", "of", "to_read"]
 
 _FIRST: Final = (
-    *("*_wrong_output", "host_busy", "smaller_batches_fail", "failed_when_*", "trial_*", "row_*", "memory_of_others*"),
+    *("*_wrong_output", "cached", "inputs_written", "fell_back", "settings_*", "grad_mode", "granularity", "host_busy"),
+    *("samples_by_word", "random_sizes", "stand_ins", "dtypes", "eval_left_out", "output_drained", "inputs_restored"),
+    *("recompiled", "smaller_batches_fail", "failed_when_*", "trial_*", "row_*", "memory_of_others*"),
     *("loss_not_finite", "output_*", "random_weights", "default_latency_limit", "larger_batches_fit", "throttled"),
     *("host_bound", "copy_bound", "fragmentation", "allocator_retries", "graph_breaks"),
 )
@@ -41,6 +44,7 @@ def of(record: Record) -> tuple[Notice, ...]:
         *of_host_load(record, timed),
         *of_failures(record),
         *of_outputs(record, timed),
+        *of_model(record, timed),
     ]
     found += [*of_windows(record, timed), *of_noise(record, timed), *of_health(record, timed)]
     found += [*of_allocator(timed), *of_copies(timed), *of_hosts(record, timed), *of_breaks(timed)]

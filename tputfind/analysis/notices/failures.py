@@ -35,7 +35,7 @@ _CAUSES: Final[dict[FailureKind, str]] = {
     "index_limit": "a kernel counts in 32 bits",
     "kernel_limit": "a kernel cannot do this size",
     "host_memory": "the host's memory is full",
-    "unsupported": "an operator has no kernel",
+    "unsupported": "it does not run so",
     "died": "a crash, or no host memory",
     "timeout": "it hangs, or is far slower",
     "wrong_output": "a kernel is wrong at this size",

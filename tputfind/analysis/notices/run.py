@@ -107,8 +107,8 @@ def of_budget(record: Record) -> Iterator[Notice]:
     searched = record.edge is not None or spec.batch_sizes is not None
     timed = {row.batch_size for row in rows}
     largest = passed if record.edge is None else record.edge.largest_batch
-    asked = spec.batch_sizes or [2**exponent for exponent in range(largest.bit_length())]
-    lacking = [size for size in asked if size not in timed and size >= spec.smallest_batch]
+    asked = spec.batch_sizes or spec.sizes_up_to(largest)
+    lacking = [size for size in asked if size not in timed]
     early = [row.batch_size for row in rows if row.ended_by == "budget"]
     left_out = [
         *([] if searched else [f"the search stopped at batch {passed}"]),

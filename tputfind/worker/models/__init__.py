@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from typing import Final, NamedTuple
 
@@ -32,6 +33,7 @@ _MODELS: Final[dict[SourceName, _Models]] = {
     "factory": _Models(factory.find),
     "live": _Models(live.find),
 }
+_DYNAMO: Final = "torch._dynamo"
 _PATH: Final = list(sys.path)
 """As of the server, which imports this package before it forks."""
 
@@ -47,6 +49,16 @@ def find_model(spec: Spec) -> Source:
     if spec.sequence_length is not None and spec.source != "hf":
         raise BadRequest(f"--sequence-length is for hf: models; {spec.model} is given the shape of a sample")
     return _MODELS[spec.source].find(spec)
+
+
+def import_user_file(spec: Spec) -> None:
+    """Import the file of a factory before anything else is done: some settings are to be made before threads start.
+
+    What that raises is raised again by ``find_model``.
+    """
+    if spec.source == "factory":
+        with suppress(BaseException):
+            factory.import_home(spec.model)
 
 
 def named_models(of: SourceName) -> Iterator[NamedModel]:
@@ -68,6 +80,7 @@ def slow_imports() -> tuple[str, ...]:
         about = PathFinder.find_spec(name, _PATH)
         return about is not None and about.origin == getattr(sys.modules.get(name), "__file__", None)
 
+    compiler = [_DYNAMO] if _DYNAMO in sys.modules else []  # optimizers and nested tensors import it, too
     own = [name for name in sys.modules if name.startswith("transformers.models.") and ".modeling_" in name]
-    slow = [name for name in (*_SLOW_IMPORTS, *own) if name in sys.modules]
+    slow = [name for name in (*_SLOW_IMPORTS, *own, *compiler) if name in sys.modules]
     return tuple(name for name in slow if the_servers(name.partition(".")[0]))

@@ -23,6 +23,7 @@ from tputfind.worker.models.user_code import (
     check_takes_nothing,
     without_arguments,
 )
+from tputfind.worker.settings import noting_imports
 
 
 def find(spec: Spec) -> Source:
@@ -30,8 +31,7 @@ def find(spec: Spec) -> Source:
     if spec.weights is not None:
         raise BadRequest(f"--weights: {spec.model} is a factory, which loads its weights itself")
     home, _, attribute = spec.model.rpartition(":")
-    with without_arguments(home, "as it is imported", NO_MAIN):
-        module = _import_file(Path(home), attribute) if home.endswith(".py") else _import_package(home)
+    module = import_home(spec.model)
     factory = getattr(module, attribute, None)
     if not callable(factory):
         what = "has no" if factory is None else "holds something that cannot be called under"
@@ -50,6 +50,28 @@ def find(spec: Spec) -> Source:
 
     file = getattr(module, "__file__", None)
     return Source(build, inputs, path=Path(file) if file else None)
+
+
+_imported: dict[str, ModuleType | BaseException] = {}
+"""By the file or package, and the file's time: a process imports it once, and what that raised is raised again."""
+
+
+def import_home(model: str) -> ModuleType:
+    """Return the module that holds a factory, imported once in this process; errors as for ``find``."""
+    home, _, attribute = model.rpartition(":")
+    path = Path(home)
+    key = f"{home} {path.stat().st_mtime_ns}" if found(path.is_file) else home
+    if key not in _imported:
+        try:
+            with noting_imports(), without_arguments(home, "as it is imported", NO_MAIN):
+                is_file = home.endswith(".py")
+                _imported[key] = _import_file(path, attribute) if is_file else _import_package(home)
+        except BaseException as error:  # the user's file can raise anything, SystemExit too
+            _imported[key] = error
+    module = _imported[key]
+    if isinstance(module, BaseException):
+        raise module
+    return module
 
 
 def check_made(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module, Inputs]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -19,6 +20,7 @@ from tputfind.worker.modes.mode import Prepared, StepOf
 
 _MOST_CALLS: Final = 10
 """Until no call compiles anything new; torch gives up before, at its own limit of recompilations."""
+_DYNAMO: Final = "torch._dynamo"
 _ANEW: Final = "it is compiled anew from step to step"
 
 
@@ -96,9 +98,44 @@ def compile_now(step: Callable[[], object], synchronize: Callable[[], None]) -> 
         raise CannotRunSo(_ANEW)
     if not graphs:
         raise CannotRunSo("torch.compile compiles nothing of it")
+    return Compiled(seconds=seconds, graphs=graphs, breaks=_breaks())
+
+
+def first_output(step: Callable[[], object]) -> tuple[object, Compiled | None]:
+    """Take the first step of a model that is run as it is; return its output and what it compiled of its own accord.
+
+    A step that compiled anything is taken again until it compiles nothing more, or is compiled anew each time.
+    """
+    start, graphs = perf_counter(), graphs_now()
+    output = step()
+    seconds, before = perf_counter() - start, graphs
+    if graphs_now() == graphs:
+        return output, None
+    for _ in range(_MOST_CALLS):
+        before = graphs_now()
+        output = step()
+        if graphs_now() == before:
+            break
+        seconds = perf_counter() - start
+    return output, Compiled(seconds=seconds, graphs=graphs_now() - graphs, breaks=_breaks())
+
+
+def fell_back() -> bool:
+    """Return whether torch gave up compiling a part of a model in this process, and runs it uncompiled."""
+    if _DYNAMO not in sys.modules:
+        return False
+    reasons = (reason for kind in ("graph_break", "unimplemented") for reason in _counters()[kind])
+    return any("recompile limit" in str(reason).lower() or "recompile_limit" in str(reason) for reason in reasons)
+
+
+def graphs_now() -> int:
+    """Return how many graphs were compiled in this process."""
+    return _graphs() if _DYNAMO in sys.modules else 0
+
+
+def _breaks() -> int:
     # Some breaks are told as the one, and some as the other.
-    breaks = sum(sum(_counters()[kind].values()) for kind in ("graph_break", "unimplemented"))
-    return Compiled(seconds=seconds, graphs=graphs, breaks=breaks)
+    return sum(sum(_counters()[kind].values()) for kind in ("graph_break", "unimplemented"))
 
 
 def check_still(compiled: Compiled | None) -> None:

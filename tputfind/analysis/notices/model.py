@@ -1,0 +1,128 @@
+"""Notices of the model itself: what was left as it is, what was done to it, what it does besides computing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tputfind.analysis.notices.words import batches, sizes
+from tputfind.record.choices import Dtype
+from tputfind.record.record import Notice, Record, Row, Setting, Sight
+
+_CONVERTED: Final[dict[Dtype, str]] = {"fp16": "float16", "bf16": "bfloat16"}
+"""What real floating-point parameters are converted to; fp32 and autocast have them in float32."""
+_NAMED: Final = 2
+"""Settings that a notice names; the record has all."""
+_SEEN: Final[dict[Sight, tuple[str, str, str, str]]] = {
+    "drained": (
+        "output_drained",
+        "outputs are lazy at {}",
+        "a call alone computes nothing of a generator, a future or a coroutine",
+        "each step takes all of it",
+    ),
+    "inputs_restored": (
+        "inputs_restored",
+        "the model writes into its inputs at {}",
+        "a further step would see other values",
+        "they were restored between steps, untimed",
+    ),
+    "inputs_written": (
+        "inputs_written",
+        "the model writes into its inputs at {}",
+        "each step sees what the one before left, with no room for copies",
+        "have it write into a copy",
+    ),
+    "cached": (
+        "cached",
+        "inputs that were seen before are over twice as fast at {}",
+        "the model keeps a cache",
+        "switch it off: these are its times",
+    ),
+    "recompiled": (
+        "recompiled",
+        "torch.compile compiled anew while {} ran",
+        "a guard of the model's own compilation failed",
+        "TORCH_LOGS=recompiles says which",
+    ),
+    "fell_back": (
+        "fell_back",
+        "torch gave up compiling, and ran uncompiled, at {}",
+        "it reached its limit of recompilations",
+        "TORCH_LOGS=recompiles says why",
+    ),
+}
+
+
+def of_model(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    """Notices of settings, of parameters that were not converted, of what steps do, and of what trains the model."""
+    yield from _of_settings(record)
+    yield from _of_dtypes(record, timed)
+    for sight, (kind, seen, cause, advice) in _SEEN.items():
+        rows = [row for row in timed if sight in row.seen]
+        if rows:
+            named = seen.format(batches(rows))
+            yield Notice(kind=kind, seen=named, cause=cause, advice=advice, batch_sizes=sizes(rows))
+    yield from _of_training(record, timed)
+
+
+def _of_settings(record: Record) -> Iterator[Notice]:
+    overridden = [setting for setting in record.settings if not setting.kept]
+    kept = [setting for setting in record.settings if setting.kept]
+    if overridden:
+        own = record.spec.dtype == "tf32"
+        yield Notice(
+            kind="settings_overridden",
+            seen=f"the model's file sets {_named(overridden)}",
+            cause=f"overridden: --dtype {record.spec.dtype} says how fp32 is computed",
+            advice="leave the line out" if own else "--dtype tf32 measures it so",
+        )
+    if kept:
+        yield Notice(
+            kind="settings_kept",
+            seen=f"the model's file sets {_named(kept)}",
+            cause="kept: it was measured so",
+            advice="set the same where it is deployed",
+        )
+
+
+def _named(settings: Sequence[Setting]) -> str:
+    named = [f"{_short(setting.name)} = {setting.value.removeprefix('torch.')}" for setting in settings[:_NAMED]]
+    more = len(settings) - _NAMED
+    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("torch.").removeprefix("backends.").removesuffix("()")
+
+
+def _of_dtypes(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    """Notice of parameters that no conversion touches: complex, fp8, integer and quantised ones."""
+    if record.spec.dtype == "own" or not timed:
+        return
+    converted = _CONVERTED.get(record.spec.dtype, "float32")
+    found = {name: count for row in timed[:1] for name, count in row.parameter_bytes.items() if name != converted}
+    if found:
+        total_bytes = sum(timed[0].parameter_bytes.values())
+        named = ", ".join(f"{name} ({count / total_bytes:.0%} of the bytes)" for name, count in found.items())
+        yield Notice(
+            kind="dtypes",
+            seen=f"parameters were left as they are: {named}",
+            cause=f"--dtype {record.spec.dtype} converts real floating-point numbers alone",
+            advice="--dtype own converts nothing",
+        )
+
+
+def _of_training(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    """Notice of a user's model that is trained by a loss or an optimizer that are not its own."""
+    spec = record.spec
+    if spec.phase != "train" or not spec.own_code or not timed:
+        return
+    optimizer = f"optimizer ({spec.optimizer or 'sgd'})"
+    loss = any("loss_stand_in" in row.seen for row in timed)
+    if loss or spec.optimizer is None:
+        yield Notice(
+            kind="stand_ins",
+            seen=f"the loss and the {optimizer} are stand-ins" if loss else f"the {optimizer} is a stand-in",
+            cause="the model's own are not known",
+            advice="return the loss under the name loss; --optimizer" if loss else "--optimizer names another",
+        )

@@ -1,0 +1,48 @@
+"""Whether a model answers faster for inputs that it has seen: a loop over one input would then time its cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final
+
+from tputfind.worker.batch import Batch
+from tputfind.worker.devices.protocol import Device
+
+_DRAWS: Final = 3
+_FIRST_DRAW: Final = 1000
+"""Draws up to here are those of a row's processes."""
+_MOST_MAKING_S: Final = 0.5
+"""Inputs that take longer to make are not drawn again; smaller batches tell the same."""
+_FASTER: Final = 2.0
+
+
+def remembers_inputs(device: Device, make_batch: Callable[[int], Batch], size: tuple[object, ...]) -> bool:
+    """Return whether every new input takes more than twice as long as any input does the second time.
+
+    Args:
+        device: idle when this is called.
+        make_batch: makes a batch of a draw, whose inputs no step has seen.
+        size: ``Batch.shapes`` of what was timed; nothing is said of inputs of other shapes.
+
+    Raises:
+        Exception: whatever the model raises, or want of memory.
+    """
+    new_ms, seen_ms, begin_s = list[float](), list[float](), perf_counter()
+    for draw in range(_FIRST_DRAW, _FIRST_DRAW + _DRAWS):
+        batch = make_batch(draw).again()  # which does not undo what a step writes: that would take time
+        if batch.shapes != size or (not new_ms and perf_counter() - begin_s > _MOST_MAKING_S):
+            return False
+        new_ms.append(_step_ms(device, batch))
+        seen_ms.append(_step_ms(device, batch.again()))
+    return min(new_ms) > _FASTER * max(seen_ms)
+
+
+def _step_ms(device: Device, batch: Batch) -> float:
+    device.synchronize()
+    start_s = perf_counter()
+    output = batch()
+    device.synchronize()
+    seconds = perf_counter() - start_s
+    del output
+    return seconds * 1000

@@ -1,0 +1,119 @@
+"""Settings of torch that a user's file makes: which are kept while it is measured, and which are overridden."""
+
+from __future__ import annotations
+
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+
+from tputfind.record.record import Setting
+
+_KEPT: Final[dict[str, Callable[[], object]]] = {
+    "torch.get_num_threads()": torch.get_num_threads,
+    "torch.get_num_interop_threads()": torch.get_num_interop_threads,
+    "torch.get_default_dtype()": torch.get_default_dtype,
+    "torch.get_default_device()": torch.get_default_device,
+    "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled,
+    "torch.is_anomaly_enabled()": torch.is_anomaly_enabled,
+    "torch.backends.cudnn.enabled": lambda: torch.backends.cudnn.enabled,
+    "torch.backends.cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
+    "torch.backends.cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
+    "torch.backends.mkldnn.enabled": lambda: torch.backends.mkldnn.enabled,
+    "torch.backends.cuda.flash_sdp_enabled()": torch.backends.cuda.flash_sdp_enabled,
+    "torch.backends.cuda.mem_efficient_sdp_enabled()": torch.backends.cuda.mem_efficient_sdp_enabled,
+    "torch.backends.cuda.math_sdp_enabled()": torch.backends.cuda.math_sdp_enabled,
+    "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction": lambda: (
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+    ),
+    "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction": lambda: (
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+    ),
+}
+_OVERRIDDEN: Final[dict[str, Callable[[], object]]] = {
+    "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision,
+    "torch.backends.cuda.matmul.allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
+    "torch.backends.cudnn.allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
+    "torch.backends.fp32_precision": lambda: torch.backends.fp32_precision,  # type: ignore[attr-defined]
+    "torch.backends.cuda.matmul.fp32_precision": lambda: torch.backends.cuda.matmul.fp32_precision,
+    "torch.backends.cudnn.fp32_precision": lambda: torch.backends.cudnn.fp32_precision,
+    "torch.backends.mkldnn.fp32_precision": lambda: torch.backends.mkldnn.fp32_precision,
+}
+"""The arithmetic of fp32, which ``--dtype`` says."""
+
+
+def read_settings() -> dict[str, str]:
+    """Return the settings of torch as they are now, by name, as text; those that this torch does not have are left out.
+
+    A setting that torch refuses to read, as it does if its old and new switches contradict each other, is ``unclear``.
+    """
+    return dict(_read(_KEPT | _OVERRIDDEN))
+
+
+def _read(readers: Mapping[str, Callable[[], object]]) -> Iterator[tuple[str, str]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, read in readers.items():
+            try:
+                yield name, str(read())
+            except AttributeError:
+                continue
+            except RuntimeError:
+                yield name, "unclear"
+
+
+def changed_settings(before: Mapping[str, str]) -> tuple[Setting, ...]:
+    """Return what was set since ``before`` was read."""
+    now = read_settings()
+    return tuple(
+        Setting(name=name, value=value, kept=name in _KEPT)
+        for name, value in now.items()
+        if before.get(name, value) != value
+    )
+
+
+_on_import: dict[str, Setting] = {}
+
+
+@contextmanager
+def noting_imports() -> Iterator[None]:
+    """Note what the user's file sets while it is imported."""
+    before = read_settings()
+    try:
+        yield
+    finally:
+        _on_import.update({setting.name: setting for setting in changed_settings(before)})
+
+
+def set_on_import() -> tuple[Setting, ...]:
+    """Return what the user's file has set while it was imported."""
+    return tuple(_on_import.values())
+
+
+def set_fp32_arithmetic(*, tf32: bool) -> None:
+    """Have matrix products, convolutions and recurrences of fp32 data computed in TF32, or in fp32 as IEEE 754 has it.
+
+    By the older switches, which set the newer ones too. With those alone (``fp32_precision``), which one at a time take
+    effect in torch 2.11, the older ones say otherwise, and compiling and exporting a model fails over that. Newer ones
+    that a user's file has set are put back first.
+    """
+    holders: tuple[Any, ...] = (torch.backends, torch.backends.mkldnn, getattr(torch.backends.mkldnn, "conv", None))
+    for holder in holders:
+        if getattr(holder, "fp32_precision", "none") != "none":
+            holder.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+
+
+def seed_all(seed: int) -> None:
+    """Seed the generators of torch, of Python and of numpy, if anything has imported it."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)

@@ -1,0 +1,124 @@
+"""Values of any structure: the parts of containers, dataclasses and objects, and the tensors in them."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+_DEEPEST: Final = 12
+"""Levels of a structure that are looked into; keeps a list that holds itself from being followed for ever."""
+_NO_STRUCTURE: Final = (str, bytes, int, float, complex, type(None), type, nn.Module)
+
+
+def parts_of(value: object) -> dict[Any, Any] | None:
+    """Return the parts of a container or dataclass by index, key or field; None if the value is neither."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (list, tuple)):
+        return dict(enumerate(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = (field.name for field in dataclasses.fields(value))
+        return {name: getattr(value, name) for name in names if hasattr(value, name)}
+    return None
+
+
+def with_parts(value: Any, parts: Mapping[Any, Any]) -> Any:
+    """Return a copy of a container or dataclass that holds other parts under the same keys."""
+    if hasattr(value, "_make"):  # a named tuple
+        return value._make(parts.values())
+    if isinstance(value, tuple):
+        return tuple(parts.values())
+    if isinstance(value, list):
+        return list(parts.values())
+    if type(value) is dict:
+        return dict(parts)
+    changed = copy.copy(value)
+    for key, part in parts.items():
+        if isinstance(value, Mapping):
+            changed[key] = part
+        else:
+            object.__setattr__(changed, key, part)  # a frozen dataclass, too
+    return changed
+
+
+def tensors_of(value: object) -> list[torch.Tensor]:
+    """Return the tensors in a value of any structure, in order, those in the attributes of objects included."""
+    return list(_tensors(value, 0, set()))
+
+
+def _tensors(value: object, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    if isinstance(value, _NO_STRUCTURE) or depth > _DEEPEST or id(value) in seen:
+        return
+    seen.add(id(value))
+    inside = parts_of(value)
+    if inside is None and not callable(value):
+        inside = getattr(value, "__dict__", None)
+    for part in list((inside or {}).values()):
+        yield from _tensors(part, depth + 1, seen)
+
+
+def is_lazy(output: object) -> bool:
+    """Return whether a value, or a part of it, computes nothing before it is asked: iterators, futures, coroutines."""
+    if isinstance(output, torch.Tensor):
+        return False
+    if isinstance(output, (Iterator, AsyncIterator, Future, torch.futures.Future)) or inspect.isawaitable(output):
+        return True
+    return any(map(is_lazy, (parts_of(output) or {}).values()))
+
+
+def drained(output: Any) -> Any:
+    """Return a value with all that is lazy in it computed: iterators become lists, futures and coroutines results."""
+    if isinstance(output, torch.Tensor):
+        return output
+    if isinstance(output, Iterator):
+        return [drained(part) for part in output]
+    if isinstance(output, AsyncIterator):
+        return _loop().run_until_complete(_collected(output))
+    if isinstance(output, Future):
+        return drained(output.result())
+    if isinstance(output, torch.futures.Future):
+        return drained(output.wait())
+    if inspect.isawaitable(output):
+        return drained(_loop().run_until_complete(_awaited(output)))
+    parts = parts_of(output)
+    if parts is None or not any(map(is_lazy, parts.values())):
+        return output
+    return with_parts(output, {key: drained(part) for key, part in parts.items()})
+
+
+async def _collected(output: AsyncIterator[object]) -> list[object]:
+    return [drained(part) async for part in output]
+
+
+async def _awaited(output: Any) -> object:
+    return await output
+
+
+_loops: list[asyncio.AbstractEventLoop] = []
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop of this process, made when the first coroutine is met."""
+    if not _loops:
+        _loops.append(asyncio.new_event_loop())
+    return _loops[0]
+
+
+def draining(step: Callable[..., object]) -> Callable[..., object]:
+    """Return a step that computes all of its output before it returns."""
+
+    def drained_step(*arguments: object, **keywords: object) -> object:
+        return drained(step(*arguments, **keywords))
+
+    return drained_step
