@@ -127,13 +127,14 @@ def test_spans_are_steady_when_they_neither_change_nor_scatter_enough_to_hide_it
 
 def test_a_trials_step_is_the_fastest_after_the_first_and_one_alone_stands_for_itself():
     from tputfind.worker.devices.cpu import Cpu
-    from tputfind.worker.loops import try_steps
+    from tputfind.worker.loops import Work, try_steps
 
     device, announced = Cpu(), []
 
     def fastest_ms(*seconds):
         paces = iter(seconds)
-        return try_steps(device, lambda: time.sleep(next(paces)), len(seconds), announced.append)
+        work = Work(step := lambda: time.sleep(next(paces)), step)
+        return try_steps(device, work, len(seconds), announced.append)
 
     assert 20 <= fastest_ms(0, 1, 0.02) < 1000
     assert fastest_ms(0.02, 0.02) >= 20

@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from tputfind.processes.messages import TryBatch
 from tputfind.record.record import Trial
 from tputfind.record.spec import read_spec
-from tputfind.worker.training import loss_of
-from tputfind.worker.workload import Workload, gradients
+from tputfind.worker.training import own_loss
+from tputfind.worker.workload import Workload
 
 SMALL = f"{MODELS}/compiled.py:small"
 TRAIN = ("--device", "cpu", "--phase", "train", *QUICK)
@@ -45,7 +45,7 @@ def test_the_step_computes_what_a_plain_loop_does(optimizer, make):
     if optimizer == "adamw":
         steps.param_groups[0]["lr"] = 1e-4
 
-    with gradients("train"):
+    with torch.enable_grad():
         trained = workload.batch(8)
         losses = [float(trained()) for _ in range(3)]
         expected = []
@@ -80,7 +80,7 @@ def test_a_scaler_of_gradients_has_found_its_scale_before_anything_is_measured()
     workload = Workload(read_spec(SMALL, {"phase": "train", "dtype": "amp-fp16"}), torch.device("cpu"))
     scaler = workload._training._scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
 
-    with gradients("train"):
+    with torch.enable_grad():
         batch = workload.batch(8)
 
     assert scaler.get_scale() < 2**40
@@ -91,8 +91,8 @@ def test_a_scaler_of_gradients_has_found_its_scale_before_anything_is_measured()
 def test_a_model_that_returns_a_loss_is_trained_by_that():
     loss = torch.ones((), requires_grad=True)
 
-    assert loss_of({"loss": loss, "scores": torch.ones(2, 3)}) is loss
-    assert loss_of(transformers.modeling_outputs.SequenceClassifierOutput(loss=loss)) is loss
+    assert own_loss({"loss": loss, "scores": torch.ones(2, 3)}) is loss
+    assert own_loss(transformers.modeling_outputs.SequenceClassifierOutput(loss=loss)) is loss
 
 
 def test_checkpointing_is_what_the_library_of_the_model_makes_of_it(tmp_path, ask):

@@ -138,9 +138,16 @@ def test_a_record_of_schema_8_still_loads_is_of_a_device_alone_and_names_no_cloc
     assert record.rows == example().rows
 
 
-def test_a_record_of_schema_9_still_loads_and_says_what_ended_its_rows(golden):
-    golden("schema-9.json", example().to_json())
+def test_a_record_of_schema_9_still_loads_and_says_nothing_of_parameters_or_settings():
     record = tputfind.load_record(GOLDEN / "schema-9.json")
+
+    assert (record.schema, record.spec.grad_mode, record.settings) == (9, "inference", ())
+    assert {(tuple(row.parameter_bytes), row.seen) for row in record.rows} == {((), ())}
+
+
+def test_a_record_of_schema_10_still_loads_and_says_what_ended_its_rows(golden):
+    golden("schema-10.json", example().to_json())
+    record = tputfind.load_record(GOLDEN / "schema-10.json")
 
     assert record == example()
     assert [row.ended_by for row in record.rows] == ["full", None, "full", "time"]

@@ -30,6 +30,7 @@ OTHER = {
     "phase": "train",
     "optimizer": "sgd",
     "grad_checkpoint": True,
+    "grad_mode": "no_grad",
     "weights": "DEFAULT",
     "image_size": 64,
     "input_size": (3, 8, 8),
@@ -59,7 +60,8 @@ OTHER = {
     "strict": True,
 }
 """A value for each field of a spec, which the record has another of."""
-PATIENCE = {"trial_timeout_s", "strict"}
+PATIENCE = {"trial_timeout_s", "strict", "grad_mode"}
+"""Fields that a run may differ in that goes on: how long it waits, and what it finds out by itself."""
 
 
 class Free(Spec, frozen=True, kw_only=True):

@@ -1,0 +1,545 @@
+"""Small models of other fields than vision, each with a habit that measuring must not trip over."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import nn
+
+WIDTH = 16
+
+
+class Checked(nn.Module):
+    """Says what its weights have become: raises unless they are of the dtype that they were made in."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        weight = torch.randn(WIDTH, WIDTH).to(dtype)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x):
+        if self.weight.dtype is not self.dtype:
+            raise AssertionError(f"weights are {self.weight.dtype} now, and were made as {self.dtype}")
+        weight = torch.view_as_real(self.weight).sum(-1) if self.weight.is_complex() else self.weight
+        return (x * self.scale) @ weight.to(x.dtype)
+
+
+def rows(batch: int) -> torch.Tensor:
+    return torch.randn(batch, WIDTH)
+
+
+def complex_weights():
+    return Checked(torch.complex64), rows
+
+
+def double_complex_weights():
+    return Checked(torch.complex128), rows
+
+
+def fp8_weights():
+    return Checked(torch.float8_e4m3fn), rows
+
+
+def int8_weights():
+    return Checked(torch.int8), rows
+
+
+class Subclassed(torch.Tensor):
+    """A tensor class of its own, as quantisation libraries have."""
+
+
+class OfSubclass(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH, dtype=torch.float64).as_subclass(Subclassed))
+
+    def forward(self, x):
+        assert self.weight.dtype is torch.float64, "the subclass was converted"
+        return x @ self.weight.as_subclass(torch.Tensor).float()
+
+
+def subclass_weights():
+    return OfSubclass(), rows
+
+
+class Brings(nn.Module):
+    """Works in the dtype that it was made in, and in no other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH, dtype=torch.float64))
+
+    def forward(self, x):
+        return x.double() @ self.weight
+
+
+def works_in_double():
+    return Brings(), rows
+
+
+class Forces(nn.Module):
+    """Takes the gradient of an energy within forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Linear(3, 1)
+
+    def forward(self, positions):
+        with torch.enable_grad():
+            positions = positions.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.energy(positions).tanh().sum(), positions)
+        return -gradient
+
+
+def forces():
+    return Forces(), lambda batch: torch.randn(batch, 8, 3)
+
+
+class NeedsGrad(nn.Module):
+    """Relies on its caller to have left autograd on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, 1)
+
+    def forward(self, x):
+        x = x.requires_grad_()
+        (gradient,) = torch.autograd.grad(self.lin(x).square().sum(), x)
+        return gradient.detach()
+
+
+def needs_grad():
+    return NeedsGrad(), rows
+
+
+class Jacobian(nn.Module):
+    """Is a functional transform of another model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, 4)
+
+    def forward(self, x):
+        return torch.func.vmap(torch.func.jacrev(lambda one: self.lin(one).tanh()))(x)
+
+
+def jacobian():
+    return Jacobian(), rows
+
+
+class Nodes(nn.Module):
+    """A graph network: the nodes of all graphs lie in one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 8)
+
+    def forward(self, x, edges, graph):
+        hidden = self.lin(x)
+        hidden = hidden.index_add(0, edges[1], hidden[edges[0]])
+        return torch.zeros(int(graph[-1]) + 1, 8, device=x.device).index_add(0, graph, hidden)
+
+
+def _graphs(batch):
+    x, graph = torch.randn(5 * batch, 4), torch.arange(batch).repeat_interleave(5)
+    starts = 5 * torch.arange(batch).repeat_interleave(7)
+    edges = torch.randint(0, 5, (2, 7 * batch)) + starts
+    return x, edges, graph
+
+
+def graphs():
+    return Nodes(), _graphs
+
+
+def graphs_that_end():
+    return Nodes(), lambda batch: _graphs(min(batch, 6))
+
+
+class Held:
+    """An object that holds tensors and knows how to move."""
+
+    def __init__(self, *tensors):
+        self.tensors = tensors
+
+    def to(self, device):
+        return Held(*(tensor.to(device) for tensor in self.tensors))
+
+
+class TakesHeld(Nodes):
+    def forward(self, held):
+        return super().forward(*held.tensors)
+
+
+def graph_objects():
+    return TakesHeld(), lambda batch: Held(*_graphs(batch))
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.EmbeddingBag(50, 8)
+
+    def forward(self, texts):
+        ids = [[len(word) for word in text.split()] for text in texts]
+        offsets = torch.tensor([0, *itertools.accumulate(map(len, ids[:-1]))])
+        return self.words(torch.tensor(list(itertools.chain(*ids))), offsets)
+
+
+def texts():
+    return Words(), lambda batch: ([f"a text of {number} words or so" for number in range(batch)],)
+
+
+class FromArray(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, 2)
+
+    def forward(self, array):
+        return self.lin(torch.as_tensor(array, dtype=self.lin.weight.dtype, device=self.lin.weight.device))
+
+
+def arrays():
+    return FromArray(), lambda batch: np.random.rand(batch, WIDTH)  # noqa: NPY002  # as users draw
+
+
+class Draws(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, 2)
+
+    def forward(self, count):
+        return self.lin(torch.randn(count, WIDTH, device=self.lin.weight.device))
+
+
+def whole_numbers():
+    return Draws(), lambda batch: batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    pixels: torch.Tensor
+    name: str = "a"
+
+
+@dataclasses.dataclass
+class Answer:
+    scores: torch.Tensor
+
+
+class OfDataclasses(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, 2)
+
+    def forward(self, sample):
+        return Answer(self.lin(sample.pixels))
+
+
+def dataclasses_in_and_out():
+    return OfDataclasses(), lambda batch: Sample(rows(batch))
+
+
+class TakesOne(nn.Module):
+    """Takes a dict, or a tuple, as its one argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, 2)
+
+    def forward(self, batch):
+        return self.lin(batch["x"] if isinstance(batch, dict) else batch[0] + batch[1])
+
+
+def one_dict():
+    return TakesOne(), lambda batch: {"x": rows(batch)}
+
+
+def one_tuple():
+    return TakesOne(), lambda batch: (rows(batch), rows(batch))
+
+
+def always_the_same():
+    return nn.Linear(WIDTH, 2), lambda batch: torch.randn(4, WIDTH)
+
+
+class Streams(nn.Module):
+    """Does its work piece by piece; ``how`` says in which kind of promise."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.net, self.how, self.pool = nn.Linear(256, 256), how, None
+
+    def pieces(self, x):
+        for _ in range(30):
+            x = self.net(x)
+            yield x
+
+    async def later(self, x):
+        await asyncio.sleep(0)
+        return list(self.pieces(x))
+
+    async def one_by_one(self, x):
+        for piece in self.pieces(x):
+            yield piece
+
+    def forward(self, x):
+        match self.how:
+            case "list":
+                return list(self.pieces(x))
+            case "generator":
+                return self.pieces(x)
+            case "map":
+                return {"pieces": map(torch.relu, self.pieces(x))}
+            case "coroutine":
+                return self.later(x)
+            case "async generator":
+                return self.one_by_one(x)
+            case _:
+                self.pool = self.pool or ThreadPoolExecutor(1)
+                return self.pool.submit(torch.inference_mode()(lambda: list(self.pieces(x))))
+
+
+def _streams(how):
+    return Streams(how), lambda batch: torch.randn(batch, 256)
+
+
+def taken_at_once():
+    return _streams("list")
+
+
+def generator():
+    return _streams("generator")
+
+
+def mapped():
+    return _streams("map")
+
+
+def coroutine():
+    return _streams("coroutine")
+
+
+def async_generator():
+    return _streams("async generator")
+
+
+def future():
+    return _streams("future")
+
+
+class Writes(nn.Module):
+    """Scales its input in place, or raises when it is handed what it has written."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.lin, self.factor = nn.Linear(WIDTH, 2), factor
+
+    def forward(self, x):
+        if x.abs().max() > 100 or x.abs().max() < 0.01:
+            raise AssertionError("this input was written to before")
+        return self.lin(x.mul_(self.factor))
+
+
+def halves_its_input():
+    return Writes(0.5), rows
+
+
+def grows_its_input():
+    return Writes(2.0), rows
+
+
+class Remembers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.seen = nn.Sequential(*(nn.Linear(512, 512) for _ in range(8))), {}
+
+    def forward(self, x):
+        key = float(x.sum())
+        if key not in self.seen:
+            self.seen[key] = self.net(x)
+        return self.seen[key]
+
+
+def remembers():
+    return Remembers(), lambda batch: torch.randn(batch, 512)
+
+
+def forgets():
+    return Remembers().net, lambda batch: torch.randn(batch, 512)
+
+
+class Compiled(nn.Module):
+    def forward(self, x):
+        if not torch.compiler.is_compiling():
+            raise AssertionError("this batch size runs uncompiled")
+        return torch.sin(x) * 2
+
+
+def compiles_itself():
+    return torch.compile(Compiled(), dynamic=False, backend="eager"), rows
+
+
+class Never(nn.Module):
+    """Is compiled anew at each call, until torch gives up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.inner(x, self.calls)
+
+    @staticmethod
+    @torch.compile(backend="eager", dynamic=False)
+    def inner(x, number):
+        return x * number
+
+
+def gives_up_compiling():
+    return Never(), rows
+
+
+class Triplets(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, 4)
+
+    def forward(self, x):
+        return self.lin(x).view(-1, 3, 4).flatten(0, 1)
+
+
+def triplets():
+    return Triplets(), rows
+
+
+def fours():
+    """Its inputs come in fours, and in no other number."""
+
+    def inputs(batch):
+        if batch % 4:
+            raise ValueError(f"{batch} is no multiple of 4")
+        return rows(batch)
+
+    return nn.Linear(WIDTH, 2), inputs
+
+
+def normalised():
+    return nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)), rows
+
+
+class Viewed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+
+    def forward(self, x):
+        return self.conv(x).view(len(x), -1)
+
+
+def viewed():
+    return Viewed(), lambda batch: torch.randn(batch, 3, 8, 8)
+
+
+def lazy():
+    return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(2)), rows
+
+
+class Pools(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return torch.nested.to_padded_tensor(self.lin(x), 0.0).sum(1)
+
+
+def _lengths(batch):
+    return [torch.randn(2 + number % 4, 8) for number in range(batch)]
+
+
+def jagged():
+    return Pools(), lambda batch: torch.nested.nested_tensor(_lengths(batch), layout=torch.jagged)
+
+
+def strided():
+    return Pools(), lambda batch: torch.nested.nested_tensor(_lengths(batch))
+
+
+def random_lengths():
+    def inputs(batch):
+        longest = max(random.randint(8, 60) + np.random.randint(8) for _ in range(batch))  # noqa: NPY002
+        return torch.randn(batch, longest, WIDTH)
+
+    return nn.Linear(WIDTH, 4), inputs
+
+
+class RefusesEval(nn.Linear):
+    def train(self, mode=True):
+        if not mode:
+            raise NotImplementedError("eval() is not supported yet")
+        return super().train(mode)
+
+
+def refuses_eval():
+    return RefusesEval(WIDTH, 2), rows
+
+
+class OnlyTrains(nn.Linear):
+    def forward(self, x):
+        if not self.training:
+            raise RuntimeError("call post_process() before inference")
+        return super().forward(x)
+
+
+def only_trains():
+    return OnlyTrains(WIDTH, 2), rows
+
+
+class Wrong(nn.Linear):
+    def forward(self, x):
+        raise ValueError("the model's own mistake")
+
+
+def wrong():
+    return Wrong(WIDTH, 2), rows
+
+
+class Refuses(nn.Linear):
+    def to(self, *_, **__):
+        raise ValueError(".to is not supported for models that were dispatched")
+
+
+def refuses_to_move():
+    return Refuses(WIDTH, 2), rows
+
+
+class OwnLoss(nn.Linear):
+    def forward(self, x):
+        scores = super().forward(x)
+        return scores.square().mean(), scores
+
+
+def own_loss():
+    return OwnLoss(WIDTH, 2), rows
+
+
+class TwoNetworks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(WIDTH, 1), nn.Linear(WIDTH, 1)
+
+    def forward(self, x):
+        return {"critic": self.one(x).sigmoid().mean(), "generator": self.other(x).sigmoid().mean()}
+
+
+def two_networks():
+    return TwoNetworks(), rows

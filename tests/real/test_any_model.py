@@ -1,0 +1,252 @@
+"""Models of other fields are measured as their owners run them, or refused for the true reason."""
+
+from __future__ import annotations
+
+import pytest
+from support.command import QUICK, measured, run
+from support.folders import MODELS
+
+FIELDS = f"{MODELS}/other_fields.py"
+SETS = f"{MODELS}/sets_torch.py"
+FEW = ("--max-batch", 8, *QUICK)
+
+
+def kinds(record):
+    return {notice.kind for notice in record.notices}
+
+
+def passed(ask, folder, factory, *options):
+    folder.mkdir(exist_ok=True)
+    ran = ask(folder, f"{FIELDS}:{factory}", *options)
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert [row.batch_size for row in record.rows if row.failure is not None] == []
+    return record
+
+
+@pytest.mark.parametrize(
+    ("factory", "dtype", "expected"),
+    [
+        ("complex_weights", "fp32", {"complex64", "float32"}),
+        ("complex_weights", "bf16", {"complex64", "bfloat16"}),
+        ("double_complex_weights", "fp32", {"complex128", "float32"}),
+        ("fp8_weights", "bf16", {"float8_e4m3fn", "bfloat16"}),
+        ("int8_weights", "fp32", {"int8", "float32"}),
+        ("subclass_weights", "fp32", {"Subclassed"}),
+        ("works_in_double", "own", {"float64"}),
+    ],
+)
+def test_weights_that_no_conversion_is_for_are_measured_as_they_were_made(tmp_path, ask, factory, dtype, expected):
+    record = passed(ask, tmp_path, factory, "--dtype", dtype, "--batch-sizes", 4, *QUICK)
+
+    (row,) = record.rows
+    assert set(row.parameter_bytes) == expected
+    assert sum(row.parameter_bytes.values()) > 0
+    assert ("dtypes" in kinds(record)) == (dtype != "own")
+
+
+def test_a_conversion_that_breaks_the_model_is_refused_and_names_the_dtype_that_runs(tmp_path, ask):
+    ran = ask(tmp_path, f"{FIELDS}:works_in_double", *FEW)
+
+    assert ran.status == 3
+    assert "--dtype fp32" in ran.err
+    assert "--dtype own measures it as it was made" in ran.err
+    assert "must have the same dtype" in ran.err or "expected m1 and m2" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("factory", "mode"), [("forces", "no_grad"), ("needs_grad", "enabled"), ("jacobian", "inference")]
+)
+@pytest.mark.parametrize("sizes", [("--max-batch", 4), ("--batch-sizes", "2,4")])
+def test_a_model_runs_in_the_strictest_grad_mode_that_it_passes_under(tmp_path, ask, factory, mode, sizes):
+    record = passed(ask, tmp_path, factory, *sizes, *QUICK)
+
+    assert record.spec.grad_mode == mode
+    assert ("grad_mode" in kinds(record)) == (mode != "inference")
+
+
+@pytest.mark.parametrize(
+    ("factory", "by_word", "shape"),
+    [
+        ("graphs", True, "5x4+2x7+5"),
+        ("graph_objects", True, "Held"),
+        ("texts", True, "str"),
+        ("arrays", True, "ndarray"),
+        ("whole_numbers", True, "int"),
+        ("jagged", True, "?x8"),
+        ("strided", True, "?x?"),
+        ("dataclasses_in_and_out", False, "16"),
+        ("one_dict", False, "16"),
+        ("one_tuple", False, "16+16"),
+        ("lazy", False, "16"),
+        ("refuses_to_move", False, "16"),
+    ],
+)
+def test_inputs_of_any_form_are_measured_and_the_report_says_who_counted(tmp_path, ask, factory, by_word, shape):
+    record = passed(ask, tmp_path, factory, *FEW)
+
+    assert record.edge.largest_batch == 8
+    assert record.input_shape == shape
+    seen = [notice.seen for notice in record.notices if notice.kind == "samples_by_word"]
+    assert seen == (["samples counted by the input function"] if by_word else [])
+
+
+@pytest.mark.parametrize("factory", ["always_the_same", "graphs_that_end"])
+def test_inputs_that_do_not_grow_with_the_batch_are_refused(tmp_path, ask, factory):
+    ran = ask(tmp_path, f"{FIELDS}:{factory}", "--batch-sizes", "2,32", *QUICK)
+
+    assert ran.status == 5
+    assert "its inputs" in ran.err
+    assert "as many samples as it is called with" in ran.err
+
+
+@pytest.mark.parametrize("factory", ["generator", "mapped", "coroutine", "async_generator", "future"])
+def test_lazy_outputs_are_computed_within_the_timed_step(tmp_path, ask, factory):
+    lazy = passed(ask, tmp_path / "lazy", factory, "--batch-sizes", 64, *QUICK)
+    eager = passed(ask, tmp_path / "eager", "taken_at_once", "--batch-sizes", 64, *QUICK)
+
+    fastest, known = min(lazy.rows[0].device_ms), min(eager.rows[0].device_ms)
+    assert fastest > known / 3  # a call that computes nothing takes a thousandth of it
+    assert lazy.rows[0].seen == ("drained",)
+    assert "output_drained" in kinds(lazy)
+
+
+@pytest.mark.parametrize("factory", ["halves_its_input", "grows_its_input"])
+def test_inputs_that_a_step_writes_into_are_restored_before_the_next(tmp_path, ask, factory):
+    record = passed(ask, tmp_path, factory, *FEW)  # the model raises when it sees what it has written
+
+    assert all("inputs_restored" in row.seen for row in record.rows)
+    assert "inputs_restored" in kinds(record)
+    assert not any(row.output is not None and row.output.result == "not_finite" for row in record.rows)
+
+
+def test_a_model_that_remembers_inputs_is_named_and_one_that_forgets_is_not(tmp_path, ask):
+    remembers = passed(ask, tmp_path / "lazy", "remembers", "--batch-sizes", "8,16", *QUICK)
+    forgets = passed(ask, tmp_path / "eager", "forgets", "--batch-sizes", "8,16", *QUICK)
+
+    assert "cached" in kinds(remembers)
+    assert "cached" not in kinds(forgets)
+
+
+def test_a_model_that_compiles_itself_is_compiled_at_every_batch_size(tmp_path, ask):
+    sizes = ",".join(map(str, range(16, 27)))  # torch gives up at the ninth shape of a process
+
+    record = passed(ask, tmp_path, "compiles_itself", "--batch-sizes", sizes, *QUICK)  # raises where it runs uncompiled
+
+    assert all(row.timings[0].compiled is not None for row in record.rows)
+    assert "fell_back" not in kinds(record)
+
+
+def test_a_model_that_torch_gives_up_compiling_is_named(tmp_path, ask):
+    record = passed(ask, tmp_path, "gives_up_compiling", "--batch-sizes", 4, *QUICK)
+
+    assert "fell_back" in record.rows[0].seen
+    assert "fell_back" in kinds(record)
+
+
+@pytest.mark.parametrize(
+    ("factory", "options", "sizes"),
+    [
+        ("triplets", (), [3, 6, 12]),
+        ("triplets", ("--granularity", 6), [6, 12]),
+        ("fours", (), [4, 8, 12]),
+        ("normalised", ("--phase", "train"), [2, 4, 8, 12]),
+    ],
+)
+def test_batch_sizes_are_multiples_of_what_the_model_takes(tmp_path, ask, factory, options, sizes):
+    granularity = sizes[0]
+    record = passed(ask, tmp_path, factory, *options, "--max-batch", 12, *QUICK)
+
+    assert [row.batch_size for row in record.rows] == sizes
+    assert record.spec.granularity == granularity
+    advice = [notice.advice for notice in record.notices if notice.kind == "granularity"]
+    assert advice == ([] if "--granularity" in options else [f"--granularity {granularity} says so beforehand"])
+
+
+def test_batch_sizes_that_are_no_multiples_of_the_granularity_are_refused(tmp_path, ask):
+    ran = ask(tmp_path, f"{FIELDS}:triplets", "--granularity", 3, "--batch-sizes", "3,4")
+
+    assert ran.status == 2
+    assert "--batch-sizes must be multiples of --granularity 3" in ran.err
+
+
+def test_a_layout_that_breaks_the_model_is_refused_for_it_beside_one_that_runs(tmp_path, ask):
+    both = ask(tmp_path, f"{FIELDS}:viewed", "--layout", "nchw,nhwc", "--max-batch", 2, *QUICK)
+    alone = ask(tmp_path, f"{FIELDS}:viewed", "--layout", "nhwc", "--max-batch", 2, *QUICK)
+
+    assert alone.status == 3
+    assert "--layout nhwc: view size is not compatible" in alone.err
+    assert "Traceback" not in alone.err
+    assert "Best recipe    fp32 nchw eager" in both.out
+
+
+def test_a_module_that_refuses_eval_is_measured_and_the_report_says_so(tmp_path, ask):
+    assert "eval_left_out" in kinds(passed(ask, tmp_path, "refuses_eval", *FEW))
+
+
+def test_a_model_that_fails_in_eval_mode_alone_is_refused_for_that(tmp_path, ask):
+    ran = ask(tmp_path, f"{FIELDS}:only_trains", *FEW)
+
+    assert ran.status == 2
+    assert "fails in eval mode" in ran.err
+    assert "call post_process() before inference" in ran.err
+
+
+def test_a_models_own_error_is_shown_whole_and_without_frames_of_the_tool(tmp_path, ask):
+    ran = ask(tmp_path, f"{FIELDS}:wrong", *FEW)
+
+    assert ran.status == 5
+    assert "ValueError: the model's own mistake" in ran.err
+    assert "other_fields.py" in ran.err
+    assert "/tputfind/" not in ran.err
+
+
+def test_random_lengths_are_drawn_anew_by_each_process_and_said(tmp_path, ask):
+    record = passed(ask, tmp_path, "random_lengths", "--batch-sizes", 2, "--batches", 6, "--warmup", 1)
+    again = passed(ask, tmp_path / "eager", "random_lengths", "--batch-sizes", 2, "--batches", 6, "--warmup", 1)
+
+    assert "random_sizes" in kinds(record)
+    assert record.input_shape == again.input_shape  # the generators of Python and numpy are seeded
+    assert "-" in record.input_shape
+
+
+@pytest.mark.parametrize(("factory", "own"), [("own_loss", True), ("two_networks", False)])
+def test_training_says_which_of_loss_and_optimizer_stand_in(tmp_path, ask, factory, own):
+    record = passed(ask, tmp_path, factory, "--phase", "train", "--batch-sizes", 4, *QUICK)
+
+    (seen,) = [notice.seen for notice in record.notices if notice.kind == "stand_ins"]
+    assert seen == ("the optimizer (sgd) is a stand-in" if own else "the loss and the optimizer (sgd) are stand-ins")
+
+
+@pytest.mark.parametrize("factory", ["net", "newer_switch"])
+def test_settings_of_the_users_file_are_kept_or_overridden_and_recorded(tmp_path, factory):
+    # By the installed command, whose server imports the file before anything has started a thread.
+    record = measured(tmp_path / "new", f"{SETS}:{factory}", "--batch-sizes", 4, *QUICK)
+
+    assert [row.failure for row in record.rows] == [None]  # the model raises if a setting is not what it must be
+    settings = {setting.name: setting.kept for setting in record.settings}
+    assert settings["torch.backends.cuda.matmul.allow_tf32"] is False
+    assert settings["torch.backends.cudnn.benchmark"] is True
+    assert settings["torch.get_num_interop_threads()"] is True
+    assert {"settings_kept", "settings_overridden"} <= kinds(record)
+
+
+def test_the_generators_of_torch_python_and_numpy_are_seeded_alike(tmp_path):
+    from tputfind.record.spec import read_spec
+    from tputfind.worker.workload import Workload
+
+    def first(seed):
+        import torch
+
+        workload = Workload(read_spec(f"{SETS}:seeded", {"seed": seed}), torch.device("cpu"))
+        return float(workload.batch(2)()[0])
+
+    assert first(1) == first(1)
+    assert first(1) != first(2)
+
+
+def test_a_case_of_each_kind_runs_through_the_installed_command(tmp_path):
+    ran = run(tmp_path, f"{FIELDS}:forces", "--max-batch", 4, *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert "measured under torch.no_grad" in ran.out
