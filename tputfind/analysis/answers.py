@@ -97,6 +97,23 @@ def best_under(rows: Sequence[Row], slo_ms: float, percent: float) -> Row | None
     return fastest([row for row in rows if _meets(row, slo_ms, percent)])
 
 
+def fastest_within_slo(record: Record) -> Row | None:
+    """Return the row of the highest throughput, among those that meet the SLO if the record has one; None if none."""
+    spec = record.spec
+    return fastest(record.rows) if spec.slo_ms is None else best_under(record.rows, spec.slo_ms, spec.percentile)
+
+
+def slo_of(spec: Spec) -> str:
+    """Name the SLO of a spec, ``p99 within --slo 20 ms``; empty without one."""
+    return "" if spec.slo_ms is None else f"p{spec.percentile:g} within --slo {spec.slo_ms:g} ms"
+
+
+def none_within_slo(records: Sequence[Record]) -> str:
+    """Say that no row of these records meets their SLO: ``has p99 within --slo 20 ms``, or ``is known to have``."""
+    late = all(too_late(record.spec, row) for record in records for row in record.rows)
+    return f"{'has' if late else 'is known to have'} {slo_of(records[0].spec)}"
+
+
 def too_late(spec: Spec, row: Row) -> bool:
     """Whether half of the latencies are above the target: then so is any percentile that one asks for."""
     return (percentile(row.latency_ms, 50) or 0.0) > (spec.slo_ms or inf)
@@ -108,9 +125,8 @@ def to_deploy(record: Record) -> Row | None:
     Of rows that are alike to 5 %, the knee is the smallest, which answers first and takes the least memory. None where
     nothing was timed or meets the SLO.
     """
-    spec = record.spec
-    if spec.slo_ms is not None:
-        return best_under(record.rows, spec.slo_ms, spec.percentile)
+    if record.spec.slo_ms is not None:
+        return fastest_within_slo(record)
     return knee(record.rows) or fastest(record.rows)
 
 

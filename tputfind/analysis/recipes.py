@@ -8,11 +8,22 @@ from typing import Final, Literal
 
 import msgspec
 
-from tputfind.analysis.answers import fastest, format_rate, in_one_process, rate_ratio_interval, throughput_interval
+from tputfind.analysis.answers import (
+    fastest,
+    fastest_within_slo,
+    format_latency,
+    format_rate,
+    in_one_process,
+    none_within_slo,
+    rate_ratio_interval,
+    slo_of,
+    throughput_interval,
+)
 from tputfind.record.choices import DTYPES, LAYOUTS, Mode
 from tputfind.record.identity import name_of
 from tputfind.record.record import Record, Row
 from tputfind.record.spec import Spec
+from tputfind.stats import percentile
 
 LISTED: Final = "dtype", "layout", "mode"
 """The options that take several values, apart by commas."""
@@ -29,6 +40,8 @@ def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
     """
     best = best_of(records)
     if best is None:
+        if any(fastest(record.rows) for record in records):
+            yield "Best recipe", f"no recipe {none_within_slo(records)}"
         return
     yield "Best recipe", _told_of(*best, records)
     smallest = _smallest_in_all(records)
@@ -44,17 +57,17 @@ def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
 
 
 def best_of(records: Sequence[Record]) -> tuple[Record, Row] | None:
-    """Return the record and the row of the highest throughput; None where nothing was timed.
+    """Return the record and the row of the highest throughput within the SLO; None if no row was timed or meets it.
 
-    Of those that cannot be told from it, the simplest: eager before a graph before a compiler, then the plainer dtype
+    A record without an SLO competes with its fastest row. Of those that cannot be told from it, the simplest: eager before a graph before a compiler, then the plainer dtype
     and layout, then the smaller batch.
     """
     return min(_alike(records), key=lambda one: (*_simplicity(one[0].spec), one[1].batch_size), default=None)
 
 
 def _alike(records: Sequence[Record]) -> list[tuple[Record, Row]]:
-    """Return the record and the row of the highest throughput, and of each that cannot be told from it."""
-    known = [(record, row) for record in records if (row := fastest(record.rows)) is not None]
+    """Return the record and the row of the highest throughput within the SLO, and all that cannot be told from it."""
+    known = [(record, row) for record in records if (row := fastest_within_slo(record)) is not None]
     top = max((row for _, row in known), key=lambda row: row.samples_per_s or 0.0, default=None)
     return [(record, row) for record, row in known if top and (row is top or _within_the_noise(top, row))]
 
@@ -84,7 +97,15 @@ def _told_of(record: Record, row: Row, records: Sequence[Record]) -> str:
     alike = len(_alike(records))
     simplest = [f"the simplest of {alike} that tie within the noise"] if alike > 1 else []
     figures = f"{name_of(record.spec)}, batch {row.batch_size}: {format_rate(row)} samples/s"
-    return ", ".join([figures, *against, *simplest])
+    return ", ".join([figures, *_latency(record, row), *against, *simplest])
+
+
+def _latency(record: Record, row: Row) -> Iterator[str]:
+    """Yield the latency percentile that a row meets the SLO with, if there is an SLO."""
+    latency_ms = percentile(row.latency_ms, record.spec.percentile)
+    if record.spec.slo_ms is not None and latency_ms is not None:
+        percent, _, limit = slo_of(record.spec).partition(" ")
+        yield f"{percent} {format_latency(row, latency_ms)} ms {limit}"
 
 
 def _smallest_in_all(records: Sequence[Record]) -> int | None:
@@ -113,8 +134,8 @@ def _like(spec: Spec, records: Sequence[Record], **parts: str) -> Record | None:
 
 
 def _set_beside(record: Record, plain: Record, what: str) -> Iterator[str]:
-    """Say how many times as fast the best batch of one is as that of the other, if both were timed."""
-    here, there = fastest(record.rows), fastest(plain.rows)
+    """Say how many times as fast the best batch of one is as that of the other, if both have one within the SLO."""
+    here, there = fastest_within_slo(record), fastest_within_slo(plain)
     if here is None or there is None:
         return
     ratio = (here.samples_per_s or 0.0) / (there.samples_per_s or 1.0)

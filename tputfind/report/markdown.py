@@ -34,7 +34,8 @@ def to_markdown(records: Sequence[Record]) -> bytes:
         in_recipes = markdown_of(tables.side_by_side(of_model, recipes.names_of(of_model)))
         lines += [f"**{text.recipes_title(of_model)}**", "", *in_recipes, "", text.recipes_legend(of_model), ""]
         lines += [f"- {label}: {answer}" for label, answer in recipes.answers(of_model)]
-        lines += ["", "```python", *text.code(of_model), "```", ""]
+        code = text.code(of_model)
+        lines += ["", *(["```python", *code, "```", ""] if code else [])]
     for section in fleet.sections(records):
         lines += [f"**{section.title}**", "", *markdown_of(section.table()), ""]
         lines += [*(f"- {label}: {answer}" for label, answer in section.lines), ""]

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tputfind.analysis import recipes
-from tputfind.analysis.answers import answers, fastest
+from tputfind.analysis.answers import answers, fastest, fastest_within_slo
 from tputfind.record.record import Notice, Record, Row
 from tputfind.report import columns, text
 from tputfind.units import format_sizes, shortened
@@ -146,15 +146,18 @@ def named_fitted(of_names: Callable[[Sequence[str]], Table], names: Sequence[str
 
 
 def side_by_side(records: Sequence[Record], names: Sequence[str]) -> Table:
-    """Return a line for each record: its largest batch, and its fastest with its figures; the best recipe is marked."""
+    """Return a line for each record: its largest batch, and its fastest within the SLO; the best recipe is marked."""
     best = recipes.best_of(records) if text.are_recipes(records) else None
-    rows = [fastest(record.rows) for record in records]
+    rows = [fastest_within_slo(record) for record in records]
     known = list(zip(records, rows, strict=True))
     named = {
         "recipe" if text.are_recipes(records) else "record": list(names),
         "largest": [str(record.edge.largest_batch) if record.edge else "" for record in records],
-        "fastest": [str(row.batch_size) if row else "" for row in rows],
-        _RATE: [next(filter(None, map(text.failure_of, record.rows)), "") for record in records],
+        text.best_batch_heading(records): [text.best_batch(record) for record in records],
+        _RATE: [
+            "" if fastest(record.rows) else next(filter(None, map(text.failure_of, record.rows)), "")
+            for record in records
+        ],
     }
     for shown, column in columns.shown_in("any"):
         if shown.heading in _BESIDE:

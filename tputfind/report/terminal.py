@@ -46,7 +46,7 @@ def print_report(records: Sequence[Record], console: Console) -> None:
         console.print()
     if text.stand_alone(records):
         table = tables.named_fitted(partial(tables.side_by_side, records), text.record_names(records), console)
-        print_table(table, console, f"{len(records)} records, each at its fastest batch")
+        print_table(table, console, text.beside_title(records))
         console.print()
 
 

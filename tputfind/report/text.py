@@ -14,16 +14,18 @@ from tputfind.analysis.answers import (
     Answer,
     answers,
     fastest,
+    fastest_within_slo,
     format_latency,
     format_rate,
     in_all_processes,
     knee,
+    none_within_slo,
     peak_bytes,
     scatter,
+    slo_of,
     threads,
     throughput_interval,
     to_deploy,
-    too_late,
 )
 from tputfind.analysis.time_spent import seconds_spent
 from tputfind.record import identity
@@ -144,7 +146,25 @@ def record_names(records: Sequence[Record]) -> list[str]:
 
 def recipes_legend(records: Sequence[Record]) -> str:
     """Return what the mark of the best recipe means, if there is one."""
-    return "" if recipes.best_of(records) is None else " ".join(BEST_RECIPE)
+    best = recipes.best_of(records)
+    return "" if best is None else " ".join(filter(None, (*BEST_RECIPE, slo_of(best[0].spec).partition(" ")[2])))
+
+
+def best_batch_heading(records: Sequence[Record]) -> str:
+    """Name the batch that a record is shown at beside others: its fastest, or its fastest within the SLO."""
+    return "fastest" if all(record.spec.slo_ms is None for record in records) else "within SLO"
+
+
+def best_batch(record: Record) -> str:
+    """Return that batch as a table shows it: ``none`` if batches were timed and none meets the SLO."""
+    row = fastest_within_slo(record)
+    return "none" if row is None and fastest(record.rows) else str(row.batch_size) if row else ""
+
+
+def beside_title(records: Sequence[Record]) -> str:
+    """Return what a table of several records is about."""
+    within = " within the SLO" if best_batch_heading(records) != "fastest" else ""
+    return f"{len(records)} records, each at its fastest batch{within}"
 
 
 def code(records: Sequence[Record]) -> list[str]:
@@ -170,8 +190,7 @@ def _deploy(record: Record, best: Row) -> str:
     """Say which batch to deploy, and what it costs and saves beside the fastest."""
     spec, row = record.spec, to_deploy(record)
     if row is None:
-        has = "has" if all(too_late(spec, one) for one in record.rows) else "is known to have"
-        return f"no batch {has} p{spec.percentile:g} within --slo {spec.slo_ms or 0:g} ms"
+        return f"no batch {none_within_slo([record])}"
     percent = 50 if spec.slo_ms is None else spec.percentile
     latency_ms, slowest_ms = (percentile(one.latency_ms, percent) for one in (row, best))
     peak, rate = peak_bytes(record, row), row.samples_per_s or 0.0

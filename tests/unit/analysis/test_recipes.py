@@ -14,11 +14,12 @@ from tputfind.analysis import recipes
 from tputfind.analysis.answers import throughput_interval
 from tputfind.record.record import Failure, Row
 from tputfind.report import markdown, snippet, terminal
+from tputfind.report.page.contents import contents
 
 
 def measured(device_ms: float, dtype: str = "fp16", layout: str = "nchw", mode: str = "eager", batch_size: int = 8):
-    """A record of a recipe with one row, of which a batch takes so long."""
-    spec = msgspec.structs.replace(example().spec, dtype=dtype, layout=layout, mode=mode)
+    """A record of a recipe with one row, of which a batch takes so long; it has no SLO."""
+    spec = msgspec.structs.replace(example().spec, dtype=dtype, layout=layout, mode=mode, slo_ms=None)
     return msgspec.structs.replace(example(), spec=spec, rows=(in_three(row(batch_size, device_ms)),), notices=())
 
 
@@ -183,3 +184,87 @@ def test_of_recipes_that_cannot_be_told_apart_the_simplest_is_the_best():
     assert told["Best recipe"] == best
     assert recipes.best_of([compiled, graph])[0].spec.mode == "cudagraph"
     assert recipes.best_of([eager, timed(0.49, 0.5, 0.51, mode="compile")])[0].spec.mode == "compile"
+
+
+def under_slo(slo_ms: float, small_ms: float, large_ms: float, mode: str = "eager"):
+    """A record of batches 1 and 64 that take so long, with an SLO."""
+    record = measured(large_ms, mode=mode, batch_size=64)
+    spec = msgspec.structs.replace(record.spec, slo_ms=slo_ms)
+    return msgspec.structs.replace(record, spec=spec, rows=(in_three(row(1, small_ms)), *record.rows))
+
+
+def throughput_and_latency():
+    """Recipes of which the fastest, ``compile``, is too late in its fastest batch, and slow in the other."""
+    return [
+        under_slo(5.0, 4.0, 12.0),
+        under_slo(5.0, 3.0, 8.0, mode="compile"),
+        under_slo(5.0, 1.0, 9.0, mode="cudagraph"),
+    ]
+
+
+def printed(records, width=100):
+    paper = io.StringIO()
+    terminal.print_report(records, Console(file=paper, width=width))
+    return paper.getvalue()
+
+
+def test_best_recipe_with_slo_is_the_fastest_within_the_slo():
+    told = dict(recipes.answers(throughput_and_latency()))
+
+    assert told["Best recipe"] == (
+        "fp16 nchw cudagraph, batch 1: 1000 samples/s, p99 1.980 ms within --slo 5 ms, 4.00 times fp16 nchw eager"
+    )
+    assert told["By mode"] == "compile 1.33 times eager; cudagraph 4.00 times eager"
+
+
+def test_report_with_slo_marks_and_codes_the_recipe_within_the_slo():
+    shown = printed(throughput_and_latency())
+    lines = shown[shown.index("resnet50 in 3 recipes") :].splitlines()
+
+    (marked,) = (line for line in lines if line.endswith("  B"))
+    assert marked.split()[:3] == ["cudagraph", "5", "1"]
+    assert "within SLO" in lines[2]
+    assert "B the best recipe within --slo 5 ms" in lines
+    assert any("torch.cuda.CUDAGraph()" in line for line in lines)
+    assert not any("torch.compile" in line for line in lines)
+
+
+def test_page_with_slo_shows_the_same_recipe_in_tiles_and_table():
+    held = contents(throughput_and_latency())
+
+    assert {tile.label: tile.figure for tile in held.groups[0].tiles}["Best recipe"] == "fp16 nchw cudagraph"
+    (strong,) = held.beside.strong
+    assert "cudagraph" in held.beside.rows[strong][0].text
+
+
+def test_page_bolds_the_recipe_of_its_tiles_when_knees_differ():
+    """The batch to deploy of the best recipe may be slower than that of another: its knee came earlier."""
+    best = measured(6.0, mode="cudagraph", batch_size=64)
+    best = msgspec.structs.replace(best, rows=(in_three(row(8, 0.785)), *best.rows))
+    held = contents([best, measured(6.2, batch_size=64)])
+
+    (strong,) = held.beside.strong
+    assert "cudagraph" in held.groups[0].tiles[0].figure
+    assert "cudagraph" in held.beside.rows[strong][0].text
+
+
+def test_recipes_that_all_miss_the_slo_have_no_best():
+    records = [under_slo(0.1, 4.0, 12.0), under_slo(0.1, 3.0, 8.0, mode="compile")]
+    shown = printed(records)
+
+    assert recipes.best_of(records) is None
+    assert dict(recipes.answers(records)) == {"Best recipe": "no recipe has p99 within --slo 0.1 ms"}
+    assert "B the best recipe" not in shown
+    assert "```python" not in markdown.to_markdown(records).decode()
+    (line,) = (line for line in shown.splitlines() if line.startswith("compile"))
+    assert line.split() == ["compile", "5", "none"]
+
+
+def test_records_side_by_side_with_slo_show_their_batch_within_it():
+    other = msgspec.structs.replace(
+        under_slo(5.0, 2.0, 20.0), spec=msgspec.structs.replace(example().spec, model="vgg16", slo_ms=5.0)
+    )
+    shown = printed([under_slo(5.0, 4.0, 12.0), other])
+
+    assert "2 records, each at its fastest batch within the SLO" in shown
+    assert shown.splitlines()[-2].split()[:4] == ["vgg16", "5", "1", "500.0"]

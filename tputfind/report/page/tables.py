@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from tputfind.analysis import recipes
 from tputfind.analysis.answers import answers, fastest, format_rate, known_interval, peak_bytes, to_deploy
 from tputfind.analysis.notices import to_read
 from tputfind.record import identity
@@ -124,13 +125,13 @@ def trials(named: Named) -> Table:
 def side_by_side(named: Named) -> Table:
     """Return a line for each record: the batch to deploy with its figures, then the fastest and the largest batch.
 
-    Of records of the same work, the fastest is strong.
+    Of records of the same work, the best recipe is strong.
     """
     heads = ("record", "batch to deploy", "samples/s", "± %", "p50 ms", "memory", "fastest", "largest")
     lines = [_answers(*one) for one in named]
     alike = len({identity.work_key(record) for _, record in named}) == 1
-    best = max(line[2].number or 0.0 for line in lines) if alike else 0.0
-    strong = [number for number, line in enumerate(lines) if best and line[2].number == best]
+    best = recipes.best_of([record for _, record in named]) if alike else None
+    strong = [number for number, (_, record) in enumerate(named) if best is not None and record is best[0]]
     return table("The batch to deploy of each record", heads, ("record",), lines, strong)
 
 
