@@ -103,7 +103,7 @@ def read_request(
         return Request(Job(specs, places.folder, typed()), outputs, quiet, trust_model_file, devices)
     if len(models) > 1:
         raise BadRequest("--resume goes on with one record, and several models were named")
-    path = Path(resumed)
+    path = files.path_of("--resume", resumed)
     record = files.load_record(path)
     patience = {name: options.get(name) for name in ("trial_timeout", "strict")}
     given = [name for name, value in options.items() if value is not None and name not in patience]

@@ -89,7 +89,9 @@ def read_request(
     """
     if not records:
         raise BadRequest("no record to size from", "tputfind size results/resnet50-fp16-nvidia-h200.json --rate ...")
-    logged = tuple(observed or ())
+    logged = tuple(files.path_of("--observed", path) for path in observed or ())
+    arrivals_file = None if arrivals is None else files.path_of("--arrivals", arrivals)
+    prices_file = None if price_file is None else files.path_of("--price", price_file)
     if logged and len(records) > 1:
         raise BadRequest("--observed is of a server on one record's device, and takes one record")
     if curve and len(records) > 1:
@@ -106,13 +108,13 @@ def read_request(
         raise BadRequest("--curve keeps to one delay, and does without --delay auto", "give it the delay of the plan")
     if curve and (places.csv or places.json or places.md):
         raise BadRequest("--curve is printed: > curve.csv keeps it")
-    recorded = Recorded(None, None) if arrivals is None else arrivals_of(Path(arrivals))
+    recorded = Recorded(None, None) if arrivals_file is None else arrivals_of(arrivals_file)
     demand = read_demand({**options, **recorded._asdict()})
-    prices = [] if price_file is None else _prices(Path(price_file))
+    prices = [] if prices_file is None else _prices(prices_file)
     sources = records_read(records)
-    sources += [Source("the file of arrivals", Path(arrivals))] if arrivals is not None else []
-    sources += [Source("a log", Path(path)) for path in logged]
-    sources += [Source("the file of prices", Path(price_file))] if price_file is not None else []
+    sources += [Source("the file of arrivals", arrivals_file)] if arrivals_file is not None else []
+    sources += [Source("a log", path) for path in logged]
+    sources += [Source("the file of prices", prices_file)] if prices_file is not None else []
     read, told = fleet.to_plan_with([_in_words_of_today(files.load_record(path)) for path in records])
     return Request(
         read,
@@ -120,7 +122,7 @@ def read_request(
         prices,
         check_places(places, sources, json="plans"),
         curve,
-        [read_log(Path(path)) for path in logged],
+        [read_log(path) for path in logged],
         told,
     )
 

@@ -41,7 +41,7 @@ def path_of(name: str, given: object) -> Path:
     if not isinstance(text, str):
         raise BadRequest(f"{name} {text!r} is no path")
     if not text:
-        raise BadRequest(f"{name} is empty", "leave it out, or name a place to write to")
+        raise BadRequest(f"{name} is empty", "leave it out, or name a file or folder")
     if not text.isprintable():
         raise BadRequest(f"{name} {text!r} has characters that cannot be shown")
     return Path(text)
@@ -132,10 +132,12 @@ def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts:
 def _content(path: str | Path) -> bytes:
     if not isinstance(path, (str, Path)):
         raise BadRequest(f"path: {echoed(path)} is a {type(path).__name__}, and no str or Path")
+    if path == "":
+        raise BadRequest("the name of a record is empty", "name a .json file that a run saved")
     try:
         data = _read(Path(path))
     except OSError as error:
-        raise BadRecord(f"cannot read {path or Path()}: {error.strerror}", _instead(Path(path), error)) from None
+        raise BadRecord(f"cannot read {path}: {error.strerror}", _instead(Path(path), error)) from None
     except ValueError as error:  # of a name that no file can have
         raise BadRecord(f"cannot read {echoed(str(path))}: {error}") from None
     if hint := _record_beside(Path(path)):
@@ -163,8 +165,10 @@ def _instead(path: Path, error: OSError) -> str:
 
 def _record_beside(path: Path) -> str:
     """Return where the record of a CSV lies; nothing where no such file lies beside it."""
+    if path.suffix != ".csv":
+        return ""
     record = path.with_suffix(".json")
-    return f"{record} beside it is the record" if path.suffix == ".csv" and record.is_file() else ""
+    return f"{record} beside it is the record" if record.is_file() else ""
 
 
 def _read(path: Path) -> bytes:
