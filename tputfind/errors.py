@@ -93,6 +93,12 @@ class NoPlan(TputfindError):
     exit_code = 6
 
 
+class TooNoisy(TputfindError):
+    """Raised when records are too noisy to say whether ``compare --fail-slower`` is met."""
+
+    exit_code = 7
+
+
 class Interrupted(TputfindError):
     """Raised when the user stopped the run; the message names what was saved."""
 

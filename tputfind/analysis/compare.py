@@ -34,6 +34,8 @@ TOLERANCE: Final = 0.01
 LEAST_TOLERANCE: Final = sqrt(2) * REPEATABILITY
 """No two rates are known well enough to be the same within less."""
 _CLOCKS_DIFFER: Final = 0.02
+ONE_PROCESS: Final = "timed in one process: measure with --processes 3 or more"
+"""Why a row that was timed in one process is not judged."""
 
 
 _COMPARED_OTHERWISE: Final = {"model", "weights", "image_size", "input_size", "sequence_length"}
@@ -270,8 +272,7 @@ def _beyond(old: Record, new: Record) -> Iterator[Judgement]:
 def _judged(old: Row, new: Row, tolerance: float, confidence: float) -> Judgement:
     against = _against(old, new)
     interval = None if against else rate_ratio_interval(new, old, confidence)
-    once = "timed in one process: measure with --processes 3 or more"
-    unknown = once if in_one_process(old, new) else "processes differ too much to tell"
+    unknown = ONE_PROCESS if in_one_process(old, new) else "processes differ too much to tell"
     verdict: Verdict = (
         "not_comparable" if against else "ambiguous" if interval is None else _verdict(interval, tolerance)
     )

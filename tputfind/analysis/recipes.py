@@ -59,8 +59,8 @@ def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
 def best_of(records: Sequence[Record]) -> tuple[Record, Row] | None:
     """Return the record and the row of the highest throughput within the SLO; None if no row was timed or meets it.
 
-    A record without an SLO competes with its fastest row. Of those that cannot be told from it, the simplest: eager before a graph before a compiler, then the plainer dtype
-    and layout, then the smaller batch.
+    A record without an SLO competes with its fastest row. Of those that cannot be told from it, the simplest: eager
+    before a graph before a compiler, then the plainer dtype and layout, then the smaller batch.
     """
     return min(_alike(records), key=lambda one: (*_simplicity(one[0].spec), one[1].batch_size), default=None)
 

@@ -282,7 +282,12 @@ REPORT: Final = (
     _OVERWRITE,
 )
 COMPARE: Final = (
-    Option("fail_slower", "SHARE", VERDICT, "exit with 1 if a row is slower by more than this, such as 3%"),
+    Option(
+        "fail_slower",
+        "SHARE",
+        VERDICT,
+        "exit with 1 if a row is slower by more than this, such as 3%; with 7 if too noisy to judge",
+    ),
     Option("tolerance", "SHARE", VERDICT, "call two rates the same if they certainly differ by less than this", "1%"),
     Option("force", None, VERDICT, "compare unlike things too, and say so"),
     Option("json", "FILE", WRITE, "also write the comparisons in full"),
