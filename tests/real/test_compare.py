@@ -11,7 +11,7 @@ import msgspec
 import pandas as pd
 import pytest
 from support.command import ENVIRONMENT, command, run
-from support.folders import RESULTS
+from support.folders import RESULTS, ROOT
 from support.records import example
 
 import tputfind
@@ -96,12 +96,49 @@ def test_a_gate_that_could_judge_nothing_is_not_passed(pair):
     assert run(pair, "compare", "old.json", "alone.json").status == 0
 
 
+def test_compare_gate_on_noisy_records_exits_with_7_as_the_docs_say(pair):
+    noisy = Row(batch_size=8, timings=tuple(Timing(device_ms=(8 * near,) * 20) for near in (0.9, 1, 1.1)))
+    (pair / "noisy.json").write_bytes(replace(example(), rows=(noisy,), notices=(), edge=None).to_json())
+
+    ran = run(pair, "compare", "old.json", "noisy.json", "--fail-slower", "3%")
+    unwritten = run(pair, "compare", "old.json", "noisy.json", "--fail-slower", "3%", "--md", "/dev/full")
+
+    assert ran.status == 7
+    assert ran.err == (
+        "tputfind: too noisy to exclude that it is 3 % slower: resnet50 fp16 nchw eager at batch 8 (the fastest) "
+        "(measure in more processes, or on a quiet machine)\n"
+    )
+    assert "|| test $? = 7" in (ROOT / "docs" / "comparing.md").read_text()
+    assert unwritten.status == 2
+
+
+def test_compare_of_records_in_reverse_order_warns(pair):
+    earlier = {"started": "2026-11-19T12:00:00+00:00"}
+    saved(pair / "earlier.json", **earlier)
+    saved(pair / "a" / "one.json")
+    saved(pair / "b" / "one.json", **earlier)
+
+    ran = run(pair, "compare", "old.json", "earlier.json")
+    folders = run(pair, "compare", "a", "b")
+
+    assert ran.status == 0
+    assert ran.err == (
+        "tputfind: OLD began later than NEW: 2026-11-20T12:00:00+00:00 and 2026-11-19T12:00:00+00:00 "
+        "(the earlier record comes first)\n"
+    )
+    assert folders.err == ran.err
+    assert run(pair, "compare", "earlier.json", "old.json").err == ""
+    assert run(pair, "compare", "new.json", "old.json").err == ""  # begun in the same second
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
         (("old.json", "other.json"), "not comparable: dtype fp16 and fp32"),
         (("old.json", "missing.json"), "cannot read missing.json"),
         (("old.json", "."), "two records, or two folders"),
+        ((".", "rec/nope"), "rec/nope does not exist"),
+        (("rec/nope", "."), "rec/nope does not exist"),
         (("old.json", "new.json", "--fail-slower", "3"), "--fail-slower"),
         (("old.json", "new.json", "--tolerance", "-1%"), "--tolerance"),
         (("old.json", "new.json", "--md", "old.json"), "would be written over"),
