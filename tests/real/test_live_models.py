@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import warnings
 from functools import partial
 
@@ -267,6 +268,20 @@ def test_a_function_that_fails_is_told_with_its_own_traceback():
 
     assert "<lambda>" in failure.value.traceback
     assert "tputfind/worker" not in failure.value.traceback
+
+
+def test_find_on_a_model_that_fails_shows_its_traceback_below_the_error():
+    class Odd(nn.Module):
+        def forward(self, x):
+            return self.missing(x)
+
+    with pytest.raises(ModelFailed) as failure:
+        tputfind.find(Odd(), input_size=(3,), **QUICK)
+
+    shown = "".join(traceback.format_exception(failure.value))
+    assert "The model's own traceback:" in shown
+    assert "return self.missing(x)" in shown.partition("The model's own traceback:")[2]
+    assert shown.rstrip().endswith("'Odd' object has no attribute 'missing'")
 
 
 @pytest.fixture(scope="module")

@@ -341,6 +341,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...] = ()
     notices: tuple[Notice, ...] = ()
 
+    @property
+    def largest_batch(self) -> int:
+        """The largest batch size known to run; 0 if none did.
+
+        It is that of ``edge``. Without an edge (the search was cut short, or ``batch_sizes`` named what to time) it is
+        the largest that passed a trial or was timed: larger ones may fit.
+        """
+        if self.edge is not None:
+            return self.edge.largest_batch
+        ran = {one.batch_size for one in (*self.trials, *self.rows) if one.failure is None}
+        return max(ran - {row.batch_size for row in self.rows if row.failure is not None}, default=0)
+
     def row(self, batch_size: int) -> Row | None:
         """Return the row of a batch size, if there is one."""
         return next((row for row in self.rows if row.batch_size == batch_size), None)

@@ -250,7 +250,7 @@ def _largest(record: Record) -> str:
     if record.spec.batch_sizes is not None:
         return "not searched: --batch-sizes names those to be timed"
     if edge is None:
-        fits = max((trial.batch_size for trial in record.trials if trial.failure is None), default=0)
+        fits = record.largest_batch
         return f"not known: the search was cut short; {f'batch {fits}' if fits else 'no batch'} fits"
     if edge.limited_by == "cap" and record.spec.max_batch is None:
         return f"{edge.largest_batch}, the largest that is ever tried: neither memory nor time sets a limit"

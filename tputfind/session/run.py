@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -70,11 +71,12 @@ def find(
             ``max_noise`` and for ``headroom`` below 1, a share.
 
     Returns:
-        The record: ``record.rows`` and ``record.edge``, all samples included. A notebook shows it as a table.
+        The record: ``record.rows`` and ``record.largest_batch``, all samples included. A notebook shows it as a table.
 
     Raises:
         BadRequest: an option is wrong, or the object cannot travel to another process (an open file, a lock, ...).
         TputfindError: the request, the device or the model does not allow it; ``NothingFits`` after saving the record.
+            The model's own traceback, if there is one, is a note of the error and its ``traceback``.
     """
     spec = read_spec(live.name_of(model), options)
     if progress is not None and not all(callable(getattr(progress, name, None)) for name in _TOLD):
@@ -85,6 +87,7 @@ def find(
     if folder is not None:
         files.check_folder(folder)
     with (
+        _model_traceback_noted(),
         live.pickled(model, inputs) as file,
         Children(trust_model_file=trust_model_file, live=file) as children,
     ):
@@ -102,6 +105,17 @@ def find(
         if record_file.problem is not None:
             warnings.warn(f"the record was not saved: {record_file.problem}", stacklevel=2)
         return record
+
+
+@contextmanager
+def _model_traceback_noted() -> Iterator[None]:
+    """Add the model's own traceback to an error as a note: Python shows it below the error."""
+    try:
+        yield
+    except TputfindError as error:
+        if error.traceback:
+            error.add_note(f"The model's own traceback:\n{error.traceback.rstrip()}")
+        raise
 
 
 class Measured(NamedTuple):

@@ -333,3 +333,36 @@ def test_what_a_device_can_do_is_known_of_records_that_do_not_say_it(device, own
     assert told.capabilities is None
     assert (told.can.own_memory, told.can.events) == (own_memory, own_memory)
     assert msgspec.structs.replace(told, capabilities=says).can == says
+
+
+def cut_short(*trials: Trial, rows: tuple[Row, ...] = ()):
+    """A record whose search found no edge."""
+    return msgspec.structs.replace(example(), edge=None, safe=None, trials=trials, rows=rows)
+
+
+def test_largest_batch_with_an_edge_is_that_of_the_edge():
+    record = example()
+
+    assert record.largest_batch == record.edge.largest_batch
+    assert record.largest_batch > 0
+
+
+def test_largest_batch_without_an_edge_is_the_largest_that_ran():
+    failure = Failure(kind="out_of_memory", message="no")
+    trials = (Trial(batch_size=16), Trial(batch_size=32), Trial(batch_size=64, failure=failure))
+
+    assert cut_short(*trials).largest_batch == 32
+    assert cut_short(*trials, rows=(row(48, 1.0),)).largest_batch == 48
+    assert cut_short(rows=(row(8, 1.0), Row(batch_size=16, failure=failure))).largest_batch == 8
+
+
+def test_largest_batch_leaves_out_a_batch_that_failed_when_timed():
+    failure = Failure(kind="error", message="no")
+    failed = Row(batch_size=32, failure=failure)
+
+    assert cut_short(Trial(batch_size=16), Trial(batch_size=32), rows=(failed,)).largest_batch == 16
+
+
+def test_largest_batch_of_a_record_in_which_nothing_ran_is_0():
+    assert cut_short().largest_batch == 0
+    assert cut_short(Trial(batch_size=1, failure=Failure(kind="error", message="no"))).largest_batch == 0
