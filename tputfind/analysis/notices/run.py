@@ -167,11 +167,12 @@ def of_host_load(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     slowed = [(row, busy) for row, busy in loads if busy >= _BUSY_SHARE * cores]
     if slowed:
         rows, cores_busy = [row for row, _ in slowed], [busy for _, busy in slowed]
+        fewer = ", or with fewer threads: OMP_NUM_THREADS=1" if record.environment.torch_threads > 1 else ""
         when = "while this was measured" if len(rows) == len(timed) else f"at {batches(rows)}"
         yield Notice(
             kind="host_busy",
             seen=f"other processes kept {span(min(cores_busy), max(cores_busy), '.1f')} of {cores} cores busy {when}",
             cause="they take time from the model, and rates are too low",
-            advice="measure on a quiet machine, or with fewer threads: OMP_NUM_THREADS=1",
+            advice=f"measure on a quiet machine{fewer}",
             batch_sizes=sizes(rows),
         )
