@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tputfind.commands import COMMANDS, Command
-from tputfind.commands.options import TRACEBACK, Option, in_sections
+from tputfind.commands.options import Option, in_sections, of_command
 from tputfind.report.columns import COLUMNS
 
 _OPTIONS: Final = """\
@@ -122,7 +122,7 @@ def _command(name: str, command: Command) -> Iterator[str]:
     yield f"## tputfind {name}\n"
     yield f"{command.help}\n"
     yield "\n".join(("```sh", *command.examples, "```", ""))
-    for section, options in in_sections((*command.options, TRACEBACK)):
+    for section, options in in_sections(of_command(command.options)):
         yield f"### {section}\n"
         yield f"{_table(('option', 'values', 'default', 'meaning'), map(_cells, options))}\n"
 

@@ -15,7 +15,7 @@ from support.folders import RESULTS, ROOT
 from support.records import example
 
 import tputfind
-from tputfind.record.record import Edge, Row, Timing
+from tputfind.record.record import Edge, Failure, Row, Timing, Trial
 
 RECIPES = RESULTS / "nvidia-h200" / "recipes"
 replace = msgspec.structs.replace
@@ -219,3 +219,16 @@ def test_what_cannot_be_shown_is_one_line(pair, arguments, line):
     assert ran.status == 2
     assert line in ran.err
     assert len(ran.err.splitlines()) == 1
+
+
+def test_report_with_traceback_shows_the_tracebacks_that_a_record_keeps(pair):
+    failure = Failure(kind="error", message="ValueError: no", traceback="Traceback of the model\nValueError: no\n")
+    saved(pair / "failed.json", trials=(Trial(batch_size=77, failure=failure),))
+
+    plain, asked = run(pair, "report", "failed.json"), run(pair, "report", "failed.json", "--traceback")
+
+    assert (plain.status, asked.status) == (0, 0)
+    assert "tputfind report RECORD --traceback shows its traceback" in " ".join(plain.out.split())
+    assert "Traceback of the model" not in plain.out
+    assert asked.out.startswith(plain.out)
+    assert asked.out.count("Traceback of the model\nValueError: no\n") == 1

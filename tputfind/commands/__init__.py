@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 from tputfind.commands import completion, options
 from tputfind.commands.console import errors, in_our_words, open_closed_streams
 from tputfind.commands.help import Sectioned, row_of, write_examples, write_section
-from tputfind.commands.options import TRACEBACK, Option
+from tputfind.commands.options import Option
 from tputfind.errors import BadRequest
 from tputfind.options import nearest
 from tputfind.record.sources import source_of
@@ -214,7 +214,7 @@ def _click_command(name: str, command: Command) -> click.Command:
             module = import_module(f"tputfind.commands.{name}")
             sys.exit(module.main(given, show_traceback=traceback))
 
-    listed = (*command.options, TRACEBACK)
+    listed = options.of_command(command.options)
     params = [*map(_click_argument, command.arguments), *map(_click_option, listed)]
     text = f"{command.help}\n\n{command.more}"
     return Sectioned(name, listed=listed, examples=command.examples, params=params, callback=call, help=text)

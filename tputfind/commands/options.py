@@ -280,6 +280,7 @@ REPORT: Final = (
     _HTML,
     Option("plot", "FILE", WRITE, "draw throughput against batch size: .png, .svg or .pdf"),
     _OVERWRITE,
+    Option("traceback", None, OTHER, "also show the tracebacks of models that the records keep, and that of an error"),
 )
 COMPARE: Final = (
     Option(
@@ -294,6 +295,11 @@ COMPARE: Final = (
     Option("md", "FILE", WRITE, "also write the comparisons as Markdown"),
     _OVERWRITE,
 )
+
+
+def of_command(own: tuple[Option, ...]) -> tuple[Option, ...]:
+    """Return the options of a command: its own, and ``--traceback``, which every command has."""
+    return own if any(option.name == TRACEBACK.name for option in own) else (*own, TRACEBACK)
 
 
 def in_sections(options: Sequence[Option]) -> list[tuple[str, list[Option]]]:

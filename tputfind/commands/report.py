@@ -102,7 +102,8 @@ def do(request: Request, *, show_traceback: bool) -> int:
         "plot": lambda: draw.image(charts.throughput(records), request.plot),
     }
     outputs.write(contents)
-    return finish(partial(_show, request), outputs.problems, show_traceback=show_traceback)
+    show = partial(_show, request, tracebacks=show_traceback)
+    return finish(show, outputs.problems, show_traceback=show_traceback)
 
 
 def _to_markdown(request: Request) -> bytes:
@@ -115,7 +116,7 @@ def _to_markdown(request: Request) -> bytes:
     return b"\n".join(of_runs + of_others)
 
 
-def _show(request: Request) -> None:
+def _show(request: Request, *, tracebacks: bool) -> None:
     from tputfind.report import clocks, forecast, terminal
 
     console = Console()
@@ -128,3 +129,5 @@ def _show(request: Request) -> None:
             forecast.print_forecasts(one, console)
         else:
             clocks.print_clocks(one, console)
+    if tracebacks:
+        terminal.print_tracebacks(request.records, console)

@@ -350,7 +350,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.edge is not None:
             return self.edge.largest_batch
-        ran = {one.batch_size for one in (*self.trials, *self.rows) if one.failure is None}
+        tried: tuple[Trial | Row, ...] = (*self.trials, *self.rows)
+        ran = {one.batch_size for one in tried if one.failure is None}
         return max(ran - {row.batch_size for row in self.rows if row.failure is not None}, default=0)
 
     def row(self, batch_size: int) -> Row | None:

@@ -50,6 +50,18 @@ def print_report(records: Sequence[Record], console: Console) -> None:
         console.print()
 
 
+def print_tracebacks(records: Sequence[Record], console: Console) -> None:
+    """Print the tracebacks that records keep of their models, or that they keep none."""
+    found = text.tracebacks(records)
+    for failed, traceback in found:
+        print_line(failed, console, style="bold")
+        console.print()
+        console.print(Text(traceback), soft_wrap=True)
+        console.print()
+    if not found:
+        print_line("No traceback is kept: no model raised an error of its own.", console)
+
+
 def print_table(table: Table, console: Console, title: str = "") -> None:
     """Print a table under its title: on a narrower console its lines are broken, and no figure is cut."""
     if title:

@@ -32,7 +32,7 @@ from tputfind.record import identity
 from tputfind.record.record import Edge, Notice, Record, Row, Trial
 from tputfind.report import snippet
 from tputfind.stats import percentile
-from tputfind.units import ROUGH, format_bytes, format_seconds
+from tputfind.units import ROUGH, format_bytes, format_seconds, format_sizes
 
 _STOPPED_BY: Final = {
     "memory": "batch {at} does not fit in memory",
@@ -171,6 +171,26 @@ def code(records: Sequence[Record]) -> list[str]:
     """Return the lines of Python that run the best of a model's recipes."""
     best = recipes.best_of(records)
     return [] if best is None else list(snippet.lines(best[0], (to_deploy(best[0]) or best[1]).batch_size))
+
+
+def tracebacks(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """Return the tracebacks that records keep of their models, each once, after a line that says whose it is."""
+    found: dict[str, list[tuple[Record, int, str]]] = {}
+    for record in records:
+        tried: tuple[Trial | Row, ...] = (*record.trials, *record.rows)
+        for one in tried:
+            if one.failure is not None and one.failure.traceback:
+                found.setdefault(one.failure.traceback, []).append((record, one.batch_size, one.failure.message))
+    return [(_failed_at(failures), traceback.rstrip()) for traceback, failures in found.items()]
+
+
+def _failed_at(failures: Sequence[tuple[Record, int, str]]) -> str:
+    """Name the model, the recipe and the batch sizes of failures that have the same traceback."""
+    sizes: dict[str, set[int]] = {}
+    for record, batch_size, _ in failures:
+        sizes.setdefault(f"{record.spec.model} {identity.name_of(record.spec)}", set()).add(batch_size)
+    where = "; ".join(f"{name} at batch {format_sizes(batches)}" for name, batches in sizes.items())
+    return f"{where}: {failures[0][2]}"
 
 
 def summary(record: Record) -> list[tuple[str, str]]:

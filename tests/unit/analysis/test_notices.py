@@ -61,7 +61,9 @@ def test_every_kind_of_failure_but_lack_of_memory_is_told_with_its_advice():
         record = msgspec.structs.replace(example(), trials=(trial,), rows=())
 
         told = [notice for notice in notices.of(record) if 77 in notice.batch_sizes]
-        assert [notice.advice for notice in told] == ([] if kind == "out_of_memory" else [advice])
+        # An error without a traceback is the model's, but nobody can look at more than its message.
+        expected = notices.ADVICE["died"] if kind == "error" else advice
+        assert [notice.advice for notice in told] == ([] if kind == "out_of_memory" else [expected])
         assert all("what it said" in notice.seen for notice in told)
 
 
@@ -648,6 +650,72 @@ def test_others_work_on_the_processor_is_told_first_and_in_plain_words():
         "they take time from the model, and rates are too low",
         "measure on a quiet machine, or with fewer threads: OMP_NUM_THREADS=1",
     )
+
+
+@pytest.mark.parametrize(("threads", "fewer"), [(2, ", or with fewer threads: OMP_NUM_THREADS=1"), (1, ""), (0, "")])
+def test_host_busy_notice_advises_fewer_threads_only_if_there_are_several(threads, fewer):
+    record = with_environment(busy(example(), 1.2, 1.6, 1.4), torch_threads=threads)
+
+    assert notices.of(record)[0].advice == f"measure on a quiet machine{fewer}"
+
+
+def failing(message: str, traceback: str = ""):
+    """The notice of a batch that failed in a trial."""
+    failure = Failure(kind="error", message=message, traceback=traceback)
+    trial = Trial(batch_size=77, failure=failure)
+    record = msgspec.structs.replace(example(), trials=(trial,), rows=())
+    (notice,) = whole([notice for notice in notices.of(record) if 77 in notice.batch_sizes])
+    return notice
+
+
+def test_failure_notice_of_a_kept_traceback_names_the_command_that_shows_it():
+    assert failing("ValueError: no", "Traceback ...").advice == (
+        "tputfind report RECORD --traceback shows its traceback"
+    )
+    assert failing("ValueError: no").advice == "run the model by itself at that batch to see why"
+
+
+CAUSED = [
+    "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmStridedBatchedEx(handle, opa, m)`",
+    "RuntimeError: The expanded size of the tensor (7) must match the existing size (5) at non-singleton dimension 1",
+    "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear with a non-contiguous input",
+    "torch.nn.modules.module.ModuleAttributeError: 'BertForSequenceClassification' has no attribute 'classifier2'",
+]
+
+
+@pytest.mark.parametrize("message", CAUSED)
+def test_failure_notice_quotes_a_message_of_a_line_and_a_half_whole(message):
+    assert failing(message, "Traceback ...").seen == f"batch 77 failed in a trial: {message}"
+
+
+def test_failure_notice_of_a_long_message_keeps_its_class_and_its_cause():
+    message = (
+        f"RuntimeError: Error(s) in loading state_dict for Net: {'layer.weight, ' * 30}size mismatch for head.bias"
+    )
+
+    seen = failing(message, "Traceback ...").seen
+
+    assert seen.startswith("batch 77 failed in a trial: RuntimeError: Error(s) in loading state_dict")
+    assert " ... " in seen
+    assert seen.endswith("size mismatch for head.bias")
+
+
+def test_failure_notice_of_many_sentences_keeps_the_first_ones_whole():
+    first = "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB"
+    message = f"{first}. {'GPU 0 has a total capacity of 79.18 GiB of which 14.75 GiB is free. ' * 4}"
+
+    seen = failing(message, "Traceback ...").seen
+
+    assert first in seen
+    assert seen.endswith(("is free", "20.00 GiB"))
+
+
+@pytest.mark.parametrize("message", ["W" * 480, f"ValueError: {'x' * 30} {'y' * 400} end", "a. " * 100])
+def test_failure_notice_of_odd_messages_keeps_both_ends_on_a_few_lines(message):
+    seen = failing(message, "Traceback ...").seen.removeprefix("batch 77 failed in a trial: ")
+
+    assert message.startswith(seen.partition(" ... ")[0])
+    assert len(seen) >= 60
 
 
 def test_rows_that_others_left_alone_are_not_among_those_that_they_slowed():

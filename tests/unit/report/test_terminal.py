@@ -17,7 +17,7 @@ from support.records import example, row, whole
 
 from tputfind.analysis import notices
 from tputfind.record import files
-from tputfind.record.record import Compiled, Edge, Failure, FailureKind, Record, Row
+from tputfind.record.record import Compiled, Edge, Failure, FailureKind, Record, Row, Trial
 from tputfind.report import terminal, text
 
 RESULTS = sorted(
@@ -143,3 +143,23 @@ def test_memory_is_in_gib_from_one_on():
 def test_a_line_is_broken_between_words_and_not_before_a_unit():
     assert text.broken("it took 12 s and 3.5 GiB in all", 20) == ["it took 12 s and", "3.5 GiB in all"]
     assert text.broken("x" * 50, 20) == ["x" * 50]
+
+
+def test_tracebacks_of_records_are_printed_once_each_with_their_batches():
+    same = Failure(kind="error", message="ValueError: no", traceback="Traceback\n  of the model\nValueError: no\n")
+    other = Failure(kind="error", message="KeyError: 'a'", traceback="Traceback\nKeyError: 'a'\n")
+    trials = tuple(Trial(batch_size=size, failure=same) for size in (4, 8))
+    rows = (Row(batch_size=4, failure=same), Row(batch_size=2, failure=other), row(1, 2.0))
+    record = msgspec.structs.replace(example(), trials=trials, rows=rows)
+    paper, none = io.StringIO(), io.StringIO()
+
+    terminal.print_tracebacks([record, record], Console(file=paper, width=80))
+    terminal.print_tracebacks([example()], Console(file=none, width=80))
+
+    assert paper.getvalue() == (
+        "resnet50 fp16 nchw eager at batch 4, 8: ValueError: no\n\n"
+        "Traceback\n  of the model\nValueError: no\n\n"
+        "resnet50 fp16 nchw eager at batch 2: KeyError: 'a'\n\n"
+        "Traceback\nKeyError: 'a'\n\n"
+    )
+    assert none.getvalue() == "No traceback is kept: no model raised an error of its own.\n"

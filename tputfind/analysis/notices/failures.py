@@ -54,7 +54,7 @@ def of_failures(record: Record) -> Iterator[Notice]:
         later = kind.startswith("failed_when")
         seen = f"{few(sizes)} {how}: "
         cause = _LATER if later else _CAUSES[smallest.kind]
-        to_do = "do not deploy it" if later else advice(smallest.kind, record.spec.mode)
+        to_do = _advice(smallest, record.spec.mode, later=later)
         yield Notice(
             kind=kind,
             seen=seen + brief(smallest.plain, seen, cause, to_do),
@@ -62,6 +62,16 @@ def of_failures(record: Record) -> Iterator[Notice]:
             advice=to_do,
             batch_sizes=sizes,
         )
+
+
+def _advice(failure: Failure, mode: Mode, *, later: bool) -> str:
+    """Return what to do about a failure that a record keeps; its traceback is not on the screen."""
+    where = "tputfind report RECORD --traceback shows its traceback" if failure.traceback else ""
+    if later:
+        return "; ".join(filter(None, ("do not deploy it", where)))
+    if failure.kind == "error":
+        return where or ADVICE["died"]
+    return advice(failure.kind, mode)
 
 
 _LATER: Final = "a trial is only a few steps"

@@ -10,13 +10,12 @@ from tputfind.units import format_sizes
 
 MOST_SIGNS: Final = 150
 """Of a notice that is printed: two lines of a terminal of 80 columns."""
-_MOST_WITH_BRIEF: Final = 138
-"""What somebody else wrote has long words, between which lines are broken early."""
+MOST_SIGNS_QUOTING: Final = 225
+"""Maximum length of a notice that quotes a message: three lines of a terminal of 80 columns."""
 _LISTED: Final = 3
-_MOST_WITH_LONG_WORDS: Final = 128
-_LONGEST_WORD: Final = 28
-"""That leaves room for the rest of a notice on the line on which it stands."""
-_LEAST_SIGNS: Final = 20
+_LEAST_QUOTED: Final = 60
+"""Characters of a quoted message that are kept however long the rest of its notice is."""
+_CUT: Final = " ... "
 
 
 def sizes(rows: Sequence[Row]) -> tuple[int, ...]:
@@ -43,13 +42,27 @@ def few(batch_sizes: Sequence[int]) -> str:
 
 
 def brief(text: str, *beside: str) -> str:
-    """Return the first sentence of what somebody else wrote, cut where a notice with what is beside it would be long.
+    """Return what somebody else wrote, as long as a notice with the texts ``beside`` it has room for.
 
-    The whole is in the record.
+    The whole is in the record. A longer text keeps its first sentences, if they say half of what there is room for;
+    else it is cut in the middle: errors begin with their class, and often end with their cause.
     """
-    sentence = text.partition(". ")[0].rstrip(".")
-    whole = _MOST_WITH_BRIEF if max(map(len, sentence.split()), default=0) <= _LONGEST_WORD else _MOST_WITH_LONG_WORDS
-    room = max(_LEAST_SIGNS, whole - sum(map(len, beside)) - len(": ; "))
-    if whole == _MOST_WITH_LONG_WORDS:
-        room = min(room, _LONGEST_WORD)
-    return sentence if len(sentence) <= room else f"{sentence[: room - 3].rstrip()}..."
+    room = max(_LEAST_QUOTED, MOST_SIGNS_QUOTING - sum(map(len, beside)) - len(": ; "))
+    whole = text.rstrip(".")
+    if len(whole) <= room:
+        return whole
+    sentences = whole[: room + len(".")].rpartition(". ")[0]
+    return sentences if len(sentences) >= room / 2 else cut_in_the_middle(whole, room)
+
+
+def cut_in_the_middle(text: str, most: int) -> str:
+    """Return both ends of a text that is longer than ``most``, cut between words if these are short."""
+    if len(text) <= most:
+        return text
+    kept = most - len(_CUT)
+    head, tail = text[: kept // 2], text[-(kept - kept // 2) :]
+    whole_words = head.rpartition(" ")[0], tail.partition(" ")[2]
+    head, tail = (
+        words if len(words) > len(end) / 2 else end for words, end in zip(whole_words, (head, tail), strict=True)
+    )
+    return f"{head}{_CUT}{tail}"

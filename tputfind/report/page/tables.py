@@ -11,6 +11,7 @@ import msgspec
 from tputfind.analysis import recipes
 from tputfind.analysis.answers import answers, fastest, format_rate, known_interval, peak_bytes, to_deploy
 from tputfind.analysis.notices import to_read
+from tputfind.analysis.notices.words import cut_in_the_middle
 from tputfind.record import identity
 from tputfind.record.record import Failure, Record, Row
 from tputfind.report import columns
@@ -156,10 +157,8 @@ def _answers(name: str, record: Record) -> tuple[Cell, ...]:
 
 
 def failed(failure: Failure) -> str:
-    """Return a failure on one line, its end left out where it is long."""
-    message = failure.message
-    cut = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"
-    return f"{failure.kind.replace('_', ' ')}: {cut}"
+    """Return a failure on one line, its middle left out if it is long."""
+    return f"{failure.kind.replace('_', ' ')}: {cut_in_the_middle(failure.message, _LONGEST_MESSAGE)}"
 
 
 def _number(value: float | None, text: str = "{}") -> Cell:
