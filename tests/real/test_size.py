@@ -117,6 +117,21 @@ def test_a_model_that_no_device_is_fast_enough_for_ends_with_its_status_beside_t
     assert "Together" not in ran.out
 
 
+def test_size_of_records_without_an_answer_names_their_files(folder):
+    record = load_record(folder / "resnet50.json")
+    rows = tuple(msgspec.structs.replace(row, timings=()) for row in record.rows)
+    for name in ("one.json", "two.json"):
+        (folder / name).write_bytes(msgspec.structs.replace(record, rows=rows).to_json())
+
+    beside = run(folder, "size", "one.json", "resnet50.json", "--rate", 1, "--slo", "1s")
+    alone = run(folder, "size", "one.json", "two.json", "--rate", 1, "--slo", "1s")
+
+    assert beside.status == 0
+    assert beside.err.startswith("tputfind: one.json: the record of resnet50 has no row with")
+    assert alone.status == 2
+    assert sorted(line.split(": ")[1] for line in alone.err.splitlines()) == ["one.json", "two.json"]
+
+
 def test_devices_that_do_for_one_model_and_not_for_another_end_with_its_status(folder):
     """Plans of different models are no alternatives: ResNet-50 does not serve the requests of ViT-B/16."""
     ran = run(folder, "size", "resnet50.json", "vit_b_16.json", "--devices", 4, "--rate", 40000, "--slo", "200ms")

@@ -18,7 +18,7 @@ from tputfind.commands.arrivals import Recorded, arrivals_of, rows_of
 from tputfind.commands.console import Given, finish, say, stop_signals, tell
 from tputfind.commands.observed import read_log
 from tputfind.commands.outputs import Outputs, Places, Source, check_places, records_read, taken_from
-from tputfind.errors import BadRequest, NoPlan
+from tputfind.errors import BadRequest, NoPlan, TputfindError
 from tputfind.record import files
 from tputfind.record.record import Record
 from tputfind.report import size, size_csv
@@ -60,6 +60,8 @@ class Request(NamedTuple):
     logs: list[Log]
     told: list[str]
     """What is to be known of the records that the plans rest on."""
+    paths: dict[int, str]
+    """The file that each record was read from, by the record's identity: two may be equal."""
 
 
 def read_request(
@@ -115,7 +117,8 @@ def read_request(
     sources += [Source("the file of arrivals", arrivals_file)] if arrivals_file is not None else []
     sources += [Source("a log", path) for path in logged]
     sources += [Source("the file of prices", prices_file)] if prices_file is not None else []
-    read, told = fleet.to_plan_with([_in_words_of_today(files.load_record(path)) for path in records])
+    loaded = [(path, _in_words_of_today(files.load_record(path))) for path in records]
+    read, told = fleet.to_plan_with([record for _, record in loaded])
     return Request(
         read,
         demand,
@@ -124,6 +127,7 @@ def read_request(
         curve,
         [read_log(path) for path in logged],
         told,
+        {id(record): path for path, record in loaded},
     )
 
 
@@ -149,15 +153,16 @@ def do(request: Request, *, show_traceback: bool) -> int:
             return finish(partial(_print, followed.decode()), [], show_traceback=show_traceback)
         with _Told() as told:
             found = answers(request.records, request.demand, request.prices, told.tell, request.logs)
+    without = [_naming_its_file(error, record, request.paths) for record, error in found.without]
     if not found.plans:
-        for _, error in found.without[1:]:
+        for error in without[1:]:
             say(error, show_traceback=show_traceback)
-        raise found.without[0][1]
+        raise without[0]
     outputs = request.outputs
     contents = {"csv": size_csv.to_csv, "json": size.to_json, "md": size.to_markdown}
     outputs.write({word: partial(make, found) for word, make in contents.items()})
     code = finish(partial(size.print_plans, found, Console()), outputs.problems, show_traceback=show_traceback)
-    for _, error in found.without:
+    for error in without:
         say(error, show_traceback=show_traceback)
     for plans in found.models:
         if not any(plan.holds for plan in plans):
@@ -172,6 +177,11 @@ def do(request: Request, *, show_traceback: bool) -> int:
         if plan.price is None:
             say(BadRequest(f"--price has none of {plan.device_name}"), show_traceback=show_traceback)
     return code
+
+
+def _naming_its_file(error: TputfindError, record: Record, paths: Mapping[int, str]) -> TputfindError:
+    """Return the error of a record with its file, if there are several: many may be of one model."""
+    return type(error)(f"{paths[id(record)]}: {error.message}", error.hint) if len(paths) > 1 else error
 
 
 def _print(text: str) -> None:
