@@ -126,6 +126,8 @@ def files(tmp_path_factory):
     scripted(folder / "small.pt")
     (folder / "empty.pt2").touch()
     torch.save({"weight": torch.ones(3)}, folder / "weights.pth")
+    for name in ("whole.pt", "whole.pt2"):
+        torch.save(nn.Linear(3, 2), folder / name)
     return folder
 
 
@@ -140,7 +142,15 @@ def files(tmp_path_factory):
         (["free.pt2", "--weights", "mine.pth"], "--weights: free.pt2 holds its own"),
         (["small.pt"], "small.pt does not say what it takes"),
         (["small.pt", "--mode", "compile"], "--mode compile: small.pt is TorchScript"),
-        (["weights.pth", "--input-size", "3"], "weights are given beside the name of their model"),
+        (["weights.pth", "--input-size", "3"], "weights.pth is a state dict (weight): weights, without the module"),
+        (["weights.pth", "--input-size", "3"], "or give --weights weights.pth beside the name of its model"),
+        (["whole.pt"], "whole.pt is a pickled object of the class torch.nn.modules.linear.Linear"),
+        (["whole.pt", "--phase", "train"], "whole.pt is a pickled object"),
+        (["whole.pt2"], "whole.pt2 is a pickled object"),
+        (
+            ["resnet18", "--weights", "whole.pt"],
+            "--weights: whole.pt is a pickled object of the class torch.nn.modules",
+        ),
         (["resnet18", "--input", "x:float:Bx3x64x64"], "--input: resnet18 knows what it takes"),
         ([f"{MODELS}/nested.py:tokens", "--input", "ids:int64:8x7"], "no shape has a B"),
         ([f"{MODELS}/nested.py:tokens", "--input", "ids:int64"], "is not NAME:DTYPE:SHAPE"),

@@ -17,6 +17,7 @@ from tputfind.record.spec import Spec
 from tputfind.units import shortened
 from tputfind.worker.inputs import Call, Drawn, Inputs, drawn_of, shape_text
 from tputfind.worker.models.checked import load_program, load_script
+from tputfind.worker.models.pickles import check_not_pickled
 from tputfind.worker.models.source import LONGEST_PATH, Source, found, given_inputs
 
 _EXPORTED: Final = ".pt2"
@@ -27,6 +28,7 @@ def find(spec: Spec) -> Source:
     path = Path(spec.model)
     if not found(path.is_file):
         raise UnknownModel(f"there is no file {shortened(str(path), LONGEST_PATH)}")
+    check_not_pickled(path)
     if spec.weights is not None:
         raise BadRequest(f"--weights: {path} holds its own")
     if spec.phase == "train":

@@ -14,6 +14,7 @@ from torch import nn
 from tputfind.errors import BadRequest
 from tputfind.record.spec import Spec
 from tputfind.worker.models.checked import HINT, trusted, wanted
+from tputfind.worker.models.pickles import pickled_in
 from tputfind.worker.models.source import found
 
 
@@ -29,6 +30,11 @@ def load(module: nn.Module, file: Path, model: str) -> None:
     Raises:
         BadRequest: the file holds none, or one of another model.
     """
+    pickled = pickled_in(file)
+    if pickled is not None and pickled.holds == "object":
+        what = f"is a pickled object of the class {pickled.name} (torch.save of a whole module)"
+        save = "torch.save(model.state_dict(), FILE) where the module was made writes weights"
+        raise BadRequest(f"--weights: {file} {what}, and no weights", save)
     try:
         held: Any = _read(file)
         module.load_state_dict(held.get("state_dict", held.get("model", held)))

@@ -1,0 +1,159 @@
+"""Files of ``torch.save``, told apart by the opcodes of their pickles: nothing in them is unpickled."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickletools
+import zipfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from tputfind.errors import UnknownModel
+from tputfind.units import shortened
+
+_MOST_BYTES: Final = 2**24
+"""Read of a pickle: the objects of a file come first, and a module of thousands of layers takes less."""
+_MOST_EVENTS: Final = 100_000
+_LEGACY: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""Begins a file of torch before 1.6: a magic number, itself pickled; a version and a dict about the system follow."""
+_BEFORE_THE_OBJECT: Final = 3
+_OF_TENSORS: Final = ("torch._utils ", "torch._tensor ", "torch ", "torch.storage ", "collections OrderedDict", "numpy")
+"""How globals begin that rebuild tensors and plain values."""
+_CHECKPOINTS: Final = "state_dict", "model_state_dict", "model"
+"""Keys under which a checkpoint holds its state dict."""
+_SHOWN: Final = 3
+
+
+class Pickled(NamedTuple):
+    """What a file of ``torch.save`` holds: the class of an object (``net.Net``), or what else; the keys of a dict."""
+
+    holds: Literal["object", "state dict", "other"]
+    name: str = ""
+    keys: tuple[str, ...] = ()
+
+
+def check_not_pickled(path: Path) -> None:
+    """Raise UnknownModel, with the lines of a factory that loads it, if a file is one of ``torch.save``."""
+    found = pickled_in(path)
+    if found is None:
+        return
+    load = f"torch.load({json.dumps(str(path))}"
+    into = f"put this into load.py, and name load.py:model in the place of {path}: "
+    match found.holds:
+        case "object" if found.name.startswith("__main__."):
+            own = found.name.removeprefix("__main__.")
+            raise UnknownModel(
+                f"{path} is a pickled object of the class {own} of a script (torch.save of a whole module)",
+                f"torch.save(model.state_dict(), {json.dumps(str(path))}) in that script, and load that in a factory",
+            )
+        case "object":
+            raise UnknownModel(
+                f"{path} is a pickled object of the class {found.name} (torch.save of a whole module), "
+                "which runs code of whoever made it when it is loaded",
+                f"{into}import torch; model = lambda: {load}, map_location='cpu', weights_only=False)",
+            )
+        case "state dict":
+            inside = "".join(f"[{key!r}]" for key in _CHECKPOINTS if key in found.keys)
+            lines = f"net = Net(); net.load_state_dict({load}, map_location='cpu'){inside}); model = lambda: net"
+            raise UnknownModel(
+                f"{path} is a state dict ({_few(found.keys)}): weights, without the module that they are of",
+                f"{into}import torch; from YOUR_FILE import Net; {lines}; "
+                f"or give --weights {path} beside the name of its model",
+            )
+        case _:
+            raise UnknownModel(
+                f"{path} is a file of torch.save that holds {found.name}, and no module",
+                f"a factory may load it and return a module: {load}, map_location='cpu', weights_only=False)",
+            )
+
+
+def _few(keys: tuple[str, ...]) -> str:
+    return ", ".join((*map(shortened, keys[:_SHOWN]), *(["..."] if len(keys) > _SHOWN else []))) or "empty"
+
+
+def pickled_in(path: Path) -> Pickled | None:
+    """Return what a file of ``torch.save`` holds; None if it is none, as TorchScript and any other file."""
+    try:
+        data = _pickle_of(path)
+        return None if data is None else _read(data)
+    except (OSError, ValueError, zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, IndexError):
+        return None
+
+
+def _pickle_of(path: Path) -> io.BytesIO | None:
+    """Return the pickle of the object in a file of ``torch.save``, from its beginning."""
+    with path.open("rb") as file:
+        start = file.read(len(_LEGACY))
+        if start[:2] == b"PK":
+            with zipfile.ZipFile(file) as archive:
+                names = {name.partition("/")[2]: name for name in archive.namelist()}
+                if "data.pkl" not in names or "constants.pkl" in names:  # the latter is TorchScript's
+                    return None
+                with archive.open(names["data.pkl"]) as entry:
+                    return io.BytesIO(entry.read(_MOST_BYTES))
+        if start[:1] != b"\x80":
+            return None
+        data = io.BytesIO(start + file.read(_MOST_BYTES))
+    if start == _LEGACY:
+        for _ in range(_BEFORE_THE_OBJECT):
+            for _ in pickletools.genops(data):
+                pass
+    return data
+
+
+def _read(data: io.BytesIO) -> Pickled:
+    events = list(islice(_events(data), _MOST_EVENTS))
+    classes = [value for event, value in events if event == "global"]
+    others = [shortened(value.replace(" ", ".")) for value in classes if not value.startswith(_OF_TENSORS)]
+    outermost = next(((event, value) for event, value in events if event != "string"), ("other", ""))
+    if outermost[0] == "global" and not outermost[1].startswith(_OF_TENSORS):
+        return Pickled("object", others[0])
+    if outermost[0] == "dict" or outermost == ("global", "collections OrderedDict"):
+        parts = {part for value in classes for part in value.split(" ")}  # strings too, in protocol 4
+        keys = _names([value for event, value in events if event == "string" and value not in parts])
+        if others:
+            return Pickled("other", f"a dict with an object of the class {others[0]}")
+        if any(value.startswith("torch") for value in classes):
+            return Pickled("state dict", keys=keys)
+        return Pickled("other", f"a dict without tensors ({_few(keys)})")
+    return Pickled("other", "a tensor" if outermost[0] == "global" else "neither a module nor a dict")
+
+
+def _names(strings: list[str]) -> tuple[str, ...]:
+    """Return the strings of a state dict that name tensors: the others are of their storage."""
+    names = (text for text in dict.fromkeys(strings) if text.isidentifier() or "." in text)
+    return tuple(name for name in names if name not in _STORED)
+
+
+_STORED: Final = {"storage", "cpu", "cuda", "_metadata", "version"}
+
+
+def _events(data: io.BytesIO) -> Iterator[tuple[str, str]]:
+    """Yield the classes, strings and containers of a pickle in their order; a marked module counts as its class."""
+    memo: dict[int, str] = {}
+    recent: list[str] = []
+    last = ""
+    for opcode, argument, _ in pickletools.genops(data):
+        match opcode.name:
+            case "GLOBAL":
+                yield "global", str(argument)
+            case "STACK_GLOBAL":
+                yield "global", " ".join(recent[-2:])
+            case "SHORT_BINUNICODE" | "BINUNICODE" | "BINUNICODE8" | "UNICODE":
+                last = str(argument)
+                recent.append(last)
+                if last != "module":  # which torch before 1.6 writes in front of each module's class
+                    yield "string", last
+            case "BINGET" | "LONG_BINGET" if isinstance(argument, int):
+                recent.append(memo.get(argument, ""))
+            case "BINPUT" | "LONG_BINPUT" if isinstance(argument, int):
+                memo[argument] = last
+            case "MEMOIZE":
+                memo[len(memo)] = last
+            case "EMPTY_DICT" | "DICT":
+                yield "dict", ""
+            case "EMPTY_LIST" | "LIST" | "EMPTY_TUPLE":
+                yield "list", ""
