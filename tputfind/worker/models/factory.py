@@ -8,6 +8,7 @@ import sys
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
+from typing import Final
 
 from torch import nn
 
@@ -15,6 +16,7 @@ from tputfind.errors import BadRequest, UnknownModel
 from tputfind.record.spec import Spec
 from tputfind.units import shortened
 from tputfind.worker.inputs import Call, Inputs
+from tputfind.worker.models import scripts, torchvision_models
 from tputfind.worker.models.source import LONGEST_PATH, Source, found, given_inputs
 from tputfind.worker.models.user_code import (
     NO_EXIT,
@@ -24,6 +26,8 @@ from tputfind.worker.models.user_code import (
     without_arguments,
 )
 from tputfind.worker.settings import noting_imports
+
+RETURN: Final = "return a torch.nn.Module, or a module and a callable batch -> inputs"
 
 
 def find(spec: Spec) -> Source:
@@ -36,6 +40,9 @@ def find(spec: Spec) -> Source:
     if not callable(factory):
         what = "has no" if factory is None else "holds something that cannot be called under"
         callables = [name for name, value in vars(module).items() if callable(value)]
+        if home == "torchvision" and (names := torchvision_models.near_names(attribute)):
+            # Names of torchvision need no prefix, unlike those of timm and hf.
+            callables = [attribute] if attribute in names else names
         near = get_close_matches(attribute, callables, n=3)
         raise UnknownModel(
             f"{home} {what} {shortened(attribute)!r}", f"did you mean {' or '.join(near)}?" if near else ""
@@ -87,9 +94,11 @@ def check_made(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module
         if inputs is not None:
             raise BadRequest(f"{spec.model} makes its own inputs: leave --input-size, --image-size and --input out")
         return made
+    if made is None:
+        raise UnknownModel(f"{spec.model} returned nothing", RETURN)
     raise UnknownModel(
         f"{spec.model} returned {type(made).__name__}, which is no module",
-        "return a torch.nn.Module, or a module and a callable batch -> inputs",
+        RETURN,
     )
 
 
@@ -98,6 +107,11 @@ def _import_file(path: Path, attribute: str) -> ModuleType:
         near = get_close_matches(path.name, _python_files(path.parent), n=1)
         hint = f"did you mean {shortened(str(path.with_name(near[0])), LONGEST_PATH)}:{attribute}?" if near else ""
         raise UnknownModel(f"there is no file {shortened(str(path), LONGEST_PATH)}", hint)
+    if scripts.is_entry_point(path, attribute):
+        others = [name for name in scripts.callables_in(path) if name != attribute]
+        also = f"; {shortened(str(path), LONGEST_PATH)} also defines {', '.join(others[:8])}" if others else ""
+        what = f"{shortened(attribute)} is what {path.name} calls as a script, and returns nothing: it was not run"
+        raise UnknownModel(what, f"name a function that returns the model{also}")
     sys.path.insert(0, str(path.resolve().parent))
     name = f"tputfind_model_{path.stem}"  # a file may be called torch.py
     about = importlib.util.spec_from_file_location(name, path)

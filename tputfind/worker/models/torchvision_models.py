@@ -19,6 +19,7 @@ from tputfind.record.spec import Spec
 from tputfind.units import shortened
 from tputfind.worker.inputs import Call, Drawn, Inputs, shape_text
 from tputfind.worker.models.checked import weights_only
+from tputfind.worker.models.scripts import factories_of
 from tputfind.worker.models.source import LONGEST_PATH, Source, found
 from tputfind.worker.models.weights import file_of, load
 from tputfind.worker.patched import replaced
@@ -98,6 +99,28 @@ def find(spec: Spec) -> Source:
         unfit=lambda device: _unfit_for_int8(spec, device) if family.quantized else "",
         caveats=tuple(_of_detector(spec, own_shape, shape)) if family.detects else (),
     )
+
+
+def near_names(name: str) -> list[str]:
+    """Return the names of torchvision's models that are spelled much like one."""
+    return get_close_matches(name.lower(), [one for family in FAMILIES for one in _names(family)], n=3)
+
+
+_FOREIGN: Final = {
+    ".onnx": "ONNX is not measured, only PyTorch is",
+    ".tflite": "TensorFlow Lite is not measured, only PyTorch is",
+    ".engine": "a TensorRT engine is not measured, only PyTorch is",
+    ".plan": "a TensorRT engine is not measured, only PyTorch is",
+    ".trt": "a TensorRT engine is not measured, only PyTorch is",
+    ".gguf": "GGUF is not measured, only PyTorch is",
+    ".h5": "a Keras model is not measured, only PyTorch is",
+    ".keras": "a Keras model is not measured, only PyTorch is",
+    ".pkl": "a pickle is not loaded: it can run any code",
+    ".pickle": "a pickle is not loaded: it can run any code",
+    ".joblib": "a joblib file is not loaded: it can run any code",
+    ".safetensors": "it holds weights, without the module that they are of",
+}
+"""Files that people take for a model, by the ending of their name, and why they are not measured."""
 
 
 def _fill_heads(module: nn.Module) -> None:
@@ -234,9 +257,17 @@ def _resized(own: tuple[int, ...], asked: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _unknown_name(name: str, names: list[str]) -> UnknownModel:
+    quoted = shortened(name, LONGEST_PATH)
+    if foreign := _FOREIGN.get(Path(name).suffix.lower()):
+        return UnknownModel(
+            f"{quoted}: {foreign}", "a factory may load it and return a torch.nn.Module: file.py:FACTORY"
+        )
+    if Path(name).suffix == ".py" and not found(Path(name).exists):
+        return UnknownModel(f"there is no file {quoted}")
     if Path(name).suffix == ".py" or found(Path(name).exists):
-        quoted = shortened(name, LONGEST_PATH)
-        return UnknownModel(f"{quoted!r} does not say which factory", f"write {quoted}:FACTORY")
+        defines = factories_of(Path(name)) if Path(name).suffix == ".py" else ""
+        hint = "; ".join(filter(None, (f"write {quoted}:FACTORY", defines)))
+        return UnknownModel(f"{quoted!r} does not say which factory", hint)
     near = get_close_matches(name.lower(), names, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "tputfind models lists what can be named"
     return UnknownModel(f"there is no model {shortened(name)!r}", hint)

@@ -1,0 +1,27 @@
+"""A training script, as people have it: its main does the work and returns nothing."""
+
+import torch
+
+
+class Net(torch.nn.Linear):
+    pass
+
+
+def make():
+    return Net(4, 4)
+
+
+def nothing():
+    make()
+
+
+def _private():
+    pass
+
+
+def main():
+    raise SystemExit("the whole training was run")
+
+
+if __name__ == "__main__":
+    main()

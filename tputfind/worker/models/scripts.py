@@ -1,0 +1,50 @@
+"""A user's Python file, read without running it: which factories it may define, and which of them return nothing."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Final
+
+_MOST_NAMES: Final = 8
+
+
+def callables_in(path: Path) -> list[str]:
+    """Return the top-level functions and classes of a file, private ones left out; none if it cannot be read."""
+    defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [one.name for one in _statements(path) if isinstance(one, defined) and not one.name.startswith("_")]
+
+
+def factories_of(path: Path) -> str:
+    """Say which functions and classes a file defines; empty if there are none."""
+    names = callables_in(path)
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"it defines {', '.join(names[:_MOST_NAMES])}{more}" if names else ""
+
+
+def is_entry_point(path: Path, name: str) -> bool:
+    """Whether a function returns nothing and is what a file calls as a script: calling it runs the whole script."""
+    statements = _statements(path)
+    functions = [one for one in statements if isinstance(one, ast.FunctionDef) and one.name == name]
+    others = [one for one in statements if isinstance(one, (ast.If, ast.Expr))]
+    called = any(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+        for one in others
+        for node in ast.walk(one)
+    )
+    return bool(functions) and called and not functions[-1].decorator_list and not _returns(functions[-1])
+
+
+def _returns(function: ast.FunctionDef) -> bool:
+    """Whether a function, or one inside it, returns a value or yields."""
+    return any(
+        isinstance(node, (ast.Yield, ast.YieldFrom)) or (isinstance(node, ast.Return) and node.value is not None)
+        for node in ast.walk(function)
+    )
+
+
+def _statements(path: Path) -> list[ast.stmt]:
+    try:
+        return ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # running it says it better
+        return []
