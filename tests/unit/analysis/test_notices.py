@@ -700,6 +700,15 @@ def test_failure_notice_of_a_long_message_keeps_its_class_and_its_cause():
     assert seen.endswith("size mismatch for head.bias")
 
 
+def test_failure_notice_of_a_short_first_sentence_keeps_the_cause_after_it():
+    message = f"RuntimeError: it failed. {'The reason for this is long and is given here, ' * 6}size mismatch"
+
+    seen = failing(message, "Traceback ...").seen
+
+    assert seen.startswith("batch 77 failed in a trial: RuntimeError: it failed. The reason")
+    assert seen.endswith("size mismatch")
+
+
 def test_failure_notice_of_many_sentences_keeps_the_first_ones_whole():
     first = "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB"
     message = f"{first}. {'GPU 0 has a total capacity of 79.18 GiB of which 14.75 GiB is free. ' * 4}"
