@@ -20,6 +20,8 @@ LAYOUTS: Final = get_args(Layout)
 SEARCHES: Final = get_args(Search)
 ALLOCATORS: Final = get_args(Allocator)
 MODES: Final = get_args(Mode)
+GRAD_MODES: Final = get_args(GradMode)
+"""From the strictest to the loosest."""
 PHASES: Final = get_args(Phase)
 OPTIMIZERS: Final = get_args(Optimizer)
 TRANSFERS: Final = get_args(Transfer)

@@ -9,9 +9,10 @@ from time import perf_counter
 import msgspec
 
 from tputfind.analysis import clocks
+from tputfind.errors import ModelFailed
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.failures import of_misuse
-from tputfind.processes.messages import TimeMethods, TimePipeline
+from tputfind.processes.messages import Diagnose, Diagnosis, TimeMethods, TimePipeline
 from tputfind.record.clocks import (
     BOUNDARIES,
     GRAPH,
@@ -54,7 +55,22 @@ def measure(asked: Asked, children: Children, progress: Progress, command: str) 
     Raises:
         TputfindError: the device or a model does not allow it.
     """
-    return (_time_methods if len(asked.specs) == 1 else _time_pipeline)(asked, children, progress, command)
+    time = _time_methods if len(asked.specs) == 1 else _time_pipeline
+    try:
+        return time(asked, children, progress, command)
+    except ModelFailed:
+        otherwise = _as_they_run(asked, children)
+        if otherwise == asked.specs:
+            raise
+        return time(asked._replace(specs=otherwise), children, progress, command)
+
+
+def _as_they_run(asked: Asked, children: Children) -> tuple[Spec, ...]:
+    """Return the specs with the grad modes that the models run under; errors as for ``worker.diagnosis``."""
+    questions = [Diagnose(spec, asked.batch_size, asked.can) for spec in asked.specs]
+    found = [children.ask_one(question, Diagnosis, FIRST_TIMEOUT_S).grad_mode for question in questions]
+    pairs = zip(asked.specs, found, strict=True)
+    return tuple(msgspec.structs.replace(spec, grad_mode=mode or spec.grad_mode) for spec, mode in pairs)
 
 
 def _time_methods(asked: Asked, children: Children, progress: Progress, command: str) -> Methods:

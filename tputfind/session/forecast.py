@@ -61,7 +61,7 @@ def measure(spec: Spec, memories: Sequence[int], children: Children, progress: P
         )
     record = new_record(spec, inspection, command)
     session = Session(record, TrialRunner(children, spec, environment), RecordFile(None, ""), progress)
-    _take_first_trial(session)
+    session.until_it_runs(lambda: _take_first_trial(session))
     cards = tuple(_forecast(session, memory_bytes) for memory_bytes in memories)
     tried = tuple(sorted({trial.batch_size for trial in session.record.trials}))
     return Forecasts(

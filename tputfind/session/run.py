@@ -23,7 +23,7 @@ from tputfind.session.expectations import first_batch
 from tputfind.session.inspect import inspect, new_record, record_file_of
 from tputfind.session.outcome import error_of
 from tputfind.session.progress import Progress, Silent
-from tputfind.session.session import RunsOtherwise, Session
+from tputfind.session.session import Session
 from tputfind.session.trials import TrialRunner
 from tputfind.units import echoed
 
@@ -140,13 +140,7 @@ def measure(record: Record, children: Children, record_file: files.RecordFile, p
     """
     session = Session(record, TrialRunner(children, record.spec, record.environment), record_file, progress)
     try:
-        while True:
-            try:
-                _search_and_time(session, children, progress)
-            except RunsOtherwise as found:
-                progress.did(f"{found}")
-            else:
-                break
+        session.until_it_runs(lambda: _search_and_time(session, children, progress))
     except OutOfTime as late:
         if not session.record.rows:
             return Measured(session.record, record_file, late)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Final
 
@@ -44,6 +44,14 @@ class Session:
         self._file = record_file
         self._progress = listener
         self._diagnosed = False
+
+    def until_it_runs(self, work: Callable[[], None]) -> None:
+        """Do some work, and again from the start each time that a model was found to run in another way."""
+        while True:
+            try:
+                return work()
+            except RunsOtherwise as found:
+                self._progress.did(f"{found}")
 
     def time_rows(self, batch_sizes: Sequence[int]) -> None:
         """Time batch sizes until each has ended: see ``plan``."""

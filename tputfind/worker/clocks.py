@@ -79,7 +79,7 @@ class _Timed:
         """Run one loop of ``count`` timings, after warm-up and a batch unless the condition is that there is none."""
         loop = _LOOPS[ways[0]]
         batch = self._batch  # made outside of inference mode, as a user would
-        with inference():
+        with inference(self._asked.spec.grad_mode):
             if condition == "cold":
                 self._announce(self._asked.expected_s)
                 samples = loop(self._device, batch, count, 0)
@@ -94,7 +94,7 @@ class _Timed:
     def _batch(self) -> Batch:
         self._device.limit_memory(self._asked.spec.memory_limit_bytes)
         workload = Workload(self._asked.spec, self._device.torch_device)
-        with inference():
+        with inference(self._asked.spec.grad_mode):
             batch = workload.batch(self._asked.batch_size)
         workload.check_samples(batch)
         gc.collect()

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tputfind.errors import BadRequest, NoSuchDevice, TputfindError
 from tputfind.processes.failures import Circumstances, of_exception, said
 from tputfind.processes.messages import Diagnose, Diagnosis
-from tputfind.record.choices import GradMode
+from tputfind.record.choices import GRAD_MODES, GradMode
 from tputfind.record.record import Notice
 from tputfind.record.spec import Spec
 from tputfind.worker.devices.protocol import Device
@@ -20,7 +20,6 @@ from tputfind.worker.inspect import opened
 from tputfind.worker.workload import Workload, gradients
 
 _STEPS: Final = 2
-_GRAD_MODES: Final[tuple[GradMode, ...]] = ("no_grad", "enabled")
 _MODES_IN_WORDS: Final = {"no_grad": "torch.no_grad", "enabled": "torch.enable_grad"}
 
 
@@ -38,7 +37,7 @@ def diagnose(asked: Diagnose) -> Diagnosis:
     if first is None or of_exception(first, Circumstances()).kind == "out_of_memory":
         return Diagnosis()
     if spec.phase == "infer":
-        for mode in _GRAD_MODES:
+        for mode in GRAD_MODES[GRAD_MODES.index(spec.grad_mode) + 1 :]:
             if _Attempt(replace(spec, grad_mode=mode), device, attempt).error(asked.batch_size) is None:
                 return _of_grad_mode(mode, first)
     found = _of_granularity(attempt, first)

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from tputfind.errors import TputfindError
 from tputfind.processes.messages import TimePipeline
+from tputfind.record.choices import GRAD_MODES
 from tputfind.record.clocks import Figures, PipelineTimes, Stage, StageCell, StageMethod, turn_counts
 from tputfind.record.spec import Spec
 from tputfind.stages.timer import StageTimer
@@ -52,7 +53,7 @@ def time_pipeline(asked: TimePipeline, announce: Callable[[float], None]) -> Ite
         seconds = first_s + asked.host_work_ms / 1000 + second_s
         gc.collect()
         gc.freeze()  # as for a single model
-        with inference():
+        with inference(max((spec.grad_mode for spec in asked.specs), key=GRAD_MODES.index)):
             for cells in _in_turn(pipeline, asked, seconds, announce):
                 yield PipelineTimes(cells=cells)
     except TputfindError:
@@ -85,7 +86,7 @@ def _arithmetic_ns(count: int) -> int:
 def _resident(spec: Spec, device: Device, batch_size: int, announce: Callable[[float], None]) -> tuple[Step, float]:
     """Return the step of a model, warmed up, and about how many seconds it takes."""
     workload = Workload(spec, device.torch_device)
-    with inference():
+    with inference(spec.grad_mode):
         batch = workload.batch(batch_size)
         workload.check_samples(batch)
         return batch, warmed_s(device, batch, spec, announce)
