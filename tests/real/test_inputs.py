@@ -208,7 +208,7 @@ def test_clocks_time_no_batch_that_holds_another_number_of_samples(tmp_path, ask
     ran = ask(tmp_path, "clocks", *(f"{SHORT}:{name}" for name in models), "--batch-size", 8, "--device", "cpu")
 
     assert ran.status == 5, ran.err
-    assert "4x3x8x8 at batch 8" in ran.err
+    assert "its inputs are the same at batch 8 and batch 16: 4x3x8x8" in ran.err
 
 
 def test_a_forecast_traces_no_batch_that_holds_another_number_of_samples(tmp_path, ask):

@@ -121,7 +121,6 @@ def test_checkpointing_is_what_the_library_of_the_model_makes_of_it(tmp_path, as
         ("resnet18", ("--phase", "train", "--mode", "cudagraph"), "--mode cudagraph captures inference"),
         ("resnet18", ("--phase", "train", "--dtype", "fp16"), "--phase train in pure fp16 comes to NaN"),
         ("traced.pt", ("--phase", "train", "--input-size", "8"), "traced.pt holds a program for inference"),
-        (f"{MODELS}/compiled.py:normalised", ("--phase", "train"), "cannot be trained on 1 sample (--granularity 2"),
         ("resnet18", ("--optimizer", "adamw"), "--optimizer and --grad-checkpoint are for --phase train"),
     ],
 )

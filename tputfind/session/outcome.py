@@ -78,9 +78,6 @@ def no_answer(spec: Spec, batch_size: int, failure: Failure, *, smallest: bool =
         how = f"not even batch {batch_size} fits" if smallest else f"batch {batch_size} does not fit"
         return NothingFits(f"{spec.model}: {how} ({failure.message})", advice)
     advice = notices.advice(failure.kind, spec.mode)
-    if "Expected more than 1 value per channel when training" in failure.message:
-        why = f"{spec.model} normalises over a batch and cannot be trained on {batch_size} sample"
-        return BadRequest(why, "--granularity 2 leaves it out")
     # The traceback is of use to whoever wrote the model.
     shown = failure.traceback if spec.own_code else ""
     by_default = (spec.dtype, spec.layout, spec.mode) == ("fp32", "nchw", "eager")

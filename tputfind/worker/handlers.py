@@ -272,7 +272,7 @@ def _seen(asked: TimeBatches, device: Device, loaded: _Loaded, *, compiled_befor
     if asked.number or spec.phase == "train" or spec.transfer != "none" or not MODES[spec.mode].as_it_is:
         return
     try:
-        if remembers_inputs(device, partial(loaded.workload.batch, loaded.batch.size), loaded.batch.shapes):
+        if remembers_inputs(device, loaded.batch, partial(loaded.workload.batch, loaded.batch.size)):
             yield "cached"
     except Exception:  # no memory for further inputs, or what the model raises of them: nothing is said then
         return

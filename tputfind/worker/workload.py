@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from typing import Any, Final
 
@@ -214,7 +214,10 @@ class Workload:
                 advice="make sure that it makes as many as it is called with",
             )
         size = _DRAWN_TOGETHER * self._spec.smallest_batch
-        outlines = [outline(self._made(size, draw)) for draw in range(_DRAWS)]
+        try:
+            outlines = [outline(self._made(size, draw)) for draw in range(_DRAWS)]
+        except Exception:  # a batch that the callable does not make says nothing of lengths
+            return
         if any(other != outlines[0] for other in outlines):
             yield Notice(
                 kind="random_sizes",
@@ -225,9 +228,13 @@ class Workload:
 
     @cached_property
     def _probes(self) -> tuple[list[int], list[Call]]:
-        """Three batch sizes, and the inputs that the user's callable makes for them."""
-        sizes = [factor * self._spec.smallest_batch for factor in (1, 2, 3)]
-        return sizes, [self._made(size) for size in sizes]
+        """Two batch sizes, or three, and the inputs that the user's callable makes for them."""
+        sizes = [factor * self._spec.smallest_batch for factor in (1, 2)]
+        made = [self._made(size) for size in sizes]
+        with suppress(Exception):  # a callable may take powers of two alone
+            made.append(self._made(sum(sizes)))
+            sizes.append(sum(sizes))
+        return sizes, made
 
     @cached_property
     def _split(self) -> Split:
