@@ -15,7 +15,7 @@ from tputfind.record import identity
 from tputfind.record.environment import Environment
 from tputfind.record.method import METHOD
 from tputfind.record.record import SCHEMA, Failure, Row, Trial
-from tputfind.record.spec import Spec
+from tputfind.record.spec import Spec, as_found
 from tputfind.session.resume import check_file, check_same, check_spec, without_accidents
 
 RECORD = example()
@@ -236,3 +236,10 @@ def test_a_file_that_was_changed_is_refused_before_it_is_run(tmp_path, monkeypat
         check_file(record)
     path.unlink()
     check_file(record)
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(1, 4), (6, 6)])
+def test_a_run_goes_on_with_what_it_found_out_about_the_model_unless_asked_otherwise(asked, expected):
+    found = as_found(spec_with(granularity=asked), spec_with(grad_mode="no_grad", granularity=4))
+
+    assert (found.grad_mode, found.granularity) == ("no_grad", expected)
