@@ -197,7 +197,7 @@ def test_a_sample_whose_output_a_few_others_change_is_not_called_wrong():
 def eager_and_other(eager, other, size=2):
     """A small batch that runs ``other``, and as it is ``eager``."""
     batch = batch_of(eager, size)
-    batch._run = lambda: other(*batch._inputs[0])
+    batch._prepared = lambda: other(*batch._inputs[0])
     return check_output(batch, "fp32", 2)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from time import perf_counter
 
 import msgspec
@@ -67,10 +67,14 @@ def measure(asked: Asked, children: Children, progress: Progress, command: str) 
 
 def _as_they_run(asked: Asked, children: Children) -> tuple[Spec, ...]:
     """Return the specs with the grad modes that the models run under; errors as for ``worker.diagnosis``."""
-    questions = [Diagnose(spec, asked.batch_size, asked.can) for spec in asked.specs]
-    found = [children.ask_one(question, Diagnosis, FIRST_TIMEOUT_S).grad_mode for question in questions]
-    pairs = zip(asked.specs, found, strict=True)
-    return tuple(msgspec.structs.replace(spec, grad_mode=mode or spec.grad_mode) for spec, mode in pairs)
+    specs = []
+    for spec in asked.specs:
+        found = Diagnosis()
+        with suppress(ChildFailed):  # it crashes there too
+            question = Diagnose(spec, asked.batch_size, asked.can)
+            found = children.ask_one(question, Diagnosis, spec.trial_timeout_s or FIRST_TIMEOUT_S)
+        specs.append(msgspec.structs.replace(spec, grad_mode=found.grad_mode or spec.grad_mode))
+    return tuple(specs)
 
 
 def _time_methods(asked: Asked, children: Children, progress: Progress, command: str) -> Methods:

@@ -108,8 +108,12 @@ class TrialRunner:
     def diagnose(self, batch_size: int) -> Diagnosis:
         """Return how the model runs at a batch size at which it fails; errors as for ``worker.diagnosis``."""
         with suppress(ChildFailed):  # it crashed there too
-            return self._children.ask_one(Diagnose(self.spec, batch_size, self._can), Diagnosis, FIRST_TIMEOUT_S)
+            return self._children.ask_one(Diagnose(self.spec, batch_size, self._can), Diagnosis, self._first_timeout_s)
         return Diagnosis()
+
+    @property
+    def _first_timeout_s(self) -> float:
+        return self.spec.trial_timeout_s or FIRST_TIMEOUT_S
 
     def time_batches(
         self,

@@ -107,7 +107,6 @@ class Batch:
                 for tensor, original in pairs:
                     tensor.copy_(original)
 
-        restore()
         return restore
 
     def _bound(self, step: Callable[..., object]) -> Callable[[], object]:

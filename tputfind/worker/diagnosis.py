@@ -45,7 +45,7 @@ def diagnose(asked: Diagnose) -> Diagnosis:
         return found
     for changed, option, hint in _handlings(spec):
         if _Attempt(changed, device).error(asked.batch_size) is None:
-            raise NoSuchDevice(f"{option}: {said(first)} ({spec.model} runs without it)", hint)
+            raise NoSuchDevice(f"{spec.model} cannot do {option}: {said(first)}", hint)
     if spec.phase == "infer" and _Attempt(spec, device, trains=True).error(asked.batch_size) is None:
         raise _fails_in_eval_mode(spec, first)
     return Diagnosis()

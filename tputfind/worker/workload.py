@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
+from time import perf_counter
 from typing import Any, Final
 
 import torch
@@ -46,8 +47,8 @@ _REAL: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _NEXT_DRAW: Final = 1_000_003
 """Between the seeds of two draws, so that they are not those of two batch sizes."""
 _DRAWS: Final = 3
-_DRAWN_TOGETHER: Final = 8
-"""Times the smallest batch: in batches of one sample, lengths that are drawn from a few agree by chance."""
+_LONG_MAKING_S: Final = 1.0
+"""Inputs that take longer to make are made no more often than they must be."""
 _AS_MANY: Final = "its callable must return as many samples as it is called with, for every batch size"
 _SHOWN: Final = 3
 _AUTOCAST: Final = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
@@ -73,6 +74,7 @@ class Workload:
         self._spec = spec
         self._device = device
         self._doing = doing
+        self._making_s = 0.0
         self._dtype = _WEIGHTS.get(spec.dtype, torch.float32)
         seed_all(spec.seed)
         source = find_model(spec)
@@ -213,11 +215,10 @@ class Workload:
                 cause="no tensor of its inputs has one row a sample",
                 advice="make sure that it makes as many as it is called with",
             )
-        size = _DRAWN_TOGETHER * self._spec.smallest_batch
-        try:
-            outlines = [outline(self._made(size, draw)) for draw in range(_DRAWS)]
-        except Exception:  # a batch that the callable does not make says nothing of lengths
+        if self._making_s > _LONG_MAKING_S:
             return
+        sizes, made = self._probes
+        outlines = [outline(made[-1]), *(outline(self._made(sizes[-1], draw)) for draw in range(1, _DRAWS))]
         if any(other != outlines[0] for other in outlines):
             yield Notice(
                 kind="random_sizes",
@@ -229,11 +230,14 @@ class Workload:
     @cached_property
     def _probes(self) -> tuple[list[int], list[Call]]:
         """Two batch sizes, or three, and the inputs that the user's callable makes for them."""
+        begin_s = perf_counter()
         sizes = [factor * self._spec.smallest_batch for factor in (1, 2)]
         made = [self._made(size) for size in sizes]
-        with suppress(Exception):  # a callable may take powers of two alone
-            made.append(self._made(sum(sizes)))
-            sizes.append(sum(sizes))
+        self._making_s = perf_counter() - begin_s
+        if self._making_s <= _LONG_MAKING_S:
+            with suppress(Exception):  # a callable may take powers of two alone
+                made.append(self._made(sum(sizes)))
+                sizes.append(sum(sizes))
         return sizes, made
 
     @cached_property

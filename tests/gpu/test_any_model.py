@@ -1,0 +1,83 @@
+"""Models of other fields on a real GPU: their own weights, grad mode and settings are what is measured there."""
+
+from __future__ import annotations
+
+import pytest
+from support.command import QUICK, run
+from support.folders import MODELS
+
+FIELDS, PRODUCTS = f"{MODELS}/other_fields.py", f"{MODELS}/fp32_products.py"
+
+
+def passed(folder, model, *options):
+    ran = run(folder, model, "--device", "cuda", *options, *QUICK)
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert [row.failure for row in record.rows if row.failure is not None] == []
+    print(model, [(row.batch_size, round(row.samples_per_s), row.seen) for row in record.rows], record.settings)
+    return record
+
+
+@pytest.mark.parametrize(
+    "switched",
+    ["by_the_old_switches", "by_precision", "by_the_new_switch", "by_the_new_switches_of_parts", "in_the_inputs"],
+)
+def test_fp32_is_ieee_fp32_whichever_way_the_file_switches_tf32_on(tmp_path, switched):
+    record = passed(tmp_path, f"{PRODUCTS}:{switched}", "--batch-sizes", 64)  # raises if it is not
+
+    assert any(not setting.kept for setting in record.settings) == (switched != "in_the_inputs")
+
+
+def test_tf32_is_what_the_dtype_says(tmp_path):
+    ran = run(tmp_path, f"{PRODUCTS}:in_the_inputs", "--device", "cuda", "--dtype", "tf32", "--batch-sizes", 64, *QUICK)
+
+    assert ran.status == 3
+    assert "not IEEE fp32" in ran.err
+    assert "--dtype fp32 measures it" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("factory", "dtype", "kept"),
+    [
+        ("complex_weights", "fp32", "complex64"),
+        ("fp8_weights", "bf16", "float8_e4m3fn"),
+        ("int8_weights", "fp16", "int8"),
+    ],
+)
+def test_weights_that_no_conversion_is_for_stay_as_they_are_on_a_gpu(tmp_path, factory, dtype, kept):
+    record = passed(tmp_path, f"{FIELDS}:{factory}", "--dtype", dtype, "--batch-sizes", 64)
+
+    assert kept in record.rows[0].parameter_bytes
+
+
+@pytest.mark.parametrize(
+    ("factory", "seen"),
+    [
+        ("halves_its_input", "inputs_restored"),
+        ("remembers", "cached"),
+        ("generator", "drained"),
+        ("forgets", None),
+        ("graph_objects", None),
+        ("jagged", None),
+    ],
+)
+def test_habits_of_models_are_seen_on_a_gpu_and_no_others(tmp_path, factory, seen):
+    record = passed(tmp_path, f"{FIELDS}:{factory}", "--batch-sizes", "8,64")
+
+    assert {sight for row in record.rows for sight in row.seen} == ({seen} if seen else set())
+
+
+def test_a_model_that_takes_gradients_is_measured_under_no_grad_on_a_gpu(tmp_path):
+    assert passed(tmp_path, f"{FIELDS}:forces", "--max-batch", 256).spec.grad_mode == "no_grad"
+
+
+def test_a_model_that_compiles_itself_is_compiled_at_every_batch_size_on_a_gpu(tmp_path):
+    record = passed(tmp_path, f"{FIELDS}:compiles_itself", "--batch-sizes", "16,17,18,19,20,21,22,23,24,25")
+
+    assert all(row.timings[0].compiled is not None for row in record.rows)
+
+
+def test_the_smallest_batch_is_left_out_if_the_model_trains_on_larger_ones_alone(tmp_path):
+    record = passed(tmp_path, f"{FIELDS}:normalised", "--phase", "train", "--max-batch", 64)
+
+    assert [row.batch_size for row in record.rows] == [2, 4, 8, 16, 32, 64]
