@@ -1,0 +1,237 @@
+"""Every type of model that transformers builds from a default configuration: which run through the tool, and why not.
+
+    python benchmarks/hf_types.py --csv results/cpu/hf-types.csv
+
+A type is built from its default configuration with few layers, few experts and a small vocabulary, and runs at batch 1
+and 2 on the CPU. The weights of models above ``--most-parameters`` are left as the system gives the memory, zeros.
+Each type has a process of its own.
+
+Statuses: ``runs``; ``refused``, the tool says in one line which option is needed; ``failed``, the forward raises;
+``not built``, transformers itself builds no model from the default configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from fnmatch import fnmatchcase
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+import transformers
+from transformers import generation, initialization, modeling_utils
+
+from tputfind.errors import BadRequest, UnknownModel
+from tputfind.record.spec import read_spec
+from tputfind.worker.models import huggingface
+from tputfind.worker.workload import Workload, inference
+
+LAYERS = ("num_layers", "hidden_layers", "encoder_layers", "decoder_layers", "n_layer", "n_layers", "depth", "e_layers")
+"""Attributes that count layers end so; those of stages and of convolutions have other lengths to go with them."""
+COUNTS = {"experts": 8, "intermediate_size": 1024, "ffn_dim": 1024}
+"""Attributes whose name ends so are lowered to this number."""
+DERIVED = ("stage_names", "out_features", "out_indices", "_out_features", "_out_indices")
+"""Attributes that a configuration derives from the number of its layers."""
+FEW_LAYERS = (2, 8)
+"""A model that fails with the first number of layers is tried with the next: hybrids have layers of several kinds."""
+MOST_PARAMETERS = 6e9
+FEW_TOKENS = 64
+VOCABULARY = 4096
+"""Tokens, of which the last few are those that configurations name by number."""
+IMPORTED_ONCE = (generation, modeling_utils)
+"""Modules that the processes of all types need, which begin as copies of this one."""
+
+
+def main() -> None:
+    """Try every type, print every line, write the table."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--types", default="*", help="patterns, with commas between")
+    asked.add_argument("--at-once", type=int, default=1, help="types")
+    asked.add_argument("--seconds", type=float, default=60, help="time limit of a type")
+    asked.add_argument("--memory-gib", type=float, default=60, help="address space of a type")
+    asked.add_argument("--most-parameters", type=float, default=3e8, help="larger models keep weights of zeros")
+    asked.add_argument("--csv")
+    options = asked.parse_args()
+    patterns = options.types.split(",")
+    names = [model.name.removeprefix(huggingface.PREFIX) for model in huggingface.named_models()]
+    chosen = [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    lines: list[dict[str, str]] = []
+    with ThreadPoolExecutor(options.at_once) as pool:
+        for line in pool.map(lambda name: in_process(name, options), chosen):
+            lines.append(line)
+            print(*line.values(), sep=" | ", flush=True)
+    table = pd.DataFrame(lines)
+    if options.csv:
+        table.to_csv(options.csv, index=False)
+    counts = table["status"].value_counts()
+    built = len(table) - counts.get("not built", 0)
+    shares = ", ".join(f"{count} {status}" for status, count in counts.items())
+    print(f"{len(table)} types: {shares}; {counts.get('runs', 0) / max(1, built):.1%} of the {built} that are built run")
+
+
+def in_process(name: str, options: argparse.Namespace) -> dict[str, str]:
+    """Return the line of a type from a process of its own, which ends at the time limit."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    child = context.Process(target=send_line, args=(name, options, theirs))
+    child.start()
+    theirs.close()
+    line = {"type": name, "class": "", "weights": "", "input": "", "status": "failed", "reason": ""}
+    end = time.monotonic() + options.seconds
+    try:
+        while ours.poll(max(0, end - time.monotonic())):
+            part = ours.recv()
+            if not part:
+                break
+            line |= part
+        else:
+            line["reason"] = line["reason"] or f"not done in {options.seconds:g} s"
+    except EOFError:
+        line["reason"] = line["reason"] or "the process died"
+    child.kill()
+    child.join()
+    return line
+
+
+def send_line(name: str, options: argparse.Namespace, to: Connection) -> None:
+    """Send what is found of a type."""
+    limit = int(options.memory_gib * 2**30)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
+        for part in tried(name, folder, options.most_parameters):
+            to.send(part)
+    to.send({})
+
+
+def tried(name: str, folder: str, most_parameters: float) -> Iterator[dict[str, str]]:
+    """Yield what is found of a type: its class, where it ran and its status; what comes later counts."""
+    try:
+        config = transformers.AutoConfig.for_model(name)
+        kind = huggingface.class_of(transformers, config)
+        yield {"class": kind.__name__}
+        parameters_of(kind, config)
+    except UnknownModel as error:
+        yield {"status": "refused", "reason": one_line(error)}
+        return
+    except Exception as error:
+        yield {"status": "not built", "reason": one_line(error)}
+        return
+    first = ""
+    for layers in (*FEW_LAYERS, None):
+        config = json.loads(transformers.AutoConfig.for_model(name).to_json_string(use_diff=False))
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(config if layers is None else shrunk(config, layers, new_ids(config))))
+        line = run(name, kind, folder, most_parameters)
+        first = first or line["reason"]
+        yield line | {"reason": first if line["status"] == "failed" else line["reason"]}
+        if line["status"] != "failed":
+            return
+
+
+def run(name: str, kind: Any, folder: str, most_parameters: float) -> dict[str, str]:
+    """Return what becomes of a model at batch 1 and 2."""
+    line = {"status": "runs", "reason": ""}
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder)
+        parameters = parameters_of(kind, config)
+        if parameters > MOST_PARAMETERS:
+            return {"status": "failed", "reason": f"{parameters / 1e9:.0f} billion parameters do not fit here"}
+        drawn = parameters <= most_parameters
+        line["weights"] = "random" if drawn else "zeros"
+        with nullcontext() if drawn else initialization.no_init_weights():
+            workload = shortened(f"hf:{folder}") if not drawn else None
+            workload = workload or Workload(read_spec(f"hf:{folder}", {}), torch.device("cpu"))
+        line["input"] = workload.input_shape()
+        with inference():
+            for size in (1, 2):
+                batch = workload.batch(size)
+                batch()
+                workload.check_samples(batch)
+    except BadRequest as error:
+        line |= {"status": "refused", "reason": one_line(error).replace(f"hf:{folder}", f"hf:{name}")}
+    except Exception as error:
+        line |= {"status": "failed", "reason": one_line(error)}
+        if os.environ.get("HF_TRACE"):
+            import traceback
+            open("/tmp/hf/trace/" + name, "a").write(traceback.format_exc())
+    return line
+
+
+def parameters_of(kind: Any, config: Any) -> int:
+    """Return the number of parameters of a model, which is built on the meta device."""
+    with torch.device("meta"), initialization.no_init_weights():
+        return sum(each.numel() for each in kind._from_config(config).parameters())
+
+
+def shortened(model: str) -> Workload | None:
+    """Return a large model with fewer tokens; None if it takes none."""
+    try:
+        return Workload(read_spec(model, {"sequence_length": FEW_TOKENS}), torch.device("cpu"))
+    except BadRequest:
+        return None
+
+
+def new_ids(config: dict[str, Any]) -> dict[int, int]:
+    """Return a number below ``VOCABULARY`` for each larger token id of a configuration and of those inside."""
+    ids = sorted({value for name, value in numbers(config) if name.endswith(("_id", "_index")) and value >= 1000})
+    return {value: VOCABULARY - len(ids) + place for place, value in enumerate(ids)}
+
+
+def numbers(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the names and values of whole numbers in a configuration and in those inside."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from numbers(value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            yield name, value
+
+
+def shrunk(config: dict[str, Any], layers: int, ids: dict[int, int]) -> dict[str, Any]:
+    """Return a configuration with fewer layers, fewer experts and a smaller vocabulary, and so those inside."""
+    lowered: dict[str, Any] = {}
+    lengths = {value for name, value in config.items() if name.endswith(LAYERS) and isinstance(value, int)}
+    for name, value in config.items():
+        if isinstance(value, dict):
+            lowered[name] = shrunk(value, layers, ids)
+        elif name in DERIVED or (isinstance(value, list) and len(value) in lengths and len(value) > layers):
+            continue
+        elif isinstance(value, bool) or not isinstance(value, int):
+            lowered[name] = value
+        elif name == "vocab_size":
+            lowered[name] = min(value, VOCABULARY)
+        elif name.endswith(("_id", "_index")):
+            lowered[name] = ids.get(value, value)
+        elif name.endswith(LAYERS) and "conv" not in name and "extract" not in name:
+            lowered[name] = min(value, layers)
+        else:
+            lowered[name] = min([value, *(most for ending, most in COUNTS.items() if name.endswith(ending))])
+    return lowered
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error as one line of up to 300 characters."""
+    hint = f" ({error.hint})" if getattr(error, "hint", "") else ""
+    text = " ".join(f"{getattr(error, 'message', None) or error}".split()) + hint
+    named = text if isinstance(error, (BadRequest, UnknownModel)) else f"{type(error).__name__}: {text}"
+    return named[:300]
+
+
+if __name__ == "__main__":
+    main()
