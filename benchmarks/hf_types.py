@@ -40,13 +40,13 @@ from tputfind.worker.workload import Workload, inference
 
 LAYERS = ("num_layers", "hidden_layers", "encoder_layers", "decoder_layers", "n_layer", "n_layers", "depth", "e_layers")
 """Attributes that count layers end so; those of stages and of convolutions have other lengths to go with them."""
-COUNTS = {"experts": 8, "intermediate_size": 1024, "ffn_dim": 1024}
+COUNTS = {"experts": 16, "intermediate_size": 1024, "ffn_dim": 1024}
 """Attributes whose name ends so are lowered to this number."""
 DERIVED = ("stage_names", "out_features", "out_indices", "_out_features", "_out_indices")
 """Attributes that a configuration derives from the number of its layers."""
-FEW_LAYERS = (2, 8)
+FEW_LAYERS = (2, 10)
 """A model that fails with the first number of layers is tried with the next: hybrids have layers of several kinds."""
-MOST_PARAMETERS = 6e9
+MOST_PARAMETERS = 3e10
 FEW_TOKENS = 64
 VOCABULARY = 4096
 """Tokens, of which the last few are those that configurations name by number."""
@@ -60,16 +60,17 @@ def main() -> None:
     asked.add_argument("--types", default="*", help="patterns, with commas between")
     asked.add_argument("--at-once", type=int, default=1, help="types")
     asked.add_argument("--seconds", type=float, default=60, help="time limit of a type")
-    asked.add_argument("--memory-gib", type=float, default=60, help="address space of a type")
+    asked.add_argument("--memory-gib", type=float, default=300, help="address space of a type")
     asked.add_argument("--most-parameters", type=float, default=3e8, help="larger models keep weights of zeros")
-    asked.add_argument("--csv")
+    asked.add_argument("--csv", help="the table; types that it says run are not tried again")
     options = asked.parse_args()
     patterns = options.types.split(",")
     names = [model.name.removeprefix(huggingface.PREFIX) for model in huggingface.named_models()]
     chosen = [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    ran = known(options.csv) if options.csv else {}
     lines: list[dict[str, str]] = []
     with ThreadPoolExecutor(options.at_once) as pool:
-        for line in pool.map(lambda name: in_process(name, options), chosen):
+        for line in pool.map(lambda name: ran.get(name) or in_process(name, options), chosen):
             lines.append(line)
             print(*line.values(), sep=" | ", flush=True)
     table = pd.DataFrame(lines)
@@ -79,6 +80,14 @@ def main() -> None:
     built = len(table) - counts.get("not built", 0)
     shares = ", ".join(f"{count} {status}" for status, count in counts.items())
     print(f"{len(table)} types: {shares}; {counts.get('runs', 0) / max(1, built):.1%} of the {built} that are built run")
+
+
+def known(path: str) -> dict[str, dict[str, str]]:
+    """Return the lines of a table, if there is one, of types that run."""
+    if not Path(path).exists():
+        return {}
+    table = pd.read_csv(path, keep_default_na=False)
+    return {line["type"]: line for line in table.to_dict("records") if line["status"] == "runs"}
 
 
 def in_process(name: str, options: argparse.Namespace) -> dict[str, str]:

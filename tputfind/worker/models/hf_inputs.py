@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
@@ -12,6 +14,7 @@ import torch
 from torch import nn
 
 from tputfind.errors import BadRequest
+from tputfind.processes.failures import said
 from tputfind.record.spec import Spec
 from tputfind.worker.inputs import Drawn, Inputs, tensors_of
 
@@ -74,7 +77,7 @@ MODALITIES: Final = (
         "pixel_values",
         "get_image_features",
         ("image_token_id", "image_token_index"),
-        ("image_grid_thw", "mm_token_type_ids", "image_sizes", "pixel_attention_mask", "image_position_ids"),
+        ("image_grid_thw", "mm_token_type_ids", "image_sizes", "spatial_shapes", "image_position_ids"),
     ),
     Modality(
         "input_features",
@@ -137,50 +140,93 @@ def _configs(config: Any) -> Iterator[Any]:
             yield from _configs(inner)
 
 
-def draw_inputs(spec: Spec, module: nn.Module, config: Any) -> Inputs:
+Places = dict[str, tuple[int, int]]
+"""For an argument that is not text: the token that stands for its features in a prompt, and how many it makes."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a language model takes beside text, and why the rest of what its ``forward`` names is not given."""
+
+    places: Places
+    refused: dict[str, str]
+
+
+def find_places(spec: Spec, kind: Any, config: Any) -> Heard:
+    """Return how many features a language model makes of an image and of a piece of audio, by making them once.
+
+    The model that makes them has weights of zeros, which take no memory.
+    """
+    takes = set(inspect.signature(kind.forward).parameters)
+    heard = Heard({}, {})
+    if "input_ids" not in takes or not takes & {modality.argument for modality in MODALITIES}:
+        return heard
+    with _without_weights():
+        model = Model(spec, kind._from_config(config).eval(), config)  # noqa: SLF001  # as AutoModel.from_config does
+    for modality in _modalities(model):
+        try:
+            heard.places[modality.argument] = int(model.look(*modality.tokens)), _count_features(model, modality)
+        except Exception as error:  # whatever the code of the model raises
+            heard.refused[modality.argument] = said(error)
+    return heard
+
+
+def _without_weights() -> AbstractContextManager[Any]:
+    """Return a context in which models leave their weights as the system gives the memory."""
+    for name in ("transformers.initialization", "transformers.modeling_utils"):  # the former from 5.0 on
+        module = sys.modules.get(name)
+        if hasattr(module, "no_init_weights"):
+            return module.no_init_weights()  # type: ignore[union-attr,no-any-return]
+    return nullcontext()
+
+
+def draw_inputs(spec: Spec, module: nn.Module, config: Any, heard: Heard) -> Inputs:
     """Return what a model takes: by default what its main input is, and all that ``forward`` requires beside it.
 
     Raises:
         BadRequest: ``forward`` requires an argument that no rule knows, or an option does not fit.
     """
     model = Model(spec, module, config)
-    names = _arguments(model)
+    names = _arguments(model, heard)
     unknown = [name for name in names if name not in RULES]
     if unknown or not names:
-        wanted = ", ".join(unknown or model.takes[:3])
-        example = " ".join(f"--input {name}:float:BxLENGTHxWIDTH" for name in (unknown or model.takes)[:1])
-        raise BadRequest(
-            f"{spec.model}: no rule says what {wanted} of {type(module).__name__} is",
-            f"give all of {', '.join(names or model.takes[:3])}, such as {example}",
-        )
+        example = " ".join(f"--input {name}:float:BxLENGTHxWIDTH" for name in names or model.takes[:1])
+        kind = type(module).__name__
+        problem = f"no rule says what {kind} takes as {', '.join(unknown)}" if unknown else f"{kind} has no forward pass"
+        raise BadRequest(f"{spec.model}: {problem}", f"describe every input: {example}" if example else "")
     _check_options(model, names)
     rules = ((name, RULES[name](model)) for name in names)
     parts: dict[str, Part] = {name: part for name, part in rules if part is not None}
     if "input_ids" in parts:
-        parts |= _prompt(model, parts)
+        parts |= _prompt(parts, heard.places)
     if "logits_to_keep" in model.takes and spec.phase == "infer":
         # As generation does for the prompt: all keys and values, the logits of the next token.
-        parts |= {"logits_to_keep": 1, "use_cache": True}
+        parts |= {"logits_to_keep": 1} | ({"use_cache": True} if model.look("num_hidden_layers") else {})
     if any(isinstance(part, (Packed, Same, Prompt)) for part in parts.values()):
         return lambda size: {name: _made(part, size) for name, part in parts.items()}
     return (), dict(parts)
 
 
-def _arguments(model: Model) -> list[str]:
+def _arguments(model: Model, heard: Heard) -> list[str]:
     """Return the names of the arguments to give, in their order."""
-    chosen = set(model.required)
+    takes, chosen = set(model.takes), set(model.required)
     if hasattr(model.module, "get_text_features"):  # of a text and of what it is to match
-        chosen |= {"input_ids", "pixel_values", "input_features", "input_values"} & set(model.takes)
-    for modality in _modalities(model):
-        chosen |= {"input_ids", modality.argument, *modality.beside} & set(model.takes)
+        chosen |= takes & {"input_ids", "pixel_values", "input_features", "input_values"}
+    if {"input_ids", "pixel_values"} <= takes:  # of a text about an image
+        chosen |= {"input_ids", "pixel_values"}
+    chosen -= set(heard.refused) - set(model.required)
+    for modality in MODALITIES:
+        if modality.argument in heard.places:
+            chosen |= {"input_ids", *_with_modality(model, modality)}
     main = model.module.main_input_name
-    mains = [name for name in ([main] if isinstance(main, str) else main) if name in model.takes]
     if not chosen & MAIN:
+        mains = [name for name in ([main] if isinstance(main, str) else main) if name in takes]
         chosen |= set(mains or [name for name in model.takes if name in MAIN][:1])
-    if "decoder_input_ids" in model.takes and model.config.is_encoder_decoder:
-        chosen |= {"decoder_input_ids"}
-    if "input_ids" in chosen:
-        chosen |= {"attention_mask"} & set(model.takes)
+    for name, beside in BESIDE.items():
+        if name in chosen:
+            chosen |= takes & set(beside)
+    if model.config.is_encoder_decoder:
+        chosen |= takes & {"decoder_input_ids"}
     return [name for name in model.takes if name in chosen]
 
 
@@ -189,32 +235,62 @@ def _modalities(model: Model) -> list[Modality]:
     return [
         modality
         for modality in MODALITIES
-        if "input_ids" in model.takes and modality.argument in model.takes and hasattr(model.module, modality.encode)
+        if {"input_ids", modality.argument} <= set(model.takes)
+        and _encode(model, modality) is not None
         and model.look(*modality.tokens) is not None
     ]
 
 
-def _prompt(model: Model, parts: dict[str, Part]) -> dict[str, Part]:
+def _with_modality(model: Model, modality: Modality) -> set[str]:
+    """Return the arguments that are given for a modality."""
+    encode = _encode(model, modality)
+    assert encode is not None
+    parameters = inspect.signature(encode).parameters.values()
+    required = {each.name for each in parameters if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD}
+    return {modality.argument, *modality.beside, *required} & set(model.takes)
+
+
+def _encode(model: Model, modality: Modality) -> Callable[..., object] | None:
+    """Return the method that computes the features of a modality, of the model or of the one under its head."""
+    for module in (model.module, getattr(model.module, "model", None)):
+        if hasattr(module, modality.encode):
+            return getattr(module, modality.encode)  # type: ignore[no-any-return]
+    return None
+
+
+def _prompt(parts: dict[str, Part], places: Places) -> dict[str, Part]:
     """Return the arguments that follow from how many features the images and the audio of a sample have."""
-    places = []
-    for modality in _modalities(model):
-        encode = getattr(model.module, modality.encode)
-        takes = inspect.signature(encode).parameters
-        with torch.inference_mode():
-            features = encode(**{name: _made(part, 1) for name, part in parts.items() if name in takes})
-        rows = sum(each.numel() // each.shape[-1] for each in tensors_of(getattr(features, "pooler_output", features)))
-        places.append((int(model.look(*modality.tokens)), rows))
-    if not places:
-        return {}
     text = parts["input_ids"]
-    assert isinstance(text, Drawn)
-    length = text.sample_shape[0] + sum(count for _, count in places)
-    kinds = [kind for kind, (_, count) in enumerate(places, 1) for _ in range(count)]
+    if not places or not isinstance(text, Drawn):
+        return {}
+    length = text.sample_shape[0] + sum(count for _, count in places.values())
+    kinds = [kind for kind, (_, count) in enumerate(places.values(), 1) for _ in range(count)]
     follow: dict[str, Part] = {
         "attention_mask": Drawn((length,), dtype=torch.int64, ones=True),
         "mm_token_type_ids": Same(torch.tensor([*kinds, *[0] * text.sample_shape[0]])),
     }
-    return {"input_ids": Prompt(text, tuple(places))} | {name: follow[name] for name in follow if name in parts}
+    given = {name: follow[name] for name in follow if name in parts}
+    return {"input_ids": Prompt(text, tuple(places.values()))} | given
+
+
+def _count_features(model: Model, modality: Modality) -> int:
+    """Return how many features the model makes of one sample, which it is run for.
+
+    Raises:
+        ValueError: their width is not that of its tokens.
+        Exception: whatever the code of the model raises.
+    """
+    encode = _encode(model, modality)
+    assert encode is not None
+    takes = inspect.signature(encode).parameters
+    parts = {name: RULES[name](model) for name in _with_modality(model, modality) if name in takes}
+    with torch.inference_mode():
+        features = encode(**{name: _made(part, 1) for name, part in parts.items() if part is not None})
+    found = tensors_of(getattr(features, "pooler_output", features))
+    widths, width = {each.shape[-1] for each in found}, getattr(model.text, "hidden_size", None)
+    if not found or (width is not None and widths != {width}):
+        raise ValueError(f"its features are {', '.join(map(str, sorted(widths)))} wide, its tokens {width}")
+    return sum(each.numel() // each.shape[-1] for each in found)
 
 
 def _check_options(model: Model, names: list[str]) -> None:
@@ -317,6 +393,10 @@ def _channels(model: Model) -> int:
 def _pixels(model: Model) -> Part:
     if "grid_thw" in model.takes or "image_grid_thw" in model.takes:
         return _patches(model)
+    if {"spatial_shapes", "image_position_ids", "pixel_position_ids"} & set(model.takes):
+        return Drawn(_patches(model).rows.sample_shape)
+    if "pixel_attention_mask" in model.takes:  # of several images
+        return Drawn((1, _channels(model), *_image_size(model)))
     frames = model.look("num_frames", "frames_per_clip")
     image = (_channels(model), *_image_size(model))
     if model.look("image_grid_pinpoints"):
@@ -361,6 +441,22 @@ def _patches(model: Model) -> Packed:
     return Packed(Drawn((prod(_grid(model)), _channels(model) * frames * patch * patch)))
 
 
+def _pixel_mask(model: Model) -> Drawn:
+    """Return which pixels belong to the image, or which patches, of models that are given a list of patches."""
+    if "spatial_shapes" in model.takes:
+        return Drawn((prod(_grid(model)),), dtype=torch.int64, ones=True)
+    pixels = _pixels(model)
+    assert isinstance(pixels, Drawn)
+    shape = pixels.sample_shape
+    return Drawn((*shape[:-3], *shape[-2:]), dtype=torch.int64, ones=True)
+
+
+def _patch_positions(model: Model) -> Same:
+    """Return the place of every patch: column and row."""
+    _, rows, columns = _grid(model)
+    return Same(torch.cartesian_prod(torch.arange(columns), torch.arange(rows)))
+
+
 def _hidden_states(model: Model) -> Part:
     if "grid_thw" in model.takes:
         return _patches(model)
@@ -368,13 +464,23 @@ def _hidden_states(model: Model) -> Part:
 
 
 def _features(model: Model) -> Drawn:
-    """Return a spectrogram: bins by frames if the positions of an encoder count frames, else frames by bins."""
-    bins = model.look("num_mel_bins", "feature_size", "input_feat_per_channel", "n_mels", "mel_bins",
-                      "feature_projection_input_dim", "input_size", "input_dim", "num_mels", within=_AUDIO, default=80)
+    """Return a spectrogram: bins by frames for encoders that convolve along time first, else frames by bins."""
+    names = ("num_mel_bins", "feature_size", "input_feat_per_channel", "n_mels", "mel_bins", "num_mels")
+    others = ("feature_projection_input_dim", "input_feat_size", "input_size", "input_dim")
+    bins = int(model.look(*names, *others, within=_AUDIO, default=80))
+    spectrum = model.look("spec_size", within=_AUDIO)
+    if spectrum:
+        return Drawn((1, int(spectrum) ** 2 // bins, bins))
+    first = next((each for each in model.module.modules() if isinstance(each, nn.Conv1d) and each.in_channels == bins), None)
     positions = model.look("max_source_positions", within=_AUDIO)
-    if positions and model.look("num_mel_bins", within=_AUDIO) and not model.look("conv_kernel_sizes"):
-        return Drawn((int(bins), 2 * int(positions)))
-    return Drawn((_SPECTROGRAM_FRAMES, int(bins)))
+    if first is None:
+        return Drawn((_SPECTROGRAM_FRAMES, bins))
+    return Drawn((bins, 2 * int(positions) if positions else _SPECTROGRAM_FRAMES))
+
+
+def _frames(model: Model) -> Drawn:
+    shape = _features(model).sample_shape
+    return Drawn((max(shape),) if len(shape) == 2 else shape[1:2], dtype=torch.int64, ones=True)
 
 
 def _raw_audio(model: Model) -> Drawn:
@@ -404,6 +510,12 @@ def _times(model: Model) -> Drawn:
     return Drawn((past.sample_shape[0], int(model.look("num_time_features", default=1))))
 
 
+BESIDE: Final = {
+    "input_ids": ("attention_mask", "bbox"),
+    "input_features": ("input_features_mask", "is_longer"),
+    "qformer_input_ids": ("qformer_attention_mask",),
+}
+"""Arguments that are given with another, if ``forward`` takes them."""
 MAIN: Final = {
     "input_ids", "pixel_values", "pixel_values_videos", "input_features", "input_values", "past_values", "latents",
     "hidden_states", "flattened_patches", "audio_mel", "inputs",
@@ -422,7 +534,25 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     "image_grid_thw": lambda model: Same(torch.tensor([_grid(model)]), packed=True),
     "hidden_states": _hidden_states,
     "input_features": _features,
-    "input_features_mask": lambda model: Drawn((_features(model).sample_shape[0],), dtype=torch.int64, ones=True),
+    "input_features_mask": _frames,
+    "feature_attention_mask": _frames,
+    "is_longer": lambda _: Drawn((1,), dtype=torch.bool, below=1),
+    "bbox": lambda model: Drawn((_text_length(model), 4), dtype=torch.int64, below=1),
+    "inputs_embeds": lambda model: Drawn((_text_length(model), int(model.look("hidden_size", default=1)))),
+    "query_embeds": lambda model: Drawn((int(model.look("num_query_tokens", default=32)), int(model.look("hidden_size")))),
+    "qformer_input_ids": lambda model: Drawn((32,), dtype=torch.int64, below=int(model.look("vocab_size", within=("qformer_config",)))),
+    "pixel_attention_mask": _pixel_mask,
+    "pixel_mask": _pixel_mask,
+    "spatial_shapes": lambda model: Same(torch.tensor(_grid(model)[1:])),
+    "qformer_attention_mask": lambda _: Drawn((32,), dtype=torch.int64, ones=True),
+    "prompt_pixel_values": lambda model: Drawn((_channels(model), *_image_size(model))),
+    "prompt_masks": lambda model: Drawn((_channels(model), *_image_size(model))),
+    "audio_mel": _features,
+    "audio_mel_mask": lambda model: Drawn(_frames(model).sample_shape, dtype=torch.bool, below=1),
+    "task_inputs": lambda model: Drawn((int(model.look("task_seq_len", default=77)),), dtype=torch.int64, below=int(model.look("text_encoder_vocab_size", default=2))),
+    "merge_sizes": lambda _: Same(torch.tensor([1]), packed=True),
+    "image_position_ids": _patch_positions,
+    "pixel_position_ids": _patch_positions,
     "input_values": _raw_audio,
     "past_values": _past,
     "past_time_features": _times,

@@ -13,10 +13,11 @@ from torch import nn
 from tputfind.errors import BadRequest, UnknownModel
 from tputfind.processes.failures import said
 from tputfind.processes.messages import NamedModel
+from tputfind.record.record import Notice
 from tputfind.record.spec import Spec
 from tputfind.units import shortened
 from tputfind.worker.inputs import Inputs
-from tputfind.worker.models.hf_inputs import draw_inputs
+from tputfind.worker.models.hf_inputs import Heard, draw_inputs, find_places
 from tputfind.worker.models.source import LONGEST_PATH, Source, given_inputs, imported
 from tputfind.worker.models.weights import file_of, load
 
@@ -24,10 +25,10 @@ PREFIX: Final = "hf:"
 _HEADS: Final = (
     ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "AutoModelForSeq2SeqLM"),
     ("MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES", "AutoModelForSpeechSeq2Seq"),
-    ("MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES", "AutoModel"),
     ("MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", "AutoModelForImageTextToText"),
     ("MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES", "AutoModelForMultimodalLM"),
     ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "AutoModelForCausalLM"),
+    ("MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING_NAMES", "AutoModel"),
     ("MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES", "AutoModelForObjectDetection"),
     ("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES", "AutoModelForImageClassification"),
     ("MODEL_MAPPING_NAMES", "AutoModel"),
@@ -35,6 +36,10 @@ _HEADS: Final = (
 """The types of models for which there is a class, and the class; the first counts."""
 _OF_DECODERS: Final = ("AutoModelForCausalLM",)
 _OF_ENCODER_DECODERS: Final = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
+_LONGEST_NAME: Final = 30
+"""Characters of a name in a notice, which fits a line."""
+_LONGEST_REASON: Final = 50
+"""Characters of an error in a notice."""
 _NOTHING_FETCHED: Final = "only --weights DEFAULT fetches; hf:bert, hf:FOLDER and hf:config.json do without"
 
 
@@ -52,15 +57,34 @@ def find(spec: Spec) -> Source:
     if "/" in f"{getattr(config, '_attn_implementation', None)}":
         raise BadRequest(f"{spec.model} names a kernel on the hub for its attention, which is code that is not here")
     kind = class_of(transformers, config)
+    heard = find_places(spec, kind, config) if spec.inputs is None else Heard({}, {})
 
     def build() -> tuple[nn.Module, Inputs]:
         module = _made(kind, spec, name, config)
         if file is not None:
             load(module, file, spec.model)
         described = given_inputs(spec) if spec.inputs is not None else None
-        return module, described or draw_inputs(spec, module, config)
+        return module, described or draw_inputs(spec, module, config, heard)
 
-    return Source(build, path=file, made_of=config.to_json_string())
+    return Source(build, path=file, made_of=config.to_json_string(), caveats=tuple(_caveats(spec, kind, config, heard)))
+
+
+def _caveats(spec: Spec, kind: Any, config: Any, heard: Heard) -> Iterator[Notice]:
+    """Yield what class is measured, unless the configuration names it, and what a language model is not given."""
+    if not config.architectures:
+        yield Notice(
+            kind="measured_class",
+            seen=f"{shortened(spec.model, _LONGEST_NAME)} is measured as {kind.__name__}",
+            cause="its configuration names no class",
+            advice="name another under architectures in config.json",
+        )
+    for argument, reason in heard.refused.items():
+        yield Notice(
+            kind="left_out",
+            seen=f"{argument} is left out: {shortened(reason, _LONGEST_REASON)}",
+            cause="the configuration does not fit",
+            advice="use one of a published model",
+        )
 
 
 def named_models() -> Iterator[NamedModel]:
@@ -132,4 +156,7 @@ def _sized(spec: Spec, config: Any) -> Any:
         config.image_size = size
     if spec.input_size is not None and hasattr(config, "num_channels"):
         config.num_channels = spec.input_size[0]
+    for token in ("image_token_id", "image_token_index"):
+        if getattr(config, token, 0) is None:  # no processor has added it to the vocabulary yet
+            setattr(config, token, config.get_text_config().vocab_size - 1)
     return config
