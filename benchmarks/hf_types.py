@@ -47,7 +47,7 @@ DERIVED = ("stage_names", "out_features", "out_indices", "_out_features", "_out_
 FEW_LAYERS = (2, 10)
 """A model that fails with the first number of layers is tried with the next: hybrids have layers of several kinds."""
 MOST_PARAMETERS = 3e10
-FEW_TOKENS = 64
+FEW_TOKENS = 16
 VOCABULARY = 4096
 """Tokens, of which the last few are those that configurations name by number."""
 IMPORTED_ONCE = (generation, modeling_utils)
@@ -218,7 +218,8 @@ def shrunk(config: dict[str, Any], layers: int, ids: dict[int, int]) -> dict[str
     lengths = {value for name, value in config.items() if name.endswith(LAYERS) and isinstance(value, int)}
     for name, value in config.items():
         if isinstance(value, dict):
-            lowered[name] = shrunk(value, layers, ids)
+            kept = {key: inner for key, inner in value.items() if not key.isdecimal() or int(key) < layers}
+            lowered[name] = shrunk(kept, layers, ids)
         elif name in DERIVED or (isinstance(value, list) and len(value) in lengths and len(value) > layers):
             continue
         elif isinstance(value, bool) or not isinstance(value, int):
@@ -227,6 +228,8 @@ def shrunk(config: dict[str, Any], layers: int, ids: dict[int, int]) -> dict[str
             lowered[name] = min(value, VOCABULARY)
         elif name.endswith(("_id", "_index")):
             lowered[name] = ids.get(value, value)
+        elif name.endswith("kv_shared_layers"):
+            lowered[name] = min(value, layers // 2)
         elif name.endswith(LAYERS) and "conv" not in name and "extract" not in name:
             lowered[name] = min(value, layers)
         else:

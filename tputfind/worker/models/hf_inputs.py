@@ -32,6 +32,10 @@ _VISION: Final = ("vision_config", "image_config", "backbone_config", "vit_confi
 _AUDIO: Final = ("audio_config", "audio_encoder_config", "encoder_config", "speech_config")
 
 
+_PAIRS: Final = ("efficientloftr", "lightglue", "superglue")
+"""Types of models that compare two images."""
+
+
 @dataclass(frozen=True)
 class Packed:
     """Rows of all samples, one sample after another along the first axis."""
@@ -121,9 +125,9 @@ class Model:
     @property
     def text(self) -> Any:
         """The configuration of the tokens."""
-        for name in ("text_config", "thinker_config", "text_encoder", "text_encoder_config", "encoder"):
+        for name in ("text_config", "thinker_config", "text_encoder", "text_encoder_config", "encoder", "encoder_config"):
             inner = getattr(self.config, name, None)
-            if hasattr(inner, "get_text_config"):
+            if hasattr(inner, "get_text_config") and hasattr(inner.get_text_config(), "vocab_size"):
                 return inner.get_text_config()
         try:
             return self.config.get_text_config()
@@ -201,10 +205,21 @@ def draw_inputs(spec: Spec, module: nn.Module, config: Any, heard: Heard) -> Inp
         parts |= _prompt(parts, heard.places)
     if "logits_to_keep" in model.takes and spec.phase == "infer":
         # As generation does for the prompt: all keys and values, the logits of the next token.
-        parts |= {"logits_to_keep": 1} | ({"use_cache": True} if model.look("num_hidden_layers") else {})
+        parts |= {"logits_to_keep": 1, "use_cache": True}
+    if "use_cache" in model.takes and not _can_cache(model):
+        parts |= {"use_cache": False}
     if any(isinstance(part, (Packed, Same, Prompt)) for part in parts.values()):
         return lambda size: {name: _made(part, size) for name, part in parts.items()}
     return (), dict(parts)
+
+
+def _can_cache(model: Model) -> bool:
+    """Whether transformers makes a cache for the layers: not for hybrids that have no attention among them."""
+    kinds = getattr(model.text, "layer_types", None)
+    attends = hasattr(model.text, "num_attention_heads")
+    return model.look("num_hidden_layers") is not None and not (
+        attends and kinds and not any("attention" in kind and "linear" not in kind for kind in kinds)
+    )
 
 
 def _arguments(model: Model, heard: Heard) -> list[str]:
@@ -372,13 +387,16 @@ def _decoder_tokens(model: Model) -> Drawn:
     if asked is not None and length < asked and "input_ids" not in model.takes:
         raise BadRequest(f"--sequence-length: the decoder of {model.spec.model} takes up to {most}, not {asked}")
     vocabulary = _first_number(inner, "decoder_vocab_size", "vocab_size") or model.look("vocab_size", default=2)
-    return Drawn((length,), dtype=torch.int64, below=vocabulary)
+    codebooks = _first_number(inner, "num_channels", "num_codebooks")
+    return Drawn((length, codebooks) if codebooks else (length,), dtype=torch.int64, below=vocabulary)
 
 
 def _image_size(model: Model) -> tuple[int, int]:
     if model.spec.input_size is not None:
         return model.spec.input_size[-2], model.spec.input_size[-1]
-    own = model.look("image_size", within=_VISION) or model.spec.image_size or _IMAGE_SIZE
+    ratios = model.look("scaled_images_ratios")  # of DepthPro, whose smallest copy of an image is one patch
+    patches = int(model.look("patch_size") / min(ratios)) if ratios else None
+    own = patches or model.look("image_size", within=_VISION) or model.spec.image_size or _IMAGE_SIZE
     if isinstance(own, (list, tuple)):
         return int(own[0]), int(own[-1])
     return int(own), int(own)
@@ -401,6 +419,8 @@ def _pixels(model: Model) -> Part:
     image = (_channels(model), *_image_size(model))
     if model.look("image_grid_pinpoints"):
         return Drawn((_crops(model), *image))
+    if model.config.model_type in _PAIRS:
+        return Drawn((2, *image))
     return Drawn((int(frames), *image) if frames else image)
 
 
@@ -467,7 +487,7 @@ def _features(model: Model) -> Drawn:
     """Return a spectrogram: bins by frames for encoders that convolve along time first, else frames by bins."""
     names = ("num_mel_bins", "feature_size", "input_feat_per_channel", "n_mels", "mel_bins", "num_mels")
     others = ("feature_projection_input_dim", "input_feat_size", "input_size", "input_dim")
-    bins = int(model.look(*names, *others, within=_AUDIO, default=80))
+    bins = int(model.look(*others, *names, within=_AUDIO, default=128))
     spectrum = model.look("spec_size", within=_AUDIO)
     if spectrum:
         return Drawn((1, int(spectrum) ** 2 // bins, bins))
@@ -513,11 +533,12 @@ def _times(model: Model) -> Drawn:
 BESIDE: Final = {
     "input_ids": ("attention_mask", "bbox"),
     "input_features": ("input_features_mask", "is_longer"),
+    "states": ("actions", "rewards", "returns_to_go", "timesteps", "attention_mask"),
     "qformer_input_ids": ("qformer_attention_mask",),
 }
 """Arguments that are given with another, if ``forward`` takes them."""
 MAIN: Final = {
-    "input_ids", "pixel_values", "pixel_values_videos", "input_features", "input_values", "past_values", "latents",
+    "states", "input_ids", "pixel_values", "pixel_values_videos", "input_features", "input_values", "past_values", "latents",
     "hidden_states", "flattened_patches", "audio_mel", "inputs",
 }
 """Arguments of which one is enough."""
@@ -545,6 +566,11 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     "pixel_mask": _pixel_mask,
     "spatial_shapes": lambda model: Same(torch.tensor(_grid(model)[1:])),
     "qformer_attention_mask": lambda _: Drawn((32,), dtype=torch.int64, ones=True),
+    "states": lambda model: Drawn((_text_length(model), int(model.look("state_dim")))),
+    "actions": lambda model: Drawn((_text_length(model), int(model.look("act_dim")))),
+    "rewards": lambda model: Drawn((_text_length(model), 1)),
+    "returns_to_go": lambda model: Drawn((_text_length(model), 1)),
+    "timesteps": lambda model: Drawn((_text_length(model),), dtype=torch.int64, below=int(model.look("max_ep_len"))),
     "prompt_pixel_values": lambda model: Drawn((_channels(model), *_image_size(model))),
     "prompt_masks": lambda model: Drawn((_channels(model), *_image_size(model))),
     "audio_mel": _features,
