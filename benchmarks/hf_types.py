@@ -147,14 +147,14 @@ def tried(name: str, folder: str, most_parameters: float) -> Iterator[dict[str, 
         config = json.loads(transformers.AutoConfig.for_model(name).to_json_string(use_diff=False))
         path = Path(folder) / "config.json"
         path.write_text(json.dumps(config if layers is None else shrunk(config, layers, new_ids(config))))
-        line = run(name, kind, folder, most_parameters)
+        line = run(name, kind, folder, most_parameters, few_tokens=layers == FEW_LAYERS[0])
         first = first or line["reason"]
         yield line | {"reason": first if line["status"] == "failed" else line["reason"]}
         if line["status"] != "failed":
             return
 
 
-def run(name: str, kind: Any, folder: str, most_parameters: float) -> dict[str, str]:
+def run(name: str, kind: Any, folder: str, most_parameters: float, *, few_tokens: bool) -> dict[str, str]:
     """Return what becomes of a model at batch 1 and 2."""
     line = {"status": "runs", "reason": ""}
     try:
@@ -165,7 +165,7 @@ def run(name: str, kind: Any, folder: str, most_parameters: float) -> dict[str, 
         drawn = parameters <= most_parameters
         line["weights"] = "random" if drawn else "zeros"
         with nullcontext() if drawn else initialization.no_init_weights():
-            workload = shortened(f"hf:{folder}") if not drawn else None
+            workload = shortened(f"hf:{folder}") if few_tokens and not drawn else None
             workload = workload or Workload(read_spec(f"hf:{folder}", {}), torch.device("cpu"))
         line["input"] = workload.input_shape()
         with inference():

@@ -22,6 +22,8 @@ _SEQUENCE_LENGTH: Final = 512
 """Tokens of a sample, unless the model takes fewer or the user asks for another number."""
 _IMAGE_SIZE: Final = 224
 """Height and width for models that take any and name none."""
+_DETECTION_SIZE: Final = 640
+"""Height and width for detectors that take any and name none."""
 _AUDIO_SAMPLES: Final = 16_000
 """One second at 16 kHz, for models of raw audio."""
 _SPECTROGRAM_FRAMES: Final = 512
@@ -32,6 +34,10 @@ _VISION: Final = ("vision_config", "image_config", "backbone_config", "vit_confi
 _AUDIO: Final = ("audio_config", "audio_encoder_config", "encoder_config", "speech_config")
 
 
+_ENCODED: Final = 64
+"""States of an encoder that is not part of the model."""
+_PATCHES_AS_IMAGES: Final = {"kimi_k25_vision", "paddleocr_vl_vision"}
+"""Types of encoders whose patches are images of their own, not rows of numbers."""
 _PAIRS: Final = ("efficientloftr", "lightglue", "superglue")
 """Types of models that compare two images."""
 
@@ -95,10 +101,12 @@ MODALITIES: Final = (
 class Model:
     """A built model, or its copy on the meta device, as the rules see it.
 
-    ``takes`` holds the names of the arguments of ``forward``, ``required`` those without a default.
+    ``takes`` holds the names of the arguments of ``forward``, ``required`` those without a default; ``reserved`` is the
+    number of positions that features of images and audio take.
     """
 
-    def __init__(self, spec: Spec, module: Any, config: Any) -> None:
+    def __init__(self, spec: Spec, module: Any, config: Any, reserved: int = 0) -> None:
+        self.reserved = reserved
         self.spec = spec
         self.module = module
         self.config = config
@@ -169,7 +177,11 @@ def find_places(spec: Spec, kind: Any, config: Any) -> Heard:
         model = Model(spec, kind._from_config(config).eval(), config)  # noqa: SLF001  # as AutoModel.from_config does
     for modality in _modalities(model):
         try:
-            heard.places[modality.argument] = int(model.look(*modality.tokens)), _count_features(model, modality)
+            count = _count_features(model, modality)
+            model.reserved += count
+            if (most_tokens(model.module, model.text) or model.reserved + 1) <= model.reserved:
+                raise ValueError(f"{model.reserved} features leave no position to a token")
+            heard.places[modality.argument] = int(model.look(*modality.tokens)), count
         except Exception as error:  # whatever the code of the model raises
             heard.refused[modality.argument] = said(error)
     return heard
@@ -190,7 +202,7 @@ def draw_inputs(spec: Spec, module: nn.Module, config: Any, heard: Heard) -> Inp
     Raises:
         BadRequest: ``forward`` requires an argument that no rule knows, or an option does not fit.
     """
-    model = Model(spec, module, config)
+    model = Model(spec, module, config, sum(count for _, count in heard.places.values()))
     names = _arguments(model, heard)
     unknown = [name for name in names if name not in RULES]
     if unknown or not names:
@@ -206,7 +218,7 @@ def draw_inputs(spec: Spec, module: nn.Module, config: Any, heard: Heard) -> Inp
     if "logits_to_keep" in model.takes and spec.phase == "infer":
         # As generation does for the prompt: all keys and values, the logits of the next token.
         parts |= {"logits_to_keep": 1, "use_cache": True}
-    if "use_cache" in model.takes and not _can_cache(model):
+    if {"cache", "use_cache", "logits_to_keep"} & set(model.takes) and not _can_cache(model):
         parts |= {"use_cache": False}
     if any(isinstance(part, (Packed, Same, Prompt)) for part in parts.values()):
         return lambda size: {name: _made(part, size) for name, part in parts.items()}
@@ -217,7 +229,7 @@ def _can_cache(model: Model) -> bool:
     """Whether transformers makes a cache for the layers: not for hybrids that have no attention among them."""
     kinds = getattr(model.text, "layer_types", None)
     attends = hasattr(model.text, "num_attention_heads")
-    return model.look("num_hidden_layers") is not None and not (
+    return getattr(model.text, "num_hidden_layers", None) is not None and not (
         attends and kinds and not any("attention" in kind and "linear" not in kind for kind in kinds)
     )
 
@@ -357,6 +369,7 @@ def _text_length(model: Model) -> int:
         BadRequest: the positions of the model reach for fewer than --sequence-length.
     """
     spec, most = model.spec, most_tokens(model.module, model.text)
+    most = None if most is None else most - model.reserved
     length = spec.sequence_length or min(most or _SEQUENCE_LENGTH, _SEQUENCE_LENGTH)
     if most is not None and length > most:
         raise BadRequest(f"--sequence-length: {spec.model} takes up to {most}, not {length}")
@@ -374,6 +387,12 @@ def most_tokens(module: nn.Module, config: Any) -> int | None:
 def _first_number(config: Any, *names: str) -> int | None:
     values = (getattr(config, name, None) for name in names)
     return next((value for value in values if isinstance(value, int) and value > 0), None)
+
+
+def _image_places(model: Model) -> Same:
+    """Return which tokens stand for an image: the first, as many as its features."""
+    count = int(model.look("latent_query_num", default=1))
+    return Same(torch.tensor([True] * count + [False] * (_text_length(model) - count)))
 
 
 def _decoder_tokens(model: Model) -> Drawn:
@@ -396,7 +415,8 @@ def _image_size(model: Model) -> tuple[int, int]:
         return model.spec.input_size[-2], model.spec.input_size[-1]
     ratios = model.look("scaled_images_ratios")  # of DepthPro, whose smallest copy of an image is one patch
     patches = int(model.look("patch_size") / min(ratios)) if ratios else None
-    own = patches or model.look("image_size", within=_VISION) or model.spec.image_size or _IMAGE_SIZE
+    free = _DETECTION_SIZE if model.look("num_queries", "num_object_queries") else _IMAGE_SIZE
+    own = patches or model.look("image_size", within=_VISION) or model.spec.image_size or free
     if isinstance(own, (list, tuple)):
         return int(own[0]), int(own[-1])
     return int(own), int(own)
@@ -413,9 +433,11 @@ def _pixels(model: Model) -> Part:
         return _patches(model)
     if {"spatial_shapes", "image_position_ids", "pixel_position_ids"} & set(model.takes):
         return Drawn(_patches(model).rows.sample_shape)
-    if "pixel_attention_mask" in model.takes:  # of several images
+    if {"pixel_attention_mask", "image_attention_mask"} & set(model.takes):  # of several images
         return Drawn((1, _channels(model), *_image_size(model)))
     frames = model.look("num_frames", "frames_per_clip")
+    if "video" in model.config.model_type and "pixel_values_videos" not in model.takes:
+        frames = frames or _VIDEO_FRAMES
     image = (_channels(model), *_image_size(model))
     if model.look("image_grid_pinpoints"):
         return Drawn((_crops(model), *image))
@@ -448,7 +470,7 @@ def _clip(model: Model) -> Drawn:
 def _grid(model: Model) -> tuple[int, int, int]:
     """Return the patches of an image along time, height and width: a multiple of those that are merged."""
     patch = model.look("patch_size", within=_VISION, default=14)
-    merged = model.look("spatial_merge_size", "merge_size", within=_VISION, default=2)
+    merged = model.look("spatial_merge_size", "merge_size", "pooling_kernel_size", within=_VISION, default=2)
     side = model.spec.image_size or _IMAGE_SIZE
     along = max(1, side // (int(patch) * int(merged))) * int(merged)
     return 1, along, along
@@ -458,7 +480,10 @@ def _patches(model: Model) -> Packed:
     """Return the patches of an image, flat, as image processors for images of any size make them."""
     patch = int(model.look("patch_size", within=_VISION, default=14))
     frames = int(model.look("temporal_patch_size", within=_VISION, default=1))
-    return Packed(Drawn((prod(_grid(model)), _channels(model) * frames * patch * patch)))
+    image = (_channels(model), patch, patch)
+    if _PATCHES_AS_IMAGES & {getattr(config, "model_type", "") for config in model.configs}:
+        return Packed(Drawn((prod(_grid(model)), *image)))
+    return Packed(Drawn((prod(_grid(model)), frames * prod(image))))
 
 
 def _pixel_mask(model: Model) -> Drawn:
@@ -483,24 +508,36 @@ def _hidden_states(model: Model) -> Part:
     return Drawn((_SEQUENCE_LENGTH, int(model.look("hidden_size", default=1))))
 
 
-def _features(model: Model) -> Drawn:
-    """Return a spectrogram: bins by frames for encoders that convolve along time first, else frames by bins."""
+def _spectrogram(model: Model) -> tuple[int, int, bool]:
+    """Return the bins and frames of a spectrogram, and whether the bins come first: encoders that convolve along time
+    first have them so.
+    """
     names = ("num_mel_bins", "feature_size", "input_feat_per_channel", "n_mels", "mel_bins", "num_mels")
     others = ("feature_projection_input_dim", "input_feat_size", "input_size", "input_dim")
-    bins = int(model.look(*others, *names, within=_AUDIO, default=128))
+    modules = model.module.named_modules()
+    linear = next((each.in_features for name, each in modules if name.endswith("input_linear")), None)
+    bins = linear or int(model.look(*others, *names, within=_AUDIO, default=128))
+    first = any(isinstance(each, nn.Conv1d) and each.in_channels == bins for each in model.module.modules())
+    positions = model.look("max_source_positions", within=_AUDIO) if first else None
+    return bins, 2 * int(positions) if positions else _SPECTROGRAM_FRAMES, first
+
+
+def _features(model: Model) -> Drawn:
+    bins, frames, bins_first = _spectrogram(model)
     spectrum = model.look("spec_size", within=_AUDIO)
-    if spectrum:
+    if spectrum:  # of CLAP, which folds a spectrogram into an image
         return Drawn((1, int(spectrum) ** 2 // bins, bins))
-    first = next((each for each in model.module.modules() if isinstance(each, nn.Conv1d) and each.in_channels == bins), None)
-    positions = model.look("max_source_positions", within=_AUDIO)
-    if first is None:
-        return Drawn((_SPECTROGRAM_FRAMES, bins))
-    return Drawn((bins, 2 * int(positions) if positions else _SPECTROGRAM_FRAMES))
+    return Drawn((bins, frames) if bins_first else (frames, bins))
 
 
 def _frames(model: Model) -> Drawn:
-    shape = _features(model).sample_shape
-    return Drawn((max(shape),) if len(shape) == 2 else shape[1:2], dtype=torch.int64, ones=True)
+    return Drawn((_spectrogram(model)[1],), dtype=torch.int64, ones=True)
+
+
+def _encoded(model: Model) -> Drawn:
+    """Return the states of another encoder, which a model attends to."""
+    width = int(model.look("encoder_hidden_size", "hidden_size", default=1))
+    return Drawn((_ENCODED, width))
 
 
 def _raw_audio(model: Model) -> Drawn:
@@ -534,6 +571,8 @@ BESIDE: Final = {
     "input_ids": ("attention_mask", "bbox"),
     "input_features": ("input_features_mask", "is_longer"),
     "states": ("actions", "rewards", "returns_to_go", "timesteps", "attention_mask"),
+    "pixel_values": ("image_attention_mask", "image_embeds_position_mask"),
+    "query_embeds": ("encoder_hidden_states",),
     "qformer_input_ids": ("qformer_attention_mask",),
 }
 """Arguments that are given with another, if ``forward`` takes them."""
@@ -567,6 +606,9 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     "spatial_shapes": lambda model: Same(torch.tensor(_grid(model)[1:])),
     "qformer_attention_mask": lambda _: Drawn((32,), dtype=torch.int64, ones=True),
     "states": lambda model: Drawn((_text_length(model), int(model.look("state_dim")))),
+    "encoder_hidden_states": _encoded,
+    "image_attention_mask": lambda model: Drawn((_text_length(model), 1), dtype=torch.int64, ones=True),
+    "image_embeds_position_mask": _image_places,
     "actions": lambda model: Drawn((_text_length(model), int(model.look("act_dim")))),
     "rewards": lambda model: Drawn((_text_length(model), 1)),
     "returns_to_go": lambda model: Drawn((_text_length(model), 1)),

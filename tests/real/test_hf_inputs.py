@@ -1,0 +1,199 @@
+"""The inputs of transformers models: drawn from ``forward`` and the configuration, whatever a model takes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.command import QUICK
+
+from tputfind.errors import BadRequest
+from tputfind.record.spec import read_spec
+from tputfind.worker.models import find_model
+from tputfind.worker.workload import Workload
+
+LAYER = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+TEXT = LAYER | {"vocab_size": 99, "max_position_embeddings": 48}
+VISION = LAYER | {"image_size": 32, "patch_size": 16}
+DECODER = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64} | {
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "vocab_size": 99,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}
+T5 = transformers.T5Config(
+    d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=2, vocab_size=99, decoder_start_token_id=0
+)
+BART = transformers.BartConfig(**DECODER, max_position_embeddings=40)
+WHISPER = transformers.WhisperConfig(**DECODER, num_mel_bins=8, max_source_positions=20, max_target_positions=12)
+CLIP = transformers.CLIPConfig(
+    text_config=TEXT | {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}, vision_config=VISION
+)
+LLAMA = TEXT | {"model_type": "llama", "num_key_value_heads": 2}
+LLAVA = transformers.LlavaConfig(
+    vision_config=VISION | {"model_type": "clip_vision_model"}, text_config=LLAMA, image_token_index=98
+)
+YOLOS = transformers.YolosConfig(**LAYER, image_size=[32, 48], patch_size=16, num_detection_tokens=5)
+HUBERT = transformers.HubertConfig(
+    **LAYER, vocab_size=9, conv_dim=[8, 8], conv_stride=[5, 4], conv_kernel=[10, 8], num_conv_pos_embeddings=16,
+    num_conv_pos_embedding_groups=2,
+)  # fmt: skip
+VIDEO = transformers.VideoMAEConfig(**VISION, num_frames=4, tubelet_size=2)
+VISION_OF_QWEN = {"depth": 1, "embed_dim": 32, "num_heads": 2, "hidden_size": 32, "patch_size": 14, "mlp_ratio": 2}
+TEXT_OF_QWEN = LLAMA | {
+    "model_type": "qwen2_vl_text",
+    "max_position_embeddings": 112,
+    "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]},
+}
+QWEN = transformers.Qwen2VLConfig(text_config=TEXT_OF_QWEN, vision_config=VISION_OF_QWEN, image_token_id=98)
+MISFIT = transformers.Qwen2VLConfig(
+    text_config=TEXT_OF_QWEN, vision_config=VISION_OF_QWEN | {"hidden_size": 48}, image_token_id=98
+)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Return the name under which the tool finds a configuration."""
+
+    def save(config):
+        config.save_pretrained(tmp_path / "tiny")
+        return f"hf:{tmp_path}/tiny"
+
+    return save
+
+
+def outputs(name, options=None, batch_sizes=(1, 2)):
+    """Return the shape of a sample, and the outputs at each batch size."""
+    workload = Workload(read_spec(name, options or {}), torch.device("cpu"))
+    with torch.inference_mode():
+        batches = [workload.batch(size) for size in batch_sizes]
+        ran = [batch() for batch in batches]
+    for batch in batches:
+        workload.check_samples(batch)
+    return workload.input_shape(), ran
+
+
+@pytest.mark.parametrize(
+    ("config", "shape", "kind", "output"),
+    [
+        (T5, "512+512+512", "T5ForConditionalGeneration", "logits"),
+        (BART, "40+40+40", "BartForConditionalGeneration", "logits"),
+        (WHISPER, "8x40+12", "WhisperForConditionalGeneration", "logits"),
+        (CLIP, "48+3x32x32+48", "CLIPModel", "text_embeds"),
+        (LLAVA, "48+3x32x32+48", "LlavaForConditionalGeneration", "logits"),
+        (QWEN, "112+112+1176+3+112", "Qwen2VLForConditionalGeneration", "logits"),
+        (YOLOS, "3x32x48", "YolosForObjectDetection", "pred_boxes"),
+        (HUBERT, "16000", "HubertModel", "last_hidden_state"),
+        (VIDEO, "4x3x32x32", "VideoMAEModel", "last_hidden_state"),
+    ],
+    ids=lambda value: value.model_type if isinstance(value, transformers.PretrainedConfig) else None,
+)
+def test_inputs_of_a_configuration_run_at_any_batch_size(saved, config, shape, kind, output):
+    name = saved(config)
+
+    found, ran = outputs(name)
+
+    assert found == shape
+    assert type(find_model(read_spec(name, {})).build()[0]).__name__ == kind
+    assert [len(getattr(each, output)) for each in ran] == [1, 2]
+
+
+def test_tokens_of_a_decoder_stay_within_its_positions(saved):
+    name = saved(WHISPER)
+
+    _, (_, inputs) = find_model(read_spec(name, {"sequence_length": 7})).build()
+    assert inputs["decoder_input_ids"].sample_shape == (7,)
+    with pytest.raises(BadRequest, match="the decoder of .* takes up to 12, not 13"):
+        find_model(read_spec(name, {"sequence_length": 13})).build()
+
+
+def test_sequence_length_of_an_encoder_decoder_is_that_of_both(saved):
+    _, (_, inputs) = find_model(read_spec(saved(T5), {"sequence_length": 24})).build()
+
+    assert {name: drawn.sample_shape for name, drawn in inputs.items()} == dict.fromkeys(
+        ("input_ids", "attention_mask", "decoder_input_ids"), (24,)
+    )
+
+
+def test_image_size_of_a_language_model_changes_its_prompt(saved):
+    shape, _ = outputs(saved(QWEN), {"image_size": 112, "sequence_length": 5})
+
+    assert shape == "21+21+1176+3+21"  # 8 x 8 patches, 2 x 2 of them merged, and 5 tokens
+
+
+def test_prompt_holds_as_many_image_tokens_as_features_and_no_more(saved):
+    make = find_model(read_spec(saved(LLAVA), {})).build()[1]
+
+    tokens = make(3)["input_ids"]
+
+    assert (tokens == 98).sum(1).tolist() == [4, 4, 4]
+    assert tokens.shape == (3, 48)
+
+
+def test_images_that_do_not_fit_the_text_are_left_out_and_named(saved):
+    name = saved(MISFIT)
+    source = find_model(read_spec(name, {}))
+
+    shape, _ = outputs(name)
+
+    assert shape == "112+112"
+    left_out = [notice.seen for notice in source.caveats if notice.kind == "left_out"]
+    assert left_out == ["pixel_values is left out: its features are 48 wide, its tokens 32"]
+
+
+def test_measured_class_is_named_unless_the_configuration_names_it(saved):
+    config = transformers.CLIPConfig(**CLIP.to_dict())
+    unnamed = find_model(read_spec(saved(config), {})).caveats
+    config.architectures = ["CLIPModel"]
+    named = find_model(read_spec(saved(config), {})).caveats
+
+    assert ["is measured as CLIPModel" in notice.seen for notice in unnamed] == [True]
+    assert named == ()
+
+
+def test_notices_of_a_model_fit_two_lines():
+    caveats = find_model(read_spec("hf:audio-spectrogram-transformer", {})).caveats
+
+    assert [len(f"{notice.seen}{notice.cause}{notice.advice}") <= 138 for notice in caveats] == [True]
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ("hf:bark", "hf:bark: BarkModel has no forward pass"),
+        ("hf:sam2_video", "takes as inference_session .describe every input: --input inference_session:float:Bx"),
+    ],
+)
+def test_refusal_names_the_argument_and_an_option(model, line):
+    with torch.device("meta"), pytest.raises(BadRequest, match=line):
+        find_model(read_spec(model, {})).build()
+
+
+@settings(max_examples=15)
+@given(
+    positions=st.integers(8, 80),
+    decoder_positions=st.integers(4, 80),
+    vocabulary=st.integers(12, 60),
+    asked=st.none() | st.integers(1, 8),
+)
+def test_tokens_stay_within_vocabulary_and_positions(tmp_path_factory, positions, decoder_positions, vocabulary, asked):
+    config = transformers.LEDConfig(
+        **DECODER | {"vocab_size": vocabulary},
+        max_encoder_position_embeddings=positions,
+        max_decoder_position_embeddings=decoder_positions,
+        attention_window=4,
+    )
+    folder = tmp_path_factory.mktemp("led")
+    config.save_pretrained(folder)
+
+    _, (_, inputs) = find_model(read_spec(f"hf:{folder}", {"sequence_length": asked})).build()
+
+    encoder, decoder = inputs["input_ids"], inputs["decoder_input_ids"]
+    assert encoder.sample_shape == (asked or positions,)
+    assert decoder.sample_shape == (min(asked or decoder_positions, decoder_positions),)
+    assert encoder.below == decoder.below == vocabulary
