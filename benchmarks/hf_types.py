@@ -33,7 +33,7 @@ import torch
 import transformers
 from transformers import generation, initialization, modeling_utils
 
-from tputfind.errors import BadRequest, UnknownModel
+from tputfind.errors import BadRequest, TputfindError, UnknownModel
 from tputfind.record.spec import read_spec
 from tputfind.worker.models import huggingface
 from tputfind.worker.workload import Workload, inference
@@ -79,7 +79,9 @@ def main() -> None:
     counts = table["status"].value_counts()
     built = len(table) - counts.get("not built", 0)
     shares = ", ".join(f"{count} {status}" for status, count in counts.items())
-    print(f"{len(table)} types: {shares}; {counts.get('runs', 0) / max(1, built):.1%} of the {built} that are built run")
+    print(
+        f"{len(table)} types: {shares}; {counts.get('runs', 0) / max(1, built):.1%} of the {built} that are built run"
+    )
 
 
 def known(path: str) -> dict[str, dict[str, str]]:
@@ -87,7 +89,8 @@ def known(path: str) -> dict[str, dict[str, str]]:
     if not Path(path).exists():
         return {}
     table = pd.read_csv(path, keep_default_na=False)
-    return {line["type"]: line for line in table.to_dict("records") if line["status"] == "runs"}
+    lines: list[dict[str, str]] = [dict(zip(table.columns, row, strict=True)) for row in table.to_numpy().tolist()]
+    return {line["type"]: line for line in lines if line["status"] == "runs"}
 
 
 def in_process(name: str, options: argparse.Namespace) -> dict[str, str]:
@@ -177,16 +180,13 @@ def run(name: str, kind: Any, folder: str, most_parameters: float, *, few_tokens
         line |= {"status": "refused", "reason": one_line(error).replace(f"hf:{folder}", f"hf:{name}")}
     except Exception as error:
         line |= {"status": "failed", "reason": one_line(error)}
-        if os.environ.get("HF_TRACE"):
-            import traceback
-            open("/tmp/hf/trace/" + name, "a").write(traceback.format_exc())
     return line
 
 
 def parameters_of(kind: Any, config: Any) -> int:
     """Return the number of parameters of a model, which is built on the meta device."""
     with torch.device("meta"), initialization.no_init_weights():
-        return sum(each.numel() for each in kind._from_config(config).parameters())
+        return sum(each.numel() for each in kind._from_config(config).parameters())  # noqa: SLF001  # as the tool does
 
 
 def shortened(model: str) -> Workload | None:
@@ -239,10 +239,9 @@ def shrunk(config: dict[str, Any], layers: int, ids: dict[int, int]) -> dict[str
 
 def one_line(error: BaseException) -> str:
     """Return an error as one line of up to 300 characters."""
-    hint = f" ({error.hint})" if getattr(error, "hint", "") else ""
-    text = " ".join(f"{getattr(error, 'message', None) or error}".split()) + hint
-    named = text if isinstance(error, (BadRequest, UnknownModel)) else f"{type(error).__name__}: {text}"
-    return named[:300]
+    if isinstance(error, TputfindError):
+        return " ".join(f"{error}".split())[:300]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.command import QUICK
 
 from tputfind.errors import BadRequest
 from tputfind.record.spec import read_spec
@@ -108,7 +107,7 @@ def test_tokens_of_a_decoder_stay_within_its_positions(saved):
 
     _, (_, inputs) = find_model(read_spec(name, {"sequence_length": 7})).build()
     assert inputs["decoder_input_ids"].sample_shape == (7,)
-    with pytest.raises(BadRequest, match="the decoder of .* takes up to 12, not 13"):
+    with pytest.raises(BadRequest, match=r"the decoder of .* takes up to 12, not 13"):
         find_model(read_spec(name, {"sequence_length": 13})).build()
 
 

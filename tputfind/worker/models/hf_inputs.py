@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from math import prod
+from math import isqrt, prod
 from typing import Any, Final
 
 import torch
@@ -36,6 +36,8 @@ _AUDIO: Final = ("audio_config", "audio_encoder_config", "encoder_config", "spee
 
 _ENCODED: Final = 64
 """States of an encoder that is not part of the model."""
+_REGIONS: Final = 36
+"""Regions of an image that a detector has found, for models that take those."""
 _PATCHES_AS_IMAGES: Final = {"kimi_k25_vision", "paddleocr_vl_vision"}
 """Types of encoders whose patches are images of their own, not rows of numbers."""
 _PAIRS: Final = ("efficientloftr", "lightglue", "superglue")
@@ -86,7 +88,7 @@ MODALITIES: Final = (
     Modality(
         "pixel_values",
         "get_image_features",
-        ("image_token_id", "image_token_index"),
+        ("image_token_id", "image_token_index", "video_token_id", "video_token_index"),
         ("image_grid_thw", "mm_token_type_ids", "image_sizes", "spatial_shapes", "image_position_ids"),
     ),
     Modality(
@@ -133,8 +135,15 @@ class Model:
     @property
     def text(self) -> Any:
         """The configuration of the tokens."""
-        for name in ("text_config", "thinker_config", "text_encoder", "text_encoder_config", "encoder", "encoder_config"):
-            inner = getattr(self.config, name, None)
+        for name in (
+            "text_config",
+            "thinker_config",
+            "text_encoder",
+            "text_encoder_config",
+            "encoder",
+            "encoder_config",
+        ):
+            inner: Any = getattr(self.config, name, None)
             if hasattr(inner, "get_text_config") and hasattr(inner.get_text_config(), "vocab_size"):
                 return inner.get_text_config()
         try:
@@ -177,11 +186,7 @@ def find_places(spec: Spec, kind: Any, config: Any) -> Heard:
         model = Model(spec, kind._from_config(config).eval(), config)  # noqa: SLF001  # as AutoModel.from_config does
     for modality in _modalities(model):
         try:
-            count = _count_features(model, modality)
-            model.reserved += count
-            if (most_tokens(model.module, model.text) or model.reserved + 1) <= model.reserved:
-                raise ValueError(f"{model.reserved} features leave no position to a token")
-            heard.places[modality.argument] = int(model.look(*modality.tokens)), count
+            heard.places[modality.argument] = int(model.look(*modality.tokens)), _count_features(model, modality)
         except Exception as error:  # whatever the code of the model raises
             heard.refused[modality.argument] = said(error)
     return heard
@@ -208,7 +213,9 @@ def draw_inputs(spec: Spec, module: nn.Module, config: Any, heard: Heard) -> Inp
     if unknown or not names:
         example = " ".join(f"--input {name}:float:BxLENGTHxWIDTH" for name in names or model.takes[:1])
         kind = type(module).__name__
-        problem = f"no rule says what {kind} takes as {', '.join(unknown)}" if unknown else f"{kind} has no forward pass"
+        problem = (
+            f"no rule says what {kind} takes as {', '.join(unknown)}" if unknown else f"{kind} has no forward pass"
+        )
         raise BadRequest(f"{spec.model}: {problem}", f"describe every input: {example}" if example else "")
     _check_options(model, names)
     rules = ((name, RULES[name](model)) for name in names)
@@ -241,6 +248,8 @@ def _arguments(model: Model, heard: Heard) -> list[str]:
         chosen |= takes & {"input_ids", "pixel_values", "input_features", "input_values"}
     if {"input_ids", "pixel_values"} <= takes:  # of a text about an image
         chosen |= {"input_ids", "pixel_values"}
+    if {"pixel_values_videos", "input_values"} <= takes:  # of a video and its sound
+        chosen |= {"pixel_values_videos", "input_values"}
     chosen -= set(heard.refused) - set(model.required)
     for modality in MODALITIES:
         if modality.argument in heard.places:
@@ -273,7 +282,9 @@ def _with_modality(model: Model, modality: Modality) -> set[str]:
     encode = _encode(model, modality)
     assert encode is not None
     parameters = inspect.signature(encode).parameters.values()
-    required = {each.name for each in parameters if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD}
+    required = {
+        each.name for each in parameters if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
+    }
     return {modality.argument, *modality.beside, *required} & set(model.takes)
 
 
@@ -304,7 +315,7 @@ def _count_features(model: Model, modality: Modality) -> int:
     """Return how many features the model makes of one sample, which it is run for.
 
     Raises:
-        ValueError: their width is not that of its tokens.
+        ValueError: their width is not that of its tokens, or they leave no position to one.
         Exception: whatever the code of the model raises.
     """
     encode = _encode(model, modality)
@@ -317,7 +328,12 @@ def _count_features(model: Model, modality: Modality) -> int:
     widths, width = {each.shape[-1] for each in found}, getattr(model.text, "hidden_size", None)
     if not found or (width is not None and widths != {width}):
         raise ValueError(f"its features are {', '.join(map(str, sorted(widths)))} wide, its tokens {width}")
-    return sum(each.numel() // each.shape[-1] for each in found)
+    count = sum(each.numel() // each.shape[-1] for each in found)
+    most = most_tokens(model.module, model.text)
+    if most is not None and model.reserved + count >= most:
+        raise ValueError(f"its {count} features leave none of {most} positions to a token")
+    model.reserved += count
+    return count
 
 
 def _check_options(model: Model, names: list[str]) -> None:
@@ -355,7 +371,7 @@ def _numbers(shape: tuple[int, ...], drawn: Drawn) -> torch.Tensor:
     return empty.normal_() if empty.is_floating_point() else empty.random_(0, drawn.below)
 
 
-def _tokens(model: Model, *names: str) -> Drawn:
+def _tokens(model: Model) -> Drawn:
     vocabulary = getattr(model.text, "vocab_size", None) or model.look("vocab_size", default=2)
     if isinstance(vocabulary, (list, tuple)):
         vocabulary = min(vocabulary)
@@ -398,8 +414,14 @@ def _image_places(model: Model) -> Same:
 def _decoder_tokens(model: Model) -> Drawn:
     """Return as many tokens as the encoder takes, as far as the positions of the decoder reach."""
     config = model.config
-    inner = next((each for name in ("decoder", "decoder_config", "text_config", "t2u_config")
-                  if hasattr(each := getattr(config, name, None), "to_dict")), config)
+    inner = next(
+        (
+            each
+            for name in ("decoder", "decoder_config", "text_config", "t2u_config")
+            if hasattr(each := getattr(config, name, None), "to_dict")
+        ),
+        config,
+    )
     most = _first_number(inner, "max_decoder_position_embeddings", "max_target_positions", "max_position_embeddings")
     asked = model.spec.sequence_length
     length = min(asked or _SEQUENCE_LENGTH, most or asked or _SEQUENCE_LENGTH)
@@ -416,7 +438,12 @@ def _image_size(model: Model) -> tuple[int, int]:
     ratios = model.look("scaled_images_ratios")  # of DepthPro, whose smallest copy of an image is one patch
     patches = int(model.look("patch_size") / min(ratios)) if ratios else None
     free = _DETECTION_SIZE if model.look("num_queries", "num_object_queries") else _IMAGE_SIZE
-    own = patches or model.look("image_size", within=_VISION) or model.spec.image_size or free
+    backbone: dict[str, Any] = next(
+        (config.model_args for config in model.configs if getattr(config, "model_args", None)), {}
+    )
+    own = (
+        patches or backbone.get("img_size") or model.look("image_size", within=_VISION) or model.spec.image_size or free
+    )
     if isinstance(own, (list, tuple)):
         return int(own[0]), int(own[-1])
     return int(own), int(own)
@@ -425,7 +452,7 @@ def _image_size(model: Model) -> tuple[int, int]:
 def _channels(model: Model) -> int:
     if model.spec.input_size is not None:
         return model.spec.input_size[0]
-    return model.look("num_channels", "in_channels", "in_chans", within=_VISION, default=3)
+    return int(model.look("num_channels", "in_channels", "in_chans", within=_VISION, default=3))
 
 
 def _pixels(model: Model) -> Part:
@@ -433,6 +460,8 @@ def _pixels(model: Model) -> Part:
         return _patches(model)
     if {"spatial_shapes", "image_position_ids", "pixel_position_ids"} & set(model.takes):
         return Drawn(_patches(model).rows.sample_shape)
+    if "aspect_ratio_mask" in model.takes:  # of several images in tiles
+        return Drawn((1, _tiles(model), _channels(model), *_image_size(model)))
     if {"pixel_attention_mask", "image_attention_mask"} & set(model.takes):  # of several images
         return Drawn((1, _channels(model), *_image_size(model)))
     frames = model.look("num_frames", "frames_per_clip")
@@ -444,6 +473,19 @@ def _pixels(model: Model) -> Part:
     if model.config.model_type in _PAIRS:
         return Drawn((2, *image))
     return Drawn((int(frames), *image) if frames else image)
+
+
+def _tiles(model: Model) -> int:
+    return int(model.look("max_num_tiles", default=1))
+
+
+def _flattened_patches(model: Model) -> Same:
+    """Return patches of an image, each after its row and its column, which count from 1."""
+    count = int(model.look("max_patches", "seq_len", within=_VISION, default=2048))
+    width = int(model.look("patch_size", within=_VISION, default=16)) ** 2 * 3
+    columns = isqrt(count)
+    places = torch.stack([torch.arange(count) // columns, torch.arange(count) % columns], 1) + 1
+    return Same(torch.cat([places, torch.rand(count, width)], 1))
 
 
 def _sizes(model: Model) -> Same | None:
@@ -479,7 +521,7 @@ def _grid(model: Model) -> tuple[int, int, int]:
 def _patches(model: Model) -> Packed:
     """Return the patches of an image, flat, as image processors for images of any size make them."""
     patch = int(model.look("patch_size", within=_VISION, default=14))
-    frames = int(model.look("temporal_patch_size", within=_VISION, default=1))
+    frames = int(model.look("temporal_patch_size", "patch_temporal", within=_VISION, default=1))
     image = (_channels(model), patch, patch)
     if _PATCHES_AS_IMAGES & {getattr(config, "model_type", "") for config in model.configs}:
         return Packed(Drawn((prod(_grid(model)), *image)))
@@ -545,7 +587,11 @@ def _raw_audio(model: Model) -> Drawn:
     if bins and model.look("max_length"):
         return Drawn((int(model.look("max_length")), int(bins)))
     channels = model.look("audio_channels")
-    if channels or "padding_mask" in model.takes or model.look("hop_length", "upsampling_ratios", "downsampling_ratios"):
+    if (
+        channels
+        or "padding_mask" in model.takes
+        or model.look("hop_length", "upsampling_ratios", "downsampling_ratios")
+    ):
         return Drawn((int(channels or 1), _AUDIO_SAMPLES))
     return Drawn((_AUDIO_SAMPLES,))
 
@@ -568,17 +614,33 @@ def _times(model: Model) -> Drawn:
 
 
 BESIDE: Final = {
-    "input_ids": ("attention_mask", "bbox"),
+    "input_ids": ("attention_mask", "bbox", "visual_feats", "visual_pos"),
     "input_features": ("input_features_mask", "is_longer"),
     "states": ("actions", "rewards", "returns_to_go", "timesteps", "attention_mask"),
-    "pixel_values": ("image_attention_mask", "image_embeds_position_mask"),
+    "pixel_values": (
+        "image_attention_mask",
+        "image_embeds_position_mask",
+        "aspect_ratio_ids",
+        "aspect_ratio_mask",
+        "cross_attention_mask",
+    ),
     "query_embeds": ("encoder_hidden_states",),
     "qformer_input_ids": ("qformer_attention_mask",),
 }
 """Arguments that are given with another, if ``forward`` takes them."""
 MAIN: Final = {
-    "states", "input_ids", "pixel_values", "pixel_values_videos", "input_features", "input_values", "past_values", "latents",
-    "hidden_states", "flattened_patches", "audio_mel", "inputs",
+    "states",
+    "input_ids",
+    "pixel_values",
+    "pixel_values_videos",
+    "input_features",
+    "input_values",
+    "past_values",
+    "latents",
+    "hidden_states",
+    "flattened_patches",
+    "audio_mel",
+    "inputs",
 }
 """Arguments of which one is enough."""
 
@@ -599,14 +661,28 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     "is_longer": lambda _: Drawn((1,), dtype=torch.bool, below=1),
     "bbox": lambda model: Drawn((_text_length(model), 4), dtype=torch.int64, below=1),
     "inputs_embeds": lambda model: Drawn((_text_length(model), int(model.look("hidden_size", default=1)))),
-    "query_embeds": lambda model: Drawn((int(model.look("num_query_tokens", default=32)), int(model.look("hidden_size")))),
-    "qformer_input_ids": lambda model: Drawn((32,), dtype=torch.int64, below=int(model.look("vocab_size", within=("qformer_config",)))),
+    "query_embeds": lambda model: Drawn(
+        (int(model.look("num_query_tokens", default=32)), int(model.look("hidden_size")))
+    ),
+    "qformer_input_ids": lambda model: Drawn(
+        (32,), dtype=torch.int64, below=int(model.look("vocab_size", within=("qformer_config",)))
+    ),
     "pixel_attention_mask": _pixel_mask,
     "pixel_mask": _pixel_mask,
     "spatial_shapes": lambda model: Same(torch.tensor(_grid(model)[1:])),
     "qformer_attention_mask": lambda _: Drawn((32,), dtype=torch.int64, ones=True),
     "states": lambda model: Drawn((_text_length(model), int(model.look("state_dim")))),
     "encoder_hidden_states": _encoded,
+    "aspect_ratio_ids": lambda _: Drawn((1,), dtype=torch.int64, ones=True),
+    "aspect_ratio_mask": lambda model: Drawn((1, _tiles(model)), dtype=torch.int64, ones=True),
+    "cross_attention_mask": lambda model: Drawn((_text_length(model), 1, _tiles(model)), dtype=torch.int64, ones=True),
+    "visual_feats": lambda model: (
+        Drawn((_REGIONS, int(model.look("visual_feat_dim")))) if model.look("visual_feat_dim") else None
+    ),
+    "visual_pos": lambda model: Drawn((_REGIONS, int(model.look("visual_pos_dim", default=4)))),
+    "flattened_patches": _flattened_patches,
+    "inputs": _pixels,
+    "latents": lambda model: Drawn((int(model.look("hidden_size")), _ENCODED)),
     "image_attention_mask": lambda model: Drawn((_text_length(model), 1), dtype=torch.int64, ones=True),
     "image_embeds_position_mask": _image_places,
     "actions": lambda model: Drawn((_text_length(model), int(model.look("act_dim")))),
@@ -617,7 +693,11 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     "prompt_masks": lambda model: Drawn((_channels(model), *_image_size(model))),
     "audio_mel": _features,
     "audio_mel_mask": lambda model: Drawn(_frames(model).sample_shape, dtype=torch.bool, below=1),
-    "task_inputs": lambda model: Drawn((int(model.look("task_seq_len", default=77)),), dtype=torch.int64, below=int(model.look("text_encoder_vocab_size", default=2))),
+    "task_inputs": lambda model: Drawn(
+        (int(model.look("task_seq_len", default=77)),),
+        dtype=torch.int64,
+        below=int(model.look("text_encoder_vocab_size", default=2)),
+    ),
     "merge_sizes": lambda _: Same(torch.tensor([1]), packed=True),
     "image_position_ids": _patch_positions,
     "pixel_position_ids": _patch_positions,

@@ -156,7 +156,7 @@ def _sized(spec: Spec, config: Any) -> Any:
         config.image_size = size
     if spec.input_size is not None and hasattr(config, "num_channels"):
         config.num_channels = spec.input_size[0]
-    for token in ("image_token_id", "image_token_index"):
+    for token in ("image_token_id", "image_token_index", "video_token_index"):
         if getattr(config, token, 0) is None:  # no processor has added it to the vocabulary yet
             setattr(config, token, config.get_text_config().vocab_size - 1)
     return config
