@@ -169,9 +169,8 @@ def configurations(tmp_path_factory):
         (["hf:tiny", "--image-size", "64"], "takes tokens: --sequence-length says how many"),
         (["hf:quantized"], "is quantized, which random weights are not"),
         (["hf:renamed"], "transformers has no class 'BertForDreams'"),
-        (["hf:videomae"], "takes clips: give --input pixel_values:float:BxFRAMESx3xHEIGHTxWIDTH"),
         (["hf:tiny", "--sequence-length", "41"], "takes up to 40, not 41"),
-        (["hf:t5"], "does not take tokens alone, or pixels alone (give each --input that it needs, of input_ids"),
+        (["hf:bark"], "hf:bark: BarkModel has no forward pass"),
     ],
 )
 def test_what_cannot_be_measured_so_is_one_line(configurations, ask, arguments, expected):

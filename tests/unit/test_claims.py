@@ -127,6 +127,12 @@ def zoo_runs() -> tuple[str, ...]:
     return f"{ran['fp16']}", f"{every.model.nunique()}", f"{never}"
 
 
+def hf_types() -> tuple[str, ...]:
+    statuses = table("cpu/hf-types.csv").status.value_counts()
+    counts = [statuses[status] for status in ("runs", "refused", "failed", "not built")]
+    return tuple(f"{count}" for count in (counts[0], sum(counts[:3]), *counts[1:]))
+
+
 def zoo_outputs() -> tuple[str, ...]:
     models = zoo().groupby(["model", "family"]).output.agg(set).reset_index()
     unchecked = models[models.output.map(lambda outputs: "unchecked" in outputs)]
@@ -616,6 +622,13 @@ CLAIMS = [
     ),
     Claim(
         "Of {} runs on a CPU the latest was {} s late", "cpu/plan/budget.txt", latest_of_budgets
+    ),
+    Claim(
+        "{} of the {} types that it can build from their default configurations run, with few layers on a CPU. "
+        "{} are refused in one line, and {} end with the error of the model. "
+        "It builds no model from the default configuration of {} types more",
+        "cpu/hf-types.csv",
+        hf_types,
     ),
     Claim("{} of the {} run in pure fp16", "nvidia-h200/zoo.csv", lambda: zoo_runs()[:2]),
     Claim("and the {} quantized ones on the CPU only", "nvidia-h200/zoo.csv", lambda: zoo_runs()[2:]),

@@ -26,7 +26,7 @@ _DETECTION_SIZE: Final = 640
 """Height and width for detectors that take any and name none."""
 _AUDIO_SAMPLES: Final = 16_000
 """One second at 16 kHz, for models of raw audio."""
-_SPECTROGRAM_FRAMES: Final = 512
+_SPECTROGRAM_FRAMES: Final = 800
 """Frames of a spectrogram, for models that take any number."""
 _VIDEO_FRAMES: Final = 8
 """Frames of a clip, for models that name no number."""
@@ -40,6 +40,8 @@ _REGIONS: Final = 36
 """Regions of an image that a detector has found, for models that take those."""
 _PATCHES_AS_IMAGES: Final = {"kimi_k25_vision", "paddleocr_vl_vision"}
 """Types of encoders whose patches are images of their own, not rows of numbers."""
+_FRAMES_FIRST: Final = ("speech_to_text", "univnet")
+"""Types that convolve along time and transpose a spectrogram by themselves."""
 _PAIRS: Final = ("efficientloftr", "lightglue", "superglue")
 """Types of models that compare two images."""
 
@@ -428,7 +430,7 @@ def _decoder_tokens(model: Model) -> Drawn:
     if asked is not None and length < asked and "input_ids" not in model.takes:
         raise BadRequest(f"--sequence-length: the decoder of {model.spec.model} takes up to {most}, not {asked}")
     vocabulary = _first_number(inner, "decoder_vocab_size", "vocab_size") or model.look("vocab_size", default=2)
-    codebooks = _first_number(inner, "num_channels", "num_codebooks")
+    codebooks = None if inner is config else _first_number(inner, "num_channels", "num_codebooks")
     return Drawn((length, codebooks) if codebooks else (length,), dtype=torch.int64, below=vocabulary)
 
 
@@ -442,7 +444,11 @@ def _image_size(model: Model) -> tuple[int, int]:
         (config.model_args for config in model.configs if getattr(config, "model_args", None)), {}
     )
     own = (
-        patches or backbone.get("img_size") or model.look("image_size", within=_VISION) or model.spec.image_size or free
+        patches
+        or backbone.get("img_size")
+        or model.look("image_size", "max_img_size", within=_VISION)
+        or model.spec.image_size
+        or free
     )
     if isinstance(own, (list, tuple)):
         return int(own[0]), int(own[-1])
@@ -460,6 +466,8 @@ def _pixels(model: Model) -> Part:
         return _patches(model)
     if {"spatial_shapes", "image_position_ids", "pixel_position_ids"} & set(model.takes):
         return Drawn(_patches(model).rows.sample_shape)
+    if "prompt_pixel_values" in model.takes:
+        return _half(model)
     if "aspect_ratio_mask" in model.takes:  # of several images in tiles
         return Drawn((1, _tiles(model), _channels(model), *_image_size(model)))
     if {"pixel_attention_mask", "image_attention_mask"} & set(model.takes):  # of several images
@@ -473,6 +481,12 @@ def _pixels(model: Model) -> Part:
     if model.config.model_type in _PAIRS:
         return Drawn((2, *image))
     return Drawn((int(frames), *image) if frames else image)
+
+
+def _half(model: Model) -> Drawn:
+    """Return the upper half of an image, whose lower half is another argument."""
+    height, width = _image_size(model)
+    return Drawn((_channels(model), height // 2, width))
 
 
 def _tiles(model: Model) -> int:
@@ -547,6 +561,9 @@ def _patch_positions(model: Model) -> Same:
 def _hidden_states(model: Model) -> Part:
     if "grid_thw" in model.takes:
         return _patches(model)
+    first = next((each.in_channels for each in model.module.modules() if isinstance(each, nn.Conv1d)), None)
+    if first is not None:
+        return Drawn((first, _AUDIO_SAMPLES if first == 1 else _ENCODED))
     return Drawn((_SEQUENCE_LENGTH, int(model.look("hidden_size", default=1))))
 
 
@@ -559,7 +576,9 @@ def _spectrogram(model: Model) -> tuple[int, int, bool]:
     modules = model.module.named_modules()
     linear = next((each.in_features for name, each in modules if name.endswith("input_linear")), None)
     bins = linear or int(model.look(*others, *names, within=_AUDIO, default=128))
-    first = any(isinstance(each, nn.Conv1d) and each.in_channels == bins for each in model.module.modules())
+    first = model.config.model_type not in _FRAMES_FIRST and any(
+        isinstance(each, nn.Conv1d) and each.in_channels == bins for each in model.module.modules()
+    )
     positions = model.look("max_source_positions", within=_AUDIO) if first else None
     return bins, 2 * int(positions) if positions else _SPECTROGRAM_FRAMES, first
 
@@ -618,12 +637,14 @@ BESIDE: Final = {
     "input_features": ("input_features_mask", "is_longer"),
     "states": ("actions", "rewards", "returns_to_go", "timesteps", "attention_mask"),
     "pixel_values": (
+        "spatial_shapes",
         "image_attention_mask",
         "image_embeds_position_mask",
         "aspect_ratio_ids",
         "aspect_ratio_mask",
         "cross_attention_mask",
     ),
+    "spatial_shapes": ("pixel_attention_mask",),
     "query_embeds": ("encoder_hidden_states",),
     "qformer_input_ids": ("qformer_attention_mask",),
 }
@@ -689,8 +710,8 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     "rewards": lambda model: Drawn((_text_length(model), 1)),
     "returns_to_go": lambda model: Drawn((_text_length(model), 1)),
     "timesteps": lambda model: Drawn((_text_length(model),), dtype=torch.int64, below=int(model.look("max_ep_len"))),
-    "prompt_pixel_values": lambda model: Drawn((_channels(model), *_image_size(model))),
-    "prompt_masks": lambda model: Drawn((_channels(model), *_image_size(model))),
+    "prompt_pixel_values": _half,
+    "prompt_masks": _half,
     "audio_mel": _features,
     "audio_mel_mask": lambda model: Drawn(_frames(model).sample_shape, dtype=torch.bool, below=1),
     "task_inputs": lambda model: Drawn(
@@ -703,6 +724,8 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     "pixel_position_ids": _patch_positions,
     "input_values": _raw_audio,
     "past_values": _past,
+    "past_values_padding": lambda model: Drawn(_past(model).sample_shape, dtype=torch.int64, below=1),
+    "freq": lambda _: Drawn((1,), dtype=torch.int64, below=3),
     "past_time_features": _times,
     "past_observed_mask": lambda model: Drawn(_past(model).sample_shape, ones=True),
 }
