@@ -1,0 +1,385 @@
+"""How to draw an argument of a transformers model, by the name that the argument has in ``forward``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isqrt, prod
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from tputfind.errors import BadRequest
+from tputfind.worker.inputs import Drawn
+from tputfind.worker.models.hf_model import Model, Packed, Part, Same, first_number, most_tokens
+
+_SEQUENCE_LENGTH: Final = 512
+"""Tokens of a sample, unless the model takes fewer or the user asks for another number."""
+_IMAGE_SIZE: Final = 224
+"""Height and width for models that take any and name none."""
+_DETECTION_SIZE: Final = 640
+"""Height and width for detectors that take any and name none."""
+_AUDIO_SAMPLES: Final = 16_000
+"""One second at 16 kHz, for models of raw audio."""
+_SPECTROGRAM_FRAMES: Final = 800
+"""Frames of a spectrogram, for models that take any number."""
+_VIDEO_FRAMES: Final = 8
+"""Frames of a clip, for models that name no number."""
+_VISION: Final = ("vision_config", "image_config", "backbone_config", "vit_config", "encoder")
+_AUDIO: Final = ("audio_config", "audio_encoder_config", "encoder_config", "speech_config")
+_ENCODED: Final = 64
+"""States of an encoder that is not part of the model."""
+_REGIONS: Final = 36
+"""Regions of an image that a detector has found, for models that take those."""
+_PATCHES_AS_IMAGES: Final = {"kimi_k25_vision", "paddleocr_vl_vision"}
+"""Types of encoders whose patches are images of their own, not rows of numbers."""
+_FRAMES_FIRST: Final = ("speech_to_text", "univnet")
+"""Types that convolve along time and transpose a spectrogram by themselves."""
+_PAIRS: Final = ("efficientloftr", "lightglue", "superglue")
+"""Types of models that compare two images."""
+
+
+def _tokens(model: Model) -> Drawn:
+    vocabulary = getattr(model.text, "vocab_size", None) or model.look("vocab_size", default=2)
+    if isinstance(vocabulary, (list, tuple)):
+        vocabulary = min(vocabulary)
+    return Drawn((_text_length(model),), dtype=torch.int64, below=vocabulary)
+
+
+def _text_length(model: Model) -> int:
+    """Return the number of tokens of a sample.
+
+    Raises:
+        BadRequest: the positions of the model reach for fewer than --sequence-length.
+    """
+    spec, most = model.spec, most_tokens(model.module, model.text)
+    most = None if most is None else most - model.reserved
+    length = spec.sequence_length or min(most or _SEQUENCE_LENGTH, _SEQUENCE_LENGTH)
+    if most is not None and length > most:
+        raise BadRequest(f"--sequence-length: {spec.model} takes up to {most}, not {length}")
+    return length
+
+
+def _image_places(model: Model) -> Same:
+    """Return which tokens stand for an image: the first, as many as its features."""
+    count = int(model.look("latent_query_num", default=1))
+    return Same(torch.tensor([True] * count + [False] * (_text_length(model) - count)))
+
+
+def _decoder_tokens(model: Model) -> Drawn:
+    """Return as many tokens as the encoder takes, as far as the positions of the decoder reach."""
+    config = model.config
+    inner = next(
+        (
+            each
+            for name in ("decoder", "decoder_config", "text_config", "t2u_config")
+            if hasattr(each := getattr(config, name, None), "to_dict")
+        ),
+        config,
+    )
+    most = first_number(inner, "max_decoder_position_embeddings", "max_target_positions", "max_position_embeddings")
+    asked = model.spec.sequence_length
+    length = min(asked or _SEQUENCE_LENGTH, most or asked or _SEQUENCE_LENGTH)
+    if asked is not None and length < asked and "input_ids" not in model.takes:
+        raise BadRequest(f"--sequence-length: the decoder of {model.spec.model} takes up to {most}, not {asked}")
+    vocabulary = first_number(inner, "decoder_vocab_size", "vocab_size") or model.look("vocab_size", default=2)
+    codebooks = None if inner is config else first_number(inner, "num_channels", "num_codebooks")
+    return Drawn((length, codebooks) if codebooks else (length,), dtype=torch.int64, below=vocabulary)
+
+
+def _image_size(model: Model) -> tuple[int, int]:
+    if model.spec.input_size is not None:
+        return model.spec.input_size[-2], model.spec.input_size[-1]
+    ratios = model.look("scaled_images_ratios")  # of DepthPro, whose smallest copy of an image is one patch
+    patches = int(model.look("patch_size") / min(ratios)) if ratios else None
+    free = _DETECTION_SIZE if model.look("num_queries", "num_object_queries") else _IMAGE_SIZE
+    backbone: dict[str, Any] = next(
+        (config.model_args for config in model.configs if getattr(config, "model_args", None)), {}
+    )
+    own = (
+        patches
+        or backbone.get("img_size")
+        or model.look("image_size", "max_img_size", within=_VISION)
+        or model.spec.image_size
+        or free
+    )
+    if isinstance(own, (list, tuple)):
+        return int(own[0]), int(own[-1])
+    return int(own), int(own)
+
+
+def _channels(model: Model) -> int:
+    if model.spec.input_size is not None:
+        return model.spec.input_size[0]
+    return int(model.look("num_channels", "in_channels", "in_chans", within=_VISION, default=3))
+
+
+def _pixels(model: Model) -> Part:
+    if "grid_thw" in model.takes or "image_grid_thw" in model.takes:
+        return _patches(model)
+    if {"spatial_shapes", "image_position_ids", "pixel_position_ids"} & set(model.takes):
+        return Drawn(_patches(model).rows.sample_shape)
+    if "prompt_pixel_values" in model.takes:
+        return _half(model)
+    if "aspect_ratio_mask" in model.takes:  # of several images in tiles
+        return Drawn((1, _tiles(model), _channels(model), *_image_size(model)))
+    if {"pixel_attention_mask", "image_attention_mask"} & set(model.takes):  # of several images
+        return Drawn((1, _channels(model), *_image_size(model)))
+    frames = model.look("num_frames", "frames_per_clip")
+    if "video" in model.config.model_type and "pixel_values_videos" not in model.takes:
+        frames = frames or _VIDEO_FRAMES
+    image = (_channels(model), *_image_size(model))
+    if model.look("image_grid_pinpoints"):
+        return Drawn((_crops(model), *image))
+    if model.config.model_type in _PAIRS:
+        return Drawn((2, *image))
+    return Drawn((int(frames), *image) if frames else image)
+
+
+def _half(model: Model) -> Drawn:
+    """Return the upper half of an image, whose lower half is another argument."""
+    height, width = _image_size(model)
+    return Drawn((_channels(model), height // 2, width))
+
+
+def _tiles(model: Model) -> int:
+    return int(model.look("max_num_tiles", default=1))
+
+
+def _flattened_patches(model: Model) -> Same:
+    """Return patches of an image, each after its row and its column, which count from 1."""
+    count = int(model.look("max_patches", "seq_len", within=_VISION, default=2048))
+    width = int(model.look("patch_size", within=_VISION, default=16)) ** 2 * 3
+    columns = isqrt(count)
+    places = torch.stack([torch.arange(count) // columns, torch.arange(count) % columns], 1) + 1
+    return Same(torch.cat([places, torch.rand(count, width)], 1))
+
+
+def _sizes(model: Model) -> Same | None:
+    """Return height and width of an image for models whose features depend on them."""
+    kinds = [getattr(config, "model_type", "") for config in model.configs]
+    if model.look("image_grid_pinpoints") is None and "pixtral" not in kinds and "image_sizes" not in model.required:
+        return None
+    return Same(torch.tensor(_image_size(model)))
+
+
+def _crops(model: Model) -> int:
+    """Return how many crops of an image of the model's own size are given, the whole image among them."""
+    own = _image_size(model)
+    pinpoints = model.look("image_grid_pinpoints")
+    area = min((height * width for height, width in pinpoints if height >= own[0] and width >= own[1]), default=0)
+    return 1 + area // prod(own)
+
+
+def _clip(model: Model) -> Drawn:
+    frames = model.look("num_frames", "frames_per_clip", default=_VIDEO_FRAMES)
+    return Drawn((int(frames), _channels(model), *_image_size(model)))
+
+
+def _grid(model: Model) -> tuple[int, int, int]:
+    """Return the patches of an image along time, height and width: a multiple of those that are merged."""
+    patch = model.look("patch_size", within=_VISION, default=14)
+    merged = model.look("spatial_merge_size", "merge_size", "pooling_kernel_size", within=_VISION, default=2)
+    side = model.spec.image_size or _IMAGE_SIZE
+    along = max(1, side // (int(patch) * int(merged))) * int(merged)
+    return 1, along, along
+
+
+def _patches(model: Model) -> Packed:
+    """Return the patches of an image, flat, as image processors for images of any size make them."""
+    patch = int(model.look("patch_size", within=_VISION, default=14))
+    frames = int(model.look("temporal_patch_size", "patch_temporal", within=_VISION, default=1))
+    image = (_channels(model), patch, patch)
+    if _PATCHES_AS_IMAGES & {getattr(config, "model_type", "") for config in model.configs}:
+        return Packed(Drawn((prod(_grid(model)), *image)))
+    return Packed(Drawn((prod(_grid(model)), frames * prod(image))))
+
+
+def _pixel_mask(model: Model) -> Drawn:
+    """Return which pixels belong to the image, or which patches, of models that are given a list of patches."""
+    if "spatial_shapes" in model.takes:
+        return Drawn((prod(_grid(model)),), dtype=torch.int64, ones=True)
+    pixels = _pixels(model)
+    assert isinstance(pixels, Drawn)
+    shape = pixels.sample_shape
+    return Drawn((*shape[:-3], *shape[-2:]), dtype=torch.int64, ones=True)
+
+
+def _patch_positions(model: Model) -> Same:
+    """Return the place of every patch: column and row."""
+    _, rows, columns = _grid(model)
+    return Same(torch.cartesian_prod(torch.arange(columns), torch.arange(rows)))
+
+
+def _hidden_states(model: Model) -> Part:
+    if "grid_thw" in model.takes:
+        return _patches(model)
+    first = next((each.in_channels for each in model.module.modules() if isinstance(each, nn.Conv1d)), None)
+    if first is not None:
+        return Drawn((first, _AUDIO_SAMPLES if first == 1 else _ENCODED))
+    return Drawn((_SEQUENCE_LENGTH, int(model.look("hidden_size", default=1))))
+
+
+def _spectrogram(model: Model) -> tuple[int, int, bool]:
+    """Return the bins and frames of a spectrogram, and whether the bins come first: encoders that convolve along time
+    first have them so.
+    """
+    names = ("num_mel_bins", "feature_size", "input_feat_per_channel", "n_mels", "mel_bins", "num_mels")
+    others = ("feature_projection_input_dim", "input_feat_size", "input_size", "input_dim")
+    modules = model.module.named_modules()
+    linear = next((each.in_features for name, each in modules if name.endswith("input_linear")), None)
+    bins = linear or int(model.look(*others, *names, within=_AUDIO, default=128))
+    first = model.config.model_type not in _FRAMES_FIRST and any(
+        isinstance(each, nn.Conv1d) and each.in_channels == bins for each in model.module.modules()
+    )
+    positions = model.look("max_source_positions", within=_AUDIO) if first else None
+    return bins, 2 * int(positions) if positions else _SPECTROGRAM_FRAMES, first
+
+
+def _features(model: Model) -> Drawn:
+    bins, frames, bins_first = _spectrogram(model)
+    spectrum = model.look("spec_size", within=_AUDIO)
+    if spectrum:  # of CLAP, which folds a spectrogram into an image
+        return Drawn((1, int(spectrum) ** 2 // bins, bins))
+    return Drawn((bins, frames) if bins_first else (frames, bins))
+
+
+def _frames(model: Model) -> Drawn:
+    return Drawn((_spectrogram(model)[1],), dtype=torch.int64, ones=True)
+
+
+def _encoded(model: Model) -> Drawn:
+    """Return the states of another encoder, which a model attends to."""
+    width = int(model.look("encoder_hidden_size", "hidden_size", default=1))
+    return Drawn((_ENCODED, width))
+
+
+def _raw_audio(model: Model) -> Drawn:
+    bins = model.look("num_mel_bins")
+    if bins and model.look("max_length"):
+        return Drawn((int(model.look("max_length")), int(bins)))
+    channels = model.look("audio_channels")
+    if (
+        channels
+        or "padding_mask" in model.takes
+        or model.look("hop_length", "upsampling_ratios", "downsampling_ratios")
+    ):
+        return Drawn((int(channels or 1), _AUDIO_SAMPLES))
+    return Drawn((_AUDIO_SAMPLES,))
+
+
+def _mask(model: Model) -> Drawn:
+    return Drawn((_text_length(model),), dtype=torch.int64, ones=True)
+
+
+def _past(model: Model) -> Drawn:
+    length = int(model.look("context_length", "prediction_length", default=64))
+    lags = model.look("lags_sequence")
+    channels = int(model.look("num_input_channels", "input_size", default=1))
+    length += max(lags) if lags else 0
+    return Drawn((length, channels) if channels > 1 or model.look("num_input_channels") else (length,))
+
+
+def _times(model: Model) -> Drawn:
+    past = _past(model)
+    return Drawn((past.sample_shape[0], int(model.look("num_time_features", default=1))))
+
+
+BESIDE: Final = {
+    "input_ids": ("attention_mask", "bbox", "visual_feats", "visual_pos"),
+    "input_features": ("input_features_mask", "is_longer"),
+    "states": ("actions", "rewards", "returns_to_go", "timesteps", "attention_mask"),
+    "pixel_values": (
+        "spatial_shapes",
+        "image_attention_mask",
+        "image_embeds_position_mask",
+        "aspect_ratio_ids",
+        "aspect_ratio_mask",
+        "cross_attention_mask",
+    ),
+    "spatial_shapes": ("pixel_attention_mask",),
+    "query_embeds": ("encoder_hidden_states",),
+    "qformer_input_ids": ("qformer_attention_mask",),
+}
+"""Arguments that are given with another, if ``forward`` takes them."""
+MAIN: Final = {
+    "states",
+    "input_ids",
+    "pixel_values",
+    "pixel_values_videos",
+    "input_features",
+    "input_values",
+    "past_values",
+    "latents",
+    "hidden_states",
+    "flattened_patches",
+    "audio_mel",
+    "inputs",
+}
+"""Arguments of which one is enough."""
+
+RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
+    "mm_token_type_ids": _mask,
+    "image_sizes": _sizes,
+    "input_ids": _tokens,
+    "attention_mask": _mask,
+    "decoder_input_ids": _decoder_tokens,
+    "pixel_values": _pixels,
+    "pixel_values_videos": _clip,
+    "grid_thw": lambda model: Same(torch.tensor([_grid(model)]), packed=True),
+    "image_grid_thw": lambda model: Same(torch.tensor([_grid(model)]), packed=True),
+    "hidden_states": _hidden_states,
+    "input_features": _features,
+    "input_features_mask": _frames,
+    "feature_attention_mask": _frames,
+    "is_longer": lambda _: Drawn((1,), dtype=torch.bool, below=1),
+    "bbox": lambda model: Drawn((_text_length(model), 4), dtype=torch.int64, below=1),
+    "inputs_embeds": lambda model: Drawn((_text_length(model), int(model.look("hidden_size", default=1)))),
+    "query_embeds": lambda model: Drawn(
+        (int(model.look("num_query_tokens", default=32)), int(model.look("hidden_size")))
+    ),
+    "qformer_input_ids": lambda model: Drawn(
+        (32,), dtype=torch.int64, below=int(model.look("vocab_size", within=("qformer_config",)))
+    ),
+    "pixel_attention_mask": _pixel_mask,
+    "pixel_mask": _pixel_mask,
+    "spatial_shapes": lambda model: Same(torch.tensor(_grid(model)[1:])),
+    "qformer_attention_mask": lambda _: Drawn((32,), dtype=torch.int64, ones=True),
+    "states": lambda model: Drawn((_text_length(model), int(model.look("state_dim")))),
+    "encoder_hidden_states": _encoded,
+    "aspect_ratio_ids": lambda _: Drawn((1,), dtype=torch.int64, ones=True),
+    "aspect_ratio_mask": lambda model: Drawn((1, _tiles(model)), dtype=torch.int64, ones=True),
+    "cross_attention_mask": lambda model: Drawn((_text_length(model), 1, _tiles(model)), dtype=torch.int64, ones=True),
+    "visual_feats": lambda model: (
+        Drawn((_REGIONS, int(model.look("visual_feat_dim")))) if model.look("visual_feat_dim") else None
+    ),
+    "visual_pos": lambda model: Drawn((_REGIONS, int(model.look("visual_pos_dim", default=4)))),
+    "flattened_patches": _flattened_patches,
+    "inputs": _pixels,
+    "latents": lambda model: Drawn((int(model.look("hidden_size")), _ENCODED)),
+    "image_attention_mask": lambda model: Drawn((_text_length(model), 1), dtype=torch.int64, ones=True),
+    "image_embeds_position_mask": _image_places,
+    "actions": lambda model: Drawn((_text_length(model), int(model.look("act_dim")))),
+    "rewards": lambda model: Drawn((_text_length(model), 1)),
+    "returns_to_go": lambda model: Drawn((_text_length(model), 1)),
+    "timesteps": lambda model: Drawn((_text_length(model),), dtype=torch.int64, below=int(model.look("max_ep_len"))),
+    "prompt_pixel_values": _half,
+    "prompt_masks": _half,
+    "audio_mel": _features,
+    "audio_mel_mask": lambda model: Drawn(_frames(model).sample_shape, dtype=torch.bool, below=1),
+    "task_inputs": lambda model: Drawn(
+        (int(model.look("task_seq_len", default=77)),),
+        dtype=torch.int64,
+        below=int(model.look("text_encoder_vocab_size", default=2)),
+    ),
+    "merge_sizes": lambda _: Same(torch.tensor([1]), packed=True),
+    "image_position_ids": _patch_positions,
+    "pixel_position_ids": _patch_positions,
+    "input_values": _raw_audio,
+    "past_values": _past,
+    "past_values_padding": lambda model: Drawn(_past(model).sample_shape, dtype=torch.int64, below=1),
+    "freq": lambda _: Drawn((1,), dtype=torch.int64, below=3),
+    "past_time_features": _times,
+    "past_observed_mask": lambda model: Drawn(_past(model).sample_shape, ones=True),
+}
+"""How to draw an argument of ``forward``, by its name; None if the model does not need it."""
