@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import isqrt, prod
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import nn
@@ -35,6 +35,8 @@ _PATCHES_AS_IMAGES: Final = {"kimi_k25_vision", "paddleocr_vl_vision"}
 """Types of encoders whose patches are images of their own, not rows of numbers."""
 _FRAMES_FIRST: Final = ("speech_to_text", "univnet")
 """Types that convolve along time and transpose a spectrogram by themselves."""
+_BINS_FIRST: Final = {"qwen3_asr_encoder", "qwen3_asr_audio_encoder"}
+"""Types that take the bins of a spectrogram first and convolve along bins and time."""
 _PAIRS: Final = ("efficientloftr", "lightglue", "superglue")
 """Types of models that compare two images."""
 
@@ -93,13 +95,12 @@ def _image_size(model: Model) -> tuple[int, int]:
     ratios = model.look("scaled_images_ratios")  # of DepthPro, whose smallest copy of an image is one patch
     patches = int(model.look("patch_size") / min(ratios)) if ratios else None
     free = _DETECTION_SIZE if model.look("num_queries", "num_object_queries") else _IMAGE_SIZE
-    backbone: dict[str, Any] = next(
-        (config.model_args for config in model.configs if getattr(config, "model_args", None)), {}
-    )
+    modules = model.module.modules()
+    backbone = next((each.img_size for each in modules if isinstance(getattr(each, "img_size", None), tuple)), None)
     own = (
         patches
-        or backbone.get("img_size")
         or model.look("image_size", "max_img_size", within=_VISION)
+        or backbone  # of timm
         or model.spec.image_size
         or free
     )
@@ -232,6 +233,7 @@ def _spectrogram(model: Model) -> tuple[int, int, bool]:
     first = model.config.model_type not in _FRAMES_FIRST and any(
         isinstance(each, nn.Conv1d) and each.in_channels == bins for each in model.module.modules()
     )
+    first = first or bool(_BINS_FIRST & {getattr(config, "model_type", "") for config in model.configs})
     positions = model.look("max_source_positions", within=_AUDIO) if first else None
     return bins, 2 * int(positions) if positions else _SPECTROGRAM_FRAMES, first
 
@@ -286,7 +288,7 @@ def _times(model: Model) -> Drawn:
 
 
 BESIDE: Final = {
-    "input_ids": ("attention_mask", "bbox", "visual_feats", "visual_pos"),
+    "input_ids": ("attention_mask", "bbox", "lang_ids", "visual_feats", "visual_pos"),
     "input_features": ("input_features_mask", "is_longer"),
     "states": ("actions", "rewards", "returns_to_go", "timesteps", "attention_mask"),
     "pixel_values": (
@@ -334,6 +336,7 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     "feature_attention_mask": _frames,
     "is_longer": lambda _: Drawn((1,), dtype=torch.bool, below=1),
     "bbox": lambda model: Drawn((_text_length(model), 4), dtype=torch.int64, below=1),
+    "lang_ids": lambda _: Drawn((), dtype=torch.int64, below=1),
     "inputs_embeds": lambda model: Drawn((_text_length(model), int(model.look("hidden_size", default=1)))),
     "query_embeds": lambda model: Drawn(
         (int(model.look("num_query_tokens", default=32)), int(model.look("hidden_size")))
@@ -355,7 +358,7 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     ),
     "visual_pos": lambda model: Drawn((_REGIONS, int(model.look("visual_pos_dim", default=4)))),
     "flattened_patches": _flattened_patches,
-    "inputs": _pixels,
+    "inputs": lambda model: Drawn((_channels(model), _IMAGE_SIZE, _IMAGE_SIZE)),
     "latents": lambda model: Drawn((int(model.look("hidden_size")), _ENCODED)),
     "image_attention_mask": lambda model: Drawn((_text_length(model), 1), dtype=torch.int64, ones=True),
     "image_embeds_position_mask": _image_places,
