@@ -47,7 +47,9 @@ DERIVED = ("stage_names", "out_features", "out_indices", "_out_features", "_out_
 FEW_LAYERS = (2, 10)
 """A model that fails with the first number of layers is tried with the next: hybrids have layers of several kinds."""
 MOST_PARAMETERS = 3e10
+"""Parameters of a model that a common machine has the address space for."""
 FEW_TOKENS = 16
+"""Tokens of a sample for models whose weights are zeros, at the first try."""
 VOCABULARY = 4096
 """Tokens, of which the last few are those that configurations name by number."""
 IMPORTED_ONCE = (generation, modeling_utils)
@@ -59,18 +61,17 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--types", default="*", help="patterns, with commas between")
     asked.add_argument("--at-once", type=int, default=1, help="types")
-    asked.add_argument("--seconds", type=float, default=60, help="time limit of a type")
+    asked.add_argument("--seconds", type=float, default=120, help="time limit of a type")
     asked.add_argument("--memory-gib", type=float, default=300, help="address space of a type")
-    asked.add_argument("--most-parameters", type=float, default=3e8, help="larger models keep weights of zeros")
-    asked.add_argument("--csv", help="the table; types that it says run are not tried again")
+    asked.add_argument("--most-parameters", type=float, default=5e7, help="larger models keep weights of zeros")
+    asked.add_argument("--csv", help="the table")
     options = asked.parse_args()
     patterns = options.types.split(",")
     names = [model.name.removeprefix(huggingface.PREFIX) for model in huggingface.named_models()]
     chosen = [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
-    ran = known(options.csv) if options.csv else {}
     lines: list[dict[str, str]] = []
     with ThreadPoolExecutor(options.at_once) as pool:
-        for line in pool.map(lambda name: ran.get(name) or in_process(name, options), chosen):
+        for line in pool.map(lambda name: in_process(name, options), chosen):
             lines.append(line)
             print(*line.values(), sep=" | ", flush=True)
     table = pd.DataFrame(lines)
@@ -82,15 +83,6 @@ def main() -> None:
     print(
         f"{len(table)} types: {shares}; {counts.get('runs', 0) / max(1, built):.1%} of the {built} that are built run"
     )
-
-
-def known(path: str) -> dict[str, dict[str, str]]:
-    """Return the lines of a table, if there is one, of types that run."""
-    if not Path(path).exists():
-        return {}
-    table = pd.read_csv(path, keep_default_na=False)
-    lines: list[dict[str, str]] = [dict(zip(table.columns, row, strict=True)) for row in table.to_numpy().tolist()]
-    return {line["type"]: line for line in lines if line["status"] == "runs"}
 
 
 def in_process(name: str, options: argparse.Namespace) -> dict[str, str]:

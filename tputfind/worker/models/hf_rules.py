@@ -124,7 +124,7 @@ def _pixels(model: Model) -> Part:
         return _half(model)
     if "aspect_ratio_mask" in model.takes:  # of several images in tiles
         return Drawn((1, _tiles(model), _channels(model), *_image_size(model)))
-    if {"pixel_attention_mask", "image_attention_mask"} & set(model.takes):  # of several images
+    if "pixel_attention_mask" in model.takes or _has_images_by_token(model):  # of several images
         return Drawn((1, _channels(model), *_image_size(model)))
     frames = model.look("num_frames", "frames_per_clip")
     if "video" in model.config.model_type and "pixel_values_videos" not in model.takes:
@@ -135,6 +135,16 @@ def _pixels(model: Model) -> Part:
     if model.config.model_type in _PAIRS:
         return Drawn((2, *image))
     return Drawn((int(frames), *image) if frames else image)
+
+
+def _has_images_by_token(model: Model) -> bool:
+    """Whether the mask of images says for every token which of several images it sees, as that of Idefics does."""
+    return {"image_attention_mask", "perceiver_embeddings"} <= set(model.takes)
+
+
+def _image_attention(model: Model) -> Drawn | None:
+    shape = (_text_length(model), 1)
+    return Drawn(shape, dtype=torch.int64, ones=True) if _has_images_by_token(model) else None
 
 
 def _half(model: Model) -> Drawn:
@@ -358,9 +368,9 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     ),
     "visual_pos": lambda model: Drawn((_REGIONS, int(model.look("visual_pos_dim", default=4)))),
     "flattened_patches": _flattened_patches,
-    "inputs": lambda model: Drawn((_channels(model), _IMAGE_SIZE, _IMAGE_SIZE)),
+    "inputs": lambda model: Drawn((3, _IMAGE_SIZE, _IMAGE_SIZE)),
     "latents": lambda model: Drawn((int(model.look("hidden_size")), _ENCODED)),
-    "image_attention_mask": lambda model: Drawn((_text_length(model), 1), dtype=torch.int64, ones=True),
+    "image_attention_mask": _image_attention,
     "image_embeds_position_mask": _image_places,
     "actions": lambda model: Drawn((_text_length(model), int(model.look("act_dim")))),
     "rewards": lambda model: Drawn((_text_length(model), 1)),
