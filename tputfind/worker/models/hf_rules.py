@@ -368,7 +368,7 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     ),
     "visual_pos": lambda model: Drawn((_REGIONS, int(model.look("visual_pos_dim", default=4)))),
     "flattened_patches": _flattened_patches,
-    "inputs": lambda model: Drawn((3, _IMAGE_SIZE, _IMAGE_SIZE)),
+    "inputs": lambda _: Drawn((3, _IMAGE_SIZE, _IMAGE_SIZE)),
     "latents": lambda model: Drawn((int(model.look("hidden_size")), _ENCODED)),
     "image_attention_mask": _image_attention,
     "image_embeds_position_mask": _image_places,
