@@ -50,3 +50,10 @@ def test_a_model_that_only_waits_for_its_inputs_goes_at_the_pace_of_the_copies(t
     assert "copy_bound" in kinds
     # In and out run beside each other: the two take less than one after the other.
     assert median(both.device_ms) < 0.9 * (both.timings[0].copy_in_ms + both.timings[0].copy_out_ms)
+
+
+def test_copies_into_the_inputs_are_not_taken_for_the_models_own_writes(tmp_path):
+    row, kinds, _ = row_of(tmp_path / "in", "resnet18", "--batch-sizes", 16, "--transfer", "h2d")
+
+    assert row.seen == ()
+    assert not {"inputs_restored", "inputs_written"} & set(kinds)

@@ -6,6 +6,8 @@ import pytest
 from support.command import QUICK, measured, run
 from support.folders import MODELS
 
+PIECES, PIECE_S = 10, 0.002
+"""As in the models' file: the sleeps of a lazy output."""
 FIELDS = f"{MODELS}/other_fields.py"
 SETS = f"{MODELS}/sets_torch.py"
 FEW = ("--max-batch", 8, *QUICK)
@@ -102,11 +104,9 @@ def test_inputs_that_do_not_grow_with_the_batch_are_refused(tmp_path, ask, facto
 
 @pytest.mark.parametrize("factory", ["generator", "mapped", "coroutine", "async_generator", "future"])
 def test_lazy_outputs_are_computed_within_the_timed_step(tmp_path, ask, factory):
-    lazy = passed(ask, tmp_path / "lazy", factory, "--batch-sizes", 64, *QUICK)
-    eager = passed(ask, tmp_path / "eager", "taken_at_once", "--batch-sizes", 64, *QUICK)
+    lazy = passed(ask, tmp_path, factory, "--batch-sizes", 64, *QUICK)
 
-    fastest, known = min(lazy.rows[0].device_ms), min(eager.rows[0].device_ms)
-    assert fastest > known / 3  # a call that computes nothing takes a thousandth of it
+    assert min(lazy.rows[0].device_ms) >= 1000 * PIECES * PIECE_S  # a call that computes nothing takes far less
     assert lazy.rows[0].seen == ("drained",)
     assert "output_drained" in kinds(lazy)
 

@@ -47,7 +47,7 @@ class Batch:
         self._inputs = inputs
         self._split = split
         self._again = again
-        self._versions = self._written()
+        self._writes = False
         self._as_it_is = self._bound(model)
         self._prepared: Callable[[], object] = self._as_it_is
         self._run: Callable[[], object] = self._first
@@ -60,9 +60,11 @@ class Batch:
         """Run the step from now on in a mode; errors as for ``Mode.prepare``."""
         if not mode.as_it_is:  # a compiler that is handed a lazy output has nothing to compile
             self._as_it_is = self._bound(draining(self._model))
+        versions = self._written()
         self._prepared, self.compiled = mode.prepare(
             self.size, lambda step: self._bound(draining(step)), self._as_it_is
         )
+        self._writes = self._written() != versions  # a replayed graph counts none of its writes
         self._run = self._first
 
     def _first(self) -> object:
@@ -70,6 +72,7 @@ class Batch:
 
         What it compiles of its own accord is compiled until nothing more is.
         """
+        versions = self._written()
         if self.compiled is None:
             output, self.compiled = first_output(self._prepared)
         else:
@@ -79,7 +82,7 @@ class Batch:
             output, self._run = drained(output), lambda: drained(self._prepared())
         else:
             self._run = self._prepared
-        if self._written() != self._versions:
+        if self._writes or self._written() != versions:
             self.restore = self._restoring()
             self.seen += ("inputs_written",) if self.restore is None else ("inputs_restored",)
         return output

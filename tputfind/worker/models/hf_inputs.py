@@ -15,9 +15,10 @@ from torch import nn
 from tputfind.errors import BadRequest
 from tputfind.processes.failures import said
 from tputfind.record.spec import Spec
-from tputfind.worker.inputs import Drawn, Inputs, tensors_of
+from tputfind.worker.inputs import Drawn, Inputs
 from tputfind.worker.models.hf_model import Model, Packed, Part, Prompt, Same, most_tokens
 from tputfind.worker.models.hf_rules import BESIDE, MAIN, RULES
+from tputfind.worker.structures import tensors_of
 
 
 @dataclass(frozen=True)
