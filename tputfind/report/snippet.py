@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Final
 
+from tputfind.record.choices import GradMode
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
 
 _TORCH_DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _AUTOCAST = {"amp-fp16": "torch.float16", "amp-bf16": "torch.bfloat16"}
+_GRAD_MODES: Final[dict[GradMode, str]] = {
+    "inference": "torch.inference_mode()",
+    "no_grad": "torch.no_grad()",
+    "enabled": "torch.enable_grad()",
+}
 
 
 def lines(record: Record, batch_size: int) -> Iterator[str]:
@@ -21,7 +28,12 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
         yield "torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True"
     dtype = _TORCH_DTYPES.get(spec.dtype, "torch.float32")
     nhwc = ".to(memory_format=torch.channels_last)" if spec.layout == "nhwc" else ""
-    yield f"model = model.to({device}, {dtype}){nhwc}"
+    if spec.dtype == "own":
+        yield f"model = model.to({device}){nhwc}"
+    elif _has_others(record, dtype):  # which Module.to would make another model's
+        yield f"model = model.to({device}){nhwc}  # and its real floating-point parameters to {dtype}"
+    else:
+        yield f"model = model.to({device}, {dtype}){nhwc}"
     if spec.mode == "compile":
         yield "model = torch.compile(model, dynamic=False)"
     shape = record.input_shape.split("x")
@@ -29,10 +41,15 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
         yield f"x = torch.randn({', '.join([str(batch_size), *shape])}, device={device}, dtype={dtype}){nhwc}"
     else:
         yield f"x = ...  # {batch_size} samples of {record.input_shape}, as the model takes them"
-    modes = "torch.enable_grad()" if spec.phase == "train" else "torch.inference_mode()"
+    modes = "torch.enable_grad()" if spec.phase == "train" else _GRAD_MODES[spec.grad_mode]
     if spec.dtype in _AUTOCAST:
         modes += f", torch.autocast({device}, {_AUTOCAST[spec.dtype]})"
     yield from _step(spec, modes)
+
+
+def _has_others(record: Record, dtype: str) -> bool:
+    """Return whether parameters of other dtypes were measured: complex, fp8, integer or quantised ones."""
+    return any(f"torch.{name}" != dtype for row in record.rows for name in row.parameter_bytes)
 
 
 def _model(spec: Spec) -> Iterator[str]:

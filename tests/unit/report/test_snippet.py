@@ -1,0 +1,39 @@
+"""The lines of Python that run a model run it as it was measured."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from support.records import example
+
+from tputfind.report import snippet
+
+
+def lines_of(parameters=None, **fields):
+    record = example()
+    rows = tuple(msgspec.structs.replace(row, parameter_bytes=parameters or {}) for row in record.rows)
+    record = msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, **fields), rows=rows)
+    return "\n".join(snippet.lines(record, 4))
+
+
+@pytest.mark.parametrize(
+    ("mode", "line"),
+    [
+        ("inference", "with torch.inference_mode():"),
+        ("no_grad", "with torch.no_grad():"),
+        ("enabled", "with torch.enable_grad():"),
+    ],
+)
+def test_a_snippet_runs_the_model_in_the_grad_mode_it_was_measured_in(mode, line):
+    assert line in lines_of(grad_mode=mode)
+
+
+def test_a_snippet_converts_nothing_of_a_model_that_was_measured_as_it_was_made():
+    assert 'model = model.to("cuda")\n' in lines_of(dtype="own")
+
+
+def test_a_snippet_does_not_convert_complex_weights_and_says_what_it_does():
+    text = lines_of({"complex64": 8, "float16": 8}, dtype="fp16")
+
+    assert 'model = model.to("cuda")  # and its real floating-point parameters to torch.float16' in text
+    assert 'model = model.to("cuda", torch.float16)' in lines_of({"float16": 8}, dtype="fp16")
