@@ -625,7 +625,7 @@ CLAIMS = [
     ),
     Claim(
         "{} of the {} types that it can build from their default configurations run, with few layers on a CPU. "
-        "{} are refused in one line, and {} end with the error of the model. "
+        "{} are refused in one line, and {} fail so or take over two minutes. "
         "It builds no model from the default configuration of {} types more",
         "cpu/hf-types.csv",
         hf_types,
