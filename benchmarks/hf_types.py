@@ -233,7 +233,8 @@ def one_line(error: BaseException) -> str:
     """Return an error as one line of up to 300 characters."""
     if isinstance(error, TputfindError):
         return " ".join(f"{error}".split())[:300]
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    text = f"{type(error).__name__}: {error}".replace(f"{Path(transformers.__file__).parents[1]}/", "")
+    return " ".join(text.split())[:300]
 
 
 if __name__ == "__main__":
