@@ -41,7 +41,11 @@ from support.folders import MODELS
         ([f"{MODELS}/plain.py:not_callable"], 2, "cannot be called"),
         ([f"{MODELS}/plain.py:returns_text"], 2, "returned str, which is no module"),
         ([f"{MODELS}/plain.py:module_alone"], 2, "--input-size"),
-        ([f"{MODELS}/plain.py:inputs_of_one_size", "--batch-sizes", "1,16"], 5, "are the same at batch 1 and batch 2: 1x16"),
+        (
+            [f"{MODELS}/plain.py:inputs_of_one_size", "--batch-sizes", "1,16"],
+            5,
+            "are the same at batch 1 and batch 2: 1x16",
+        ),
         (["resnet18", "--batch-sizes", "8,x"], 2, "'x' is not a whole number"),
         (["resnet18", "--batches", "0", "--warmup", "-1"], 2, "--warmup: -1"),
         (["resnet18", "--no-such-option"], 2, "--no-such-option"),

@@ -85,7 +85,7 @@ def outputs(name, options=None, batch_sizes=(1, 2)):
         (WHISPER, "8x40+12", "WhisperForConditionalGeneration", "logits"),
         (CLIP, "48+3x32x32+48", "CLIPModel", "text_embeds"),
         (LLAVA, "48+3x32x32+48", "LlavaForConditionalGeneration", "logits"),
-        (QWEN, "112+112+1176+3+112", "Qwen2VLForConditionalGeneration", "logits"),
+        (QWEN, "112+112+256x1176+3+112", "Qwen2VLForConditionalGeneration", "logits"),
         (YOLOS, "3x32x48", "YolosForObjectDetection", "pred_boxes"),
         (HUBERT, "16000", "HubertModel", "last_hidden_state"),
         (VIDEO, "4x3x32x32", "VideoMAEModel", "last_hidden_state"),
@@ -122,7 +122,7 @@ def test_sequence_length_of_an_encoder_decoder_is_that_of_both(saved):
 def test_image_size_of_a_language_model_changes_its_prompt(saved):
     shape, _ = outputs(saved(QWEN), {"image_size": 112, "sequence_length": 5})
 
-    assert shape == "21+21+1176+3+21"  # 8 x 8 patches, 2 x 2 of them merged, and 5 tokens
+    assert shape == "21+21+64x1176+3+21"  # 8 x 8 patches, 2 x 2 of them merged, and 5 tokens
 
 
 def test_prompt_holds_as_many_image_tokens_as_features_and_no_more(saved):

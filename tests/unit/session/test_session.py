@@ -6,6 +6,7 @@ from support.records import example, row
 from support.searches import OUT_OF_MEMORY, SEARCHES
 
 from tputfind.errors import ModelFailed
+from tputfind.processes.messages import Diagnosis
 from tputfind.record.files import RecordFile
 from tputfind.record.record import TRIAL_STEPS, Edge, Failure, Row, Trial
 from tputfind.session import plan
@@ -35,6 +36,9 @@ class Oracle:
 
     def memory_of_others_bytes(self):
         return 0
+
+    def diagnose(self, batch_size):
+        return Diagnosis()  # it is the model that fails
 
     def try_batch(self, batch_size, passed, *, steps, memory_limit_bytes, taken):
         self.asked.append((batch_size, steps))
