@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from time import perf_counter
 
 import msgspec
@@ -12,7 +12,7 @@ from tputfind.analysis import clocks
 from tputfind.errors import ModelFailed
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.failures import of_misuse
-from tputfind.processes.messages import Diagnose, Diagnosis, TimeMethods, TimePipeline
+from tputfind.processes.messages import TimeMethods, TimePipeline
 from tputfind.record.clocks import (
     BOUNDARIES,
     GRAPH,
@@ -43,7 +43,7 @@ from tputfind.record.spec import Spec
 from tputfind.session.inspect import inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
-from tputfind.session.trials import FIRST_TIMEOUT_S
+from tputfind.session.trials import FIRST_TIMEOUT_S, diagnosis_of
 from tputfind.version import __version__
 
 
@@ -69,10 +69,7 @@ def _as_they_run(asked: Asked, children: Children) -> tuple[Spec, ...]:
     """Return the specs with the grad modes that the models run under; errors as for ``worker.diagnosis``."""
     specs = []
     for spec in asked.specs:
-        found = Diagnosis()
-        with suppress(ChildFailed):  # it crashes there too
-            question = Diagnose(spec, asked.batch_size, asked.can)
-            found = children.ask_one(question, Diagnosis, spec.trial_timeout_s or FIRST_TIMEOUT_S)
+        found = diagnosis_of(children, spec, asked.batch_size, asked.can)
         specs.append(msgspec.structs.replace(spec, grad_mode=found.grad_mode or spec.grad_mode))
     return tuple(specs)
 

@@ -15,7 +15,7 @@ from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.cores import of_device
 from tputfind.processes.failures import Passed, is_kernel_fault, of_misuse
 from tputfind.processes.messages import Diagnose, Diagnosis, Plan, TimeBatches, Timed, TryBatch
-from tputfind.record.environment import Environment
+from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.method import NEGLIGIBLE_BYTES
 from tputfind.record.record import TRIAL_STEPS, Health, Row, Trial
 from tputfind.record.spec import Spec
@@ -107,13 +107,7 @@ class TrialRunner:
 
     def diagnose(self, batch_size: int) -> Diagnosis:
         """Return how the model runs at a batch size at which it fails; errors as for ``worker.diagnosis``."""
-        with suppress(ChildFailed):  # it crashed there too
-            return self._children.ask_one(Diagnose(self.spec, batch_size, self._can), Diagnosis, self._first_timeout_s)
-        return Diagnosis()
-
-    @property
-    def _first_timeout_s(self) -> float:
-        return self.spec.trial_timeout_s or FIRST_TIMEOUT_S
+        return diagnosis_of(self._children, self.spec, batch_size, self._can)
 
     def time_batches(
         self,
@@ -160,6 +154,14 @@ class TrialRunner:
 
     def _timeout_s(self, batch_size: int, taken: Sequence[Trial]) -> float:
         return self.spec.trial_timeout_s or timeout_s(batch_size, taken)
+
+
+def diagnosis_of(children: Children, spec: Spec, batch_size: int, can: Capabilities | None) -> Diagnosis:
+    """Return how a model runs at a batch size at which it fails; errors as for ``worker.diagnosis``."""
+    timeout_s = spec.trial_timeout_s or FIRST_TIMEOUT_S
+    with suppress(ChildFailed):  # it crashes there too
+        return children.ask_one(Diagnose(spec, batch_size, can), Diagnosis, timeout_s)
+    return Diagnosis()
 
 
 class _Gate:

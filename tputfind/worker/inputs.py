@@ -100,7 +100,8 @@ def moves(value: object) -> bool:
 
 def shape_text(shapes: Sequence[Sequence[int | None]]) -> str:
     """Print the shapes of a sample: ``3x224x224``, several tensors apart by ``+``; ``1`` stands for a single number."""
-    return "+".join("x".join(map(str, shape)) or "1" for shape in shapes)
+    texts = (("?" if length is None else str(length) for length in shape) for shape in shapes)
+    return "+".join("x".join(text) or "1" for text in texts)
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int | None, ...]:
@@ -309,7 +310,7 @@ def sample_shapes(values: Sequence[object], splits: Split, sizes: Sequence[int])
     elif splits == "listed":
         items = cast("Sequence[object]", first)
         shapes = [*map(shape_of, tensors_of(items[0]))]
-        yield from (_text(shape) for shape in shapes) if shapes else [type(items[0]).__name__]
+        yield shape_text(shapes) if shapes else type(items[0]).__name__
     elif isinstance(splits, (list, dict)):
         parts = [parts_of(value) or {} for value in values]
         inner = splits.values() if isinstance(splits, dict) else splits
@@ -335,10 +336,6 @@ def _range(lengths: Sequence[int]) -> str:
         return "?"
     low, high = min(lengths), max(lengths)
     return f"{low}" if low == high else f"{low}-{high}"
-
-
-def _text(shape: Sequence[int | None]) -> str:
-    return "x".join("?" if length is None else str(length) for length in shape) or "1"
 
 
 def _listed(values: Sequence[Any], sizes: Sequence[int]) -> bool:

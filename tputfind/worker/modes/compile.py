@@ -108,7 +108,7 @@ def first_output(step: Callable[[], object]) -> tuple[object, Compiled | None]:
     """
     start, graphs = perf_counter(), graphs_now()
     output = step()
-    seconds, before = perf_counter() - start, graphs
+    seconds = perf_counter() - start
     if graphs_now() == graphs:
         return output, None
     for _ in range(_MOST_CALLS):
