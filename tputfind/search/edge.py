@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from tputfind.record.record import Edge, LimitedBy
@@ -13,10 +14,22 @@ Expect = Callable[[int, int | None], int | None]
 """A forecast: from the largest batch known to pass (0 while there is none) and the smallest known not to (None while
 there is none) to the largest expected to pass; None where nothing can be said."""
 
+MOST_GROWTH: Final = 16
+"""No batch is asked that is more than so many times the largest that passed: what a model does far from there, nobody
+has seen."""
+_BLIND_GROWTH: Final = 4
+"""The same where nothing is expected."""
+_SET_BACK: Final = 0.02
+"""Below a batch that failed against what was expected, the next one tried lies lower by this share, then twice it."""
 _CREDIT: Final = 1
 """Useless forecasts tolerated before bisection; each step that narrows the bracket earns one more."""
 NEAR_LATENCY: Final = 0.05
 """Of a batch that takes too long: times scatter by as much, so that no batch just below it is asked about."""
+NEAR_TIMEOUT: Final = 1 / 3
+"""Of a batch that gave no answer in time: that there is one below it is all that more trials would tell."""
+_NEAR: Final[dict[LimitedBy, float]] = {"latency": NEAR_LATENCY, "timeout": NEAR_TIMEOUT}
+_OF_SIZE: Final[tuple[LimitedBy, ...]] = ("memory", "host_memory", "latency", "timeout", "cap")
+"""What ends anywhere. What else stands in the way, an index or a kernel's limit, mostly does so at a round number."""
 
 
 def find_edge(
@@ -31,10 +44,13 @@ def find_edge(
 ) -> Edge:
     """Return the largest multiple of ``granularity`` up to ``max_batch`` that passes both questions.
 
-    Asks the batch that is forecast to be the last, and then the next one; without a forecast it doubles until a batch
-    does not pass, then bisects; ``linear`` counts up instead. A forecast only chooses where to look. Where it brings
-    the search no further than doubling or bisection would have, it loses credit, and without credit it waits until a
-    step of those has earned some (as in Brent's method for roots: bad guesses cost little more than none).
+    Asks the batch that is forecast to be the last, and then the next one, but never more than 16 times the largest that
+    passed. Where each forecast is contradicted by the next answer, the questions move away from it by 1, 4, 16, ...
+    steps. Without a forecast it takes four times as many until a batch does not pass, then bisects; ``linear`` counts
+    up instead. A forecast only chooses where to look. Where it brings the search no further than bisection would have,
+    it loses credit, and without credit it waits until a step of that has earned some (as in Brent's method for roots:
+    bad guesses cost little more than none). What is no matter of size, such as an index or a kernel's limit, is looked
+    for at the roundest numbers.
 
     Where larger batches fit again beyond one that does not, the forecast may expect so. One is then tried, and if it
     passes the search goes on there.
@@ -43,9 +59,10 @@ def find_edge(
     answers are not to be relied on, and the search goes on below with ``prove`` alone.
 
     Where the batch above takes too long, the search ends within 5 % below it: an exact batch would be one of that day.
+    Where it gave no answer in time, it ends within a third.
 
     Neither question is asked twice of a batch. For an edge e >= 1 that both questions agree on, ``ask`` is called at
-    most 2 ceil(log2 e) + 2 times without forecasts, and with them at most twice as often and two times more. If the
+    most 2 ceil(log2 e) + 4 times without forecasts, and with them at most twice as often and two times more. If the
     answers are not monotone, the result is still an edge with both sides tried.
 
     Args:
@@ -62,13 +79,30 @@ def find_edge(
         search.learn(unit, ask(unit * granularity))
     proven = 0
     while search.open or search.passes != proven:
-        unit = search.plain(linear=linear) if search.open else search.passes
+        unit = search.plain(linear=linear, near=True) if search.open else search.passes
         obstacle = prove(unit * granularity)
         search.learn(unit, obstacle)
         proven = unit if obstacle is None else proven
     tried = search.fails_at * granularity if search.fails_at <= search.cap else None
     limited_by = search.failed[search.fails_at]
-    return Edge(largest_batch=proven * granularity, limited_by=limited_by, fails_at=tried)
+    closed = limited_by != "timeout" or search.fails_at - search.passes <= 1
+    return Edge(largest_batch=proven * granularity, limited_by=limited_by, fails_at=tried, closed=closed)
+
+
+def bracket(answers: Mapping[int, LimitedBy | None], granularity: int) -> Edge | None:
+    """Return the edge as far as answers tell: the largest that passes, and the smallest beyond it that does not.
+
+    None where nothing passes.
+    """
+    passes = max((size for size, obstacle in answers.items() if obstacle is None), default=0)
+    fails_at = min((size for size in answers if size > passes), default=None)
+    if not passes:
+        return None
+    limited_by = "cut_short" if fails_at is None else answers[fails_at] or "cut_short"
+    gap = math.inf if fails_at is None else fails_at - passes
+    near = NEAR_LATENCY * (fails_at or 0) if limited_by == "latency" else 0.0
+    closed = gap <= max(granularity, near)
+    return Edge(largest_batch=passes, limited_by=limited_by, fails_at=fails_at, closed=closed)
 
 
 class _Search:
@@ -84,6 +118,12 @@ class _Search:
         self._credit = _CREDIT
         self._expected = False
         """Whether a forecast, or the guess, chose what was asked last."""
+        self._said: int | None = None
+        """What the forecast that chose what was asked last said of the edge."""
+        self._above = 0
+        """Answers in a row that passed where the forecast said that they would not."""
+        self._below = 0
+        """Answers in a row that failed."""
 
     @property
     def passes(self) -> int:
@@ -98,48 +138,69 @@ class _Search:
     @property
     def open(self) -> bool:
         """Whether there is anything between the two that is worth asking about."""
-        near = NEAR_LATENCY * self.fails_at if self.failed[self.fails_at] == "latency" else 1
+        near = _NEAR.get(self.failed[self.fails_at], 0.0) * self.fails_at
         return self.fails_at - self.passes > max(1, near)
 
     @property
     def _wide(self) -> bool:
-        """Whether doubling from below tells more than halving from above."""
-        return self.fails_at > self.cap or self.fails_at > 4 * max(1, self.passes)
+        """Whether a step up tells more than halving."""
+        return self.fails_at > self.cap or self.fails_at > _BLIND_GROWTH * max(1, self.passes)
 
-    def plain(self, *, linear: bool) -> int:
-        """Return what to ask where nothing is expected."""
+    def plain(self, *, linear: bool, near: bool = False) -> int:
+        """Return what to ask where nothing is expected; ``near`` the batch that fails, where all spoke for it."""
+        passes, fails_at = self.passes, self.fails_at
         if linear:
-            return self.passes + 1
-        if self._wide:
-            return min(2 * self.passes or 1, self.fails_at - 1)
-        return (self.passes + self.fails_at) // 2
+            return passes + 1
+        if not passes:
+            return max(1, fails_at // _BLIND_GROWTH) if fails_at <= self.cap else 1
+        if self.failed[fails_at] not in _OF_SIZE:
+            unit = passes + 1 if passes & (passes - 1) == 0 else _roundest(passes, fails_at)
+        elif fails_at > self.cap:
+            unit = _BLIND_GROWTH * passes
+        else:
+            unit = math.isqrt(passes * fails_at) if self._wide else (passes + fails_at) // 2
+            if near:
+                unit = max(unit, math.floor(fails_at * (1 - _SET_BACK * (1 << max(0, self._below - 1)))))
+        return min(max(unit, passes + 1), fails_at - 1, max(MOST_GROWTH * passes, passes + 1))
 
     def next(self, *, linear: bool) -> int | None:
         """Return what to ask; None where both sides of the edge are known, and nothing is expected beyond."""
         guess, self._guess = self._guess, None
-        expected = guess or (self._next_expected() if self._credit > (0 if self.open else _CREDIT) else None)
+        credit = self._credit > (0 if self.open else _CREDIT)
+        expected = guess or (self._next_expected() if credit else None)
+        misled = self._expected and expected is None and credit and self.failed[self.fails_at] == "memory"
         self._expected = expected is not None
-        return expected or (self.plain(linear=linear) if self.open else None)
+        return expected or (self.plain(linear=linear, near=misled) if self.open else None)
 
     def _next_expected(self) -> int | None:
         """Return what is expected to be the last that passes, or the next one where that has passed."""
-        if self._forecast is None:
+        self._said = None
+        if self._forecast is None or not self.passes:
             return None
         known_to_fail = self.fails_at * self._granularity if self.open and self.fails_at <= self.cap else None
         batch_size = self._forecast(self.passes * self._granularity, known_to_fail)
         if batch_size is None:
             return None
         unit = batch_size // self._granularity
-        if self.open:
-            return min(max(unit, self.passes + 1), self.fails_at - 1)
-        return unit if self.fails_at < unit <= self.cap and unit not in self.failed else None
+        most = min(self.cap, MOST_GROWTH * self.passes)
+        if not self.open:
+            return unit if self.fails_at < unit <= most and unit not in self.failed else None
+        self._said = unit = min(unit, most)
+        lowest, highest = self.passes + (1 << 2 * self._above), self.fails_at - (1 << 2 * max(0, self._below - 1))
+        if highest <= lowest:
+            return min(max(unit, self.passes + 1), self.fails_at - 1) if self.fails_at - self.passes <= 3 else None
+        return min(max(unit, lowest), highest)
 
     def learn(self, unit: int, obstacle: LimitedBy | None) -> None:
         """Take an answer, and give or take credit for it."""
         passes, width, wide, was_open = self.passes, self.fails_at - self.passes, self._wide, self.open
         if obstacle is None:
+            self._above = self._above + 1 if self._said is not None and self._said < unit else 0
+            self._below = 0
             self._passed += [unit] if unit != passes else []
         else:
+            self._above = 0
+            self._below += 1
             self.failed[unit] = obstacle
             if unit == passes:
                 self._passed.pop()
@@ -151,3 +212,11 @@ class _Search:
             self._credit += 1
         elif self._expected:
             self._credit -= 1
+
+
+def _roundest(low: int, high: int) -> int:
+    """Return the number between two, neither of them, that the largest power of two divides."""
+    power = 1
+    while (low // (2 * power) + 1) * 2 * power < high:
+        power *= 2
+    return (low // power + 1) * power

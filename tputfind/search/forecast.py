@@ -14,9 +14,6 @@ from tputfind.search.replay import Forecast, Memory, memory_below, readable, rig
 FIRST_BATCH: Final = 61
 """Where traces can be had, the first trial is of about this batch size: small enough to cost little, large enough for
 the kernels of larger ones, and a prime number, so that what it divides is what follows the batch size."""
-_MOST_GROWTH: Final = 8
-"""Farthest that a line through measured points is followed, in multiples of the largest of them."""
-
 _MOST_MISSING_BYTES: Final = 64 * 2**20
 _SAMPLES: Final = 256
 """Batch sizes on either side of an edge that are forecast, to see whether fits and fails alternate there."""
@@ -28,8 +25,9 @@ class Known(NamedTuple):
     """What is known, and what is asked.
 
     ``trials`` are those that a forecast may learn from, under whatever limit, ``passes`` the answers under the limit
-    that is asked about. ``limit_bytes`` is that limit, None where there is none but the device's; ``most_ms`` what a
-    step may take at the most. ``expandable`` asks about segments of that kind or the other, None about the trials' own.
+    that is asked about; what failed of something else than memory and time is not among them. ``limit_bytes`` is that
+    limit, None where there is none but the device's own ``memory_bytes``; ``most_ms`` what a step may take at the most.
+    ``expandable`` asks about segments of that kind or the other, None about the trials' own.
     """
 
     trials: Sequence[Trial]
@@ -39,6 +37,7 @@ class Known(NamedTuple):
     limit_bytes: int | None = None
     most_ms: float | None = None
     expandable: bool | None = None
+    memory_bytes: int | None = None
 
 
 def expected_batch(known: Known, passes: int, fails: int | None) -> int | None:
@@ -129,14 +128,14 @@ def _by_memory(known: Known) -> Fits | None:
         by_size = {trace.batch_size: trace for trace in sorted(traces, key=lambda trace: trace.complete)}
         latest = traces[-1]
         expandable = latest.expandable if known.expandable is None else known.expandable
-        limit_bytes = known.limit_bytes or _memory_bytes(traces)
-        memory = Memory(limit_bytes, expandable, capped=known.limit_bytes is not None)
+        memory = Memory(known.limit_bytes or _memory_bytes(traces), expandable, capped=known.limit_bytes is not None)
         complete = any(trace.complete for trace in traces)
         return Forecast(by_size.values(), memory).fits if complete else None
-    if known.limit_bytes is None:
+    limit_bytes = known.limit_bytes or known.memory_bytes
+    if limit_bytes is None:
         return None
     peaks = {trial.batch_size: trial.peak_reserved_bytes for trial in known.trials}
-    return _below({size: peak for size, peak in peaks.items() if peak is not None}, known.limit_bytes)
+    return _below({size: peak for size, peak in peaks.items() if peak is not None}, limit_bytes)
 
 
 def _memory_bytes(traces: Sequence[Trace]) -> int:
@@ -166,9 +165,25 @@ def _by_time(known: Known) -> Fits | None:
 
 
 def _below(points: Mapping[int, float], limit: float) -> Fits | None:
-    """Follow the line through the two largest of the points; None where there are not two, or it does not rise."""
+    """Say what stays within a limit as the points go on; None where nothing can be said of that."""
+    goes_on = going_on(points)
+    return None if goes_on is None else lambda size: goes_on(size) <= limit
+
+
+def going_on(points: Mapping[int, float]) -> Callable[[int], float] | None:
+    """Follow what was measured at some batch sizes on to larger ones; None where there are not two.
+
+    It goes on as the parabola through the largest, one of at most half its size and the smallest, or as the line
+    through the first two where that does not bend upwards; what does not rise stays.
+    """
     if len(points) < 2:
         return None
-    (small, low), (large, high) = sorted(points.items())[-2:]
-    slope = (high - low) / (large - small)
-    return (lambda size: size <= _MOST_GROWTH * large and high + slope * (size - large) <= limit) if slope > 0 else None
+    sizes = sorted(points)
+    large = sizes[-1]
+    middle = next((size for size in reversed(sizes) if size <= large / 2), sizes[0])
+    slope = max(0.0, (points[large] - points[middle]) / (large - middle))
+    bend = 0.0
+    if sizes[0] < middle:
+        before = (points[middle] - points[sizes[0]]) / (middle - sizes[0])
+        bend = max(0.0, (slope - max(0.0, before)) / (large - sizes[0]))
+    return lambda size: points[large] + (slope + bend * (size - middle)) * (size - large)

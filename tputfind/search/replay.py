@@ -6,6 +6,7 @@ would fit. The idea of replaying a trace through the allocator's rules is xMem's
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -19,7 +20,11 @@ _TOLERANCE_BYTES: Final = 2 * 2**20
 _NEAR: Final = 2.0
 """Batch sizes within this factor of each other."""
 _FOLLOWS: Final = 0.05
-"""A workspace follows the batch size if it does so within this share."""
+"""A size follows a power of the batch size if it does so within this share."""
+_HIGHEST_POWER: Final = 3.2
+"""What grows faster from one trace to another is another tensor at the same place."""
+_TELLING_PRIME: Final = 53
+"""Where a prime batch size is no smaller, no size divides by its square by chance."""
 
 
 class Memory(NamedTuple):
@@ -50,7 +55,7 @@ class Program:
         self._events = list(trace.events())
         self._transient = _transient(self._events)
         self._last = max((index for index, event in enumerate(self._events) if event.kind != "outside"), default=None)
-        self._sizes = list(self._lines(other))
+        self._sizes = list(self._growths(other))
 
     def replay(self, batch_size: int, memory: Memory) -> Replay:
         """Return what becomes of a batch size.
@@ -105,34 +110,76 @@ class Program:
         return True
 
     def _size(self, number: int, batch_size: int) -> int:
-        base, slope = self._sizes[number]
-        return max(1, round(base + slope * batch_size))
+        return max(1, round(math.fsum(factor * float(batch_size) ** power for factor, power in self._sizes[number])))
 
-    def _lines(self, other: Trace | None) -> Iterator[tuple[float, float]]:
-        """Yield for every allocation its size as a line over the batch size: what is fixed, and what a sample adds.
+    def _growths(self, other: Trace | None) -> Iterator[Growth]:
+        """Yield for every allocation how its size grows with the batch size.
 
-        What the batch size divides follows it, unless it was the same at another batch size. The rest, workspaces
-        mostly, follow a line between two batch sizes near each other, where that makes sense. Between two far apart
-        they follow the batch size if they did so from the one to the other, and stay as they are if not: a library has
-        then gone over to another kernel. Of one batch size alone, workspaces are taken to follow it, and no others.
+        What was there before the batch, and what is the same at another batch size, is fixed. Of one batch size alone,
+        what its square divides follows the square, what it divides follows it, and so do workspaces; nothing else does.
         """
         batch_size = self.trace.batch_size
         elsewhere = {} if other is None else dict(_aligned(other))
         for number, (place, size) in enumerate(_placed(self._events, self._transient)):
             away = elsewhere.get(place)
+            transient = number in self._transient
             if number < self.trace.fixed or away == size:
-                yield size, 0.0
-            elif size % batch_size == 0:
-                yield 0.0, size / batch_size
-            elif away is None or other is None:
-                yield (0.0, size / batch_size) if number in self._transient else (size, 0.0)
-            elif ratio(batch_size, other.batch_size) < _NEAR:
-                slope = (size - away) / (batch_size - other.batch_size)
-                base = size - slope * batch_size
-                yield (base, slope) if slope > 0 and base >= 0 else (size, 0.0)
+                yield _fixed(size)
+            elif away and size and other is not None:
+                yield _grown((batch_size, size), (other.batch_size, away), transient=transient)
+            elif size % batch_size**2 == 0 and batch_size >= _TELLING_PRIME and _is_prime(batch_size):
+                yield _follows(size, batch_size, 2)
             else:
-                follows = abs(size / batch_size / (away / other.batch_size) - 1) < _FOLLOWS
-                yield (0.0, size / batch_size) if follows else (size, 0.0)
+                yield _follows(size, batch_size, 1) if transient or size % batch_size == 0 else _fixed(size)
+
+
+Growth = tuple[tuple[float, float], ...]
+"""A size as a sum over powers of the batch size: the factor and the exponent of each."""
+
+
+def _fixed(size: int) -> Growth:
+    return ((size, 0),)
+
+
+def _follows(size: int, batch_size: int, power: float) -> Growth:
+    return ((size / batch_size**power, power),)
+
+
+def _grown(here: tuple[int, int], there: tuple[int, int], *, transient: bool) -> Growth:
+    """Return how what has two sizes at two batch sizes grows; each is a batch size and the size at it.
+
+    It follows the batch size, its square or its cube where it did so exactly. Where each batch size divides its size,
+    what a sample takes follows a line; else the size does, or a power between. What falls or grows too fast stays as it
+    is, unless the batch size divides it. Of batch sizes far apart a workspace stays as it is too, unless it followed a
+    power within 5 %: a library has then gone over to another kernel.
+    """
+    (batch_size, size), (other, away) = here, there
+    for power in (1, 2, 3):
+        followed = size * other**power / (away * batch_size**power)
+        far_workspace = transient and ratio(batch_size, other) > _NEAR
+        if followed == 1 or (far_workspace and abs(followed - 1) < _FOLLOWS):
+            return _follows(size, batch_size, power)
+    divides = size % batch_size == 0 and away % other == 0
+    steeper = (size / batch_size - away / other) / (batch_size - other)
+    each = size / batch_size - steeper * batch_size
+    if divides and steeper > 0 and each >= 0:
+        return ((each, 1), (steeper, 2))
+    if size % batch_size == 0 and not divides:
+        return _follows(size, batch_size, 1)
+    if far_workspace:
+        return _fixed(size)
+    slope = (size - away) / (batch_size - other)
+    base = size - slope * batch_size
+    exponent = math.log(size / away) / math.log(batch_size / other)
+    if slope > 0 and base >= 0:
+        return ((base, 0), (slope, 1))
+    if 1 < exponent <= _HIGHEST_POWER:
+        return _follows(size, batch_size, exponent)
+    return _follows(size, batch_size, 1) if size % batch_size == 0 else _fixed(size)
+
+
+def _is_prime(number: int) -> bool:
+    return number > 1 and all(number % divisor for divisor in range(2, math.isqrt(number) + 1))
 
 
 @lru_cache(maxsize=256)

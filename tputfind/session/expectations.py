@@ -12,13 +12,19 @@ from tputfind.session.trials import others_unchanged
 def known(record: Record, memory_limit_bytes: int | None, others_bytes: int | None) -> Known:
     """Return what is known under a memory limit, from the trials during which others held as much memory as now."""
     trials = [trial for trial in record.trials if others_unchanged(trial.memory_of_others_bytes, others_bytes)]
-    answers = {
-        trial.batch_size: obstacle(record, trial) is None
-        for trial in trials
-        if trial.memory_limit_bytes == memory_limit_bytes
-    }
-    most = record.spec.max_batch or LARGEST_BATCH
-    return Known(trials, answers, record.spec.granularity, most, memory_limit_bytes, max_latency_ms(record))
+    under = [trial for trial in trials if trial.memory_limit_bytes == memory_limit_bytes]
+    obstacles = {trial.batch_size: obstacle(record, trial) for trial in under}
+    environment = record.environment
+    total_bytes = environment.memory_total_bytes if environment.can.own_memory else None
+    return Known(
+        trials,
+        {size: what is None for size, what in obstacles.items() if what in (None, "memory", "latency")},
+        record.spec.granularity,
+        record.spec.max_batch or LARGEST_BATCH,
+        memory_limit_bytes,
+        max_latency_ms(record),
+        memory_bytes=None if total_bytes is None else total_bytes - (others_bytes or 0),
+    )
 
 
 def edge_in_sight(record: Record, trials: Known, passes: int, fails: int | None) -> int | None:

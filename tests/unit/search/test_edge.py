@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tputfind.record.record import Edge
-from tputfind.search.edge import find_edge
+from tputfind.search.edge import bracket, find_edge
 
 EDGES = st.integers(0, 100_000)
 GRANULARITIES = st.integers(1, 100_000)
@@ -62,13 +62,13 @@ def test_no_question_is_asked_twice(edge, granularity, max_batch, linear):
 
 
 @given(edge=EDGES, granularity=GRANULARITIES)
-def test_doubling_and_bisection_take_at_most_two_logarithms_and_two_questions(edge, granularity):
+def test_climbing_and_bisection_take_at_most_two_logarithms_and_four_questions(edge, granularity):
     ask = Oracle(edge)
 
     find_edge(ask, Oracle(edge), granularity=granularity, max_batch=NO_CAP)
 
     steps = max(1, edge // granularity)
-    assert len(ask.asked) <= 2 * math.ceil(math.log2(steps)) + 2
+    assert len(ask.asked) <= 2 * math.ceil(math.log2(steps)) + 4
 
 
 @given(edge=EDGES, first=st.integers(-5, 200_000), granularity=st.integers(1, 64), max_batch=st.integers(64, 200_000))
@@ -114,17 +114,19 @@ def test_max_batch_100_never_tries_101():
 
     find_edge(ask, Oracle(10**6), granularity=1, max_batch=100)
 
-    assert ask.asked == [1, 2, 4, 8, 16, 32, 64, 100]
+    assert ask.asked == [1, 4, 16, 64, 100]
 
 
 @pytest.mark.parametrize(
     ("edge", "options", "asked"),
     [
-        (20, {}, "1 2 4 8 16 32 24 20 22 21"),
-        (100, {"max_batch": 120}, "1 2 4 8 16 32 64 120 92 106 99 102 100 101"),
-        (20, {"first": 61}, "61 1 2 4 8 16 38 27 21 18 19 20"),
-        (20, {"first": 20}, "20 40 30 25 22 21"),
-        (60, {"first": 30, "granularity": 8}, "24 48 96 72 56 64"),
+        (20, {}, "1 4 16 64 40 28 22 19 20 21"),
+        (100, {"max_batch": 120}, "1 4 16 64 120 92 106 99 102 100 101"),
+        (20, {"first": 61}, "61 15 30 22 18 20 21"),
+        (20, {"first": 20}, "20 80 50 35 27 23 21"),
+        (60, {"first": 30, "granularity": 8}, "24 96 56 72 64"),
+        (1000, {"first": 61}, "61 244 976 3904 2440 1708 1342 1159 1067 1021 998 1009 1003 1000 1001"),
+        (61, {"first": 61}, "61 244 152 106 83 72 66 63 62"),
     ],
 )
 def test_these_batches_are_asked_about_in_this_order(edge, options, asked):
@@ -203,7 +205,7 @@ def test_a_batch_that_takes_about_as_long_as_allowed_is_not_bisected_to_an_exact
 
     find_edge(ask, Oracle(1900), granularity=1, max_batch=NO_CAP)
 
-    assert ask.asked[-4:] == [1536, 1792, 1920, 1856]
+    assert ask.asked[-4:] == [1792, 2176, 1984, 1888]
 
 
 def test_memory_below_a_batch_that_takes_too_long_is_found_exactly():
@@ -213,3 +215,45 @@ def test_memory_below_a_batch_that_takes_too_long_is_found_exactly():
     found = find_edge(ask, ask, granularity=1, max_batch=NO_CAP)
 
     assert found == Edge(largest_batch=1850, limited_by="memory", fails_at=1851)
+
+
+@given(edge=st.integers(1, 100_000), obstacle=st.sampled_from(["index", "kernel", "error", "died", "unsupported"]))
+def test_what_is_no_matter_of_size_is_looked_for_at_round_numbers(edge, obstacle):
+    ask, round_edge = Oracle(edge, obstacle), Oracle(2 ** math.ceil(math.log2(edge)), obstacle)
+
+    find_edge(ask, Oracle(edge), granularity=1, max_batch=NO_CAP, first=61)
+    find_edge(round_edge, Oracle(round_edge.edge), granularity=1, max_batch=NO_CAP, first=61)
+
+    assert len(ask.asked) <= 2 * math.ceil(math.log2(edge)) + 6
+    assert len(round_edge.asked) <= math.ceil(math.log2(edge)) / 2 + 5
+
+
+def test_a_kernel_limit_at_a_power_of_two_takes_one_trial_on_either_side():
+    ask = Oracle(4096, "kernel")
+
+    find_edge(ask, Oracle(4096), granularity=1, max_batch=NO_CAP, first=976)
+
+    assert ask.asked == [976, 3904, 15616, 8192, 4096, 4097]
+
+
+def test_a_batch_that_gave_no_answer_in_time_is_closed_in_on_to_a_third_and_is_no_edge():
+    ask = Oracle(1000, "timeout")
+
+    found = find_edge(ask, Oracle(1000), granularity=1, max_batch=NO_CAP, first=61)
+
+    assert ask.asked == [61, 244, 976, 3904, 2440, 1708, 1342]
+    assert found == Edge(largest_batch=976, limited_by="timeout", fails_at=1342, closed=False)
+
+
+@given(st.dictionaries(st.integers(1, 100), st.sampled_from([None, "memory", "index", "timeout"])), st.integers(1, 3))
+def test_a_bracket_is_what_the_answers_tell_and_an_edge_where_nothing_lies_between(answers, granularity):
+    found = bracket(answers, granularity)
+
+    passed = {size for size, obstacle in answers.items() if obstacle is None}
+    assert (found is None) == (not passed)
+    if found is not None:
+        assert found.largest_batch == max(passed)
+        assert found.closed == (
+            found.largest_batch + 1 in answers or found.fails_at in range(0, max(passed) + granularity + 1)
+        )
+        assert found.limited_by == ("cut_short" if found.fails_at is None else answers[found.fails_at])

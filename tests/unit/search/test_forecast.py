@@ -39,9 +39,10 @@ class Oracle:
         return None if batch_size <= self.edge else "memory"
 
 
-def most(edge: int) -> int:
-    """Twice what doubling and bisection may take for an edge, and two."""
-    return 2 * (2 * math.ceil(math.log2(max(1, edge))) + 2) + 2
+def most(edge: int, first: int | None = None) -> int:
+    """Twice what climbing and bisection may take for an edge, and two, and what it takes to come down from a guess."""
+    down = math.ceil(math.log(max(1, (first or 1) / max(1, edge)), 4))
+    return 2 * (2 * math.ceil(math.log2(max(1, edge))) + 4) + 2 + down
 
 
 def right(edge):
@@ -82,7 +83,7 @@ def test_whatever_is_forecast_the_answer_is_the_edge_at_no_more_than_twice_the_t
     assert found.fails_at == edge + 1
     assert edge + 1 in oracle.asked
     assert len(oracle.asked) == len(set(oracle.asked))
-    assert len(oracle.asked) <= most(edge)
+    assert len(oracle.asked) <= most(edge, first)
 
 
 @given(edge=EDGES, seed=st.integers(0, 2**32), first=st.one_of(st.none(), st.integers(1, NO_CAP)))
@@ -97,7 +98,10 @@ def test_a_forecast_at_random_costs_no_more_than_twice_the_trials_and_two(edge, 
     found = find_edge(oracle, Oracle(edge), granularity=1, max_batch=NO_CAP, first=first, forecast=forecast)
 
     assert found.largest_batch == edge
-    assert len(oracle.asked) <= most(edge)
+    assert len(oracle.asked) <= most(edge, first)
+    for number, asked in enumerate(oracle.asked):
+        passed = [one for one in oracle.asked[:number] if one <= edge]
+        assert not passed or asked <= 16 * max(passed)
 
 
 def asked_at_the_most(edge: int, first: int | None, cap: int = 20) -> int:
@@ -105,7 +109,10 @@ def asked_at_the_most(edge: int, first: int | None, cap: int = 20) -> int:
     known: dict[tuple[int, ...], int] = {}
 
     def left(search: _Search) -> int:
-        state = (search.passes, search.fails_at, search._credit, search._forecast is None, search._guess or 0)
+        state = (
+            *(search.passes, search.fails_at, search._credit, search._forecast is None, search._guess or 0),
+            *(search._above, search._below, search._expected),
+        )
         if state not in known:
             known[state] = max(1 + left(after) if after else 0 for after in answered(search))
         return known[state]
@@ -129,7 +136,7 @@ def test_the_worst_of_all_forecasts_costs_twice_the_trials_and_two_and_no_more(f
 
     assert all(cost <= most(edge) for edge, cost in costs.items())
     # A guess above all of them tells so: the worst is then less for most.
-    worst = [6, 9, 10] if first == 9 else [most(edge) for edge in (1, 2, 4)]
+    worst = [4, 7, 9] if first == 9 else [7, 11, 15]
     assert [costs[edge] for edge in (1, 2, 4)] == worst
 
 
@@ -145,13 +152,13 @@ def from_100_down_and_then_60(passes, fails):
 @pytest.mark.parametrize(
     ("forecast", "cap", "asked"),
     [
-        # It loses its credit and waits for a step of doubling or bisection, again and again.
-        (from_100_down_and_then_60, 100, "100 1 99 2 98 4 97 8 96 16 95 32 31 23 22 19 21 20 60"),
-        (lambda passes, fails: passes, 100, "1 2 3 4 5 10 11 22 12 17 18 20 21"),
-        # What doubles earns credit, to be lost later.
-        (ahead, 100, "5 20 65 64 63 62 61 40 39 29 28 24 23 21"),
-        (ahead, 30, "5 20 30 29 28 27 26 23 22 21"),
-        (lambda passes, fails: 2 * passes, 100, "1 2 4 8 16 32 31 30 29 28 27 26 25 20 24 22 21 40"),
+        # It loses its credit and waits for a step of bisection, again and again.
+        (from_100_down_and_then_60, 100, "1 16 100 99 95 38 27 21 18 20 60"),
+        (lambda passes, fails: passes, 100, "1 2 6 22 7 11 21 12 16 20"),
+        # What climbs earns credit, to be lost later.
+        (ahead, 100, "1 8 29 28 24 22 15 21 20 65"),
+        (ahead, 30, "1 8 29 28 24 22 15 21 20"),
+        (lambda passes, fails: 2 * passes, 100, "1 2 4 8 16 32 31 27 24 20 23 22 21 40"),
     ],
 )
 def test_a_forecast_is_asked_as_long_as_it_has_credit(forecast, cap, asked):
@@ -166,11 +173,11 @@ def test_a_forecast_without_credit_of_its_own_is_no_reason_to_look_beyond_the_ed
     oracle = Oracle(0)
 
     def forecast(passes, fails):
-        return 42 if oracle.asked else 49
+        return 42
 
-    find_edge(oracle, Oracle(0), granularity=1, max_batch=50, forecast=forecast)
+    find_edge(oracle, Oracle(0), granularity=1, max_batch=50, first=49, forecast=forecast)
 
-    assert oracle.asked == [49, 1]
+    assert oracle.asked == [49, 12, 3, 1]
 
 
 @pytest.mark.parametrize(("cap", "asked"), [(39, [20, 21]), (40, [20, 21, 40]), (41, [20, 21, 40])])
@@ -180,7 +187,7 @@ def test_a_look_beyond_the_edge_goes_as_far_as_the_cap(cap, asked):
     def forecast(passes, fails):
         return 40 if 21 in oracle.asked else 20
 
-    find_edge(oracle, Oracle(20), granularity=1, max_batch=cap, forecast=forecast)
+    find_edge(oracle, Oracle(20), granularity=1, max_batch=cap, first=20, forecast=forecast)
 
     assert oracle.asked == asked
 
@@ -195,22 +202,24 @@ def test_a_look_beyond_the_edge_earns_no_credit():
     def forecast(passes, fails):
         return (fails or 101) - 1 if passes >= 30 else 30 if 11 in asked else 10
 
-    find_edge(ask, lambda batch_size: None, granularity=1, max_batch=100, forecast=forecast)
+    find_edge(ask, lambda batch_size: None, granularity=1, max_batch=100, first=10, forecast=forecast)
 
-    assert asked == [10, 11, 30, 100, 99, 98, 97, 63, 62, 46, 45, 37, 44, 40, 39, 38]
+    assert asked == [10, 11, 30, 100, 99, 95, 79, 54, 42, 36, 41, 40, 38, 37]
 
 
 @given(edge=st.integers(1, 100_000))
 def test_a_forecast_that_is_right_takes_the_two_trials_that_prove_it(edge):
     oracle = Oracle(edge)
 
-    find_edge(oracle, Oracle(edge), granularity=1, max_batch=NO_CAP, forecast=right(edge))
+    first = -(-edge // 16)
 
-    assert oracle.asked == [edge, edge + 1]
+    find_edge(oracle, Oracle(edge), granularity=1, max_batch=NO_CAP, first=first, forecast=right(edge))
+
+    assert oracle.asked == sorted({first, edge, edge + 1})
 
 
 @pytest.mark.parametrize(
-    ("forecast", "asked"), [(right(70), [61, 70, 71]), (right(0), [61, 62]), (useless(70), [61, 122])]
+    ("forecast", "asked"), [(right(70), [61, 70, 71]), (right(0), [61, 62]), (useless(70), [61, 244])]
 )
 def test_a_guess_is_asked_before_what_is_forecast_and_counts_as_known_from_then_on(forecast, asked):
     oracle = Oracle(70)
@@ -269,10 +278,17 @@ def test_a_line_through_two_peaks_says_where_memory_ends():
     assert expected_batch(known(*trials, limit_bytes=200 * 2**20), 20, None) == 50
 
 
-def test_a_line_is_not_followed_further_than_to_eight_times_what_was_tried():
+def test_peaks_of_a_square_go_on_as_one():
+    trials = [fitted(size, 100 + size + size**2) for size in (4, 16, 64)]
+
+    assert expected_batch(known(*trials, limit_bytes=(100 + 500 + 500**2) * MIB), 64, None) == 500
+
+
+def test_a_line_through_peaks_ends_at_the_memory_of_the_device_where_no_limit_is_set():
     trials = fitted(1, 101), fitted(2, 102)
 
-    assert expected_batch(known(*trials, limit_bytes=2**40), 2, None) == 16
+    assert expected_batch(known(*trials, memory_bytes=1000 * MIB), 2, None) == 900
+    assert expected_batch(known(*trials), 2, None) is None
 
 
 def test_a_step_that_takes_too_long_ends_what_is_expected():
@@ -290,8 +306,9 @@ def test_a_step_takes_no_longer_than_it_may_and_exactly_as_long_will_do():
 
     assert expected_batch(known(*trials, most_ms=54.9), 20, None) == 54
     assert expected_batch(known(*trials, most_ms=55.0), 20, None) == 55
-    # The two largest tell: what smaller ones took is not on the line.
-    assert expected_batch(known(fitted(1, 100, step_ms=9.0), *trials, most_ms=55.0), 20, None) == 55
+    # A third tells whether the line bends.
+    assert expected_batch(known(fitted(1, 100, step_ms=9.0), *trials, most_ms=55.0), 20, None) == 35
+    assert expected_batch(known(fitted(1, 100, step_ms=0.5), *trials, most_ms=55.0), 20, None) == 55
 
 
 def test_what_ends_first_of_memory_and_time_counts():
@@ -313,8 +330,8 @@ def test_what_is_known_goes_before_what_is_expected():
     assert expected_batch(known(*trials, limit_bytes=130 * 2**20), 20, 40) == 20
 
 
-def test_peaks_that_do_not_rise_let_expect_nothing():
-    assert expected_batch(known(fitted(10, 120), fitted(20, 120), limit_bytes=2**30), 20, None) is None
+def test_where_peaks_do_not_rise_no_end_is_in_sight():
+    assert expected_batch(known(fitted(10, 120), fitted(20, 120), limit_bytes=2**30), 20, None) == NO_CAP
 
 
 def test_a_forecast_that_is_wrong_about_what_is_known_is_not_followed():
@@ -394,7 +411,7 @@ def test_a_look_beyond_the_edge_that_fits_is_followed_by_the_forecast_too():
     def forecast(passes, fails):
         return 929 if 817 in oracle.asked else 816
 
-    find_edge(ask, lambda batch_size: None, granularity=1, max_batch=NO_CAP, forecast=forecast)
+    find_edge(ask, lambda batch_size: None, granularity=1, max_batch=NO_CAP, first=816, forecast=forecast)
 
     assert oracle.asked == [816, 817, 929, 930]
 
@@ -406,7 +423,7 @@ def test_a_look_beyond_the_edge_that_finds_nothing_costs_one_trial(edge, beyond)
     def forecast(passes, fails):
         return edge if len(oracle.asked) < 2 else edge + beyond
 
-    found = find_edge(oracle, Oracle(edge), granularity=1, max_batch=NO_CAP, forecast=forecast)
+    found = find_edge(oracle, Oracle(edge), granularity=1, max_batch=NO_CAP, first=edge, forecast=forecast)
 
     assert found.largest_batch == edge
     assert len(oracle.asked) <= 3

@@ -156,29 +156,65 @@ def test_a_line_that_falls_or_begins_below_nothing_is_not_followed():
         return trace(("allocate", mib * MIB), batch_size=batch_size)
 
     falls, rises_too_fast = at(83, 150), at(83, 50)
-    from_nothing = at(99, 100)  # the line is 1 MiB a sample and 1 MiB, or a little less than nothing
+    from_nothing = at(99, 100)  # the line is 1 MiB a sample and 1 MiB
 
     assert allocated(at(100, 101), 200, falls) == 101 * MIB
     assert allocated(at(100, 101), 200, rises_too_fast) == 101 * MIB
     assert allocated(at(100, 101), 200, from_nothing) == 201 * MIB
 
 
-def test_batch_sizes_a_factor_of_two_apart_are_no_longer_near():
-    one = trace(("allocate", 101 * MIB), batch_size=100)
-    near, far = (trace(("allocate", (1 + each) * MIB), batch_size=each) for each in (51, 50))
-
-    assert allocated(one, 1000, near) == 1001 * MIB
-    assert allocated(one, 1000, far) == 1010 * MIB  # 101 is within 5 % of twice 51
+def workspace(batch_size, mib):
+    """A trace of one workspace."""
+    return trace(("allocate", int(mib * MIB)), ("release", 0), batch_size=batch_size)
 
 
-def test_a_size_follows_the_batch_size_if_it_does_so_within_5_percent():
-    one = trace(("allocate", 101 * MIB), batch_size=100)
-    within, beyond = (trace(("allocate", int(share * 10.1 * MIB)), batch_size=10) for share in (1.04, 1.06))
+def test_workspaces_of_batch_sizes_up_to_a_factor_of_two_apart_follow_a_line():
+    assert allocated(workspace(100, 101), 1000, workspace(50, 51)) == 1001 * MIB
+    assert allocated(workspace(100, 101), 1000, workspace(49, 51)) == 1010 * MIB  # 101 is within 5 % of 100 / 49 x 51
+    assert allocated(workspace(100, 101), 1000, workspace(10, 50)) == 101 * MIB
 
-    assert allocated(one, 200, within) == 202 * MIB
-    assert allocated(one, 200, beyond) == 101 * MIB
-    under = trace(("allocate", int(10.1 * MIB / 1.06)), batch_size=10)
-    assert allocated(one, 200, under) == 101 * MIB
+
+def test_a_workspace_follows_the_batch_size_from_far_if_it_does_so_within_5_percent():
+    one = workspace(100, 101)
+
+    assert allocated(one, 200, workspace(10, 10.1 * 1.04)) == 202 * MIB
+    assert allocated(one, 200, workspace(10, 10.1 * 1.06)) == 101 * MIB
+    assert allocated(one, 200, workspace(10, 10.1 / 1.06)) == 101 * MIB
+    assert allocated(one, 200, workspace(10, 1.01)) == 404 * MIB
+
+
+@given(power=st.sampled_from([1, 2, 3]), near=st.integers(2, 60), far=st.integers(61, 1000), asked=st.integers(1, 3000))
+def test_what_follows_a_power_of_the_batch_size_is_seen_from_two_traces(power, near, far, asked):
+    one, other = (trace(("allocate", 512 * each**power), batch_size=each) for each in (far, near))
+
+    assert allocated(one, asked, other) == 512 * asked**power
+
+
+@pytest.mark.parametrize("pair", [(976, 488), (976, 61), (15616, 976), (488, 976), (61, 976), (976, 489)])
+def test_a_size_with_a_part_that_is_fixed_follows_a_line_from_any_two_traces(pair):
+    one, other = (trace(("allocate", 1_300_000 * each + 77_000_000), batch_size=each) for each in pair)
+
+    assert allocated(one, 5000, other) == pytest.approx(1_300_000 * 5000 + 77_000_000, abs=512)
+
+
+@pytest.mark.parametrize("pair", [(976, 61), (122, 61), (61, 976)])
+def test_what_a_sample_takes_may_grow_with_the_batch_too(pair):
+    one, other = (trace(("allocate", 40_960 * each + 64 * each**2), batch_size=each) for each in pair)
+
+    assert allocated(one, 5000, other) == pytest.approx(40_960 * 5000 + 64 * 5000**2, abs=512)
+
+
+def test_a_square_is_no_line_even_in_one_trace_of_a_prime_batch_size():
+    assert allocated(trace(("allocate", 61 * 61 * 1024), batch_size=61), 1000) == pytest.approx(
+        1024 * 1000**2, rel=0.01
+    )
+    assert allocated(trace(("allocate", 64 * 64 * MIB), batch_size=64), 32) == 32 * 64 * MIB
+
+
+def test_other_tensors_at_the_same_place_are_not_followed():
+    one, other = (trace(("allocate", size), batch_size=each) for each, size in ((61, 7 * MIB), (976, 7 * MIB * 16**4)))
+
+    assert allocated(one, 122, other) == 7 * MIB
 
 
 def test_a_workspace_that_another_batch_size_did_not_have_follows_the_batch_and_what_lasts_stays():
@@ -187,14 +223,6 @@ def test_a_workspace_that_another_batch_size_did_not_have_follows_the_batch_and_
 
     assert allocated(one, 20, other) == (3 + 14) * MIB
     assert allocated(one, 10, other) == (3 + 9) * MIB
-
-
-def test_between_batch_sizes_far_apart_the_rest_follows_the_batch_size_if_it_did_so_between_them():
-    one = trace(("allocate", 101 * MIB), batch_size=100)
-    follows, does_not = (trace(("allocate", size * MIB), batch_size=10) for size in (10, 50))
-
-    assert allocated(one, 200, follows) == 202 * MIB
-    assert allocated(one, 200, does_not) == 101 * MIB
 
 
 def test_a_workspace_there_is_no_memory_for_is_done_without():
