@@ -86,7 +86,14 @@ def answers(record: Record) -> list[tuple[Answer, Row]]:
 
 
 def _row_of(edge: Edge | None, rows: Sequence[Row]) -> Row | None:
-    return next((row for row in rows if edge is not None and row.batch_size == edge.largest_batch), None)
+    """Return the row of the batch that an edge is known to lie at."""
+    largest = edge.largest_batch if edge is not None and edge.closed else None
+    return next((row for row in rows if row.batch_size == largest), None)
+
+
+def largest_of(edge: Edge | None) -> str:
+    """Return the largest batch in a word, ``≥976`` where larger ones may fit; empty where none was searched for."""
+    return "" if edge is None else f"{'' if edge.closed else '≥'}{edge.largest_batch}"
 
 
 def best_under(rows: Sequence[Row], slo_ms: float, percent: float) -> Row | None:

@@ -16,6 +16,7 @@ from tputfind.analysis.answers import (
     health,
     host_bound,
     in_one_process,
+    largest_of,
     rate_ratio_interval,
     throughput_interval,
 )
@@ -237,7 +238,7 @@ def _told(name: str, before: object, after: object) -> Iterator[str]:
 def _largest(record: Record) -> str:
     """Return the largest batch and what limits it; empty where it was not searched for."""
     edge = record.edge
-    return "" if edge is None else f"{edge.largest_batch} ({edge.limited_by.replace('_', ' ')})"
+    return "" if edge is None else f"{largest_of(edge)} ({edge.limited_by.replace('_', ' ')})"
 
 
 def _pairs(old: Record, new: Record) -> Iterator[tuple[Row, Row]]:
@@ -252,6 +253,7 @@ def _beyond(old: Record, new: Record) -> Iterator[Judgement]:
     edge = new.edge
     if (
         edge is None
+        or not edge.closed
         or edge.limited_by in ("cap", "latency")
         or old.spec.memory_limit_bytes != new.spec.memory_limit_bytes
     ):

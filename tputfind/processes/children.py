@@ -139,11 +139,12 @@ class Children:
         return None if self._server is None else self._server.pid
 
     @contextmanager
-    def until_half_way(self) -> Iterator[None]:
-        """Let what is asked meanwhile take half of what is left at the most."""
+    def for_a_share(self, share: float) -> Iterator[None]:
+        """Let what is asked meanwhile take this share of what is left at the most."""
         whole_s = self._deadline_s
         if whole_s is not None:
-            self._deadline_s = (time.monotonic() + whole_s) / 2
+            now_s = time.monotonic()
+            self._deadline_s = now_s + share * (whole_s - now_s)
         try:
             yield
         finally:

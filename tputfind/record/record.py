@@ -41,6 +41,7 @@ LimitedBy = Literal[
     "host_memory",
     "latency",
     "cap",
+    "cut_short",
     "unsupported",
     "died",
     "timeout",
@@ -274,9 +275,14 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of the search: ``largest_batch`` ran in full, ``fails_at`` was tried and did not pass.
+    """The answer of the search: ``largest_batch`` passed, ``fails_at`` was tried and did not.
 
-    One step lies between the two, or up to 5 % of the batch where ``limited_by`` is ``latency``, which scatters.
+    One step lies between the two, or up to 5 % of the batch where ``limited_by`` is ``latency``, which scatters. It is
+    proven where the record has a row of it, and not yet timed in full where it has none.
+
+    Where the search ended before, ``closed`` is False: larger batches may fit, up to ``fails_at`` where that is known.
+    ``limited_by`` is then ``timeout`` where ``fails_at`` gave no answer in time, what stood in its way where it did,
+    and ``cut_short`` where no batch failed.
 
     ``largest_batch`` is 0 where not even the smallest batch passed. ``fails_at`` is None where a cap ended the search.
     ``memory_limit_bytes`` is the limit it holds under, None where there was none but the device's. ``soaked_batches``
@@ -290,6 +296,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     largest_batch: CountFromZero
     limited_by: LimitedBy
     fails_at: CountFromZero | None = None
+    closed: bool = True
     memory_limit_bytes: Bytes | None = None
     soaked_batches: CountFromZero = 0
     steady: bool = True
@@ -345,8 +352,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def largest_batch(self) -> int:
         """The largest batch size known to run; 0 if none did.
 
-        It is that of ``edge``. Without an edge (the search was cut short, or ``batch_sizes`` named what to time) it is
-        the largest that passed a trial or was timed: larger ones may fit.
+        It is that of ``edge``, up to which larger ones may fit where that is not ``closed``. Without an edge (the run
+        was killed, or ``batch_sizes`` named what to time) it is the largest that passed a trial or was timed.
         """
         if self.edge is not None:
             return self.edge.largest_batch

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tputfind.analysis import fleet
-from tputfind.analysis.answers import all_busy_share, format_rate, health, known_interval
+from tputfind.analysis.answers import all_busy_share, format_rate, health, known_interval, largest_of
 from tputfind.analysis.fleet import AllBusy, ByDevice, Judged
 from tputfind.record import identity
 from tputfind.record.record import Record
@@ -128,7 +128,7 @@ def _health(one: Judged) -> Iterator[str]:
 
 
 def _largest(record: Record) -> str:
-    return "" if record.edge is None else str(record.edge.largest_batch)
+    return largest_of(record.edge)
 
 
 def _ratio(one: Judged) -> tuple[str, str, str]:

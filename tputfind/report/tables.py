@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tputfind.analysis import recipes
-from tputfind.analysis.answers import answers, fastest, fastest_within_slo
+from tputfind.analysis.answers import answers, fastest, fastest_within_slo, largest_of
 from tputfind.record.record import Notice, Record, Row
 from tputfind.report import columns, text
 from tputfind.units import format_sizes, shortened
@@ -152,7 +152,7 @@ def side_by_side(records: Sequence[Record], names: Sequence[str]) -> Table:
     known = list(zip(records, rows, strict=True))
     named = {
         "recipe" if text.are_recipes(records) else "record": list(names),
-        "largest": [str(record.edge.largest_batch) if record.edge else "" for record in records],
+        "largest": [largest_of(record.edge) for record in records],
         text.best_batch_heading(records): [text.best_batch(record) for record in records],
         _RATE: [
             "" if fastest(record.rows) else next(filter(None, map(text.failure_of, record.rows)), "")

@@ -42,7 +42,8 @@ _STOPPED_BY: Final = {
     "cap": "not tried further: --max-batch",
     "unsupported": "batch {at} has no kernel",
     "died": "the process died at batch {at}",
-    "timeout": "batch {at} gave no answer in time",
+    "timeout": "batch {at}: {why}",
+    "cut_short": "the search was cut short",
     "wrong_output": "batch {at} computes wrong outputs",
     "error": "the model fails at batch {at}",
 }
@@ -274,9 +275,21 @@ def _largest(record: Record) -> str:
         return f"not known: the search was cut short; {f'batch {fits}' if fits else 'no batch'} fits"
     if edge.limited_by == "cap" and record.spec.max_batch is None:
         return f"{edge.largest_batch}, the largest that is ever tried: neither memory nor time sets a limit"
-    if edge.limited_by == "latency" and edge.fails_at is not None:
-        return _limited_by_latency(record, edge, edge.fails_at)
-    return f"{_batch(edge)}, {_STOPPED_BY[edge.limited_by].format(at=edge.fails_at, why=_why(record, edge.fails_at))}"
+    proven = edge.largest_batch == 0 or record.row(edge.largest_batch) is not None
+    untimed = "" if proven else "; not yet timed in full"
+    if edge.closed and edge.limited_by == "latency" and edge.fails_at is not None:
+        return _limited_by_latency(record, edge, edge.fails_at) + untimed
+    stopped_by = _STOPPED_BY[edge.limited_by].format(at=edge.fails_at, why=_why(record, edge.fails_at))
+    return f"{_bracket(record, edge)}, {stopped_by}{untimed}"
+
+
+def _bracket(record: Record, edge: Edge) -> str:
+    """Return the largest batch, or between which it lies where the search ended before it was found."""
+    if edge.closed:
+        return _batch(edge)
+    if edge.fails_at is None or edge.limited_by == "timeout":
+        return f"at least {edge.largest_batch}"
+    return f"between {edge.largest_batch} and {edge.fails_at - record.spec.granularity}"
 
 
 def _why(record: Record, batch_size: int | None) -> str:

@@ -44,6 +44,8 @@ def question(batch_size: int, steps: int) -> str:
 
 
 def verdict(trial: Trial, obstacle: LimitedBy | None) -> str:
+    if trial.failure is not None and trial.failure.kind == "timeout":
+        return f"is too slow to know: {trial.failure.message}"
     if trial.failure is not None:
         return f"does not fit: {_in_short(trial.failure)}"
     if obstacle == "latency":

@@ -30,6 +30,8 @@ from tputfind.units import echoed
 ROUNDS: Final = 3
 """Times the search is repeated when other processes allocate or free device memory during it."""
 
+_SEARCH_SHARE: Final = 0.7
+"""Of what is left of ``--budget``: the most that the search may take of it, so that something is timed."""
 _TOLD: Final = ("doing", "did", "measured")
 
 
@@ -142,7 +144,7 @@ def measure(record: Record, children: Children, record_file: files.RecordFile, p
     try:
         session.until_it_runs(lambda: _search_and_time(session, children, progress))
     except OutOfTime as late:
-        if not session.record.rows:
+        if not session.record.rows and session.record.edge is None:
             return Measured(session.record, record_file, late)
         session.finish()
     except TputfindError as error:
@@ -158,21 +160,25 @@ def _search_and_time(session: Session, children: Children, progress: Progress) -
     if spec.batch_sizes is not None:
         session.time_rows(spec.batch_sizes)
     else:
+        if spec.budget_s is None:
+            _time_first(session)
         try:
-            with children.until_half_way():
-                _time_first(session)
+            with children.for_a_share(_SEARCH_SHARE):
                 edge = _search(session, progress)
         except OutOfTime:
-            if not session.largest_tried:
+            found = session.edge_so_far()
+            if found is None:
                 raise
-            session.time_rows(spec.sizes_up_to(session.largest_tried))
-        else:
-            _time_up_to(session, edge, progress)
+            edge = found
+        _time_up_to(session, edge, progress)
     session.finish()
 
 
 def _time_first(session: Session) -> None:
-    """Time, once, the powers of two up to the batch that the search asks about first: a table stands in seconds."""
+    """Time, once, the powers of two up to the batch that the search asks about first: a table stands in seconds.
+
+    Not under a budget, which goes to the largest batch first.
+    """
     spec = session.record.spec
     guess = min(first_batch(session.record) or 0, spec.max_batch or LARGEST_BATCH)
     first = max(guess // spec.granularity, 1) * spec.granularity
@@ -184,7 +190,7 @@ def _time_up_to(session: Session, edge: Edge, progress: Progress) -> None:
     """Time the powers of two up to an edge, the edge and the safe batch; search on where the edge's row fails yet."""
     while True:
         session.update(edge=edge)
-        safe = _search_safe(session, edge)
+        safe = _search_safe(session, edge) if edge.closed else None
         session.update(safe=safe)
         sizes = {*session.record.spec.sizes_up_to(edge.largest_batch), edge.largest_batch}
         session.time_rows(sorted((sizes | {safe.largest_batch if safe else 0}) - {0}))

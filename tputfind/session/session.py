@@ -13,7 +13,8 @@ from tputfind.analysis import notices
 from tputfind.processes.failures import Passed, for_want_of_memory, is_kernel_fault
 from tputfind.record.files import RecordFile
 from tputfind.record.record import TRIAL_STEPS, Edge, Failure, LimitedBy, Record, Row, Trial, merged
-from tputfind.search.forecast import Known, NonMonotonic, expected_non_monotonic
+from tputfind.search.edge import bracket
+from tputfind.search.forecast import Known, NonMonotonic, expected_batch, expected_non_monotonic
 from tputfind.session import estimate, expectations, plan, progress
 from tputfind.session.inspect import now
 from tputfind.session.outcome import LIMITS, no_answer, obstacle
@@ -54,12 +55,17 @@ class Session:
                 self._progress.did(f"{found}")
 
     def time_rows(self, batch_sizes: Sequence[int]) -> None:
-        """Time batch sizes until each has ended: see ``plan``."""
+        """Time batch sizes until each has ended: see ``plan``.
+
+        Under a budget the largest come first: the answers lie there, and the host's pace, which small ones show, is
+        none of them.
+        """
         while True:
             number, left = plan.next_round(self._spec, self.record.rows, batch_sizes, self.record.edge)
             if not left:
                 return
-            self._time_round(left, number)
+            hurry = self._spec.budget_s is not None and self.record.edge is not None
+            self._time_round(left[::-1] if hurry else left, number)
 
     def time_once(self, batch_sizes: Sequence[int]) -> None:
         """Time each batch size that has no row yet, in a first process."""
@@ -89,15 +95,21 @@ class Session:
         rows = self.record.rows
         self.update(rows=rows if self._spec.budget_s is None else plan.cut_by_budget(self._spec, rows), finished=now())
 
-    @property
-    def largest_tried(self) -> int:
-        """The largest batch that passed a trial; 0 where none did."""
-        return max((t.batch_size for t in self.record.trials if obstacle(self.record, t) is None), default=0)
-
     def save_again(self) -> None:
-        """Save what was measured once more: the last time may have been interrupted."""
+        """Save what was measured once more, with what is known of the edge: the last time may have been interrupted."""
         if self.record.trials or self.record.rows:
-            self._file.save(self.record)
+            self.update(edge=self.record.edge or self.edge_so_far())
+
+    def edge_so_far(self) -> Edge | None:
+        """Return the edge as far as trials and rows tell; None where no batch was searched for, or none passed."""
+        spec, limit_bytes = self._spec, self._runner.memory_limit_bytes
+        under = (trial for trial in self.record.trials if trial.memory_limit_bytes == limit_bytes)
+        answers = {trial.batch_size: obstacle(self.record, trial) for trial in under if self._others_unchanged(trial)}
+        failed = {row.batch_size: LIMITS[row.failure.kind] for row in self.record.rows if row.failure is not None}
+        found = None if spec.batch_sizes is not None else bracket({**answers, **failed}, spec.granularity)
+        if found is not None and found.largest_batch == spec.max_batch:
+            found = msgspec.structs.replace(found, limited_by="cap", closed=True)
+        return None if found is None else msgspec.structs.replace(found, memory_limit_bytes=limit_bytes)
 
     @property
     def memory_limit_bytes(self) -> int | None:
@@ -129,12 +141,11 @@ class Session:
     def expected(self, passes: int, fails: int | None, *, memory_limit_bytes: int | None = None) -> int | None:
         """Return the batch size that the trials so far let expect as the edge, as ``search.edge`` asks for it.
 
-        None where the search is to do without, where nothing can be said, and where no end is in sight.
+        None where the search is to do without, and where nothing can be said.
         """
         if self._spec.search != "forecast":
             return None
-        known = self.known(memory_limit_bytes or self._runner.memory_limit_bytes)
-        return expectations.edge_in_sight(self.record, known, passes, fails)
+        return expected_batch(self.known(memory_limit_bytes or self._runner.memory_limit_bytes), passes, fails)
 
     def edge_if_expandable(self) -> int | None:
         """Return the expected edge with expandable segments; None where nothing can be said, or they are on."""
@@ -172,6 +183,7 @@ class Session:
 
     def run_in_full(self, batch_size: int) -> LimitedBy | None:
         """Time a batch in a fresh process, and soak it; it fits only if all of that passes."""
+        self.update(edge=self.edge_so_far())  # both its sides were tried
         obstacle = self.time_alone(batch_size)
         if obstacle is not None or not self._spec.soak:
             return obstacle

@@ -19,6 +19,7 @@ from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.method import NEGLIGIBLE_BYTES
 from tputfind.record.record import TRIAL_STEPS, Health, Row, Trial
 from tputfind.record.spec import Spec
+from tputfind.search.forecast import going_on
 from tputfind.session import health
 from tputfind.session.host_load import HostWatch
 from tputfind.session.meeting import Seat
@@ -27,7 +28,9 @@ from tputfind.units import format_bytes
 FIRST_TIMEOUT_S: Final = 600.0
 """The first trial builds the model from a cold disk, and nothing is known of it yet."""
 LEAST_TIMEOUT_S: Final = 60.0
-TIMEOUT_FACTOR: Final = 10
+LEAST_OF_BUDGET_S: Final = 10.0
+"""Under ``--budget``, which has better uses than a trial that takes far longer than expected."""
+TIMEOUT_FACTOR: Final = 4
 OTHERS_TOLERANCE_BYTES: Final = 2 * 2**20
 """What other processes hold is the same as before up to this: one block that the CUDA allocator asks the device for."""
 UNSTEADY_ATTEMPTS: Final = 3
@@ -77,9 +80,11 @@ class TrialRunner:
         ``taken`` before say how long it may be silent.
         """
         question = TryBatch(self.spec, batch_size, steps, memory_limit_bytes, passed, self._can)
-        trial = self._try_steady(question, self._timeout_s(batch_size, taken))
+        least_s = LEAST_TIMEOUT_S if self.spec.budget_s is None else LEAST_OF_BUDGET_S
+        allowed_s = self._timeout_s(batch_size, taken, least_s)
+        trial = self._try_steady(question, allowed_s)
         if is_kernel_fault(trial.failure) and not any(is_kernel_fault(before.failure) for before in taken):
-            trial = self._try_steady(question, self._timeout_s(batch_size, taken))
+            trial = self._try_steady(question, allowed_s)
         return trial
 
     def _try_steady(self, question: TryBatch, timeout_s: float) -> Trial:
@@ -152,8 +157,8 @@ class TrialRunner:
         if failure is not None:
             yield Row(batch_size=batch_sizes[timed], failure=failure, memory_of_others_bytes=others_bytes)
 
-    def _timeout_s(self, batch_size: int, taken: Sequence[Trial]) -> float:
-        return self.spec.trial_timeout_s or timeout_s(batch_size, taken)
+    def _timeout_s(self, batch_size: int, taken: Sequence[Trial], least_s: float = LEAST_TIMEOUT_S) -> float:
+        return self.spec.trial_timeout_s or timeout_s(batch_size, taken, least_s)
 
 
 def diagnosis_of(children: Children, spec: Spec, batch_size: int, can: Capabilities | None) -> Diagnosis:
@@ -219,21 +224,24 @@ def others_unchanged(then_bytes: int | None, now_bytes: int | None) -> bool:
     return then_bytes is None or now_bytes is None or abs(then_bytes - now_bytes) <= OTHERS_TOLERANCE_BYTES
 
 
-def timeout_s(batch_size: int, taken: Sequence[Trial]) -> float:
-    """Return how long a process may be silent, from the trials that were taken before.
+def timeout_s(batch_size: int, taken: Sequence[Trial], least_s: float = LEAST_TIMEOUT_S) -> float:
+    """Return how long a process may be silent: four times what the trials that were taken before let expect.
 
-    Most of what the longest took can be the start of its process. The steps of a larger batch than the largest that
-    passed take longer in proportion. Trials whose process ended without an answer say nothing.
+    That is the longest of them, most of which can be the start of its process, and the steps of a batch larger than
+    all that passed: at least in proportion, and by the power of the batch size that their times show. Trials whose
+    process ended without an answer say nothing.
     """
     answered = [trial for trial in taken if trial.failure is None or trial.failure.kind not in ("died", "timeout")]
     if not answered:
         return FIRST_TIMEOUT_S
-    passed = [trial for trial in answered if trial.failure is None and trial.step_ms is not None]
-    largest = max(passed, key=lambda trial: trial.batch_size, default=None)
-    steps_s = 0.0
-    if largest is not None and largest.step_ms is not None and largest.batch_size < batch_size:
-        steps_s = TRIAL_STEPS * largest.step_ms / 1000 * batch_size / largest.batch_size
-    return max(LEAST_TIMEOUT_S, TIMEOUT_FACTOR * (max(trial.seconds for trial in answered) + steps_s))
+    times_ms = {trial.batch_size: trial.step_ms for trial in answered if trial.failure is None and trial.step_ms}
+    largest = max(times_ms, default=batch_size)
+    steps_ms = 0.0
+    if largest < batch_size:
+        goes_on = going_on(times_ms)
+        in_proportion_ms = times_ms[largest] * batch_size / largest
+        steps_ms = TRIAL_STEPS * max(in_proportion_ms, goes_on(batch_size) if goes_on else 0.0)
+    return max(least_s, TIMEOUT_FACTOR * (max(trial.seconds for trial in answered) + steps_ms / 1000))
 
 
 def check_memory(spec: Spec, environment: Environment) -> None:

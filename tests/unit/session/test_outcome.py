@@ -31,7 +31,7 @@ def test_no_answer_for_memory_of_the_host_does_not_advise_a_device_with_more():
 
 def test_every_kind_of_failure_is_a_limit_of_the_search():
     assert set(LIMITS) == set(get_args(FailureKind))
-    assert set(LIMITS.values()) | {"latency", "cap"} == set(get_args(LimitedBy))
+    assert set(LIMITS.values()) | {"latency", "cap", "cut_short"} == set(get_args(LimitedBy))
 
 
 @pytest.mark.parametrize("options", [{"input_size": "3x32x32"}, {"input_size": "1"}, {}])

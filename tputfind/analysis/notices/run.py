@@ -104,7 +104,7 @@ def of_budget(record: Record) -> Iterator[Notice]:
     if spec.budget_s is None or record.finished is None or nothing_passed:
         return
     passed = max((trial.batch_size for trial in record.trials if trial.failure is None), default=0)
-    searched = record.edge is not None or spec.batch_sizes is not None
+    searched = (record.edge is not None and record.edge.closed) or spec.batch_sizes is not None
     timed = {row.batch_size for row in rows}
     largest = passed if record.edge is None else record.edge.largest_batch
     asked = spec.batch_sizes or spec.sizes_up_to(largest)

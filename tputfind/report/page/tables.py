@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from tputfind.analysis import recipes
-from tputfind.analysis.answers import answers, fastest, format_rate, known_interval, peak_bytes, to_deploy
+from tputfind.analysis.answers import answers, fastest, format_rate, known_interval, largest_of, peak_bytes, to_deploy
 from tputfind.analysis.notices import to_read
 from tputfind.analysis.notices.words import cut_in_the_middle
 from tputfind.record import identity
@@ -152,8 +152,8 @@ def _answers(name: str, record: Record) -> tuple[Cell, ...]:
             Cell() if latency_ms is None else _cell(format_figure(latency_ms), latency_ms),
             Cell() if peak is None else _cell(format_bytes(peak), peak),
         )
-    ends = (None if best is None else best.batch_size, None if edge is None else edge.largest_batch)
-    return (Cell(text=name), *figures, *map(_number, ends))
+    fastest_cell = _number(None if best is None else best.batch_size)
+    return (Cell(text=name), *figures, fastest_cell, _number(edge.largest_batch if edge else None, largest_of(edge)))
 
 
 def failed(failure: Failure) -> str:
