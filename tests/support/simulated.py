@@ -18,11 +18,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from tputfind.errors import OutOfTime
-from tputfind.processes import failures
+from tputfind.errors import OutOfTime, TputfindError
+from tputfind.processes import failures, messages
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.failures import Circumstances, Passed, of_exception
-from tputfind.processes.messages import Diagnose, Diagnosis, Plan, TimeBatches, Timed, TryBatch
+from tputfind.processes.messages import Plan, TimeBatches, Timed, TryBatch
 from tputfind.record.environment import Environment
 from tputfind.record.files import RecordFile
 from tputfind.record.record import Edge, Failure, LimitedBy, Record, Row, Timing, Trial
@@ -186,13 +186,13 @@ class Device:
         """What a process sees of the device's memory: a bit less than it is sold with."""
         return int(0.9897 * self.memory_gib * GIB) // (2 * MIB) * 2 * MIB
 
-    def start(self, shape: Shape, limit_bytes: int | None, way: _Way) -> Process:
+    def start(self, shape: Shape, limit_bytes: int | None, way: Way) -> Process:
         """Return a fresh process with the model on the device."""
         self.processes += 1
         return Process(self, shape, limit_bytes, way)
 
 
-class _Way:
+class Way:
     """Takes what a process spends, and announces what it will."""
 
     def spend(self, seconds: float) -> None:
@@ -213,7 +213,7 @@ class _Killed(Exception):
 class Process:
     """A process of the simulated device: it can run one batch size after the other."""
 
-    def __init__(self, device: Device, shape: Shape, limit_bytes: int | None, way: _Way) -> None:
+    def __init__(self, device: Device, shape: Shape, limit_bytes: int | None, way: Way) -> None:
         self.usable = True
         self._device, self._shape, self._way = device, shape, way
         self._chance = random.Random(f"{shape.name} {device.memory_gib} {device.processes}")
@@ -456,8 +456,8 @@ class SimulatedChildren(Children):
         """Yield the answers; errors as for ``Children.ask``."""
         self._timeout_s = timeout_s
         self.announce(0.0)
-        if isinstance(question, Diagnose):
-            yield Diagnosis(granularity=self.shape.granularity if self.shape.granularity > 1 else None)
+        if type(question).__name__ == "Diagnose":  # older versions have none
+            yield messages.Diagnosis(granularity=self.shape.granularity if self.shape.granularity > 1 else None)
         elif isinstance(question, TryBatch):
             yield self._trial(question)
         elif isinstance(question, TimeBatches):
@@ -536,7 +536,7 @@ def fits(device: Device, shape: Shape, batch_size: int, steps: int = 3) -> Limit
     """Return what keeps a batch size from fitting; no time passes, and nothing is kept."""
     apart = Device(device.memory_gib, device.copies_inputs)
     try:
-        trial = Process(apart, shape, None, _Way()).trial(batch_size, steps, Passed(1, None), 1)
+        trial = Process(apart, shape, None, Way()).trial(batch_size, steps, Passed(1, None), 1)
     except _Killed:
         return "host_memory"
     hangs = any(limit.hangs and batch_size > limit.above for limit in shape.limits)
@@ -595,8 +595,9 @@ def search(device: Device, shape: Shape, most_s: float | None = 900.0, **options
         session = _Searching(record, runner, RecordFile(None, ""), Silent())
         found: list[Edge] = []
         try:
-            session.until_it_runs(lambda: found.append(run._search(session, Silent())))
-        except Exception as error:  # OutOfTime, or that nothing fits: what the run would say
+            until_it_runs = getattr(session, "until_it_runs", lambda work: work())  # older versions have none
+            until_it_runs(lambda: found.append(run._search(session, Silent())))
+        except TputfindError as error:  # OutOfTime, or that nothing fits: what the run would say
             return Searched(None, session.record, error)
         return Searched(found[-1], session.record)
 

@@ -1,0 +1,150 @@
+"""The search as it goes on shapes of models that nobody tuned it for, on the simulated device."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.shapes import shapes
+from support.simulated import Device, Process, Way, fits, measure, search
+
+from tputfind.errors import NothingFits
+from tputfind.record.types import LARGEST_BATCH
+from tputfind.search.edge import find_edge
+from tputfind.search.forecast import FIRST_BATCH
+from tputfind.search.replay import right_about
+
+MEMORIES_GIB = (8, 24, 80, 141)
+GROWTH = 16
+"""No batch is asked that is more times the largest that passed."""
+RUNG = 1
+BY_FAMILY: dict[str, list[str]] = {}
+for shape in shapes().values():
+    BY_FAMILY.setdefault(shape.family, []).append(shape.name)
+SOME = [names[0] for names in BY_FAMILY.values()]
+TOO_SLOW = {"endless", "endless, host", "slow past 2^32 elements", "hangs from 3000"}
+
+
+@cache
+def searched(name, memory_gib):
+    device = Device(memory_gib)
+    return search(device, shapes()[name], most_s=None if name not in TOO_SLOW else 900.0), device
+
+
+def asked_by_search(edge, forecast, first=FIRST_BATCH):
+    """The batch sizes that a search asks about, in order."""
+    asked = []
+
+    def ask(batch_size):
+        asked.append(batch_size)
+        return None if batch_size <= edge else "memory"
+
+    found = find_edge(ask, ask, granularity=1, max_batch=LARGEST_BATCH, first=first, forecast=forecast)
+    assert found.largest_batch == edge
+    return asked
+
+
+def check_growth(asked, edge):
+    passed = 0
+    for batch_size in asked:
+        assert not passed or batch_size <= GROWTH * passed, asked
+        passed = max(passed, batch_size if batch_size <= edge else 0)
+
+
+@given(edge=st.integers(1, LARGEST_BATCH - 1), seed=st.integers(0, 2**32))
+def test_a_search_with_any_forecast_asks_no_more_than_16_times_what_passed(edge, seed):
+    chance = random.Random(seed)
+
+    def forecast(passes, fails):
+        low, high = max(1, passes), fails or LARGEST_BATCH
+        return chance.choice([None, passes, high - 1, high, int((low * high) ** 0.5), chance.randint(low, high)])
+
+    check_growth(asked_by_search(edge, forecast), edge)
+
+
+@given(edge=st.integers(1, LARGEST_BATCH - 1), factor=st.floats(0.001, 1000))
+def test_a_search_with_a_forecast_off_by_a_factor_asks_no_more_than_16_times_what_passed(edge, factor):
+    check_growth(asked_by_search(edge, lambda passes, fails: min(LARGEST_BATCH, int(edge * factor) + 1)), edge)
+
+
+@pytest.mark.parametrize("memory_gib", MEMORIES_GIB)
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        *((f"pairwise b*b*{width}", 4) for width in (1, 8, 64, 512)),
+        ("cube", 5),
+        ("lstm 77 MB + 1.3 MB b", 12),
+        ("lstm 900 MB + 50 kB b", 12),
+        ("padded to 64, 2 MB", 9),
+        ("padded to 64, 0.1 MB", 9),
+        *((f"kernels that change {seed}", 18) for seed in range(4)),
+        ("max 512", 3),
+        ("kernel limit 4096", 5),
+        ("function 2 ms a sample", 4),
+    ],
+)
+def test_a_search_of_a_shape_takes_few_processes(name, most, memory_gib):
+    found, device = searched(name, memory_gib)
+
+    assert found.edge is not None, found.error
+    assert device.processes <= most + RUNG, [asked.batch_size for asked in device.asked]
+
+
+@pytest.mark.parametrize("memory_gib", MEMORIES_GIB)
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in shapes() if name not in TOO_SLOW])
+def test_a_search_of_any_shape_ends_at_an_edge_both_sides_of_which_were_tried(name, memory_gib):
+    shape = shapes()[name]
+    found, device = searched(name, memory_gib)
+
+    check_edge(found, device, shape)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_search_of_some_shapes_ends_at_an_edge_both_sides_of_which_were_tried(name):
+    found, device = searched(name, 24)
+
+    check_edge(found, device, shapes()[name])
+
+
+def check_edge(found, device, shape):
+    if found.edge is None:
+        assert isinstance(found.error, NothingFits)
+        assert fits(device, shape, shape.granularity) is not None
+        return
+    edge = found.edge
+    outcomes = {asked.batch_size: asked.outcome for asked in device.asked}
+    assert fits(device, shape, edge.largest_batch) is None
+    assert outcomes[edge.largest_batch] == "fits"
+    assert edge.fails_at == edge.largest_batch + shape.granularity
+    assert outcomes[edge.fails_at] != "fits"
+    assert fits(device, shape, edge.fails_at) == edge.limited_by
+
+
+def test_the_trace_of_a_simulated_trial_is_one_that_forecasts_trust():
+    for name, shape in shapes().items():
+        trial = Process(Device(80), shape, None, Way()).trial(60, 3, None, 1)
+        assert trial.failure is None, name
+        assert trial.peak_reserved_bytes is not None
+        assert trial.trace is None if not shape.traced else right_about(trial.trace, trial.peak_reserved_bytes), name
+
+
+def test_a_simulated_run_under_a_budget_ends_with_it():
+    device = Device(24)
+
+    found = measure(device, shapes()["linear resnet"], budget_s=60, start_s=8)
+
+    assert found.record.rows
+    assert found.record.wall_s <= 60
+    assert device.asked[-1].at_s == pytest.approx(60, abs=5)
+
+
+def test_a_simulated_search_is_the_same_every_time():
+    first, again = Device(80), Device(80)
+    search(first, shapes()["pieces 0"])
+    search(again, shapes()["pieces 0"])
+
+    assert first.asked == again.asked
