@@ -573,7 +573,7 @@ def record_of(device: Device, shape: Shape, **options: Any) -> Record:
 class _Searching(Session):
     """A session that searches alone: the edge's row is not timed."""
 
-    def run_in_full(self, batch_size: int) -> LimitedBy | None:
+    def prove(self, batch_size: int) -> LimitedBy | None:
         """Believe the trial."""
         return None
 

@@ -21,6 +21,10 @@ _BLIND_GROWTH: Final = 4
 """The same where nothing is expected."""
 _SET_BACK: Final = 0.02
 """Below a batch that failed against what was expected, the next one tried lies lower by this share, then twice it."""
+_LEAST_LIMIT: Final = 8
+_LEAST_GRID: Final = 2**15
+"""Powers of two from here on are where limits mostly lie: the last that passes, or, of grids, the first that does not.
+"""
 _CREDIT: Final = 1
 """Useless forecasts tolerated before bisection; each step that narrows the bracket earns one more."""
 NEAR_LATENCY: Final = 0.05
@@ -151,10 +155,13 @@ class _Search:
         passes, fails_at = self.passes, self.fails_at
         if linear:
             return passes + 1
+        of_size = self.failed[fails_at] in _OF_SIZE
         if not passes:
-            return max(1, fails_at // _BLIND_GROWTH) if fails_at <= self.cap else 1
-        if self.failed[fails_at] not in _OF_SIZE:
-            unit = passes + 1 if passes & (passes - 1) == 0 else _roundest(passes, fails_at)
+            return max(1, fails_at // _BLIND_GROWTH) if of_size and fails_at <= self.cap else 1
+        if not of_size:
+            above = passes >= _LEAST_LIMIT and passes & (passes - 1) == 0
+            below = fails_at >= _LEAST_GRID and fails_at & (fails_at - 1) == 0
+            unit = passes + 1 if above else fails_at - 1 if below else _roundest(passes, fails_at)
         elif fails_at > self.cap:
             unit = _BLIND_GROWTH * passes
         else:
@@ -175,7 +182,7 @@ class _Search:
     def _next_expected(self) -> int | None:
         """Return what is expected to be the last that passes, or the next one where that has passed."""
         self._said = None
-        if self._forecast is None or not self.passes:
+        if self._forecast is None or not self.passes or not (self.open or self.failed[self.fails_at] == "memory"):
             return None
         known_to_fail = self.fails_at * self._granularity if self.open and self.fails_at <= self.cap else None
         batch_size = self._forecast(self.passes * self._granularity, known_to_fail)

@@ -15,6 +15,7 @@ FIRST_BATCH: Final = 61
 """Where traces can be had, the first trial is of about this batch size: small enough to cost little, large enough for
 the kernels of larger ones, and a prime number, so that what it divides is what follows the batch size."""
 _MOST_MISSING_BYTES: Final = 64 * 2**20
+_LESS_BYTES: Final = (0, *(2**power for power in range(20, 27)))
 _SAMPLES: Final = 256
 """Batch sizes on either side of an edge that are forecast, to see whether fits and fails alternate there."""
 
@@ -130,12 +131,26 @@ def _by_memory(known: Known) -> Fits | None:
         expandable = latest.expandable if known.expandable is None else known.expandable
         memory = Memory(known.limit_bytes or _memory_bytes(traces), expandable, capped=known.limit_bytes is not None)
         complete = any(trace.complete for trace in traces)
-        return Forecast(by_size.values(), memory).fits if complete else None
+        return _agreeing(Forecast(by_size.values(), memory), known.passes) if complete else None
     limit_bytes = known.limit_bytes or known.memory_bytes
     if limit_bytes is None:
         return None
     peaks = {trial.batch_size: trial.peak_reserved_bytes for trial in known.trials}
     return _below({size: peak for size, peak in peaks.items() if peak is not None}, limit_bytes)
+
+
+def _agreeing(forecast: Forecast, passes: Mapping[int, bool]) -> Fits:
+    """Return the forecast, of a bit less memory where only that agrees with a batch that is known not to fit.
+
+    A trial that gave all unused memory back before it was refused tells less about the end of the memory.
+    """
+    failed = [size for size, passed in passes.items() if not passed]
+    memory = forecast.memory
+    for less_bytes in () if memory.capped or not failed else _LESS_BYTES:
+        smaller = forecast.within(memory._replace(limit_bytes=memory.limit_bytes - less_bytes))
+        if not any(map(smaller.fits, failed)):
+            return smaller.fits
+    return forecast.fits
 
 
 def _memory_bytes(traces: Sequence[Trace]) -> int:

@@ -219,9 +219,15 @@ class Forecast:
 
     def __init__(self, traces: Iterable[Trace], memory: Memory) -> None:
         """Take traces in different batch sizes, at least one of them complete, and the memory to fill."""
-        self._memory = memory
+        self.memory = memory
         self._programs: dict[int, Program] = {}
         self._traces = list(traces)
+
+    def within(self, memory: Memory) -> Forecast:
+        """Return the same for another memory."""
+        other = Forecast(self._traces, memory)
+        other._programs = self._programs
+        return other
 
     def fits(self, batch_size: int) -> bool:
         """Return whether a batch size is expected to fit.
@@ -232,7 +238,7 @@ class Forecast:
         by_distance = sorted(self._traces, key=lambda trace: ratio(trace.batch_size, batch_size))
         whole = next(trace for trace in by_distance if trace.complete)
         used = dict.fromkeys(trace.batch_size for trace in (by_distance[0], whole))
-        return all(self._program(near).replay(batch_size, self._memory).fits for near in used)
+        return all(self._program(near).replay(batch_size, self.memory).fits for near in used)
 
     def _program(self, batch_size: int) -> Program:
         if batch_size not in self._programs:

@@ -208,7 +208,7 @@ def _search(session: Session, progress: Progress) -> Edge:
     for _ in range(ROUNDS):
         edge = find_edge(
             session.try_batch,
-            session.run_in_full,
+            session.prove,
             granularity=spec.granularity,
             max_batch=spec.max_batch or LARGEST_BATCH,
             linear=spec.search == "linear",

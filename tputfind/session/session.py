@@ -25,6 +25,8 @@ _LONGER_STEPS: Final = 20
 """What fits for the three steps of a trial may not for a fourth, whose blocks can lie elsewhere."""
 
 
+_SMALL: Final = 64
+"""Times smaller than the largest: what is timed last under a budget."""
 _OF_THE_MODEL: Final = ("error", "unsupported", "index_limit")
 """Failures that a step raised, and that its handling may have brought about."""
 
@@ -57,15 +59,15 @@ class Session:
     def time_rows(self, batch_sizes: Sequence[int]) -> None:
         """Time batch sizes until each has ended: see ``plan``.
 
-        Under a budget the largest come first: the answers lie there, and the host's pace, which small ones show, is
-        none of them.
+        Under a budget those far below the largest come last: the host sets their pace, and no answer rests on them.
         """
         while True:
             number, left = plan.next_round(self._spec, self.record.rows, batch_sizes, self.record.edge)
             if not left:
                 return
-            hurry = self._spec.budget_s is not None and self.record.edge is not None
-            self._time_round(left[::-1] if hurry else left, number)
+            edge = None if self._spec.budget_s is None else self.record.edge
+            small = 0 if edge is None else edge.largest_batch / _SMALL
+            self._time_round(sorted(left, key=lambda size: (size < small, size)), number)
 
     def time_once(self, batch_sizes: Sequence[int]) -> None:
         """Time each batch size that has no row yet, in a first process."""
@@ -181,9 +183,14 @@ class Session:
             self.try_batch(around.fits, steps=steps)
         return around
 
-    def run_in_full(self, batch_size: int) -> LimitedBy | None:
-        """Time a batch in a fresh process, and soak it; it fits only if all of that passes."""
-        self.update(edge=self.edge_so_far())  # both its sides were tried
+    def prove(self, batch_size: int) -> LimitedBy | None:
+        """Time a batch, both sides of which were tried, in a fresh process, and soak it; it fits only if all passes.
+
+        Under a budget it is timed when its turn comes: more is told by rows that take less time.
+        """
+        self.update(edge=self.edge_so_far())
+        if self._spec.budget_s is not None and not self._spec.soak and self.row(batch_size) is None:
+            return None
         obstacle = self.time_alone(batch_size)
         if obstacle is not None or not self._spec.soak:
             return obstacle

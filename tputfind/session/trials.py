@@ -27,7 +27,7 @@ from tputfind.units import format_bytes
 
 FIRST_TIMEOUT_S: Final = 600.0
 """The first trial builds the model from a cold disk, and nothing is known of it yet."""
-LEAST_TIMEOUT_S: Final = 60.0
+LEAST_TIMEOUT_S: Final = 30.0
 LEAST_OF_BUDGET_S: Final = 10.0
 """Under ``--budget``, which has better uses than a trial that takes far longer than expected."""
 TIMEOUT_FACTOR: Final = 4
