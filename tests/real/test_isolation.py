@@ -79,7 +79,7 @@ def test_an_error_of_cublas_that_does_not_come_back_is_no_limit(tmp_path):
     record = ran.record()
     assert (record.edge.largest_batch, record.edge.limited_by) == (16, "cap")
     assert [trial.failure for trial in record.trials if trial.failure is not None] == []
-    assert (tmp_path / "failures").read_text().split()[:2] == ["8", "8"]
+    assert (tmp_path / "failures").read_text().split()[:2] == ["16", "16"]
 
 
 def test_an_error_of_cublas_at_the_smallest_batch_is_the_models_own(tmp_path, ask):

@@ -30,7 +30,7 @@ from tputfind.units import echoed
 ROUNDS: Final = 3
 """Times the search is repeated when other processes allocate or free device memory during it."""
 
-_SEARCH_SHARE: Final = 0.7
+_SEARCH_SHARE: Final = 0.85
 """Of what is left of ``--budget``: the most that the search may take of it, so that something is timed."""
 _TOLD: Final = ("doing", "did", "measured")
 

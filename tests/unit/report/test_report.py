@@ -12,7 +12,7 @@ from rich.console import Console
 from support.records import example, row
 
 from tputfind.analysis import notices
-from tputfind.analysis.answers import answers, best_under, fastest, host_bound, knee
+from tputfind.analysis.answers import answers, best_under, fastest, host_bound, knee, largest_of
 from tputfind.record.record import Edge, Failure, LimitedBy, Timing, Trial
 from tputfind.report import csv, markdown, terminal, text
 from tputfind.report.charts import charts
@@ -143,7 +143,30 @@ def test_the_summary_names_the_library_whose_kernel_ends_the_search():
         example(), edge=edge, trials=(*example().trials, Trial(batch_size=4097, failure=failure))
     )
 
-    assert dict(text.summary(record))["Largest batch"] == f"4096, kernel limit at batch 4097: {CUBLAS}"
+    assert (
+        dict(text.summary(record))["Largest batch"]
+        == f"4096, kernel limit at batch 4097: {CUBLAS}; not yet timed in full"
+    )
+
+
+@pytest.mark.parametrize(
+    ("edge", "expected"),
+    [
+        ({"limited_by": "memory", "fails_at": 9}, "between 4 and 8, batch 9 does not fit in memory"),
+        ({"limited_by": "timeout", "fails_at": 9}, "at least 4, batch 9: no answer within 10 s"),
+        ({"limited_by": "cut_short"}, "at least 4, the search was cut short"),
+    ],
+)
+def test_the_summary_tells_a_bracket_as_one(edge, expected):
+    slow = Trial(batch_size=9, failure=Failure(kind="timeout", message="no answer within 10 s"))
+    found = Edge(largest_batch=4, closed=False, **edge)
+    record = msgspec.structs.replace(example(), edge=found, trials=(slow,))
+
+    assert dict(text.summary(record))["Largest batch"] == expected
+    timed_not = msgspec.structs.replace(record, rows=record.rows[:1])
+    assert dict(text.summary(timed_not))["Largest batch"] == f"{expected}; not yet timed in full"
+    assert largest_of(found) == "≥4"
+    assert "largest" not in {name for name, _ in answers(record)}
 
 
 def test_help_and_import_leave_torch_and_pandas_alone():

@@ -254,6 +254,6 @@ def test_a_bracket_is_what_the_answers_tell_and_an_edge_where_nothing_lies_betwe
     if found is not None:
         assert found.largest_batch == max(passed)
         assert found.closed == (
-            found.largest_batch + 1 in answers or found.fails_at in range(0, max(passed) + granularity + 1)
+            found.largest_batch + 1 in answers or found.fails_at in range(max(passed) + granularity + 1)
         )
         assert found.limited_by == ("cut_short" if found.fails_at is None else answers[found.fails_at])

@@ -20,7 +20,8 @@ from tputfind.search.replay import right_about
 MEMORIES_GIB = (8, 24, 80, 141)
 GROWTH = 16
 """No batch is asked that is more times the largest that passed."""
-RUNG = 1
+CLIMB = 3
+"""Processes that a search takes beside those of the shape, to climb by 61, 976 and 15616."""
 BY_FAMILY: dict[str, list[str]] = {}
 for shape in shapes().values():
     BY_FAMILY.setdefault(shape.family, []).append(shape.name)
@@ -91,7 +92,7 @@ def test_a_search_of_a_shape_takes_few_processes(name, most, memory_gib):
     found, device = searched(name, memory_gib)
 
     assert found.edge is not None, found.error
-    assert device.processes <= most + RUNG, [asked.batch_size for asked in device.asked]
+    assert device.processes <= most + CLIMB, [asked.batch_size for asked in device.asked]
 
 
 @pytest.mark.parametrize("memory_gib", MEMORIES_GIB)

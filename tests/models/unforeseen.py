@@ -1,0 +1,76 @@
+"""Models whose memory or time goes on otherwise than small batches let expect."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+ROW = 2**18
+"""Numbers of a sample, 1 MiB in fp32."""
+
+
+class OfKnownMemory(nn.Module):
+    """Holds, beside its input, three times as much: 4 MiB a sample in all."""
+
+    def forward(self, x):
+        twice = x * 2
+        thrice = twice + x
+        return (twice * thrice).sum(dim=1)
+
+
+def of_known_memory():
+    return OfKnownMemory(), lambda batch: torch.rand(batch, ROW)
+
+
+class Contrastive(nn.Module):
+    """Every sample meets every other: memory grows with the square of the batch size."""
+
+    def __init__(self):
+        super().__init__()
+        self.tower = nn.Linear(64, 16)
+
+    def forward(self, left, right):
+        similarity = self.tower(left) @ self.tower(right).T
+        return functional.cross_entropy(similarity, torch.arange(len(left)), reduction="none")
+
+
+def contrastive():
+    return Contrastive(), lambda batch: (torch.rand(batch, 64), torch.rand(batch, 64))
+
+
+class Stalls(nn.Module):
+    """Takes ten minutes from some batch size on."""
+
+    def forward(self, x):
+        if len(x) > 100:
+            time.sleep(600)
+        return x * 2
+
+
+def stalls():
+    return Stalls(), lambda batch: torch.rand(batch, 8)
+
+
+class SlowToTime(nn.Module):
+    """Takes little memory, and a second a step from batch 8 on."""
+
+    def forward(self, x):
+        time.sleep(1 if len(x) >= 8 else 0.001)
+        return x * 2
+
+
+def slow_to_time():
+    return SlowToTime(), lambda batch: torch.rand(batch, 8)
+
+
+def slow_inputs():
+    """Inputs that take 20 ms a sample to make, of 1 MiB each."""
+
+    def inputs(batch):
+        time.sleep(0.02 * batch)
+        return torch.rand(batch, ROW)
+
+    return OfKnownMemory(), inputs

@@ -1,0 +1,91 @@
+"""The largest batch of models that go on otherwise than small batches let expect, within a budget, on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.command import QUICK
+
+MODEL = f"{Path(__file__).parents[1]}/models/unforeseen.py"
+MIB = 2**20
+
+
+def asked(record):
+    """The batch sizes of the trials in order, none more than 16 times the largest that passed before."""
+    passed, sizes = 0, []
+    for trial in record.trials:
+        assert not passed or trial.batch_size <= 16 * passed
+        sizes.append(trial.batch_size)
+        passed = max(passed, trial.batch_size if trial.failure is None else 0)
+    return sizes
+
+
+def check_tried(edge, record):
+    """Make sure that both sides of an edge were tried, by trials that came out as it says."""
+    passed = {trial.batch_size: trial.failure is None for trial in record.trials}
+    assert passed[edge.largest_batch]
+    assert not passed[edge.fails_at]
+
+
+def test_the_memory_of_a_known_model_is_filled_within_a_budget(tmp_path, ask):
+    limit = ("--memory-limit", "512MiB", "--max-latency", "none")
+    ran = ask(tmp_path, f"{MODEL}:of_known_memory", *limit, "--budget", "60s", *QUICK)
+    record = ran.record()
+
+    assert ran.status == 0, ran.err
+    assert record.edge.closed
+    assert record.edge.limited_by == "memory"
+    assert 512 / 5 < record.edge.largest_batch < 512 / 3
+    assert len(asked(record)) <= 14
+    check_tried(record.edge, record)
+
+
+def test_memory_that_grows_with_the_square_ends_a_search_within_a_budget(tmp_path, ask):
+    limit = ("--memory-limit", "1GiB", "--max-latency", "none")
+    ran = ask(tmp_path, f"{MODEL}:contrastive", *limit, "--budget", "60s", *QUICK)
+    record = ran.record()
+
+    assert ran.status == 0, ran.err
+    assert record.edge.limited_by == "memory"
+    assert 8000 < record.edge.largest_batch < 16400
+    assert record.edge.fails_at - record.edge.largest_batch <= 0.05 * record.edge.largest_batch
+    assert max(asked(record)) < 70_000
+    check_tried(record.edge, record)
+    if not record.edge.closed:
+        assert f"between {record.edge.largest_batch} and {record.edge.fails_at - 1}, batch" in " ".join(ran.out.split())
+
+
+@pytest.mark.parametrize("more", [("--budget", "60s"), ("--trial-timeout", "4s")])
+def test_a_batch_that_gives_no_answer_is_too_slow_to_know_and_the_search_goes_on_below(tmp_path, ask, more):
+    ran = ask(tmp_path, f"{MODEL}:stalls", "--max-latency", "none", *more, *QUICK)
+    record = ran.record()
+    edge = record.edge
+
+    assert ran.status == 0, ran.err
+    assert (edge.limited_by, edge.closed) == ("timeout", False)
+    assert 64 <= edge.largest_batch <= 100 < edge.fails_at <= 150
+    assert f"batch {edge.fails_at} is too slow to know: no answer within" in ran.err
+    assert f"at least {edge.largest_batch}, batch {edge.fails_at}: no answer within" in " ".join(ran.out.split())
+    assert {trial.failure.kind for trial in record.trials if trial.failure is not None} == {"timeout"}
+    check_tried(edge, record)
+
+
+def test_an_edge_whose_row_the_budget_leaves_out_is_told_as_not_yet_timed_in_full(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODEL}:slow_to_time", "--max-latency", "none", "--max-batch", 16, "--budget", "12s")
+    record = ran.record()
+
+    assert ran.status == 0, ran.err
+    assert (record.edge.largest_batch, record.edge.limited_by, record.edge.closed) == (16, "cap", True)
+    assert record.row(16) is None
+    assert "16, not tried further: --max-batch; not yet timed in full" in " ".join(ran.out.split())
+
+
+def test_inputs_that_are_slow_to_make_take_no_time_of_the_search(tmp_path, ask):
+    limit = ("--memory-limit", "512MiB", "--max-latency", "none")
+    ran = ask(tmp_path, f"{MODEL}:slow_inputs", *limit, "--budget", "60s", *QUICK)
+    record = ran.record()
+
+    assert ran.status == 0, ran.err
+    assert record.edge.closed
+    check_tried(record.edge, record)
