@@ -21,6 +21,8 @@ _BLIND_GROWTH: Final = 4
 """The same where nothing is expected."""
 _SET_BACK: Final = 0.02
 """Below a batch that failed against what was expected, the next one tried lies lower by this share, then twice it."""
+_PROVING: Final = 2
+"""Answers that pass by a forecast: the first, and the one that it corrects itself to. Further ones contradict it."""
 _LEAST_LIMIT: Final = 8
 _LEAST_GRID: Final = 2**15
 """Powers of two from here on are where limits mostly lie: the last that passes, or, of grids, the first that does not.
@@ -45,6 +47,7 @@ def find_edge(
     linear: bool = False,
     first: int | None = None,
     forecast: Expect | None = None,
+    worth: Callable[[int], bool] | None = None,
 ) -> Edge:
     """Return the largest multiple of ``granularity`` up to ``max_batch`` that passes both questions.
 
@@ -63,7 +66,8 @@ def find_edge(
     answers are not to be relied on, and the search goes on below with ``prove`` alone.
 
     Where the batch above takes too long, the search ends within 5 % below it: an exact batch would be one of that day.
-    Where it gave no answer in time, it ends within a third.
+    Where it gave no answer in time, it ends within a third. Where no end is in sight, it ends before a batch that is
+    not ``worth`` a trial.
 
     Neither question is asked twice of a batch. For an edge e >= 1 that both questions agree on, ``ask`` is called at
     most 2 ceil(log2 e) + 4 times without forecasts, and with them at most twice as often and two times more. If the
@@ -77,9 +81,12 @@ def find_edge(
         linear: count up one step at a time.
         first: a guess at the answer, or a batch that is answered already: it is asked before all others.
         forecast: what to expect from what is known.
+        worth: says of a batch, where none is known to fail, whether it is to be tried; all are, where it is None.
     """
     search = _Search(max_batch // granularity, granularity, forecast, (first or 0) // granularity)
     while (unit := search.next(linear=linear)) is not None:
+        if worth is not None and search.passes and search.fails_at > search.cap and not worth(unit * granularity):
+            return Edge(largest_batch=search.passes * granularity, limited_by="timeout", closed=False)
         search.learn(unit, ask(unit * granularity))
     proven = 0
     while search.open or search.passes != proven:
@@ -122,10 +129,8 @@ class _Search:
         self._credit = _CREDIT
         self._expected = False
         """Whether a forecast, or the guess, chose what was asked last."""
-        self._said: int | None = None
-        """What the forecast that chose what was asked last said of the edge."""
         self._above = 0
-        """Answers in a row that passed where the forecast said that they would not."""
+        """Answers in a row that passed where a forecast said that hardly more would."""
         self._below = 0
         """Answers in a row that failed."""
 
@@ -181,7 +186,6 @@ class _Search:
 
     def _next_expected(self) -> int | None:
         """Return what is expected to be the last that passes, or the next one where that has passed."""
-        self._said = None
         if self._forecast is None or not self.passes or not (self.open or self.failed[self.fails_at] == "memory"):
             return None
         known_to_fail = self.fails_at * self._granularity if self.open and self.fails_at <= self.cap else None
@@ -192,17 +196,17 @@ class _Search:
         most = min(self.cap, MOST_GROWTH * self.passes)
         if not self.open:
             return unit if self.fails_at < unit <= most and unit not in self.failed else None
-        self._said = unit = min(unit, most)
-        lowest, highest = self.passes + (1 << 2 * self._above), self.fails_at - (1 << 2 * max(0, self._below - 1))
+        lowest = self.passes + (1 << 2 * max(0, self._above - _PROVING))
+        highest = self.fails_at - (1 << 2 * max(0, self._below - 1))
         if highest <= lowest:
             return min(max(unit, self.passes + 1), self.fails_at - 1) if self.fails_at - self.passes <= 3 else None
-        return min(max(unit, lowest), highest)
+        return min(max(unit, lowest), highest, most)
 
     def learn(self, unit: int, obstacle: LimitedBy | None) -> None:
         """Take an answer, and give or take credit for it."""
         passes, width, wide, was_open = self.passes, self.fails_at - self.passes, self._wide, self.open
         if obstacle is None:
-            self._above = self._above + 1 if self._said is not None and self._said < unit else 0
+            self._above = self._above + 1 if self._expected and unit < MOST_GROWTH * passes else 0
             self._below = 0
             self._passed += [unit] if unit != passes else []
         else:

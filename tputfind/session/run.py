@@ -214,6 +214,7 @@ def _search(session: Session, progress: Progress) -> Edge:
             linear=spec.search == "linear",
             first=first_batch(session.record),
             forecast=session.expected,
+            worth=session.is_worth_a_trial,
         )
         steady = session.edge_is_current(edge)
         if steady:

@@ -19,7 +19,7 @@ from tputfind.session import estimate, expectations, plan, progress
 from tputfind.session.inspect import now
 from tputfind.session.outcome import LIMITS, no_answer, obstacle
 from tputfind.session.progress import Progress
-from tputfind.session.trials import TrialRunner, others_unchanged
+from tputfind.session.trials import TIMEOUT_FACTOR, TrialRunner, others_unchanged, timeout_s
 
 _LONGER_STEPS: Final = 20
 """What fits for the three steps of a trial may not for a fourth, whose blocks can lie elsewhere."""
@@ -27,6 +27,8 @@ _LONGER_STEPS: Final = 20
 
 _SMALL: Final = 64
 """Times smaller than the largest: what is timed last under a budget."""
+_LONGEST_CLIMB_S: Final = 240.0
+"""Where no end is in sight, what takes longer is not tried."""
 _OF_THE_MODEL: Final = ("error", "unsupported", "index_limit")
 """Failures that a step raised, and that its handling may have brought about."""
 
@@ -148,6 +150,10 @@ class Session:
         if self._spec.search != "forecast":
             return None
         return expected_batch(self.known(memory_limit_bytes or self._runner.memory_limit_bytes), passes, fails)
+
+    def is_worth_a_trial(self, batch_size: int) -> bool:
+        """Return whether a batch is expected to be tried within minutes."""
+        return timeout_s(batch_size, self.record.trials, 0.0) <= TIMEOUT_FACTOR * _LONGEST_CLIMB_S
 
     def edge_if_expandable(self) -> int | None:
         """Return the expected edge with expandable segments; None where nothing can be said, or they are on."""

@@ -225,7 +225,7 @@ def test_what_is_no_matter_of_size_is_looked_for_at_round_numbers(edge, obstacle
     find_edge(round_edge, Oracle(round_edge.edge), granularity=1, max_batch=NO_CAP, first=61)
 
     assert len(ask.asked) <= 2 * math.ceil(math.log2(edge)) + 6
-    assert len(round_edge.asked) <= math.ceil(math.log2(edge)) / 2 + 5
+    assert len(round_edge.asked) <= math.ceil(math.log2(edge)) / 2 + 7
 
 
 def test_a_kernel_limit_at_a_power_of_two_takes_one_trial_on_either_side():
@@ -257,3 +257,18 @@ def test_a_bracket_is_what_the_answers_tell_and_an_edge_where_nothing_lies_betwe
             found.largest_batch + 1 in answers or found.fails_at in range(max(passed) + granularity + 1)
         )
         assert found.limited_by == ("cut_short" if found.fails_at is None else answers[found.fails_at])
+
+
+def test_where_no_end_is_in_sight_a_search_ends_before_what_is_not_worth_a_trial():
+    ask, prove = Oracle(NO_CAP), Oracle(NO_CAP)
+
+    found = find_edge(ask, prove, granularity=1, max_batch=NO_CAP, first=61, worth=lambda batch_size: batch_size < 5000)
+
+    assert found == Edge(largest_batch=3904, limited_by="timeout", closed=False)
+    assert ask.asked == [61, 244, 976, 3904]
+
+
+def test_a_batch_between_two_that_are_known_is_always_worth_a_trial():
+    found = find_edge(Oracle(90), Oracle(90), granularity=1, max_batch=NO_CAP, first=61, worth=lambda size: size > 99)
+
+    assert found == Edge(largest_batch=90, limited_by="memory", fails_at=91)
