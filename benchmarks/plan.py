@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from tputfind.analysis.answers import fastest, knee, throughput_interval
+from tputfind.analysis.answers import fastest, knee, known_interval, throughput_interval
 from tputfind.analysis.time_spent import seconds_spent
 from tputfind.processes.messages import Plan
 from tputfind.record.files import load_record
@@ -69,7 +69,7 @@ def compared(short: Record, long: Record) -> Compared:
     bends, bests = (knee(short.rows), knee(long.rows)), (fastest(short.rows), fastest(long.rows))
     same_knee = bends[0] is None or bends[1] is None or near(bends[0], bends[1], rates, widths)
     best = bests[0] is not None and rates[bests[0].batch_size] >= 0.99 * max(rates.values())
-    intervals = [(throughput_interval(row), rates[row.batch_size]) for row in short.rows]
+    intervals = [(known_interval(short, row), rates[row.batch_size]) for row in short.rows]
     told = [(interval, rate) for interval, rate in intervals if interval is not None]
     held = sum(interval.low <= rate <= interval.high for interval, rate in told)
     return Compared(same_knee, best, held, len(told))
@@ -129,56 +129,72 @@ def simulated(share: float, *, slow: bool, skewed: bool) -> tuple[float, float]:
 
 
 def replay(asked: argparse.Namespace) -> None:
-    """Print for each record what the plan would have come to, and the totals."""
-    knees = bests = runs = held = rows = 0
+    """Print for each record what the plan would have come to, beside three processes a row, and the totals."""
+    plans = {"every row in 3 processes": 3, "default": None}
+    said: dict[str, list[Compared]] = {name: [] for name in plans}
     for path in asked.records:
         record = load_record(path)
         if not any(len(row.timings) > 1 for row in record.rows):
             continue
-        ratios, walls = [], []
-        for number in range(REPEATS):
-            short = replayed(record, random.Random(f"{path} {number}"))
-            spent = seconds_spent(short)
-            ratios.append(short.wall_s / (spent.get("search", 0.0) + spent["timing"]))
-            walls.append(short.wall_s)
-            said = compared(short, record)
-            knees, bests, runs = knees + said.same_knee, bests + said.fastest_within, runs + 1
-            held, rows = held + said.held, rows + said.rows
-        spent = seconds_spent(record)
-        then = record.wall_s / (spent.get("search", 0.0) + spent["timing"])
-        print(
-            f"{path}: {record.wall_s:.0f} s then, {median(walls):.0f} s replayed; "
-            f"wall over search and windows {then:.2f} then, {median(ratios):.2f} replayed"
-        )
-    print(
+        beside = path.with_name(f"{path.stem}-thorough.json")
+        truth = load_record(beside) if beside.exists() else record
+        parts = []
+        for name, processes in plans.items():
+            spec = Spec(model=record.spec.model, processes=processes)
+            shorts = [replayed(record, spec, random.Random(f"{path} {number}")) for number in range(asked.draws)]
+            said[name] += [compared(short, truth) for short in shorts]
+            of_record = said[name][-len(shorts) :]
+            wrong = sum(not (one.same_knee and one.fastest_within) for one in of_record)
+            walls = [short.wall_s for short in shorts]
+            counts = [sum(len(row.timings) for row in short.rows) for short in shorts]
+            parts.append(
+                f"{name}: {median(walls):.0f} s ({min(walls):.0f}-{max(walls):.0f}), {median(counts):.0f} processes of "
+                f"rows, {wrong} wrong"
+            )
+        print(f"{path}: {record.wall_s:.0f} s then; {'; '.join(parts)}", flush=True)
+    for name, found in said.items():
+        print(f"{name}: {told_of(found)}")
+
+
+def told_of(found: Sequence[Compared]) -> str:
+    runs, rows = len(found), sum(one.rows for one in found)
+    knees, bests = sum(one.same_knee for one in found), sum(one.fastest_within for one in found)
+    both = sum(one.same_knee and one.fastest_within for one in found)
+    held = sum(one.held for one in found)
+    return (
         f"of {runs} replays: knee the same or not to be told apart {knees / runs:.1%}, fastest within 1 % "
-        f"{bests / runs:.1%}; of {rows} intervals {held / rows:.1%} hold the record's rate"
+        f"{bests / runs:.1%}, both {both / runs:.1%}; of {rows} intervals {held / rows:.1%} hold the record's rate"
     )
 
 
-def replayed(record: Record, draw: random.Random) -> Record:
+def replayed(record: Record, spec: Spec, draw: random.Random) -> Record:
     """Return the record as the plan would have made it. The search, start and saving take what they took."""
-    spec = Spec(model=record.spec.model, slo_ms=None)
-    timed = [row for row in record.rows if row.failure is None and len(row.timings) > 1]
-    rows = tuple(replayed_row(spec, row, draw) for row in timed)
+    sources = {row.batch_size: row for row in record.rows if row.failure is None and len(row.timings) > 1}
+    order = {size: draw.sample(row.timings, len(row.timings)) for size, row in sources.items()}
+    rows: dict[int, Row] = {}
+    while True:
+        in_order = tuple(rows[size] for size in sorted(rows))
+        number, sizes = plan.next_round(spec, in_order, sorted(sources), record.edge)
+        if not sizes:
+            break
+        for size in sizes:
+            made = one_process(spec, sources[size], order[size], number, draw)
+            rows[size] = merged(rows[size], made) if number else made
     rest_s = record.wall_s - sum(row.seconds for row in record.rows)
-    return replace(record, spec=spec, rows=rows, wall_s=rest_s + sum(row.seconds for row in rows))
+    ended = plan.ended(spec, in_order, record.edge)
+    return replace(record, spec=spec, rows=ended, wall_s=rest_s + sum(row.seconds for row in ended))
 
 
-def replayed_row(spec: Spec, source: Row, draw: random.Random) -> Row:
-    """Return a row with as many processes as the plan takes, drawn from those recorded."""
+def one_process(spec: Spec, source: Row, order: Sequence[Timing], number: int, draw: random.Random) -> Row:
+    """Return what one process times of a row: the recorded ones in this order, and further ones drawn from them."""
     counted_s = sum((timing.warmup_s or 0.0) + windows_s(timing) for timing in source.timings)
     around_s = max(0.0, source.seconds - counted_s) / len(source.timings)
     means = [fmean(timing.device_ms) for timing in source.timings]
-    row = Row(batch_size=source.batch_size)
-    while plan.wants_more(spec, row):
-        number = len(row.timings)
-        timing = source.timings[number] if number < len(means) else draw.choice(source.timings)
-        shift = 1.0 if number < len(means) else draw.gauss(fmean(means), stdev(means)) / fmean(timing.device_ms)
-        made = process(plan.of_process(spec, number), timing, shift, draw)
-        seconds = around_s + (made.warmup_s or 0.0) + windows_s(made)
-        row = merged(row, Row(batch_size=row.batch_size, timings=(made,), seconds=seconds))
-    return replace(row, ended_by=plan.ended_by(spec, row))
+    timing = order[number] if number < len(means) else draw.choice(source.timings)
+    shift = 1.0 if number < len(means) else draw.gauss(fmean(means), stdev(means)) / fmean(timing.device_ms)
+    made = process(plan.of_process(spec, number), timing, shift, draw)
+    seconds = around_s + (made.warmup_s or 0.0) + windows_s(made)
+    return Row(batch_size=source.batch_size, timings=(made,), seconds=seconds)
 
 
 def windows_s(timing: Timing) -> float:
@@ -308,6 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words.add_parser("coverage").set_defaults(do=coverage)
     of_records = words.add_parser("replay")
     of_records.add_argument("records", nargs="+", type=Path)
+    of_records.add_argument("--draws", type=int, default=REPEATS)
     of_records.set_defaults(do=replay)
     for name, do in (("pairs", pairs), ("repeats", repeats), ("budget", budget)):
         of_runs = words.add_parser(name)

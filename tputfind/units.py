@@ -140,6 +140,12 @@ def format_known(value: float, half_width: float | None) -> str:
     return f"{sign}{value:.{min(places, len(shown.partition('.')[2]))}f}"
 
 
+def format_about(value: float) -> str:
+    """Print a figure whose interval is unknown with three significant digits and a sign before it: ``~5380``."""
+    places = 2 - math.floor(math.log10(value)) if value > 0 else 0
+    return f"~{round(value, places):.{max(0, places)}f}"
+
+
 def format_width(half_width: float) -> str:
     """Print half an interval, a share of the figure, in percent without the sign, as everywhere: ``0.2``, ``335.5``."""
     return f"{half_width:.1%}".removesuffix("%")

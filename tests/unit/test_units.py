@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tputfind.units import (
     echoed,
+    format_about,
     format_bytes,
     format_figure,
     format_known,
@@ -107,6 +108,13 @@ def test_spans_and_sizes_are_printed_for_people():
 def test_a_figure_has_the_digits_that_are_known(value, share, text):
     assert format_known(value, share) == text
     assert format_known(value, None) == format_figure(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(5376.4, "~5380"), (12, "~12.0"), (0.05214, "~0.0521"), (999.7, "~1000"), (0, "~0")]
+)
+def test_a_figure_whose_interval_is_unknown_has_three_digits(value, text):
+    assert format_about(value) == text
 
 
 @given(st.floats(1e-2, 1e7), st.floats(0.51, 20))

@@ -19,7 +19,7 @@ from tputfind.stats import (
     ratio_interval,
     widened,
 )
-from tputfind.units import format_known
+from tputfind.units import format_about, format_known
 
 Best = Literal["fastest", "knee", "largest"]
 Answer = Literal[Best, "safe"]
@@ -178,15 +178,22 @@ def in_one_process(*rows: Row) -> bool:
 
 def in_all_processes(record: Record, row: Row) -> bool:
     """Whether a row was timed in as many processes as were asked for, or was known before."""
-    return row.ended_by == "known" or len(row.timings) >= record.spec.processes
+    return row.ended_by in ("known", "alike") or len(row.timings) >= record.spec.row_processes
+
+
+def in_one_of_several(record: Record, row: Row) -> bool:
+    """Whether a row was timed in one process of several, because no answer rests on it or the run ended: how processes
+    differ is not known.
+    """
+    return len(row.timings) == 1 < record.spec.row_processes
 
 
 def known_interval(record: Record, row: Row) -> Interval | None:
     """Return the interval of a row's throughput as it is shown; None for a row with one of several processes.
 
-    How processes differ is not known there: its interval would be narrower than that of a row that is done.
+    It would be narrower than that of a row with all of them.
     """
-    return None if len(row.timings) == 1 < record.spec.processes else throughput_interval(row)
+    return None if in_one_of_several(record, row) else throughput_interval(row)
 
 
 def scatter(rows: Iterable[Row]) -> float:
@@ -204,18 +211,28 @@ def rate_ratio_interval(above: Row, below: Row, confidence: float = CONFIDENCE) 
     return Interval(interval.low * batches, interval.high * batches)
 
 
-def format_rate(row: Row) -> str:
-    """Print a row's samples/s with the digits that its interval supports; empty where it was not timed."""
-    interval = throughput_interval(row)
+def format_rate(record: Record, row: Row) -> str:
+    """Print a row's samples/s with the digits that its interval supports; empty if it was not timed."""
     if row.samples_per_s is None:
         return ""
-    return format_known(row.samples_per_s, None if interval is None else interval.half_width)
+    return _format_of_row(record, row, row.samples_per_s, throughput_interval(row))
 
 
-def format_latency(row: Row, latency_ms: float) -> str:
+def format_latency(record: Record, row: Row, latency_ms: float) -> str:
     """Print a latency of a row with the digits that the interval of its median supports."""
-    interval = latency_interval_ms(row)
-    return format_known(latency_ms, None if interval is None else interval.half_width)
+    return _format_of_row(record, row, latency_ms, latency_interval_ms(row))
+
+
+def format_device_time(record: Record, row: Row, device_ms: float) -> str:
+    """Print a row's time of a batch on the device with the digits that the interval of its throughput supports."""
+    return _format_of_row(record, row, device_ms, throughput_interval(row))
+
+
+def _format_of_row(record: Record, row: Row, value: float, interval: Interval | None) -> str:
+    """Print a figure of a row with the digits that an interval supports, ``~5200`` for one process of several."""
+    if in_one_of_several(record, row):
+        return format_about(value)
+    return format_known(value, None if interval is None else interval.half_width)
 
 
 def latency_interval_ms(row: Row) -> Interval | None:

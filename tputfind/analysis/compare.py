@@ -17,8 +17,8 @@ from tputfind.analysis.answers import (
     host_bound,
     in_one_process,
     largest_of,
+    known_interval,
     rate_ratio_interval,
-    throughput_interval,
 )
 from tputfind.errors import BadRequest
 from tputfind.record import identity
@@ -146,7 +146,8 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
             f"these are not comparable: {'; '.join(unlike)}", "--force compares them nevertheless, and says so"
         )
     pairs = list(_pairs(old, new))
-    certain = 1 - (1 - CONFIDENCE) / max(1, len(pairs))
+    judged = sum(not in_one_process(*pair) for pair in pairs)
+    certain = 1 - (1 - CONFIDENCE) / max(1, judged)
     return Comparison(
         model=subject(new),
         recipe=name_of(new.spec),
@@ -157,7 +158,7 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
         best=_best(old, new, tolerance),
         rows=tuple(
             sorted(
-                [*(_judged(one, other, tolerance, certain) for one, other in pairs), *_beyond(old, new)],
+                [*(_judged(old, new, pair, tolerance, certain) for pair in pairs), *_beyond(old, new)],
                 key=lambda row: row.old_batch,
             )
         ),
@@ -182,7 +183,7 @@ def _best(old: Record, new: Record, tolerance: float) -> Judgement | None:
     )
     if before is None or after is None:
         return None
-    found = _judged(before, after, tolerance, CONFIDENCE)
+    found = _judged(old, new, (before, after), tolerance, CONFIDENCE)
     return found if both else msgspec.structs.replace(found, reason="no batch size is in both")
 
 
@@ -271,7 +272,10 @@ def _beyond(old: Record, new: Record) -> Iterator[Judgement]:
             )
 
 
-def _judged(old: Row, new: Row, tolerance: float, confidence: float) -> Judgement:
+def _judged(
+    old_record: Record, new_record: Record, pair: tuple[Row, Row], tolerance: float, confidence: float
+) -> Judgement:
+    old, new = pair
     against = _against(old, new)
     interval = None if against else rate_ratio_interval(new, old, confidence)
     unknown = ONE_PROCESS if in_one_process(old, new) else "processes differ too much to tell"
@@ -284,8 +288,8 @@ def _judged(old: Row, new: Row, tolerance: float, confidence: float) -> Judgemen
         new_batch=new.batch_size,
         old_per_s=old.samples_per_s,
         new_per_s=new.samples_per_s,
-        old_share=_share(old),
-        new_share=_share(new),
+        old_share=_share(old_record, old),
+        new_share=_share(new_record, new),
         ratio=(new.samples_per_s or 0.0) / (old.samples_per_s or 1.0) if known else None,
         low=interval.low if interval else None,
         high=interval.high if interval else None,
@@ -296,8 +300,8 @@ def _judged(old: Row, new: Row, tolerance: float, confidence: float) -> Judgemen
     )
 
 
-def _share(row: Row) -> float | None:
-    interval = throughput_interval(row)
+def _share(record: Record, row: Row) -> float | None:
+    interval = known_interval(record, row)
     return None if interval is None else interval.half_width
 
 

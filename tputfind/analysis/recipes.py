@@ -96,7 +96,7 @@ def _told_of(record: Record, row: Row, records: Sequence[Record]) -> str:
     against = [] if plain in (None, record) else list(_set_beside(record, plain, name_of(plain.spec)))
     alike = len(_alike(records))
     simplest = [f"the simplest of {alike} that tie within the noise"] if alike > 1 else []
-    figures = f"{name_of(record.spec)}, batch {row.batch_size}: {format_rate(row)} samples/s"
+    figures = f"{name_of(record.spec)}, batch {row.batch_size}: {format_rate(record, row)} samples/s"
     return ", ".join([figures, *_latency(record, row), *against, *simplest])
 
 
@@ -105,7 +105,7 @@ def _latency(record: Record, row: Row) -> Iterator[str]:
     latency_ms = percentile(row.latency_ms, record.spec.percentile)
     if record.spec.slo_ms is not None and latency_ms is not None:
         percent, _, limit = slo_of(record.spec).partition(" ")
-        yield f"{percent} {format_latency(row, latency_ms)} ms {limit}"
+        yield f"{percent} {format_latency(record, row, latency_ms)} ms {limit}"
 
 
 def _smallest_in_all(records: Sequence[Record]) -> int | None:

@@ -51,7 +51,7 @@ class Together:
         self._start_s = time.monotonic()
         self._late = False
         timed = [{row.batch_size for row in one.measured.record.rows if row.samples_per_s is not None} for one in alone]
-        first = {size for one in alone for size in plan.deciding(one.measured.record.rows, one.measured.record.edge)}
+        first = {size for one in alone for size in _of_answers(one.measured.record)}
         self.sizes = sorted(set.intersection(*timed), key=lambda size: (size not in first, size)) if timed else []
         self.records = {one.place.name: self._begun(one.measured.record, command) for one in alone}
         self.files = {name: _file_beside(one.measured, self.records[name]) for name, one in _named(alone)}
@@ -69,7 +69,7 @@ class Together:
     def finish(self) -> None:
         """Say that nothing more is measured; where the budget was over, it ended the rows that are not known by now."""
         for name, record in self.records.items():
-            rows = plan.cut_by_budget(record.spec, record.rows) if self._late else record.rows
+            rows = plan.ended(record.spec, record.rows, None) if self._late else record.rows
             self._keep(name, rows=rows, finished=now())
 
     def _begun(self, alone: Record, command: str) -> Record:
@@ -148,6 +148,12 @@ class Together:
         grown = msgspec.structs.replace(self.records[name], wall_s=wall_s, **fields)
         self.records[name] = msgspec.structs.replace(grown, notices=notices.of(grown))
         self.files[name].save(self.records[name])
+
+
+def _of_answers(record: Record) -> set[int]:
+    """Return the batch sizes that the answers of a record rest on."""
+    largest = set() if record.edge is None else {record.edge.largest_batch}
+    return plan.contenders(record.spec, record.rows, record.edge) | largest
 
 
 def _named(alone: Sequence[Alone]) -> list[tuple[str, Alone]]:

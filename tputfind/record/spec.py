@@ -113,7 +113,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """So many steps are left out at the least; None leaves it to the transient that is found."""
     max_seconds: Annotated[Above0 | None, TOLD] = None
     budget_s: Annotated[Above0 | None, TOLD] = None
-    processes: Annotated[int, Meta(ge=1, le=MOST_PROCESSES), TOLD] = PROCESSES
+    processes: Annotated[Annotated[int, Meta(ge=1, le=MOST_PROCESSES)] | None, TOLD] = None
+    """Every row takes at least as many; None leaves it to what is known, and to whether an answer rests on the row."""
     max_noise: Annotated[Annotated[float, Meta(gt=REPEATABILITY, lt=1)] | None, TOLD] = None
     """The share of the throughput that its interval may be wide to either side, before timing goes on. None aims at 0.5
     % where the device sets the pace, and at 3 % elsewhere."""
@@ -142,6 +143,11 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     def mode_and_phase(self) -> tuple[str, ...]:
         """The mode and the phase, where they are not the defaults."""
         return tuple(word for word in (self.mode, self.phase) if word not in ("eager", "infer"))
+
+    @property
+    def row_processes(self) -> int:
+        """The processes in which a row that an answer rests on is timed, unless it is known before."""
+        return PROCESSES if self.processes is None else self.processes
 
     @property
     def smallest_batch(self) -> int:
@@ -247,7 +253,7 @@ def _conflicts(spec: Spec) -> list[str]:
             "--thorough and --batches both say how many batches a row takes: give one",
         ),
         (
-            spec.max_noise is not None and spec.processes < 2,
+            spec.max_noise is not None and spec.row_processes < 2,
             "--max-noise needs --processes 2 or more: one process does not show how much processes differ",
         ),
         (

@@ -10,20 +10,21 @@ from tputfind.analysis.answers import (
     RowHealth,
     all_busy_share,
     compile_s,
+    format_device_time,
     format_latency,
     format_rate,
     health,
     host_bound,
+    in_one_of_several,
     known_interval,
     latency_interval_ms,
     others_busy_cores,
     peak_bytes,
     threads,
-    throughput_interval,
 )
 from tputfind.record.record import Record, Row
 from tputfind.stats import Interval, mean, percentile, standard_deviation
-from tputfind.units import MIB, format_bytes, format_figure, format_known
+from tputfind.units import MIB, format_bytes, format_figure
 
 Value = str | int | float | bool | None
 Kind = Literal["string", "Int64", "Float64", "boolean"]
@@ -53,7 +54,7 @@ class Column(NamedTuple):
     of_failed: bool = False
     in_csv: bool = True
     shown: Shown | None = None
-    text: Callable[[Row, float], str] = lambda _row, value: format_figure(value)
+    text: Callable[[Record, Row, float], str] = lambda _record, _row, value: format_figure(value)
 
     def value(self, record: Record, row: Row) -> Value:
         """Return the figure of a row of a record."""
@@ -62,7 +63,7 @@ class Column(NamedTuple):
     def cell(self, record: Record, row: Row) -> tuple[str, float | None]:
         """Return the figure as a table shows it, empty where it is unknown, and as a number."""
         value = self.value(record, row)
-        return ("", None) if value is None else (self.text(row, float(value)), float(value))
+        return ("", None) if value is None else (self.text(record, row, float(value)), float(value))
 
 
 def _known(name: str, kind: Kind, find: Callable[[Record, Row], Value]) -> Column:
@@ -92,7 +93,7 @@ def _of_health(find: Callable[[RowHealth], Value]) -> Callable[[Record, Row], Va
 
 
 def _median_interval(record: Record, row: Row) -> Interval | None:
-    return None if len(row.timings) == 1 < record.spec.processes else latency_interval_ms(row)
+    return None if in_one_of_several(record, row) else latency_interval_ms(row)
 
 
 def _half_width_percent(record: Record, row: Row) -> Value:
@@ -102,11 +103,6 @@ def _half_width_percent(record: Record, row: Row) -> Value:
 
 def _peak_mib(record: Record, row: Row) -> Value:
     return _mib(peak_bytes(record, row))
-
-
-def _device_text(row: Row, device_ms: float) -> str:
-    interval = throughput_interval(row)
-    return format_known(device_ms, None if interval is None else interval.half_width)
 
 
 def _notices(record: Record, row: Row) -> Value:
@@ -147,7 +143,7 @@ COLUMNS: Final = (
         "Float64",
         lambda _, row: row.samples_per_s,
         shown=Shown(1, "samples/s"),
-        text=lambda row, _: format_rate(row),
+        text=lambda record, row, _: format_rate(record, row),
     ),
     Column(
         "samples_per_s_half_width_percent",
@@ -155,7 +151,7 @@ COLUMNS: Final = (
         _half_width_percent,
         in_csv=False,
         shown=Shown(2, "± %"),
-        text=lambda _, percent: f"{percent:.1f}",
+        text=lambda _record, _row, percent: f"{percent:.1f}",
     ),
     Column("samples_per_s_ci_low", "Float64", _bound(known_interval, "low")),
     Column("samples_per_s_ci_high", "Float64", _bound(known_interval, "high")),
@@ -171,7 +167,7 @@ COLUMNS: Final = (
         "Float64",
         lambda _, row: mean(row.device_ms),
         shown=Shown(3, "device ms", "wide"),
-        text=_device_text,
+        text=format_device_time,
     ),
     Column("enqueue_ms_mean", "Float64", lambda _, row: mean(row.enqueue_ms)),
     Column("host_bound", "boolean", lambda _, row: host_bound(row)),
@@ -183,7 +179,7 @@ COLUMNS: Final = (
         _peak_mib,
         in_csv=False,
         shown=Shown(6, "memory"),
-        text=lambda _, mib: format_bytes(round(mib * MIB)),
+        text=lambda _record, _row, mib: format_bytes(round(mib * MIB)),
     ),
     Column("sm_clock_mhz", "Float64", _of_health(lambda seen: seen.sm_clock_mhz), shown=Shown(8, "SM MHz", "page")),
     Column("power_w", "Float64", _of_health(lambda seen: seen.power_w), shown=Shown(9, "W", "page")),

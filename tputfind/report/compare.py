@@ -15,7 +15,7 @@ from tputfind.report.escaping import markdown_bytes
 from tputfind.report.markdown import markdown_of
 from tputfind.report.tables import new_table
 from tputfind.report.terminal import print_answers, print_line, print_table
-from tputfind.units import format_known
+from tputfind.units import format_about, format_known
 
 _WORDS: Final[dict[Verdict, str]] = {
     "same": "same",
@@ -122,5 +122,10 @@ def _table(comparison: Comparison) -> Table:
 
 def _rates(row: Judgement) -> tuple[str, str]:
     """Return both rates with the digits that are known."""
-    old = "" if row.old_per_s is None else format_known(row.old_per_s, row.old_share)
-    return old, "" if row.new_per_s is None else format_known(row.new_per_s, row.new_share)
+    return _rate(row.old_per_s, row.old_share), _rate(row.new_per_s, row.new_share)
+
+
+def _rate(samples_per_s: float | None, share: float | None) -> str:
+    if samples_per_s is None:
+        return ""
+    return format_about(samples_per_s) if share is None else format_known(samples_per_s, share)

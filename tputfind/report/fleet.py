@@ -118,7 +118,7 @@ def _names(records: Sequence[Record]) -> dict[str, str]:
 
 def _rate(one: Judged) -> tuple[str, str]:
     interval = known_interval(one.record, one.row)
-    return format_rate(one.row), "" if interval is None else format_width(interval.half_width).rstrip("%")
+    return format_rate(one.record, one.row), "" if interval is None else format_width(interval.half_width).rstrip("%")
 
 
 def _health(one: Judged) -> Iterator[str]:

@@ -26,6 +26,7 @@ from tputfind.analysis.answers import (
     threads,
     throughput_interval,
     to_deploy,
+    too_late,
 )
 from tputfind.analysis.time_spent import seconds_spent
 from tputfind.record import identity
@@ -201,8 +202,8 @@ def summary(record: Record) -> list[tuple[str, str]]:
         *([("Deploy", _deploy(record, best))] if best else []),
         ("Largest batch", _largest(record)),
         *([("Safe batch", _safe(record, record.safe))] if record.safe else []),
-        ("Fastest batch", _row_text(best)),
-        *([("Knee", f"{_row_text(bend)}, the smallest with {KNEE_SHARE:.0%} of the best")] if bend else []),
+        ("Fastest batch", _row_text(record, best)),
+        *([("Knee", f"{_row_text(record, bend)}, the smallest with {KNEE_SHARE:.0%} of the best")] if bend else []),
         *([("Took", _took(record))] if record.wall_s else []),
     ]
 
@@ -218,9 +219,9 @@ def _deploy(record: Record, best: Row) -> str:
     limit = "" if spec.slo_ms is None else f" within --slo {spec.slo_ms:g} ms"
     doubt = doubt_of(record, (row, best))
     figures = [
-        f"{doubt}batch {row.batch_size}: {format_rate(row)} samples/s",
+        f"{doubt}batch {row.batch_size}: {format_rate(record, row)} samples/s",
         *(["the fastest"] if row is best else []),
-        *([] if latency_ms is None else [f"p{percent:g} {format_latency(row, latency_ms)} ms{limit}"]),
+        *([] if latency_ms is None else [f"p{percent:g} {format_latency(record, row, latency_ms)} ms{limit}"]),
         *([] if peak is None else [format_bytes(peak)]),
     ]
     if row is best or scatter((row, best)) > ROUGH:
@@ -228,7 +229,7 @@ def _deploy(record: Record, best: Row) -> str:
     saved = f" at {latency_ms / slowest_ms:.0%} of its latency" if latency_ms and slowest_ms else ""
     beside = f"{rate / (best.samples_per_s or 1.0):.0%} of the rate of batch {best.batch_size}{saved}"
     faster = [one for one in record.rows if (one.samples_per_s or 0.0) > rate]
-    unknown = any(percentile(one.latency_ms, percent) is None for one in faster)
+    unknown = any(percentile(one.latency_ms, percent) is None and not too_late(spec, one) for one in faster)
     left_out = (
         f"; p{percent:g} of faster batches is unknown: run with --slo" if unknown and spec.slo_ms is not None else ""
     )
@@ -244,7 +245,7 @@ def doubt_of(record: Record, rows: Sequence[Row]) -> str:
         return f"provisional, rates scatter by {widest:.0%}; "
     short = [len(row.timings) for row in rows if not in_all_processes(record, row)]
     if short:
-        return f"provisional, timed in {min(short)} of {record.spec.processes} processes; "
+        return f"provisional, timed in {min(short)} of {record.spec.row_processes} processes; "
     rival = _rival(record, max(rows, key=lambda row: row.samples_per_s or 0.0))
     return "" if rival is None else f"provisional, batch {rival.batch_size} may be faster; "
 
@@ -324,10 +325,10 @@ def _safe(record: Record, safe: Edge) -> str:
     return f"{_batch(safe)}, with {kept} of the memory kept free"
 
 
-def _row_text(row: Row | None) -> str:
+def _row_text(record: Record, row: Row | None) -> str:
     if row is None or row.samples_per_s is None:
         return "nothing was timed"
     width = scatter([row])
-    return f"{row.batch_size}, {format_rate(row)} samples/s" + (
+    return f"{row.batch_size}, {format_rate(record, row)} samples/s" + (
         f", known to within {width:.0%}" if width > PROVISIONAL_SHARE else ""
     )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from math import inf
+from statistics import fmean
 from typing import Final
 
 from msgspec.structs import replace
 
-from tputfind.analysis.answers import fastest, host_bound, knee, throughput_interval
+from tputfind.analysis.answers import KNEE_SHARE, fastest, host_bound, knee, throughput_interval, too_late
 from tputfind.processes.messages import Plan
 from tputfind.record.record import Edge, Row, RowEnd
-from tputfind.record.spec import MOST_PROCESSES, PROCESSES, Spec
-from tputfind.stats import samples_for_percentile
+from tputfind.record.spec import MOST_PROCESSES, Spec
+from tputfind.stats import percentile, samples_for_percentile
 
 DEVICE_BOUND_NOISE: Final = 0.005
 OTHER_NOISE: Final = 0.03
@@ -24,8 +26,12 @@ often than 95 % of the time, since some are narrow by luck: ``benchmarks/plan.py
 BATCHES: Final = 100
 LEAST_BATCHES: Final = 6
 """Of a row in all its processes; one in each where they take longer than its seconds."""
-_PROCESSES_OF_SLOW: Final = 2
-"""Of a slow row, where they agree and no number of processes was asked for but the usual."""
+_PROCESSES_ALIKE: Final = 2
+"""Processes after which a row ends if they are alike."""
+DOUBT_DEVICE_BOUND: Final = 0.03
+DOUBT_OTHER: Final = 0.35
+"""How far, as a share, the throughput of a row's first process may lie from that of others: where the device sets the
+pace, and elsewhere. Host-bound rows of ten records were off by up to 35 % (``benchmarks/plan.py one``)."""
 WINDOW_S: Final = 1.0
 """Of the throughput windows of a row in its least number of processes."""
 THOROUGH_S: Final = 3.0
@@ -34,8 +40,8 @@ _THOROUGH_ROW_S: Final = 60.0
 
 
 def of_process(spec: Spec, number: int) -> Plan:
-    """Return what the process with this number (from 0) times of a row: its share of what the least number does."""
-    processes = spec.processes
+    """Return what the process with this number (from 0) times of a row: its share of what all of them do."""
+    processes = spec.row_processes
     fixed = spec.batches or (BATCHES if spec.thorough else None)
     for_percentile = 0 if spec.slo_ms is None else samples_for_percentile(spec.percentile)
     least = math.ceil(LEAST_BATCHES / processes)
@@ -72,36 +78,50 @@ def aim(spec: Spec, row: Row) -> float | None:
     return DEVICE_BOUND_NOISE if host_bound(row) is False else OTHER_NOISE
 
 
-def ended_by(spec: Spec, row: Row) -> RowEnd | None:
-    """Return why a row takes no further process; None where it takes one.
+def is_exact(spec: Spec) -> bool:
+    """Whether an option names the rows, or says how well they are to be known: all are then timed alike."""
+    asked = (spec.batch_sizes, spec.batches, spec.max_noise, spec.processes)
+    return spec.thorough or any(option is not None for option in asked)
 
-    ``full`` is what ``--thorough`` takes: a row that is not known by then goes on where a noise was asked for.
+
+def ended_by(spec: Spec, row: Row) -> RowEnd | None:
+    """Return why a row that an answer rests on takes no further process; None if it takes one.
+
+    ``full`` is what ``--thorough`` takes: a row that is not known by then goes on only if a noise was asked for. A row
+    that the host sets the pace of is full after its usual processes: more do not make its interval narrower.
     """
-    if row.failure is not None or len(row.timings) < (_PROCESSES_OF_SLOW if _slow(spec, row) else spec.processes):
+    processes = spec.row_processes
+    if row.failure is not None or not row.timings:
         return None
     noise, interval = aim(spec, row), throughput_interval(row)
+    known = noise is not None and interval is not None and interval.half_width <= noise
+    if len(row.timings) < processes:
+        return None if not _alike(spec, row) else "known" if known else "alike"
     cut = any(timing.ended_by == "time" for timing in row.timings)
     if noise is None or interval is None:
         return "time" if cut else "full"
-    if interval.half_width <= noise:
+    if known:
         return "known"
-    if len(row.timings) < spec.processes:
-        return None
     if _seconds(row) >= row_seconds(spec) or len(row.timings) >= MOST_PROCESSES:
         return "time"
+    if host_bound(row) and not is_exact(spec):
+        return "full"
     full = len(row.device_ms) >= BATCHES and sum(row.device_ms) >= 1000 * THOROUGH_S
-    return "full" if spec.processes == 1 or (full and spec.max_noise is None) else None
+    return "full" if processes == 1 or (full and spec.max_noise is None) else None
 
 
-def _slow(spec: Spec, row: Row) -> bool:
-    """Whether two processes of a row may do: the device sets its pace, and two windows take the seconds of a row.
+def _alike(spec: Spec, row: Row) -> bool:
+    """Whether the first two processes of a row do: the device sets its pace, and they differ by its aim at the most.
 
-    Of a row that the host holds up two may lie close together by chance, and the next far off. A percentile that a
-    target is set for takes the latencies of all three.
+    If the host sets the pace, two may lie close together by chance, and the next far off. A percentile that a target is
+    set for takes the latencies of all processes.
     """
-    usual = spec.processes == PROCESSES and spec.slo_ms is None and aim(spec, row) is not None
-    share_s = row_seconds(spec) * _PROCESSES_OF_SLOW / spec.processes
-    return usual and host_bound(row) is False and sum(row.device_ms) / 1000 >= share_s
+    noise = aim(spec, row)
+    usual = not is_exact(spec) and spec.slo_ms is None and noise is not None and host_bound(row) is False
+    if not usual or noise is None or len(row.timings) != _PROCESSES_ALIKE:
+        return False
+    one, other = (fmean(timing.device_ms) for timing in row.timings)
+    return abs(one / other - 1) <= noise
 
 
 def _seconds(row: Row) -> float:
@@ -110,36 +130,87 @@ def _seconds(row: Row) -> float:
     return row.seconds - max(compiled, default=0.0)
 
 
-def deciding(rows: Sequence[Row], edge: Edge | None) -> set[int]:
-    """Return the batch sizes that the answers rest on: the fastest, the knee, their neighbours and the largest."""
-    sizes = [row.batch_size for row in rows]
-    found = {row.batch_size for row in (fastest(rows), knee(rows)) if row is not None}
-    places = [sizes.index(size) for size in found]
-    beside = {sizes[place] for at in places for place in (at - 1, at, at + 1) if 0 <= place < len(sizes)}
-    return beside | ({edge.largest_batch} if edge is not None and edge.largest_batch in sizes else set())
+def deciding(spec: Spec, rows: Sequence[Row], edge: Edge | None) -> set[int]:
+    """Return the batch sizes that are timed until they are known: those that the answers rest on.
+
+    All are if options are exact.
+    """
+    return {row.batch_size for row in rows} if is_exact(spec) else contenders(spec, rows, edge)
+
+
+def contenders(spec: Spec, rows: Sequence[Row], edge: Edge | None) -> set[int]:
+    """Return the batch sizes that are an answer, or may be one as far as their first process tells.
+
+    They are the fastest and the knee; neighbours of the fastest that may be faster, and smaller batches that may be the
+    knee; with ``--slo`` also the batches that may be the one to deploy. The largest batch is not among them for being
+    the largest, nor for being beside the fastest: that it fits does not rest on its throughput, and it takes longest.
+    """
+    timed = [row for row in rows if row.samples_per_s is not None]
+    best, bend = fastest(timed), knee(timed)
+    if best is None:
+        return set()
+    place, most = timed.index(best), best.samples_per_s or 0.0
+    beside = [row for row in timed[max(0, place - 1) : place + 2] if not edge or row.batch_size != edge.largest_batch]
+    found = [best, *(row for row in beside if _may_reach(row, most)), *_to_deploy(spec, timed)]
+    if bend is not None:
+        smaller = [row for row in timed if row.batch_size < bend.batch_size]
+        found += [bend, *(row for row in smaller if _may_reach(row, KNEE_SHARE * most))]
+    return {row.batch_size for row in found}
+
+
+def _may_reach(row: Row, samples_per_s: float) -> bool:
+    """Whether a row may have this throughput, as far as one process tells."""
+    doubt = DOUBT_DEVICE_BOUND if host_bound(row) is False else DOUBT_OTHER
+    return (row.samples_per_s or 0.0) * (1 + doubt) >= samples_per_s
+
+
+def _to_deploy(spec: Spec, timed: Sequence[Row]) -> list[Row]:
+    """Return the rows that may be the fastest within ``--slo``: none slower than one that seems to be within."""
+    if spec.slo_ms is None:
+        return []
+    seem = [row for row in timed if (_latency_ms(spec, row) or inf) <= spec.slo_ms]
+    least = max((row.samples_per_s or 0.0 for row in seem), default=0.0)
+    return [row for row in timed if (row.samples_per_s or 0.0) >= least and not too_late(spec, row)]
+
+
+def _latency_ms(spec: Spec, row: Row) -> float | None:
+    """Return the percentile of the latency; the longest while there are too few for it."""
+    known_ms = percentile(row.latency_ms, spec.percentile)
+    return max(row.latency_ms, default=None) if known_ms is None else known_ms
 
 
 def next_round(spec: Spec, rows: Sequence[Row], batch_sizes: Sequence[int], edge: Edge | None) -> tuple[int, list[int]]:
-    """Return which process of the rows is next, from 0, and the batch sizes that it times; none where all have ended.
+    """Return which process of the rows is next, from 0, and the batch sizes that it times; none if all have ended.
 
-    All take their turn before any is timed again, so that what changes with time falls on all alike. Under a budget
-    those that the answers rest on come first from then on.
+    All take their turn before any is timed again, so that what changes with time falls on all alike. Then only those
+    that the answers rest on are timed again.
     """
     by_size = {row.batch_size: row for row in rows}
-    wanted = [size for size in batch_sizes if size not in by_size or wants_more(spec, by_size[size])]
-    if spec.budget_s is not None and not set(wanted) - set(by_size):
-        first = deciding(rows, edge)
-        wanted = [size for size in wanted if size in first] or wanted
-    done = {size: len(by_size[size].timings) if size in by_size else 0 for size in wanted}
-    number = min(done.values(), default=0)
+    done = {size: len(by_size[size].timings) if size in by_size else 0 for size in batch_sizes}
+    first = deciding(spec, rows, edge)
+    wanted = [
+        size
+        for size in batch_sizes
+        if size not in by_size or ((size in first or not done[size]) and wants_more(spec, by_size[size]))
+    ]
+    number = min((done[size] for size in wanted), default=0)
     return number, [size for size in wanted if done[size] == number]
 
 
-def cut_by_budget(spec: Spec, rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Return the rows when a budget is over: it ended those that would take a further process."""
-    return tuple(replace(row, ended_by="budget") if wants_more(spec, row) else row for row in rows)
+def ended(spec: Spec, rows: Sequence[Row], edge: Edge | None) -> tuple[Row, ...]:
+    """Return the rows when a run is over, each with what ended it.
+
+    Rows that would take a further process were ended by the budget, if there is one. Of the others no answer rests on
+    those that have no end of their own.
+    """
+    first = deciding(spec, rows, edge)
+    late: RowEnd | None = None if spec.budget_s is None else "budget"
+    return tuple(
+        replace(row, ended_by=late if row.batch_size in first else "beside") if wants_more(spec, row) else row
+        for row in rows
+    )
 
 
 def wants_more(spec: Spec, row: Row) -> bool:
-    """Say whether a row takes a further process."""
+    """Say whether a row takes a further process if an answer rests on it."""
     return row.failure is None and ended_by(spec, row) is None

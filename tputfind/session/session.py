@@ -95,9 +95,8 @@ class Session:
         self._progress.measured(self.record)
 
     def finish(self) -> None:
-        """Say that nothing more is measured; rows that are not known by now were ended by the budget."""
-        rows = self.record.rows
-        self.update(rows=rows if self._spec.budget_s is None else plan.cut_by_budget(self._spec, rows), finished=now())
+        """Say that nothing more is measured, and what ended the rows that would take a further process."""
+        self.update(rows=plan.ended(self._spec, self.record.rows, self.record.edge), finished=now())
 
     def save_again(self) -> None:
         """Save what was measured once more, with what is known of the edge: the last time may have been interrupted."""

@@ -11,10 +11,12 @@ from tputfind.analysis.answers import (
     best_under,
     compile_s,
     fastest,
+    format_latency,
     format_rate,
     health,
     host_bound,
     knee,
+    known_interval,
     latency_interval_ms,
     peak_bytes,
     rate_ratio_interval,
@@ -192,5 +194,15 @@ def test_the_ratio_of_two_rates_is_of_samples_and_not_of_batches():
 
 
 def test_a_rate_is_printed_with_the_digits_that_are_known():
-    assert format_rate(FAILED) == ""
-    assert format_rate(row(8, 6.54321)) == "1223"
+    assert format_rate(example(), FAILED) == ""
+    assert format_rate(example(), row(8, 6.54321)) == "1223"
+
+
+def test_a_figure_of_one_process_of_several_has_three_digits_and_a_sign():
+    record = replace(example(), spec=replace(example().spec, processes=None))
+    once = row(8, 6.54321)
+
+    assert format_rate(record, once) == "~1220"
+    assert format_latency(record, once, 7.04321) == "~7.04"
+    assert known_interval(record, once) is None
+    assert format_rate(record, replace(once, timings=once.timings * 2)) == "1223"

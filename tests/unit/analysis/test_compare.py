@@ -14,6 +14,7 @@ from support.records import example
 from tputfind.analysis.compare import Judgement, compare
 from tputfind.errors import BadRequest
 from tputfind.record.record import Edge, Failure, Health, Row, Timing
+from tputfind.report.compare import to_markdown
 from tputfind.stats import ratio_interval
 
 replace = msgspec.structs.replace
@@ -60,6 +61,17 @@ def test_one_process_does_not_show_how_processes_differ():
         "ambiguous",
         "timed in one process: measure with --processes 3 or more",
     )
+
+
+def test_compare_of_one_process_of_several_shows_no_interval_and_costs_others_nothing():
+    spec = replace(example().spec, processes=None)
+    beside = replace(row(2, [20.0] * 50), ended_by="beside")
+    more, less = (record(*rows, spec=spec) for rows in ((beside, steady(8, 20)), (steady(8, 20),)))
+    found = compare(more, more)
+
+    assert (found.rows[0].verdict, found.rows[0].old_share) == ("ambiguous", None)
+    assert found.rows[1] == compare(less, less).rows[0]
+    assert "~100" in to_markdown([found]).decode()
 
 
 def test_the_fastest_rows_are_compared_though_their_batches_differ():

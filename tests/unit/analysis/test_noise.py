@@ -214,6 +214,14 @@ def test_a_row_of_fewer_processes_than_it_will_have_is_told():
 
     assert kinds(quiet(rng), quiet(rng), missing=1) == ["unfinished"]
     assert kinds(quiet(rng), quiet(rng), missing=1, ended_by="known") == []
+    assert kinds(quiet(rng), quiet(rng), missing=1, ended_by="alike") == []
+
+
+def test_noise_of_rows_that_no_answer_rests_on_is_not_told():
+    jumping = one_batch_ten_times_slower(random.Random(1))
+
+    assert kinds(jumping, missing=2, ended_by="beside", steady=False) == []
+    assert "outliers" in kinds(jumping, missing=2, ended_by="time")
 
 
 def test_one_process_that_is_not_steady_is_not_told_of_others():

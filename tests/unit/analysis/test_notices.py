@@ -548,8 +548,8 @@ def test_a_run_that_needed_less_than_its_budget_is_told_of_nothing():
     assert under_budget(1, 2, spec={"budget_s": None}) is None
 
 
-@pytest.mark.parametrize(("ended_by", "expected"), [(None, True), ("budget", False)])
-def test_a_row_that_the_budget_ended_has_all_processes_that_it_will_have(ended_by, expected):
+@pytest.mark.parametrize(("ended_by", "expected"), [(None, True), ("budget", False), ("beside", False)])
+def test_a_row_that_the_run_ended_has_all_processes_that_it_will_have(ended_by, expected):
     spec = msgspec.structs.replace(example().spec, processes=3, batches=None, budget_s=90.0)
     once = msgspec.structs.replace(row(4, 5.0), ended_by=ended_by)
 

@@ -23,7 +23,9 @@ def together(count=2):
     alone = []
     for number in range(count):
         name = f"cuda:{number}"
-        spec = msgspec.structs.replace(example().spec, device=name, batches=None, processes=3, slo_ms=None)
+        spec = msgspec.structs.replace(
+            example().spec, device=name, batches=None, processes=3, slo_ms=None, budget_s=60.0
+        )
         rows = tuple(row(size, PACES_MS[size]) for size in SIZES)
         record = msgspec.structs.replace(example(), spec=spec, rows=rows, edge=None, safe=None)
         alone.append(Alone(Place(name), Measured(record, RecordFile.at(None))))
@@ -61,7 +63,7 @@ def test_the_batch_sizes_that_the_answers_rest_on_come_first():
     all_busy, crew = together(), Crew(lambda *_: None)
     all_busy.time_all(crew)
 
-    assert sizes_asked(crew) == [4, 8, 16, 1, 2]
+    assert sizes_asked(crew) == [8, 1, 2, 4, 16]
     assert all_busy.records["cuda:0"].spec.batch_sizes == SIZES
     assert [one.batch_size for one in all_busy.records["cuda:1"].rows] == list(SIZES)
 
@@ -80,7 +82,7 @@ def test_where_the_budget_is_over_it_ended_the_rows_that_are_not_known_by_then()
     all_busy.time_all(crew)
     all_busy.finish()
 
-    assert [one.ended_by for one in all_busy.records["cuda:0"].rows] == ["known", "known"]
+    assert [one.ended_by for one in all_busy.records["cuda:0"].rows] == ["known"] * 4
     late = Crew(lambda *_: OutOfTime("--budget") if len(late.asked) > 4 else None)
     all_busy = together()
     all_busy.time_all(late)

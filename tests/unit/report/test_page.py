@@ -470,7 +470,7 @@ def test_a_page_opens_with_the_batch_to_deploy_and_its_figures():
     shown = {tile.label: (tile.figure, tile.unit) for tile in group.tiles}
     assert shown["Batch to deploy"] == ("4", "")
     assert shown["Throughput"] == ("800.0", "samples/s")
-    assert shown["Latency, p50"] == ("5.495", "ms")
+    assert shown["Latency, p50"] == ("5.50", "ms")
     assert shown["Peak memory"] == ("8", "MiB")
     assert shown["Device"] == ("NVIDIA Example", "")
 

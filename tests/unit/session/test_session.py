@@ -143,13 +143,12 @@ class Timer:
 
     memory_limit_bytes = None
 
-    def __init__(self, spec, paces_ms, wider, fails, slow):
+    def __init__(self, spec, paces_ms, wider, fails):
         self.asked = []
         self._spec = spec
         self._paces_ms = paces_ms
         self._wider = wider
         self._fails = fails
-        self._slow = slow
 
     def memory_of_others_bytes(self):
         return 0
@@ -163,23 +162,17 @@ class Timer:
                 return
             paces_ms = self._paces_ms if size in self._wider else self._paces_ms[:1]
             made = row(size, paces_ms[number % len(paces_ms)])
-            if size in self._slow:
-                timings = tuple(msgspec.structs.replace(one, device_ms=one.device_ms * 4) for one in made.timings)
-                made = msgspec.structs.replace(made, timings=timings)
             yield msgspec.structs.replace(made, ended_by=None, seconds=1.0)
 
 
-def timed(
-    *sizes, device="cuda:0", paces_ms=(5.0,), wider=(1,), fails=lambda number, size, first: False, slow=(), **asked
-):
+def timed(*sizes, device="cuda:0", paces_ms=(5.0,), wider=(1,), fails=lambda number, size, first: False, **asked):
     """Return a session after timing these batch sizes, and what its processes were asked for.
 
-    The processes of those that are ``wider`` take the paces in turn, those of others the first of them. The windows of
-    those that are ``slow`` are four times as long.
+    The processes of those that are ``wider`` take the paces in turn, those of others the first of them.
     """
     asked = {"batches": None, "processes": 3, "slo_ms": None, "soak": 0, **asked}
     spec = msgspec.structs.replace(example().spec, **asked)
-    timer = Timer(spec, paces_ms, wider, fails, slow)
+    timer = Timer(spec, paces_ms, wider, fails)
     environment = msgspec.structs.replace(example().environment, device=device)
     found = {"rows": (), "edge": None, "safe": None, "finished": None}
     record = msgspec.structs.replace(example(), spec=spec, environment=environment, **found)
@@ -195,11 +188,12 @@ def test_on_a_card_each_process_times_all_rows_until_each_is_known():
     assert [row.ended_by for row in session.record.rows] == ["known"] * 3
 
 
-def test_on_a_card_a_slow_row_is_timed_in_no_third_process_where_two_agree():
-    session, asked = timed(1, 2, 4, paces_ms=(5.0, 5.1, 5.05), wider=(2,), slow=(2, 4))
+def test_on_a_card_only_rows_that_answers_rest_on_take_further_processes():
+    session, asked = timed(1, 2, 4, paces_ms=(5.0, 5.01), wider=(4,), processes=None)
+    session.finish()
 
-    assert asked[:3] == [(0, (1, 2, 4)), (1, (1, 2, 4)), (2, (1, 2))]
-    assert [len(row.timings) for row in session.record.rows] == [3, 3, 2]
+    assert asked == [(0, (1, 2, 4)), (1, (4,))]
+    assert [row.ended_by for row in session.record.rows] == ["beside", "beside", "alike"]
 
 
 def test_on_the_host_the_first_process_of_a_row_times_no_other():

@@ -87,7 +87,10 @@ def findings(row: Row, ordinary_noise: float = 1.0) -> list[Finding]:
 def of_noise(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Notices of what the samples show, of rows that are not done, and of noise that time did not bring down."""
     on_host = record.environment.can.on_host
-    found = [(row, seen) for row in timed for seen in findings(row, HOSTS_SCATTER if on_host else 1.0)]
+    resting = [
+        row for row in timed if row.ended_by != "beside"
+    ]  # no answer rests on others, nor do they show intervals
+    found = [(row, seen) for row in resting for seen in findings(row, HOSTS_SCATTER if on_host else 1.0)]
     limited = record.spec.max_noise is not None and record.finished is not None
     for kind in _CAUSES:
         those = [(row, seen.share) for row, seen in found if seen.kind == kind]
@@ -101,7 +104,7 @@ def of_noise(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
                 advice="measure in more --processes" if alone else _ADVICE[kind],
                 batch_sizes=sizes(rows),
             )
-    unsettled = [row for row in timed if any(timing.steady is False for timing in row.timings)]
+    unsettled = [row for row in resting if any(timing.steady is False for timing in row.timings)]
     trending = [row for row, seen in found if seen.kind == "trend"]
     noisy = [row for row, _ in found]  # on a host, times that scatter alone seldom settle
     yield from _of_warm_up([row for row in unsettled if row not in trending and (row in noisy or not on_host)])
@@ -139,12 +142,12 @@ def _of_warm_up(unsettled: Sequence[Row]) -> Iterator[Notice]:
 
 
 def _of_unfinished(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
-    short = [row for row in timed if not in_all_processes(record, row) and row.ended_by != "budget"]
+    short = [row for row in timed if not in_all_processes(record, row) and row.ended_by not in ("budget", "beside")]
     if short:
         fewest, were = min(len(row.timings) for row in short), "was" if len(short) == 1 else "were"
         yield Notice(
             kind="unfinished",
-            seen=f"{batches(short)} {were} timed in {fewest} of {record.spec.processes} processes so far",
+            seen=f"{batches(short)} {were} timed in {fewest} of {record.spec.row_processes} processes so far",
             cause="the run was cut short, or goes on",
             advice="measure anew with --all-busy" if record.spec.load == "all_busy" else "finish it with --resume",
             batch_sizes=sizes(short),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
-from tputfind.analysis.answers import format_rate, health, known_interval, peak_bytes
+from tputfind.analysis.answers import format_latency, format_rate, health, known_interval, peak_bytes
 from tputfind.record.record import Record, Row
 from tputfind.report.charts.chart import Axis, Chart, Point, Series, names_of, title_of
 from tputfind.stats import percentile
-from tputfind.units import MIB, format_bytes, format_figure, format_width
+from tputfind.units import MIB, format_bytes, format_width
 
 Value = tuple[float, str, float | None, float | None]
 """A figure, the same in words, and the two ends of its interval where it has one."""
@@ -112,14 +112,14 @@ def _throughput(record: Record, row: Row) -> Value | None:
     interval = known_interval(record, row)
     width = "" if interval is None else f" ± {format_width(interval.half_width)} %"
     low, high = interval.above_zero if interval else (None, None)
-    return row.samples_per_s or 0.0, f"{format_rate(row)} samples/s{width}", low, high
+    return row.samples_per_s or 0.0, f"{format_rate(record, row)} samples/s{width}", low, high
 
 
-def _latency(_record: Record, row: Row) -> Value | None:
+def _latency(record: Record, row: Row) -> Value | None:
     middle, slowest = (percentile(row.latency_ms, percent) for percent in (50, 99))
     if middle is None:
         return None
-    return middle, f"{format_figure(middle)} ms", None if slowest is None else middle, slowest
+    return middle, f"{format_latency(record, row, middle)} ms", None if slowest is None else middle, slowest
 
 
 def _memory(record: Record, row: Row) -> Value | None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tputfind.analysis.answers import Best, answers, format_rate, known_interval
+from tputfind.analysis.answers import Best, answers, format_latency, format_rate, known_interval
 from tputfind.record.record import Record, Row
 from tputfind.report.charts import bars, health, memory
 from tputfind.report.charts.chart import (
@@ -89,7 +89,9 @@ def throughput(records: Sequence[Record]) -> Chart:
                 interval = known_interval(record, row)
                 low, high = interval.above_zero if interval else (None, None)
                 width = f" ± {format_width(interval.half_width)} %" if interval else ""
-                yield Point(x=row.batch_size, y=row.samples_per_s, text=f"{_rate(row)}{width}", low=low, high=high)
+                yield Point(
+                    x=row.batch_size, y=row.samples_per_s, text=f"{_rate(record, row)}{width}", low=low, high=high
+                )
 
     series = each_record(records, points)
     return Chart(
@@ -115,7 +117,7 @@ def _best_rows(record: Record) -> Iterator[tuple[Best, Row]]:
 def _marks(records: Sequence[Record]) -> Iterator[Mark]:
     for record in records:
         for kind, row in _best_rows(record):
-            text = f"batch {row.batch_size}, {_rate(row)}" if len(records) == 1 else ""
+            text = f"batch {row.batch_size}, {_rate(record, row)}" if len(records) == 1 else ""
             yield Mark(kind=kind, x=row.batch_size, y=row.samples_per_s or 0.0, text=text)
 
 
@@ -130,7 +132,7 @@ def _failed_words(records: Sequence[Record]) -> str:
 
 
 def _best_words(record: Record) -> str:
-    best = [f"{kind} batch {row.batch_size} with {_rate(row)}" for kind, row in _best_rows(record)]
+    best = [f"{kind} batch {row.batch_size} with {_rate(record, row)}" for kind, row in _best_rows(record)]
     failed = [str(row.batch_size) for row in record.rows if row.failure is not None]
     left_out = [f"failed and not drawn: {_listed(failed)}"] if failed else []
     return "; ".join([*best, *left_out]) or "nothing was timed"
@@ -141,8 +143,8 @@ def _listed(words: Sequence[str], most: int = 12) -> str:
     return ", ".join(words[:most]) + more
 
 
-def _rate(row: Row) -> str:
-    return f"{format_rate(row)} samples/s"
+def _rate(record: Record, row: Row) -> str:
+    return f"{format_rate(record, row)} samples/s"
 
 
 def _of_record(records: Sequence[Record], number: int, told: str) -> str:
@@ -183,7 +185,7 @@ def _tradeoff_points(record: Record, percent: float) -> Iterator[Point]:
     for row in ok_rows(record):
         latency_ms = percentile(row.latency_ms, percent)
         if latency_ms is not None and row.samples_per_s is not None:
-            yield Point(x=latency_ms, y=row.samples_per_s, text=f"batch {row.batch_size}, {_rate(row)}")
+            yield Point(x=latency_ms, y=row.samples_per_s, text=f"batch {row.batch_size}, {_rate(record, row)}")
 
 
 def latency(records: Sequence[Record]) -> Chart:
@@ -229,5 +231,5 @@ def _percentiles(record: Record, percent: float) -> Iterator[Point]:
     for row in ok_rows(record):
         latency_ms = percentile(row.latency_ms, percent)
         if latency_ms is not None:
-            text = f"p{percent:g} {format_figure(latency_ms)} ms"
+            text = f"p{percent:g} {format_latency(record, row, latency_ms)} ms"
             yield Point(x=row.batch_size, y=latency_ms, text=text)

@@ -9,7 +9,16 @@ from typing import Final
 import msgspec
 
 from tputfind.analysis import recipes
-from tputfind.analysis.answers import answers, fastest, format_rate, known_interval, largest_of, peak_bytes, to_deploy
+from tputfind.analysis.answers import (
+    answers,
+    fastest,
+    format_latency,
+    format_rate,
+    known_interval,
+    largest_of,
+    peak_bytes,
+    to_deploy,
+)
 from tputfind.analysis.notices import to_read
 from tputfind.analysis.notices.words import cut_in_the_middle
 from tputfind.record import identity
@@ -147,9 +156,9 @@ def _answers(name: str, record: Record) -> tuple[Cell, ...]:
         )
         figures = (
             _number(row.batch_size),
-            _cell(format_rate(row), row.samples_per_s),
+            _cell(format_rate(record, row), row.samples_per_s),
             Cell() if interval is None else _cell(format_width(interval.half_width), 100 * interval.half_width),
-            Cell() if latency_ms is None else _cell(format_figure(latency_ms), latency_ms),
+            Cell() if latency_ms is None else _cell(format_latency(record, row, latency_ms), latency_ms),
             Cell() if peak is None else _cell(format_bytes(peak), peak),
         )
     fastest_cell = _number(None if best is None else best.batch_size)

@@ -11,6 +11,7 @@ from tputfind.analysis import recipes
 from tputfind.analysis.answers import (
     KNEE_SHARE,
     fastest,
+    format_latency,
     format_rate,
     knee,
     known_interval,
@@ -21,7 +22,7 @@ from tputfind.record import identity
 from tputfind.record.record import Record, Row
 from tputfind.report import text
 from tputfind.stats import percentile
-from tputfind.units import format_bytes, format_figure, format_width
+from tputfind.units import format_bytes, format_width
 
 _MOST_GROUPS: Final = 3
 """Of more models or devices than this, the table alone answers."""
@@ -65,11 +66,11 @@ def _tiles(record: Record, row: Row, among: int) -> Iterator[Tile]:
     if among > 1:
         yield Tile(label="Best recipe", figure=recipe, note=f"of {among} records")
     yield Tile(label="Batch to deploy", figure=str(row.batch_size), note=_why(record, row, fastest(record.rows) or row))
-    yield Tile(label="Throughput", figure=format_rate(row), unit="samples/s", note=_beside(record, row))
+    yield Tile(label="Throughput", figure=format_rate(record, row), unit="samples/s", note=_beside(record, row))
     latency_ms, slowest_ms = (percentile(row.latency_ms, percent) for percent in (50, 99))
     if latency_ms is not None:
-        slowest = "" if slowest_ms is None else f"p99 {format_figure(slowest_ms)} ms"
-        yield Tile(label="Latency, p50", figure=format_figure(latency_ms), unit="ms", note=slowest)
+        slowest = "" if slowest_ms is None else f"p99 {format_latency(record, row, slowest_ms)} ms"
+        yield Tile(label="Latency, p50", figure=format_latency(record, row, latency_ms), unit="ms", note=slowest)
     peak, total = peak_bytes(record, row), record.environment.memory_total_bytes
     if peak is not None:
         figure, unit = format_bytes(peak).split(" ")
