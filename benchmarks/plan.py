@@ -2,6 +2,7 @@
 
     python benchmarks/plan.py coverage                      intervals of rows that stop when they are narrow, simulated
     python benchmarks/plan.py replay results/nvidia-h200/kinds/*.json   the plan on the raw samples of records
+    python benchmarks/plan.py one results/nvidia-h200/default/*.json     how far one process lies from others of its row
     python benchmarks/plan.py pairs 20                      default runs beside --thorough ones, on this CPU
     python benchmarks/plan.py repeats 12                    one model again and again: processes of a run, and runs
     python benchmarks/plan.py budget 20                     runs under --budget, on this CPU
@@ -32,10 +33,11 @@ from tputfind.analysis.answers import fastest, knee, known_interval, throughput_
 from tputfind.analysis.time_spent import seconds_spent
 from tputfind.processes.messages import Plan
 from tputfind.record.files import load_record
+from tputfind.record.pace import host_bound
 from tputfind.record.record import Record, Row, Timing, merged
 from tputfind.record.spec import Spec
 from tputfind.session import plan
-from tputfind.stats import t_quantile
+from tputfind.stats import percentile, t_quantile
 from tputfind.worker.timing import lacking_batches, settled_from
 
 REPEATS: Final = 20
@@ -165,6 +167,21 @@ def told_of(found: Sequence[Compared]) -> str:
         f"of {runs} replays: knee the same or not to be told apart {knees / runs:.1%}, fastest within 1 % "
         f"{bests / runs:.1%}, both {both / runs:.1%}; of {rows} intervals {held / rows:.1%} hold the record's rate"
     )
+
+
+def one(asked: argparse.Namespace) -> None:
+    """Print how far the throughput of one process lies from that of its row's other processes."""
+    off: dict[bool | None, list[float]] = {}
+    for path in asked.records:
+        for row in load_record(path).rows:
+            spans = [timing.device_ms for timing in row.timings if timing.device_ms]
+            for number, span in enumerate(spans if len(spans) > 2 else []):
+                others = [fmean(other) for place, other in enumerate(spans) if place != number]
+                off.setdefault(host_bound(row), []).append(abs(fmean(span) / fmean(others) - 1))
+    names = {False: "the device sets the pace", True: "host bound", None: "unknown"}
+    for bound, shares in off.items():
+        at = "  ".join(f"{percent}% {percentile(shares, percent):.2%}" for percent in (50, 90, 95, 99))
+        print(f"{names[bound]}: {len(shares)} processes, off by: {at}  most {max(shares):.2%}")
 
 
 def replayed(record: Record, spec: Spec, draw: random.Random) -> Record:
@@ -326,6 +343,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     of_records.add_argument("records", nargs="+", type=Path)
     of_records.add_argument("--draws", type=int, default=REPEATS)
     of_records.set_defaults(do=replay)
+    of_records = words.add_parser("one")
+    of_records.add_argument("records", nargs="+", type=Path)
+    of_records.set_defaults(do=one)
     for name, do in (("pairs", pairs), ("repeats", repeats), ("budget", budget)):
         of_runs = words.add_parser(name)
         of_runs.add_argument("count", type=int)

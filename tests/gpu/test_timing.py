@@ -209,7 +209,7 @@ def test_fp32_is_ieee_and_tf32_is_faster():
 
 
 def test_small_batches_are_host_bound_and_large_ones_are_not(tmp_path):
-    from tputfind.analysis.answers import host_bound
+    from tputfind.record.pace import host_bound
 
     ran = run(tmp_path, "resnet50", "--dtype", "fp16", "--batch-sizes", "1,512", "--batches", 30)
 

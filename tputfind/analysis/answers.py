@@ -12,7 +12,6 @@ from tputfind.record.spec import Spec
 from tputfind.stats import (
     CONFIDENCE,
     Interval,
-    mean,
     mean_interval,
     median_interval,
     percentile,
@@ -24,8 +23,6 @@ from tputfind.units import format_about, format_known
 Best = Literal["fastest", "knee", "largest"]
 Answer = Literal[Best, "safe"]
 KNEE_SHARE: Final = 0.95
-HOST_BOUND_SHARE: Final = 0.80
-"""trtexec warns from the same share of enqueue time on."""
 PROVISIONAL_SHARE: Final = 0.25
 """A batch whose rate is known no better than to this share is not the one to deploy for sure."""
 THROTTLED_SHARE: Final = 0.01
@@ -140,14 +137,6 @@ def to_deploy(record: Record) -> Row | None:
 def _meets(row: Row, slo_ms: float, percent: float) -> bool:
     latency_ms = percentile(row.latency_ms, percent)
     return latency_ms is not None and latency_ms <= slo_ms
-
-
-def host_bound(row: Row) -> bool | None:
-    """Return whether the device waits for Python: submitting a batch takes 80 % of its span; None if unknown."""
-    enqueue_ms, device_ms = mean(row.enqueue_ms), mean(row.device_ms)
-    if enqueue_ms is None or device_ms is None:
-        return None
-    return enqueue_ms >= HOST_BOUND_SHARE * device_ms
 
 
 def peak_bytes(record: Record, measured: Row | Trial) -> int | None:

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
-from tputfind.analysis.answers import HOST_BOUND_SHARE
 from tputfind.record.clocks import (
     Cell,
     Figures,
@@ -26,6 +25,7 @@ from tputfind.record.clocks import (
 )
 from tputfind.record.environment import Environment
 from tputfind.record.method import NEGLIGIBLE_BYTES
+from tputfind.record.pace import HOST_BOUND_SHARE
 from tputfind.stats import mean_interval
 from tputfind.units import format_bytes, format_figure, format_ratio, format_share, format_share_up
 

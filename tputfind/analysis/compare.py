@@ -14,7 +14,6 @@ from tputfind.analysis.answers import (
     THROTTLED_SHARE,
     fastest,
     health,
-    host_bound,
     in_one_process,
     largest_of,
     known_interval,
@@ -24,6 +23,7 @@ from tputfind.errors import BadRequest
 from tputfind.record import identity
 from tputfind.record.identity import name_of
 from tputfind.record.method import REPEATABILITY
+from tputfind.record.pace import host_bound
 from tputfind.record.record import Record, Row, check_record
 from tputfind.record.types import Above0, Amount, Count
 from tputfind.stats import CONFIDENCE, Interval

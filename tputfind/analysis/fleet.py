@@ -13,7 +13,6 @@ from tputfind.analysis.answers import (
     all_busy_share,
     fastest,
     health,
-    host_bound,
     others_busy_cores,
     rate_ratio_interval,
     threads,
@@ -22,6 +21,7 @@ from tputfind.analysis.compare import TOLERANCE
 from tputfind.analysis.notices.device import REASONS
 from tputfind.record import identity
 from tputfind.record.method import NEGLIGIBLE_BYTES, REPEATABILITY
+from tputfind.record.pace import host_bound
 from tputfind.record.record import Record, Row
 from tputfind.stats import CONFIDENCE, Estimate, Interval, estimate, interval_of_product, mean
 from tputfind.units import format_bytes

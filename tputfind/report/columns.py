@@ -14,7 +14,6 @@ from tputfind.analysis.answers import (
     format_latency,
     format_rate,
     health,
-    host_bound,
     in_one_of_several,
     known_interval,
     latency_interval_ms,
@@ -22,6 +21,7 @@ from tputfind.analysis.answers import (
     peak_bytes,
     threads,
 )
+from tputfind.record.pace import host_bound
 from tputfind.record.record import Record, Row
 from tputfind.stats import Interval, mean, percentile, standard_deviation
 from tputfind.units import MIB, format_bytes, format_figure

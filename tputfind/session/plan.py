@@ -10,8 +10,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tputfind.analysis.answers import KNEE_SHARE, fastest, host_bound, knee, throughput_interval, too_late
+from tputfind.analysis.answers import KNEE_SHARE, fastest, knee, throughput_interval, too_late
 from tputfind.processes.messages import Plan
+from tputfind.record.pace import doubt_of_one_process, host_bound
 from tputfind.record.record import Edge, Row, RowEnd
 from tputfind.record.spec import MOST_PROCESSES, Spec
 from tputfind.stats import percentile, samples_for_percentile
@@ -28,10 +29,6 @@ LEAST_BATCHES: Final = 6
 """Of a row in all its processes; one in each where they take longer than its seconds."""
 _PROCESSES_ALIKE: Final = 2
 """Processes after which a row ends if they are alike."""
-DOUBT_DEVICE_BOUND: Final = 0.03
-DOUBT_OTHER: Final = 0.35
-"""How far, as a share, the throughput of a row's first process may lie from that of others: where the device sets the
-pace, and elsewhere. Host-bound rows of ten records were off by up to 35 % (``benchmarks/plan.py one``)."""
 WINDOW_S: Final = 1.0
 """Of the throughput windows of a row in its least number of processes."""
 THOROUGH_S: Final = 3.0
@@ -160,8 +157,7 @@ def contenders(spec: Spec, rows: Sequence[Row], edge: Edge | None) -> set[int]:
 
 def _may_reach(row: Row, samples_per_s: float) -> bool:
     """Whether a row may have this throughput, as far as one process tells."""
-    doubt = DOUBT_DEVICE_BOUND if host_bound(row) is False else DOUBT_OTHER
-    return (row.samples_per_s or 0.0) * (1 + doubt) >= samples_per_s
+    return (row.samples_per_s or 0.0) * (1 + doubt_of_one_process(row)) >= samples_per_s
 
 
 def _to_deploy(spec: Spec, timed: Sequence[Row]) -> list[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from math import exp
 from statistics import fmean
 from typing import Final, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tputfind.errors import BadRequest
+from tputfind.record.pace import doubt_of_one_process
 from tputfind.record.record import Record, Row
 from tputfind.sizing.demand import Demand
 from tputfind.sizing.power import Power, power_of
@@ -20,6 +22,8 @@ _FEWEST, _MOST = 200, 5000
 """Least and most equally likely times that stand for the samples of a batch size."""
 
 FEWEST_SAMPLES: Final = 10
+_NORMAL_95: Final = 1.96
+"""Standard deviations within which 95 % of a normal distribution lie."""
 _SHORTEST_MS: Final = 1e-4
 """To call one empty function takes longer."""
 
@@ -202,9 +206,10 @@ def service_of(record: Record, demand: Demand, draw: np.random.Generator | None 
                 "no step is that fast",
                 "measure it anew",
             )
+    several = any(len(row.timings) > 1 for row in rows)
     samples = demand.mean_samples if demand.whole else 1.0  # those of what the server handles one by one
     return ServiceTimes(
-        {row.batch_size: row.latency_ms if draw is None else _resampled(row, draw) for row in rows},
+        {row.batch_size: row.latency_ms if draw is None else _resampled(row, draw, several=several) for row in rows},
         per_batch_ms=demand.overhead_per_batch_ms,
         per_sample_ms=demand.overhead_per_request_ms / samples,
         per_get_ms=demand.overhead_per_get_ms / samples,
@@ -214,12 +219,16 @@ def service_of(record: Record, demand: Demand, draw: np.random.Generator | None 
     )
 
 
-def _resampled(row: Row, draw: np.random.Generator) -> list[float]:
-    """Return latencies of a row drawn anew: processes with replacement, and of each as many latencies as it has.
+def _resampled(row: Row, draw: np.random.Generator, *, several: bool) -> list[float]:
+    """Return latencies of a row drawn anew: processes with replacement, and of each as many latencies as it has
+    (Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8).
 
-    Of one process how processes differ is not known: its latencies alone are drawn (Davison and Hinkley, "Bootstrap
-    Methods and their Application", 1997, section 3.8).
+    A row of one process does not tell how processes differ. If others of the record have ``several``, its latencies are
+    all longer or shorter by as much as processes of such rows differ; else no row tells, and they are drawn alone.
     """
     processes = [timing.latency_ms for timing in row.timings if timing.latency_ms]
+    if several and len(processes) == 1:
+        pace = exp(draw.normal(0.0, doubt_of_one_process(row) / _NORMAL_95))
+        processes = [tuple(latency_ms * pace for latency_ms in processes[0])]
     drawn = [processes[place] for place in draw.integers(len(processes), size=len(processes))]
     return [float(latency_ms) for one in drawn for latency_ms in draw.choice(one, size=len(one))]

@@ -14,7 +14,6 @@ from tputfind.analysis.answers import (
     format_latency,
     format_rate,
     health,
-    host_bound,
     knee,
     known_interval,
     latency_interval_ms,
@@ -23,6 +22,7 @@ from tputfind.analysis.answers import (
     throughput_interval,
     to_deploy,
 )
+from tputfind.record.pace import host_bound
 from tputfind.record.record import Compiled, Edge, Failure, Health, Row, Timing, Trial
 
 replace = msgspec.structs.replace

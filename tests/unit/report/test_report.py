@@ -12,7 +12,8 @@ from rich.console import Console
 from support.records import example, row
 
 from tputfind.analysis import notices
-from tputfind.analysis.answers import answers, best_under, fastest, host_bound, knee, largest_of
+from tputfind.analysis.answers import answers, best_under, fastest, knee, largest_of
+from tputfind.record.pace import host_bound
 from tputfind.record.record import Edge, Failure, LimitedBy, Timing, Trial
 from tputfind.report import csv, markdown, terminal, text
 from tputfind.report.charts import charts

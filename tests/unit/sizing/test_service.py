@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.records import example
 
-from tputfind.sizing.service import ServiceTimes
+from tputfind.record.record import Row, Timing
+from tputfind.sizing.options import read_demand
+from tputfind.sizing.service import ServiceTimes, service_of
 
 times_ms = st.lists(st.floats(0.1, 100), min_size=1, max_size=30)
 measured = st.dictionaries(st.integers(1, 64), times_ms, min_size=1, max_size=8)
@@ -52,3 +56,19 @@ def test_one_noisy_size_raises_the_larger_ones_by_its_share_of_the_samples_alone
 
 def test_of_two_sizes_that_are_pooled_the_one_of_more_samples_counts_for_more():
     assert ServiceTimes({1: [4.0] * 30, 2: [2.0] * 10}).mean_ms(1) == pytest.approx(3.5)
+
+
+@pytest.mark.parametrize(
+    ("enqueue_ms", "low", "high"), [(1.0, 0.005, 0.02), (4.5, 0.1, 0.4)], ids=["device-bound", "host-bound"]
+)
+def test_service_of_a_row_of_one_process_among_others_differs_as_processes_do(enqueue_ms, low, high):
+    timing = Timing(device_ms=(5.0,) * 20, latency_ms=(5.0,) * 20, enqueue_ms=(enqueue_ms,) * 20)
+    rows = tuple(Row(batch_size=size, timings=(timing,) * processes) for size, processes in ((1, 1), (64, 2)))
+    record, demand = msgspec.structs.replace(example(), rows=rows[:1]), read_demand({"rate": 5, "slo": 50.0})
+    rng = np.random.default_rng(1)
+
+    def spread(one):
+        return np.std([np.log(service_of(one, demand, rng).mean_ms(1)) for _ in range(100)])
+
+    assert spread(record) == 0.0  # no row tells how processes differ, and a notice says so
+    assert low < spread(msgspec.structs.replace(record, rows=rows)) < high

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tputfind.analysis.answers import host_bound, in_all_processes, too_late
+from tputfind.analysis.answers import in_all_processes, too_late
 from tputfind.analysis.notices.words import batches, sizes, span
+from tputfind.record.pace import host_bound
 from tputfind.record.record import Notice, Record, Row
 from tputfind.stats import mean, percentile, samples_for_percentile
 
