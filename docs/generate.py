@@ -69,7 +69,7 @@ MEANINGS: Final = {
     "status": "`ok`, or the kind of failure",
     "batches": "batches timed for throughput, in all processes",
     "samples_per_s": "throughput",
-    "samples_per_s_ci_low": "lower end of the throughput's 95 % confidence interval",
+    "samples_per_s_ci_low": "lower end of the throughput's 95 % confidence interval; empty for one process of several",
     "samples_per_s_ci_high": "upper end of that interval",
     "latency_batches": "single batches timed for latency",
     "latency_ms_mean": "mean latency",
@@ -89,7 +89,8 @@ MEANINGS: Final = {
     "throttled": "whether something held the clocks down",
     "notices": "kinds of notices that name the row, joined by `;`",
     "processes": "processes in which the row was timed",
-    "latency_ms_p50_ci_low": "lower end of the median latency's 95 % confidence interval",
+    "latency_ms_p50_ci_low": "lower end of the median latency's 95 % confidence interval; "
+    "empty for one process of several",
     "latency_ms_p50_ci_high": "upper end of that interval",
     "warmup_steps": "untimed steps before the windows",
     "warmup_s": "time of these steps",

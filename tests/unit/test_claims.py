@@ -439,6 +439,27 @@ def coverage() -> tuple[str, ...]:
     return f"{normal[0]}", f"{normal[-1]}", f"{skewed[0]}", f"{skewed[-1]}"
 
 
+def replayed_defaults() -> tuple[str, ...]:
+    """Fewest and most seconds of replayed and of recorded default runs on an H100; the share of right replays."""
+    output = (RESULTS / "simulated/plan/replay.txt").read_text()
+    runs = re.findall(r"nvidia-h100/default/\S+: (\d+) s then;.*; default: (\d+) s", output)
+    assert len(runs) == 5
+    then, now = (sorted(int(run[place]) for run in runs) for place in (0, 1))
+    (both,) = numbers_in("simulated/plan/replay.txt", r"\ndefault: of 2300 replays: .*, both ([0-9.]+)%")
+    return f"{now[0]}", f"{now[-1]}", f"{then[0]}", f"{then[-1]}", both
+
+
+def right_replays() -> tuple[str, ...]:
+    """Replays and records, the shares of right knees and fastest batches, and these with every row in 3 processes."""
+    output = (RESULTS / "simulated/plan/replay.txt").read_text()
+    shares = {
+        name: re.search(rf"\n{name}: of (\d+) replays: knee .*? ([0-9.]+)%, fastest within 1 % ([0-9.]+)%", output)
+        for name in ("default", "every row in 3 processes")
+    }
+    short, long = (found.groups() for found in shares.values())
+    return short[0], f"{len(re.findall('s then;', output))}", *short[1:], *long[1:]
+
+
 def latest_of_budgets() -> tuple[str, ...]:
     runs = re.findall(r"--budget (\d+)s: ([0-9.]+) s", (RESULTS / "cpu/plan/budget.txt").read_text())
     (kept,) = numbers_in("cpu/plan/budget.txt", r"(\d+) of 20 ended within their budget")
@@ -517,6 +538,26 @@ CLAIMS = [
     ),
     Claim(
         "were too low, by {} % under 80 GiB and by {} % under 8 GiB", "nvidia-h200/search/fp16.csv", forecasts_too_low
+    ),
+    Claim(
+        "Replayed from their rows, default runs of five models take {} to {} s on an H100. "
+        "With three processes and more a row they took {} to {} s. "
+        "{} % of 2300 replays name the right knee and fastest batch.",
+        "simulated/plan/replay.txt",
+        replayed_defaults,
+    ),
+    Claim(
+        "Of {} replays of {} recorded runs, {} % named the same knee, or one that cannot be told from it. "
+        "In {} % the fastest batch was within 1 %. With three processes for every row it was {} and {} %",
+        "simulated/plan/replay.txt",
+        right_replays,
+    ),
+    printed(
+        "Of single processes, 95 % lie within {} % of the others of their row if the device sets the pace. "
+        "In host-bound rows they lie within {} %.",
+        "simulated/plan/one.txt",
+        r"device sets the pace: .*95% ([0-9.]+)%",
+        r"host bound: .*95% ([0-9.]+)%",
     ),
     Claim(
         "{} of {} forecasts from trials are exact, and the worst is {} % too low",

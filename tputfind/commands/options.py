@@ -124,7 +124,7 @@ MEASURING: Final = (
         "N",
         LONG,
         "time every row in at least N fresh processes",
-        "3; 2 of a slow row that is known by then",
+        "2 or 3 for rows that answers rest on, 1 for others",
     ),
     Option("warmup", "N", LONG, "leave out at least the first N batches of each process", "until times settle"),
     Option(

@@ -70,5 +70,5 @@ def test_service_of_a_row_of_one_process_among_others_differs_as_processes_do(en
     def spread(one):
         return np.std([np.log(service_of(one, demand, rng).mean_ms(1)) for _ in range(100)])
 
-    assert spread(record) == 0.0  # no row tells how processes differ, and a notice says so
+    assert spread(record) < 1e-9  # no row tells how processes differ, and a notice says so
     assert low < spread(msgspec.structs.replace(record, rows=rows)) < high
