@@ -13,7 +13,7 @@ import pytest
 from support.command import run
 from support.folders import MODELS
 
-from tputfind.analysis.answers import throughput_interval
+from tputfind.analysis.answers import fastest, knee, throughput_interval
 
 ONE = ("--batch-sizes", 1, "--device", "cpu")
 
@@ -180,9 +180,10 @@ def test_every_row_and_every_window_of_a_default_run_says_why_it_ended(tmp_path)
     record = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 4).record()
 
     assert [row.batch_size for row in record.rows] == [1, 2, 4]
-    assert {row.ended_by for row in record.rows} <= {"known", "full", "time"}
+    assert {row.ended_by for row in record.rows} <= {"known", "full", "time", "beside"}
     assert {timing.ended_by for row in record.rows for timing in row.timings} <= {"full", "unsettled", "time"}
-    assert all(len(row.timings) >= 3 for row in record.rows)
+    assert all(len(row.timings) == 1 if row.ended_by == "beside" else len(row.timings) >= 3 for row in record.rows)
+    assert all(row.ended_by != "beside" for row in (fastest(record.rows), knee(record.rows)))
 
 
 def test_steps_that_are_to_be_left_out_make_no_row_longer_than_its_seconds(tmp_path, ask):

@@ -69,7 +69,7 @@ class Together:
     def finish(self) -> None:
         """Say that nothing more is measured; where the budget was over, it ended the rows that are not known by now."""
         for name, record in self.records.items():
-            rows = plan.ended(record.spec, record.rows, None) if self._late else record.rows
+            rows = plan.ended(record.spec, record.rows, None, over=True) if self._late else record.rows
             self._keep(name, rows=rows, finished=now())
 
     def _begun(self, alone: Record, command: str) -> Record:

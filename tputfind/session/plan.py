@@ -193,14 +193,13 @@ def next_round(spec: Spec, rows: Sequence[Row], batch_sizes: Sequence[int], edge
     return number, [size for size in wanted if done[size] == number]
 
 
-def ended(spec: Spec, rows: Sequence[Row], edge: Edge | None) -> tuple[Row, ...]:
-    """Return the rows when a run is over, each with what ended it.
+def ended(spec: Spec, rows: Sequence[Row], edge: Edge | None, *, over: bool = False) -> tuple[Row, ...]:
+    """Return the rows once each was timed, with what ended those that have no end of their own.
 
-    Rows that would take a further process were ended by the budget, if there is one. Of the others no answer rests on
-    those that have no end of their own.
+    No answer rests on them, or they take a further process, unless the run is ``over``: the budget then ended them.
     """
     first = deciding(spec, rows, edge)
-    late: RowEnd | None = None if spec.budget_s is None else "budget"
+    late: RowEnd | None = "budget" if over and spec.budget_s is not None else None
     return tuple(
         replace(row, ended_by=late if row.batch_size in first else "beside") if wants_more(spec, row) else row
         for row in rows

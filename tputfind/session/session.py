@@ -65,6 +65,8 @@ class Session:
         """
         while True:
             number, left = plan.next_round(self._spec, self.record.rows, batch_sizes, self.record.edge)
+            if number:  # all have had their turn, so that it shows which rest
+                self.update(rows=plan.ended(self._spec, self.record.rows, self.record.edge))
             if not left:
                 return
             edge = None if self._spec.budget_s is None else self.record.edge
@@ -96,7 +98,8 @@ class Session:
 
     def finish(self) -> None:
         """Say that nothing more is measured, and what ended the rows that would take a further process."""
-        self.update(rows=plan.ended(self._spec, self.record.rows, self.record.edge), finished=now())
+        rows = plan.ended(self._spec, self.record.rows, self.record.edge, over=True)
+        self.update(rows=rows, finished=now())
 
     def save_again(self) -> None:
         """Save what was measured once more, with what is known of the edge: the last time may have been interrupted."""

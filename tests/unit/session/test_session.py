@@ -165,7 +165,15 @@ class Timer:
             yield msgspec.structs.replace(made, ended_by=None, seconds=1.0)
 
 
-def timed(*sizes, device="cuda:0", paces_ms=(5.0,), wider=(1,), fails=lambda number, size, first: False, **asked):
+def timed(
+    *sizes,
+    listener=None,
+    device="cuda:0",
+    paces_ms=(5.0,),
+    wider=(1,),
+    fails=lambda number, size, first: False,
+    **asked,
+):
     """Return a session after timing these batch sizes, and what its processes were asked for.
 
     The processes of those that are ``wider`` take the paces in turn, those of others the first of them.
@@ -176,7 +184,7 @@ def timed(*sizes, device="cuda:0", paces_ms=(5.0,), wider=(1,), fails=lambda num
     environment = msgspec.structs.replace(example().environment, device=device)
     found = {"rows": (), "edge": None, "safe": None, "finished": None}
     record = msgspec.structs.replace(example(), spec=spec, environment=environment, **found)
-    session = Session(record, timer, RecordFile(None, ""), Silent())
+    session = Session(record, timer, RecordFile(None, ""), listener or Silent())
     session.time_rows(sizes)
     return session, timer.asked
 
@@ -194,6 +202,18 @@ def test_on_a_card_only_rows_that_answers_rest_on_take_further_processes():
 
     assert asked == [(0, (1, 2, 4)), (1, (4,))]
     assert [row.ended_by for row in session.record.rows] == ["beside", "beside", "alike"]
+
+
+def test_rows_that_rest_are_told_while_others_take_further_processes():
+    seen = []
+
+    class Listener(Silent):
+        def measured(self, record):
+            seen.append([row.ended_by for row in record.rows])
+
+    timed(1, 2, 4, paces_ms=(5.0, 5.01), wider=(4,), processes=None, listener=Listener())
+
+    assert seen == [[None], [None] * 2, [None] * 3, ["beside", "beside", None], ["beside", "beside", "alike"]]
 
 
 def test_on_the_host_the_first_process_of_a_row_times_no_other():
