@@ -124,7 +124,7 @@ MEASURING: Final = (
         "N",
         LONG,
         "time every row in at least N fresh processes",
-        "2 or 3 for rows that answers rest on, 1 for others",
+        "2 or 3 if an answer rests on it, else 1",
     ),
     Option("warmup", "N", LONG, "leave out at least the first N batches of each process", "until times settle"),
     Option(
