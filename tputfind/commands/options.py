@@ -72,6 +72,12 @@ MEASURING: Final = (
         "describe one input of a model that does not say what it takes, such as ids:int64:Bx128; repeat for each input",
         repeats=True,
     ),
+    Option(
+        "fresh_inputs",
+        None,
+        WHAT,
+        "have an input function make all samples of every batch; else a large batch repeats the samples of a small one",
+    ),
     Option("weights", "NAME|FILE", WHAT, "load published weights (DEFAULT or a name), or a file of weights", "random"),
     Option("optimizer", OPTIMIZERS, WHAT, "train with SGD (with momentum) or AdamW", "sgd"),
     Option("grad_checkpoint", None, WHAT, "train in less memory, and compute activations twice"),
@@ -150,7 +156,10 @@ _HTML: Final = Option("html", "FILE", WRITE, "also write a page with plots (need
 
 def _measuring(*names: str) -> tuple[Option, ...]:
     """Return the options of a model, which take no lists here, and others of a measurement."""
-    of_models = "dtype", "layout", "device", "image_size", "input_size", "sequence_length", "input", "weights", "seed"
+    of_models = (
+        *("dtype", "layout", "device", "image_size", "input_size", "sequence_length", "input", "fresh_inputs"),
+        *("weights", "seed"),
+    )
     one_device = _NAMED["device"]._replace(help="run here; auto takes an accelerator if there is one")
     options = _NAMED | {"device": one_device}
     return tuple(options[name]._replace(lists=False) for name in (*of_models, *names))

@@ -64,11 +64,20 @@ TRIAL_STEPS: Final = 3
 """cuDNN may settle on an algorithm, and its workspace, as late as at the second step (pytorch issue 16655)."""
 
 
-Sight = Literal["drained", "inputs_restored", "inputs_written", "cached", "recompiled", "fell_back", "loss_stand_in"]
-"""What was seen of a model while it was timed: its output was lazy and was drained within the step; it writes into its
-inputs, which were restored between steps, or could not be; it is faster for inputs that it has seen; a part that the
-model compiles itself was compiled anew during the timing, or torch gave that up and ran it uncompiled; it returned no
-loss, so that a stand-in trained it."""
+Sight = Literal[
+    "drained",
+    "inputs_repeated",
+    "inputs_restored",
+    "inputs_written",
+    "cached",
+    "recompiled",
+    "fell_back",
+    "loss_stand_in",
+]
+"""What was seen of a model while it was timed: its output was lazy and was drained within the step; its inputs repeat
+the samples of a smaller batch; it writes into its inputs, which were restored between steps, or could not be; it is
+faster for inputs that it has seen; a part that the model compiles itself was compiled anew during the timing, or torch
+gave that up and ran it uncompiled; it returned no loss, so that a stand-in trained it."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +120,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     CPU they are resident memory and address space beyond the idle process. ``memory_limit_bytes`` is the limit it ran
     under, None where there was none but the device's; ``memory_of_others_bytes`` is what other processes held of the
     device when it began. ``seconds`` is the whole process, as the parent saw it. ``trace`` is what was asked of the
-    memory allocator, None where the device cannot tell.
+    memory allocator, None where the device cannot tell. ``seen`` is what was seen of the model.
     """
 
     batch_size: Count
@@ -125,6 +134,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     peak_reserved_bytes: Bytes | None = None
     seconds: Amount = 0.0
     trace: Trace | None = None
+    seen: tuple[Sight, ...] = ()
 
 
 class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):

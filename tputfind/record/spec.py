@@ -51,6 +51,8 @@ _KINDS: Final = {name for name in DEVICES if name not in ("auto", "cpu", "cpu:0-
 MOST_PROCESSES: Final = 100
 """A row is timed in no more processes than this."""
 PROCESSES: Final = 3
+FEW_SAMPLES: Final = 64
+"""An input function is called for this many samples, if more can be repetitions of these."""
 LONGEST_NAME: Final = 4096
 """Characters of a model's name, as of a path: no file system's are longer."""
 
@@ -98,6 +100,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     input_size: Annotated[_Sizes | None, WORK] = None
     sequence_length: Annotated[Count | None, WORK] = None
     inputs: Annotated[Annotated[tuple[Input, ...], Meta(min_length=1)] | None, WORK] = None
+    fresh_inputs: Annotated[bool, TOLD] = False
+    """Whether an input function makes all samples of every batch; else a large batch repeats the samples of a few."""
     batch_sizes: Annotated[_Sizes | None, ASKED] = None
     max_batch: Annotated[Count | None, ASKED] = None
     granularity: Annotated[Count, ASKED] = 1
@@ -153,6 +157,11 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     def smallest_batch(self) -> int:
         """The smallest batch size that is asked for: some models, and makers of inputs, take none below."""
         return (self.batch_sizes or (self.granularity,))[0]
+
+    @property
+    def few_samples(self) -> int:
+        """The samples that an input function is called for, if larger batches repeat them."""
+        return max(self.smallest_batch, FEW_SAMPLES // self.granularity * self.granularity)
 
     def sizes_up_to(self, largest: int) -> list[int]:
         """Return the batch sizes that are timed up to the largest: the granularity times the powers of two."""
@@ -395,6 +404,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
     "input_size": ("input_size", _shape),
     "input": ("inputs", _inputs),
     "sequence_length": ("sequence_length", values.whole),
+    "fresh_inputs": ("fresh_inputs", values.flag),
     "batch_sizes": ("batch_sizes", _batch_sizes),
     "max_batch": ("max_batch", values.whole),
     "granularity": ("granularity", values.whole),

@@ -16,7 +16,7 @@ from tputfind.record.record import SCHEMA, Failure, Record
 from tputfind.record.spec import Spec, as_found
 from tputfind.session.inspect import now
 
-_NEWER = {"batches", "warmup", "max_seconds", "thorough", "budget_s"}
+_NEWER = {"batches", "warmup", "max_seconds", "thorough", "budget_s", "fresh_inputs"}
 """Options that records of an older schema know nothing of, or had other defaults: those cannot be gone on with, but
 shown."""
 _FROM_OUTSIDE = ("killed by SIGTERM", "killed by SIGHUP", "killed by SIGINT", "the measuring process was killed")

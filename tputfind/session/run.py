@@ -63,8 +63,9 @@ def find(
             ``package.module:factory``; or a ``torch.nn.Module``; or a function without parameters (a lambda, a closure,
             a partial, a class) that returns a module, or a module and what makes its inputs.
         inputs: what makes the inputs of a live module from a batch size: a tensor, a tuple of arguments or a dict of
-            keyword arguments, of random numbers, with as many samples as it was asked for. ``input_size=(3, 224, 224)``
-            or ``input="ids:int64:Bx128:30000"`` do without it.
+            keyword arguments, of random numbers, with as many samples as it was asked for. A large batch repeats the
+            samples of a small one, unless ``fresh_inputs=True``. ``input_size=(3, 224, 224)`` or
+            ``input="ids:int64:Bx128:30000"`` do without it.
         output: a folder for the record; None saves nothing.
         progress: told what is being done.
         trust_model_file: load a file of a model or of weights even where that can run code of the file's.

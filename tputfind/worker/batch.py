@@ -27,7 +27,8 @@ class Batch:
 
     The first call finds out whether the output is lazy, which is drained within the step from then on, and whether the
     step writes into its inputs: ``restore`` then makes them what they were, and is None otherwise. ``seen`` says both.
-    ``compiled`` says what compiling the step came to, if it was.
+    ``compiled`` says what compiling the step came to, if it was. ``outline`` is that of the inputs that the user's
+    callable made, if it made all samples.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Batch:
         self.compiled: Compiled | None = None
         self.restore: Callable[[], None] | None = None
         self.seen: tuple[Sight, ...] = ()
+        self.outline: object = None
         self._model = model
         self._inputs = inputs
         self._split = split

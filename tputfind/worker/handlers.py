@@ -163,7 +163,7 @@ def _try_batch(asked: TryBatch, listener: _Told) -> Trial:
         trace = _trace(device, asked.batch_size, complete=False)
         if loaded is not None:
             _check_samples(loaded, failed=True)
-        return msgspec.structs.replace(trial, failure=failure, trace=trace)
+        return msgspec.structs.replace(trial, failure=failure, trace=trace, seen=loaded.batch.seen if loaded else ())
     return msgspec.structs.replace(
         trial,
         step_ms=step_ms,
@@ -171,6 +171,7 @@ def _try_batch(asked: TryBatch, listener: _Told) -> Trial:
         peak_allocated_bytes=used.peak_allocated_bytes,
         peak_reserved_bytes=used.peak_reserved_bytes,
         trace=trace,
+        seen=loaded.batch.seen,
     )
 
 

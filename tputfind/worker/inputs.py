@@ -282,7 +282,7 @@ def picked(value: Any, split: Split, samples: Sequence[int]) -> Any:
         case "unknown" | Rows():
             raise Indivisible
         case "listed":
-            return _alike(value, [value[sample] for sample in samples])
+            return alike(value, [value[sample] for sample in samples])
         case int(axis):
             return _rows(value, axis, samples)
         case dict():
@@ -290,19 +290,18 @@ def picked(value: Any, split: Split, samples: Sequence[int]) -> Any:
             return with_parts(value, {key: picked(part, split[key], samples) for key, part in parts.items()})
         case _:
             pairs = zip(value, split, strict=True)
-            return _alike(value, [picked(item, of_item, samples) for item, of_item in pairs])
+            return alike(value, [picked(item, of_item, samples) for item, of_item in pairs])
 
 
-def sample_shapes(values: Sequence[object], splits: Split, sizes: Sequence[int]) -> Iterator[str]:
+def sample_shapes(values: Sequence[object], splits: Split) -> Iterator[str]:
     """Yield the shape of a sample in each tensor of inputs, as ``3x224x224``, and what else holds samples.
 
     An axis along which the samples lie is left out, or divided by the batch size where a sample has several rows.
     Lengths that change otherwise are ranges: ``12-48x64``.
 
     Args:
-        values: made for these batch sizes, one value a size.
+        values: made for several batch sizes, one value a size.
         splits: where the samples lie in them.
-        sizes: of batches.
     """
     first = values[0]
     if isinstance(first, torch.Tensor):
@@ -315,7 +314,7 @@ def sample_shapes(values: Sequence[object], splits: Split, sizes: Sequence[int])
         parts = [parts_of(value) or {} for value in values]
         inner = splits.values() if isinstance(splits, dict) else splits
         for key, of_part in zip(parts[0], inner, strict=True):
-            yield from sample_shapes([part.get(key) for part in parts], of_part, sizes)
+            yield from sample_shapes([part.get(key) for part in parts], of_part)
     elif splits == "unknown":
         yield type(first).__name__
 
@@ -342,7 +341,7 @@ def _listed(values: Sequence[Any], sizes: Sequence[int]) -> bool:
     return [len(value) for value in values] == list(sizes)
 
 
-def _alike(value: Any, items: list[Any]) -> Any:
+def alike(value: Any, items: list[Any]) -> Any:
     """Return items in a list, tuple or named tuple, as the value is one."""
     if hasattr(value, "_make"):
         return value._make(items)

@@ -49,6 +49,16 @@ def with_parts(value: Any, parts: Mapping[Any, Any]) -> Any:
     return changed
 
 
+def is_of_torch(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is of a class of torch's own."""
+    return type(tensor) in (torch.Tensor, nn.Parameter, nn.Buffer, nn.UninitializedParameter, nn.UninitializedBuffer)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is dense and of torch's own class, so that its strides may be changed."""
+    return is_of_torch(tensor) and tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
+
+
 def tensors_of(value: object) -> list[torch.Tensor]:
     """Return the tensors in a value of any structure, in order, those in the attributes of objects included."""
     return list(_tensors(value, 0, set()))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
@@ -23,10 +23,10 @@ from tputfind.worker.inputs import (
     Drawn,
     Split,
     as_call,
+    divides,
     drawn_of,
     is_counted,
     is_same,
-    moves,
     outline,
     sample_shapes,
     shape_of,
@@ -37,21 +37,31 @@ from tputfind.worker.inputs import (
 )
 from tputfind.worker.models import find_model
 from tputfind.worker.modes import MODES
+from tputfind.worker.placing import REAL, Placement, check_host_memory, convert
+from tputfind.worker.repeats import repeatable_split
 from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_fp32_arithmetic, set_on_import
-from tputfind.worker.structures import drained, parts_of, tensors_of, with_parts
+from tputfind.worker.structures import drained, is_of_torch, is_plain, tensors_of
 from tputfind.worker.training import Training
 
 _WEIGHTS: Final = {"fp16": torch.float16, "bf16": torch.bfloat16, "own": None}
-_REAL: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-"""What a conversion to another dtype is for."""
 _NEXT_DRAW: Final = 1_000_003
 """Between the seeds of two draws, so that they are not those of two batch sizes."""
 _DRAWS: Final = 3
 _LONG_MAKING_S: Final = 1.0
 """Inputs that take longer to make are made no more often than they must be."""
 _AS_MANY: Final = "its callable must return as many samples as it is called with, for every batch size"
+_PROBED: Final = 3
+"""Factor between the smallest batch size and the largest that the user's callable is tried with."""
 _SHOWN: Final = 3
 _AUTOCAST: Final = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
+
+
+class _Made(NamedTuple):
+    """Inputs on the device: whether they repeat the samples of fewer, and if not, their outline."""
+
+    call: Call
+    repeated: bool = False
+    outline: object = None
 
 
 class Workload:
@@ -88,7 +98,7 @@ class Workload:
         self._module = _moved(_arranged(module, self._dtype, spec.layout), device)
         if any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters()):
             with torch.no_grad():  # lazy layers have no parameters, to count or to train, before they have seen a batch
-                call = self._inputs(spec.smallest_batch)
+                call = self._inputs(spec.smallest_batch).call
                 drained(self._module(*call[0], **call[1]))
         self._training = Training(self._module, spec, device) if spec.phase == "train" else None
         self._mode = MODES[spec.mode](self._module, self._step_of, torch.get_device_module(device).synchronize)
@@ -110,11 +120,11 @@ class Workload:
 
         Each ``draw`` has other numbers and, if the user's callable draws lengths, other lengths.
         """
-
-        def inputs() -> Call:
-            return self._inputs(batch_size, draw)
-
-        batch = Batch(self._step_of(self._module), batch_size, inputs(), lambda: self._split, inputs)
+        made = self._inputs(batch_size, draw)
+        step = self._step_of(self._module)
+        batch = Batch(step, batch_size, made.call, lambda: self._split, lambda: self._inputs(batch_size, draw).call)
+        batch.outline = made.outline
+        batch.seen = ("inputs_repeated",) if made.repeated else ()
         batch.prepare(self._mode)
         if self._training is not None:
             self._training.settle(batch)
@@ -138,7 +148,7 @@ class Workload:
         """Make sure that a batch holds as many samples as it is said to, in every part of its inputs that shows it.
 
         If a part does not, the inputs must differ in size from those of half the batch: a data set that ends does not
-        grow. Call it after the batch was timed: it may call the user's own callable.
+        grow. Call it after the batch was timed: it may call the user's own callable, for half the batch.
 
         Raises:
             ModelFailed: the user's callable made another number.
@@ -153,7 +163,7 @@ class Workload:
         half = batch.size // 2 // step * step
         if half < max(self._spec.smallest_batch, 2) or not callable(self._wanted) or is_counted(self._split):
             return
-        if outline(self._made(half)) == outline(self._made(batch.size)):
+        if outline(self._made(half)) == batch.outline:
             raise ModelFailed(
                 f"{self._spec.model}: its inputs are of the same size at batch {half} and batch {batch.size}", _AS_MANY
             )
@@ -175,7 +185,9 @@ class Workload:
 
     def make_inputs(self, batch_size: int) -> None:
         """Make the inputs of a batch size, and drop them: some callables take multiples of a number alone."""
-        if callable(self._wanted):
+        if callable(self._wanted) and batch_size == self._spec.smallest_batch:
+            _ = self._smallest
+        elif callable(self._wanted):
             self._made(batch_size)
 
     def input_shape(self) -> str:
@@ -187,15 +199,20 @@ class Workload:
         if not callable(self._wanted):
             return shape_text([drawn.sample_shape for drawn in drawn_of(self._wanted)])
         (size, double, *_), (once, twice, *_) = self._probes
-        seed_all(self._spec.seed)
-        one = self._wanted(size)
-        seed_all(self._spec.seed)  # the same numbers, if it draws as many
-        if is_same(one, self._wanted(double)):
+        if not divides(self._split) and self._ignores_size(size, double):
             raise ModelFailed(
                 f"{self._spec.model}: its inputs are the same at batch {size} and batch {double}: {_shapes(once)}",
                 _AS_MANY,
             )
-        return "+".join(sample_shapes(self._probes[1], self._split, self._probes[0])) or type(twice).__name__
+        return "+".join(sample_shapes(self._probes[1], self._split)) or type(twice).__name__
+
+    def _ignores_size(self, size: int, other: int) -> bool:
+        """Return whether the user's callable makes the same for two batch sizes, from the same random numbers."""
+        assert callable(self._wanted)
+        seed_all(self._spec.seed)
+        made = self._wanted(size)
+        seed_all(self._spec.seed)
+        return is_same(made, self._wanted(other))
 
     def caveats(self) -> Iterator[Notice]:
         """Yield what must be known of the inputs, and of what was left out, to use any number of this model."""
@@ -228,11 +245,15 @@ class Workload:
             )
 
     @cached_property
+    def _smallest(self) -> Call:
+        return self._made(self._spec.smallest_batch)
+
+    @cached_property
     def _probes(self) -> tuple[list[int], list[Call]]:
         """Two batch sizes, or three, and the inputs that the user's callable makes for them."""
         begin_s = perf_counter()
         sizes = [factor * self._spec.smallest_batch for factor in (1, 2)]
-        made = [self._made(size) for size in sizes]
+        made = [self._smallest, self._made(sizes[1])]
         self._making_s = perf_counter() - begin_s
         if self._making_s <= _LONG_MAKING_S:
             with suppress(Exception):  # a callable may take powers of two alone
@@ -248,17 +269,43 @@ class Workload:
         sizes, made = self._probes
         return split_of(made, sizes)
 
-    def _inputs(self, batch_size: int, draw: int = 0) -> Call:
+    @property
+    def _placement(self) -> Placement:
+        return Placement(self._device, self._dtype, self._spec.layout)
+
+    def _inputs(self, batch_size: int, draw: int = 0) -> _Made:
         # Made outside of inference mode, as a caller makes them: writes into them can then be seen, and be undone.
         with torch.inference_mode(mode=False), torch.set_grad_enabled(self._spec.grad_mode == "enabled"):
             if callable(self._wanted):
                 self._doing(f"made the inputs of batch {batch_size} on the host")
-                inputs: Call = self._placed(self._made(batch_size, draw))
+                inputs = self._repeated(batch_size, draw) or self._in_full(batch_size, draw)
                 self._doing("")
             else:
                 torch.manual_seed(self._seed(batch_size, draw))
-                inputs = tree_map(lambda value: self._drawn(value, batch_size), self._wanted)
+                inputs = _Made(tree_map(lambda value: self._drawn(value, batch_size), self._wanted))
         return inputs
+
+    def _in_full(self, batch_size: int, draw: int) -> _Made:
+        made = self._made(batch_size, draw)
+        return _Made(self._placement.place(made), outline=outline(made))
+
+    def _repeated(self, batch_size: int, draw: int) -> _Made | None:
+        """Return a large batch that repeats the samples of a small one; None if the callable must make all of them.
+
+        Raises:
+            MemoryError: the callable must, and the host has no memory for that.
+        """
+        few = self._spec.few_samples
+        if batch_size <= max(few, _PROBED * self._spec.smallest_batch):
+            return None
+        sizes, probes = self._probes
+        split, sizes, values = self._split, [*sizes, few], [*probes, self._made(few, draw)]
+        del self._probes, self._smallest, probes  # those of many samples would take the memory of the batch
+        if not self._spec.fresh_inputs and repeatable_split(values, sizes) is not None:
+            del values[:-1]
+            return _Made(self._placement.repeat(values[0], split, few, batch_size), repeated=True)
+        check_host_memory(batch_size, sizes, [self._placement.host_bytes(value) for value in values])
+        return None
 
     def _made(self, batch_size: int, draw: int = 0) -> Call:
         """Return what the user's callable makes for a batch size, the same every time for a draw, as it made it."""
@@ -282,37 +329,13 @@ class Workload:
     def _numbers(self, shape: tuple[int, ...], drawn: Drawn) -> torch.Tensor:
         # Drawn in place and in its final form: a converted copy would leave a hole in the allocator's memory.
         dtype = drawn.dtype or self._dtype or torch.get_default_dtype()
-        memory_format = self._memory_format(len(shape))
+        memory_format = self._placement.memory_format(len(shape))
         empty = torch.empty(shape, dtype=dtype, device=self._device, memory_format=memory_format)
         if drawn.ones:
             return empty.fill_(1)
         if not dtype.is_floating_point:
             return empty.random_(0, drawn.below)
         return empty.uniform_() if drawn.image else empty.normal_()
-
-    def _placed(self, value: Any) -> Any:
-        """Return a value with its tensors, and what else knows how to move, on the device; anything else as it is."""
-        if isinstance(value, torch.Tensor):
-            return self._arranged_input(value).to(self._device)
-        if moves(value):
-            moved = value.to(self._device)
-            moved = value if moved is None else moved  # some move in place
-            for tensor in tensors_of(moved):
-                tensor.data = _converted(tensor, self._dtype)
-            return moved
-        parts = parts_of(value)
-        return value if parts is None else with_parts(value, {key: self._placed(part) for key, part in parts.items()})
-
-    def _arranged_input(self, tensor: torch.Tensor) -> torch.Tensor:
-        tensor = _converted(tensor, self._dtype)
-        if not tensor.is_floating_point() or not _is_plain(tensor):
-            return tensor
-        return tensor.to(memory_format=self._memory_format(tensor.dim()))
-
-    def _memory_format(self, dimensions: int) -> torch.memory_format:
-        if self._spec.layout == "nchw":
-            return torch.contiguous_format
-        return CHANNELS_LAST.get(dimensions, torch.contiguous_format)
 
 
 def inference(mode: GradMode = "inference") -> AbstractContextManager[Any]:
@@ -329,7 +352,7 @@ def gradients(spec: Spec) -> AbstractContextManager[Any]:
 
 def dtype_name(tensor: torch.Tensor) -> str:
     """Return the name of a tensor's dtype, or of its class if that is one of its own, as quantised weights have it."""
-    plain = _is_of_torch(tensor)
+    plain = is_of_torch(tensor)
     return f"{tensor.dtype}".removeprefix("torch.") if plain else type(tensor).__name__
 
 
@@ -340,26 +363,10 @@ def _shapes(inputs: object) -> str:
     return (shape_text(shapes[:_SHOWN]) if shapes else "no tensor") + more
 
 
-def _is_of_torch(tensor: torch.Tensor) -> bool:
-    return type(tensor) in (torch.Tensor, nn.Parameter, nn.Buffer, nn.UninitializedParameter, nn.UninitializedBuffer)
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is dense and of torch's own class, so that its strides may be changed."""
-    return _is_of_torch(tensor) and tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
-
-
 def _is_compact(tensor: torch.Tensor) -> bool:
     """Return whether a buffer is of a dtype that only weights have: complex, fp8 and narrower, or quantised."""
     counts = tensor.dtype in (torch.int64, torch.int32, torch.int16, torch.bool)
-    return not counts and tensor.dtype not in _REAL
-
-
-def _converted(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """Return a tensor of real floating-point numbers in a dtype; any other, and subclasses, as they are."""
-    if dtype is None or tensor.dtype not in _REAL or tensor.is_quantized:
-        return tensor
-    return tensor.to(dtype) if _is_of_torch(tensor) else tensor
+    return not counts and tensor.dtype not in REAL
 
 
 def _evaluated(module: nn.Module) -> bool:
@@ -384,11 +391,11 @@ def _arranged(module: nn.Module, dtype: torch.dtype | None, layout: str) -> nn.M
     subclasses stay as they are.
     """
     if dtype is not None:
-        module._apply(lambda tensor: _converted(tensor, dtype))  # type: ignore[no-untyped-call]  # noqa: SLF001
+        module._apply(lambda tensor: convert(tensor, dtype))  # type: ignore[no-untyped-call]  # noqa: SLF001
     if layout == "nhwc":
         # Each by its own rank: Module.to(memory_format=...) fails where ranks 4 and 5 meet.
         for tensor in (*module.parameters(), *module.buffers()):
-            if tensor.dim() in CHANNELS_LAST and _is_plain(tensor):
+            if tensor.dim() in CHANNELS_LAST and is_plain(tensor):
                 # Not contiguous(): that leaves 1x1 weights, which are contiguous either way, with their old strides.
                 tensor.data = tensor.data.to(memory_format=CHANNELS_LAST[tensor.dim()])
     return module

@@ -62,7 +62,21 @@ def of_model(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         if rows:
             named = seen.format(batches(rows))
             yield Notice(kind=kind, seen=named, cause=cause, advice=advice, batch_sizes=sizes(rows))
+    yield from _of_repeats(record, timed)
     yield from _of_training(record, timed)
+
+
+def _of_repeats(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    """Notice of batches that repeat the samples that an input function of the user's made for a smaller one."""
+    repeated = [one.batch_size for one in (*record.trials, *timed) if "inputs_repeated" in one.seen]
+    if repeated and record.spec.own_code:
+        yield Notice(
+            kind="inputs_repeated",
+            seen=f"inputs from batch {min(repeated)} on are {record.spec.few_samples} samples, repeated",
+            cause="copies cost less than calls of the input function",
+            advice="--fresh-inputs calls it for all",
+            batch_sizes=sizes([row for row in timed if "inputs_repeated" in row.seen]),
+        )
 
 
 def _of_settings(record: Record) -> Iterator[Notice]:

@@ -12,13 +12,11 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Final, cast
 
-import psutil
 import torch
 
 from tputfind.errors import BadRequest
 from tputfind.record.environment import Capabilities, Environment
-from tputfind.worker.devices.control_groups import memory_limit
-from tputfind.worker.devices.host import software
+from tputfind.worker.devices.host import host_memory, software
 from tputfind.worker.devices.protocol import MemoryUse
 
 _ROOM_BYTES: Final = 2**23
@@ -90,7 +88,7 @@ class Cpu:
     def environment(self) -> Environment:
         """Describe the processor."""
         fields = software()
-        total, available = _memory()
+        total, available = host_memory()
         return Environment(
             device=self._name,
             device_name=str(fields["cpu_name"]),
@@ -115,7 +113,7 @@ class Cpu:
             if limit_bytes is not None:
                 raise BadRequest(f"--memory-limit on the CPU needs Linux: {sys.platform} does not enforce RLIMIT_AS")
             return
-        limit_bytes = limit_bytes or _memory()[1]
+        limit_bytes = limit_bytes or host_memory()[1]
         ceiling = (self._idle_address_bytes or 0) + limit_bytes
         self._short_from_bytes = ceiling - max(_SHORT_BYTES, limit_bytes // 10)
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
@@ -193,12 +191,3 @@ def _status_bytes(field: str) -> int | None:
         return None
     sizes = (line.split() for line in lines if line.startswith(f"{field}:"))
     return next((int(size[1]) * 1024 for size in sizes), None)
-
-
-def _memory() -> tuple[int, int]:
-    """Return total and available bytes of this machine, or of the control groups that it is confined to."""
-    machine = psutil.virtual_memory()
-    limit_bytes, left_bytes = memory_limit()
-    if limit_bytes is None or left_bytes is None:
-        return machine.total, machine.available
-    return min(machine.total, limit_bytes), min(machine.available, left_bytes)

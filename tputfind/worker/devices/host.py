@@ -7,7 +7,10 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
+import psutil
 import torch
+
+from tputfind.worker.devices.control_groups import memory_limit
 
 
 def software() -> dict[str, str | int | None]:
@@ -27,6 +30,15 @@ def software() -> dict[str, str | int | None]:
         "cpu_count": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "torch_threads": torch.get_num_threads(),
     }
+
+
+def host_memory() -> tuple[int, int]:
+    """Return total and available bytes of this machine, or of the control groups that it is confined to."""
+    machine = psutil.virtual_memory()
+    limit_bytes, left_bytes = memory_limit()
+    if limit_bytes is None or left_bytes is None:
+        return machine.total, machine.available
+    return min(machine.total, limit_bytes), min(machine.available, left_bytes)
 
 
 def version_of(distribution: str) -> str | None:

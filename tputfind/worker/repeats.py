@@ -1,0 +1,82 @@
+"""Whether the samples of a few inputs can stand for a large batch, one after the other, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, cast
+
+import torch
+
+from tputfind.worker.inputs import Rows, Split, moves, shape_of, split_of
+from tputfind.worker.structures import is_plain, parts_of
+
+_PLAIN: Final = (int, float, str, bytes, type(None))
+
+
+def repeatable_split(values: Sequence[object], sizes: Sequence[int]) -> Split | None:
+    """Return where the samples lie in values that were made for these batch sizes; None if repeats would be wrong.
+
+    They are right only if each part is a plain value or a dense tensor that differs between the sizes along its axis of
+    samples alone, and if no whole number grows with the batch size, as an index into the batch does.
+    """
+    split = split_of(values, sizes)
+    return split if _is_repeatable(values, split, sizes) else None
+
+
+def _is_repeatable(values: Sequence[object], split: Split, sizes: Sequence[int]) -> bool:
+    match split:
+        case "unknown":
+            return False
+        case list() | dict():
+            splits = split.values() if isinstance(split, dict) else split
+            parts = zip(*((parts_of(value) or {}).values() for value in values), strict=True)
+            still = not any(map(moves, values))
+            return still and all(_is_repeatable(part, each, sizes) for part, each in zip(parts, splits, strict=True))
+        case int() | Rows():
+            axis = split if isinstance(split, int) else split.axis
+            tensors = cast("Sequence[torch.Tensor]", values)
+            rests = {(*shape_of(tensor)[:axis], *shape_of(tensor)[axis + 1 :]) for tensor in tensors}
+            if len(rests) > 1:
+                return False
+    return all(map(_is_plain, values)) and not _grows([_highest(value) for value in values], sizes)
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether a value consists of dense tensors and plain values."""
+    if isinstance(value, torch.Tensor):
+        return is_plain(value)
+    parts = None if moves(value) else parts_of(value)
+    return isinstance(value, _PLAIN) if parts is None else all(map(_is_plain, parts.values()))
+
+
+def _highest(value: Any) -> int:
+    """Return the highest whole number in a value, or 0; those of one byte are too small to count a batch."""
+    if isinstance(value, torch.Tensor):
+        is_whole = not (value.is_floating_point() or value.is_complex()) and value.element_size() > 1
+        return int(value.long().max()) if is_whole and value.numel() else 0
+    if isinstance(value, int):
+        return value
+    return max(map(_highest, (parts_of(value) or {}).values()), default=0)
+
+
+def _grows(highest: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Return whether the highest number of the largest batch is over half of what the others', scaled, come to.
+
+    Numbers that are drawn below a bound are close to it from a few samples on, and stay there.
+    """
+    largest = max(sizes)
+    top = highest[list(sizes).index(largest)]
+    pairs = zip(highest, sizes, strict=True)
+    return all(2 * (top + 1) * size > largest * (number + 1) for number, size in pairs)
+
+
+def copies(few: int, many: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the copies that make ``few`` samples ``many``: from which sample, to which, how many.
+
+    No copy reads what it writes. The last sample is always the last of the few.
+    """
+    done = few
+    while done < many:
+        count = min(done, many - done)
+        yield done - count, done, count
+        done += count
