@@ -161,7 +161,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def few_samples(self) -> int:
         """The samples that an input function is called for, if larger batches repeat them."""
-        return max(self.smallest_batch, FEW_SAMPLES // self.granularity * self.granularity)
+        return max(1, FEW_SAMPLES // self.smallest_batch) * self.smallest_batch
 
     def sizes_up_to(self, largest: int) -> list[int]:
         """Return the batch sizes that are timed up to the largest: the granularity times the powers of two."""

@@ -178,8 +178,8 @@ def _try_batch(asked: TryBatch, listener: _Told) -> Trial:
 def _check_samples(loaded: _Loaded, *, failed: bool = False) -> None:
     """Make sure that every batch holds as many samples as it is said to; see ``Workload.check_samples``.
 
-    It takes two small batches of the user's callable. Where there is no memory for them, nothing is said; nor where the
-    step ``failed`` and so does the callable: the first failure is told.
+    It may call the user's callable for half the batch. Where there is no memory for that, nothing is said; nor where
+    the step ``failed`` and so does the callable: the first failure is told.
     """
     try:
         for batch in loaded.batches:

@@ -60,14 +60,14 @@ def _highest(value: Any) -> int:
 
 
 def _grows(highest: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Return whether the highest number of the largest batch is over half of what the others', scaled, come to.
+    """Return whether the highest number of the largest batch is over two thirds of what each other's, scaled, comes to.
 
     Numbers that are drawn below a bound are close to it from a few samples on, and stay there.
     """
     largest = max(sizes)
     top = highest[list(sizes).index(largest)]
     pairs = zip(highest, sizes, strict=True)
-    return all(2 * (top + 1) * size > largest * (number + 1) for number, size in pairs)
+    return all(3 * top * size > 2 * largest * max(1, number) for number, size in pairs if size < largest)
 
 
 def copies(few: int, many: int) -> Iterator[tuple[int, int, int]]:

@@ -1,0 +1,213 @@
+"""Large batches repeat the samples of small ones, in the form that a call for all has, and only if that is right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tputfind.worker import placing
+from tputfind.worker.inputs import Rows
+from tputfind.worker.placing import Placement, check_host_memory
+from tputfind.worker.repeats import copies, repeatable_split
+
+CPU = torch.device("cpu")
+GIB = 2**30
+FEW = 64
+PROBES = (1, 2, 3, FEW)
+
+
+def repeated(samples: list[Any], many: int) -> list[Any]:
+    """The samples as ``copies`` repeats them."""
+    items = list(samples)
+    for start, end, count in copies(len(samples), many):
+        assert end == len(items)
+        assert 0 <= start <= start + count <= end
+        items += items[start : start + count]
+    return items
+
+
+@given(st.integers(1, 70), st.integers(0, 1000))
+def test_copies_fill_a_batch_with_every_sample_and_end_with_the_last(few, more):
+    items = repeated(list(range(few)), few + more)
+
+    assert len(items) == few + more
+    assert items[-1] == few - 1
+    counts = [items.count(sample) for sample in range(few)]
+    assert max(counts) <= 2 * min(counts) + 1
+
+
+LENGTHS = st.lists(st.integers(1, 4), max_size=2)
+
+
+@given(LENGTHS, LENGTHS, st.integers(1, 3), st.integers(2, 9), st.integers(0, 40))
+def test_a_repeated_tensor_has_the_samples_shape_and_strides_of_a_full_one(before, after, each, few, more):
+    placement, axis, many = Placement(CPU, torch.bfloat16, "nhwc"), len(before), few + more
+
+    def made(size: int) -> torch.Tensor:
+        own = torch.arange(size * each, dtype=torch.float32).reshape(-1, *(1 for _ in after))
+        return own.expand(*before, size * each, *after)
+
+    result = placement.repeat(made(few), axis if each == 1 else Rows(axis, each), few, many)
+
+    full = placement.place(made(many))
+    assert (result.shape, result.stride(), result.dtype) == (full.shape, full.stride(), full.dtype)
+    rows = [each * sample + row for sample in repeated(list(range(few)), many) for row in range(each)]
+    assert torch.equal(result, made(few).index_select(axis, torch.tensor(rows)).bfloat16())
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda size: torch.randn(size, 3, 5, 4),
+        lambda size: torch.randn(size, 1, 5, 4),
+        lambda size: torch.randn(size, 3, 1, 1),
+        lambda size: torch.randn(5, size, 4),
+        lambda size: torch.randn(5, 4, size),
+        lambda size: torch.randn(4, size).t(),
+        lambda size: torch.randint(0, 9, (5, size)).t(),
+        lambda size: torch.randint(0, 9, (size, 3, 4, 5)).permute(0, 3, 1, 2),
+        lambda size: torch.zeros(size, 5, dtype=torch.complex64),
+        lambda size: torch.zeros(size, 0, 5),
+        lambda size: torch.zeros(size, 3, 5, 4, dtype=torch.uint8),
+    ],
+)
+def test_a_repeated_tensor_has_the_layout_of_a_full_one(make, layout):
+    placement = Placement(CPU, torch.float16, layout)
+    split = repeatable_split([make(size) for size in PROBES], PROBES)
+
+    result, full = placement.repeat(make(FEW), split, FEW, 200), placement.place(make(200))
+
+    assert (result.shape, result.stride(), result.dtype) == (full.shape, full.stride(), full.dtype)
+
+
+@dataclass
+class Sample:
+    image: torch.Tensor
+    labels: list[int]
+
+
+class Moves:
+    def to(self, device: torch.device) -> Moves:
+        return self
+
+
+def listed(size: int) -> list[Any]:
+    return [{"image": torch.full((3,), float(number % 50)), "text": "words"} for number in range(size)]
+
+
+REPEATABLE = {
+    "one row a sample": lambda size: torch.randn(size, 5),
+    "several rows a sample": lambda size: torch.randn(3 * size, 5),
+    "samples on the last axis": lambda size: torch.randn(5, size),
+    "tokens": lambda size: torch.randint(0, 50000, (size, 128)),
+    "labels": lambda size: torch.randint(0, 1000, (size,)),
+    "all alike": lambda size: torch.zeros(size, dtype=torch.int64),
+    "in turn": lambda size: torch.arange(size) % 10,
+    "positions": lambda size: torch.arange(128).expand(size, 128),
+    "a mask": lambda size: torch.ones(size, 7, dtype=torch.bool),
+    "images of bytes": lambda size: torch.randint(0, 256, (size, 3, 4, 4), dtype=torch.uint8),
+    "a list": listed,
+    "a dict": lambda size: {"x": torch.randn(size, 2), "scale": 2.0, "table": torch.ones(3)},
+    "a dataclass": lambda size: Sample(torch.randn(size, 2), [7] * size),
+    "texts": lambda size: ["words"] * size,
+}
+NOT_REPEATABLE = {
+    "pairs": lambda size: torch.ones(size, size),
+    "pairs of two": lambda size: torch.ones(2 * size, size),
+    "padded to the longest": lambda size: torch.ones(size, 10 + size),
+    "indices": torch.arange,
+    "indices in a list": lambda size: [{"x": torch.randn(2), "id": torch.tensor([number])} for number in range(size)],
+    "indices as plain numbers": lambda size: list(range(size)),
+    "graphs of nodes": lambda size: (torch.randn(7 * size, 2), torch.arange(size).repeat_interleave(7)),
+    "edges between nodes": lambda size: (
+        torch.randint(0, 7, (2, 9 * size)) + 7 * torch.arange(size).repeat_interleave(9)
+    ),
+    "offsets": lambda size: 12 * torch.arange(size, dtype=torch.int32),
+    "the batch size": lambda size: (torch.randn(size, 2), torch.tensor([size])),
+    "the batch size as a plain number": lambda size: (torch.randn(size, 2), size),
+    "nested": lambda size: torch.nested.nested_tensor([torch.ones(3)] * size, layout=torch.jagged),
+    "sparse": lambda size: torch.eye(5).repeat(size, 1).to_sparse(),
+    "a subclass": lambda size: torch.randn(size, 2).as_subclass(type("Own", (torch.Tensor,), {})),
+    "what moves itself": lambda size: {"x": torch.randn(size, 2), "other": Moves()},
+    "items that move themselves": lambda size: [Moves() for _ in range(size)],
+}
+
+
+@pytest.mark.parametrize("sizes", [PROBES, (1, 2, FEW), (96, 192, 288, 96), (96, 192, 96)], ids=str)
+@pytest.mark.parametrize("name", REPEATABLE)
+def test_inputs_whose_samples_are_independent_can_be_repeated(name, sizes):
+    torch.manual_seed(0)
+
+    assert repeatable_split([REPEATABLE[name](size) for size in sizes], sizes) is not None
+
+
+@pytest.mark.parametrize("sizes", [PROBES, (1, 2, FEW), (96, 192, 288, 96), (96, 192, 96)], ids=str)
+@pytest.mark.parametrize("name", NOT_REPEATABLE)
+def test_inputs_that_repeats_would_falsify_cannot_be_repeated(name, sizes):
+    torch.manual_seed(0)
+
+    assert repeatable_split([NOT_REPEATABLE[name](size) for size in sizes], sizes) is None
+
+
+def test_a_data_set_that_ends_within_the_few_samples_cannot_be_repeated():
+    data = torch.randn(40, 3)
+
+    assert repeatable_split([data[:size] for size in PROBES], PROBES) is None
+
+
+def test_parts_of_a_batch_repeat_the_same_samples():
+    def made(size: int) -> tuple[object, ...]:
+        numbers = torch.arange(size) % 10
+        return numbers, numbers.repeat_interleave(2), [torch.tensor(number % 10) for number in range(size)]
+
+    split = repeatable_split([made(size) for size in PROBES], PROBES)
+    assert split is not None
+    each, pairs, items = Placement(CPU, None, "nchw").repeat(made(FEW), split, FEW, 333)
+
+    assert torch.equal(each, pairs[::2])
+    assert torch.equal(each, torch.stack(items))
+    assert len({item.data_ptr() for item in items}) == 333
+
+
+def test_gradients_that_a_function_asks_for_are_asked_of_the_repeated_tensor():
+    def repeat(needs: bool) -> torch.Tensor:
+        return Placement(CPU, None, "nchw").repeat(torch.ones(4, 2, requires_grad=needs), 0, 4, 9)
+
+    assert repeat(needs=True).requires_grad
+    assert repeat(needs=True).is_leaf
+    assert not repeat(needs=False).requires_grad
+
+
+@pytest.mark.parametrize(("left", "fits"), [(1000, True), (999, False)])
+def test_a_batch_that_the_host_has_no_memory_for_is_refused_beforehand(monkeypatch, left, fits):
+    monkeypatch.setattr(placing, "host_memory", lambda: (GIB, left))
+
+    if fits:
+        check_host_memory(100, (1, 2, 64), (10, 20, 640))
+    else:
+        with pytest.raises(MemoryError, match="the inputs of batch 100 take"):
+            check_host_memory(100, (1, 2, 64), (10, 20, 640))
+
+
+@pytest.mark.parametrize(
+    ("bytes_made", "left"), [((500, 500, 500), 500), ((501, 502, 564), 600), ((500, 400, 300), 300)]
+)
+def test_what_does_not_grow_with_the_batch_is_counted_once(monkeypatch, bytes_made, left):
+    monkeypatch.setattr(placing, "host_memory", lambda: (GIB, left))
+
+    check_host_memory(100, (1, 2, 64), bytes_made)
+
+
+def test_only_tensors_that_lie_elsewhere_than_on_the_device_count_with_their_conversion():
+    data = torch.zeros(1000)
+    inputs = {"x": torch.zeros(100), "y": data[:10], "z": data[:20], "ids": torch.zeros(5, dtype=torch.int64)}
+
+    assert Placement(torch.device("meta"), torch.float32, "nchw").host_bytes(inputs) == 400 + 4000 + 40
+    assert Placement(torch.device("meta"), torch.float16, "nchw").host_bytes(inputs) == 400 + 4000 + 40 + 200
+    assert Placement(CPU, torch.float16, "nchw").host_bytes(inputs) == 0
