@@ -142,7 +142,7 @@ def test_training_repeats_targets_with_their_samples(tmp_path, ask):
 
 
 def test_the_largest_batch_and_its_peak_are_those_of_fresh_inputs(tmp_path):
-    options = ("--memory-limit", "300MiB", "--max-latency", "none", "--device", "cpu", *QUICK)
+    options = ("--memory-limit", "300.5MiB", "--max-latency", "none", "--device", "cpu", *QUICK)
     environment = ENVIRONMENT | {"OMP_NUM_THREADS": "1"}
 
     repeated = measured(tmp_path / "few", f"{REPEATED}:widens", *options, environment=environment)
