@@ -7,6 +7,7 @@ from support.command import QUICK, run
 from support.folders import MODELS
 
 FIELDS, PRODUCTS = f"{MODELS}/other_fields.py", f"{MODELS}/fp32_products.py"
+REPEATED = f"{MODELS}/repeated.py"
 
 
 def passed(folder, model, *options):
@@ -81,3 +82,16 @@ def test_the_smallest_batch_is_left_out_if_the_model_trains_on_larger_ones_alone
     record = passed(tmp_path, f"{FIELDS}:normalised", "--phase", "train", "--max-batch", 64)
 
     assert [row.batch_size for row in record.rows] == [2, 4, 8, 16, 32, 64]
+
+
+def test_repeated_inputs_have_the_edge_and_the_peaks_of_fresh_ones_on_a_gpu(tmp_path):
+    (tmp_path / "few").mkdir()
+    (tmp_path / "all").mkdir()
+    options = ("--dtype", "fp16", "--memory-limit", "4GiB")
+
+    repeated = passed(tmp_path / "few", f"{REPEATED}:widens", *options)
+    fresh = passed(tmp_path / "all", f"{REPEATED}:widens", *options, "--fresh-inputs")
+
+    assert repeated.edge == fresh.edge
+    peaks = [{one.batch_size: one.peak_allocated_bytes for one in record.trials} for record in (repeated, fresh)]
+    assert peaks[0] == peaks[1]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from support.command import ENVIRONMENT, QUICK, measured
 from support.folders import MODELS
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tputfind.errors import ModelFailed
 from tputfind.record.spec import read_spec
+from tputfind.record.trace import Event
 from tputfind.worker import placing
+from tputfind.worker.fake_trace import _Recorder
 from tputfind.worker.inspect import inspect
+from tputfind.worker.placing import Placement
+from tputfind.worker.repeats import repeatable_split
 from tputfind.worker.workload import Workload
 
 REPEATED = f"{MODELS}/repeated.py"
@@ -155,3 +162,32 @@ def test_the_largest_batch_and_its_peak_are_those_of_fresh_inputs(tmp_path):
     assert not any("inputs_repeated" in row.seen for row in fresh.rows)
     peaks = [record.rows[-1].peak_reserved_bytes for record in (repeated, fresh)]
     assert peaks[0] == pytest.approx(peaks[1], rel=0.01)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_repeated_inputs_ask_the_allocator_for_the_same_bytes_as_full_ones(layout, axis):
+    few, many, placement = 64, 1000, Placement(torch.device("cuda"), torch.float16, layout)
+
+    def events(place: Callable[[], object]) -> list[Event]:
+        recorder = _Recorder()
+        with FakeTensorMode(allow_non_fake_inputs=True), recorder:
+            value = place()
+            seen = list(recorder.events)
+        del value
+        return seen
+
+    def made(size: int) -> tuple[object, ...]:
+        shape = (size, 3, 8, 8) if axis == 0 else (3, size, 8, 8)
+        return (
+            torch.randn(shape),
+            torch.ones(5),
+            [torch.randn(4) for _ in range(size)],
+            {"ids": torch.ones(size).long()},
+        )
+
+    split = repeatable_split([made(size) for size in (1, 2, few)], (1, 2, few))
+    full = events(lambda: placement.place(made(many)))
+
+    assert len(full) == many + 3
+    assert events(lambda: placement.repeat(made(few), split, few, many)) == full
