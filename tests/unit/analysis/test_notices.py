@@ -735,3 +735,18 @@ def test_rows_that_others_left_alone_are_not_among_those_that_they_slowed():
 
 def test_daemons_of_a_quiet_machine_need_no_notice():
     assert "host_busy" not in kinds(busy(example(), 0.05, 0.29, None))
+
+
+@pytest.mark.parametrize(("model", "said"), [("net.py:net", True), ("Net (live)", True), ("hf:bert", False)])
+def test_inputs_that_repeat_a_users_samples_are_told_of_rows_and_of_trials_alone(model, said):
+    spec = msgspec.structs.replace(example().spec, model=model, granularity=3)
+    trials = (Trial(batch_size=976, step_ms=1.0, seen=("inputs_repeated",)), Trial(batch_size=60, step_ms=1.0))
+    tried = msgspec.structs.replace(example(), spec=spec, trials=trials, rows=())
+    timed = msgspec.structs.replace(tried, rows=(msgspec.structs.replace(row(96, 4.0), seen=("inputs_repeated",)),))
+
+    found = [[one for one in notices.of(record) if one.kind == "inputs_repeated"] for record in (tried, timed)]
+
+    expected = [("inputs from batch 976 on are 63 samples, repeated", ()), ("inputs from batch 96 on", (96,))]
+    assert [bool(each) for each in found] == [said, said]
+    for each, (seen, sizes) in zip(found, expected, strict=True):
+        assert all(notice.seen.startswith(seen) and notice.batch_sizes == sizes for notice in each)

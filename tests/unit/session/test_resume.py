@@ -30,6 +30,7 @@ OTHER = {
     "phase": "train",
     "optimizer": "sgd",
     "grad_checkpoint": True,
+    "fresh_inputs": True,
     "grad_mode": "no_grad",
     "weights": "DEFAULT",
     "image_size": 64,
