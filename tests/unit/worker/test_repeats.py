@@ -97,6 +97,14 @@ class Moves:
         return self
 
 
+@dataclass
+class Held:
+    rows: torch.Tensor
+
+    def to(self, device: torch.device) -> Held:
+        return Held(self.rows.to(device))
+
+
 def listed(size: int) -> list[Any]:
     return [{"image": torch.full((3,), float(number % 50)), "text": "words"} for number in range(size)]
 
@@ -135,6 +143,7 @@ NOT_REPEATABLE = {
     "sparse": lambda size: torch.eye(5).repeat(size, 1).to_sparse(),
     "a subclass": lambda size: torch.randn(size, 2).as_subclass(type("Own", (torch.Tensor,), {})),
     "what moves itself": lambda size: {"x": torch.randn(size, 2), "other": Moves()},
+    "a dataclass that moves itself": lambda size: {"held": Held(torch.randn(size, 2))},
     "items that move themselves": lambda size: [Moves() for _ in range(size)],
 }
 
