@@ -15,8 +15,8 @@ from tputfind.analysis.answers import (
     fastest,
     health,
     in_one_process,
-    largest_of,
     known_interval,
+    largest_of,
     rate_ratio_interval,
 )
 from tputfind.errors import BadRequest

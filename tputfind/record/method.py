@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-METHOD: Final = 9
+METHOD: Final = 10
 """Raised when measuring changes, so that numbers taken before and after are not compared unawares."""
 REPEATABILITY: Final = 0.002
 """Figures of one machine are not known better than to this share, however many samples there are: the same loop of ten

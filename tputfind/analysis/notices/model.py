@@ -7,7 +7,7 @@ from typing import Final
 
 from tputfind.analysis.notices.words import batches, sizes
 from tputfind.record.choices import Dtype
-from tputfind.record.record import Notice, Record, Row, Setting, Sight
+from tputfind.record.record import Notice, Record, Row, Setting, Sight, Trial
 
 _CONVERTED: Final[dict[Dtype, str]] = {"fp16": "float16", "bf16": "bfloat16"}
 """What real floating-point parameters are converted to; fp32 and autocast have them in float32."""
@@ -68,7 +68,8 @@ def of_model(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
 
 def _of_repeats(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Notice of batches that repeat the samples that an input function of the user's made for a smaller one."""
-    repeated = [one.batch_size for one in (*record.trials, *timed) if "inputs_repeated" in one.seen]
+    taken: tuple[Trial | Row, ...] = (*record.trials, *timed)
+    repeated = [one.batch_size for one in taken if "inputs_repeated" in one.seen]
     if repeated and record.spec.own_code:
         yield Notice(
             kind="inputs_repeated",
