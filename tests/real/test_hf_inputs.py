@@ -42,6 +42,13 @@ HUBERT = transformers.HubertConfig(
     **LAYER, vocab_size=9, conv_dim=[8, 8], conv_stride=[5, 4], conv_kernel=[10, 8], num_conv_pos_embeddings=16,
     num_conv_pos_embedding_groups=2,
 )  # fmt: skip
+SPEECH = transformers.SpeechEncoderDecoderConfig.from_encoder_decoder_configs(
+    HUBERT, transformers.BertConfig(**TEXT, is_decoder=True, add_cross_attention=True)
+)
+IBERT = transformers.IBertConfig(**TEXT, pad_token_id=1)
+PERCEIVER = transformers.PerceiverConfig(
+    image_size=24, num_latents=4, d_latents=32, num_blocks=1, num_self_attends_per_block=1
+)
 VIDEO = transformers.VideoMAEConfig(**VISION, num_frames=4, tubelet_size=2)
 VISION_OF_QWEN = {"depth": 1, "embed_dim": 32, "num_heads": 2, "hidden_size": 32, "patch_size": 14, "mlp_ratio": 2}
 TEXT_OF_QWEN = LLAMA | {
@@ -88,6 +95,9 @@ def outputs(name, options=None, batch_sizes=(1, 2)):
         (QWEN, "112+112+256x1176+3+112", "Qwen2VLForConditionalGeneration", "logits"),
         (YOLOS, "3x32x48", "YolosForObjectDetection", "pred_boxes"),
         (HUBERT, "16000", "HubertModel", "last_hidden_state"),
+        (SPEECH, "16000+48", "SpeechEncoderDecoderModel", "logits"),
+        (IBERT, "46+46", "IBertModel", "last_hidden_state"),
+        (PERCEIVER, "3x24x24", "PerceiverForImageClassificationLearned", "logits"),
         (VIDEO, "4x3x32x32", "VideoMAEModel", "last_hidden_state"),
     ],
     ids=lambda value: value.model_type if isinstance(value, transformers.PretrainedConfig) else None,
@@ -100,6 +110,29 @@ def test_inputs_of_a_configuration_run_at_any_batch_size(saved, config, shape, k
     assert found == shape
     assert type(find_model(read_spec(name, {})).build()[0]).__name__ == kind
     assert [len(getattr(each, output)) for each in ran] == [1, 2]
+
+
+def parts(model):
+    """Return what the tool gives to a model of transformers, which is built without memory for its weights."""
+    with torch.device("meta"):
+        return find_model(read_spec(model, {})).build()[1][1]
+
+
+@pytest.mark.parametrize(
+    ("model", "shapes"),
+    [
+        ("hf:rf_detr", {"pixel_values": (3, 560, 560)}),  # 518 is no multiple of 4 windows of patches of 14
+        ("hf:muse_spark_audio", {"input_values": (17280,)}),  # 9 tokens of 1920 samples
+        ("hf:xcodec2", {"input_values": (1, 16000), "input_features": (50, 160), "input_features_mask": (50,)}),
+        ("hf:omdet-turbo", {"tasks_input_ids": (77,), "classes_input_ids": (77,), "classes_structure": ()}),
+    ],
+)
+def test_sizes_fit_what_the_model_divides_and_each_other(model, shapes):
+    assert {name: part.sample_shape for name, part in parts(model).items() if name in shapes} == shapes
+
+
+def test_no_cache_is_asked_for_where_layers_have_no_count():
+    assert parts("hf:blt")["use_cache"] is False
 
 
 def test_tokens_of_a_decoder_stay_within_its_positions(saved):

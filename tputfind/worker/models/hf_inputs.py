@@ -125,7 +125,8 @@ def _can_cache(model: Model) -> bool:
     """Whether transformers makes a cache for the layers: not for hybrids that have no attention among them."""
     kinds = getattr(model.text, "layer_types", None)
     attends = hasattr(model.text, "num_attention_heads")
-    return getattr(model.text, "num_hidden_layers", None) is not None and not (
+    counted = all(getattr(config, "num_hidden_layers", None) is not None for config in (model.text, model.decoder))
+    return counted and not (
         attends and kinds and not any("attention" in kind and "linear" not in kind for kind in kinds)
     )
 

@@ -86,8 +86,16 @@ class Model:
             inner: Any = getattr(self.config, name, None)
             if hasattr(inner, "get_text_config") and hasattr(inner.get_text_config(), "vocab_size"):
                 return inner.get_text_config()
+        return self._text_config()
+
+    @property
+    def decoder(self) -> Any:
+        """The configuration that transformers makes a cache for."""
+        return self._text_config(decoder=True)
+
+    def _text_config(self, **which: bool) -> Any:
         try:
-            return self.config.get_text_config()
+            return self.config.get_text_config(**which)
         except ValueError:  # there are several
             return self.config
 
@@ -104,8 +112,9 @@ def _configs(config: Any) -> Iterator[Any]:
 def most_tokens(module: nn.Module, config: Any) -> int | None:
     """Return how many tokens the positions of a model reach for; None if nothing bounds them."""
     for name, inner in module.named_modules():
-        if name.endswith("position_embeddings") and isinstance(inner, nn.Embedding) and inner.padding_idx is not None:
-            return inner.num_embeddings - inner.padding_idx - 1
+        padding, weight = getattr(inner, "padding_idx", None), getattr(inner, "weight", None)
+        if name.endswith("position_embeddings") and isinstance(padding, int) and isinstance(weight, torch.Tensor):
+            return len(weight) - padding - 1
     return first_number(config, "max_encoder_position_embeddings", "max_source_positions", "max_position_embeddings")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import isqrt, prod
+from math import ceil, isqrt, prod
 from typing import Final
 
 import torch
@@ -62,6 +62,11 @@ def _text_length(model: Model) -> int:
     return length
 
 
+def _inputs(model: Model) -> Part:
+    """Return what a model takes under a name that says nothing: audio if it knows that by name, too, else an image."""
+    return _raw_audio(model) if "input_values" in model.takes else Drawn((3, *_image_size(model)))
+
+
 def _image_places(model: Model) -> Same:
     """Return which tokens stand for an image: the first, as many as its features."""
     count = int(model.look("latent_query_num", default=1))
@@ -106,7 +111,9 @@ def _image_size(model: Model) -> tuple[int, int]:
     )
     if isinstance(own, (list, tuple)):
         return int(own[0]), int(own[-1])
-    return int(own), int(own)
+    windows = None if model.spec.image_size else model.look("num_windows")
+    unit = int(windows * model.look("patch_size", within=_VISION, default=1)) if windows else 1
+    return ceil(own / unit) * unit, ceil(own / unit) * unit
 
 
 def _channels(model: Model) -> int:
@@ -245,6 +252,8 @@ def _spectrogram(model: Model) -> tuple[int, int, bool]:
     )
     first = first or bool(_BINS_FIRST & {getattr(config, "model_type", "") for config in model.configs})
     positions = model.look("max_source_positions", within=_AUDIO) if first else None
+    if {"input_values", "input_features"} <= set(model.required):  # of the same audio
+        return bins, _AUDIO_SAMPLES // int(model.look("hop_length", default=_AUDIO_SAMPLES)), first
     return bins, 2 * int(positions) if positions else _SPECTROGRAM_FRAMES, first
 
 
@@ -277,7 +286,8 @@ def _raw_audio(model: Model) -> Drawn:
         or model.look("hop_length", "upsampling_ratios", "downsampling_ratios")
     ):
         return Drawn((int(channels or 1), _AUDIO_SAMPLES))
-    return Drawn((_AUDIO_SAMPLES,))
+    unit = first_number(model.config, "samples_per_token") or 1
+    return Drawn((ceil(_AUDIO_SAMPLES / unit) * unit,))
 
 
 def _mask(model: Model) -> Drawn:
@@ -368,7 +378,7 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     ),
     "visual_pos": lambda model: Drawn((_REGIONS, int(model.look("visual_pos_dim", default=4)))),
     "flattened_patches": _flattened_patches,
-    "inputs": lambda _: Drawn((3, _IMAGE_SIZE, _IMAGE_SIZE)),
+    "inputs": _inputs,
     "latents": lambda model: Drawn((int(model.look("hidden_size")), _ENCODED)),
     "image_attention_mask": _image_attention,
     "image_embeds_position_mask": _image_places,
@@ -385,6 +395,11 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
         dtype=torch.int64,
         below=int(model.look("text_encoder_vocab_size", default=2)),
     ),
+    "classes_input_ids": _tokens,
+    "classes_attention_mask": _mask,
+    "classes_structure": lambda _: Drawn((), dtype=torch.int64, ones=True),
+    "tasks_input_ids": _tokens,
+    "tasks_attention_mask": _mask,
     "merge_sizes": lambda _: Same(torch.tensor([1]), packed=True),
     "image_position_ids": _patch_positions,
     "pixel_position_ids": _patch_positions,
