@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -38,18 +39,55 @@ from tputfind.record.spec import read_spec
 from tputfind.worker.models import huggingface
 from tputfind.worker.workload import Workload, inference
 
-LAYERS = ("num_layers", "hidden_layers", "encoder_layers", "decoder_layers", "n_layer", "n_layers", "depth", "e_layers")
+LAYERS = (
+    *("num_layers", "hidden_layers", "encoder_layers", "decoder_layers", "n_layer", "n_layers", "depth", "e_layers"),
+    *("global_layers", "spatial_layers", "temporal_layers"),
+)
 """Attributes that count layers end so; those of stages and of convolutions have other lengths to go with them."""
-COUNTS = {"experts": 16, "intermediate_size": 1024, "ffn_dim": 1024}
+COUNTS = {
+    "experts": 16,
+    "expert_num": 16,
+    "intermediate_size": 1024,
+    "ffn_dim": 1024,
+    "num_frames": 8,
+    "frames_per_clip": 8,
+}
 """Attributes whose name ends so are lowered to this number."""
+MOST_PIXELS = 1024
+"""Height and width of an image; a larger one gets ``FEW_PATCHES`` along a side."""
+FEW_PATCHES = 32
+OF_LAYERS = ("hook_ids", "feature_layer", "feature_layers", "layers_indices")
+"""Lists of places of layers end so; a place behind the last layer becomes that of the last."""
 DERIVED = ("stage_names", "out_features", "out_indices", "_out_features", "_out_indices")
 """Attributes that a configuration derives from the number of its layers."""
-FEW_LAYERS = (2, 10)
-"""A model that fails with the first number of layers is tried with the next: hybrids have layers of several kinds."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How far a configuration is lowered.
+
+    Without ``layers`` it stays as it is. Lists with an item a layer are left for the configuration to derive anew, or
+    are ``cut``, and then the vocabulary stays whole.
+    """
+
+    layers: int | None
+    few_tokens: bool = False
+    cut: bool = False
+
+
+ATTEMPTS = (
+    Attempt(2, few_tokens=True),
+    Attempt(10),
+    Attempt(10, few_tokens=True, cut=True),
+    Attempt(None, few_tokens=True),
+    Attempt(None),
+)
+"""A model that fails at one is tried at the next: hybrids have layers of several kinds, some sizes fit no others."""
 MOST_PARAMETERS = 3e10
 """Parameters of a model that a common machine has the address space for."""
+TOO_LARGE = "billion parameters do not fit here"
 FEW_TOKENS = 16
-"""Tokens of a sample for models whose weights are zeros, at the first try."""
+"""Tokens of a sample for models whose weights are zeros, where an attempt says so."""
 VOCABULARY = 4096
 """Tokens, of which the last few are those that configurations name by number."""
 IMPORTED_ONCE = (generation, modeling_utils)
@@ -137,14 +175,15 @@ def tried(name: str, folder: str, most_parameters: float) -> Iterator[dict[str, 
     except Exception as error:
         yield {"status": "not built", "reason": one_line(error)}
         return
-    first = ""
-    for layers in (*FEW_LAYERS, None):
+    reason = ""
+    for attempt in ATTEMPTS:
         config = json.loads(transformers.AutoConfig.for_model(name).to_json_string(use_diff=False))
         path = Path(folder) / "config.json"
-        path.write_text(json.dumps(config if layers is None else shrunk(config, layers, new_ids(config))))
-        line = run(name, kind, folder, most_parameters, few_tokens=layers == FEW_LAYERS[0])
-        first = first or line["reason"]
-        yield line | {"reason": first if line["status"] == "failed" else line["reason"]}
+        path.write_text(json.dumps(lowered(config, attempt)))
+        line = run(name, kind, folder, most_parameters, few_tokens=attempt.few_tokens)
+        if TOO_LARGE not in line["reason"] or not reason:
+            reason = line["reason"]
+        yield line | {"reason": reason}
         if line["status"] != "failed":
             return
 
@@ -156,7 +195,7 @@ def run(name: str, kind: Any, folder: str, most_parameters: float, *, few_tokens
         config = transformers.AutoConfig.from_pretrained(folder)
         parameters = parameters_of(kind, config)
         if parameters > MOST_PARAMETERS:
-            return {"status": "failed", "reason": f"{parameters / 1e9:.0f} billion parameters do not fit here"}
+            return {"status": "failed", "reason": f"{parameters / 1e9:.0f} {TOO_LARGE}"}
         drawn = parameters <= most_parameters
         line["weights"] = "random" if drawn else "zeros"
         with nullcontext() if drawn else initialization.no_init_weights():
@@ -204,29 +243,50 @@ def numbers(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
             yield name, value
 
 
-def shrunk(config: dict[str, Any], layers: int, ids: dict[int, int]) -> dict[str, Any]:
+def lowered(config: dict[str, Any], attempt: Attempt) -> dict[str, Any]:
+    """Return a configuration as an attempt lowers it."""
+    if attempt.layers is None:
+        return config
+    if attempt.cut:
+        return shrunk(config, attempt.layers, {}, cut=True)
+    return shrunk(config, attempt.layers, new_ids(config))
+
+
+def shrunk(config: dict[str, Any], layers: int, ids: dict[int, int], *, cut: bool = False) -> dict[str, Any]:
     """Return a configuration with fewer layers, fewer experts and a smaller vocabulary, and so those inside."""
-    lowered: dict[str, Any] = {}
+    less: dict[str, Any] = {}
     lengths = {value for name, value in config.items() if name.endswith(LAYERS) and isinstance(value, int)}
     for name, value in config.items():
         if isinstance(value, dict):
-            kept = {key: inner for key, inner in value.items() if not key.isdecimal() or int(key) < layers}
-            lowered[name] = shrunk(kept, layers, ids)
-        elif name in DERIVED or (isinstance(value, list) and len(value) in lengths and len(value) > layers):
+            inner = value if name != "per_layer_config" else {key: value[key] for key in value if int(key) < layers}
+            less[name] = shrunk(inner, layers, ids, cut=cut)
+        elif name.endswith(OF_LAYERS) and isinstance(value, list):
+            less[name] = [max(-layers, min(place, layers - 1)) for place in value]
+        elif isinstance(value, list) and len(value) in lengths and len(value) > layers and cut:
+            less[name] = value[:layers]
+        elif (name in DERIVED and lengths) or (
+            isinstance(value, list) and len(value) in lengths and len(value) > layers
+        ):
             continue
         elif isinstance(value, bool) or not isinstance(value, int):
-            lowered[name] = value
+            less[name] = value
         elif name == "vocab_size":
-            lowered[name] = min(value, VOCABULARY)
+            less[name] = value if cut else min(value, VOCABULARY)
         elif name.endswith(("_id", "_index")):
-            lowered[name] = ids.get(value, value)
+            less[name] = ids.get(value, value)
         elif name.endswith("kv_shared_layers"):
-            lowered[name] = min(value, layers // 2)
-        elif name.endswith(LAYERS) and "conv" not in name and "extract" not in name:
-            lowered[name] = min(value, layers)
+            less[name] = min(value, layers // 2)
+        elif (name.endswith(LAYERS) and "conv" not in name and "extract" not in name) or (
+            name == "num_blocks" and value in lengths
+        ):
+            less[name] = min(value, layers)
+        elif name == "image_size" and isinstance(config.get("patch_size"), int):
+            less[name] = value if value <= MOST_PIXELS else FEW_PATCHES * config["patch_size"]
         else:
-            lowered[name] = min([value, *(most for ending, most in COUNTS.items() if name.endswith(ending))])
-    return lowered
+            less[name] = min([value, *(most for ending, most in COUNTS.items() if name.endswith(ending))])
+    if less.get("architecture", "").startswith("vit_") and not less.get("model_args"):
+        less["model_args"] = {"depth": layers}
+    return less
 
 
 def one_line(error: BaseException) -> str:
