@@ -77,7 +77,7 @@ class Attempt:
 
 ATTEMPTS = (
     Attempt(2, few_tokens=True),
-    Attempt(10),
+    Attempt(10, few_tokens=True),
     Attempt(10, few_tokens=True, cut=True),
     Attempt(None, few_tokens=True),
     Attempt(None),
@@ -99,7 +99,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--types", default="*", help="patterns, with commas between")
     asked.add_argument("--at-once", type=int, default=1, help="types")
-    asked.add_argument("--seconds", type=float, default=120, help="time limit of a type")
+    asked.add_argument("--seconds", type=float, default=600, help="time limit of a type")
     asked.add_argument("--memory-gib", type=float, default=300, help="address space of a type")
     asked.add_argument("--most-parameters", type=float, default=5e7, help="larger models keep weights of zeros")
     asked.add_argument("--csv", help="the table")
