@@ -666,7 +666,7 @@ CLAIMS = [
     ),
     Claim(
         "{} of the {} types that it can build from their default configurations run, with few layers on a CPU. "
-        "{} are refused in one line, and {} fail so or take over two minutes. "
+        "{} are refused in one line, and {} fail so or take over ten minutes. "
         "It builds no model from the default configuration of {} types more",
         "cpu/hf-types.csv",
         hf_types,
