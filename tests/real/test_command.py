@@ -102,11 +102,11 @@ def test_channels_last_arranges_a_model_as_torch_itself_does():
     import torch
     import torchvision
 
-    from tputfind.worker.workload import _arranged
+    from tputfind.worker.conversion import arrange_module
 
     ours, torchs = (torchvision.models.get_model("resnet18", weights=None) for _ in range(2))
     ours.load_state_dict(torchs.state_dict())
-    ours = _arranged(ours, torch.float16, "nhwc").state_dict()
+    ours = arrange_module(ours, torch.float16, "nhwc").state_dict()
     torchs = torchs.to(torch.float16).to(memory_format=torch.channels_last).state_dict()
 
     assert {name: tensor.stride() for name, tensor in ours.items()} == {n: t.stride() for n, t in torchs.items()}

@@ -81,7 +81,10 @@ def inspect(spec: Spec) -> Inspection:
 
 
 def _looked_at(spec: Spec, environment: Environment) -> Inspection:
-    """Return what is known of a model beforehand, or find out by building it on the CPU."""
+    """Return what is known of a model beforehand, or find out by building it.
+
+    The weights of a library's model take no memory then.
+    """
     source = find_model(spec)
     unfit = source.unfit(environment.can)
     if unfit:
@@ -90,11 +93,12 @@ def _looked_at(spec: Spec, environment: Environment) -> Inspection:
     settings: tuple[Setting, ...] = ()
     caveats, granularity = source.caveats, None
     if parameters is None or inputs is None or spec.weights is not None or spec.phase == "train":
-        workload = Workload(spec, torch.device("cpu"))
+        workload = Workload(spec, torch.device("cpu"), filled=False)
         parameters = parameters or workload.parameters or None  # those of int8 and of frozen programs are not counted
         granularity, why = _granularity(spec, workload)
         if granularity is not None:
-            workload = Workload(msgspec.structs.replace(spec, granularity=granularity), torch.device("cpu"))
+            changed = msgspec.structs.replace(spec, granularity=granularity)
+            workload = Workload(changed, torch.device("cpu"), filled=False)
             caveats += (granularity_notice(granularity, why),)
         shape = workload.input_shape()
         caveats += tuple(workload.caveats())

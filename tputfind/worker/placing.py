@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from tputfind.units import format_bytes
+from tputfind.worker.conversion import convert_tensor
 from tputfind.worker.devices.host import host_memory
 from tputfind.worker.inputs import CHANNELS_LAST, Rows, Split, alike, moves
 from tputfind.worker.repeats import copies
-from tputfind.worker.structures import is_of_torch, is_plain, parts_of, tensors_of, with_parts
-
-REAL: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-"""The dtypes that are converted to another."""
-
-
-def convert(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """Return a tensor of real floating-point numbers in a dtype; any other, and subclasses, as they are."""
-    if dtype is None or tensor.dtype not in REAL or tensor.is_quantized:
-        return tensor
-    return tensor.to(dtype) if is_of_torch(tensor) else tensor
+from tputfind.worker.structures import is_plain, parts_of, tensors_of, with_parts
 
 
 class Placement(NamedTuple):
@@ -39,7 +30,7 @@ class Placement(NamedTuple):
 
     def arrange(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor in the dtype and layout, where it lies."""
-        tensor = convert(tensor, self.dtype)
+        tensor = convert_tensor(tensor, self.dtype)
         if not tensor.is_floating_point() or not is_plain(tensor):
             return tensor
         return tensor.to(memory_format=self.memory_format(tensor.dim()))
@@ -52,7 +43,7 @@ class Placement(NamedTuple):
             moved = value.to(self.device)
             moved = value if moved is None else moved  # some move in place
             for tensor in tensors_of(moved):
-                tensor.data = convert(tensor, self.dtype)
+                tensor.data = convert_tensor(tensor, self.dtype)
             return moved
         parts = parts_of(value)
         return value if parts is None else with_parts(value, {key: self.place(part) for key, part in parts.items()})

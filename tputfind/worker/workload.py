@@ -17,8 +17,9 @@ from tputfind.record.choices import GradMode
 from tputfind.record.record import Notice, OutputCheck
 from tputfind.record.spec import Spec
 from tputfind.worker.batch import Batch
+from tputfind.worker.building import build
+from tputfind.worker.conversion import REAL, arrange_module, move_module
 from tputfind.worker.inputs import (
-    CHANNELS_LAST,
     Call,
     Drawn,
     Split,
@@ -37,10 +38,10 @@ from tputfind.worker.inputs import (
 )
 from tputfind.worker.models import find_model
 from tputfind.worker.modes import MODES
-from tputfind.worker.placing import REAL, Placement, check_host_memory, convert
+from tputfind.worker.placing import Placement, check_host_memory
 from tputfind.worker.repeats import repeatable_split
 from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_fp32_arithmetic, set_on_import
-from tputfind.worker.structures import drained, is_of_torch, is_plain, tensors_of
+from tputfind.worker.structures import drained, is_of_torch, tensors_of
 from tputfind.worker.training import Training
 
 _WEIGHTS: Final = {"fp16": torch.float16, "bf16": torch.bfloat16, "own": None}
@@ -67,8 +68,17 @@ class _Made(NamedTuple):
 class Workload:
     """The model of a spec, built and resident on a device, to infer or to train; ``batch`` gives it something to do."""
 
-    def __init__(self, spec: Spec, device: torch.device, doing: Callable[[str], None] = lambda _: None) -> None:
-        """Build the model on the CPU, convert it there, and move it: the device then holds nothing but the result.
+    def __init__(
+        self,
+        spec: Spec,
+        device: torch.device,
+        doing: Callable[[str], None] = lambda _: None,
+        *,
+        filled: bool = True,
+    ) -> None:
+        """Build the model on the device, or on the CPU if it is the user's own, convert it there, and move it.
+
+        The device then holds nothing but the result.
 
         What the user's file has set in torch meanwhile is in ``settings``.
 
@@ -76,6 +86,7 @@ class Workload:
             spec: which model, dtype, layout and seed.
             device: where it is to run.
             doing: told what is done on the host, in the past tense, and an empty text when it is done.
+            filled: whether the weights are to have memory. Without, parameters can be counted and inputs be made.
 
         Raises:
             TputfindError: the model is not there or cannot be used as asked.
@@ -90,12 +101,14 @@ class Workload:
         source = find_model(spec)
         set_fp32_arithmetic(tf32=spec.dtype == "tf32")
         before = read_settings()
-        module, self._wanted = source.build()
+        module, self._wanted = build(source, spec, self._dtype, device, filled=filled)
         self.settings = (*set_on_import(), *changed_settings(before)) if spec.own_code else ()
         set_fp32_arithmetic(tf32=spec.dtype == "tf32")  # whatever the user's file has set
         self._forward = getattr(module, "_orig_mod", module).forward
         self.refuses_eval = not _evaluated(module)
-        self._module = _moved(_arranged(module, self._dtype, spec.layout), device)
+        if filled or not source.deferrable:
+            module = move_module(arrange_module(module, self._dtype, spec.layout), device)
+        self._module = module
         if any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters()):
             with torch.no_grad():  # lazy layers have no parameters, to count or to train, before they have seen a batch
                 call = self._inputs(spec.smallest_batch).call
@@ -376,26 +389,3 @@ def _evaluated(module: nn.Module) -> bool:
     except Exception:  # a module may raise anything there; it then runs in the mode that it is in
         return False
     return True
-
-
-def _moved(module: nn.Module, device: torch.device) -> nn.Module:
-    """Move a module to a device; one that lies there already is left alone, since some refuse to be moved."""
-    there = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
-    return module if there == {device} else module.to(device)
-
-
-def _arranged(module: nn.Module, dtype: torch.dtype | None, layout: str) -> nn.Module:
-    """Convert weights on the CPU to the dtype and, where the rank allows it, to channels last.
-
-    Only real floating-point parameters and buffers are converted: complex, fp8, integer and quantised ones and tensor
-    subclasses stay as they are.
-    """
-    if dtype is not None:
-        module._apply(lambda tensor: convert(tensor, dtype))  # type: ignore[no-untyped-call]  # noqa: SLF001
-    if layout == "nhwc":
-        # Each by its own rank: Module.to(memory_format=...) fails where ranks 4 and 5 meet.
-        for tensor in (*module.parameters(), *module.buffers()):
-            if tensor.dim() in CHANNELS_LAST and is_plain(tensor):
-                # Not contiguous(): that leaves 1x1 weights, which are contiguous either way, with their old strides.
-                tensor.data = tensor.data.to(memory_format=CHANNELS_LAST[tensor.dim()])
-    return module

@@ -66,7 +66,13 @@ def find(spec: Spec) -> Source:
         described = given_inputs(spec) if spec.inputs is not None else None
         return module, described or draw_inputs(spec, module, config, heard)
 
-    return Source(build, path=file, made_of=config.to_json_string(), caveats=tuple(_caveats(spec, kind, config, heard)))
+    return Source(
+        build,
+        path=file,
+        made_of=config.to_json_string(),
+        caveats=tuple(_caveats(spec, kind, config, heard)),
+        deferrable=spec.weights is None,
+    )
 
 
 def _caveats(spec: Spec, kind: Any, config: Any, heard: Heard) -> Iterator[Notice]:

@@ -29,12 +29,12 @@ def found(look: Callable[[], bool]) -> bool:
 
 
 class Source(NamedTuple):
-    """``build`` returns the module, in fp32 on the CPU, and its inputs.
+    """``build`` returns the module, in fp32 on the CPU, and its inputs; ``finish`` then changes the module's weights.
 
     What is known beforehand: ``inputs``, where they are to be drawn; the number of ``parameters``; ``path``, the file
     that a user's factory lies in; ``unfit``, which says why a device with these capabilities cannot run the model as
     asked, or nothing; ``caveats``, what must be known to use any number of it; ``made_of``, what else decides what is
-    built, as text.
+    built, as text; ``deferrable``, whether the module is a library's with random weights, which ``deferred`` can build.
     """
 
     build: Callable[[], tuple[nn.Module, Inputs]]
@@ -44,6 +44,8 @@ class Source(NamedTuple):
     unfit: Callable[[Capabilities], str] = lambda _: ""
     caveats: tuple[Notice, ...] = ()
     made_of: str = ""
+    deferrable: bool = False
+    finish: Callable[[nn.Module], None] = lambda _: None
 
 
 def imported(package: str, extra: str) -> Any:

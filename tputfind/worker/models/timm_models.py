@@ -47,7 +47,7 @@ def find(spec: Spec) -> Source:
         return module, inputs
 
     inputs: Call = (Drawn(shape),), {}
-    return Source(build, inputs, path=file)
+    return Source(build, inputs, path=file, deferrable=spec.weights is None)
 
 
 def named_models() -> Iterator[NamedModel]:

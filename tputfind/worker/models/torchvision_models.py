@@ -87,10 +87,9 @@ def find(spec: Spec) -> Source:
             module = _built(spec, arguments)
         if file is not None:
             load(module, file, spec.model)
-        elif not weights:
-            _fill_heads(module)
         return module, inputs
 
+    is_random = file is None and not weights
     return Source(
         build,
         inputs,
@@ -98,6 +97,8 @@ def find(spec: Spec) -> Source:
         path=file,
         unfit=lambda device: _unfit_for_int8(spec, device) if family.quantized else "",
         caveats=tuple(_of_detector(spec, own_shape, shape)) if family.detects else (),
+        deferrable=is_random and not family.quantized,
+        finish=_fill_heads if is_random else lambda _: None,
     )
 
 
