@@ -15,6 +15,7 @@ from tputfind.processes.messages import Inspect, Inspection
 from tputfind.record import files
 from tputfind.record.environment import Environment
 from tputfind.record.record import Record
+from tputfind.record.sources import SOURCES
 from tputfind.record.spec import Spec
 from tputfind.session.catalogue import check_torchvision
 from tputfind.session.health import memory_in_use_bytes
@@ -24,8 +25,7 @@ from tputfind.version import __version__
 
 def inspect(spec: Spec, children: Children) -> Inspection:
     """Return what the spec will be measured on; refuse what cannot be, before anything is measured."""
-    if spec.source == "torchvision":
-        check_torchvision(children)
+    _preload(spec, children)
     try:
         inspection = children.ask_one(Inspect(spec), Inspection, spec.trial_timeout_s or FIRST_TIMEOUT_S)
     except ChildFailed as death:
@@ -40,6 +40,23 @@ def inspect(spec: Spec, children: Children) -> Inspection:
     environment = msgspec.structs.replace(inspection.environment, **fields)
     check_memory(spec, environment)
     return msgspec.structs.replace(inspection, environment=environment)
+
+
+def _preload(spec: Spec, children: Children) -> None:
+    """Have the server import what the inspection and every further process need.
+
+    Raises:
+        BrokenInstall: torchvision does not work with the torch that is there.
+    """
+    package = SOURCES[spec.source].package
+    if spec.source == "torchvision":
+        check_torchvision(children)
+    elif package is not None:
+        children.preload(package)  # if it does not import, the inspection says why
+    if spec.source == "hf":
+        children.preload("transformers.modeling_utils")
+    if spec.mode == "compile":
+        children.preload("torch._dynamo")
 
 
 def record_file_of(

@@ -17,6 +17,7 @@ import psutil
 
 from tputfind.processes.children import COMPILER_CACHE, IMPORT, KILL
 from tputfind.processes.folder import held
+from tputfind.worker.packages import import_package
 
 _FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """A service manager sends these to every process of a group. The parent acts on them, and ends this one in order."""
@@ -71,7 +72,7 @@ def _import(name: str) -> bytes:
     # Some packages ask on import whether there is a GPU, which by torch's default opens it: no child could then.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     try:
-        __import__(name)
+        import_package(name)
     except Exception as error:  # an import can raise anything: ImportError, OSError, RuntimeError
         return (f"{error}".strip().split("\n")[0] or type(error).__name__).encode()
     return b""
