@@ -40,6 +40,7 @@ NAMED = (
     "timm:test_vit",
     "timm:test_convnext",
     "timm:swinv2_cr_tiny_ns_224",
+    "timm:levit_128s",
     *(f"hf:{name}" for name in CONFIGS),
 )
 
@@ -154,7 +155,20 @@ class Unwritten(nn.Module):
         self.weight = nn.Parameter(torch.empty(4))
 
 
-@pytest.mark.parametrize("kind", [Norm, Keeps, Unwritten, lambda: nn.LSTM(4, 4)])
+class Replaces(nn.Module):
+    """Has other weights once it was moved."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        self.layer.weight = nn.Parameter(self.layer.weight.detach().clone())
+        return self
+
+
+@pytest.mark.parametrize("kind", [Norm, Keeps, Unwritten, Replaces, lambda: nn.LSTM(4, 4)])
 def test_constructor_that_cannot_be_repeated_is_built_on_the_host(kind):
     def make():
         return kind(), ((), {})

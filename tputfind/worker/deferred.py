@@ -196,6 +196,9 @@ class Deferral(TorchDispatchMode):
             torch.__future__.set_swap_module_params_on_conversion(swapping)
         for parameter, kept in attributes:
             vars(parameter).update(kept)
+        held = {tensor.untyped_storage() for tensor in chain(module.parameters(), module.buffers())}
+        if not {tensor.untyped_storage() for tensor in self._tensors.values()} <= held:
+            raise CannotDefer  # a module of the library's own way to move has replaced a weight
         with torch.no_grad():
             for view, operations in groupby(self._needed(), lambda operation: operation.alone):
                 if view is None:
@@ -223,7 +226,7 @@ class Deferral(TorchDispatchMode):
             self._whole[view.storage] = view
             storages.add(view.storage)
         for each in module.modules():
-            if type(each)._apply is not nn.Module._apply:  # noqa: SLF001  # as recurrent layers, which move weights on
+            if isinstance(each, nn.RNNBase):  # on the device it copies its weights into one piece
                 raise CannotDefer
             others = [value for name, value in vars(each).items() if name not in ("_parameters", "_buffers")]
             if any(tensor.is_meta and id(tensor) not in registered for tensor in tensors_of(others)):

@@ -1,0 +1,55 @@
+"""A model that is built on the GPU leaves the allocator as one that is built on the host and moved there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import json, sys, torch
+from tputfind.record.spec import read_spec
+from tputfind.worker.building import build
+from tputfind.worker.conversion import arrange_module, move_module
+from tputfind.worker.models import find_model
+from tputfind.worker.settings import seed_all
+
+model, dtype, layout, way = sys.argv[1:]
+spec, device = read_spec(model, {"dtype": dtype, "layout": layout}), torch.device("cuda", 0)
+wanted = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
+source = find_model(spec)
+seed_all(0)
+if way == "host":
+    module, _ = source.build()
+    source.finish(module)
+else:
+    module, _ = build(source, spec, wanted, device)
+    assert all(parameter.is_cuda for parameter in module.parameters())
+module = move_module(arrange_module(module, wanted, layout), device)
+assert all(bool(torch.isfinite(parameter).all()) for parameter in module.parameters())
+peak = torch.cuda.max_memory_allocated()
+torch.cuda.synchronize()
+torch.cuda.empty_cache()
+segments = sorted(torch.cuda.memory_snapshot(), key=lambda segment: segment["address"])
+blocks = [[(block["size"], block["state"]) for block in segment["blocks"]] for segment in segments]
+print(json.dumps([blocks, torch.cuda.memory_allocated(), peak]))
+"""
+SCRATCH_BYTES = 24 * 2**20
+
+
+def built(*case):
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, *case]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.parametrize(("dtype", "layout"), [("fp16", "nhwc"), ("bf16", "nchw"), ("fp32", "nchw")])
+@pytest.mark.parametrize("model", ["resnet50", "vit_b_16", "densenet121", "hf:bert"])
+def test_blocks_of_the_allocator_are_those_of_a_module_that_was_moved(model, dtype, layout):
+    blocks, allocated, peak = built(model, dtype, layout, "device")
+    of_host, allocated_of_host, _ = built(model, dtype, layout, "host")
+
+    assert blocks == of_host
+    assert allocated == allocated_of_host
+    assert peak <= allocated + SCRATCH_BYTES
