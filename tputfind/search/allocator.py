@@ -143,6 +143,11 @@ class CachingAllocator:
                     self.reserved_bytes -= block.size
                     self._addresses.give_back(block.address, block.size)
 
+    def start_anew(self) -> None:
+        """Give unused memory back, and count peaks from now on: what made the model may have held more than it does."""
+        self.empty_cache()
+        self.peak_allocated_bytes, self.peak_reserved_bytes = self.allocated_bytes, self.reserved_bytes
+
     def _best_fit(self, size: int, *, small: bool) -> Block | None:
         """Take the free block that suits best out of its pool."""
         pool = self._free[small]

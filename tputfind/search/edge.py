@@ -20,7 +20,8 @@ has seen."""
 _BLIND_GROWTH: Final = 4
 """The same where nothing is expected."""
 _SET_BACK: Final = 0.02
-"""Below a batch that failed against what was expected, the next one tried lies lower by this share, then twice it."""
+"""Below a batch that failed against what was expected, the next one tried lies lower by this share, then twice it; or
+above one that passed, higher."""
 _PROVING: Final = 2
 """Answers that pass by a forecast: the first, and the one that it corrects itself to. Further ones contradict it."""
 _LEAST_LIMIT: Final = 8
@@ -168,7 +169,8 @@ class _Search:
             below = fails_at >= _LEAST_GRID and fails_at & (fails_at - 1) == 0
             unit = passes + 1 if above else fails_at - 1 if below else _roundest(passes, fails_at)
         elif fails_at > self.cap:
-            unit = _BLIND_GROWTH * passes
+            further = math.ceil(passes * _SET_BACK * (1 << self._above))
+            unit = passes + further if self._above else _BLIND_GROWTH * passes
         else:
             unit = math.isqrt(passes * fails_at) if self._wide else (passes + fails_at) // 2
             if near:
@@ -206,7 +208,8 @@ class _Search:
         """Take an answer, and give or take credit for it."""
         passes, width, wide, was_open = self.passes, self.fails_at - self.passes, self._wide, self.open
         if obstacle is None:
-            self._above = self._above + 1 if self._expected and unit < MOST_GROWTH * passes else 0
+            near = self._expected and unit < MOST_GROWTH * passes
+            self._above = self._above + 1 if near or self._above else 0
             self._below = 0
             self._passed += [unit] if unit != passes else []
         else:

@@ -89,6 +89,8 @@ class Program:
         for index, (kind, value) in enumerate(self._events if events is None else events):
             if kind == "allocate":
                 number = len(held)
+                if number == self.trace.fixed:
+                    allocator.start_anew()
                 held.append(allocator.allocate(self._size(number, batch_size)))
                 if held[-1] is None and number not in self._transient:
                     return False
