@@ -300,7 +300,8 @@ class Workload:
 
     def _in_full(self, batch_size: int, draw: int) -> _Made:
         made = self._made(batch_size, draw)
-        return _Made(self._placement.place(made), outline=outline(made))
+        sizes = outline(made)  # before what moves in place has moved
+        return _Made(self._placement.place(made), outline=sizes)
 
     def _repeated(self, batch_size: int, draw: int) -> _Made | None:
         """Return a large batch that repeats the samples of a small one; None if the callable must make all of them.
