@@ -36,7 +36,7 @@ SUBJECTS = {
     "`benchmarks/plan.py`, `benchmarks/time_spent.py`",
     "ray": "Jobs of a Ray cluster of one node: `--ray`; `HEAD` stands for its address",
     "recipes": "Eager, `torch.compile` and CUDA graphs at one batch size",
-    "search": "Searches against bisection, and forecasts without a device: `benchmarks/search.py`, `on_fake.py`, "
+    "search": "Searches against bisection, and forecasts without a device: `search.py`, `policies.py`, `on_fake.py`, "
     "`other_device.py`",
     "serving": "Predictions against real servers: `benchmarks/serve.py`, `benchmarks/serve_fleet.py`",
     "sizing": "Plans against a second simulator, servers' own code and known devices: `benchmarks/second.py`, "

@@ -32,8 +32,8 @@ assert all(bool(torch.isfinite(parameter).all()) for parameter in module.paramet
 peak = torch.cuda.max_memory_allocated()
 torch.cuda.synchronize()
 torch.cuda.empty_cache()
-segments = sorted(torch.cuda.memory_snapshot(), key=lambda segment: segment["address"])
-blocks = [[(block["size"], block["state"]) for block in segment["blocks"]] for segment in segments]
+segments = torch.cuda.memory_snapshot()
+blocks = sorted([(block["size"], block["state"]) for block in segment["blocks"]] for segment in segments)
 print(json.dumps([blocks, torch.cuda.memory_allocated(), peak]))
 """
 SCRATCH_BYTES = 24 * 2**20

@@ -460,6 +460,20 @@ def right_replays() -> tuple[str, ...]:
     return short[0], f"{len(re.findall('s then;', output))}", *short[1:], *long[1:]
 
 
+def policies(name: str) -> tuple[str, str]:
+    """The share of edges found within 60 s of simulated search, and of how many; none of them wrong."""
+    output = (RESULTS / f"simulated/search/{name}.txt").read_text()
+    row = re.search(r"\| own \| (\d+) \| [0-9.]+ \| ([0-9.]+) \|.*\| \d+ / \d+ / (\d+) / \d+ \|", output)
+    assert row is not None
+    assert row[3] == "0"
+    return row[2], row[1]
+
+
+def budgets(name: str) -> str:
+    output = (RESULTS / f"simulated/search/{name}.txt").read_text()
+    return output.split("The command with --budget 60s")[1].split("| own |")[1].split("|")[1].strip()
+
+
 def latest_of_budgets() -> tuple[str, ...]:
     runs = re.findall(r"--budget (\d+)s: ([0-9.]+) s", (RESULTS / "cpu/plan/budget.txt").read_text())
     (kept,) = numbers_in("cpu/plan/budget.txt", r"(\d+) of 20 ended within their budget")
@@ -558,6 +572,22 @@ CLAIMS = [
         "simulated/plan/one.txt",
         r"device sets the pace: .*95% ([0-9.]+)%",
         r"host bound: .*95% ([0-9.]+)%",
+    ),
+    Claim(
+        "Within 60 s of search, {} % of {} edges are found and tried on both sides, and none named is wrong. "
+        "Before it was {} %",
+        "simulated/search/policies.txt",
+        lambda: (*policies("policies"), policies("policies-before")[0]),
+    ),
+    Claim(
+        "Under a budget of 60 s, of which the start takes 8 s, {} % are found. Before it was {} %",
+        "simulated/search/policies.txt",
+        lambda: (budgets("policies"), budgets("policies-before")),
+    ),
+    Claim(
+        "Of {1} shapes drawn at random afterwards, {0} % are found within 60 s of search",
+        "simulated/search/policies-held-out.txt",
+        lambda: policies("policies-held-out"),
     ),
     Claim(
         "{} of {} forecasts from trials are exact, and the worst is {} % too low",

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tputfind.units import GIB
-from tputfind.worker.devices import cpu
+from tputfind.worker.devices import host as host_module
 from tputfind.worker.devices.control_groups import MemoryLimit, memory_limit
 
 V1_UNLIMITED = 9223372036854771712
@@ -160,7 +160,7 @@ def test_the_cpu_has_what_both_the_machine_and_its_groups_leave(monkeypatch, lim
         total: int = 8 * GIB
         available: int = 5 * GIB
 
-    monkeypatch.setattr(cpu.psutil, "virtual_memory", Machine)
-    monkeypatch.setattr(cpu, "memory_limit", lambda: limit)
+    monkeypatch.setattr(host_module.psutil, "virtual_memory", Machine)
+    monkeypatch.setattr(host_module, "memory_limit", lambda: limit)
 
-    assert cpu._memory() == expected
+    assert host_module.host_memory() == expected
