@@ -50,6 +50,15 @@ def test_where_something_else_than_memory_ends_the_search_the_largest_batch_is_s
     assert sum(trial.memory_limit_bytes == record.safe.memory_limit_bytes for trial in record.trials) == 2
 
 
+def test_headroom_names_a_safe_batch_within_a_budget_too(tmp_path, ask):
+    ran = ask(tmp_path, *ASKED, "--headroom", "25%", "--budget", "5min")
+    record = ran.record()
+
+    assert ran.status == 0, ran.err
+    assert record.safe.largest_batch == 6
+    assert record.row(record.safe.largest_batch) is not None
+
+
 def test_headroom_that_leaves_nothing_is_refused(tmp_path, ask):
     ran = ask(tmp_path, *ASKED, "--headroom", "1GiB")
 

@@ -176,7 +176,7 @@ def settings_of_its_own():
 def in_plain_torch(spec, size):
     """The output of the model in eval mode under no_grad, on the tool's inputs, by nothing of the tool's but those."""
     workload = Workload(spec, torch.device("cpu"))
-    call = workload._inputs(size)
+    call = workload._inputs(size).call
     module = workload._module
     with torch.no_grad():
         return drained(module(*call[0], **call[1]))

@@ -27,7 +27,7 @@ def test_a_run_writes_its_page(tmp_path):
     assert ran.status == 0, ran.err
     assert "pages/run.html" in ran.err
     read = Page((tmp_path / "pages" / "run.html").read_bytes())
-    assert f"{format_rate(ran.record().rows[0])} samples/s" in read.text()
+    assert f"{format_rate(ran.record(), ran.record().rows[0])} samples/s" in read.text()
     assert "tputfind resnet18 --device cpu --html pages/run.html" in read.text()
     assert read.all("figure")
 

@@ -194,10 +194,13 @@ class Session:
     def prove(self, batch_size: int) -> LimitedBy | None:
         """Time a batch, both sides of which were tried, in a fresh process, and soak it; it fits only if all passes.
 
-        Under a budget it is timed when its turn comes: more is told by rows that take less time.
+        Under a budget it is timed when its turn comes, unless ``--soak`` or ``--headroom`` rest on it: more is told by
+        rows that take less time.
         """
         self.update(edge=self.edge_so_far())
-        if self._spec.budget_s is not None and not self._spec.soak and self.row(batch_size) is None:
+        spec = self._spec
+        waits = spec.budget_s is not None and not spec.soak and spec.headroom is None
+        if waits and self.row(batch_size) is None:
             return None
         obstacle = self.time_alone(batch_size)
         if obstacle is not None or not self._spec.soak:

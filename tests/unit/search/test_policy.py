@@ -26,13 +26,16 @@ BY_FAMILY: dict[str, list[str]] = {}
 for shape in shapes().values():
     BY_FAMILY.setdefault(shape.family, []).append(shape.name)
 SOME = [names[0] for names in BY_FAMILY.values()]
-TOO_SLOW = {"endless", "endless, host", "slow past 2^32 elements", "hangs from 3000", "function 50 ms a sample"}
+TOO_SLOW = {
+    *("endless", "endless, host", "slow past 2^32 elements", "hangs from 3000", "function 50 ms a sample"),
+    *("slow steps", "diffusion 50 steps"),
+}
 """Trials of these may be killed for the time they take."""
 
 
 @cache
 def searched(name, memory_gib):
-    device = Device(memory_gib)
+    device = Device(memory_gib, copies_inputs=True)
     return search(device, shapes()[name], most_s=None if name not in TOO_SLOW else 900.0), device
 
 
