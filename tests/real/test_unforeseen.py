@@ -29,9 +29,10 @@ def check_tried(edge, record):
     assert not passed[edge.fails_at]
 
 
-def test_the_memory_of_a_known_model_is_filled_within_a_budget(tmp_path, ask):
+@pytest.mark.parametrize("model", ["of_known_memory", "slow_inputs"])
+def test_the_memory_of_a_known_model_is_filled_within_a_budget_however_slowly_inputs_are_made(tmp_path, ask, model):
     limit = ("--memory-limit", "512MiB", "--max-latency", "none")
-    ran = ask(tmp_path, f"{MODEL}:of_known_memory", *limit, "--budget", "60s", *QUICK)
+    ran = ask(tmp_path, f"{MODEL}:{model}", *limit, "--budget", "60s", *QUICK)
     record = ran.record()
 
     assert ran.status == 0, ran.err
@@ -80,13 +81,3 @@ def test_an_edge_whose_row_the_budget_leaves_out_is_told_as_not_yet_timed_in_ful
     assert (record.edge.largest_batch, record.edge.limited_by, record.edge.closed) == (16, "cap", True)
     assert record.row(16) is None
     assert "16, not tried further: --max-batch; not yet timed in full" in " ".join(ran.out.split())
-
-
-def test_inputs_that_are_slow_to_make_take_no_time_of_the_search(tmp_path, ask):
-    limit = ("--memory-limit", "512MiB", "--max-latency", "none")
-    ran = ask(tmp_path, f"{MODEL}:slow_inputs", *limit, "--budget", "60s", *QUICK)
-    record = ran.record()
-
-    assert ran.status == 0, ran.err
-    assert record.edge.closed
-    check_tried(record.edge, record)

@@ -30,11 +30,11 @@ _LEAST_GRID: Final = 2**15
 """
 _CREDIT: Final = 1
 """Useless forecasts tolerated before bisection; each step that narrows the bracket earns one more."""
-NEAR_LATENCY: Final = 0.05
+_NEAR_LATENCY: Final = 0.05
 """Of a batch that takes too long: times scatter by as much, so that no batch just below it is asked about."""
-NEAR_TIMEOUT: Final = 1 / 3
+_NEAR_TIMEOUT: Final = 1 / 3
 """Of a batch that gave no answer in time: that there is one below it is all that more trials would tell."""
-_NEAR: Final[dict[LimitedBy, float]] = {"latency": NEAR_LATENCY, "timeout": NEAR_TIMEOUT}
+_NEAR: Final[dict[LimitedBy, float]] = {"latency": _NEAR_LATENCY, "timeout": _NEAR_TIMEOUT}
 _OF_SIZE: Final[tuple[LimitedBy, ...]] = ("memory", "host_memory", "latency", "timeout", "cap")
 """What ends anywhere. What else stands in the way, an index or a kernel's limit, mostly does so at a round number."""
 
@@ -95,10 +95,10 @@ def find_edge(
         obstacle = prove(unit * granularity)
         search.learn(unit, obstacle)
         proven = unit if obstacle is None else proven
-    tried = search.fails_at * granularity if search.fails_at <= search.cap else None
     limited_by = search.failed[search.fails_at]
-    closed = limited_by != "timeout" or search.fails_at - search.passes <= 1
-    return Edge(largest_batch=proven * granularity, limited_by=limited_by, fails_at=tried, closed=closed)
+    if search.fails_at > search.cap:
+        return Edge(largest_batch=proven * granularity, limited_by=limited_by)
+    return _between(proven * granularity, search.fails_at * granularity, limited_by, granularity)
 
 
 def bracket(answers: Mapping[int, LimitedBy | None], granularity: int) -> Edge | None:
@@ -107,13 +107,21 @@ def bracket(answers: Mapping[int, LimitedBy | None], granularity: int) -> Edge |
     None where nothing passes.
     """
     passes = max((size for size, obstacle in answers.items() if obstacle is None), default=0)
-    fails_at = min((size for size in answers if size > passes), default=None)
+    beyond = {size: obstacle for size, obstacle in answers.items() if size > passes and obstacle is not None}
     if not passes:
         return None
-    limited_by = "cut_short" if fails_at is None else answers[fails_at] or "cut_short"
-    gap = math.inf if fails_at is None else fails_at - passes
-    near = NEAR_LATENCY * (fails_at or 0) if limited_by == "latency" else 0.0
-    closed = gap <= max(granularity, near)
+    if not beyond:
+        return Edge(largest_batch=passes, limited_by="cut_short", closed=False)
+    fails_at = min(beyond)
+    return _between(passes, fails_at, beyond[fails_at], granularity)
+
+
+def _between(passes: int, fails_at: int, limited_by: LimitedBy, granularity: int) -> Edge:
+    """Return the edge between a batch size that passes and one that does not: closed where nothing worth asking lies
+    between.
+    """
+    near = _NEAR_LATENCY * fails_at if limited_by == "latency" else 0.0
+    closed = fails_at - passes <= max(granularity, near)
     return Edge(largest_batch=passes, limited_by=limited_by, fails_at=fails_at, closed=closed)
 
 

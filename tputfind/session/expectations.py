@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tputfind.record.record import Record
+from tputfind.record.record import LimitedBy, Record
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.forecast import FIRST_BATCH, Known, expected_batch
 from tputfind.session.outcome import max_latency_ms, obstacle
@@ -12,8 +12,7 @@ from tputfind.session.trials import others_unchanged
 def known(record: Record, memory_limit_bytes: int | None, others_bytes: int | None) -> Known:
     """Return what is known under a memory limit, from the trials during which others held as much memory as now."""
     trials = [trial for trial in record.trials if others_unchanged(trial.memory_of_others_bytes, others_bytes)]
-    under = [trial for trial in trials if trial.memory_limit_bytes == memory_limit_bytes]
-    obstacles = {trial.batch_size: obstacle(record, trial) for trial in under}
+    obstacles = answers(record, memory_limit_bytes, others_bytes)
     environment = record.environment
     total_bytes = environment.memory_total_bytes if environment.can.own_memory else None
     return Known(
@@ -25,6 +24,18 @@ def known(record: Record, memory_limit_bytes: int | None, others_bytes: int | No
         max_latency_ms(record),
         memory_bytes=None if total_bytes is None else total_bytes - (others_bytes or 0),
     )
+
+
+def answers(record: Record, memory_limit_bytes: int | None, others_bytes: int | None) -> dict[int, LimitedBy | None]:
+    """Return what stood in the way of each batch size that was tried under a memory limit, while others held as much
+    memory as now.
+    """
+    return {
+        trial.batch_size: obstacle(record, trial)
+        for trial in record.trials
+        if trial.memory_limit_bytes == memory_limit_bytes
+        and others_unchanged(trial.memory_of_others_bytes, others_bytes)
+    }
 
 
 def edge_in_sight(record: Record, trials: Known, passes: int, fails: int | None) -> int | None:

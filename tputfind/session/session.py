@@ -19,12 +19,10 @@ from tputfind.session import estimate, expectations, plan, progress
 from tputfind.session.inspect import now
 from tputfind.session.outcome import LIMITS, no_answer, obstacle
 from tputfind.session.progress import Progress
-from tputfind.session.trials import TIMEOUT_FACTOR, TrialRunner, others_unchanged, timeout_s
+from tputfind.session.trials import TrialRunner, expected_s, others_unchanged
 
 _LONGER_STEPS: Final = 20
 """What fits for the three steps of a trial may not for a fourth, whose blocks can lie elsewhere."""
-
-
 _SMALL: Final = 64
 """Times smaller than the largest: what is timed last under a budget."""
 _LONGEST_CLIMB_S: Final = 240.0
@@ -109,8 +107,7 @@ class Session:
     def edge_so_far(self) -> Edge | None:
         """Return the edge as far as trials and rows tell; None where no batch was searched for, or none passed."""
         spec, limit_bytes = self._spec, self._runner.memory_limit_bytes
-        under = (trial for trial in self.record.trials if trial.memory_limit_bytes == limit_bytes)
-        answers = {trial.batch_size: obstacle(self.record, trial) for trial in under if self._others_unchanged(trial)}
+        answers = expectations.answers(self.record, limit_bytes, self._runner.memory_of_others_bytes())
         failed = {row.batch_size: LIMITS[row.failure.kind] for row in self.record.rows if row.failure is not None}
         found = None if spec.batch_sizes is not None else bracket({**answers, **failed}, spec.granularity)
         if found is not None and found.largest_batch == spec.max_batch:
@@ -155,7 +152,7 @@ class Session:
 
     def is_worth_a_trial(self, batch_size: int) -> bool:
         """Return whether a batch is expected to be tried within minutes."""
-        return timeout_s(batch_size, self.record.trials, 0.0) <= TIMEOUT_FACTOR * _LONGEST_CLIMB_S
+        return (expected_s(batch_size, self.record.trials) or 0.0) <= _LONGEST_CLIMB_S
 
     def edge_if_expandable(self) -> int | None:
         """Return the expected edge with expandable segments; None where nothing can be said, or they are on."""

@@ -225,15 +225,21 @@ def others_unchanged(then_bytes: int | None, now_bytes: int | None) -> bool:
 
 
 def timeout_s(batch_size: int, taken: Sequence[Trial], least_s: float = LEAST_TIMEOUT_S) -> float:
-    """Return how long a process may be silent: four times what the trials that were taken before let expect.
+    """Return how long a process may be silent: four times what the trials that were taken before let expect."""
+    seconds = expected_s(batch_size, taken)
+    return FIRST_TIMEOUT_S if seconds is None else max(least_s, TIMEOUT_FACTOR * seconds)
+
+
+def expected_s(batch_size: int, taken: Sequence[Trial]) -> float | None:
+    """Return how long a trial is expected to take, from those that were taken before; None if none was answered.
 
     That is the longest of them, most of which can be the start of its process, and the steps of a batch larger than
-    all that passed: at least in proportion, and by the power of the batch size that their times show. Trials whose
-    process ended without an answer say nothing.
+    all that passed: at least in proportion, and more if their times bend upwards. Trials whose process ended without an
+    answer say nothing.
     """
     answered = [trial for trial in taken if trial.failure is None or trial.failure.kind not in ("died", "timeout")]
     if not answered:
-        return FIRST_TIMEOUT_S
+        return None
     times_ms = {trial.batch_size: trial.step_ms for trial in answered if trial.failure is None and trial.step_ms}
     largest = max(times_ms, default=batch_size)
     steps_ms = 0.0
@@ -241,7 +247,7 @@ def timeout_s(batch_size: int, taken: Sequence[Trial], least_s: float = LEAST_TI
         goes_on = going_on(times_ms)
         in_proportion_ms = times_ms[largest] * batch_size / largest
         steps_ms = TRIAL_STEPS * max(in_proportion_ms, goes_on(batch_size) if goes_on else 0.0)
-    return max(least_s, TIMEOUT_FACTOR * (max(trial.seconds for trial in answered) + steps_ms / 1000))
+    return max(trial.seconds for trial in answered) + steps_ms / 1000
 
 
 def check_memory(spec: Spec, environment: Environment) -> None:
