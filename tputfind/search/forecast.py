@@ -14,6 +14,8 @@ from tputfind.search.replay import Forecast, Memory, memory_below, readable, rig
 FIRST_BATCH: Final = 61
 """Where traces can be had, the first trial is of about this batch size: small enough to cost little, large enough for
 the kernels of larger ones, and a prime number, so that what it divides is what follows the batch size."""
+_LAST_BYTES: Final = 2**20
+"""NVIDIA's driver cannot give out the last MiB of a device."""
 _MOST_MISSING_BYTES: Final = 64 * 2**20
 _LESS_BYTES: Final = (0, *(2**power for power in range(20, 27)))
 _SAMPLES: Final = 256
@@ -154,14 +156,13 @@ def _agreeing(forecast: Forecast, passes: Mapping[int, bool]) -> Fits:
 
 
 def _memory_bytes(traces: Sequence[Trace]) -> int:
-    """Return what a process can have of the device: what NVML says, or a bit less where that was refused.
-
-    NVIDIA's driver cannot give out the last MiB of a device. Where more than a few are missing, it is something else.
+    """Return the bytes that a process can have of the device: NVML's total without the last MiB, or less if a trial was
+    refused less. If more than a few MiB are missing, the cause is another one.
     """
     told_bytes = traces[-1].memory_bytes
     refused = [memory_below(trace) for trace in traces if not trace.capped]
     near = [held for held in refused if held is not None and held > told_bytes - _MOST_MISSING_BYTES]
-    return min([told_bytes, *(held - 1 for held in near)])
+    return min([told_bytes - _LAST_BYTES, *(held - 1 for held in near)])
 
 
 def _trusted(trial: Trial) -> bool:

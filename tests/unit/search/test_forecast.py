@@ -363,15 +363,24 @@ def traced(batch_size, per_sample_mib, device_mib, *, has_mib=None):
     return Trial(batch_size=batch_size, peak_reserved_bytes=peak_mib * MIB, trace=trace, failure=failure)
 
 
-@given(per_sample=st.integers(10, 50).map(lambda half: 2 * half), edge=st.integers(62, 3000), missing=st.integers(1, 8))
+@given(per_sample=st.integers(10, 50).map(lambda half: 2 * half), edge=st.integers(62, 3000), missing=st.integers(2, 9))
 def test_a_refused_request_tells_how_much_less_memory_there_is_than_the_device_says(per_sample, edge, missing):
-    device = (edge + 1) * per_sample
+    device = (edge + 1) * per_sample + 1  # the driver cannot give out the last MiB
     trials = [traced(61, per_sample, device)]
     assert expected_batch(known(*trials), 61, None) == edge + 1
 
     trials.append(traced(edge + 1, per_sample, device, has_mib=device - missing))
 
     assert expected_batch(known(*trials), 61, edge + 1) == edge
+
+
+@given(per_sample=st.integers(10, 50).map(lambda half: 2 * half), edge=st.integers(62, 3000))
+def test_forecast_for_a_whole_device_leaves_out_its_last_mib(per_sample, edge):
+    trial = traced(61, per_sample, (edge + 1) * per_sample)
+    limit_bytes = (edge + 1) * per_sample * MIB
+
+    assert expected_batch(known(trial), 61, None) == edge
+    assert expected_batch(known(trial, limit_bytes=limit_bytes), 61, None) == edge + 1
 
 
 @given(fitting=st.sets(st.integers(1, 500)))
