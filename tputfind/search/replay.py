@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Final, NamedTuple
 
 from tputfind.record.trace import Event, Trace
@@ -23,6 +23,8 @@ _FOLLOWS: Final = 0.05
 """A size follows a power of the batch size if it does so within this share."""
 _HIGHEST_POWER: Final = 3.2
 """What grows faster from one trace to another is another tensor at the same place."""
+_PADDINGS: Final = (1, 8, 16, 32, 64, 128, 256)
+"""Multiples that models and libraries round a batch size up to."""
 _TELLING_PRIME: Final = 53
 """Where a prime batch size is no smaller, no size divides by its square by chance."""
 
@@ -112,7 +114,9 @@ class Program:
         return True
 
     def _size(self, number: int, batch_size: int) -> int:
-        return max(1, round(math.fsum(factor * float(batch_size) ** power for factor, power in self._sizes[number])))
+        padding, terms = self._sizes[number]
+        padded = float(_padded(batch_size, padding))
+        return max(1, round(math.fsum(factor * padded**power for factor, power in terms)))
 
     def _growths(self, other: Trace | None) -> Iterator[Growth]:
         """Yield for every allocation how its size grows with the batch size.
@@ -135,37 +139,47 @@ class Program:
                 yield _follows(size, batch_size, 1) if transient or size % batch_size == 0 else _fixed(size)
 
 
-Growth = tuple[tuple[float, float], ...]
-"""A size as a sum over powers of the batch size: the factor and the exponent of each."""
+class Growth(NamedTuple):
+    """A size as a sum over powers of the batch size rounded up to a multiple of ``padding``.
+
+    Each of the ``terms`` is a factor and an exponent.
+    """
+
+    padding: int
+    terms: tuple[tuple[float, float], ...]
 
 
 def _fixed(size: int) -> Growth:
-    return ((size, 0),)
+    return Growth(1, ((size, 0),))
 
 
-def _follows(size: int, batch_size: int, power: float) -> Growth:
-    return ((size / batch_size**power, power),)
+def _follows(size: int, batch_size: int, power: float, padding: int = 1) -> Growth:
+    return Growth(padding, ((size / _padded(batch_size, padding) ** power, power),))
+
+
+def _padded(batch_size: int, padding: int) -> int:
+    return -(-batch_size // padding) * padding
 
 
 def _grown(here: tuple[int, int], there: tuple[int, int], *, transient: bool) -> Growth:
     """Return how what has two sizes at two batch sizes grows; each is a batch size and the size at it.
 
-    It follows the batch size, its square or its cube where it did so exactly. Where each batch size divides its size,
-    what a sample takes follows a line; else the size does, or a power between. What falls or grows too fast stays as it
-    is, unless the batch size divides it. Of batch sizes far apart a workspace stays as it is too, unless it followed a
-    power within 5 %: a library has then gone over to another kernel.
+    The size follows the batch size, its square or its cube, or that of the padded batch size, if it did so exactly. If
+    each batch size divides its size, the size of a sample follows a line; else the size does, or a power between. A
+    size that falls or grows too fast stays as it is, unless the batch size divides it. If the batch sizes are far
+    apart, a workspace stays as it is too, unless it followed a power within 5 %: the library then changed the kernel.
     """
     (batch_size, size), (other, away) = here, there
-    for power in (1, 2, 3):
-        followed = size * other**power / (away * batch_size**power)
-        far_workspace = transient and ratio(batch_size, other) > _NEAR
-        if followed == 1 or (far_workspace and abs(followed - 1) < _FOLLOWS):
-            return _follows(size, batch_size, power)
+    far_workspace = transient and ratio(batch_size, other) > _NEAR
+    for padding, power in product(_PADDINGS, (1, 2, 3)):
+        followed = size * _padded(other, padding) ** power / (away * _padded(batch_size, padding) ** power)
+        if followed == 1 or (padding == 1 and far_workspace and abs(followed - 1) < _FOLLOWS):
+            return _follows(size, batch_size, power, padding)
     divides = size % batch_size == 0 and away % other == 0
     steeper = (size / batch_size - away / other) / (batch_size - other)
     each = size / batch_size - steeper * batch_size
     if divides and steeper > 0 and each >= 0:
-        return ((each, 1), (steeper, 2))
+        return Growth(1, ((each, 1), (steeper, 2)))
     if size % batch_size == 0 and not divides:
         return _follows(size, batch_size, 1)
     if far_workspace:
@@ -174,7 +188,7 @@ def _grown(here: tuple[int, int], there: tuple[int, int], *, transient: bool) ->
     base = size - slope * batch_size
     exponent = math.log(size / away) / math.log(batch_size / other)
     if slope > 0 and base >= 0:
-        return ((base, 0), (slope, 1))
+        return Growth(1, ((base, 0), (slope, 1)))
     if 1 < exponent <= _HIGHEST_POWER:
         return _follows(size, batch_size, exponent)
     return _follows(size, batch_size, 1) if size % batch_size == 0 else _fixed(size)

@@ -190,6 +190,21 @@ def test_what_follows_a_power_of_the_batch_size_is_seen_from_two_traces(power, n
     assert allocated(one, asked, other) == 512 * asked**power
 
 
+@given(
+    power=st.sampled_from([1, 2, 3]),
+    padding=st.sampled_from([8, 32, 64, 128, 256]),
+    pair=st.sampled_from([(1100, 13), (13, 1100)]),
+    asked=st.integers(1, 10_000),
+)
+def test_program_of_a_padded_batch_size_follows_its_power(power, padding, pair, asked):
+    def size(batch_size):
+        return 512 * (-(-batch_size // padding) * padding) ** power
+
+    one, other = (trace(("allocate", size(each)), batch_size=each) for each in pair)
+
+    assert allocated(one, asked, other) == size(asked)
+
+
 @pytest.mark.parametrize("pair", [(976, 488), (976, 61), (15616, 976), (488, 976), (61, 976), (976, 489)])
 def test_a_size_with_a_part_that_is_fixed_follows_a_line_from_any_two_traces(pair):
     one, other = (trace(("allocate", 1_300_000 * each + 77_000_000), batch_size=each) for each in pair)
