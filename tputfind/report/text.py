@@ -281,7 +281,7 @@ def _largest(record: Record) -> str:
     if edge.closed and edge.limited_by == "latency" and edge.fails_at is not None:
         return _limited_by_latency(record, edge, edge.fails_at) + untimed
     if edge.limited_by == "timeout" and edge.fails_at is None:
-        return f"at least {edge.largest_batch}, no end is in sight, and larger ones would take minutes each{untimed}"
+        return f"at least {edge.largest_batch}: a trial of a larger one would take minutes{untimed}"
     stopped_by = _STOPPED_BY[edge.limited_by].format(at=edge.fails_at, why=_why(record, edge.fails_at))
     return f"{_bracket(record, edge)}, {stopped_by}{untimed}"
 

@@ -25,8 +25,8 @@ _LONGER_STEPS: Final = 20
 """What fits for the three steps of a trial may not for a fourth, whose blocks can lie elsewhere."""
 _SMALL: Final = 64
 """Times smaller than the largest: what is timed last under a budget."""
-_LONGEST_CLIMB_S: Final = 240.0
-"""Where no end is in sight, what takes longer is not tried."""
+_LONGEST_SEARCH_S: Final = 300.0
+"""Seconds that trials may take together for a larger batch to be tried while none has failed."""
 _OF_THE_MODEL: Final = ("error", "unsupported", "index_limit")
 """Failures that a step raised, and that its handling may have brought about."""
 
@@ -151,8 +151,11 @@ class Session:
         return expected_batch(self.known(memory_limit_bytes or self._runner.memory_limit_bytes), passes, fails)
 
     def is_worth_a_trial(self, batch_size: int) -> bool:
-        """Return whether a batch is expected to be tried within minutes."""
-        return (expected_s(batch_size, self.record.trials) or 0.0) <= _LONGEST_CLIMB_S
+        """Return whether a trial of a batch is expected to end in time, and to leave as much for the next batch."""
+        trials = self.record.trials
+        seconds = expected_s(batch_size, trials) or 0.0
+        left_s = _LONGEST_SEARCH_S - sum(trial.seconds for trial in trials)
+        return seconds <= min(left_s, _LONGEST_SEARCH_S / 2)
 
     def edge_if_expandable(self) -> int | None:
         """Return the expected edge with expandable segments; None where nothing can be said, or they are on."""

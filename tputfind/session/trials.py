@@ -231,23 +231,24 @@ def timeout_s(batch_size: int, taken: Sequence[Trial], least_s: float = LEAST_TI
 
 
 def expected_s(batch_size: int, taken: Sequence[Trial]) -> float | None:
-    """Return how long a trial is expected to take, from those that were taken before; None if none was answered.
+    """Return how many seconds a trial is expected to take, from earlier trials; None if none was answered.
 
-    That is the longest of them, most of which can be the start of its process, and the steps of a batch larger than
-    all that passed: at least in proportion, and more if their times bend upwards. Trials whose process ended without an
-    answer say nothing.
+    The steps of a batch larger than all that passed grow at least in proportion, and faster if their times bend
+    upwards. Each earlier trial's seconds, which contain its own steps, are raised by the difference; the longest
+    result counts. Trials whose process ended without an answer do not count.
     """
     answered = [trial for trial in taken if trial.failure is None or trial.failure.kind not in ("died", "timeout")]
     if not answered:
         return None
     times_ms = {trial.batch_size: trial.step_ms for trial in answered if trial.failure is None and trial.step_ms}
     largest = max(times_ms, default=batch_size)
-    steps_ms = 0.0
+    step_ms = 0.0
     if largest < batch_size:
         goes_on = going_on(times_ms)
         in_proportion_ms = times_ms[largest] * batch_size / largest
-        steps_ms = TRIAL_STEPS * max(in_proportion_ms, goes_on(batch_size) if goes_on else 0.0)
-    return max(trial.seconds for trial in answered) + steps_ms / 1000
+        step_ms = max(in_proportion_ms, goes_on(batch_size) if goes_on else 0.0)
+    more_ms = (max(0.0, step_ms - times_ms.get(trial.batch_size, 0.0)) for trial in answered)
+    return max(trial.seconds + TRIAL_STEPS * ms / 1000 for trial, ms in zip(answered, more_ms, strict=True))
 
 
 def check_memory(spec: Spec, environment: Environment) -> None:
