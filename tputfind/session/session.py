@@ -13,6 +13,7 @@ from tputfind.analysis import notices
 from tputfind.processes.failures import Passed, for_want_of_memory, is_kernel_fault
 from tputfind.record.files import RecordFile
 from tputfind.record.record import TRIAL_STEPS, Edge, Failure, LimitedBy, Record, Row, Trial, merged
+from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.edge import bracket
 from tputfind.search.forecast import Known, NonMonotonic, expected_batch, expected_non_monotonic
 from tputfind.session import estimate, expectations, plan, progress
@@ -57,7 +58,7 @@ class Session:
                 self._progress.did(f"{found}")
 
     def time_rows(self, batch_sizes: Sequence[int]) -> None:
-        """Time batch sizes until each has ended: see ``plan``.
+        """Time batch sizes until each has ended: see ``plan``; or until a round after which the edge's row has failed.
 
         Under a budget those far below the largest come last: the host sets their pace, and no answer rests on them.
         """
@@ -65,7 +66,8 @@ class Session:
             number, left = plan.next_round(self._spec, self.record.rows, batch_sizes, self.record.edge)
             if number:  # all have had their turn, so that it shows which rest
                 self.update(rows=plan.ended(self._spec, self.record.rows, self.record.edge))
-            if not left:
+            largest = self.row(self.record.edge.largest_batch) if self.record.edge is not None else None
+            if not left or (largest is not None and largest.failure is not None):
                 return
             edge = None if self._spec.budget_s is None else self.record.edge
             small = 0 if edge is None else edge.largest_batch / _SMALL
@@ -107,12 +109,17 @@ class Session:
     def edge_so_far(self) -> Edge | None:
         """Return the edge as far as trials and rows tell; None where no batch was searched for, or none passed."""
         spec, limit_bytes = self._spec, self._runner.memory_limit_bytes
+        if spec.batch_sizes is not None:
+            return None
         answers = expectations.answers(self.record, limit_bytes, self._runner.memory_of_others_bytes())
-        failed = {row.batch_size: LIMITS[row.failure.kind] for row in self.record.rows if row.failure is not None}
-        found = None if spec.batch_sizes is not None else bracket({**answers, **failed}, spec.granularity)
-        if found is not None and found.largest_batch == spec.max_batch:
+        timed = {row.batch_size: None if row.failure is None else LIMITS[row.failure.kind] for row in self.record.rows}
+        found = bracket({**answers, **timed}, spec.granularity)
+        if found is None:
+            return None
+        cap = (spec.max_batch or LARGEST_BATCH) // spec.granularity * spec.granularity
+        if found.largest_batch == cap:
             found = msgspec.structs.replace(found, limited_by="cap", closed=True)
-        return None if found is None else msgspec.structs.replace(found, memory_limit_bytes=limit_bytes)
+        return msgspec.structs.replace(found, memory_limit_bytes=limit_bytes)
 
     @property
     def memory_limit_bytes(self) -> int | None:
@@ -195,12 +202,12 @@ class Session:
         """Time a batch, both sides of which were tried, in a fresh process, and soak it; it fits only if all passes.
 
         Under a budget it is timed when its turn comes, unless ``--soak`` or ``--headroom`` rest on it: more is told by
-        rows that take less time.
+        rows that take less time. If a row has failed, trials are not to be relied on, and every batch is timed at once.
         """
         self.update(edge=self.edge_so_far())
         spec = self._spec
         waits = spec.budget_s is not None and not spec.soak and spec.headroom is None
-        if waits and self.row(batch_size) is None:
+        if waits and self.row(batch_size) is None and all(row.failure is None for row in self.record.rows):
             return None
         obstacle = self.time_alone(batch_size)
         if obstacle is not None or not self._spec.soak:

@@ -168,6 +168,7 @@ class Timer:
 def timed(
     *sizes,
     listener=None,
+    edge=None,
     device="cuda:0",
     paces_ms=(5.0,),
     wider=(1,),
@@ -182,7 +183,7 @@ def timed(
     spec = msgspec.structs.replace(example().spec, **asked)
     timer = Timer(spec, paces_ms, wider, fails)
     environment = msgspec.structs.replace(example().environment, device=device)
-    found = {"rows": (), "edge": None, "safe": None, "finished": None}
+    found = {"rows": (), "edge": edge, "safe": None, "finished": None}
     record = msgspec.structs.replace(example(), spec=spec, environment=environment, **found)
     session = Session(record, timer, RecordFile(None, ""), listener or Silent())
     session.time_rows(sizes)
@@ -255,6 +256,14 @@ def test_a_row_that_fails_in_a_later_process_has_failed_and_keeps_what_was_timed
     ]
 
 
+def test_time_rows_ends_after_the_round_in_which_the_edge_failed():
+    edge = Edge(largest_batch=4, limited_by="memory", fails_at=5)
+    session, asked = timed(1, 2, 4, edge=edge, fails=lambda number, size, first: size == 4)
+
+    assert asked == [(0, (1, 2, 4)), (0, (4,))]
+    assert [row.ended_by for row in session.record.rows] == [None] * 3
+
+
 @pytest.mark.parametrize(("budget_s", "expected"), [(None, [None, None, "known"]), (60.0, ["budget", None, "known"])])
 def test_what_is_not_known_when_a_run_ends_under_a_budget_was_ended_by_it(budget_s, expected):
     session, _ = timed(4, budget_s=budget_s)
@@ -265,6 +274,73 @@ def test_what_is_not_known_when_a_run_ends_under_a_budget_was_ended_by_it(budget
 
     assert session.record.finished is not None
     assert [row.ended_by for row in session.record.rows] == expected
+
+
+def session_of(*trials, rows=(), **options):
+    """Return a session whose record holds these trials and rows."""
+    spec = msgspec.structs.replace(
+        example().spec, **{"soak": 0, "memory_limit_bytes": None, "headroom": None, **options}
+    )
+    record = msgspec.structs.replace(example(), spec=spec, trials=trials, rows=rows, edge=None, safe=None)
+    oracle = Oracle([], 100.0)
+    oracle.memory_limit_bytes = None
+    oracle.timed = []
+
+    def time_batches(batch_sizes, *_):
+        oracle.timed += batch_sizes
+        yield row(batch_sizes[0], 5.0)
+
+    oracle.time_batches = time_batches
+    return Session(record, oracle, RecordFile(None, ""), Silent()), oracle
+
+
+@pytest.mark.parametrize(
+    ("granularity", "max_batch", "largest", "limited_by"),
+    [
+        (1, 100, 100, "cap"),
+        (8, 100, 96, "cap"),
+        (8, 104, 96, "cut_short"),
+        (1, None, 2**31 - 1, "cap"),
+        (8, None, 2**31 - 8, "cap"),
+        (8, None, 96, "cut_short"),
+    ],
+)
+def test_edge_so_far_at_last_multiple_below_max_batch_names_cap(granularity, max_batch, largest, limited_by):
+    session, _ = session_of(Trial(batch_size=largest), granularity=granularity, max_batch=max_batch)
+
+    found = session.edge_so_far()
+
+    assert (found.largest_batch, found.limited_by, found.closed) == (largest, limited_by, limited_by == "cap")
+
+
+def test_edge_so_far_counts_rows_that_passed_and_rows_that_failed_after_their_trial():
+    failed = Row(batch_size=32, failure=OUT_OF_MEMORY)
+    session, _ = session_of(Trial(batch_size=16), Trial(batch_size=32), rows=(row(24, 5.0), failed))
+
+    found = session.edge_so_far()
+
+    assert (found.largest_batch, found.fails_at, found.limited_by) == (24, 32, "memory")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "worth"),
+    [([2.0, 100.0], True), ([2.0, 148.0], True), ([2.0, 151.0], False), ([90.0, 90.0, 100.0], False)],
+)
+def test_is_worth_a_trial_allows_half_of_five_minutes_and_no_more_than_is_left(seconds, worth):
+    trials = [Trial(batch_size=size + 1, step_ms=1.0, seconds=each) for size, each in enumerate(seconds)]
+    session, _ = session_of(*trials)
+
+    assert session.is_worth_a_trial(len(seconds) + 1) == worth
+
+
+def test_prove_under_budget_leaves_the_row_for_later_unless_a_row_has_failed():
+    trials = Trial(batch_size=31), Trial(batch_size=32), Trial(batch_size=33, failure=OUT_OF_MEMORY)
+    waiting, unasked = session_of(*trials, budget_s=60.0)
+    doubting, asked = session_of(*trials, rows=(Row(batch_size=32, failure=OUT_OF_MEMORY),), budget_s=60.0)
+
+    assert waiting.prove(32) is None
+    assert doubting.prove(31) is None
+    assert (unasked.timed, asked.timed) == ([], [31])
 
 
 @pytest.mark.parametrize(
