@@ -51,6 +51,9 @@ _LAST_S: Final = 30.0
 """What a child that was killed is given to end; one that hangs in a driver does not, whatever is sent to it."""
 _START_S: Final = 600.0
 _LONGEST_MESSAGE_BYTES: Final = 2**28
+_OUT_OF_TIME: Final = ("--budget ended before a batch was timed", "give it more time")
+_OF_THE_REST: Final = 2 / 3
+"""A trial that starts just before its share of the time ends may take this fraction of the time beyond."""
 _PATIENCE: Final = 3
 """A stage may take this many times as long as the child said it would."""
 
@@ -101,6 +104,7 @@ class Children:
         self._cache: Path | None = None
         self._imports: dict[str, str] = {}
         self._deadline_s: float | None = None
+        self._last_start_s: float | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -140,15 +144,24 @@ class Children:
 
     @contextmanager
     def for_a_share(self, share: float) -> Iterator[None]:
-        """Let what is asked meanwhile take this share of what is left at the most."""
+        """Let trials start within this share of the time that is left, and take up to two thirds of the rest.
+
+        A trial that is killed has cost its time for nothing.
+        """
         whole_s = self._deadline_s
         if whole_s is not None:
             now_s = time.monotonic()
-            self._deadline_s = now_s + share * (whole_s - now_s)
+            self._last_start_s = now_s + share * (whole_s - now_s)
+            self._deadline_s = self._last_start_s + _OF_THE_REST * (whole_s - self._last_start_s)
         try:
             yield
         finally:
-            self._deadline_s = whole_s
+            self._deadline_s, self._last_start_s = whole_s, None
+
+    def check_start(self) -> None:
+        """Raise OutOfTime if the share of the time in which trials may start is over."""
+        if self._last_start_s is not None and time.monotonic() > self._last_start_s:
+            raise OutOfTime(*_OUT_OF_TIME)
 
     def preload(self, package: str) -> str:
         """Have the server import a package, so that every child finds it there; return nothing, or why it cannot be.
@@ -361,7 +374,7 @@ class _Lines:
             if self._interrupted in ready:
                 raise KeyboardInterrupt
             if not ready and until_s == self._deadline_s:
-                raise OutOfTime("--budget ended before a batch was timed", "give it more time")
+                raise OutOfTime(*_OUT_OF_TIME)
             if not ready:
                 raise _Silent(allowed_s or 0.0)
             # The end of the process may be told before its last words were read.

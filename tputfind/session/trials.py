@@ -78,7 +78,11 @@ class TrialRunner:
         It is asked again where other processes took or freed memory meanwhile. The first error of a kernel is asked
         again too: a limit comes back at the same batch, and then further ones are believed. The trials that were
         ``taken`` before say how long it may be silent.
+
+        Raises:
+            OutOfTime: the share of ``--budget`` in which trials may start is over.
         """
+        self._children.check_start()
         question = TryBatch(self.spec, batch_size, steps, memory_limit_bytes, passed, self._can)
         least_s = LEAST_TIMEOUT_S if self.spec.budget_s is None else LEAST_OF_BUDGET_S
         allowed_s = self._timeout_s(batch_size, taken, least_s)

@@ -147,6 +147,30 @@ def test_a_simulated_run_under_a_budget_ends_with_it():
     assert device.asked[-1].at_s == pytest.approx(60, abs=5)
 
 
+@pytest.mark.parametrize("name", ["no trace, 100 kB", "micro-batches", "padded to 1000, 0.3 MB"])
+def test_search_under_budget_starts_no_trial_late_and_lets_a_started_one_run_on(name):
+    device = Device(141, copies_inputs=True)
+    start_s, budget_s = 8, 60
+    last_start_s = start_s + 0.85 * (budget_s - start_s)
+    last_end_s = last_start_s + 2 / 3 * (budget_s - last_start_s)
+
+    measure(device, shapes()[name], budget_s=budget_s, start_s=start_s)
+
+    trials = [asked for asked in device.asked if asked.what == "trial"]
+    assert all(asked.at_s - asked.seconds <= last_start_s for asked in trials)
+    assert last_start_s < trials[-1].at_s <= last_end_s + 1e-6
+    assert any(asked.what == "row" and asked.outcome == "fits" for asked in device.asked)
+
+
+def test_largest_batch_under_budget_was_run_though_rows_fail_that_trials_pass():
+    device = Device(24, copies_inputs=True)
+
+    found = measure(device, shapes()["pieces 1"], budget_s=60)
+
+    assert found.edge.largest_batch in {asked.batch_size for asked in device.asked if asked.outcome == "fits"}
+    assert {row.status for row in found.record.rows} > {"ok"}
+
+
 def test_a_simulated_search_is_the_same_every_time():
     first, again = Device(80), Device(80)
     search(first, shapes()["pieces 0"])
