@@ -23,8 +23,11 @@ _FOLLOWS: Final = 0.05
 """A size follows a power of the batch size if it does so within this share."""
 _HIGHEST_POWER: Final = 3.2
 """What grows faster from one trace to another is another tensor at the same place."""
+_POWERS: Final = (1, 2, 3)
 _PADDINGS: Final = (1, 8, 16, 32, 64, 128, 256)
 """Multiples that models and libraries round a batch size up to."""
+_LAWS: Final = ((1, 0), *product(_PADDINGS, _POWERS))
+"""How sizes may grow exactly: a padding, and the power of the padded batch size; of equal ones the first."""
 _TELLING_PRIME: Final = 53
 """Where a prime batch size is no smaller, no size divides by its square by chance."""
 
@@ -49,15 +52,15 @@ class Replay(NamedTuple):
 
 
 class Program:
-    """The requests of one trace, which can be replayed at any batch size; another trace helps to tell how they grow."""
+    """The requests of one trace, which can be replayed at any batch size; other traces help to tell how they grow."""
 
-    def __init__(self, trace: Trace, other: Trace | None = None) -> None:
-        """Read a trace; ValueError where it cannot be."""
+    def __init__(self, trace: Trace, *others: Trace) -> None:
+        """Read a trace, and others from the nearest batch size to the farthest; ValueError if one cannot be read."""
         self.trace = trace
         self._events = list(trace.events())
         self._transient = _transient(self._events)
         self._last = max((index for index, event in enumerate(self._events) if event.kind != "outside"), default=None)
-        self._sizes = list(self._growths(other))
+        self._sizes = list(self._growths(others))
 
     def replay(self, batch_size: int, memory: Memory) -> Replay:
         """Return what becomes of a batch size.
@@ -118,21 +121,21 @@ class Program:
         padded = float(_padded(batch_size, padding))
         return max(1, round(math.fsum(factor * padded**power for factor, power in terms)))
 
-    def _growths(self, other: Trace | None) -> Iterator[Growth]:
+    def _growths(self, others: Sequence[Trace]) -> Iterator[Growth]:
         """Yield for every allocation how its size grows with the batch size.
 
-        What was there before the batch, and what is the same at another batch size, is fixed. Of one batch size alone,
+        What was there before the batch is fixed. Of one batch size alone,
         what its square divides follows the square, what it divides follows it, and so do workspaces; nothing else does.
         """
         batch_size = self.trace.batch_size
-        elsewhere = {} if other is None else dict(_aligned(other))
+        elsewhere = [(other.batch_size, _aligned(other)) for other in others]
         for number, (place, size) in enumerate(_placed(self._events, self._transient)):
-            away = elsewhere.get(place)
+            away = [(other, sizes[place]) for other, sizes in elsewhere if sizes.get(place)]
             transient = number in self._transient
-            if number < self.trace.fixed or away == size:
+            if number < self.trace.fixed:
                 yield _fixed(size)
-            elif away and size and other is not None:
-                yield _grown((batch_size, size), (other.batch_size, away), transient=transient)
+            elif size and away and away[0][0] == others[0].batch_size:  # the nearest has it
+                yield _grown((batch_size, size), away, transient=transient)
             elif size % batch_size**2 == 0 and batch_size >= _TELLING_PRIME and _is_prime(batch_size):
                 yield _follows(size, batch_size, 2)
             else:
@@ -161,20 +164,28 @@ def _padded(batch_size: int, padding: int) -> int:
     return -(-batch_size // padding) * padding
 
 
-def _grown(here: tuple[int, int], there: tuple[int, int], *, transient: bool) -> Growth:
-    """Return how what has two sizes at two batch sizes grows; each is a batch size and the size at it.
+_Sized = tuple[int, int]
+"""A batch size, and the size of a request at it."""
 
-    The size follows the batch size, its square or its cube, or that of the padded batch size, if it did so exactly. If
-    each batch size divides its size, the size of a sample follows a line; else the size does, or a power between. A
-    size that falls or grows too fast stays as it is, unless the batch size divides it. If the batch sizes are far
-    apart, a workspace stays as it is too, unless it followed a power within 5 %: the library then changed the kernel.
+
+def _grown(here: _Sized, elsewhere: Sequence[_Sized], *, transient: bool) -> Growth:
+    """Return how a request grows that has several sizes, the nearest batch size ``elsewhere`` first.
+
+    The size is fixed, or follows a power (1, 2, 3) of the batch size or of the padded batch size, if it does so exactly
+    between the first two; the farther ones choose among such laws. If each batch size divides its size, the size of a
+    sample follows a line; else the size does, or a power between. A size that falls or grows too fast stays as it is,
+    unless the batch size divides it. If the batch sizes are far apart, a workspace stays as it is too, unless it
+    followed a power within 5 %: the library then changed the kernel.
     """
-    (batch_size, size), (other, away) = here, there
+    (batch_size, size), (other, away) = here, elsewhere[0]
+    exact = [law for law in _LAWS if _obeys(here, elsewhere[0], *law)]
+    if exact:
+        padding, power = max(exact, key=lambda law: sum(_obeys(here, each, *law) for each in elsewhere))
+        return _follows(size, batch_size, power, padding)
     far_workspace = transient and ratio(batch_size, other) > _NEAR
-    for padding, power in product(_PADDINGS, (1, 2, 3)):
-        followed = size * _padded(other, padding) ** power / (away * _padded(batch_size, padding) ** power)
-        if followed == 1 or (padding == 1 and far_workspace and abs(followed - 1) < _FOLLOWS):
-            return _follows(size, batch_size, power, padding)
+    for power in _POWERS if far_workspace else ():
+        if abs(size * other**power / (away * batch_size**power) - 1) < _FOLLOWS:
+            return _follows(size, batch_size, power)
     divides = size % batch_size == 0 and away % other == 0
     steeper = (size / batch_size - away / other) / (batch_size - other)
     each = size / batch_size - steeper * batch_size
@@ -192,6 +203,12 @@ def _grown(here: tuple[int, int], there: tuple[int, int], *, transient: bool) ->
     if 1 < exponent <= _HIGHEST_POWER:
         return _follows(size, batch_size, exponent)
     return _follows(size, batch_size, 1) if size % batch_size == 0 else _fixed(size)
+
+
+def _obeys(here: _Sized, there: _Sized, padding: int, power: int) -> bool:
+    one: int = here[1] * _padded(there[0], padding) ** power
+    other: int = there[1] * _padded(here[0], padding) ** power
+    return one == other
 
 
 def _is_prime(number: int) -> bool:
@@ -259,9 +276,9 @@ class Forecast:
     def _program(self, batch_size: int) -> Program:
         if batch_size not in self._programs:
             trace = next(trace for trace in self._traces if trace.batch_size == batch_size)
-            others = (other for other in self._traces if other is not trace)
-            nearest = min(others, key=lambda other: ratio(other.batch_size, batch_size), default=None)
-            self._programs[batch_size] = Program(trace, nearest)
+            others = [other for other in self._traces if other is not trace]
+            others.sort(key=lambda other: ratio(other.batch_size, batch_size))
+            self._programs[batch_size] = Program(trace, *others)
         return self._programs[batch_size]
 
 
@@ -293,9 +310,10 @@ def _placed(events: Iterable[Event], transient: set[int]) -> Iterator[tuple[tupl
             yield (lasting, 0), size
 
 
-def _aligned(trace: Trace) -> Iterator[tuple[tuple[int, int], int]]:
+@lru_cache(maxsize=32)
+def _aligned(trace: Trace) -> dict[tuple[int, int], int]:
     events = list(trace.events())
-    return _placed(events, _transient(events))
+    return dict(_placed(events, _transient(events)))
 
 
 def ratio(one: int, other: int) -> float:

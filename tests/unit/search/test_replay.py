@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -50,13 +51,13 @@ def trace(*events: tuple[str, int], batch_size: int = 10, fixed: int = 0, comple
     )
 
 
-def replay(trace: Trace, batch_size: int | None = None, *, memory_bytes: int, other: Trace | None = None) -> Replay:
+def replay(trace: Trace, batch_size: int | None = None, *, memory_bytes: int, others: Sequence[Trace] = ()) -> Replay:
     memory = Memory(memory_bytes, expandable=trace.expandable, capped=trace.capped)
-    return Program(trace, other).replay(batch_size or trace.batch_size, memory)
+    return Program(trace, *others).replay(batch_size or trace.batch_size, memory)
 
 
-def allocated(trace: Trace, batch_size: int, other: Trace | None = None) -> int:
-    return replay(trace, batch_size, memory_bytes=PLENTY, other=other).peak_allocated_bytes
+def allocated(trace: Trace, batch_size: int, *others: Trace) -> int:
+    return replay(trace, batch_size, memory_bytes=PLENTY, others=others).peak_allocated_bytes
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=str)
@@ -203,6 +204,25 @@ def test_program_of_a_padded_batch_size_follows_its_power(power, padding, pair, 
     one, other = (trace(("allocate", size(each)), batch_size=each) for each in pair)
 
     assert allocated(one, asked, other) == size(asked)
+
+
+def test_program_of_a_padded_batch_size_learns_the_padding_from_all_traces():
+    def at(batch_size):
+        return trace(("allocate", MIB * (-(-batch_size // 64) * 64)), batch_size=batch_size)
+
+    asked = 1345
+    assert allocated(at(1344), asked, at(1317)) == 1344 * MIB  # the two are alike
+    assert allocated(at(1344), asked, at(1317), at(976)) == 1408 * MIB
+    assert allocated(at(1344), asked, at(960), at(13)) == 1408 * MIB  # 960 and 1344 are multiples of 64
+    assert allocated(at(1344), asked, at(960)) == 1345 * MIB
+
+
+def test_program_ignores_a_farther_trace_for_a_request_that_the_nearest_lacks():
+    one, farther = (trace(("allocate", 100 * MIB), batch_size=each) for each in (10, 2))
+    nearest = trace(("outside", 0), batch_size=9)
+
+    assert allocated(one, 20, nearest, farther) == 200 * MIB
+    assert allocated(one, 20, farther) == 100 * MIB
 
 
 @pytest.mark.parametrize("pair", [(976, 488), (976, 61), (15616, 976), (488, 976), (61, 976), (976, 489)])
