@@ -20,10 +20,7 @@ has seen."""
 _BLIND_GROWTH: Final = 4
 """The same where nothing is expected."""
 _SET_BACK: Final = 0.02
-"""Below a batch that failed against what was expected, the next one tried lies lower by this share, then twice it; or
-above one that passed, higher."""
-_PROVING: Final = 2
-"""Answers that pass by a forecast: the first, and the one that it corrects itself to. Further ones contradict it."""
+"""Below a batch that failed against what was expected, the next one tried lies lower by this share, then twice it."""
 _LEAST_LIMIT: Final = 8
 _LEAST_GRID: Final = 2**15
 """Powers of two from here on are where limits mostly lie: the last that passes, or, of grids, the first that does not.
@@ -177,8 +174,7 @@ class _Search:
             below = fails_at >= _LEAST_GRID and fails_at & (fails_at - 1) == 0
             unit = passes + 1 if above else fails_at - 1 if below else _roundest(passes, fails_at)
         elif fails_at > self.cap:
-            further = math.ceil(passes * _SET_BACK * (1 << self._above))
-            unit = passes + further if self._above else _BLIND_GROWTH * passes
+            unit = _BLIND_GROWTH * passes
         else:
             unit = math.isqrt(passes * fails_at) if self._wide else (passes + fails_at) // 2
             if near:
@@ -206,7 +202,7 @@ class _Search:
         most = min(self.cap, MOST_GROWTH * self.passes)
         if not self.open:
             return unit if self.fails_at < unit <= most and unit not in self.failed else None
-        lowest = self.passes + (1 << 2 * max(0, self._above - _PROVING))
+        lowest = self.passes + (1 << 2 * max(0, self._above - 1))
         highest = self.fails_at - (1 << 2 * max(0, self._below - 1))
         if highest <= lowest:
             return min(max(unit, self.passes + 1), self.fails_at - 1) if self.fails_at - self.passes <= 3 else None
