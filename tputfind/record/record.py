@@ -292,8 +292,8 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     proven where the record has a row of it, and not yet timed in full where it has none.
 
     Where the search ended before, ``closed`` is False: larger batches may fit, up to ``fails_at`` where that is known.
-    ``limited_by`` is then ``timeout`` where ``fails_at`` gave no answer in time, what stood in its way where it did,
-    and ``cut_short`` where no batch failed.
+    ``limited_by`` is then what stood in the way of ``fails_at``; ``timeout`` if that gave no answer in time, or if
+    there is no ``fails_at`` and a trial of a larger batch would take minutes; ``cut_short`` if no batch failed.
 
     ``largest_batch`` is 0 where not even the smallest batch passed. ``fails_at`` is None where a cap ended the search.
     ``memory_limit_bytes`` is the limit it holds under, None where there was none but the device's. ``soaked_batches``
