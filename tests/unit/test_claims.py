@@ -474,6 +474,12 @@ def budgets(name: str) -> str:
     return output.split("The command with --budget 60s")[1].split("| own |")[1].split("|")[1].strip()
 
 
+def latest_search() -> str:
+    """The seconds of the longest search of the simulation."""
+    (worst,) = numbers_in("simulated/search/policies.txt", r"\n\| own \| 424 (?:\| [0-9.]+ ){8}\| (\d+) \|")
+    return worst
+
+
 def latest_of_budgets() -> tuple[str, ...]:
     runs = re.findall(r"--budget (\d+)s: ([0-9.]+) s", (RESULTS / "cpu/plan/budget.txt").read_text())
     (kept,) = numbers_in("cpu/plan/budget.txt", r"(\d+) of 20 ended within their budget")
@@ -579,6 +585,7 @@ CLAIMS = [
         "simulated/search/policies.txt",
         lambda: (*policies("policies"), policies("policies-before")[0]),
     ),
+    Claim("The latest search ends after {} s", "simulated/search/policies.txt", lambda: (latest_search(),)),
     Claim(
         "Under a budget of 60 s, of which the start takes 8 s, {} % are found. Before it was {} %",
         "simulated/search/policies.txt",
