@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from time import perf_counter
 from typing import Final
@@ -36,15 +37,19 @@ def remembers_inputs(device: Device, timed: Batch, make_batch: Callable[[int], B
 
 
 def _is_slower_for_new(device: Device, timed: Batch, make_batch: Callable[[int], Batch], draws: range) -> bool:
-    new_ms, seen_ms, begin_s = list[float](), list[float](), perf_counter()
+    """Return whether every new input of some draws is slower; the first that is not decides, and is the last step."""
+    fastest_new_ms, slowest_seen_ms, begin_s = math.inf, 0.0, perf_counter()
     for draw in draws:
         batch = make_batch(draw).again()  # which does not undo what a step writes: that would take time
-        if batch.shapes != timed.shapes or (not new_ms and perf_counter() - begin_s > _MOST_MAKING_S):
+        making_first = math.isinf(fastest_new_ms)
+        if batch.shapes != timed.shapes or (making_first and perf_counter() - begin_s > _MOST_MAKING_S):
             return False
         _step_ms(device, timed.again())  # the allocator gets back what the new inputs took of its free blocks
-        new_ms.append(_step_ms(device, batch))
-        seen_ms.append(_step_ms(device, batch.again()))
-    return min(new_ms) > _FASTER * max(seen_ms)
+        fastest_new_ms = min(fastest_new_ms, _step_ms(device, batch))
+        slowest_seen_ms = max(slowest_seen_ms, _step_ms(device, batch.again()))
+        if fastest_new_ms <= _FASTER * slowest_seen_ms:
+            return False
+    return True
 
 
 def _step_ms(device: Device, batch: Batch) -> float:
