@@ -99,7 +99,7 @@ def ended_by(spec: Spec, row: Row) -> RowEnd | None:
         return "time" if cut else "full"
     if known:
         return "known"
-    if _seconds(row) >= row_seconds(spec) or len(row.timings) >= MOST_PROCESSES:
+    if not _has_time(spec, row) or len(row.timings) >= MOST_PROCESSES:
         return "time"
     if host_bound(row) and not is_exact(spec):
         return "full"
@@ -119,6 +119,12 @@ def _alike(spec: Spec, row: Row) -> bool:
         return False
     one, other = (fmean(timing.device_ms) for timing in row.timings)
     return abs(one / other - 1) <= noise
+
+
+def _has_time(spec: Spec, row: Row) -> bool:
+    """Whether a row has seconds left; by default, enough for a process that takes as long as those before it did."""
+    processes = len(row.timings) + (0 if is_exact(spec) else 1)
+    return _seconds(row) / len(row.timings) * processes < row_seconds(spec)
 
 
 def _seconds(row: Row) -> float:

@@ -129,11 +129,18 @@ def test_host_bound_row_ends_after_three_processes_by_default(steps_ms, share, s
 
 
 def test_a_row_takes_four_seconds_at_the_most_and_a_process_its_share_of_them():
-    wide = [process(step_ms, seconds=1.0) for step_ms in (10, 20, 15)]
+    wide = [process(step_ms, seconds=0.9) for step_ms in (10, 20, 15)]
 
     assert plan.ended_by(DEFAULT, row_of(*wide)) is None
-    assert plan.ended_by(DEFAULT, row_of(*wide, process(12, seconds=1.0))) == "time"
+    assert plan.ended_by(DEFAULT, row_of(*wide, process(12, seconds=0.9))) == "time"
     assert plan.of_process(DEFAULT, 0).max_seconds == pytest.approx(4 / 3)
+
+
+def test_row_takes_no_process_that_ends_after_its_seconds_unless_noise_is_asked_for():
+    wide = row_of(*(process(step_ms, seconds=1.1) for step_ms in (10, 20, 15)))
+
+    assert plan.ended_by(DEFAULT, wide) == "time"
+    assert plan.ended_by(msgspec.structs.replace(DEFAULT, max_noise=0.01), wide) is None
 
 
 def test_what_no_time_makes_narrower_ends_with_what_a_thorough_row_has_or_with_its_seconds():
@@ -166,7 +173,7 @@ def test_compiling_once_takes_nothing_from_the_seconds_of_a_row():
         timing = msgspec.structs.replace(row.timings[0], compiled=Compiled(seconds=seconds, graphs=1))
         return msgspec.structs.replace(row, timings=(timing,))
 
-    assert plan.ended_by(DEFAULT, row_of(compiled(10, 30.0), compiled(20, 1.0), compiled(15, 1.0))) is None
+    assert plan.ended_by(DEFAULT, row_of(compiled(10, 30.0), compiled(20, 0.4), compiled(15, 0.4))) is None
     assert plan.ended_by(DEFAULT, row_of(compiled(10, 30.0), compiled(20, 3.0), compiled(15, 3.0))) == "time"
 
 
