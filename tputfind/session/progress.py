@@ -39,8 +39,19 @@ class Silent:
         """Say nothing."""
 
 
-def question(batch_size: int, steps: int) -> str:
-    return f"does batch {batch_size} fit?" if steps == TRIAL_STEPS else f"does batch {batch_size} last {steps} steps?"
+def question(batch_size: int, steps: int, fits: int = 0, fails: int = 0) -> str:
+    """Return what a trial is to show, and the largest batch size that fits and the next that does not; 0 is unknown."""
+    asked = f"does batch {batch_size} fit?" if steps == TRIAL_STEPS else f"does batch {batch_size} last {steps} steps?"
+    known = ", ".join([f"{fits} does"] * (fits > 0) + [f"{fails} does not"] * (fails > 0))
+    return f"{asked} {known}" if known else asked
+
+
+def timing(batch_size: int, number: int, rows_left: int) -> str:
+    """Return what a process is to time; the first of a row, with number 0, says how many rows follow in their first."""
+    if number:
+        return f"timing batch {batch_size} again, process {number + 1}: answers may rest on it"
+    following = f", {rows_left} more to follow" if rows_left else ""
+    return f"timing batch {batch_size}{following}"
 
 
 def verdict(trial: Trial, obstacle: LimitedBy | None) -> str:

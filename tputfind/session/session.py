@@ -138,7 +138,9 @@ class Session:
         limit_bytes = memory_limit_bytes or self._runner.memory_limit_bytes
         trial = self._trial(batch_size, steps, limit_bytes)
         if trial is None:
-            self._progress.doing(progress.question(batch_size, steps), self._seconds_of_search())
+            fits, fails = self._bracket(limit_bytes)
+            seconds_left = estimate.seconds_of_search(self.record, fits, fails)
+            self._progress.doing(progress.question(batch_size, steps, fits, fails), seconds_left)
             passed = self._passed_below(batch_size)
             trial = self._runner.try_batch(
                 batch_size, passed, steps=steps, memory_limit_bytes=limit_bytes, taken=self.record.trials
@@ -236,7 +238,8 @@ class Session:
         with closing(self._runner.time_batches(batch_sizes, number, planned, passed, self.record.trials)) as rows:
             while settled < len(batch_sizes):
                 ahead = (*batch_sizes[settled:], *later)
-                self._progress.doing(f"timing batch {ahead[0]}", estimate.seconds_of_rows(self.record, ahead))
+                seconds_left = estimate.seconds_of_rows(self.record, ahead, number)
+                self._progress.doing(progress.timing(ahead[0], number, len(ahead) - 1), seconds_left)
                 row = next(rows, None)
                 if row is None:
                     break
@@ -289,11 +292,12 @@ class Session:
         below = [Passed(one.batch_size, one.peak_reserved_bytes) for one in taken if one.batch_size < batch_size]
         return max(below, key=lambda passed: passed.batch_size, default=None)
 
-    def _seconds_of_search(self) -> float | None:
-        passed = {trial.batch_size: obstacle(self.record, trial) is None for trial in self.record.trials}
-        fits = max((batch_size for batch_size, fine in passed.items() if fine), default=0)
-        fails = min((batch_size for batch_size, fine in passed.items() if not fine), default=0)
-        return estimate.seconds_of_search(self.record, fits, fails)
+    def _bracket(self, limit_bytes: int | None) -> tuple[int, int]:
+        """Return the largest batch size that fits under a limit by its trials, and the next that does not, or 0."""
+        trials = [trial for trial in self.record.trials if trial.memory_limit_bytes == limit_bytes]
+        fits = max((each.batch_size for each in trials if obstacle(self.record, each) is None), default=0)
+        above = [each.batch_size for each in trials if each.batch_size > fits]
+        return fits, min(above, default=0)
 
     def _stop_if_the_model_fails(self, batch_size: int, failure: Failure | None) -> None:
         """End the run if the smallest batch fails of anything but memory, and nothing else has passed.
