@@ -40,10 +40,14 @@ class Silent:
 
 
 def question(batch_size: int, steps: int, fits: int = 0, fails: int = 0) -> str:
-    """Return what a trial is to show, and the largest batch size that fits and the next that does not; 0 is unknown."""
+    """Return what a trial is to show, and between which batch sizes the search looks: one that fits, one too large.
+
+    Either is 0 while there is none.
+    """
     asked = f"does batch {batch_size} fit?" if steps == TRIAL_STEPS else f"does batch {batch_size} last {steps} steps?"
-    known = ", ".join([f"{fits} does"] * (fits > 0) + [f"{fails} does not"] * (fails > 0))
-    return f"{asked} {known}" if known else asked
+    if fits and fails:
+        return f"{asked} looking between {fits} and {fails}"
+    return f"{asked} looking above {fits}" if fits else f"{asked} looking below {fails}" if fails else asked
 
 
 def timing(batch_size: int, number: int, rows_left: int) -> str:

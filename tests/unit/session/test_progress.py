@@ -33,8 +33,9 @@ def run_of(*timed: Row):
 
 def test_a_trial_is_told_with_the_batch_sizes_that_enclose_the_edge():
     assert progress.question(1, 3) == "does batch 1 fit?"
-    assert progress.question(244, 3, 61, 0) == "does batch 244 fit? 61 does"
-    assert progress.question(2519, 3, 2518, 2600) == "does batch 2519 fit? 2518 does, 2600 does not"
+    assert progress.question(244, 3, 61, 0) == "does batch 244 fit? looking above 61"
+    assert progress.question(1, 3, 0, 61) == "does batch 1 fit? looking below 61"
+    assert progress.question(2519, 3, 2518, 2600) == "does batch 2519 fit? looking between 2518 and 2600"
 
 
 def test_a_first_process_says_how_many_rows_follow_and_a_further_one_why_it_runs():
