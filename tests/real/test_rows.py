@@ -14,6 +14,11 @@ from support.command import run
 from support.folders import MODELS
 
 from tputfind.analysis.answers import fastest, knee, throughput_interval
+from tputfind.processes.children import Children
+from tputfind.processes.messages import TimeBatches, Timed, TryBatch
+from tputfind.record.spec import read_spec
+from tputfind.session import plan
+from tputfind.session.inspect import inspect
 
 ONE = ("--batch-sizes", 1, "--device", "cpu")
 
@@ -127,20 +132,62 @@ def test_spans_are_steady_when_they_neither_change_nor_scatter_enough_to_hide_it
 
 def test_a_trials_step_is_the_fastest_after_the_first_and_one_alone_stands_for_itself():
     from tputfind.worker.devices.cpu import Cpu
-    from tputfind.worker.loops import Work, try_steps
+    from tputfind.worker.loops import Work, trial_step_ms, try_steps
 
     device, announced = Cpu(), []
 
     def fastest_ms(*seconds):
         paces = iter(seconds)
         work = Work(step := lambda: time.sleep(next(paces)), step)
-        return try_steps(device, work, len(seconds), announced.append)
+        return trial_step_ms(try_steps(device, work, len(seconds), announced.append))
 
     assert 20 <= fastest_ms(0, 1, 0.02) < 1000
     assert fastest_ms(0.02, 0.02) >= 20
     assert fastest_ms(0.02) >= 20
     assert len(announced) == 3
     assert announced[1] >= 2 * 0.02  # seconds, of all its steps
+
+
+PROCESSES = """
+import os
+
+import torch
+
+
+def make():
+    with open(os.environ["BUILT"], "a") as built:
+        built.write(f"{os.getpid()}\\n")
+    return torch.nn.Linear(4, 4), lambda batch: torch.randn(batch, 4)
+"""
+
+
+def test_the_process_of_a_trial_goes_on_as_the_row_of_its_batch(tmp_path, ask, monkeypatch):
+    (tmp_path / "counted.py").write_text(PROCESSES)
+    monkeypatch.setenv("BUILT", str(tmp_path / "built"))
+
+    asked = (f"{tmp_path}/counted.py:make", "--device", "cpu", "--max-batch", 2, "--processes", 1, "--max-seconds", 1)
+    record = ask(tmp_path, *asked).record()
+
+    assert [trial.batch_size for trial in record.trials] == [1, 2]
+    assert [row.batch_size for row in record.rows if row.status == "ok"] == [1, 2]
+    assert len(set((tmp_path / "built").read_text().split())) == 3  # one looks at the model, one tries and times each
+
+
+def test_a_row_behind_its_trial_has_the_first_step_and_the_memory_of_a_row_in_a_fresh_process():
+    spec = read_spec("resnet18", {"image_size": 64, "device": "cpu"})
+    timing = plan.of_process(spec, 0)
+    with Children() as children:
+        can = inspect(spec, children).environment.can
+        going = list(children.ask(TryBatch(spec, 8, can=can, then=timing), Timed, 60))
+        fresh = [told.row for told in children.ask(TimeBatches(spec, timing, (8,), can=can), Timed, 60) if told.row]
+    (trial,) = (told.trial for told in going if told.trial)
+    (behind,) = (told.row for told in going if told.row)
+
+    assert trial.failure is behind.failure is fresh[0].failure is None
+    assert behind.output.result == fresh[0].output.result == "right"
+    assert behind.timings[0].first_step_ms > trial.step_ms
+    assert behind.peak_allocated_bytes == pytest.approx(fresh[0].peak_allocated_bytes, rel=0.05)
+    assert behind.peak_allocated_bytes >= trial.peak_allocated_bytes
 
 
 def test_steps_that_never_settle_end_the_window_at_its_bound_and_are_told(tmp_path, ask):

@@ -571,7 +571,11 @@ def record_of(device: Device, shape: Shape, **options: Any) -> Record:
 
 
 class _Searching(Session):
-    """A session that searches alone: the edge's row is not timed."""
+    """A session that searches alone: no row is timed."""
+
+    def try_to_time(self, batch_size: int) -> LimitedBy | None:
+        """Try it alone."""
+        return self.try_batch(batch_size)
 
     def prove(self, batch_size: int) -> LimitedBy | None:
         """Believe the trial."""

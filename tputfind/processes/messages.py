@@ -11,7 +11,7 @@ from tputfind.processes.failures import Passed
 from tputfind.record.choices import GradMode
 from tputfind.record.clocks import Loop
 from tputfind.record.environment import Capabilities, Environment
-from tputfind.record.record import TRIAL_STEPS, Notice, Row, Setting
+from tputfind.record.record import TRIAL_STEPS, Notice, Row, Setting, Trial
 from tputfind.record.sources import SourceName
 from tputfind.record.spec import Spec
 
@@ -20,21 +20,6 @@ class Inspect(msgspec.Struct, frozen=True, tag=True):
     """Can this be measured, on what, and with which input? Answered by one ``Inspection``."""
 
     spec: Spec
-
-
-class TryBatch(msgspec.Struct, frozen=True, tag=True):
-    """Does this batch size fit, for ``steps`` steps under this memory limit (or the spec's)? Answered by one ``Trial``.
-
-    ``passed`` is the largest smaller batch known to pass: it decides what ambiguous failures mean. ``can`` is what the
-    device was found to do at the start of the run.
-    """
-
-    spec: Spec
-    batch_size: int
-    steps: int = TRIAL_STEPS
-    memory_limit_bytes: int | None = None
-    passed: Passed | None = None
-    can: Capabilities | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +37,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     every_latency: bool
     warmup: int
     max_seconds: float
+
+
+class TryBatch(msgspec.Struct, frozen=True, tag=True):
+    """Does this batch size fit, for ``steps`` steps under this memory limit (or the spec's)? Answered by one ``Trial``.
+
+    ``passed`` is the largest smaller batch known to pass: it decides what ambiguous failures mean. ``can`` is what the
+    device was found to do at the start of the run. With ``then`` the answer is a ``Timed`` that holds the trial. If the
+    batch fits, the process goes on with further steps of it, and answers as for ``TimeBatches`` by this plan.
+    """
+
+    spec: Spec
+    batch_size: int
+    steps: int = TRIAL_STEPS
+    memory_limit_bytes: int | None = None
+    passed: Passed | None = None
+    can: Capabilities | None = None
+    then: Plan | None = None
 
 
 class TimeBatches(msgspec.Struct, frozen=True, tag=True):
@@ -182,13 +184,15 @@ class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
-    """Word of a process that times: a row is done, or the throughput window of the next one ``begins`` or has ended.
+    """Word of a process that times: a row is done, or the throughput window of the next one ``begins`` or has ended; or
+    the ``trial`` that comes before a row is.
 
     One that ``meets`` the processes of other devices goes on working, untimed, until its gate lets it go. ``at_s`` is
     when, by the host's monotonic clock.
     """
 
     row: Row | None = None
+    trial: Trial | None = None
     window: Literal["meets", "begins", "ended"] | None = None
     at_s: float | None = None
 

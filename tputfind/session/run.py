@@ -183,7 +183,7 @@ def _time_first(session: Session) -> None:
     spec = session.record.spec
     guess = min(first_batch(session.record) or 0, spec.max_batch or LARGEST_BATCH)
     first = max(guess // spec.granularity, 1) * spec.granularity
-    if session.try_batch(first) is None:
+    if session.try_to_time(first) is None:
         session.time_once(spec.sizes_up_to(first))
 
 
@@ -208,7 +208,7 @@ def _search(session: Session, progress: Progress) -> Edge:
     spec = session.record.spec
     for _ in range(ROUNDS):
         edge = find_edge(
-            session.try_batch,
+            session.try_to_time,
             session.prove,
             granularity=spec.granularity,
             max_batch=spec.max_batch or LARGEST_BATCH,

@@ -138,17 +138,65 @@ class Session:
         limit_bytes = memory_limit_bytes or self._runner.memory_limit_bytes
         trial = self._trial(batch_size, steps, limit_bytes)
         if trial is None:
-            fits, fails = self._bracket(limit_bytes)
-            seconds_left = estimate.seconds_of_search(self.record, fits, fails)
-            self._progress.doing(progress.question(batch_size, steps, fits, fails), seconds_left)
+            self._tell_of_trial(batch_size, steps, limit_bytes)
             passed = self._passed_below(batch_size)
             trial = self._runner.try_batch(
                 batch_size, passed, steps=steps, memory_limit_bytes=limit_bytes, taken=self.record.trials
             )
             self._stop_if_the_model_fails(batch_size, trial.failure)
-            self.update(trials=(*self.record.trials, trial))
-            self._progress.did(f"batch {batch_size} {progress.verdict(trial, obstacle(self.record, trial))}")
+            self._keep_trial(trial)
         return obstacle(self.record, trial)
+
+    def try_to_time(self, batch_size: int) -> LimitedBy | None:
+        """Return what keeps a batch from fitting, as ``try_batch`` does; its process goes on if a row of it is due.
+
+        A row is due of every power of two that fits, and of the largest batch.
+        """
+        known = self._trial(batch_size, TRIAL_STEPS, self._runner.memory_limit_bytes)
+        if known is None and self._is_timed_if_it_fits(batch_size):
+            self._try_and_time(batch_size)
+        return self.try_batch(batch_size)
+
+    def _is_timed_if_it_fits(self, batch_size: int) -> bool:
+        spec = self._spec
+        if spec.budget_s is not None or self.row(batch_size) is not None:
+            return False
+        fits, fails = self._bracket(self._runner.memory_limit_bytes)
+        above = min(fails or LARGEST_BATCH, (spec.max_batch or LARGEST_BATCH) + 1)
+        is_edge = fits < batch_size < above <= batch_size + spec.granularity
+        return is_edge or batch_size in spec.sizes_up_to(batch_size)
+
+    def _try_and_time(self, batch_size: int) -> None:
+        """Keep what becomes of a trial and of the row that its process goes on with, if it gets that far."""
+        self._tell_of_trial(batch_size, TRIAL_STEPS, self._runner.memory_limit_bytes)
+        planned, passed = plan.of_process(self._spec, 0), self._passed_below(batch_size)
+        with closing(self._runner.try_and_time(batch_size, passed, planned, self.record.trials)) as answers:
+            trial = next(answers)
+            assert isinstance(trial, Trial)
+            believed = any(is_kernel_fault(before.failure) for before in self.record.trials)
+            if is_kernel_fault(trial.failure) and not believed:  # ``try_batch`` asks as often as it takes
+                return
+            if obstacle(self.record, trial) is None:
+                self._keep_trial(trial)
+                self._progress.doing(
+                    progress.timing(batch_size, 0, 0), estimate.seconds_of_rows(self.record, [batch_size])
+                )
+                row = next(answers, None)
+                if isinstance(row, Row):
+                    self._progress.did(f"batch {batch_size}: {progress.result(row, 0)}")
+                    self._keep(row)
+                return
+        self._stop_if_the_model_fails(batch_size, trial.failure)  # its process has ended, so that another can be asked
+        self._keep_trial(trial)
+
+    def _tell_of_trial(self, batch_size: int, steps: int, limit_bytes: int | None) -> None:
+        fits, fails = self._bracket(limit_bytes)
+        seconds_left = estimate.seconds_of_search(self.record, fits, fails)
+        self._progress.doing(progress.question(batch_size, steps, fits, fails), seconds_left)
+
+    def _keep_trial(self, trial: Trial) -> None:
+        self.update(trials=(*self.record.trials, trial))
+        self._progress.did(f"batch {trial.batch_size} {progress.verdict(trial, obstacle(self.record, trial))}")
 
     def expected(self, passes: int, fails: int | None, *, memory_limit_bytes: int | None = None) -> int | None:
         """Return the batch size that the trials so far let expect as the edge, as ``search.edge`` asks for it.

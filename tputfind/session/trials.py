@@ -114,6 +114,41 @@ class TrialRunner:
         seconds = perf_counter() - start
         return msgspec.structs.replace(trial, seconds=seconds, memory_of_others_bytes=others_bytes)
 
+    def try_and_time(
+        self, batch_size: int, passed: Passed | None, plan: Plan, taken: Sequence[Trial]
+    ) -> Generator[Trial | Row]:
+        """Ask whether a batch fits, of a process that goes on to time it if it does: yield the trial, then the row.
+
+        There is no row if the batch does not fit, or if the process does not get that far: it is then timed in another.
+        Whoever leaves before the row ends the process. The trial is asked once, whatever others did meanwhile.
+        """
+        others_bytes = self.memory_of_others_bytes()
+        limit_bytes = self.memory_limit_bytes
+        question = TryBatch(self.spec, batch_size, TRIAL_STEPS, limit_bytes, passed, self._can, plan)
+        host = HostWatch(on_host=self._can.on_host, cores=self._cores, server_pid=self._children.server_pid)
+        least_s = LEAST_TIMEOUT_S if self.spec.budget_s is None else LEAST_OF_BUDGET_S
+        start, tried = perf_counter(), False
+        with health.Watch(self._uuid) as watch, _Gate(None) as gate:
+            answers = self._children.ask(question, Timed, self._timeout_s(batch_size, taken, least_s))
+            with closing(answers):
+                try:
+                    trial = next(answers).trial
+                    assert trial is not None
+                    seconds, tried = perf_counter() - start, True
+                    yield msgspec.structs.replace(trial, seconds=seconds, memory_of_others_bytes=others_bytes)
+                    for row in _watched(answers, watch, host, gate):
+                        if row.failure is None:
+                            yield msgspec.structs.replace(row, memory_of_others_bytes=others_bytes)
+                except ChildFailed as death:
+                    if not tried:
+                        yield Trial(
+                            batch_size=batch_size,
+                            memory_limit_bytes=limit_bytes,
+                            failure=death.failure,
+                            seconds=perf_counter() - start,
+                            memory_of_others_bytes=others_bytes,
+                        )
+
     def diagnose(self, batch_size: int) -> Diagnosis:
         """Return how the model runs at a batch size at which it fails; errors as for ``worker.diagnosis``."""
         return diagnosis_of(self._children, self.spec, batch_size, self._can)

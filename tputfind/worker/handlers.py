@@ -39,7 +39,7 @@ from tputfind.worker.devices.protocol import Device, MemoryUse, Stopwatch
 from tputfind.worker.diagnosis import diagnose
 from tputfind.worker.inspect import inspect, opened, try_device
 from tputfind.worker.load import Load
-from tputfind.worker.loops import MOST_MARKED, Work, moments, try_steps
+from tputfind.worker.loops import MOST_MARKED, Work, moments, trial_step_ms, try_steps
 from tputfind.worker.models import named_models
 from tputfind.worker.modes import MODES
 from tputfind.worker.modes.compile import check_still, fell_back, graphs_now
@@ -118,7 +118,7 @@ def _answers(question: Question, listener: _Told) -> Iterator[msgspec.Struct]:
         case Inspect(spec):
             yield inspect(spec)
         case TryBatch():
-            yield _try_batch(question, listener)
+            yield from _try_batch(question, listener)
         case TimeBatches():
             yield from _time_batches(question, listener)
         case TimeMethods():
@@ -139,7 +139,34 @@ def _answers(question: Question, listener: _Told) -> Iterator[msgspec.Struct]:
             yield try_device(name)
 
 
-def _try_batch(asked: TryBatch, listener: _Told) -> Trial:
+class _Tried(NamedTuple):
+    """A trial, and what a process whose batch fits can go on with: the device, the batch on it, its first step."""
+
+    trial: Trial
+    device: Device
+    loaded: _Loaded | None = None
+    first_step_ms: float = 0.0
+
+
+def _try_batch(asked: TryBatch, listener: _Told) -> Iterator[Trial | Timed]:
+    tried = _tried(asked, listener)
+    if asked.then is None:
+        yield tried.trial
+        return
+    yield Timed(trial=tried.trial)
+    if tried.loaded is not None:
+        timing = TimeBatches(
+            asked.spec,
+            asked.then,
+            (asked.batch_size,),
+            memory_limit_bytes=asked.memory_limit_bytes,
+            passed=asked.passed,
+            can=asked.can,
+        )
+        yield from _time_batches(timing, listener, tried)
+
+
+def _tried(asked: TryBatch, listener: _Told) -> _Tried:
     limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
     trial = Trial(batch_size=asked.batch_size, steps=asked.steps, memory_limit_bytes=limit_bytes)
     device = opened(asked.spec, asked.can)
@@ -150,12 +177,15 @@ def _try_batch(asked: TryBatch, listener: _Told) -> Trial:
         workload = Workload(asked.spec, device.torch_device, listener.doing)
         with gradients(asked.spec):
             loaded = _load(asked.spec, device, workload, asked.batch_size)
-            step_ms = try_steps(device, loaded.work, asked.steps, listener.busy)
+            spans_ms = try_steps(device, loaded.work, asked.steps, listener.busy)
         _check_still(asked.spec, loaded)
         device.check_limit()
         used, trace = device.memory_use(), _trace(device, asked.batch_size, complete=True)
-        device.lift_limit()
-        _check_samples(loaded)
+        # What was compiled has its own process: its seconds are told beside those of the row.
+        goes_on = asked.then is not None and MODES[asked.spec.mode].as_it_is and loaded.batch.compiled is None
+        if not goes_on:
+            device.lift_limit()
+            _check_samples(loaded)
     except TputfindError:
         raise
     except BaseException as error:  # a model can raise anything, sys.exit too; the classifier says what
@@ -163,16 +193,18 @@ def _try_batch(asked: TryBatch, listener: _Told) -> Trial:
         trace = _trace(device, asked.batch_size, complete=False)
         if loaded is not None:
             _check_samples(loaded, failed=True)
-        return msgspec.structs.replace(trial, failure=failure, trace=trace, seen=loaded.batch.seen if loaded else ())
-    return msgspec.structs.replace(
+        seen = loaded.batch.seen if loaded else ()
+        return _Tried(msgspec.structs.replace(trial, failure=failure, trace=trace, seen=seen), device)
+    trial = msgspec.structs.replace(
         trial,
-        step_ms=step_ms,
+        step_ms=trial_step_ms(spans_ms),
         compiled=loaded.batch.compiled,
         peak_allocated_bytes=used.peak_allocated_bytes,
         peak_reserved_bytes=used.peak_reserved_bytes,
         trace=trace,
         seen=loaded.batch.seen,
     )
+    return _Tried(trial, device, loaded if goes_on else None, spans_ms[0])
 
 
 def _check_samples(loaded: _Loaded, *, failed: bool = False) -> None:
@@ -199,9 +231,10 @@ def _trace(device: Device, batch_size: int, *, complete: bool) -> Trace | None:
         return None
 
 
-def _time_batches(asked: TimeBatches, listener: _Told) -> Iterator[Timed]:
-    device = opened(asked.spec, asked.can)
-    workload: Workload | None = None
+def _time_batches(asked: TimeBatches, listener: _Told, tried: _Tried | None = None) -> Iterator[Timed]:
+    """Yield what is told of the rows; the process has ``tried`` the first one, or just begun."""
+    device = opened(asked.spec, asked.can) if tried is None else tried.device
+    workload = tried.loaded.workload if tried is not None and tried.loaded is not None else None
     passed, load = asked.passed, Load()
     for batch_size in asked.batch_sizes:
         start, met_s = perf_counter(), listener.met_s
@@ -210,7 +243,7 @@ def _time_batches(asked: TimeBatches, listener: _Told) -> Iterator[Timed]:
                 limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
                 device.limit_memory(limit_bytes, by_module=MODES[asked.spec.mode].as_it_is)
                 workload = Workload(asked.spec, device.torch_device, listener.doing)
-            row = _time_batch(asked, device, workload, batch_size, listener, load=load)
+            row = _time_batch(asked, device, workload, batch_size, listener, load=load, tried=tried)
         except TputfindError:
             raise
         except BaseException as error:  # as above
@@ -225,11 +258,19 @@ def _time_batches(asked: TimeBatches, listener: _Told) -> Iterator[Timed]:
 
 
 def _time_batch(
-    asked: TimeBatches, device: Device, workload: Workload, batch_size: int, listener: _Told, *, load: Load
+    asked: TimeBatches,
+    device: Device,
+    workload: Workload,
+    batch_size: int,
+    listener: _Told,
+    *,
+    load: Load,
+    tried: _Tried | None = None,
 ) -> Row:
     spec = asked.spec
     with gradients(spec):
-        loaded = _load(spec, device, workload, batch_size, asked.number)
+        loaded = tried.loaded if tried is not None else None
+        loaded = loaded or _load(spec, device, workload, batch_size, asked.number)
         try:
             windows = time_windows(device, loaded.work, loaded.stopwatch, asked.plan, listener, load=load)
             listener.meet(moments(device, loaded.work))
@@ -242,6 +283,10 @@ def _time_batch(
         if asked.number and not device.capabilities.own_memory:  # it has held other rows: see ``Session``
             used = MemoryUse(None, None, None)
         timing = _timing(spec, device, windows, loaded)
+        if tried is not None:
+            device.lift_limit()  # as after a trial: checking the samples may take memory
+            first_step_ms = None if timing.first_step_ms is None else round(tried.first_step_ms, 6)
+            timing = msgspec.structs.replace(timing, first_step_ms=first_step_ms)
         seen = tuple(_seen(asked, device, loaded, compiled_before=listener.graphs))
         _check_samples(loaded)
         listener.busy(_CHECK_STEPS * max(windows.latency_ms) / 1000)

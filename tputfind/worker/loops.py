@@ -73,10 +73,10 @@ class Singles(NamedTuple):
     synchronised_ms: list[float]
 
 
-def try_steps(device: Device, work: Work, steps: int, announce: Announce) -> float:
-    """Take a trial's steps, each output alive while the next is made; return the fastest after the first, in ms.
+def try_steps(device: Device, work: Work, steps: int, announce: Announce) -> list[float]:
+    """Take a trial's steps, each output alive while the next is made; return what each took, in ms.
 
-    The boundary is the host clock from the call to the synchronised output. A single step stands for itself.
+    The boundary is the host clock from the call to the synchronised output.
     """
     spans_ms: list[float] = []
     output: object = None
@@ -89,6 +89,11 @@ def try_steps(device: Device, work: Work, steps: int, announce: Announce) -> flo
         if len(spans_ms) == 1:
             announce(steps * spans_ms[0] / 1000)
     del output
+    return spans_ms
+
+
+def trial_step_ms(spans_ms: Sequence[float]) -> float:
+    """Return what a step of a trial takes: the fastest after the first. A single step stands for itself."""
     return min(spans_ms[1:] or spans_ms)
 
 

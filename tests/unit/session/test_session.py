@@ -362,3 +362,122 @@ def test_what_was_a_kernel_limit_is_the_models_error_once_the_smallest_batch_has
         session.try_batch(1)
 
     assert [trial.failure.kind for trial in session.record.trials] == kinds
+
+
+class GoingOn(Oracle):
+    """Times what fits in the process of its trial, unless that ends before; it notes which it was asked, and left."""
+
+    def __init__(self, fails=(), step_ms=100.0, *, ends_early=False):
+        super().__init__(fails, step_ms)
+        self.went_on, self.left = [], []
+        self._ends_early = ends_early
+
+    def try_and_time(self, batch_size, passed, planned, taken):
+        trial = self.try_batch(batch_size, passed, steps=TRIAL_STEPS, memory_limit_bytes=30, taken=taken)
+        self.asked.pop()
+        self.went_on.append(batch_size)
+        try:
+            yield msgspec.structs.replace(trial, memory_limit_bytes=self.memory_limit_bytes)
+            if trial.failure is None and not self._ends_early:
+                yield row(batch_size, 5.0)
+        except GeneratorExit:
+            self.left.append(batch_size)
+            raise
+
+
+def going_on(oracle, *, taken=(), **options):
+    """Return a session that has tried some batch sizes, under these options."""
+    spec = msgspec.structs.replace(example().spec, **{"memory_limit_bytes": SEARCHED.limit_bytes, **options})
+    limit_bytes = oracle.memory_limit_bytes
+    trials = tuple(
+        Trial(batch_size=size, memory_limit_bytes=limit_bytes, failure=None if fits else OUT_OF_MEMORY, step_ms=1.0)
+        for size, fits in taken
+    )
+    record = msgspec.structs.replace(example(), spec=spec, trials=trials, edge=None, safe=None, rows=())
+    return Session(record, oracle, RecordFile(None, ""), Silent())
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "taken", "options"),
+    [
+        (11, [(5, True)], {"max_batch": 11}),
+        (11, [(5, True), (12, False)], {}),
+        (9, [(6, True), (12, False)], {"granularity": 3}),
+        (8, [(5, True), (12, False)], {}),
+        (1, [], {}),
+    ],
+)
+def test_a_trial_goes_on_as_the_row_that_is_due_if_it_fits(batch_size, taken, options):
+    oracle = GoingOn()
+    session = going_on(oracle, taken=taken, **options)
+
+    assert session.try_to_time(batch_size) is None
+    assert session.time_alone(batch_size) is None  # which would ask a process that this oracle has not
+
+    assert (oracle.went_on, oracle.asked) == ([batch_size], [])
+    assert session.row(batch_size).failure is None
+    assert session.record.trials[-1].batch_size == batch_size
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "taken", "options"),
+    [
+        (11, [(5, True)], {}),
+        (11, [(5, True), (13, False)], {}),
+        (11, [(5, True), (12, False)], {"budget_s": 60.0}),
+        (1, [], {"budget_s": 60.0}),
+    ],
+)
+def test_a_trial_ends_its_process_if_no_row_is_due_or_a_budget_has_other_uses(batch_size, taken, options):
+    oracle = GoingOn()
+    session = going_on(oracle, taken=taken, **options)
+
+    assert session.try_to_time(batch_size) is None
+
+    assert (oracle.went_on, oracle.asked) == ([], [(batch_size, TRIAL_STEPS)])
+    assert session.row(batch_size) is None
+
+
+def test_a_trial_that_goes_on_too_slowly_is_left_without_a_row():
+    oracle = GoingOn(step_ms=500.0)
+    session = going_on(oracle, taken=[(1, True)], max_latency_ms=400.0)
+
+    assert session.try_to_time(2) == "latency"
+
+    assert (oracle.left, oracle.asked, session.record.rows) == ([2], [], ())
+
+
+def test_a_trial_that_would_have_gone_on_and_fails_is_kept_without_a_row():
+    oracle = GoingOn(fails=[2])
+    session = going_on(oracle, taken=[(1, True)])
+
+    assert session.try_to_time(2) == "memory"
+
+    assert (oracle.went_on, oracle.asked, session.record.rows) == ([2], [], ())
+    assert len(session.record.trials) == 2
+
+
+def test_a_process_that_ends_between_trial_and_row_leaves_the_trial():
+    oracle = GoingOn(ends_early=True)
+    session = going_on(oracle)
+
+    assert session.try_to_time(1) is None
+
+    assert [trial.batch_size for trial in session.record.trials] == [1]
+    assert session.record.rows == ()
+
+
+def test_an_error_of_a_kernel_in_a_trial_that_would_go_on_is_tried_again_alone():
+    oracle = GoingOn()
+    limit = Failure(kind="kernel_limit", message="cuBLAS: execution failed (RuntimeError: CUDA error)")
+    oracle.try_and_time = lambda batch_size, *_: iter_closed(Trial(batch_size=batch_size, failure=limit))
+    session = going_on(oracle, taken=[(1, True)])
+
+    assert session.try_to_time(2) is None
+
+    assert oracle.asked == [(2, TRIAL_STEPS)]
+
+
+def iter_closed(trial):
+    """A generator of one trial."""
+    yield trial

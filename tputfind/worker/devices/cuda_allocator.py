@@ -77,8 +77,10 @@ class Recorder:
 
     def trace(self, batch_size: int, memory_bytes: int, *, capped: bool, complete: bool) -> Trace | None:
         """Return what was recorded, and stop; None where it is nothing that a model of the allocator could replay."""
-        entries = torch.cuda.memory._snapshot(self._index)["device_traces"][self._index]
-        torch.cuda.memory._record_memory_history(enabled=None)
+        try:
+            entries = torch.cuda.memory._snapshot(self._index)["device_traces"][self._index]
+        finally:  # what the process times after a trial must not be recorded
+            torch.cuda.memory._record_memory_history(enabled=None)
         try:
             events = list(_with_outside(_events(entries), self._outside))
         except KeyError:  # given back, and not seen to be asked for
