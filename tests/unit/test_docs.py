@@ -152,7 +152,7 @@ DEFINED = (
     "by 2 % or more",
     "by more than 5 %",
     "0.5 % if the device sets the pace, else 3 %",
-    "took 4 seconds",
+    "within 4 seconds",
     "up to 60 seconds",
     "up to four times as long",
     "with 0.2 % added",
