@@ -236,7 +236,7 @@ def test_what_a_model_imports_slowly_is_imported_once_and_not_in_every_process(t
     assert ran.status == 0, ran.err
     first, *others = (tmp_path / "imported.txt").read_text().split()
     assert first == "False"
-    assert len(others) > 3
+    assert len(others) == 3  # one for each batch size, which its trial goes on with
     assert set(others) == {"True"}
 
 

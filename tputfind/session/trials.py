@@ -17,7 +17,7 @@ from tputfind.processes.failures import Passed, is_kernel_fault, of_misuse
 from tputfind.processes.messages import Diagnose, Diagnosis, Plan, TimeBatches, Timed, TryBatch
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.method import NEGLIGIBLE_BYTES
-from tputfind.record.record import TRIAL_STEPS, Health, Row, Trial
+from tputfind.record.record import TRIAL_STEPS, Failure, Health, Row, Trial
 from tputfind.record.spec import Spec
 from tputfind.search.forecast import going_on
 from tputfind.session import health
@@ -132,8 +132,7 @@ class TrialRunner:
             answers = self._children.ask(question, Timed, self._timeout_s(batch_size, taken, least_s))
             with closing(answers):
                 try:
-                    trial = next(answers).trial
-                    assert trial is not None
+                    trial = _trial_of(next(answers, None))
                     seconds, tried = perf_counter() - start, True
                     yield msgspec.structs.replace(trial, seconds=seconds, memory_of_others_bytes=others_bytes)
                     for row in _watched(answers, watch, host, gate):
@@ -198,6 +197,13 @@ class TrialRunner:
 
     def _timeout_s(self, batch_size: int, taken: Sequence[Trial], least_s: float = LEAST_TIMEOUT_S) -> float:
         return self.spec.trial_timeout_s or timeout_s(batch_size, taken, least_s)
+
+
+def _trial_of(first: Timed | None) -> Trial:
+    """Return the trial that a process tells of first; ChildFailed if it tells of none."""
+    if first is None or first.trial is None:
+        raise ChildFailed(Failure(kind="died", message="gave 0 answers to one question"))
+    return first.trial
 
 
 def diagnosis_of(children: Children, spec: Spec, batch_size: int, can: Capabilities | None) -> Diagnosis:
