@@ -21,6 +21,10 @@ _BLIND_GROWTH: Final = 4
 """The same where nothing is expected."""
 _SET_BACK: Final = 0.02
 """Below a batch that failed against what was expected, the next one tried lies lower by this share, then twice it."""
+_TRUSTED: Final = 2
+"""A forecast below so many times the largest that passed is mostly right: the batch above it is then tried first,
+so that the last process of a search holds the largest batch, and can go on to time it.
+"""
 _LEAST_LIMIT: Final = 8
 _LEAST_GRID: Final = 2**15
 """Powers of two from here on are where limits mostly lie: the last that passes, or, of grids, the first that does not.
@@ -49,13 +53,13 @@ def find_edge(
 ) -> Edge:
     """Return the largest multiple of ``granularity`` up to ``max_batch`` that passes both questions.
 
-    Asks the batch that is forecast to be the last, and then the next one, but never more than 16 times the largest that
-    passed. Where each forecast is contradicted by the next answer, the questions move away from it by 1, 4, 16, ...
-    steps. Without a forecast it takes four times as many until a batch does not pass, then bisects; ``linear`` counts
-    up instead. A forecast only chooses where to look. Where it brings the search no further than bisection would have,
-    it loses credit, and without credit it waits until a step of that has earned some (as in Brent's method for roots:
-    bad guesses cost little more than none). What is no matter of size, such as an index or a kernel's limit, is looked
-    for at the roundest numbers.
+    Asks the batch that is forecast to be the last, and then the next one, or first the next one if the forecast is less
+    than twice the largest that passed; but never more than 16 times the largest that passed. Where each forecast is
+    contradicted by the next answer, the questions move away from it by 1, 4, 16, ... steps. Without a forecast it takes
+    four times as many until a batch does not pass, then bisects; ``linear`` counts up instead. A forecast only chooses
+    where to look. Where it brings the search no further than bisection would have, it loses credit, and without credit
+    it waits until a step of that has earned some (as in Brent's method for roots: bad guesses cost little more than
+    none). What is no matter of size, such as an index or a kernel's limit, is looked for at the roundest numbers.
 
     Where larger batches fit again beyond one that does not, the forecast may expect so. One is then tried, and if it
     passes the search goes on there.
@@ -204,6 +208,8 @@ class _Search:
             return unit if self.fails_at < unit <= most and unit not in self.failed else None
         lowest = self.passes + (1 << 2 * max(0, self._above - 1))
         highest = self.fails_at - (1 << 2 * max(0, self._below - 1))
+        if known_to_fail is None and unit < _TRUSTED * self.passes:
+            unit += 1
         if highest <= lowest:
             return min(max(unit, self.passes + 1), self.fails_at - 1) if self.fails_at - self.passes <= 3 else None
         return min(max(unit, lowest), highest, most)
