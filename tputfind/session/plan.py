@@ -99,10 +99,10 @@ def ended_by(spec: Spec, row: Row) -> RowEnd | None:
         return "time" if cut else "full"
     if known:
         return "known"
-    if not _has_time(spec, row) or len(row.timings) >= MOST_PROCESSES:
-        return "time"
     if host_bound(row) and not is_exact(spec):
         return "full"
+    if not _has_time(spec, row) or len(row.timings) >= MOST_PROCESSES:
+        return "time"
     full = len(row.device_ms) >= BATCHES and sum(row.device_ms) >= 1000 * THOROUGH_S
     return "full" if processes == 1 or (full and spec.max_noise is None) else None
 

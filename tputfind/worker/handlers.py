@@ -273,6 +273,8 @@ def _time_batch(
         loaded = loaded or _load(spec, device, workload, batch_size, asked.number)
         try:
             windows = time_windows(device, loaded.work, loaded.stopwatch, asked.plan, listener, load=load)
+            last = windows.output if _is_left_alone(asked, loaded.batch) else None
+            windows = windows._replace(output=None)
             listener.meet(moments(device, loaded.work))
             _check_still(spec, loaded)
             device.check_limit()
@@ -287,12 +289,15 @@ def _time_batch(
             device.lift_limit()  # as after a trial: checking the samples may take memory
             first_step_ms = None if timing.first_step_ms is None else round(tried.first_step_ms, 6)
             timing = msgspec.structs.replace(timing, first_step_ms=first_step_ms)
-        seen = tuple(_seen(asked, device, loaded, compiled_before=listener.graphs))
+        seen = tuple(_seen(loaded, compiled_before=listener.graphs))
         _check_samples(loaded)
         listener.busy(_CHECK_STEPS * max(windows.latency_ms) / 1000)
-        output = _check(spec, device, workload, loaded.batch) if asked.number == 0 else None
-    if isinstance(output, Failure):
-        return Row(batch_size=batch_size, failure=output)
+        output = _check(spec, device, workload, loaded.batch, last) if asked.number == 0 else None
+        del last
+        if isinstance(output, Failure):
+            return Row(batch_size=batch_size, failure=output)
+        if _remembers_inputs(asked, device, loaded, min(windows.latency_ms)):
+            seen += ("cached",)
     return Row(
         batch_size=batch_size,
         timings=(timing,),
@@ -305,9 +310,14 @@ def _time_batch(
     )
 
 
-def _seen(asked: TimeBatches, device: Device, loaded: _Loaded, *, compiled_before: int) -> Iterator[Sight]:
-    """Yield what was seen of the model while it was timed, and whether it remembers inputs, which is tried here."""
-    spec = asked.spec
+def _is_left_alone(asked: TimeBatches, batch: Batch) -> bool:
+    """Return whether the last output stays as it is until it is checked: nothing is run or restored before."""
+    once = asked.number == 0 and not asked.together and batch.restore is None
+    return once and asked.spec.phase != "train" and asked.spec.transfer == "none"
+
+
+def _seen(loaded: _Loaded, *, compiled_before: int) -> Iterator[Sight]:
+    """Yield what was seen of the model while it was timed."""
     yield from loaded.batch.seen
     if loaded.workload.trains_by_stand_in:
         yield "loss_stand_in"
@@ -315,13 +325,17 @@ def _seen(asked: TimeBatches, device: Device, loaded: _Loaded, *, compiled_befor
         yield "fell_back"
     elif graphs_now() != compiled_before:
         yield "recompiled"
+
+
+def _remembers_inputs(asked: TimeBatches, device: Device, loaded: _Loaded, step_ms: float) -> bool:
+    """Return whether the model is seen to answer faster for inputs that it has seen."""
+    spec = asked.spec
     if asked.number or spec.phase == "train" or spec.transfer != "none" or not MODES[spec.mode].as_it_is:
-        return
+        return False
     try:
-        if remembers_inputs(device, loaded.batch, partial(loaded.workload.batch, loaded.batch.size)):
-            yield "cached"
+        return remembers_inputs(device, loaded.batch, partial(loaded.workload.batch, loaded.batch.size), step_ms)
     except Exception:  # no memory for further inputs, or what the model raises of them: nothing is said then
-        return
+        return False
 
 
 def _check_still(spec: Spec, loaded: _Loaded) -> None:
@@ -363,14 +377,16 @@ def _to_nanoseconds(spans_ms: Sequence[float]) -> tuple[float, ...]:
     return tuple(round(span, 6) for span in spans_ms)
 
 
-def _check(spec: Spec, device: Device, workload: Workload, batch: Batch) -> OutputCheck | Failure:
-    """Check the outputs, after everything was measured; what keeps the check from running is no failure of the row."""
+def _check(
+    spec: Spec, device: Device, workload: Workload, batch: Batch, output: object = None
+) -> OutputCheck | Failure:
+    """Check an output of the batch, or one more; what keeps the check from running is no failure of the row."""
     try:
         if spec.phase == "train":
             return workload.check_training(batch)
         if batch.restore is not None:
             batch.restore()
-        return check_output(batch, spec.dtype, max(2, spec.granularity))
+        return check_output(batch, spec.dtype, max(2, spec.granularity), output)
     except Exception as error:  # the model in a batch that it may not be made for, or memory that is all in use
         failure = of_exception(error, Circumstances(batch.size, None, device.under_a_ceiling))
         why = "no memory was left for it" if failure.kind == "out_of_memory" else f"the check failed: {failure.message}"

@@ -29,12 +29,14 @@ class Work(NamedTuple):
     """What is timed: one batch of many in a row, after ``lead_in`` others, and one batch by itself.
 
     ``restore`` returns what is to be called before each batch, outside of its time, as far as the first one has shown.
+    ``held`` returns the output of the last batch if it is held, else None.
     """
 
     step: Callable[[], object]
     single: Callable[[], object]
     lead_in: int = 1
     restore: Callable[[], Restore | None] = _nothing
+    held: Callable[[], object] = _nothing
 
     def fresh_step(self) -> object:
         """Run a step on inputs that no step has written into."""
@@ -59,7 +61,8 @@ class Work(NamedTuple):
             return run_and_hold
 
         step = hold(self.step)
-        return self._replace(step=step, single=step if self.single is self.step else hold(self.single))
+        single = step if self.single is self.step else hold(self.single)
+        return self._replace(step=step, single=single, held=lambda: held)
 
 
 class Singles(NamedTuple):

@@ -25,25 +25,27 @@ _CHUNK_ELEMENTS: Final = 2**24
 _FARTHEST: Final = 1e9
 
 
-def check_output(batch: Batch, dtype: str, small_size: int) -> OutputCheck | Failure:
-    """Run the batch once more, and its first and last sample in small batches; say whether its outputs are right.
+def check_output(batch: Batch, dtype: str, small_size: int, output: object = None) -> OutputCheck | Failure:
+    """Run the first and last sample of a batch in small batches; say whether the outputs of the batch are right.
 
     Two references, of different sizes and with the samples in other places and company, show whether an output is a
-    matter of its sample alone: only then does a difference mean that the batch is wrong. The whole batch comes first,
-    into memory as its timed steps left it. What a call returns is copied before the next one, which may write into the
-    same memory.
+    matter of its sample alone: only then does a difference mean that the batch is wrong. What a call returns is copied
+    before the next one, which may write into the same memory.
 
     Args:
         batch: what is checked.
         dtype: the spec's, which sets what rounding may do.
         small_size: of the smaller reference, at least 2. A batch of up to twice as many is a small one itself.
+        output: what the batch returned last; None to run it once more.
 
     The references run the model as it is, in whatever mode the batch does, and a small one is set beside itself so.
     """
     last = batch.size - 1
     if batch.size <= 2 * small_size and batch.eager is not None:
         return _beside_eager(batch, batch.eager, NOISE[dtype])
-    whole = [_looked_at(output, batch.size, 0, last) for output in _tensors(batch())]
+    returned = batch() if output is None else output
+    whole = [_looked_at(tensor, batch.size, 0, last) for tensor in _tensors(returned)]
+    del returned
     if batch.size <= 2 * small_size:
         finite = all(look.finite for look in whole)
         return OutputCheck(result="small" if finite else "not_finite") if whole else _unchecked(_NO_VALUES)

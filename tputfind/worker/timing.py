@@ -77,13 +77,14 @@ class Window(NamedTuple):
 class Windows(NamedTuple):
     """The samples of a row: the throughput window, and the latency window in milliseconds a batch.
 
-    ``one`` says that both are the same batches.
+    ``one`` says that both are the same batches. ``output`` is that of the last batch.
     """
 
     throughput: Window
     latency_ms: list[float]
     enqueue_ms: list[float]
     one: bool
+    output: object
 
 
 def time_windows(
@@ -108,7 +109,8 @@ def time_windows(
         both = replace(plan, batches=max(plan.batches, plan.latency_batches if plan.every_latency else 0))
         window = time_throughput(device, work._replace(lead_in=0), stopwatch, both, listener, load=load)
         load.leave(slowed=window.slowed)
-        return Windows(window, [max(span_ms, LEAST_SPAN_MS) for span_ms in window.device_ms], [], one=True)
+        latency_ms = [max(span_ms, LEAST_SPAN_MS) for span_ms in window.device_ms]
+        return Windows(window, latency_ms, [], one=True, output=work.held())
     window = time_throughput(device, work, stopwatch, plan, listener, load=load)
     singles = window.singles
     one = bool(singles.synchronised_ms) and not plan.every_latency
@@ -127,7 +129,7 @@ def time_windows(
             restore=work.restore(),
         )
     load.leave(slowed=window.slowed)
-    return Windows(window, singles.synchronised_ms, singles.submission_ms, one)
+    return Windows(window, singles.synchronised_ms, singles.submission_ms, one, work.held())
 
 
 def _at_pace(step_ms: float, window_s: float) -> Callable[[Sequence[float]], bool]:
