@@ -1,0 +1,345 @@
+"""The event engine: what any server keeps to, closed forms, servers' own batches, and the fast path."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from math import factorial, inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.folders import BENCHMARKS
+
+from tputfind.sizing.engine.events import Routing
+from tputfind.sizing.engine.replications import Effort, Fleet, Goal, Outcome, simulate
+from tputfind.sizing.engine.servers import PROFILES, Batcher, Server
+from tputfind.sizing.engine.service_times import Overheads, ServiceTimes
+from tputfind.sizing.engine.serving import Kind, Served, serve
+from tputfind.sizing.planner.closed_forms import mean_ms_of_one_device
+from tputfind.sizing.traffic.stream import Traffic, without_idle
+
+SIZES = [2**power for power in range(10)]
+LINE = ServiceTimes({size: [0.5 * size + 5] for size in SIZES})
+"""A device on which a batch takes 5 ms and half a ms a sample, always."""
+EXPONENTIAL = ServiceTimes({1: (-10 * np.log(1 - (np.arange(5000) + 0.5) / 5000)).tolist()})
+"""Batches of one that take 10 ms on average, by the exponential distribution."""
+CONSTANT = ServiceTimes({1: [10.0]})
+BATCHERS: list[Batcher] = list(PROFILES)
+LONG = Effort(600_000, 4_000_000)
+POISSON = Traffic()
+
+# No request comes at the very moment at which a window ends: who is first then is a matter of chance in a server too.
+gaps_ms = st.integers(0, 200).map(lambda tenths: tenths / 10 + math.sqrt(2) / 1000)
+arrivals = st.lists(gaps_ms, min_size=1, max_size=60).map(lambda gaps: np.array(list(itertools.accumulate(gaps))))
+counts, caps, limits = st.integers(1, 4), st.integers(1, 8), st.integers(1, 6)
+waits = st.integers(1, 30).map(lambda halves: halves / 2)
+routings: st.SearchStrategy[Routing] = st.sampled_from(["shared", "random", "least-loaded", "two-choices"])
+
+
+def run(times, devices=1, cap=8, service=LINE, *, samples=None, by_events=True, **server: object) -> Served:
+    kinds = [Kind(devices, cap, service)]
+    free = [0.0] * devices
+    return serve(np.array(times), samples, kinds, Server(**server), free_ms=free, seed=(0,), by_events=by_events)
+
+
+def batches_of(served: Served) -> list[int]:
+    """Sizes of batches in the order in which they ended; those that end at the same time count as one."""
+    done = served.done_ms[np.isfinite(served.done_ms)]
+    return [int(count) for count in np.unique(done, return_counts=True)[1]]
+
+
+def simulated(service, kind: tuple[int, int], rate_per_s, traffic=POISSON, **server) -> Outcome:
+    """How a kind, its devices and their largest batch, does."""
+    fleet = Fleet([Kind(*kind, service)], rate_per_s, Server(**server), traffic)
+    return simulate(fleet, Goal(50.0, 99.0), LONG, (0,)).outcome
+
+
+@given(arrivals, counts, caps, st.sampled_from(BATCHERS), routings, waits)
+def test_serve_any_server_answers_each_request_once(times, devices, cap, batcher, routing, wait_ms):  # noqa: PLR0917
+    if batcher == "ray" and routing == "shared":
+        routing = "two-choices"  # each replica of Ray Serve has a queue of its own
+    served = run(times, devices, cap, batcher=batcher, delay_ms=wait_ms, routing=routing)
+
+    batches = sum(served.sizes[0])
+    assert (served.done_ms - times).min() >= 5.5 - 1e-9
+    assert sum(size * often for size, often in enumerate(served.sizes[0])) == len(times)
+    assert math.ceil(len(times) / cap) <= batches <= len(times)
+    assert served.busy_ms == pytest.approx(5 * batches + 0.5 * len(times))
+    assert served.busy_ms <= devices * served.done_ms.max() + 1e-9
+
+
+@given(arrivals, counts, caps, st.sampled_from([None, 3, (2, 1, 4)]))
+def test_serve_greedily_equals_the_event_engine(times, devices, cap, samples):
+    counted = None if samples is None else np.resize(np.array(samples), len(times))
+    fast = run(times, devices, cap, samples=counted, by_events=False)
+    plain = run(times, devices, cap, samples=counted)
+
+    assert fast.done_ms == pytest.approx(plain.done_ms)
+    assert fast.sizes == plain.sizes
+    assert fast.busy_ms == pytest.approx(plain.busy_ms)
+
+
+@given(arrivals, counts, caps, waits)
+def test_serve_equal_kinds_equals_one_kind(times, devices, cap, wait_ms):
+    """Two kinds that are alike are one, whichever the server."""
+    for batcher in ("greedy", "triton", "mosec", "litserve"):
+        server = Server(batcher, wait_ms)
+        one = serve(times, None, [Kind(2 * devices, cap, LINE)], server, free_ms=[0.0] * 2 * devices, seed=(0,))
+        kinds = [Kind(devices, cap, LINE)] * 2
+        two = serve(times, None, kinds, server, free_ms=[0.0] * 2 * devices, seed=(0,))
+        assert two.done_ms == pytest.approx(one.done_ms)
+
+
+@pytest.mark.parametrize(
+    ("batcher", "begins_ms"), [("greedy", 30.0), ("triton", 31.0), ("mosec", 41.0), ("litserve", 40.0), ("ray", 40.0)]
+)
+def test_station_behind_a_busy_device_begins_a_batch_at_its_own_time(batcher, begins_ms):
+    """The device is free at 30 ms, and one request waits since 21. mosec's timer adds a ms."""
+    kinds = [Kind(1, 8, LINE)]
+    served = serve(np.array([21.0]), None, kinds, Server(batcher, 10.0), free_ms=[30.0], seed=(0,))
+
+    assert served.done_ms.tolist() == [begins_ms + 5.5]
+
+
+@pytest.mark.parametrize(
+    ("batcher", "begins_ms"), [("greedy", 57.0), ("triton", 67.0), ("mosec", 68.0), ("litserve", 60.0), ("ray", 67.0)]
+)
+def test_station_on_an_idle_device_waits_as_its_server_has_it(batcher, begins_ms):
+    """LitServe's windows go by the clock, from when the device was free."""
+    kinds = [Kind(1, 8, LINE)]
+    served = serve(np.array([57.0]), None, kinds, Server(batcher, 10.0), free_ms=[10.0], seed=(0,))
+
+    assert served.done_ms.tolist() == [begins_ms + 5.5]
+
+
+@pytest.mark.parametrize("batcher", BATCHERS[1:])
+def test_station_with_a_full_batch_waits_for_nothing(batcher):
+    served = run([50.0, 52.0], cap=2, batcher=batcher, delay_ms=10.0)
+
+    assert served.done_ms.tolist() == [58.0, 58.0]
+
+
+def test_threaded_ray_closes_batches_while_the_device_is_busy():
+    times = [0.0, 4.0, 8.0, 12.0, 16.0, 20.0]
+    threaded = run(times, batcher="ray", delay_ms=3.0, handler="threaded")
+    blocking = run(times, batcher="ray", delay_ms=3.0)
+
+    assert batches_of(threaded) == [1] * 6
+    assert max(batches_of(blocking)) > 1
+
+
+@given(arrivals, counts, caps, waits, limits)
+def test_serve_with_a_limit_answers_or_refuses_each_request(times, devices, cap, wait_ms, limit):
+    for batcher in ("greedy", "triton", "mosec", "litserve"):
+        served = run(times, devices, cap, batcher=batcher, delay_ms=wait_ms, limit=limit)
+        answered = np.isfinite(served.done_ms)
+        assert sum(size * often for size, often in enumerate(served.sizes[0])) == answered.sum()
+        assert (served.done_ms > 0).all()
+        roomy = run(times, devices, cap, batcher=batcher, delay_ms=wait_ms, limit=1000)
+        assert np.isfinite(roomy.done_ms).all()
+
+
+@pytest.mark.parametrize("batcher", ["greedy", "triton"])
+def test_serve_split_and_whole_requests(batcher):
+    """Three requests of two samples, batches up to three: whole ones go one by one, split ones share a batch."""
+    whole = batcher == "triton"
+    times, samples = [0.0, 1.0, 2.0], np.array([2, 2, 2])
+    served = run(times, cap=3, samples=samples, batcher=batcher, is_whole=whole)
+
+    sizes = {size: often for size, often in enumerate(served.sizes[0]) if often}
+    assert sizes == ({2: 3} if whole else {2: 1, 3: 1, 1: 1})
+
+
+def test_serve_counts_the_overhead_of_a_whole_request_once():
+    service = ServiceTimes({size: [0.5 * size + 5] for size in SIZES}, Overheads(1.0, 0.25), whole=(4, 4))
+    served = run([0.0], cap=8, service=service, samples=np.array([4]), batcher="triton", is_whole=True)
+
+    assert served.done_ms.tolist() == [5 + 2 + 1 + 0.25]
+    assert service.mean_ms(4) == 8.25
+
+
+def test_answers_go_out_one_by_one_while_the_device_goes_on():
+    served = run([0.0, 1.0, 1.5], cap=2, per_answer_ms=4.0)
+
+    assert served.done_ms.tolist() == [5.5 + 4, 11.5 + 4, 11.5 + 8]
+
+
+def erlang_c(devices: int, load: float) -> float:
+    """Return the chance that a request waits in M/M/c."""
+    offered = load * devices
+    last = offered**devices / factorial(devices) / (1 - load)
+    return last / (sum(offered**state / factorial(state) for state in range(devices)) + last)
+
+
+@pytest.mark.parametrize(("devices", "load"), [(1, 0.5), (1, 0.8), (4, 0.8), (20, 0.9)])
+def test_exponential_service_waits_as_erlang_c_has_it(devices, load):
+    rate_per_s = load * devices * 100
+    mean_ms = 10 + erlang_c(devices, load) * 10 / devices / (1 - load)
+
+    for routing in ("shared", "random") if devices == 1 else ("shared",):
+        outcome = simulated(EXPONENTIAL, (devices, 1), rate_per_s, routing=routing)
+        assert outcome.mean_ms == pytest.approx(mean_ms, rel=0.03)
+        assert outcome.busy == pytest.approx(load, rel=0.01)
+        assert outcome.utilization == pytest.approx(load, rel=1e-3)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.7, 0.9])
+@pytest.mark.parametrize("routing", ["shared", "random"])
+def test_constant_service_waits_as_pollaczek_and_khinchine_have_it(load, routing):
+    """A random split of a Poisson stream gives each of four devices a Poisson stream."""
+    devices = 4 if routing == "random" else 1
+    outcome = simulated(CONSTANT, (devices, 1), load * devices * 100, routing=routing)
+
+    assert outcome.mean_ms == pytest.approx(10 + load * 10 / 2 / (1 - load), rel=0.03)
+
+
+@pytest.mark.parametrize("load", [0.1, 0.3, 0.5, 0.7])
+def test_bulk_service_has_the_mean_of_its_closed_form(load):
+    service = ServiceTimes({size: [0.5 * size + 5] for size in (1, 4096)})
+    rate_per_s = load / 0.5 * 1000
+    outcome = simulated(service, (1, 4096), rate_per_s)
+
+    assert outcome.mean_ms == pytest.approx(mean_ms_of_one_device(rate_per_s / 1000, 0.5, 5.0), rel=0.02)
+
+
+def blocked(devices: int, load: float, places: int) -> float:
+    """Return the share that M/M/c/(c + K) refuses: by Erlang's balance of each state with the next."""
+    offered = load * devices
+    weights = [offered**state / factorial(state) for state in range(devices + 1)]
+    weights += [weights[-1] * load**waiting for waiting in range(1, places + 1)]
+    return weights[-1] / sum(weights)
+
+
+@pytest.mark.parametrize("load", [0.5, 0.9, 1.0, 1.5])
+@pytest.mark.parametrize(("devices", "places"), [(1, 1), (1, 5), (3, 4)])
+def test_a_full_queue_refuses_as_erlang_has_it(devices, places, load):
+    outcome = simulated(EXPONENTIAL, (devices, 1), load * devices * 100, limit=places)
+
+    assert outcome.refused == pytest.approx(blocked(devices, load, places), rel=0.05, abs=0.0015)
+
+
+def refused_of_constant(load: float, places: int) -> float:
+    """Return what M/D/1/K refuses, from its states as seen by who departs (Gross and Harris, section 5.1.7)."""
+    states = places + 1  # an own request that is served leaves behind 0 to ``places`` others
+    come = [math.exp(-load) * load**number / factorial(number) for number in range(states)]
+    matrix = np.zeros((states, states))
+    for before, after in itertools.product(range(states), repeat=2):
+        number = after - max(before - 1, 0)
+        if after == states - 1:
+            matrix[before, after] = 1 - sum(come[: max(number, 0)])
+        elif number >= 0:
+            matrix[before, after] = come[number]
+    balance = np.vstack([matrix.T - np.eye(states), np.ones(states)])
+    left = np.linalg.lstsq(balance, [0.0] * states + [1.0], rcond=None)[0]
+    return 1 - 1 / (left[0] + load)
+
+
+@pytest.mark.parametrize("load", [0.7, 1.0, 1.4])
+@pytest.mark.parametrize("batcher", ["greedy", "mosec"])
+def test_a_full_queue_of_constant_service_refuses_as_the_embedded_chain_has_it(load, batcher):
+    outcome = simulated(CONSTANT, (1, 1), load * 100, limit=4, batcher=batcher)
+
+    assert outcome.refused == pytest.approx(refused_of_constant(load, 4), rel=0.05, abs=0.001)
+
+
+SEEN = [
+    (10, inf, 15, 60, 205, [1, 1, 16, 11, 16, 11, 4]),
+    (10, 8, 15, 60, 205, [1, 8, 8]),
+]
+"""Requests at even gaps, and the batches that a Triton made of them: PyTriton 0.7.0, one instance, largest batch 16,
+batches of any size take as long."""
+
+
+@pytest.mark.parametrize("seen", SEEN)
+def test_triton_itself_made_the_same_batches(seen):
+    delay_ms, limit, gap_ms, count, span_ms, batches = seen
+    times = [3.0 + gap_ms * number for number in range(count)]
+    served = run(times, 1, 16, ServiceTimes({16: [float(span_ms)]}), batcher="triton", delay_ms=delay_ms, limit=limit)
+
+    assert batches_of(served) == batches
+
+
+def test_a_full_queue_of_triton_lets_a_free_device_wait_for_half_a_second():
+    """The first batch ends at 110 ms, the queue is full since 15, and nothing that is let in wakes the batcher."""
+    service = ServiceTimes({4: [100.0]})
+    served = run([10.0, 15.0, 20.0, 115.0, 200.0], 1, 4, service, batcher="triton", limit=1)
+
+    assert served.done_ms[[0, 1]].tolist() == [110.0, 710.0]
+    assert np.isinf(served.done_ms[2:]).all()
+
+
+@given(arrivals, caps, counts)
+def test_triton_without_a_delay_takes_what_waits(times, cap, devices):
+    """With a limit that is never reached its own class follows it; without one it is the greedy one."""
+    greedy = run(times, devices, cap)
+
+    assert run(times, devices, cap, batcher="triton").done_ms == pytest.approx(greedy.done_ms)
+
+
+long_gaps = st.lists(st.sampled_from([0.0, 0.3, 2.0, 7.7, 40.1, 333.3, 5000.7]), min_size=1, max_size=40)
+
+
+@given(long_gaps, st.integers(1, 3), caps, st.sampled_from(BATCHERS))
+def test_without_idle_time_every_latency_is_the_same(gaps, devices, cap, batcher):
+    server = Server(batcher, 0.0 if batcher == "greedy" else 4.0, "least-loaded" if batcher == "ray" else "shared")
+    times = np.cumsum(np.array(gaps) + np.sqrt(2) / 1000)
+    longest_ms = float(LINE.curve_ms(cap)[-1]) + server.longest_wait_ms
+    shorter = without_idle(times, longest_ms, server.window_ms)
+
+    kinds, free = [Kind(devices, cap, LINE)], [0.0] * devices
+    plain, cut = (serve(each, None, kinds, server, free_ms=free, seed=(0,)).done_ms - each for each in (times, shorter))
+    assert cut == pytest.approx(plain, abs=1e-6)
+    assert shorter[-1] <= times[-1]
+
+
+@pytest.mark.parametrize("burstiness", [0.0, 0.5, 1.0, 2.0])
+def test_a_thinned_queue_is_one_of_a_random_split(burstiness):
+    """The whole fleet, request by request and each to a device by chance, has the latencies of one thinned queue."""
+    traffic = Traffic(burstiness)
+    kinds, rate_per_s = [Kind(5, 8, LINE)], 3000.0
+    one = simulated(LINE, (5, 8), rate_per_s, traffic=traffic, routing="random")
+    tails = []
+    for seed in range(4):
+        times = traffic.draw(100_000, 1.0, (seed,)).times * 1000 / rate_per_s
+        free = np.random.default_rng(seed).uniform(0, 8, 5).tolist()
+        whole = serve(times, None, kinds, Server(routing="random"), free_ms=free, seed=(seed,))
+        tails.append(float(np.quantile((whole.done_ms - times)[10_000:], 0.99)))
+
+    assert one.tail_ms == pytest.approx(np.mean(tails), rel=0.03)
+
+
+@pytest.mark.parametrize("burstiness", [0.0, 0.5, 2.0])
+def test_a_thinned_stream_keeps_its_index_of_dispersion(burstiness):
+    times = Traffic(burstiness).draw(400_000, 0.25, (0,)).times
+    window = 50.0
+    counted = np.bincount((times / window).astype(int))[:-1]
+
+    assert times[-1] / len(times) == pytest.approx(1.0, rel=0.02)
+    assert counted.var() / counted.mean() == pytest.approx(Traffic(burstiness).dispersion(0.25), rel=0.08)
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    pytest.importorskip("ray.serve", reason="Ray Serve is not installed: pip install 'ray[serve]'")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from serving import virtual_ray
+
+    yield virtual_ray
+    sys.modules.pop("serving", None)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("handler", ["blocking", "threaded"])
+@pytest.mark.parametrize(("rate_per_s", "cap"), [(300, 32), (150, 5), (240, 8)])
+def test_ray_serve_itself_answers_every_request_at_the_same_time(ray, handler, rate_per_s, cap):
+    times = np.cumsum(np.random.default_rng(0).exponential(1000 / rate_per_s, 1000))
+    theirs = ray.answered_ms(
+        times, [lambda size: 5 + 0.5 * size], cap=cap, delay_ms=10.0, max_ongoing=1000, blocking=handler == "blocking"
+    )
+
+    served = run(times, 1, cap, batcher="ray", delay_ms=10.0, handler=handler)
+
+    assert served.done_ms == pytest.approx(theirs, abs=1e-3)

@@ -1,0 +1,1 @@
+"""Overheads of a real server, estimated from its logs."""

@@ -1,0 +1,263 @@
+"""A real server beside the simulated one: what it adds, from its logs, and how far predicted latencies are off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tputfind.errors import BadRequest
+from tputfind.record.record import Notice, Record
+from tputfind.record.types import Amount, Count
+from tputfind.sizing.calibration.overheads import (
+    Bench,
+    Estimate,
+    Floats,
+    Found,
+    Log,
+    batches_of,
+    by_batches,
+    by_latencies,
+    steady,
+)
+from tputfind.sizing.engine.servers import Server
+from tputfind.units import format_figure, printable
+
+_FEWEST: Final = 100
+_MOST_REQUESTS: Final = 10_000
+"""Of a log, its first ones: more would take long, and tell little more."""
+_HEAVY: Final = 0.65
+"""Logs of more load are predicted, and not fitted to."""
+_MIDDLING: Final = 0.25
+"""Light load alone does not tell a cost of each batch from one of each request."""
+_UNSURE: Final = 0.2
+_OFF: Final = 0.1
+_INTERVAL: Final = 0.025, 0.975
+_LIKELY: Final = 0.05, 0.95
+_SHARES: Final = 0.5, 0.95, 0.99
+_SEEDS: Final = 3
+_TIMES_STEP: Final = 50
+"""An answer of a lightly loaded server that takes as many steps is in another unit."""
+_CLOCKS_MS: Final = 0.5
+COLUMNS: Final = "sent", "answered", "begun", "ended"
+"""Of a log; the last two go together, and may be missing."""
+
+
+class Overhead(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server adds, in ms, with its 95 % confidence interval."""
+
+    value_ms: Amount
+    low_ms: Amount
+    high_ms: Amount
+
+
+class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Of latencies, in ms."""
+
+    p50_ms: Amount
+    p95_ms: Amount
+    p99_ms: Amount
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One log: what was observed, and what is predicted with the overheads found.
+
+    ``load`` is its rate over what the device does with full batches. Overheads are found in the logs that are
+    ``fitted``; others are of a heavier load, and show how good the prediction is.
+    """
+
+    name: str
+    requests: Count
+    rate_per_s: Amount
+    load: Amount
+    fitted: bool
+    observed: Percentiles
+    predicted: Percentiles
+
+    @property
+    def off(self) -> tuple[float, float, float]:
+        """By what share the predicted p50, p95 and p99 are above those observed."""
+        pairs = zip(msgspec.structs.astuple(self.predicted), msgspec.structs.astuple(self.observed), strict=True)
+        p50, p95, p99 = (predicted / observed - 1 for predicted, observed in pairs)
+        return p50, p95, p99
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """What logs of a real server tell of what it adds to the model's own time.
+
+    ``beside`` passes on the way, while neither the queue nor the device is held up. ``found_by`` says whether the logs
+    told when batches began and ended, or latencies alone.
+    """
+
+    per_batch: Overhead
+    per_request: Overhead
+    per_answer: Overhead
+    beside: Overhead
+    found_by: Literal["batches", "latencies"]
+    runs: tuple[Run, ...]
+
+
+class Calibration(NamedTuple):
+    """What a server adds: the likeliest estimate, those of a fast and of a slow server, and what is known from logs."""
+
+    estimate: Estimate
+    faster: Estimate
+    slower: Estimate
+    observed: Observed
+
+
+def log_of(name: str, columns: Mapping[str, Sequence[float]], lines: Sequence[str]) -> Log:
+    """Return the log that columns hold, in seconds, each row with a name for errors.
+
+    Raises:
+        ValueError: they are too few, or not of one clock.
+    """
+    if len(lines) < _FEWEST:
+        raise ValueError(f"{len(lines)} requests tell little: at least {_FEWEST} are needed")
+    order = np.argsort(np.array(columns["sent"]), kind="stable")
+    start = columns["sent"][int(order[0])]
+    times = {word: (np.array(told)[order] - start) * 1000 for word, told in columns.items()}
+    words = [word for word in ("sent", "begun", "ended", "answered") if word in times]
+    for before, after in pairwise(words):
+        early = np.flatnonzero(times[after] < times[before] - (_CLOCKS_MS if len(words) > len(COLUMNS[:2]) else 0))
+        if len(early):
+            raise ValueError(f"{lines[int(order[early[0]])]}: {after} before it was {before}")
+    if times["answered"].min() <= 0 or times["sent"][-1] <= 0:
+        raise ValueError(
+            "all requests were sent at the same time" if times["sent"][-1] <= 0 else "answers take no time"
+        )
+    return Log(name, times["sent"], times["answered"], times.get("begun"), times.get("ended"))
+
+
+def calibrate(record: Record, server: Server, cap: int, logs: Sequence[Log], seed: int) -> Calibration:
+    """Return what a server adds by its logs, each of one device like that of the record.
+
+    Args:
+        record: what was measured.
+        server: without overheads or a limit on its queue: what a log holds was answered.
+        cap: its largest batch.
+        logs: one for each load.
+        seed: of all chance.
+
+    Raises:
+        BadRequest: the logs do not tell.
+    """
+    logs = [log.first(_MOST_REQUESTS) for log in logs]
+    bench = Bench(record, server, cap, seed)
+    most_per_s = 1000 * bench.service().per_ms(cap)
+    light = [log for log in logs if log.rate_per_s <= _HEAVY * most_per_s]
+    _check(bench, logs, light, most_per_s)
+    direct = all(log.begun_ms is not None for log in light)
+    by_their_batches = by_batches(bench, light) if direct else None
+    found = by_their_batches or by_latencies(bench, light)
+    loads = [log.rate_per_s / most_per_s for log in logs]
+    observed = Observed(
+        **_intervals(found),
+        found_by="batches" if by_their_batches else "latencies",
+        runs=tuple(
+            _run(bench, found.estimate, log, load, fitted=load <= _HEAVY) for log, load in zip(logs, loads, strict=True)
+        ),
+    )
+    faster, slower = _extremes(bench, found)
+    return Calibration(found.estimate, faster, slower, observed)
+
+
+def _check(bench: Bench, logs: Sequence[Log], light: Sequence[Log], most_per_s: float) -> None:
+    """Raise BadRequest where logs cannot tell overheads."""
+    middling = f"log about {format_figure(most_per_s / 2)} requests/s too: half of what the device can do"
+    for log in logs:
+        name = f"--observed {printable(log.name)}"
+        if log.rate_per_s >= most_per_s:
+            raise BadRequest(
+                f"{name}: {log.rate_per_s / most_per_s:.0%} of what one device can do by the record",
+                f"log one device; {_which_limit(bench)}",
+            )
+        if log.begun_ms is not None and (largest := int(batches_of(log).sizes.max())) > bench.cap:
+            raise BadRequest(
+                f"{name}: has batches of {largest}, and {bench.cap} is the largest here",
+                f"{_which_limit(bench)}; measure it too",
+            )
+        fastest_ms, step_ms = (
+            float(np.quantile(log.latency_ms, 0.05)),
+            bench.service().mean_ms(1),
+        )
+        if fastest_ms > _TIMES_STEP * step_ms:
+            raise BadRequest(
+                f"{name}: the fastest answers take {fastest_ms:.3g} ms, and the model {step_ms:.3g} ms",
+                "times of a log are in seconds",
+            )
+    if not light:
+        raise BadRequest(f"--observed: no log has {_HEAVY:.0%} or less of what the device can do", middling)
+    heaviest = max(log.rate_per_s for log in light) / most_per_s
+    if heaviest < _MIDDLING:
+        raise BadRequest(
+            f"--observed: {heaviest:.0%} of what the device can do is too light a load: it does not tell what each "
+            "batch costs from what each request does",
+            middling,
+        )
+
+
+def _which_limit(bench: Bench) -> str:
+    if bench.server.batcher == "ray":
+        return f"--max-batch or --max-ongoing, {bench.cap} here, is the limit of a replica"
+    return "--max-batch is the largest batch of the server"
+
+
+def _extremes(bench: Bench, found: Found) -> list[Estimate]:
+    """Return the overheads of a fast and of a slow server: full batches are between the two with 90 %.
+
+    Raises:
+        BadRequest: they lie too far apart.
+    """
+    full_ms = found.draws[:, 0] + bench.cap * found.draws[:, 1]
+    low_ms, high_ms = np.quantile(full_ms, _LIKELY)
+    if (high_ms - low_ms) / 2 > _UNSURE * bench.service().mean_ms(bench.cap):
+        raise BadRequest(
+            f"--observed: what the server adds to a batch of {bench.cap} lies anywhere from {max(0.0, low_ms):.3g} to "
+            f"{high_ms:.3g} ms",
+            "log more requests, or a load at which batches are larger; or plan with a smaller --max-batch",
+        )
+    order = np.argsort(full_ms)
+    picked = [found.draws[order[int(share * len(order))]] for share in _LIKELY]
+    return [Estimate(*np.maximum(draw, 0).tolist()) for draw in picked]
+
+
+def _intervals(found: Found) -> dict[str, Overhead]:
+    """Return each overhead by its name."""
+    lows, highs = np.maximum(np.quantile(found.draws, _INTERVAL, axis=0), 0).tolist()
+    each = zip(Estimate._fields, found.estimate, lows, highs, strict=True)
+    return {name: Overhead(value_ms=value, low_ms=low, high_ms=high) for name, value, low, high in each}
+
+
+def _run(bench: Bench, estimate: Estimate, log: Log, load: float, *, fitted: bool) -> Run:
+    simulated = [bench.latencies_ms(log.sent_ms, estimate, (seed,)) for seed in range(_SEEDS)]
+    return Run(
+        name=printable(log.name),
+        requests=len(log.sent_ms),
+        rate_per_s=log.rate_per_s,
+        load=load,
+        fitted=fitted,
+        observed=_percentiles([log.latency_ms]),
+        predicted=_percentiles(simulated),
+    )
+
+
+def _percentiles(latencies: Sequence[Floats]) -> Percentiles:
+    p50, p95, p99 = np.mean([np.quantile(steady(one), _SHARES) for one in latencies], axis=0).tolist()
+    return Percentiles(p50_ms=p50, p95_ms=p95, p99_ms=p99)
+
+
+def notices_of_logs(observed: Observed) -> Iterator[Notice]:
+    """Yield what logs say against a plan."""
+    off = [run for run in observed.runs if abs(run.off[2]) > _OFF]
+    if off:
+        worst = max(off, key=lambda run: abs(run.off[2]))
+        yield Notice(
+            kind="observed_off",
+            seen=f"predicted p99 of {worst.name} is {worst.off[2]:+.0%} off",
+            cause="the server may batch by another rule than simulated, or its model run slower than the record's",
+            advice="check --batcher, --delay and --max-batch; log when batches began and ended",
+        )

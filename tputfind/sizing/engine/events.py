@@ -1,0 +1,226 @@
+"""The event engine: a clock, devices, stations where requests wait, and the router before them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from math import inf
+from random import Random
+from typing import Any, Final, Literal
+
+Routing = Literal["shared", "random", "least-loaded", "two-choices"]
+"""One queue for all devices, or a queue for each and how one is picked for a request."""
+REFUSED: Final = inf
+"""The time at which a refused request is answered."""
+
+
+class Clock:
+    """The time now, in ms, and what is still to happen."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.events: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self._scheduled = 0
+
+    def at(self, time: float, call: Callable[[Any], None], argument: object) -> None:
+        """Call with an argument at a time."""
+        self._scheduled += 1
+        heappush(self.events, (time, self._scheduled, call, argument))
+
+    def advance(self, until: float) -> None:
+        """Let happen what is due before a time."""
+        events = self.events
+        while events and events[0][0] < until:
+            self.now, _, call, argument = heappop(events)
+            call(argument)
+
+
+class Device:
+    """One device: its largest batch and service times, and what a server keeps for it.
+
+    ``draw`` returns the ms of a batch, by its samples and items; ``sizes`` counts batches by their samples. ``turn``
+    counts the batches that its worker began, and ``freed`` is when the last one ended.
+    """
+
+    def __init__(self, cap: int, draw: Callable[[int, int], float], sizes: list[int]) -> None:
+        self.cap, self.draw, self.sizes = cap, draw, sizes
+        self.batch: list[int] = []
+        self.turn, self.freed = 0, 0.0
+        self.answered = 0.0
+
+
+class Answers:
+    """When each request is answered, and how long devices were busy. Answers go out one by one, ``each_ms`` apart.
+
+    A request of several items is answered with the last of them. ``samples`` are those of each item if requests stay
+    whole; None if each item is one sample.
+    """
+
+    def __init__(self, requests: int, samples: Sequence[int] | None, each_ms: float) -> None:
+        self.done = [-1.0] * requests
+        self.samples, self.each_ms = samples, each_ms
+        self.busy_ms = 0.0
+
+    def size(self, batch: Sequence[int]) -> int:
+        """Return the samples of a batch."""
+        return len(batch) if self.samples is None else sum(map(self.samples.__getitem__, batch))
+
+    def note(self, batch: Sequence[int], end: float, device: Device) -> None:
+        """Note when the requests of a batch are answered."""
+        done, each_ms = self.done, self.each_ms
+        if each_ms:
+            end = max(end, device.answered)
+        for request in batch:
+            end += each_ms
+            done[request] = max(done[request], end)
+        device.answered = end
+
+
+class Station:
+    """Requests that wait for one or several devices; a server's class says which of them make a batch, and when."""
+
+    def __init__(
+        self, clock: Clock, devices: Sequence[Device], delay_ms: float, limit: float, answers: Answers
+    ) -> None:
+        """Take devices, which are free from ``device.freed`` on, the delay, and how many requests may wait."""
+        self.clock, self.delay_ms, self.limit, self.answers = clock, delay_ms, limit, answers
+        self.queue: deque[int] = deque()
+        self.idle: deque[Device] = deque()
+        self.left: Callable[[int], None] = lambda _: None
+        for device in devices:
+            if device.freed > 0:
+                clock.at(device.freed, self.free, device)
+            else:
+                self.idle.append(device)
+
+    def arrive(self, request: int, items: int) -> None:
+        """Take the items of a request, which come together."""
+        for _ in range(items):
+            self.put(request)
+        self.settle()
+
+    def put(self, request: int) -> None:
+        """Let an item wait, or refuse its request if the queue is full."""
+        if len(self.queue) >= self.limit and not self.idle:
+            self.refuse(request)
+        else:
+            self.queue.append(request)
+
+    def settle(self) -> None:
+        """Begin what may begin now that all items of a request have come."""
+
+    def free(self, device: Device) -> None:
+        """Take a device that has nothing to do."""
+        self.idle.append(device)
+        self.settle()
+
+    def refuse(self, request: int) -> None:
+        """Answer a request never."""
+        self.answers.done[request] = REFUSED
+        self.left(1)
+
+    def take(self, cap: int) -> list[int]:
+        """Return the first requests of the queue, as many as fit into a batch."""
+        queue, samples = self.queue, self.answers.samples
+        if samples is None:
+            if len(queue) <= cap:
+                batch = list(queue)
+                queue.clear()
+                return batch
+            return [queue.popleft() for _ in range(cap)]
+        batch, room = [queue.popleft()], cap
+        room -= samples[batch[0]]
+        while queue and samples[queue[0]] <= room:
+            batch.append(queue.popleft())
+            room -= samples[batch[-1]]
+        return batch
+
+    def begin(self, device: Device, batch: list[int]) -> None:
+        """Run a batch on a device."""
+        answers = self.answers
+        size = len(batch) if answers.samples is None else answers.size(batch)
+        took_ms = device.draw(size, len(batch))
+        device.sizes[size] += 1
+        device.turn += 1
+        answers.busy_ms += took_ms
+        end = self.clock.now + took_ms
+        answers.note(batch, end, device)
+        self.clock.at(end, self._ends, (device, len(batch)))
+
+    def _ends(self, ended: tuple[Device, int]) -> None:
+        device, items = ended
+        self.left(items)
+        device.freed = self.clock.now
+        self.free(device)
+
+
+class Router:
+    """Gives each request to a station: by chance, or to that with the fewest items unanswered, of all or of two.
+
+    Stations with equally many stand in one bucket, from which one is drawn.
+    """
+
+    def __init__(self, stations: Sequence[Station], routing: Routing, seed: str) -> None:
+        self._stations, self._draw = stations, Random(seed).random  # noqa: S311
+        self._unanswered = [0] * len(stations)
+        self._buckets: list[list[int]] = [list(range(len(stations)))]
+        self._places = list(range(len(stations)))
+        self._lowest = 0
+        self.route = self._to_first
+        if len(stations) > 1:
+            ways = {"random": self._to_any, "least-loaded": self._to_least, "two-choices": self._to_less}
+            self.route = ways[routing]
+            leaves = {"least-loaded": self._leaves_least, "two-choices": self._leaves}.get(routing)
+            for number, station in enumerate(stations if leaves else ()):
+                station.left = self._of(leaves, number)  # type: ignore[arg-type]
+
+    def _of(self, leaves: Callable[[int, int], None], number: int) -> Callable[[int], None]:
+        return lambda items: leaves(number, items)
+
+    def _to_first(self, request: int, items: int) -> None:
+        self._stations[0].arrive(request, items)
+
+    def _to_any(self, request: int, items: int) -> None:
+        self._stations[int(self._draw() * len(self._stations))].arrive(request, items)
+
+    def _to_less(self, request: int, items: int) -> None:
+        count = len(self._stations)
+        one = int(self._draw() * count)
+        other = int(self._draw() * (count - 1))
+        other += other >= one
+        if self._unanswered[other] < self._unanswered[one]:
+            one = other
+        self._unanswered[one] += items
+        self._stations[one].arrive(request, items)
+
+    def _leaves(self, number: int, items: int) -> None:
+        self._unanswered[number] -= items
+
+    def _to_least(self, request: int, items: int) -> None:
+        buckets = self._buckets
+        while not buckets[self._lowest]:
+            self._lowest += 1
+        bucket = buckets[self._lowest]
+        number = bucket[int(self._draw() * len(bucket))]
+        self._move(number, self._lowest + items)
+        self._stations[number].arrive(request, items)
+
+    def _leaves_least(self, number: int, items: int) -> None:
+        unanswered = self._unanswered[number] - items
+        self._move(number, unanswered)
+        self._lowest = min(self._lowest, unanswered)
+
+    def _move(self, number: int, unanswered: int) -> None:
+        """Put a station into the bucket of those with so many unanswered."""
+        buckets, places = self._buckets, self._places
+        bucket, place = buckets[self._unanswered[number]], places[number]
+        last = bucket.pop()
+        if last != number:
+            bucket[place] = last
+            places[last] = place
+        while len(buckets) <= unanswered:
+            buckets.append([])
+        places[number] = len(buckets[unanswered])
+        buckets[unanswered].append(number)
+        self._unanswered[number] = unanswered

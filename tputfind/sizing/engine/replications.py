@@ -1,0 +1,446 @@
+"""Replications of a fleet under a stream of requests, as many as it takes to judge the share of late ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import ceil, inf, sqrt
+from typing import Annotated, Final, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from tputfind.record.types import Amount, Count
+from tputfind.sizing.engine.servers import Greedy, Server, ThreadedRay
+from tputfind.sizing.engine.serving import Kind, exact_times, serve
+from tputfind.sizing.traffic.stream import Traffic
+from tputfind.stats import t_quantile
+
+Verdict = Literal["meets", "misses", "undecided"]
+_REPLICATIONS: Final = 8
+_PASSES: Final = 3
+"""Replications of a recorded stream, whose requests are the same each time."""
+_WARM_UP, _MEASURED = 8.0, 30.0
+"""Length of the two parts of a replication, in relaxation times of one queue."""
+_SPANS: Final = 2.5
+"""Least length of each of them, in usual batch times: devices then forget the phases in which they began."""
+_SURE: Final = 3.0
+"""Standard errors from the target's share at which replications end."""
+_ENOUGH: Final = 100.0
+"""Relaxation times of one queue below which no fleet is taken to meet a target."""
+_WANDERS, _EVEN = 20.0, 0.05
+"""A queue with a limit forgets within the square of the limit over the first; streams count as no more even than the
+second."""
+_LEAST_LEFT: Final = 0.1
+"""Smallest share of a device's time that counts as left by the part of a batch that grows with its size."""
+_ROUNDS: Final = 200
+"""Maximum rounds to find a usual batch: near saturation each is hardly larger than the one before."""
+
+
+class Goal(NamedTuple):
+    """What is judged: how many percent of the requests must be answered within how many ms."""
+
+    target_ms: float
+    percentile: float
+
+    @property
+    def late(self) -> float:
+        """The share of requests that may be late."""
+        return 1 - self.percentile / 100
+
+
+class Effort(NamedTuple):
+    """Requests in all replications: the least and the most.
+
+    ``near`` is the standard error of the late share, as a share of what the target allows, from which on more would
+    tell little. ``half_width`` is that wanted of the percentile's interval, as a share.
+
+    Above ``cell`` devices behind one queue or a router, so many are simulated, as one of equal cells behind a random
+    split.
+    """
+
+    least: float
+    most: float
+    near: float = inf
+    half_width: float = inf
+    cell: int = 256
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a fleet does under a stream of requests. Latencies are from a request's arrival to its answer, in ms.
+
+    ``utilization`` is the rate over that of full batches on all devices; ``busy`` is the share of the time in which
+    devices compute. ``tail_ms`` is the percentile in question with its 95 % interval. ``late`` is the share of requests
+    above the target, with its standard error. The ``verdict`` is "undecided" if chance leaves open whether the target
+    is met, or if the utilization is too near 1 for any replication to tell. Batches are of samples.
+
+    Refused requests count as late, with an infinite latency (null in JSON); mean and p50 to p99 leave them out.
+    """
+
+    devices: Count
+    batch_cap: Count
+    rate_per_s: Amount
+    utilization: Amount
+    verdict: Verdict
+    late: Amount
+    late_error: Amount
+    mean_ms: Amount
+    p50_ms: Amount
+    p95_ms: Amount
+    p99_ms: Amount
+    tail_ms: Amount
+    tail_low_ms: Amount
+    tail_high_ms: Amount
+    goodput_per_s: Amount
+    busy: Amount
+    mean_batch: Amount
+    requests: Annotated[int, Meta(ge=0)]
+    refused: Annotated[float, Meta(ge=0, le=1)] = 0.0
+
+    @property
+    def meets_target(self) -> bool:
+        """Whether the target is met for sure."""
+        return self.verdict == "meets"
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether the queue grows without bound."""
+        return self.tail_ms == inf and self.refused == 0
+
+
+class Simulated(NamedTuple):
+    """An outcome, how often batches of each size were run by each kind, in how many device-ms, and requests by kind.
+
+    ``may_meet`` says whether the target is met as far as the mean over replications tells.
+    """
+
+    outcome: Outcome
+    sizes: list[Counter[int]]
+    lasts_ms: float
+    shares: list[float]
+    may_meet: bool
+
+    @property
+    def largest_batch(self) -> int:
+        """The largest batch that was run."""
+        return max((max(sizes) for sizes in self.sizes if sizes), default=0)
+
+
+class _Part(NamedTuple):
+    """Devices that are simulated together, and the share of all requests that they get, and that they stand for."""
+
+    kinds: Sequence[Kind]
+    share: float
+    weight: float
+
+    @property
+    def devices(self) -> int:
+        return sum(kind.devices for kind in self.kinds)
+
+
+class _Plan(NamedTuple):
+    """Requests of a replication of one part: before the measured ones, measured, and after them."""
+
+    warm_up: int
+    measured: int
+    after: int
+    relaxation: float
+    usual_ms: list[float]
+
+
+class Fleet(NamedTuple):
+    """Devices, the requests per second for all of them, the server before them and the shape of the stream."""
+
+    kinds: Sequence[Kind]
+    rate_per_s: float
+    server: Server = Server()
+    traffic: Traffic = Traffic()
+
+    @property
+    def devices(self) -> int:
+        """The number of devices."""
+        return sum(kind.devices for kind in self.kinds)
+
+    @property
+    def utilization(self) -> float:
+        """The rate over what all devices do with full batches."""
+        return self.rate_per_s / 1000 * self.traffic.mean_samples / sum(kind.per_ms for kind in self.kinds)
+
+
+def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> Simulated:
+    """Return how a fleet does: replications with new arrivals and phases, until the share of late requests is judged.
+
+    Random splits are independent queues that are alike: one of each kind is simulated, with its thinned stream. Fleets
+    with the same seed get the same arrivals.
+
+    Args:
+        fleet: what is simulated.
+        goal: what is judged.
+        effort: how long to go on.
+        seed: of all chance.
+    """
+    kinds, rate_per_s, server, traffic = fleet
+    load, devices = fleet.utilization, fleet.devices
+    if load >= 1 and server.limit == inf:
+        return _saturated(fleet)
+    parts = _parts(fleet, effort.cell)
+    plans = [_plan(part, fleet, effort) for part in parts]
+    weights = np.array([part.weight for part in parts])
+    runs: list[list[_Run]] = []
+    wanted = _REPLICATIONS if traffic.gaps is None else _PASSES
+    while True:
+        for number in range(len(runs), wanted):
+            pairs = enumerate(zip(parts, plans, strict=True))
+            runs.append([_run(part, plan, fleet, (*seed, number, place)) for place, (part, plan) in pairs])
+        late = np.array([[np.mean(one.latency_ms > goal.target_ms) for one in run] for run in runs]) @ weights
+        requests = sum(len(one.latency_ms) for run in runs for one in run)
+        error = _error(late, requests, goal)
+        is_spent = requests + sum(plan.warm_up + plan.after for plan in plans) * len(runs) >= effort.most
+        is_near = error <= effort.near * goal.late
+        is_judged = (is_near or abs(late.mean() - goal.late) > _SURE * error) and requests >= effort.least
+        if is_spent or (is_judged and _half_width(runs, weights, goal) <= effort.half_width):
+            break
+        wanted = ceil(1.5 * wanted)
+    sizes = _batches(runs, kinds)
+    busy = float(np.mean([[one.busy for one in run] for run in runs], axis=0) @ weights)
+    if server.station is ThreadedRay:  # it closes batches by the clock, however small they are
+        load = max(load, busy)
+    in_relaxations = min(len(runs) * plan.measured / max(plan.relaxation, 1e-9) for plan in plans)
+    is_sure = in_relaxations >= _ENOUGH or traffic.gaps is not None
+    grows = load >= 1 and server.limit == inf
+    samples = [sum(size * often for size, often in counted.items()) for counted in sizes]
+    outcome = Outcome(
+        devices=devices,
+        batch_cap=max(kind.cap for kind in kinds),
+        rate_per_s=rate_per_s,
+        utilization=load,
+        verdict=_verdict(late, error, goal, is_sure=is_sure, grows=grows),
+        late=float(late.mean()),
+        late_error=error,
+        busy=min(1.0, busy),
+        mean_batch=sum(samples) / max(1, sum(map(Counter.total, sizes))),
+        requests=requests,
+        goodput_per_s=rate_per_s * (1 - float(late.mean())),
+        **_percentiles(runs, weights, goal),
+    )
+    lasts_ms = sum(
+        len(runs) * part.devices / part.share / rate_per_s * 1000 * (plan.warm_up + plan.measured + plan.after)
+        for part, plan in zip(parts, plans, strict=True)
+    )
+    shares = [each / max(1, sum(samples)) for each in samples] if len(parts) == 1 else weights.tolist()
+    may_meet = outcome.verdict != "misses" and is_sure and outcome.late <= goal.late
+    return Simulated(outcome, sizes, lasts_ms, shares, may_meet)
+
+
+def _batches(runs: Sequence[Sequence[_Run]], kinds: Sequence[Kind]) -> list[Counter[int]]:
+    """Return how often batches of each size were run by each kind."""
+    sizes = [Counter[int]() for _ in kinds]
+    for run in runs:
+        for place, counted in enumerate(counted for one in run for counted in one.sizes):
+            sizes[place].update(counted)
+    return sizes
+
+
+def _saturated(fleet: Fleet) -> Simulated:
+    """Return the outcome of a fleet whose queue grows without bound."""
+    latencies = dict.fromkeys(("mean_ms", "p50_ms", "p95_ms", "p99_ms", "tail_ms", "tail_low_ms", "tail_high_ms"), inf)
+    cap = max(kind.cap for kind in fleet.kinds)
+    outcome = Outcome(
+        devices=fleet.devices,
+        batch_cap=cap,
+        rate_per_s=fleet.rate_per_s,
+        utilization=fleet.utilization,
+        verdict="misses",
+        late=1.0,
+        late_error=0.0,
+        goodput_per_s=0.0,
+        busy=1.0,
+        mean_batch=cap,
+        requests=0,
+        **latencies,
+    )
+    return Simulated(
+        outcome, [Counter({kind.cap: 1}) for kind in fleet.kinds], inf, [0.0 for _ in fleet.kinds], may_meet=False
+    )
+
+
+def _parts(fleet: Fleet, cell: int) -> list[_Part]:
+    """Return what is simulated of a fleet: all of it, a cell, or one queue of each kind behind a random split."""
+    kinds, devices = fleet.kinds, fleet.devices
+    capacity = sum(kind.per_ms for kind in kinds)
+    if fleet.server.routing == "random":
+        shares = [kind.service.per_ms(kind.cap) / capacity for kind in kinds]
+        return [
+            _Part([kind._replace(devices=1)], share, kind.devices * share)
+            for kind, share in zip(kinds, shares, strict=True)
+        ]
+    if devices <= cell:
+        return [_Part(kinds, 1.0, 1.0)]
+    exact = [kind.devices * cell / devices for kind in kinds]
+    counts = [max(1, int(share)) for share in exact]
+    for number in sorted(range(len(kinds)), key=lambda number: counts[number] - exact[number]):
+        if sum(counts) < cell:
+            counts[number] += 1
+    part = [kind._replace(devices=count) for kind, count in zip(kinds, counts, strict=True)]
+    return [_Part(part, sum(kind.per_ms for kind in part) / capacity, 1.0)]
+
+
+def _plan(part: _Part, fleet: Fleet, effort: Effort) -> _Plan:
+    """Return how many requests a replication takes."""
+    server, traffic = fleet.server, fleet.traffic
+    rate_per_ms = fleet.rate_per_s / 1000 * part.share
+    usual_ms = [_usual_ms(kind, part, rate_per_ms, server, traffic) for kind in part.kinds]
+    relaxation = _relaxation(part, fleet)
+    span = rate_per_ms * max(usual_ms)
+    memory = span * max(_batches_remembered(kind, part, rate_per_ms, traffic) for kind in part.kinds)
+    if traffic.gaps is not None:
+        turn = ceil(part.share * len(traffic.gaps))
+        return _Plan(0, max(turn, ceil(effort.least / _PASSES)), 0, relaxation, usual_ms)
+    warm_up = max(_WARM_UP * relaxation, _SPANS * memory, 20.0)
+    measured = max(_MEASURED * relaxation, _SPANS * memory, effort.least / _REPLICATIONS)
+    most = effort.most / _REPLICATIONS
+    if warm_up + measured > most:  # near saturation
+        warm_up, measured = most / 5, 4 * most / 5
+    return _Plan(ceil(warm_up), ceil(measured), min(ceil(span) + 20, ceil(measured)), relaxation, usual_ms)
+
+
+def _usual_ms(kind: Kind, part: _Part, rate_per_ms: float, server: Server, traffic: Traffic) -> float:
+    """Return how long a batch takes with what comes while one like it is computed, the delay included."""
+    each_per_ms = rate_per_ms * kind.service.per_ms(kind.cap) / sum(other.per_ms for other in part.kinds)
+    size, batch_ms = 0, 0.0
+    for _ in range(_ROUNDS):
+        larger = ceil(min(kind.cap, traffic.mean_samples * (1 + each_per_ms * batch_ms)))
+        if larger == size:
+            break
+        size, batch_ms = larger, kind.service.mean_ms(larger) + server.held_ms
+    return batch_ms
+
+
+def _batches_remembered(kind: Kind, part: _Part, rate_per_ms: float, traffic: Traffic) -> float:
+    """Return for how many usual batch times a long batch makes those after it longer."""
+    each_per_ms = rate_per_ms * kind.service.per_ms(kind.cap) / sum(other.per_ms for other in part.kinds)
+    slope_ms = (kind.service.mean_ms(kind.cap) - kind.service.mean_ms(1)) / kind.cap
+    return 1 / max(_LEAST_LEFT, 1 - each_per_ms * traffic.mean_samples * slope_ms) ** 2
+
+
+def _relaxation(part: _Part, fleet: Fleet) -> float:
+    """Return after how many requests a queue has forgotten how long it was: dispersion over the square of 1 - load.
+
+    A queue with a limit forgets no later than it wanders from empty to full; under too high a rate it fills up first.
+    """
+    dispersion, load, server = fleet.traffic.dispersion(part.share), fleet.utilization, fleet.server
+    gap = abs(1 - load)
+    by_load = inf if gap == 0 else dispersion / gap**2
+    if server.limit == inf:
+        return by_load
+    places = server.limit * (1 if server.routing == "shared" else part.devices)
+    wanders = places**2 / (_WANDERS * max(dispersion, _EVEN))
+    fills = min(places / gap, wanders) / _WARM_UP if load > 1 else 0.0
+    return max(min(by_load, wanders), fills)
+
+
+class _Run(NamedTuple):
+    """One replication of one part: latencies of measured requests, the busy share of devices, batches by size."""
+
+    latency_ms: NDArray[np.float64]
+    busy: float
+    sizes: list[Counter[int]]
+
+
+def _run(part: _Part, plan: _Plan, fleet: Fleet, seed: Sequence[int]) -> _Run:
+    *before, number, place = seed
+    server, traffic = fleet.server, fleet.traffic
+    stream_seed = (*before, number) if place == 0 else tuple(seed)
+    count = plan.warm_up + plan.measured + plan.after
+    stream = traffic.draw(count, part.share, stream_seed)
+    each_ms = 1000 / fleet.rate_per_s / part.share
+    arrivals = exact_times(stream.times * each_ms, part.kinds, server, traffic.sizes[-1][0])
+    free_ms = [0.0] * part.devices
+    if traffic.gaps is None:  # before a recorded stream nothing came
+        usual = np.repeat(plan.usual_ms, [kind.devices for kind in part.kinds])
+        free_ms = (np.random.default_rng([*stream_seed, 4]).uniform(0.0, 1.0, len(usual)) * usual).tolist()
+    served = serve(arrivals, stream.sizes, part.kinds, server, free_ms=free_ms, seed=seed)
+    latency_ms = served.done_ms - arrivals
+    if traffic.gaps is None:
+        latency_ms = latency_ms[plan.warm_up : plan.warm_up + plan.measured]
+    sizes = [Counter({size: often for size, often in enumerate(counts) if often}) for counts in served.sizes]
+    return _Run(latency_ms, served.busy_ms / (part.devices * len(arrivals) * each_ms), sizes)
+
+
+def _error(late: NDArray[np.float64], requests: int, goal: Goal) -> float:
+    """Return the standard error of the late share, by replications, and no less than of independent requests."""
+    of_chance = sqrt(goal.late * (1 - goal.late) / requests)
+    return max(float(late.std(ddof=1)) / sqrt(len(late)), of_chance)
+
+
+def _verdict(late: NDArray[np.float64], error: float, goal: Goal, *, is_sure: bool, grows: bool) -> Verdict:
+    half = t_quantile(len(late) - 1) * error
+    if grows or late.mean() - half > goal.late:
+        return "misses"
+    return "meets" if is_sure and late.mean() + half <= goal.late else "undecided"
+
+
+def _half_width(runs: Sequence[Sequence[_Run]], weights: NDArray[np.float64], goal: Goal) -> float:
+    low, tail, high = _tail(*_together(runs, weights), runs, weights, goal)
+    return (high - low) / 2 / tail if high < inf else inf if tail < inf else 0.0
+
+
+def _together(
+    runs: Sequence[Sequence[_Run]], weights: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    """Return all latencies, and the weight of each; None if all count alike."""
+    if len(weights) == 1:
+        return np.concatenate([run[0].latency_ms for run in runs]), None
+    each = [np.concatenate([run[place].latency_ms for run in runs]) for place in range(len(weights))]
+    counts = np.array([len(one) for one in each])
+    return np.concatenate(each), np.repeat(weights / counts, counts)
+
+
+def _quantiles(
+    latencies: NDArray[np.float64], weights: NDArray[np.float64] | None, shares: Sequence[float]
+) -> list[float]:
+    values = (
+        np.quantile(latencies, shares, method="inverted_cdf")
+        if weights is None
+        else np.quantile(latencies, shares, method="inverted_cdf", weights=weights)
+    )
+    return [float(value) for value in values]
+
+
+def _tail(
+    latencies: NDArray[np.float64],
+    each: NDArray[np.float64] | None,
+    runs: Sequence[Sequence[_Run]],
+    weights: NDArray[np.float64],
+    goal: Goal,
+) -> tuple[float, float, float]:
+    """Return the percentile between the ends of its interval, by how the share of requests below it differs by run."""
+    share = goal.percentile / 100
+    (tail,) = _quantiles(latencies, each, [share])
+    within = np.array([[np.mean(one.latency_ms <= tail) for one in run] for run in runs]) @ weights
+    error = t_quantile(len(runs) - 1) * float(within.std(ddof=1)) / sqrt(len(runs)) if tail < inf else 0.0
+    low, high = _quantiles(latencies, each, [max(0.0, share - error), min(1.0, share + error)])
+    return low, tail, high
+
+
+def _percentiles(runs: Sequence[Sequence[_Run]], weights: NDArray[np.float64], goal: Goal) -> dict[str, float]:
+    latencies, each = _together(runs, weights)
+    low, tail, high = _tail(latencies, each, runs, weights, goal)
+    answered = np.isfinite(latencies)
+    if not answered.all():
+        latencies, each = latencies[answered], None if each is None else each[answered]
+    figures = {"tail_low_ms": low, "tail_ms": tail, "tail_high_ms": high, "refused": 1 - float(answered.mean())}
+    if not len(latencies):
+        return figures | dict.fromkeys(("mean_ms", "p50_ms", "p95_ms", "p99_ms"), inf)
+    p50, p95, p99 = _quantiles(latencies, each, [0.5, 0.95, 0.99])
+    mean = float(np.average(latencies, weights=each))
+    return figures | {"mean_ms": mean, "p50_ms": p50, "p95_ms": p95, "p99_ms": p99}
+
+
+def is_quick(server: Server, traffic: Traffic) -> bool:
+    """Whether fleets are followed batch by batch, and not request by request."""
+    plain = server.limit == inf and server.per_answer_ms == 0
+    by_samples = server.is_whole and traffic.has_several_samples
+    return server.routing in ("shared", "random") and plain and not by_samples and server.station is Greedy

@@ -1,0 +1,330 @@
+"""Servers: a row of defaults for each, and the class of its station, written from the server's source."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from math import floor, inf
+from typing import Final, Literal, NamedTuple
+
+from tputfind.sizing.engine.events import Answers, Clock, Device, Routing, Station
+
+Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray"]
+Handler = Literal["blocking", "threaded"]
+"""Whether Ray Serve's model runs on the event loop, which it blocks, or in a thread."""
+
+
+class Greedy(Station):
+    """A free device takes what waits, up to its largest batch."""
+
+    def settle(self) -> None:
+        """Let idle devices take what waits; the one that has been idle the longest comes first."""
+        while self.idle and self.queue:
+            device = self.idle.popleft()
+            self.begin(device, self.take(device.cap))
+
+
+class Mosec(Station):
+    """mosec, ``protocol.rs``: free workers stand in line, each takes one request at a time.
+
+    The first request of a worker starts its timer. When that is over, or the batch is full, the worker begins.
+    """
+
+    def put(self, request: int) -> None:
+        """Give an item to the worker that is first in line."""
+        if self.idle:
+            worker = self.idle.popleft()
+            if not self._gives(worker, request):
+                self.idle.append(worker)
+        else:
+            super().put(request)
+
+    def free(self, device: Device) -> None:
+        """Let a worker take what waits; if that fills no batch, it stands in line."""
+        while self.queue:
+            if self._gives(device, self.queue.popleft()):
+                return
+        self.idle.append(device)
+
+    def _gives(self, worker: Device, request: int) -> bool:
+        """Return whether a request fills the batch of a worker, which then begins."""
+        worker.batch.append(request)
+        if len(worker.batch) >= worker.cap:
+            self._closes(worker)
+            return True
+        if len(worker.batch) == 1:
+            self.clock.at(self.closes_ms(worker), self._is_over, (worker, worker.turn))
+        return False
+
+    def closes_ms(self, worker: Device) -> float:  # noqa: ARG002  # of which worker matters to LitServe
+        """Return when the batch of a worker is closed whose first request comes now."""
+        return self.clock.now + self.delay_ms
+
+    def _is_over(self, timer: tuple[Device, int]) -> None:
+        worker, turn = timer
+        if worker.turn == turn:
+            self.idle.remove(worker)
+            self._closes(worker)
+
+    def _closes(self, worker: Device) -> None:
+        batch, worker.batch = worker.batch, []
+        self.begin(worker, batch)
+
+
+class LitServe(Mosec):
+    """LitServe, ``loops/base.py``: windows of a worker follow each other from when it is free.
+
+    The whole window passes, whether or not requests wait, unless the batch is full.
+    """
+
+    def closes_ms(self, worker: Device) -> float:
+        """Return when the window ends in which the first request of a worker comes."""
+        empty = floor((self.clock.now - worker.freed) / self.delay_ms)
+        return max(worker.freed + (empty + 1) * self.delay_ms, self.clock.now)
+
+
+class Triton(Station):
+    """Triton, ``dynamic_batch_scheduler.cc``, for inputs of fixed shape: batches are made before a device is free.
+
+    Up to two batches are ready for each device. The delay counts from the arrival of the oldest request. A thread makes
+    batches; it wakes for as many requests as fill a batch, for a device that takes one, at the end of a delay and twice
+    a second. When the oldest request has waited as long as the delay, all go, and a device merges batches that are
+    ready. With a limit on the queue no batch is made ahead, and a device that is done wakes the thread before it asks
+    for a batch: while the queue is full, a free device may wait half a second.
+    """
+
+    looks_ms: Final = 500.0
+
+    def __init__(
+        self, clock: Clock, devices: Sequence[Device], delay_ms: float, limit: float, answers: Answers
+    ) -> None:
+        super().__init__(clock, devices, delay_ms, limit, answers)
+        self._cap = min(device.cap for device in devices)
+        self._slots = 2 * len(devices)
+        self._ready: deque[list[int]] = deque()
+        self._batch: list[int] = []
+        self._came: dict[int, float] = {}
+        self._is_closed, self._waits_for_device = False, False
+        self._wakes_for = self._alarm = 0
+        self._has_alarm, self._asleep_ms = False, 0.0
+
+    def arrive(self, request: int, items: int) -> None:  # noqa: ARG002  # requests stay whole
+        """Let a request wait, even if a device is free, and wake the thread if enough wait to fill a batch."""
+        if len(self.queue) >= self.limit:
+            self.refuse(request)
+            return
+        self.queue.append(request)
+        self._came[request] = self.clock.now
+        if self._has_room() and (self._is_closed or self.answers.size(self.queue) >= self._wakes_for):
+            self._make()
+        elif not self._has_alarm:
+            looks = floor((self.clock.now - self._asleep_ms) / self.looks_ms) + 1
+            self._wake_at(self._asleep_ms + looks * self.looks_ms)
+
+    def free(self, device: Device) -> None:
+        """Let a device take a batch that is ready, and wake the thread."""
+        if self.limit < inf:
+            self._make()
+            self.idle.append(device)
+        else:
+            self.idle.append(device)
+            self._start()
+            self._make()
+
+    def _has_room(self) -> bool:
+        return len(self._ready) < self._slots if self.limit == inf else bool(self.idle)
+
+    def _wake_at(self, time: float) -> None:
+        self._alarm += 1
+        self._has_alarm = True
+        self.clock.at(time, self._alarms, self._alarm)
+
+    def _alarms(self, alarm: int) -> None:
+        if self._has_alarm and alarm == self._alarm:
+            self._make(is_timer=True)
+
+    def _start(self) -> None:
+        """Let idle devices take batches that are ready."""
+        now, size = self.clock.now, self.answers.size
+        while self.idle and self._ready:
+            batch = self._taken(self._ready.popleft())
+            while self.delay_ms > 0 and self._ready and now - self._came[self._ready[0][0]] > self.delay_ms:
+                # The source closes a batch that it looks at, even if it does not fit.
+                more = self._taken(self._ready[0])
+                if size(batch) + size(more) > self._cap:
+                    break
+                batch += self._ready.popleft()
+            for request in batch:
+                del self._came[request]
+            self.begin(self.idle.popleft(), batch)
+
+    def _taken(self, batch: list[int]) -> list[int]:
+        self._is_closed = self._is_closed or batch is self._batch
+        return batch
+
+    def _make(self, *, is_timer: bool = False) -> None:
+        """Make batches until nothing waits, none may be made ready, or it is better to wait."""
+        now = self.clock.now
+        while True:
+            if self._waits_for_device and not self._has_room() and not is_timer:
+                return
+            self._has_alarm, self._waits_for_device = False, False
+            if self._is_closed:
+                self._batch, self._is_closed, self._wakes_for = [], False, 0
+            if not self.queue:
+                self._asleep_ms = now
+                return
+            if not self._has_room():
+                self._waits_for_device = True
+                self._wake_at(now + self.looks_ms)
+                return
+            closes_ms = self._came[self.queue[0]] + self.delay_ms
+            joining = self._joining(is_late=self.delay_ms > 0 and now >= closes_ms)
+            if joining is None:
+                self._wake_at(closes_ms)
+                return
+            if joining > 0:
+                if not self._batch:
+                    self._ready.append(self._batch)
+                self._batch += [self.queue.popleft() for _ in range(joining)]
+                self._start()
+
+    def _joining(self, *, is_late: bool) -> int | None:
+        """Return how many requests join the batch now, or None if they wait (``GetDynamicBatch``)."""
+        room = self._cap - self.answers.size(self._batch)
+        fitting, is_full = self._fitting(room)
+        if is_full:
+            # The source leaves a batch open that was just filled before its delay was over.
+            self._is_closed = self._is_closed or is_late or self.delay_ms == 0 or fitting == 0
+            return fitting
+        if is_late or self.delay_ms == 0:
+            return fitting
+        self._wakes_for = room
+        return fitting if self._batch and not self._is_closed else None
+
+    def _fitting(self, room: int) -> tuple[int, bool]:
+        """Return how many requests of the queue fit into so many places, and whether they leave none for the next."""
+        samples = self.answers.samples
+        if samples is None:
+            return min(len(self.queue), room), len(self.queue) >= room
+        for number, request in enumerate(self.queue):
+            room -= samples[request]
+            if room <= 0:
+                return (number, True) if room < 0 else (number + 1, True)
+        return len(self.queue), False
+
+
+class Ray(Station):
+    """Ray Serve, ``batching.py``: a replica closes a batch when it is full or its first request has waited.
+
+    Closed batches wait for the device as they are. A model that blocks the event loop holds all of that up until the
+    loop goes on.
+    """
+
+    is_blocking = True
+
+    def __init__(
+        self, clock: Clock, devices: Sequence[Device], delay_ms: float, limit: float, answers: Answers
+    ) -> None:
+        super().__init__(clock, devices, delay_ms, limit, answers)
+        self._cap = devices[0].cap
+        self._closed: deque[list[int]] = deque()
+        self._first_ms: float | None = None
+
+    def settle(self) -> None:
+        """Close what is full or has waited long enough, unless the loop is blocked."""
+        if self.is_blocking and not self.idle:
+            return
+        now = self.clock.now
+        if self.queue and self._first_ms is None:
+            self._opens(now)
+        while self._first_ms is not None and (len(self.queue) >= self._cap or now >= self._first_ms + self.delay_ms):
+            self._closed.append(self.take(self._cap))
+            self._first_ms = None
+            if self.queue:
+                self._opens(now)
+            if self.delay_ms == 0 and self.is_blocking:
+                break
+        if self._closed and self.idle:
+            self.begin(self.idle.popleft(), self._closed.popleft())
+
+    def _opens(self, now: float) -> None:
+        self._first_ms = now
+        if self.delay_ms > 0:
+            self.clock.at(now + self.delay_ms, self._is_over, now)
+
+    def _is_over(self, opened_ms: float) -> None:
+        if self._first_ms == opened_ms:
+            self.settle()
+
+
+class ThreadedRay(Ray):
+    """Ray Serve with a model that runs in a thread: batches are closed even while the device is busy."""
+
+    is_blocking = False
+
+
+class Profile(NamedTuple):
+    """Defaults of a server, and what its station is.
+
+    ``timer_ms`` is what its timers add to a delay on average. If ``splits``, each sample of a request is an item; else
+    requests stay whole. With ``in_replicas`` each device has a queue of its own. ``max_ongoing`` bounds the requests
+    that a device has, and so its batch.
+    """
+
+    station: type[Station]
+    delay_ms: float = 0.0
+    timer_ms: float = 0.0
+    waits: bool = True
+    in_whole_ms: bool = False
+    splits: bool = True
+    in_replicas: bool = False
+    routing: Routing = "shared"
+    max_ongoing: int | None = None
+
+
+PROFILES: Final[dict[Batcher, Profile]] = {
+    "greedy": Profile(Greedy, waits=False),
+    "triton": Profile(Triton, splits=False),
+    # tokio's timers tick in whole ms; the tick and the wait for it are each rounded up, by half a ms on average.
+    "mosec": Profile(Mosec, delay_ms=10.0, timer_ms=1.0, in_whole_ms=True),
+    "litserve": Profile(LitServe),
+    "ray": Profile(Ray, delay_ms=10.0, in_replicas=True, routing="two-choices", max_ongoing=5),
+}
+
+
+class Server(NamedTuple):
+    """A server as it is set: the delay in ms, requests that may wait in each queue, and ms for each answer."""
+
+    batcher: Batcher = "greedy"
+    delay_ms: float = 0.0
+    routing: Routing = "shared"
+    is_whole: bool = False
+    limit: float = inf
+    per_answer_ms: float = 0.0
+    handler: Handler = "blocking"
+
+    @property
+    def held_ms(self) -> float:
+        """How long a batch waits for more requests, on average: the delay and what timers add to it."""
+        return self.delay_ms + PROFILES[self.batcher].timer_ms
+
+    @property
+    def window_ms(self) -> float:
+        """The window in which batches are made by the clock; 0 if they are not."""
+        return self.held_ms if self.station is LitServe else 0.0
+
+    @property
+    def longest_wait_ms(self) -> float:
+        """An upper bound on how long a request waits beside a free device."""
+        return 2 * self.held_ms + (Triton.looks_ms if self.station is Triton and self.limit < inf else 0.0)
+
+    @property
+    def station(self) -> type[Station]:
+        """The class of its stations. Without a delay or a limit, Triton and LitServe take what waits."""
+        if self.batcher == "ray" and self.handler == "threaded":
+            return ThreadedRay
+        does_nothing_more = self.held_ms == 0 and self.limit == inf
+        if does_nothing_more and self.batcher in ("triton", "litserve"):
+            return Greedy
+        return Greedy if self.batcher == "litserve" and self.held_ms == 0 else PROFILES[self.batcher].station

@@ -1,0 +1,243 @@
+"""Service times: how long a batch takes, by its size, from the latencies of a record, and never beyond them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, count
+from math import exp
+from statistics import fmean
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tputfind.errors import BadRequest
+from tputfind.record.pace import doubt_of_one_process
+from tputfind.record.record import Record, Row
+from tputfind.sizing.traffic.stream import Traffic, full_batches, many_of
+
+FEWEST_SAMPLES: Final = 10
+_FEWEST, _MOST = 200, 5000
+"""Least and most equally likely times that stand for the samples of a batch size."""
+_NORMAL_95: Final = 1.96
+"""Standard deviations within which 95 % of a normal distribution lie."""
+_SHORTEST_MS: Final = 1e-4
+"""A call of an empty function takes longer."""
+_DRAWN: Final = 2**10
+"""Random numbers that are drawn at once."""
+_OFTEN: Final = 100
+"""Draws of a batch size after which all its times are computed at once."""
+
+
+class Overheads(NamedTuple):
+    """What a server adds in ms: to a batch, for each request in it, and for each answer after it."""
+
+    per_batch_ms: float = 0.0
+    per_request_ms: float = 0.0
+    per_answer_ms: float = 0.0
+
+
+class ServiceTimes:
+    """Equally likely times of a batch of any size up to the largest measured, in ms, overheads included.
+
+    Between two measured sizes each time lies on the straight line between the two that are as likely. Batches below
+    the smallest measured take as long as that one. A larger batch takes no less time than a smaller one: if its
+    samples say otherwise, the quantiles of neighbouring sizes are pooled (``_isotonic``).
+    """
+
+    def __init__(
+        self,
+        measured: Mapping[int, Sequence[float]],
+        overheads: Overheads = Overheads(),  # noqa: B008  # it is immutable
+        *,
+        whole: tuple[int, ...] | None = None,
+    ) -> None:
+        """Take the samples of every batch size, in ms.
+
+        ``whole`` are the samples of many requests that stay whole: full batches are then those that they fill, and the
+        overhead of a request counts once for all its samples.
+
+        Raises:
+            ValueError: nothing was measured.
+        """
+        if not measured or not all(measured.values()):
+            raise ValueError("no batch size has samples")
+        self.sizes = sorted(measured)
+        self.overheads = overheads
+        times = min(max(_FEWEST, *map(len, measured.values())), _MOST)
+        shares = (np.arange(times) + 0.5) / times
+        curves = [np.quantile(measured[size], shares, method="inverted_cdf") for size in self.sizes]
+        self._curves = _isotonic(np.stack(curves), [len(measured[size]) for size in self.sizes])
+        self._whole, self._per_ms, self._mean_ms = whole, dict[int, float](), dict[int, float]()
+        self.items_per_sample = len(whole) / sum(whole) if whole else 1.0
+        self.least_cap = max(whole) if whole else 1
+
+    @property
+    def largest(self) -> int:
+        """The largest batch size that was measured."""
+        return self.sizes[-1]
+
+    def curve_ms(self, batch_size: int) -> NDArray[np.float64]:
+        """Return the times of a batch size, rising.
+
+        Raises:
+            ValueError: it is larger than any measured.
+        """
+        return self._bare_ms(batch_size) + self._added_ms(batch_size * self.items_per_sample)
+
+    def mean_ms(self, batch_size: int) -> float:
+        """Return the mean time of a batch size; errors as for ``curve_ms``."""
+        if batch_size not in self._mean_ms:
+            self._mean_ms[batch_size] = float(self.curve_ms(batch_size).mean())
+        return self._mean_ms[batch_size]
+
+    def per_ms(self, batch_size: int) -> float:
+        """Return the samples per ms of a device that always has a full batch, up to a size; errors as for ``curve_ms``.
+
+        If requests stay whole, that is no smaller than the largest of them.
+        """
+        if batch_size not in self._per_ms:
+            sizes = {batch_size: 1} if self._whole is None else full_batches(self._whole, batch_size)
+            samples = sum(size * often for size, often in sizes.items())
+            busy_ms = sum(often * self.mean_ms(size) for size, often in sizes.items())
+            answers_ms = self.overheads.per_answer_ms * samples * self.items_per_sample
+            self._per_ms[batch_size] = samples / max(busy_ms, answers_ms)
+        return self._per_ms[batch_size]
+
+    def largest_within(self, most_ms: float) -> int | None:
+        """Return the largest batch size whose mean time is within a bound; None if none is."""
+        place: int = bisect_left(range(1, self.largest + 1), True, key=lambda size: self.mean_ms(size) > most_ms)
+        return place or None
+
+    def line_ms(self) -> tuple[float, float]:
+        """Return slope and intercept of the straight line through the mean times: ms per sample, and ms per batch."""
+        means = np.array([self.mean_ms(size) for size in self.sizes])
+        if len(means) == 1:
+            return float(means[0] / self.sizes[0]), 0.0
+        # Relative errors count alike, so that large batches do not drown the small ones.
+        slope, intercept = np.polyfit(self.sizes, means, 1, w=1 / means)
+        return float(slope), float(intercept)
+
+    def drawn(self, cap: int, seed: Sequence[int]) -> Callable[[int, int], float]:
+        """Return a function that draws the time of a batch up to a cap, by its samples and its items."""
+        curves: list[list[float] | None] = [None] * (cap + 1)
+        often, times = [0] * (cap + 1), self._curves.shape[1]
+        chance = np.random.default_rng([*seed, 3])
+        numbers: Iterator[int] = chain.from_iterable(chance.integers(times, size=_DRAWN).tolist() for _ in count())
+        per_batch, per_item = self.overheads.per_batch_ms, self.overheads.per_request_ms
+
+        def draw(samples: int, items: int) -> float:
+            curve = curves[samples]
+            if curve is None:
+                often[samples] += 1
+                if often[samples] <= _OFTEN:
+                    return self._one_ms(samples, next(numbers)) + per_batch + per_item * items
+                curve = curves[samples] = self._bare_ms(samples).tolist()
+            return curve[next(numbers)] + per_batch + per_item * items
+
+        return draw
+
+    def _added_ms(self, items: float) -> float:
+        return self.overheads.per_batch_ms + self.overheads.per_request_ms * items
+
+    def _bare_ms(self, batch_size: int) -> NDArray[np.float64]:
+        lower, upper, share = self._between(batch_size)
+        times: NDArray[np.float64] = lower + (upper - lower) * share
+        return times
+
+    def _one_ms(self, batch_size: int, number: int) -> float:
+        lower, upper, share = self._between(batch_size)
+        low = float(lower[number])
+        return low + (float(upper[number]) - low) * share
+
+    def _between(self, batch_size: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+        """Return the curves of the measured sizes around one, and how far it is from the lower to the upper."""
+        if batch_size > self.largest:
+            raise ValueError(f"batch {batch_size} was not measured, nor any larger one")
+        above = bisect_left(self.sizes, batch_size)
+        upper = self._curves[above]
+        if above == 0 or self.sizes[above] == batch_size:
+            return upper, upper, 0.0
+        low, high = self.sizes[above - 1], self.sizes[above]
+        return self._curves[above - 1], upper, (batch_size - low) / (high - low)
+
+
+def _isotonic(curves: NDArray[np.float64], weights: Sequence[int]) -> NDArray[np.float64]:
+    """Return the curves nearest to those given, a row a batch size, in which no larger size takes less time.
+
+    Isotonic regression of each quantile over the sizes, weighted by their samples, by pooling adjacent violators
+    (Barlow, Bartholomew, Bremner and Brunk, "Statistical Inference under Order Restrictions", 1972). It keeps the order
+    of quantiles, so that each row still rises.
+    """
+    pooled = curves.copy()
+    for place in np.flatnonzero((np.diff(curves, axis=0) < 0).any(axis=0)):
+        blocks: list[tuple[float, int, int]] = []
+        for value, weight in zip(curves[:, place].tolist(), weights, strict=True):
+            mean, mass, sizes = value, weight, 1
+            while blocks and blocks[-1][0] > mean:
+                before, of_before, its_sizes = blocks.pop()
+                mean = (before * of_before + mean * mass) / (of_before + mass)
+                mass, sizes = mass + of_before, sizes + its_sizes
+            blocks.append((mean, mass, sizes))
+        pooled[:, place] = np.repeat([mean for mean, _, _ in blocks], [sizes for _, _, sizes in blocks])
+    return pooled
+
+
+def service_times_of(
+    record: Record,
+    overheads: Overheads = Overheads(),  # noqa: B008  # it is immutable
+    traffic: Traffic = Traffic(),  # noqa: B008  # as well
+    *,
+    is_whole: bool = False,
+    draw: np.random.Generator | None = None,
+) -> ServiceTimes:
+    """Return how long batches take by a record.
+
+    With ``draw``, by a bootstrap sample of it: of the processes of each row, and of the latencies of each of them.
+
+    Raises:
+        BadRequest: no row of it tells.
+    """
+    if record.spec.phase == "train":
+        raise BadRequest(f"the record of {record.spec.model} is of training, and serves no requests")
+    rows = timed_rows(record)
+    if not rows:
+        raise BadRequest(
+            f"the record of {record.spec.model} has no row with {FEWEST_SAMPLES} latencies or more",
+            "measure it anew, with --thorough or more --batches",
+        )
+    for row in rows:
+        if fmean(row.latency_ms) < _SHORTEST_MS:
+            raise BadRequest(
+                f"batches of {row.batch_size} take {fmean(row.latency_ms):g} ms by the record of {record.spec.model}: "
+                "no step is that fast",
+                "measure it anew",
+            )
+    several = any(len(row.timings) > 1 for row in rows)
+    whole = (traffic.counts or many_of(traffic.sizes)) if is_whole and traffic.has_several_samples else None
+    return ServiceTimes(
+        {row.batch_size: row.latency_ms if draw is None else _resampled(row, draw, several=several) for row in rows},
+        overheads,
+        whole=whole,
+    )
+
+
+def timed_rows(record: Record) -> list[Row]:
+    """Return the rows that tell how long batches take."""
+    return [row for row in record.rows if row.failure is None and len(row.latency_ms) >= FEWEST_SAMPLES]
+
+
+def _resampled(row: Row, draw: np.random.Generator, *, several: bool) -> list[float]:
+    """Return latencies of a row drawn anew: processes with replacement, and of each as many latencies as it has
+    (Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8).
+
+    A row of one process does not tell how processes differ. If others of the record have ``several``, its latencies are
+    all longer or shorter by as much as processes of such rows differ; else no row tells, and they are drawn alone.
+    """
+    processes = [timing.latency_ms for timing in row.timings if timing.latency_ms]
+    if several and len(processes) == 1:
+        pace = exp(draw.normal(0.0, doubt_of_one_process(row) / _NORMAL_95))
+        processes = [tuple(latency_ms * pace for latency_ms in processes[0])]
+    drawn = [processes[place] for place in draw.integers(len(processes), size=len(processes))]
+    return [float(latency_ms) for one in drawn for latency_ms in draw.choice(one, size=len(one))]

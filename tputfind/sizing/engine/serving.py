@@ -1,0 +1,139 @@
+"""Requests through a fleet: event by event, or batch by batch if free devices take what waits in one queue."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Sequence
+from math import inf
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tputfind.sizing.engine.events import Answers, Clock, Device, Router
+from tputfind.sizing.engine.servers import PROFILES, Greedy, Server
+from tputfind.sizing.engine.service_times import ServiceTimes
+from tputfind.sizing.traffic.stream import without_idle
+
+_EXACT: Final = 2.0**32
+"""Longest replication, in shortest batches, whose latencies are exact to a millionth of one (float64 has 53 bits)."""
+
+
+class Kind(NamedTuple):
+    """Devices of one kind: their number, the largest batch of each, and how long batches take."""
+
+    devices: int
+    cap: int
+    service: ServiceTimes
+
+    @property
+    def per_ms(self) -> float:
+        """Samples per ms of all devices with full batches."""
+        return self.devices * self.service.per_ms(self.cap)
+
+
+class Served(NamedTuple):
+    """When each request was answered (inf: refused), the ms that devices were busy, and batches by kind and size."""
+
+    done_ms: NDArray[np.float64]
+    busy_ms: float
+    sizes: list[list[int]]
+
+
+def serve(
+    arrivals: NDArray[np.float64],
+    samples: NDArray[np.int64] | None,
+    fleet: Sequence[Kind],
+    server: Server,
+    *,
+    free_ms: Sequence[float],
+    seed: Sequence[int],
+    by_events: bool = False,
+) -> Served:
+    """Return when each of the requests that come at these times, in ms, is answered.
+
+    Args:
+        arrivals: rising times.
+        samples: of each request; None if all have one.
+        fleet: the devices, kind by kind.
+        server: the server before them.
+        free_ms: from when on each device is free.
+        seed: of service times and routing.
+        by_events: follow each request, whatever the server.
+    """
+    if not by_events and _is_one_greedy_queue(fleet, server, samples):
+        return _serve_greedily(arrivals, samples, fleet[0], free_ms, seed)
+    clock = Clock()
+    whole = samples.tolist() if samples is not None and server.is_whole else None
+    answers = Answers(len(arrivals), whole, server.per_answer_ms)
+    devices, sizes = list[Device](), list[list[int]]()
+    free = iter(free_ms)
+    for number, kind in enumerate(fleet):
+        draw = kind.service.drawn(kind.cap, (*seed, number) if number else seed)
+        sizes.append([0] * (kind.cap + 1))
+        for _ in range(kind.devices):
+            devices.append(Device(kind.cap, draw, sizes[-1]))
+            devices[-1].freed = next(free)
+    in_one = server.routing == "shared" or len(devices) == 1
+    queues = [devices] if in_one and not PROFILES[server.batcher].in_replicas else [[device] for device in devices]
+    stations = [server.station(clock, queue, server.held_ms, server.limit, answers) for queue in queues]
+    route = Router(stations, server.routing, repr(tuple(seed))).route
+    items = samples.tolist() if samples is not None and not server.is_whole else None
+    events, advance = clock.events, clock.advance
+    for request, time in enumerate(arrivals.tolist()):
+        if events and events[0][0] < time:
+            advance(time)
+        clock.now = time
+        route(request, 1 if items is None else items[request])
+    advance(inf)
+    return Served(np.array(answers.done), answers.busy_ms, sizes)
+
+
+def _is_one_greedy_queue(fleet: Sequence[Kind], server: Server, samples: NDArray[np.int64] | None) -> bool:
+    in_one = server.routing == "shared" or sum(kind.devices for kind in fleet) == 1
+    plain = server.limit == inf and server.per_answer_ms == 0 and not (server.is_whole and samples is not None)
+    return in_one and plain and server.station is Greedy and len(fleet) == 1
+
+
+def _serve_greedily(
+    arrivals: NDArray[np.float64],
+    samples: NDArray[np.int64] | None,
+    kind: Kind,
+    free_ms: Sequence[float],
+    seed: Sequence[int],
+) -> Served:
+    """Serve one queue: the device that is free first takes all that waits, up to its largest batch."""
+    came = arrivals.tolist() if samples is None else np.repeat(arrivals, samples).tolist()
+    cap, draw, sizes = kind.cap, kind.service.drawn(kind.cap, seed), [0] * (kind.cap + 1)
+    free = sorted(free_ms)
+    ends: list[float] = []
+    marks = [0]
+    busy_ms, count, head = 0.0, len(came), 0
+    while head < count:
+        start = free[0]
+        if start < came[head]:  # noqa: PLR1730  # max takes three times as long
+            start = came[head]
+        tail = bisect_right(came, start, head + 1, min(head + cap, count))
+        took_ms = draw(tail - head, tail - head)
+        sizes[tail - head] += 1
+        busy_ms += took_ms
+        ends.append(start + took_ms)
+        heapq.heapreplace(free, start + took_ms)
+        marks.append(tail)
+        head = tail
+    done_ms = np.repeat(ends, np.diff(marks))
+    if samples is not None:
+        done_ms = np.maximum.reduceat(done_ms, np.cumsum(samples) - samples)
+    return Served(done_ms, busy_ms, [sizes])
+
+
+def exact_times(arrivals: NDArray[np.float64], fleet: Sequence[Kind], server: Server, most: int) -> NDArray[np.float64]:
+    """Return times of requests with up to ``most`` samples, without the idle time if latencies would lose digits."""
+    fastest_ms = min(kind.service.mean_ms(1) for kind in fleet)
+    if arrivals[-1] <= _EXACT * fastest_ms:
+        return arrivals
+    alone_ms = max(float(kind.service.curve_ms(kind.cap)[-1]) for kind in fleet) + server.longest_wait_ms
+    each_ms = server.per_answer_ms * most + max(kind.service.overheads.per_request_ms for kind in fleet) * most
+    batches = 1 if server.is_whole else max(1, -(-most // min(kind.cap for kind in fleet)))
+    return without_idle(arrivals, alone_ms * batches + each_ms, server.window_ms)

@@ -1,0 +1,264 @@
+"""Questions beside the number of devices: the highest rate, the tightest target, the best delay, and the range that
+chance leaves open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, exp, hypot, inf, log, sqrt
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from tputfind.errors import NoPlan
+from tputfind.record.record import Record
+from tputfind.sizing.engine.replications import Outcome
+from tputfind.sizing.engine.service_times import ServiceTimes, service_times_of, timed_rows
+from tputfind.sizing.planner.question import SHORTEST_DELAY_MS, Demand
+from tputfind.sizing.planner.search import LATE_REQUESTS, Search, Tell, alone_ms, least_number, rounded_up
+from tputfind.stats import t_quantile
+from tputfind.units import format_figure
+
+_COARSE: Final = 0.85
+"""Factor from one rate that is tried to the next lower one."""
+_STEP: Final = 1 / 50
+"""The highest rate is found to this share."""
+_MARGIN: Final = 1.1
+"""Times the target that a pilot may take if a longer simulation may still meet it."""
+_MOST_TRIED: Final = 8
+_LEAST_SHARE: Final = 2.0**-20
+_LOOSER: Final = 1.01
+"""Factor from a target that is just missed by other streams to the next."""
+_LONGEST_MS: Final = 1e9
+_ERRORS: Final = 2.0
+_PARTS: Final = 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2
+"""Delays that are tried, as shares of the target."""
+_RANGE_QUANTILE: Final = 1.645
+"""Standard errors to either side that hold 90 % of a normal distribution."""
+_RESAMPLES: Final = 12
+_FAR: Final = 4.0
+"""Times the percentile of a plan, and times its devices, beyond which nothing is told apart."""
+
+
+def solved(record: Record, demand: Demand, tell: Tell | None = None) -> Demand:
+    """Return the demand with the answer in the place of what was not given.
+
+    Raises:
+        BadRequest: the record has no rows that tell.
+        NoPlan: the devices meet the target at no rate, or keep up with the rate at no target.
+    """
+    if demand.solve == "rate":
+        return msgspec.structs.replace(demand, rate_per_s=_highest_rate(Search(record, demand, tell)))
+    if demand.solve == "slo":
+        return msgspec.structs.replace(demand, slo_ms=_tightest_target(Search(record, demand, tell)))
+    if demand.search_delay:
+        return msgspec.structs.replace(demand, delay_ms=_best_delay(record, demand, tell))
+    return demand
+
+
+def _serving(demand: Demand) -> int:
+    """Return how many devices must meet the target: all but the spare ones."""
+    assert demand.devices is not None
+    return demand.devices - demand.spare
+
+
+def _highest_rate(search: Search) -> float:
+    """Return the highest rate at which the devices meet the target, to a fiftieth of it.
+
+    The percentile need not rise with the rate: rates are tried from the highest down until one holds, and then those
+    between it and the last that did not. Pilots leave out what is far from the target.
+
+    Raises:
+        NoPlan: they meet it at none of the rates that were tried.
+    """
+    demand, devices = search.demand, _serving(search.demand)
+    if _is_just_met(search):
+        raise NoPlan(
+            f"{_counted(devices)} meet the target at no rate: no more than {demand.percentile:g} % of lone requests "
+            f"are answered within {demand.target_ms:g} ms",
+            "a longer --slo",
+        )
+    most_per_s = search.most_share / min(search.fleet(devices, cap, 1.0).utilization for cap in search.caps)
+
+    def at(share: float) -> Search:
+        return search.at(rate_per_s=share * most_per_s)
+
+    def holds(share: float) -> bool:
+        tried = at(share)
+        return tried.may_meet(devices, _MARGIN) and tried.holds(tried.best(devices).outcome)
+
+    high = low = 1.0
+    while not at(low).may_meet(devices, _MARGIN) and low > _LEAST_SHARE:
+        high, low = low, _COARSE * low
+    for _ in range(_MOST_TRIED):
+        if holds(low):
+            break
+        high, low = low, _COARSE * low
+    else:
+        raise NoPlan(f"{_counted(devices)} met the target at none of the rates that were tried", "a longer --slo")
+    while high - low > _STEP * low:
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    for _ in range(_MOST_TRIED):
+        tried = at(low)
+        if tried.holds(tried.with_room(devices)):
+            break
+        low *= 1 - _STEP / 2
+    return low * most_per_s
+
+
+def _is_just_met(search: Search) -> bool:
+    """Whether lone requests are in time as often as they must be, and no more often than chance explains."""
+    demand = search.demand
+    if demand.is_whole:  # the least that a request takes is by its samples
+        return False
+    share = demand.percentile / 100
+    curve = search.service.curve_ms(1) + demand.overhead_per_answer_ms
+    in_time = float(np.mean(curve <= demand.target_ms))
+    requests = 100 * LATE_REQUESTS / demand.goal.late
+    return in_time - share <= _ERRORS * sqrt(share * (1 - share) / requests)
+
+
+def _tightest_target(search: Search) -> float:
+    """Return the tightest target that the devices meet at the rate: the least percentile over all batch limits.
+
+    Raises:
+        NoPlan: they do not keep up, or not at the utilization that is allowed.
+    """
+    demand, devices = search.demand, _serving(search.demand)
+    open_search = search.at(slo_ms=demand.network_ms + _LONGEST_MS)
+    tails = [open_search.confirm(devices, cap).outcome for cap in open_search.tightest(devices)]
+    tails = [outcome for outcome in tails if outcome.tail_high_ms < inf and outcome.verdict == "meets"]
+    if not tails:
+        allowed = "" if demand.max_utilization == 1 else f" at a utilization of {demand.max_utilization:.0%} or less"
+        if demand.max_queue is not None:
+            allowed += f" and answer {demand.percentile:g} % of them"
+        rate = format_figure(demand.rate_per_s)
+        raise NoPlan(
+            f"{_counted(devices)} cannot serve {rate} requests/s{allowed}", "more --devices, or a lower --rate"
+        )
+    target_ms = rounded_up(min(outcome.tail_high_ms for outcome in tails))
+    target_ms = max(target_ms, rounded_up(alone_ms(search.service, demand)))
+    for _ in range(_MOST_TRIED):
+        tried = search.at(slo_ms=demand.network_ms + target_ms)
+        if tried.holds(tried.with_room(devices)):
+            break
+        target_ms = rounded_up(_LOOSER * target_ms)
+    return demand.network_ms + target_ms
+
+
+def delays_ms(demand: Demand) -> list[float]:
+    """Return the delays that are tried, the shortest first: none, the server's own, and parts of the target."""
+    own_ms = demand.profile.delay_ms
+    parts = [float(f"{part * demand.target_ms:.2g}") for part in _PARTS]
+    if demand.profile.in_whole_ms:
+        return sorted({max(1.0, float(round(delay))) for delay in (1.0, own_ms, *parts)})
+    return sorted({0.0, own_ms, *(delay for delay in parts if delay >= SHORTEST_DELAY_MS)})
+
+
+def _best_delay(record: Record, demand: Demand, tell: Tell | None) -> float:
+    """Return the shortest of some delays with which the fewest devices meet the target.
+
+    Raises:
+        BadRequest: the record has no rows that tell.
+        NoPlan: no number of devices does, whichever the delay.
+    """
+    best_ms, fewest = None, 0
+    refused: NoPlan | None = None
+    for delay_ms in delays_ms(demand):
+        search = Search(record, msgspec.structs.replace(demand, delay_ms=delay_ms), tell)
+        try:
+            if best_ms is not None and (fewest == 1 or not search.may_meet(fewest - 1)):
+                continue
+            devices = search.least().devices
+        except NoPlan as error:
+            refused = refused or error
+            continue
+        if best_ms is None or devices < fewest:
+            best_ms, fewest = delay_ms, devices
+    if best_ms is None:
+        assert refused is not None
+        raise refused
+    return best_ms
+
+
+def _counted(devices: int) -> str:
+    return f"{devices} device{'s' * (devices > 1)}"
+
+
+def range_of(search: Search, found: Outcome) -> tuple[int, int | None]:
+    """Return the least and the most devices that chance leaves open with 90 %: by streams, record and undecided fleets.
+
+    They are those for a looser and for a tighter target. How much looser is by how far the percentile is known: by the
+    streams, and by samples of the record drawn anew. If throughput decides, it is by how far that of a device is known.
+    The most is None if no number of devices is sure to meet the target.
+    """
+    drawn = _drawn(search)
+    plain_ms = search.pilot(found.devices, found.batch_cap).tail_ms
+    half = log(found.tail_high_ms / found.tail_low_ms) / 2 / t_quantile(7)
+    width = _RANGE_QUANTILE * hypot(half, _error_of_record(search, found, drawn))
+    fewest: int | None = found.devices
+    most: int | None = found.devices
+    if width > 0 and plain_ms < inf:
+        # Pilots are short: what they say of the plan itself is the measure.
+        scale = plain_ms / found.tail_ms
+        fewest, most = (_least_within(search, scale * exp(way), found.devices) for way in (width, -width))
+    error = _scatter(search, np.log([max(map(times.per_ms, search.caps)) for times in drawn]))
+    slower = exp(_RANGE_QUANTILE * error)
+    fewest = min(fewest or found.devices, search.undecided_below(found.devices))
+    if fewest > 1 and not any(search.keeps_up(fewest - 1, cap, search.demand.rate_per_s) for cap in search.caps):
+        fewest = _least_if_faster(search, fewest, slower)
+    least_load = search.keeping_up(slower)
+    return fewest, None if most is None else max(most, found.devices, least_load)
+
+
+def _least_within(search: Search, margin: float, devices: int) -> int | None:
+    """Return the least number of devices whose pilot is within a multiple of the target; None if none is."""
+    return least_number(
+        lambda number: search.may_meet(number, margin), devices, 1, lambda more: more > ceil(_FAR * devices)
+    )
+
+
+def _least_if_faster(search: Search, fewest: int, faster: float) -> int:
+    """Return the least number that meets the target if batches take shorter by that factor.
+
+    A faster device does with the same requests what this one does with fewer, in shorter time.
+    """
+    rate_per_s = search.demand.rate_per_s / faster
+    lowest = min(fewest, search.keeping_up(1 / faster))
+
+    def meets(devices: int) -> bool:
+        return devices >= fewest or search.may_meet(devices, faster, rate_per_s)
+
+    return least_number(meets, fewest, lowest, lambda _: True) or fewest
+
+
+def _drawn(search: Search) -> list[ServiceTimes]:
+    demand = search.demand
+    draw = np.random.default_rng([demand.seed, _RESAMPLES])
+    return [
+        service_times_of(search.record, demand.overheads, demand.traffic, is_whole=demand.is_whole, draw=draw)
+        for _ in range(_RESAMPLES)
+    ]
+
+
+def _error_of_record(search: Search, found: Outcome, drawn: Sequence[ServiceTimes]) -> float:
+    """Return the standard error of the logarithm of a fleet's percentile by the record, in the same streams."""
+    tails = [
+        Search(search.record, search.demand, None, times).pilot(found.devices, found.batch_cap).tail_ms
+        for times in drawn
+    ]
+    # A sample with which the queue grows says no more than that.
+    return _scatter(search, np.clip(np.log(tails), None, log(_FAR * found.tail_ms)))
+
+
+def _scatter(search: Search, by_sample: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+    """Return the standard error of what samples of the record differ in.
+
+    Of n processes drawn with replacement the variance is (n - 1) / n of what it is in others (Davison and Hinkley,
+    section 2.3).
+    """
+    processes = [sum(bool(timing.latency_ms) for timing in row.timings) for row in timed_rows(search.record)]
+    few = min((number for number in processes if number > 1), default=inf)
+    return float(np.std(by_sample, ddof=1)) * (sqrt(few / (few - 1)) if few < inf else 1.0)

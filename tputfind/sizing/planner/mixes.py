@@ -1,0 +1,227 @@
+"""The search for the cheapest mix of two kinds of devices that meets a demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, product
+from math import ceil, floor, inf
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from tputfind.record.record import Record
+from tputfind.record.types import Above0, Amount, Count
+from tputfind.sizing.engine.replications import Effort, Fleet, Outcome, Simulated, is_quick, simulate
+from tputfind.sizing.engine.serving import Kind
+from tputfind.sizing.planner.question import Demand
+from tputfind.sizing.planner.search import LATE_REQUESTS, Search, Tell
+
+_TRIED: Final = 12
+"""Counts of the one kind for which the fewest of the other are looked for: those with the lowest cost."""
+_JUDGED: Final = 3
+"""Pairs of batch limits that are judged for two counts."""
+_CHEAPER: Final = 1 - 1e-9
+"""Costs that differ by less are equal."""
+_PILOT, _MOST, _MOST_QUICK = 5_000, 600_000, 3_000_000
+"""Requests of a pilot, and the most of a judgement: request by request, and batch by batch."""
+_NEAR, _HALF_WIDTH = 0.04, 0.05
+_MIX: Final = 8
+"""Tells streams apart from those of plans."""
+Counts: TypeAlias = tuple[int, int]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices of one kind in a mix, the largest batch of each, and the share of the samples that they serve."""
+
+    recipe: str
+    device_name: str
+    devices: Count
+    batch_cap: Count
+    share: Amount
+    cost_per_hour: Above0
+
+
+class Mix(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices of several kinds that meet a demand together, and how all of them do, at which cost.
+
+    In the outcome ``batch_cap`` is the largest of the parts.
+    """
+
+    parts: tuple[Part, ...]
+    outcome: Outcome
+    cost_per_hour: Above0
+    cost_per_million: Above0
+
+
+class Offer(NamedTuple):
+    """A kind of device: the record of its best recipe, its plan alone, and the price of one for an hour."""
+
+    record: Record
+    recipe: str
+    device_name: str
+    alone: Outcome
+    per_hour: float
+
+    @property
+    def cost(self) -> float:
+        """The cost of the plan of this kind alone, per hour."""
+        return self.per_hour * self.alone.devices
+
+
+class _Found(NamedTuple):
+    counts: Counts
+    caps: Counts
+    simulated: Simulated
+    cost_per_hour: float
+
+
+def cheapest_mix(offers: Sequence[Offer], demand: Demand, tell: Tell | None = None) -> Mix | str:
+    """Return the cheapest mix of two kinds of devices that meets a demand, or say why there is none that is cheaper.
+
+    For each pair of kinds, and each of up to 12 counts of the one, the fewest of the other are found with which the mix
+    meets the target. Batch limits are those of the plans of one kind, and those beside them.
+
+    Args:
+        offers: kinds of devices, each with its plan alone.
+        demand: the question.
+        tell: is told what is simulated.
+    """
+    if demand.spare:
+        return "a mix is not searched with --spare"
+    if len(offers) < 2:  # a pair
+        return "there is one kind of device with a plan and a price"
+    alone = min(offers, key=lambda offer: offer.cost)
+    bound = alone.cost
+    best: tuple[_Found, tuple[Offer, Offer]] | None = None
+    for pair in combinations(offers, 2):
+        found = _Pair(pair, demand, tell).cheapest(bound)
+        if found is not None:
+            best, bound = (found, pair), found.cost_per_hour
+    if best is None:
+        return f"none is cheaper than {alone.alone.devices} x {alone.device_name}"
+    return _mix_of(*best, demand.rate_per_s)
+
+
+def _mix_of(found: _Found, pair: tuple[Offer, Offer], rate_per_s: float) -> Mix:
+    parts = zip(pair, found.counts, found.caps, found.simulated.shares, strict=True)
+    return Mix(
+        parts=tuple(
+            Part(
+                recipe=offer.recipe,
+                device_name=offer.device_name,
+                devices=devices,
+                batch_cap=cap,
+                share=share,
+                cost_per_hour=devices * offer.per_hour,
+            )
+            for offer, devices, cap, share in parts
+        ),
+        outcome=found.simulated.outcome,
+        cost_per_hour=found.cost_per_hour,
+        cost_per_million=found.cost_per_hour / (3600 * rate_per_s) * 1e6,
+    )
+
+
+class _Pair:
+    """The search for the cheapest mix of one pair of kinds."""
+
+    def __init__(self, pair: tuple[Offer, Offer], demand: Demand, tell: Tell | None) -> None:
+        self._pair, self._demand, self._tell = pair, demand, tell
+        searches = [Search(offer.record, demand, tell) for offer in pair]
+        self._services = [search.service for search in searches]
+        self._caps = [
+            list(_beside(search.caps, offer.alone.batch_cap)) for search, offer in zip(searches, pair, strict=True)
+        ]
+        self._most_per_ms = [
+            max(map(service.per_ms, caps)) for service, caps in zip(self._services, self._caps, strict=True)
+        ]
+
+    def cheapest(self, bound: float) -> _Found | None:
+        """Return the cheapest mix that costs less than a bound; None if none was found."""
+        best: _Found | None = None
+        costs = [offer.per_hour / per_ms for offer, per_ms in zip(self._pair, self._most_per_ms, strict=True)]
+        few = 0 if costs[0] > costs[1] else 1
+        for cost, count, least in sorted(self._candidates(few, bound))[:_TRIED]:
+            if cost >= bound * _CHEAPER:
+                break
+            found = self._fewest(few, count, least, bound)
+            if found is not None:
+                best, bound = found, found.cost_per_hour
+        return best
+
+    def _candidates(self, few: int, bound: float) -> Iterator[tuple[float, int, int]]:
+        """Yield counts of the one kind, with the fewest of the other that may do, and with their cost first.
+
+        A mix may do if its devices are more, in all, than a fleet of one kind that is one device short: each counts as
+        its share of the devices of its kind in such a fleet.
+        """
+        many = 1 - few
+        short = [offer.alone.devices - 1 for offer in self._pair]
+        for count in range(1, short[few] + 1):
+            least = max(1, floor((1 - count / short[few]) * short[many]) + 1)
+            cost = count * self._pair[few].per_hour + least * self._pair[many].per_hour
+            if count * self._pair[few].per_hour + self._pair[many].per_hour >= bound * _CHEAPER:
+                break
+            if cost < bound * _CHEAPER:
+                yield cost, count, least
+
+    def _fewest(self, few: int, count: int, least: int, bound: float) -> _Found | None:
+        """Return the mix with the fewest of the other kind that meets the demand and costs less than a bound."""
+        many = 1 - few
+        left = bound * _CHEAPER - count * self._pair[few].per_hour
+        most = ceil(left / self._pair[many].per_hour) - 1
+        if most < least:
+            return None
+
+        def at(other: int) -> _Found | None:
+            return self._that_holds((count, other) if few == 0 else (other, count))
+
+        best, low, high = at(most), least, most
+        while best is not None and low < high:
+            middle = (low + high) // 2
+            found = at(middle)
+            best, low, high = (best, middle + 1, high) if found is None else (found, low, middle)
+        return best
+
+    def _that_holds(self, counts: Counts) -> _Found | None:
+        """Return how two counts do with batch limits with which they meet the demand; None if none was found."""
+        demand, judged = self._demand, 0
+        floor_requests = LATE_REQUESTS / demand.goal.late
+        most = _MOST_QUICK if is_quick(demand.server, demand.traffic) else _MOST
+        for caps in product(*self._caps):
+            kinds = [Kind(*one) for one in zip(counts, caps, self._services, strict=True)]
+            fleet = Fleet(kinds, demand.rate_per_s, demand.server, demand.traffic)
+            load = fleet.utilization
+            if (load >= 1 and demand.max_queue is None) or load > demand.utilization_allowed:
+                continue
+            self._say(counts, (caps[0], caps[1]))
+            pilot = self._simulated(fleet, Effort(_PILOT, _MOST / 10, inf, inf, 64), 0)
+            if pilot.outcome.tail_ms > demand.target_ms:
+                continue
+            effort = Effort(floor_requests, max(most, 1.3 * floor_requests), _NEAR, _HALF_WIDTH)
+            simulated = self._simulated(fleet, effort, 1)
+            if simulated.outcome.meets_target:
+                cost = sum(count * offer.per_hour for count, offer in zip(counts, self._pair, strict=True))
+                return _Found(counts, (caps[0], caps[1]), simulated, cost)
+            judged += 1
+            if judged == _JUDGED:
+                break
+        return None
+
+    def _simulated(self, fleet: Fleet, effort: Effort, stream: int) -> Simulated:
+        return simulate(fleet, self._demand.goal, effort, (self._demand.seed, _MIX, stream))
+
+    def _say(self, counts: Counts, caps: Counts) -> None:
+        if self._tell is not None:
+            parts = (
+                f"{count} {offer.device_name} of batch {cap}"
+                for count, cap, offer in zip(counts, caps, self._pair, strict=True)
+            )
+            self._tell(f"{self._pair[0].record.spec.model}: simulating {' and '.join(parts)}")
+
+
+def _beside(caps: Sequence[int], cap: int) -> Iterator[int]:
+    """Yield a batch limit, the next larger one, and the next smaller one."""
+    yield cap
+    yield from [larger for larger in caps if larger > cap][:1]
+    yield from [smaller for smaller in caps if smaller < cap][-1:]

@@ -1,0 +1,121 @@
+"""Notices beside a plan: what the record or the question leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from tputfind.record.record import Notice, Record
+from tputfind.sizing.engine.replications import Outcome
+from tputfind.sizing.engine.service_times import FEWEST_SAMPLES, Overheads, timed_rows
+from tputfind.sizing.planner.question import PRESETS, Demand
+from tputfind.stats import samples_for_percentile
+from tputfind.units import format_sizes
+
+_TOLD: Final = (
+    "host_busy",
+    "cut_short",
+    "throttled",
+    "wide_interval",
+    "not_settled",
+    "unfinished",
+    "host_bound",
+    "noise",
+    "spread",
+)
+"""Kinds of notices of rows that bear on how long a batch takes."""
+_LISTED: Final = 3
+
+
+def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> Iterator[Notice]:
+    """Yield what a record and a demand say against a plan; ``largest`` is the largest batch measured."""
+    planned = timed_rows(record)
+    measured = {row.batch_size for row in planned}
+    smallest = min(measured, default=1)
+    if smallest > (demand.samples_per_request[0][0] if demand.is_whole else 1):
+        yield Notice(
+            kind="no_small_batches",
+            seen=f"no batch below {smallest} was measured, and smaller ones are taken to last as long",
+            cause="few requests wait at a time unless devices are busy",
+            advice="measure smaller batches too: --batch-sizes 1,2,4 and so on",
+        )
+    left_out = [
+        row.batch_size
+        for row in record.rows
+        if 0 < len(row.latency_ms) < FEWEST_SAMPLES and row.batch_size < outcome.batch_cap
+    ]
+    if left_out:
+        yield Notice(
+            kind="left_out",
+            seen=f"batches of {format_sizes(left_out)} have fewer than {FEWEST_SAMPLES} latencies, and are left out",
+            cause="their times lie on the line between those of the sizes beside them",
+            advice="measure with --thorough or more --batches",
+        )
+    needed = samples_for_percentile(demand.percentile)
+    few = [row.batch_size for row in planned if len(row.latency_ms) < needed]
+    few = [size for size in few if size <= outcome.batch_cap]
+    if few:
+        sizes = format_sizes(few) if len(few) <= _LISTED else f"{min(few)} to {max(few)}"
+        yield Notice(
+            kind="few_latency_samples",
+            seen=f"p{demand.percentile:g} takes {needed} latencies; batches of {sizes} have fewer",
+            cause="their slowest are not known",
+            advice="measure with --thorough or more --batches",
+        )
+    used = [row.batch_size for row in record.rows if row.batch_size <= outcome.batch_cap]
+    told = [notice for notice in record.notices if notice.kind in _TOLD and set(notice.batch_sizes) & set(used)]
+    yield from (msgspec.structs.replace(notice, batch_sizes=()) for notice in told)
+    if demand.devices is None and all(len(row.timings) == 1 for row in record.rows if row.failure is None):
+        yield Notice(
+            kind="one_process",
+            seen="each batch size was timed in one process",
+            cause="how processes differ is not known, nor in the range of devices",
+            advice="measure with --processes 3 or more",
+        )
+    if record.finished is None:
+        yield Notice(
+            kind="interrupted",
+            seen="the record was cut short",
+            cause="the run that made it was interrupted",
+            advice="tputfind --resume goes on with it",
+        )
+    if outcome.batch_cap not in measured:
+        yield Notice(
+            kind="interpolated_cap",
+            seen=f"the cap, batch {outcome.batch_cap}, was not measured",
+            cause="its times lie on the line between those of the sizes beside it",
+            advice=f"measure it: --batch-sizes {outcome.batch_cap}",
+        )
+    if outcome.batch_cap == largest:
+        yield Notice(
+            kind="largest_measured",
+            seen=f"the cap is batch {outcome.batch_cap}, the largest with {FEWEST_SAMPLES} latencies or more",
+            cause="a larger one may need fewer devices",
+            advice="measure larger batches",
+        )
+    limit = demand.most_ongoing
+    if limit is not None:
+        yield Notice(
+            kind="few_ongoing",
+            seen=f"a replica has no more than {limit} requests at a time, and no larger batch",
+            cause="requests beyond max_ongoing_requests ask again after 25 ms and longer, which is not simulated",
+            advice=f"set max_ongoing_requests to {2 * outcome.batch_cap} or more, twice the batch: --max-ongoing",
+        )
+    if demand.overheads == Overheads():
+        low, high = sorted(PRESETS.values())
+        yield Notice(
+            kind="no_overhead",
+            seen="the figures have no overhead of the server and its host",
+            cause=f"servers measured here add {low.per_batch_ms:.2g} ms a batch and {low.per_request_ms:.2g} to "
+            f"{high.per_request_ms:.2g} ms a request",
+            advice=f"give --overhead {' or '.join(PRESETS)}, or such as 0.5ms+0.05ms; --observed finds it in logs",
+        )
+    if record.spec.transfer == "none" and record.environment.can.own_memory:
+        yield Notice(
+            kind="copies",
+            seen="batch times are without copies to and from the device",
+            cause="the record has no --transfer",
+            advice="measure with --transfer both, or give --observed",
+        )

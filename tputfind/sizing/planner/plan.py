@@ -1,0 +1,359 @@
+"""Plans: the least fleet of each record for one demand, what stands beside it, and the best of several records."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Annotated, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from tputfind.errors import BadRequest, NoPlan, TputfindError
+from tputfind.record.identity import name_of, requests_key
+from tputfind.record.record import Notice, Record, check_record
+from tputfind.record.types import Above0, Count, CountFromZero
+from tputfind.sizing.calibration.logs import Calibration, Observed, calibrate, notices_of_logs
+from tputfind.sizing.calibration.overheads import Estimate, Log
+from tputfind.sizing.engine.replications import Outcome
+from tputfind.sizing.engine.service_times import service_times_of
+from tputfind.sizing.planner.closed_forms import devices_at_full_batch, devices_by_batch_time, devices_by_mean
+from tputfind.sizing.planner.costs import Energy, Price, check_apart, energy_of, power_of, price_of, read_price
+from tputfind.sizing.planner.inverse import range_of, solved
+from tputfind.sizing.planner.mixes import Mix, Offer, cheapest_mix
+from tputfind.sizing.planner.notices import notices
+from tputfind.sizing.planner.question import Demand, Solved, read_demand
+from tputfind.sizing.planner.search import Search, Tell
+from tputfind.units import echoed
+
+Ranking = Literal["cost", "devices", "rate", "target", "latency"]
+_RANKED: Final[dict[Solved, Ranking]] = {"rate": "rate", "slo": "target", "nothing": "latency"}
+_IN_OVERHEADS: Final = "copies", "no_overhead"
+"""Kinds of notices of what the overheads of a real server hold."""
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices by rules of thumb; None if one has no answer."""
+
+    full_batches: Count
+    naive: Count | None
+    nexus: Count | None
+    mean: Count | None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices that a record's model takes to meet a demand, and how they then do.
+
+    ``fewest`` and ``most`` are the numbers of devices between which the true one lies with 90 %, by chance in streams
+    and record and by fleets that are undecided; ``most`` is None if no number is sure to meet the target, and both are
+    for given devices. ``holds`` says whether the target is met at the utilization allowed: given devices may miss it.
+    ``without_spare`` is how they do with the spare ones gone, None if none was asked for. ``fewer`` is the best that
+    one device less than that does, or a thousandth of two thousand and more; None if there is but one. ``fewer_fails``
+    says whether it misses the target for sure. ``more_traffic`` is the same devices with 20 % more requests.
+    ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch. Of recorded arrivals only their
+    number is kept. Costs are None if the price is not known, and ``energy`` if the power of the devices is not.
+    ``cost_per_million`` is of requests. ``mix`` is the cheapest mix of kinds of devices, if it is cheaper than this
+    plan; ``no_mix`` says why there is none. Both stand in the best plan of a model. ``observed`` is what logs of a real
+    server tell.
+    """
+
+    model: str
+    recipe: str
+    device_name: str
+    demand: Demand
+    samples_per_s: Above0
+    outcome: Outcome
+    fewest: Count | None
+    most: Count | None
+    holds: bool
+    without_spare: Outcome | None = None
+    arrivals: CountFromZero
+    fewer: Outcome | None
+    fewer_fails: bool
+    more_traffic: Outcome
+    rules: Rules
+    slope_ms: float
+    intercept_ms: float
+    delay_ms: Annotated[float, Meta(ge=0)]
+    notices: tuple[Notice, ...] = ()
+    price: Price | None = None
+    cost_per_hour: Above0 | None = None
+    cost_per_million: Above0 | None = None
+    energy: Energy | None = None
+    input_shape: str = ""
+    mix: Mix | None = None
+    no_mix: str = ""
+    observed: Observed | None = None
+    cost_per_million_samples: Above0 | None = None
+
+    @property
+    def serving(self) -> Outcome:
+        """How the devices do that must meet the target: all, or those without the spare ones."""
+        return self.without_spare or self.outcome
+
+
+class Answers(NamedTuple):
+    """Plans, the best of each model first, why there is none of the other records, and what plans are ranked by.
+
+    ``models`` are the plans of each model for themselves: one does not take the place of another. ``unplanned`` are the
+    models of which no record has a plan, with the reason of the first.
+    """
+
+    plans: list[Plan]
+    without: list[tuple[Record, TputfindError]]
+    ranked_by: Ranking
+    models: list[list[Plan]]
+    unplanned: list[tuple[Record, TputfindError]]
+
+
+class Together(msgspec.Struct, frozen=True, kw_only=True):
+    """What the best plans of different models come to, each with devices of its own; the cost if all have one."""
+
+    devices: Count
+    cost_per_hour: Above0 | None = None
+    currency: str = ""
+
+
+def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> list[Plan]:
+    """Return how many devices each record's model takes for a stream of requests, the best first.
+
+    Plans of different models are no alternatives: those of the first record's model come first.
+
+    Args:
+        records: what was measured, as ``find`` or ``load_record`` returns it. Of devices that were busy together, give
+            those records, and none of the same devices alone.
+        prices: of devices; if all records' have one, the cheapest is the best, else the one with the fewest devices.
+        options: the command line's of ``tputfind size``, with underscores: ``rate=5000, slo="50ms"``. Numbers are
+            requests per second and milliseconds; ``gaps`` are times between recorded requests. With ``devices=4`` and
+            one of ``rate`` and ``slo``, the other is the answer, in ``plan.demand``; with both, ``plan.holds`` is.
+
+    Raises:
+        BadRequest: the options, or all of the records, do not allow it.
+        NoPlan: no number of devices meets the demand, whichever the record.
+    """
+    if not records:
+        raise BadRequest("no record to size from")
+    for number, record in enumerate(records, start=1):
+        check_record(f"record {number}", record)
+    found = answers(records, read_demand(options), _checked(prices))
+    if not found.plans:
+        raise found.without[0][1]
+    return found.plans
+
+
+def _checked(prices: Sequence[Price]) -> Sequence[Price]:
+    """Return prices as they are; BadRequest if they cannot be those of devices."""
+    if not isinstance(prices, (list, tuple)):
+        raise BadRequest(f"prices: {echoed(prices)} is a {type(prices).__name__}, and no list of Price")
+    for place, price in enumerate(prices):
+        if not isinstance(price, Price):
+            raise BadRequest(f"prices: number {place}: {echoed(price)} is a {type(price).__name__}, and no Price")
+        try:
+            read_price(msgspec.structs.asdict(price))
+        except ValueError as problem:
+            raise BadRequest(f"prices: number {place}: {problem}") from None
+    try:
+        check_apart({f"number {place}": price for place, price in enumerate(prices)})
+    except ValueError as problem:
+        raise BadRequest(f"prices: {problem}") from None
+    return prices
+
+
+def answers(
+    records: Sequence[Record],
+    demand: Demand,
+    prices: Sequence[Price] = (),
+    tell: Tell | None = None,
+    logs: Sequence[Log] = (),
+) -> Answers:
+    """Return the plans of records, and the errors of those that have none: ``NoPlan``, or rows that cannot tell.
+
+    ``tell`` is told now and then what is simulated. ``logs`` are of the server, on a device of the only record.
+    """
+    models: dict[Hashable, list[tuple[Record, Plan]]] = {requests_key(record): [] for record in records}
+    without: list[tuple[Record, TputfindError]] = []
+    for record in records:
+        try:
+            price = price_of(record, prices)
+            found = plan_by_logs(record, demand, logs, price, tell) if logs else plan(record, demand, price, tell)
+            models[requests_key(record)].append((record, found))
+        except (NoPlan, BadRequest) as error:
+            without.append((record, error))
+    unplanned = [next(one for one in without if requests_key(one[0]) == key) for key, of in models.items() if not of]
+    planned = [of for of in models.values() if of]
+    ranked_by = _ranking(demand, [each for of in planned for _, each in of])
+    listed = [_ranked(of, demand, ranked_by, tell) for of in planned]
+    return Answers([each for of in listed for each in of], without, ranked_by, listed, unplanned)
+
+
+def _ranking(demand: Demand, plans: Sequence[Plan]) -> Ranking:
+    """Return what plans are ranked by: by cost if all of them have one, in one currency."""
+    if demand.devices is not None:
+        return _RANKED[demand.solve]
+    currencies = {each.price.currency if each.price else None for each in plans}
+    return "cost" if len(currencies) == 1 and None not in currencies else "devices"
+
+
+def _ranked(plans: Sequence[tuple[Record, Plan]], demand: Demand, ranked_by: Ranking, tell: Tell | None) -> list[Plan]:
+    """Return the plans of one model, the best first; it has the cheapest mix if they are of several kinds."""
+    ranked = sorted(plans, key=lambda each: _merit(each[1], ranked_by))
+    listed = [each for _, each in ranked]
+    if ranked_by == "cost" and len({each.device_name for each in listed}) > 1:
+        offers: dict[str, Offer] = {}
+        for record, each in ranked:
+            if each.price is not None:
+                offer = Offer(record, each.recipe, each.device_name, each.outcome, each.price.price_per_hour)
+                offers.setdefault(each.device_name, offer)
+        mix = cheapest_mix(list(offers.values()), demand, tell)
+        changed: dict[str, object] = {"no_mix": mix} if isinstance(mix, str) else {"mix": mix}
+        listed[0] = msgspec.structs.replace(listed[0], **changed)
+    return listed
+
+
+def _merit(plan: Plan, ranked_by: Ranking) -> tuple[bool, float]:
+    """Return what plans are sorted by: of given devices those that hold come first, the best answer before others."""
+    merits: dict[Ranking, float] = {
+        "cost": plan.cost_per_hour or 0.0,
+        "devices": plan.outcome.devices,
+        "rate": -plan.demand.rate_per_s,
+        "target": plan.demand.slo_ms,
+        "latency": plan.serving.tail_ms,
+    }
+    return not plan.holds, merits[ranked_by]
+
+
+def together(found: Answers) -> Together | None:
+    """Return what different models take together; None of one model, of given devices, or if one has no plan."""
+    best = [of[0] for of in found.models]
+    if len(best) < 2 or found.unplanned or found.ranked_by not in ("cost", "devices"):  # several
+        return None
+    prices = [each.price for each in best if each.price is not None]
+    if found.ranked_by != "cost":
+        return Together(devices=sum(each.outcome.devices for each in best))
+    costs = [each.mix.cost_per_hour if each.mix else each.cost_per_hour or 0.0 for each in best]
+    devices = sum(each.mix.outcome.devices if each.mix else each.outcome.devices for each in best)
+    return Together(devices=devices, cost_per_hour=sum(costs), currency=prices[0].currency)
+
+
+def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell | None = None) -> Plan:
+    """Return the least number of devices whose percentile of latency is within the target, and the best batch limit.
+
+    For a given number of devices, return how they do: at the rate and target given, or at the highest rate or the
+    tightest target that they bear.
+
+    Args:
+        record: what was measured.
+        demand: the question.
+        price: of the record's device.
+        tell: is told what is simulated.
+
+    Raises:
+        BadRequest: the record has no rows that tell.
+        NoPlan: no number of devices meets the demand.
+    """
+    demand = solved(record, demand, tell)
+    search = Search(record, demand, tell)
+    fewest: int | None = None
+    most: int | None = None
+    if demand.devices is None:
+        serving = search.least()
+        fewest, most = range_of(search, serving)
+    else:
+        serving = search.with_room(demand.devices - demand.spare)
+        if demand.spare and not search.holds(serving):  # the server is set to what serves while none is gone
+            serving = search.confirm(serving.devices, search.best(demand.devices).outcome.batch_cap).outcome
+    fewer = search.fewer(serving.devices)
+    simulated = search.confirm(serving.devices + demand.spare, serving.batch_cap)
+    outcome, service, samples = simulated.outcome, search.service, demand.mean_samples
+    slope_ms, intercept_ms = service.line_ms()
+    rate_per_s, target_ms = demand.rate_per_s, demand.target_ms
+    per_hour = None if price is None else price.price_per_hour * outcome.devices
+    answered_per_s = max(rate_per_s * (1 - outcome.refused), 1e-300)
+    sizes = demand.traffic.dispersion(0.0)
+    return Plan(
+        model=record.spec.model,
+        recipe=name_of(record.spec),
+        device_name=record.environment.device_name,
+        input_shape=record.input_shape,
+        demand=msgspec.structs.replace(demand, gaps=None, counts=None),
+        samples_per_s=rate_per_s * samples,
+        arrivals=0 if demand.gaps is None else len(demand.gaps) + 1,
+        outcome=outcome,
+        fewest=None if fewest is None else fewest + demand.spare,
+        most=None if most is None else most + demand.spare,
+        without_spare=serving if demand.spare else None,
+        fewer=fewer,
+        fewer_fails=fewer is None or fewer.verdict == "misses" or fewer.utilization > demand.utilization_allowed,
+        holds=search.holds(serving),
+        more_traffic=search.with_more_traffic(outcome),
+        rules=Rules(
+            full_batches=devices_at_full_batch(service, rate_per_s * samples, search.most),
+            naive=devices_by_batch_time(service, rate_per_s * samples, search.most, target_ms, 1),
+            nexus=devices_by_batch_time(service, rate_per_s * samples, search.most, target_ms, 2),
+            mean=devices_by_mean(service, rate_per_s, target_ms, samples, sizes),
+        ),
+        slope_ms=slope_ms,
+        intercept_ms=intercept_ms,
+        delay_ms=demand.wait_ms,
+        notices=tuple(notices(record, outcome, service.largest, demand)),
+        price=price,
+        cost_per_hour=per_hour,
+        cost_per_million=None if per_hour is None else per_hour / (3600 * answered_per_s) * 1e6,
+        energy=energy_of(power_of(record), simulated, samples),
+        cost_per_million_samples=None if per_hour is None else per_hour / (3600 * samples * answered_per_s) * 1e6,
+    )
+
+
+def plan_by_logs(
+    record: Record, demand: Demand, logs: Sequence[Log], price: Price | None = None, tell: Tell | None = None
+) -> Plan:
+    """Return the plan of a server whose overheads are known from logs: its range holds what these leave open.
+
+    Raises:
+        BadRequest: the logs do not tell, or the question does not go with them.
+        NoPlan: no number of devices meets the demand.
+    """
+    if demand.has_several_samples or demand.search_delay:
+        what = "--delay auto" if demand.search_delay else "requests of several samples"
+        raise BadRequest(f"--observed does not go with {what}")
+    found = calibration_of(record, demand, logs)
+    calibrated = with_estimate(demand, found.estimate)
+    planned = plan(record, calibrated, price, tell)
+    fewest, most = planned.fewest, planned.most
+    if fewest is not None:
+        low, high = (_least_or_none(record, demand, estimate, tell) for estimate in (found.faster, found.slower))
+        fewest = min(fewest, low or fewest)
+        most = None if most is None or high is None else max(most, high)
+    kept = [notice for notice in planned.notices if notice.kind not in _IN_OVERHEADS]
+    noticed = (*kept, *notices_of_logs(found.observed))
+    return msgspec.structs.replace(planned, fewest=fewest, most=most, notices=noticed, observed=found.observed)
+
+
+def calibration_of(record: Record, demand: Demand, logs: Sequence[Log]) -> Calibration:
+    """Return what a server adds by its logs; errors as for ``calibrate``."""
+    limits = filter(None, (demand.max_batch, demand.most_ongoing))
+    cap = min((service_times_of(record).largest, *limits))
+    server = msgspec.structs.replace(demand, max_queue=None).with_overheads(Estimate().overheads).server
+    return calibrate(record, server, cap, logs, demand.seed)
+
+
+def with_estimate(demand: Demand, estimate: Estimate) -> Demand:
+    """Return the demand with overheads, and what passes beside the queue as time of the network.
+
+    Raises:
+        BadRequest: that leaves nothing of the target.
+    """
+    network_ms = demand.network_ms + estimate.beside
+    if network_ms >= demand.slo_ms:
+        raise BadRequest(
+            f"--observed: {network_ms:.3g} ms pass on the way to the queue and back, and leave nothing of --slo "
+            f"{demand.slo_ms:g} ms",
+        )
+    return msgspec.structs.replace(demand.with_overheads(estimate.overheads), network_ms=network_ms)
+
+
+def _least_or_none(record: Record, demand: Demand, estimate: Estimate, tell: Tell | None) -> int | None:
+    """Return the least number of devices with the spare ones; None if no number does."""
+    try:
+        return Search(record, with_estimate(demand, estimate), tell).least().devices + demand.spare
+    except (NoPlan, BadRequest):
+        return None

@@ -1,0 +1,301 @@
+"""The question of a planner: its options read and checked, and what they say of traffic, server and target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from math import inf
+from typing import Annotated, Final, Literal, get_args
+
+import msgspec
+from msgspec import Meta
+
+from tputfind import options as values
+from tputfind.errors import BadRequest
+from tputfind.record.types import Above0, Amount, Count, CountFromZero
+from tputfind.sizing.engine.events import Routing
+from tputfind.sizing.engine.replications import Goal
+from tputfind.sizing.engine.servers import PROFILES, Batcher, Handler, Profile, Server
+from tputfind.sizing.engine.service_times import Overheads
+from tputfind.sizing.traffic.stream import (
+    ALONE,
+    FEWEST_ARRIVALS,
+    Traffic,
+    read_counts,
+    read_gaps,
+    read_shares,
+    shares_of,
+)
+
+BATCHERS: Final = get_args(Batcher)
+ROUTINGS: Final = get_args(Routing)
+MOST_DEVICES: Final = 10_000_000
+"""Maximum devices of a plan."""
+LOWEST_RATE: Final = 1e-9
+HIGHEST_RATE: Final = 1e12
+"""Requests per second: from one in thirty years on."""
+SHORTEST_DELAY_MS: Final = 1e-3
+PRESETS: Final[dict[str, Overheads]] = {
+    "mosec": Overheads(0.465, 0.0457),
+    "litserve": Overheads(0.582, 0.155, 0.391),
+}
+"""Overheads measured here, of ViT-L/16 on an H200 (``results/nvidia-h200/serving``)."""
+Solved = Literal["devices", "rate", "slo", "nothing"]
+_AUTO: Final = "auto"
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
+    """How many requests come, the server, and what is expected of the answers. Build it with ``read_demand``.
+
+    ``burstiness`` is the coefficient of variation of interarrival times: 1 is a Poisson stream, 0 an even one. ``gaps``
+    are recorded interarrival times in any unit: they give the stream its shape, and ``rate_per_s`` its rate.
+    ``samples_per_request`` are numbers of samples, each with its share of the requests; ``counts`` those of the
+    recorded ones. ``network_ms`` is taken off the latency target.
+
+    ``solve`` names the answer: the least number of devices, or, for given devices, the highest rate or the tightest
+    target (``rate_per_s`` or ``slo_ms`` then stands for the answer), or nothing but how they do. The target is met with
+    ``spare`` devices gone, at a utilization of at most ``max_utilization``. With ``search_delay`` the delay is looked
+    for too. At most ``max_queue`` requests wait in a queue. ``max_ongoing`` bounds the batch of a replica.
+    """
+
+    rate_per_s: Above0
+    slo_ms: Above0
+    percentile: Annotated[float, Meta(ge=50, le=99.99)] = 99.0
+    burstiness: Annotated[float, Meta(ge=0, le=20)] = 1.0
+    gaps: Annotated[tuple[Amount, ...], Meta(min_length=FEWEST_ARRIVALS - 1)] | None = None
+    samples_per_request: Annotated[tuple[tuple[Count, Above0], ...], Meta(min_length=1)] = ALONE
+    counts: tuple[Count, ...] | None = None
+    batcher: Batcher = "greedy"
+    delay_ms: Amount | None = None
+    routing: Routing = "shared"
+    handler: Handler = "blocking"
+    overhead_per_batch_ms: Amount = 0.0
+    overhead_per_request_ms: Amount = 0.0
+    overhead_per_answer_ms: Amount = 0.0
+    network_ms: Amount = 0.0
+    max_batch: Count | None = None
+    max_queue: Count | None = None
+    max_ongoing: Count | None = None
+    seed: CountFromZero = 0
+    devices: Count | None = None
+    solve: Solved = "devices"
+    spare: CountFromZero = 0
+    max_utilization: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    search_delay: bool = False
+
+    @property
+    def profile(self) -> Profile:
+        """The defaults of the server."""
+        return PROFILES[self.batcher]
+
+    @property
+    def traffic(self) -> Traffic:
+        """The shape of the stream."""
+        return Traffic(self.burstiness, self.gaps, self.samples_per_request, self.counts)
+
+    @property
+    def has_several_samples(self) -> bool:
+        """Whether some requests have more than one sample."""
+        return self.traffic.has_several_samples
+
+    @property
+    def mean_samples(self) -> float:
+        """Samples per request, on average."""
+        return self.traffic.mean_samples
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether requests have several samples that stay in one batch."""
+        return self.has_several_samples and not self.profile.splits
+
+    @property
+    def wait_ms(self) -> float:
+        """How long the batcher lets a batch wait for more requests."""
+        return self.profile.delay_ms if self.delay_ms is None else self.delay_ms
+
+    @property
+    def server(self) -> Server:
+        """The server as it is set."""
+        return Server(
+            self.batcher,
+            self.wait_ms,
+            self.routing,
+            self.is_whole,
+            self.max_queue or inf,
+            self.overhead_per_answer_ms,
+            self.handler,
+        )
+
+    @property
+    def overheads(self) -> Overheads:
+        """What the server adds to the model's own time."""
+        return Overheads(self.overhead_per_batch_ms, self.overhead_per_request_ms, self.overhead_per_answer_ms)
+
+    @property
+    def target_ms(self) -> float:
+        """What the network leaves of the latency target."""
+        return self.slo_ms - self.network_ms
+
+    @property
+    def goal(self) -> Goal:
+        """What is judged."""
+        return Goal(self.target_ms, self.percentile)
+
+    @property
+    def utilization_allowed(self) -> float:
+        """The highest utilization. A queue with a limit is steady at any: it refuses what is too much."""
+        return inf if self.max_queue is not None and self.max_utilization == 1 else self.max_utilization
+
+    @property
+    def most_ongoing(self) -> int | None:
+        """How many requests a device may have, and so its largest batch; None if nothing bounds that."""
+        return self.max_ongoing or self.profile.max_ongoing
+
+    def with_overheads(self, overheads: Overheads) -> Demand:
+        """Return the demand with other overheads."""
+        per_batch, per_request, per_answer = overheads
+        return msgspec.structs.replace(
+            self,
+            overhead_per_batch_ms=per_batch,
+            overhead_per_request_ms=per_request,
+            overhead_per_answer_ms=per_answer,
+        )
+
+    def __post_init__(self) -> None:
+        """Check what no single field shows."""
+        problems = [text for is_broken, text in self._rules() if is_broken]
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        profile, delay_ms, timed = self.profile, self.delay_ms, len(self.gaps or ()) + 1
+        return [
+            (
+                self.devices is not None and self.spare >= self.devices,
+                f"--spare {self.spare} leaves none of {self.devices} devices",
+            ),
+            (self.target_ms <= 0, f"--network {self.network_ms:g} ms leaves nothing of --slo {self.slo_ms:g} ms"),
+            (
+                not profile.waits and (bool(delay_ms) or self.search_delay),
+                f"--delay: the {self.batcher} batcher sends what is there, and waits for nothing",
+            ),
+            (
+                profile.in_replicas and self.routing == "shared",
+                f"--batcher {self.batcher} batches in each replica: --routing two-choices, least-loaded or random",
+            ),
+            (
+                profile.in_whole_ms and delay_ms is not None and delay_ms != max(1, int(delay_ms)),
+                f"--delay of {self.batcher} is in whole milliseconds, 1 ms at the least",
+            ),
+            (
+                self.search_delay and self.solve != "devices",
+                "--delay auto looks for the fewest devices, and does without --devices",
+            ),
+            (
+                self.gaps is not None and self.burstiness != 1.0,
+                "--arrivals say how bursty the stream is, so --burstiness has nothing to add",
+            ),
+            (
+                self.counts is not None and len(self.counts) != timed,
+                f"samples: {timed} requests have a time, and {len(self.counts or ())} a number of samples",
+            ),
+        ]
+
+
+def read_demand(options: Mapping[str, object]) -> Demand:
+    """Return the demand that options describe, by name with underscores; None means: not given.
+
+    They are as a command line writes them (text), or as Python code would: numbers per second, and milliseconds.
+
+    Raises:
+        BadRequest: one or more are wrong, or missing; its message names them all.
+    """
+    missing = [name for name in _QUESTIONS if options.get(name) is None]
+    fields, wrong = values.fields_of(options, _READERS)
+    problems = ([_lacking(missing)] if len(missing) > 1 else []) + wrong
+    if {"counts", "samples_per_request"} <= fields.keys():
+        problems.append("--samples-per-request has nothing to add where recorded requests have their own samples")
+    if not problems:
+        fields.setdefault("routing", PROFILES[fields.get("batcher", "greedy")].routing)  # type: ignore[index]
+        if "counts" in fields:
+            fields["samples_per_request"] = shares_of(fields["counts"])  # type: ignore[arg-type]  # as its reader returns
+        fields["solve"] = missing[0] if missing else "nothing"
+        if fields.get("delay_ms") == _AUTO:
+            fields["search_delay"], fields["delay_ms"] = True, None
+        overheads = fields.pop("overhead", Overheads())
+        try:
+            return Demand(**_UNKNOWN | fields).with_overheads(overheads)  # type: ignore[arg-type]  # as readers return
+        except ValueError as conflict:
+            problems.append(str(conflict))
+    raise BadRequest("; ".join(problems), "see tputfind size --help")
+
+
+def read_overhead(value: object) -> Overheads:
+    """Read what a server adds: ``0.5ms+0.05ms`` for a batch and for each request, or a preset; in Python also a pair.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(value, Overheads):
+        return value
+    if isinstance(value, str):
+        if value.strip().lower() in PRESETS:
+            return PRESETS[value.strip().lower()]
+        parts: Sequence[object] = value.split("+")
+    else:
+        parts = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not 1 <= len(parts) <= 2:
+        raise ValueError(f"{len(parts)} times are too many: give those of a batch and of a request, 0.5ms+0.05ms")
+    try:
+        return Overheads(*map(values.ms, parts))
+    except ValueError as problem:
+        raise ValueError(f"{problem}; give 0.5ms+0.05ms (a batch, a request), or {' or '.join(PRESETS)}") from None
+
+
+def _utilization(value: object) -> float:
+    """Read a utilization: ``70%``, ``0.7``, ``100%`` or 1."""
+    return 1.0 if value in ("100%", "1", 1) else values.share(value)
+
+
+def _delay(value: object) -> float | str:
+    """Read a duration, or the word that asks for the best one."""
+    if isinstance(value, str) and value.strip().lower() == _AUTO:
+        return _AUTO
+    delay_ms = values.ms(value)
+    if 0 < delay_ms < SHORTEST_DELAY_MS:
+        raise ValueError(f"{delay_ms:g} ms is neither 0 nor at least 1us")
+    return delay_ms
+
+
+def _lacking(missing: Sequence[str]) -> str:
+    """Say which options a question lacks: it names two of three, and is answered with the third."""
+    if missing[:2] == ["rate", "slo"]:
+        return "name two of --rate, --slo and --devices: the third is the answer"
+    return f"--{missing[0]} is needed, or --devices"
+
+
+_QUESTIONS: Final = "rate", "slo", "devices"
+_UNKNOWN: Final[dict[str, object]] = {"rate_per_s": 1.0, "slo_ms": 1e12}
+"""Stand for the answer until it is known."""
+_READERS: Final[dict[str, tuple[str, values.Reader]]] = {
+    "rate": ("rate_per_s", values.number_within(LOWEST_RATE, HIGHEST_RATE, values.rate)),
+    "slo": ("slo_ms", values.positive_ms),
+    "percentile": ("percentile", values.number_within(50, 99.99, values.percentile)),
+    "burstiness": ("burstiness", values.number_within(0, 20)),
+    "gaps": ("gaps", read_gaps),
+    "samples_per_request": ("samples_per_request", read_shares),
+    "samples": ("counts", read_counts),
+    "batcher": ("batcher", values.one_of(BATCHERS)),
+    "delay": ("delay_ms", _delay),
+    "routing": ("routing", values.one_of(ROUTINGS)),
+    "handler": ("handler", values.one_of(get_args(Handler))),
+    "overhead": ("overhead", read_overhead),
+    "network": ("network_ms", values.ms),
+    "max_batch": ("max_batch", values.whole),
+    "max_queue": ("max_queue", values.whole),
+    "max_ongoing": ("max_ongoing", values.whole),
+    "seed": ("seed", values.count_from_zero),
+    "devices": ("devices", partial(values.whole, most=MOST_DEVICES)),
+    "spare": ("spare", partial(values.whole, least=0, most=MOST_DEVICES)),
+    "max_utilization": ("max_utilization", _utilization),
+}

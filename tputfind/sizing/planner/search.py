@@ -1,0 +1,456 @@
+"""The search for the least fleet that meets a demand: how many devices, and batches up to which size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from math import ceil, floor, inf, log10
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from tputfind.errors import BadRequest, NoPlan
+from tputfind.record.record import Record
+from tputfind.sizing.engine.replications import Effort, Fleet, Outcome, Simulated, is_quick, simulate
+from tputfind.sizing.engine.service_times import ServiceTimes, service_times_of
+from tputfind.sizing.engine.serving import Kind
+from tputfind.sizing.planner.question import MOST_DEVICES, Demand
+
+MORE_TRAFFIC: Final = 1.2
+LATE_REQUESTS: Final = 200
+"""Least late requests expected in a judgement, at the share that the target allows."""
+_MOST_QUICK, _MOST = 4e6, 1e6
+"""Maximum requests of a judgement, batch by batch and request by request; keeps it within some seconds."""
+_PILOT: Final = 0.25
+"""Requests of a pilot, as a share of the least of a judgement."""
+_MOST_PILOT_QUICK, _MOST_PILOT = 150_000, 50_000
+_CELL, _PILOT_CELL = 256, 32
+_CONFIRMED: Final = 5.0
+"""Requests of the replications that are reported, in those of a judgement."""
+_JUDGED_TO, _CONFIRMED_TO = 0.06, 0.025
+"""Standard errors of the late share, as shares of the allowed one, from which on more replications tell little."""
+_HALF_WIDTH: Final = 0.02
+"""Half-width of a reported percentile's interval, as a share, for which replications go on."""
+_MOST_MORE_TRAFFIC: Final = 100_000
+"""Maximum requests that serve the row of more traffic."""
+_NEAR: Final = 1.3
+"""Batch limits whose pilot comes this near to the target are judged."""
+_JUDGED: Final = 3
+"""Maximum batch limits that are judged for one number of devices."""
+_FEW: Final = 12
+"""Batch limits up to this are all candidates; larger ones lie a share apart."""
+_APART: Final = 1.12
+_COARSE: Final = 4
+"""Candidates from one that is always tried to the next."""
+_PARTS: Final = 32
+"""Batches that an average request is split into by the smallest batch limit that is tried."""
+_MOST_PARTS: Final = 100
+"""If even the largest batch splits a request into more, it is not simulated."""
+_MOST_SAMPLES_QUICK, _MOST_SAMPLES = 10_000_000, 2_000_000
+"""Maximum samples of a judgement, if each is batched by itself."""
+_EXACTLY: Final = 1000
+"""Numbers of devices are found to one in so many."""
+_HOPE: Final = 16
+"""If this many more devices make no difference, the most are tried next."""
+_BUSY: Final = 0.5
+"""Above this utilization more devices would help."""
+_PILOTS, _JUDGEMENTS, _CONFIRMATIONS, _MORE = 0, 1, 2, 3
+"""Tell streams apart."""
+
+Tell = Callable[[str], None]
+"""Is told what is simulated, before each fleet."""
+
+
+class Search:
+    """The search for the least number of devices. What was simulated once is not again."""
+
+    def __init__(
+        self, record: Record, demand: Demand, tell: Tell | None = None, service: ServiceTimes | None = None
+    ) -> None:
+        """Take a record, a demand, and who is told; service times that are not those of the record's own samples.
+
+        Raises:
+            BadRequest: the record has no rows that tell, or no batch takes the requests.
+        """
+        self.record, self.demand, self._tell = record, demand, tell
+        self.service = service or service_times_of(record, demand.overheads, demand.traffic, is_whole=demand.is_whole)
+        limits = filter(None, (demand.max_batch, demand.most_ongoing))
+        self.most = min((self.service.largest, *limits))
+        self.least_cap = least_cap(demand, self.service, self.most)
+        self._is_quick = is_quick(demand.server, demand.traffic)
+        self._floor = LATE_REQUESTS / demand.goal.late
+        self._check_samples()
+        self._pilots: dict[tuple[int, int, float], Simulated] = {}
+        self._judged: dict[tuple[int, int], Simulated] = {}
+        self._confirmed: dict[tuple[int, int], Simulated] = {}
+        self._best: dict[int, Simulated] = {}
+        self._last: dict[float, int] = {}
+
+    def at(self, **changed: object) -> Search:
+        """Return a search with other fields of the demand, and the same service times."""
+        return Search(self.record, msgspec.structs.replace(self.demand, **changed), self._tell, self.service)
+
+    @cached_property
+    def caps(self) -> list[int]:
+        """The candidates for the largest batch, rising: sizes measured, those of rules of thumb, and some between.
+
+        Raises:
+            NoPlan: not even a lone request is answered in time.
+        """
+        demand, service = self.demand, self.service
+        fastest_ms = alone_ms(service, demand)
+        if fastest_ms > demand.target_ms:
+            is_small = service.sizes[0] > (service.least_cap if demand.is_whole else 1)
+            what = f"of batches of {service.sizes[0]}" if is_small else "of requests that are alone"
+            raise NoPlan(
+                f"no device is fast enough: {demand.percentile:g} % {what} take up to {fastest_ms:.4g} ms, and the "
+                f"target is {demand.target_ms:g} ms",
+                f"no --slo below {rounded_up(demand.network_ms + fastest_ms):g}ms can be met",
+            )
+        largest = max(self.least_cap, min(service.largest_within(demand.target_ms) or 1, self.most))
+        half = service.largest_within(demand.target_ms / 2) or 1
+        grid = [1]
+        while grid[-1] < largest:
+            grid.append(grid[-1] + 1 if grid[-1] < _FEW else ceil(grid[-1] * _APART))
+        tried = {*grid, *service.sizes, half, ceil(1.5 * half), largest, self.least_cap}
+        return sorted(size for size in tried if self.least_cap <= size <= largest)
+
+    @property
+    def most_share(self) -> float:
+        """The highest utilization of devices that meet the demand: as many requests may be refused as may be late."""
+        demand = self.demand
+        return demand.max_utilization if demand.utilization_allowed < inf else 100 / demand.percentile
+
+    def least(self) -> Outcome:
+        """Return the least number of devices that meets the demand, with the batch limit that leaves the most room.
+
+        Pilots say where it lies, judgements which it is, and other streams confirm it.
+
+        Raises:
+            NoPlan: none does.
+        """
+        lowest = self.keeping_up(1.0)
+        if lowest > MOST_DEVICES:
+            raise NoPlan(
+                f"{self.demand.rate_per_s:g} requests/s take {lowest} devices or more by their throughput alone, and "
+                f"no more than {MOST_DEVICES} are planned with",
+                "a lower --rate",
+            )
+        start = least_number(self.may_meet, lowest, lowest, _none_helps(self.may_meet)) or MOST_DEVICES
+        devices = least_number(self._meets, start, lowest, _none_helps(self._meets))
+        if devices is None:
+            raise self._too_slow(self.best(MOST_DEVICES).outcome)
+        found = self.with_room(devices)
+        if not self.holds(found):  # by other streams it takes more
+            most = min(2 * devices + _HOPE, MOST_DEVICES)
+            more = least_number(self._is_confirmed, devices, devices, lambda more: devices + more > most)
+            found = self.best(devices).outcome if more is None else self.confirmed_best(more)
+            if more is None:
+                raise self._too_slow(found)
+        return found
+
+    def _is_confirmed(self, devices: int) -> bool:
+        return self.holds(self.confirmed_best(devices))
+
+    def confirmed_best(self, devices: int) -> Outcome:
+        """Return how a number of devices does by streams of its own, with the batch limit that was judged best."""
+        return self.confirm(devices, self.best(devices).outcome.batch_cap).outcome
+
+    def fewer(self, devices: int) -> Outcome | None:
+        """Return how the next smaller number of devices does; None if there is none."""
+        devices -= step_at(devices)
+        if not devices:
+            return None
+        judged = self.best(devices).outcome
+        confirmed = self._confirmed.get((devices, judged.batch_cap))
+        return judged if confirmed is None else confirmed.outcome
+
+    def _too_slow(self, best: Outcome) -> NoPlan:
+        return NoPlan(
+            f"not even {best.devices} devices, the most that are planned with, answer {self.demand.percentile:g} % "
+            f"of the requests within {self.demand.target_ms:g} ms: it takes {best.tail_high_ms:.4g} ms",
+            "a lower --rate, or a longer --slo" if best.utilization > _BUSY else "a longer --slo",
+        )
+
+    def holds(self, outcome: Outcome) -> bool:
+        """Whether a fleet meets the target at the utilization allowed."""
+        return outcome.utilization <= self.demand.utilization_allowed and outcome.meets_target
+
+    def keeping_up(self, slower: float) -> int:
+        """Return the least number that keeps up at the utilization allowed if batches take longer by that factor."""
+        per_ms = max(map(self.service.per_ms, self.caps))
+        each = self.demand.rate_per_s / 1000 * self.demand.mean_samples / per_ms
+        return max(1, ceil(each * slower / self.most_share * (1 - 1e-12)))
+
+    def may_meet(self, devices: int, margin: float = 1.0, rate_per_s: float | None = None) -> bool:
+        """Whether a pilot of so many devices meets a multiple of the target with the batch limit that is best by them.
+
+        It is at the demand's rate, or at another.
+        """
+        target_ms = margin * self.demand.target_ms
+        best = self._first_that_meets(devices, rate_per_s or self.demand.rate_per_s, target_ms)
+        return best is not None and best.outcome.tail_ms <= target_ms
+
+    def best(self, devices: int) -> Simulated:
+        """Return how a number of devices does with the first batch limit that meets the target, or with the best."""
+        if devices not in self._best:
+            rate_per_s, target_ms = self.demand.rate_per_s, self.demand.target_ms
+            ranked = self._ranked(devices, rate_per_s)
+            if not ranked:  # with no batch limit they keep up: the one that does the most
+                cap = max(self.caps, key=self.service.per_ms)
+                return self._judge(devices, cap)
+            near = [pilot for pilot in ranked if pilot.outcome.tail_ms <= _NEAR * target_ms]
+            judged = list[Simulated]()
+            for pilot in near[:_JUDGED] or ranked[:1]:
+                judged.append(self._judge(devices, pilot.outcome.batch_cap))
+                if judged[-1].may_meet:
+                    break
+            self._best[devices] = min(judged, key=_merit)
+        return self._best[devices]
+
+    def tightest(self, devices: int) -> list[int]:
+        """Return the batch limits whose pilots have the least percentiles, the least first."""
+        return [pilot.outcome.batch_cap for pilot in self._ranked(devices, self.demand.rate_per_s)[:_JUDGED]]
+
+    def with_room(self, devices: int) -> Outcome:
+        """Return so many devices with the batch limit that bears 20 % more traffic best, among those that are confirmed
+        to meet the target; the best one if none is.
+        """
+        target_ms, rate_per_s = self.demand.target_ms, self.demand.rate_per_s
+        ranked = [pilot.outcome.batch_cap for pilot in self._ranked(devices, rate_per_s, margin=1.0)]
+        more = {cap: self._pilot(devices, cap, MORE_TRAFFIC * rate_per_s).outcome for cap in ranked}
+        bearing = sorted((cap for cap in ranked if more[cap].tail_ms < inf), key=lambda cap: more[cap].tail_ms)
+        judged = [cap for number, cap in self._judged if number == devices and self._judged[number, cap].may_meet]
+        confirmed = list[Outcome]()
+        for cap in list(dict.fromkeys([*bearing[:1], *judged, *bearing, *ranked, *self._fallback(devices)]))[:_JUDGED]:
+            confirmed.append(self.confirm(devices, cap).outcome)
+            if confirmed[-1].meets_target:
+                break
+        return min(confirmed, key=lambda outcome: (not outcome.meets_target, outcome.late, outcome.tail_ms, target_ms))
+
+    def _fallback(self, devices: int) -> list[int]:
+        return [self.best(devices).outcome.batch_cap]
+
+    def confirm(self, devices: int, cap: int) -> Simulated:
+        """Return how a fleet does by streams of its own, as it is reported."""
+        key = devices, cap
+        if key not in self._confirmed:
+            least = min(_CONFIRMED * self._floor, max(self._floor, self._most))
+            effort = Effort(least, max(self._most, 1.3 * least), _CONFIRMED_TO, _HALF_WIDTH, _CELL)
+            self._confirmed[key] = self._simulated(devices, cap, self.demand.rate_per_s, effort, _CONFIRMATIONS)
+        return self._confirmed[key]
+
+    def with_more_traffic(self, outcome: Outcome) -> Outcome:
+        """Return how the same devices do under 20 % more traffic."""
+        rate_per_s = self.demand.rate_per_s * MORE_TRAFFIC
+        effort = Effort(min(self._floor, _MOST_MORE_TRAFFIC), _MOST_MORE_TRAFFIC, inf, inf, _CELL)
+        return self._simulated(outcome.devices, outcome.batch_cap, rate_per_s, effort, _MORE).outcome
+
+    @property
+    def _most(self) -> float:
+        return _MOST_QUICK if self._is_quick else _MOST
+
+    def _meets(self, devices: int) -> bool:
+        best = self.best(devices)
+        return best.may_meet and best.outcome.utilization <= self.demand.utilization_allowed
+
+    def undecided_below(self, devices: int) -> int:
+        """Return the least number of devices, below a number, from which on all that were judged are undecided."""
+        fewest = devices
+        for fewer in sorted(self._best, reverse=True):
+            if fewer < fewest:
+                if self._best[fewer].outcome.verdict == "misses":
+                    break
+                fewest = fewer
+        return fewest
+
+    def _judge(self, devices: int, cap: int) -> Simulated:
+        key = devices, cap
+        if key not in self._judged:
+            effort = Effort(self._floor, max(self._most, 1.3 * self._floor), _JUDGED_TO, inf, _CELL)
+            self._judged[key] = self._simulated(devices, cap, self.demand.rate_per_s, effort, _JUDGEMENTS)
+        return self._judged[key]
+
+    def _pilot(self, devices: int, cap: int, rate_per_s: float) -> Simulated:
+        key = devices, cap, rate_per_s
+        if key not in self._pilots:
+            most = _MOST_PILOT_QUICK if self._is_quick else _MOST_PILOT
+            least = _PILOT * self._floor
+            effort = Effort(least, max(most, 1.3 * least), inf, inf, _CELL if self._is_quick else _PILOT_CELL)
+            self._pilots[key] = self._simulated(devices, cap, rate_per_s, effort, _PILOTS)
+        return self._pilots[key]
+
+    def _simulated(self, devices: int, cap: int, rate_per_s: float, effort: Effort, stream: int) -> Simulated:
+        demand = self.demand
+        if self._tell is not None:
+            counted = f"{devices} device{'s' * (devices > 1)}"
+            self._tell(f"{self.record.spec.model}: simulating {counted} with batches of up to {cap}")
+        return simulate(self.fleet(devices, cap, rate_per_s), demand.goal, effort, (demand.seed, stream))
+
+    def fleet(self, devices: int, cap: int, rate_per_s: float) -> Fleet:
+        """Return so many devices with a batch limit, under a rate."""
+        demand = self.demand
+        return Fleet([Kind(devices, cap, self.service)], rate_per_s, demand.server, demand.traffic)
+
+    def pilot(self, devices: int, cap: int) -> Outcome:
+        """Return the outcome of a short simulation of a fleet."""
+        return self._pilot(devices, cap, self.demand.rate_per_s).outcome
+
+    def keeps_up(self, devices: int, cap: int, rate_per_s: float) -> bool:
+        """Whether a fleet bears a rate at the utilization allowed."""
+        load = self.fleet(devices, cap, rate_per_s).utilization
+        return (load < 1 or self.demand.max_queue is not None) and load <= self.demand.utilization_allowed
+
+    def _ranked(self, devices: int, rate_per_s: float, margin: float = inf) -> list[Simulated]:
+        """Return pilots of so many devices, the best first: every few candidates, and those beside the best.
+
+        Of batch limits that no batch comes near, which do the same, only the smallest is among them.
+        """
+        caps = [cap for cap in self.caps if self.keeps_up(devices, cap, rate_per_s)]
+        found = dict[int, Simulated]()
+        for place in sorted({*range(0, len(caps), _COARSE), len(caps) - 1} if caps else (), reverse=True):
+            self._try(devices, caps, place, rate_per_s, found)
+        step = _COARSE
+        while found and step > 1:
+            step //= 2
+            best = min(found, key=lambda place: _merit_of_pilot(found[place]))
+            for place in (best + step, best - step):
+                self._try(devices, caps, place, rate_per_s, found)
+        ranked = sorted({id(one): one for one in found.values()}.values(), key=_merit_of_pilot)
+        return [pilot for pilot in ranked if pilot.outcome.tail_ms <= margin * self.demand.target_ms]
+
+    def _try(
+        self, devices: int, caps: Sequence[int], place: int, rate_per_s: float, found: dict[int, Simulated]
+    ) -> None:
+        """Make the pilot of a candidate, unless one with a larger batch limit had no batch as large."""
+        if not 0 <= place < len(caps) or place in found:
+            return
+        for larger, pilot in found.items():
+            if larger > place and pilot.largest_batch < caps[place]:
+                found[place] = pilot
+                return
+        found[place] = self._pilot(devices, caps[place], rate_per_s)
+
+    def _first_that_meets(self, devices: int, rate_per_s: float, target_ms: float) -> Simulated | None:
+        """Return the first pilot of so many devices within a target, from the batch limit that was the best before on;
+        the best one if none is.
+        """
+        caps = [cap for cap in self.caps if self.keeps_up(devices, cap, rate_per_s)]
+        before = self._last.get(rate_per_s, caps[-1] if caps else 1)
+        place = min(range(len(caps)), key=lambda number: abs(caps[number] - before), default=0)
+        beside = [place, place + 1, place - 1, place + 2, place - 2]
+        found = dict[int, Simulated]()
+        for number in (*beside, *range(0, len(caps), _COARSE), len(caps) - 1):
+            self._try(devices, caps, number, rate_per_s, found)
+            if number in found and found[number].outcome.tail_ms <= target_ms:
+                break
+        best = min(found.values(), key=_merit_of_pilot, default=None)
+        if best is not None:
+            self._last[rate_per_s] = best.outcome.batch_cap
+        return best
+
+    def _check_samples(self) -> None:
+        demand = self.demand
+        samples = demand.mean_samples * self._floor
+        if not demand.is_whole and samples > (_MOST_SAMPLES_QUICK if self._is_quick else _MOST_SAMPLES):
+            raise BadRequest(
+                f"--samples-per-request: {demand.mean_samples:.4g} on average are too many to simulate "
+                f"p{demand.percentile:g} if each is batched by itself",
+                "lower --percentile",
+            )
+
+
+def _merit(one: Simulated) -> tuple[bool, bool, float, float]:
+    """Order outcomes, the best first."""
+    outcome = one.outcome
+    return not one.may_meet, outcome.verdict == "misses", outcome.late, outcome.tail_ms
+
+
+def _merit_of_pilot(one: Simulated) -> tuple[float, float, int]:
+    return one.outcome.tail_ms, one.outcome.refused, one.outcome.batch_cap
+
+
+def step_at(devices: int) -> int:
+    """Return to how many devices a number is found: from two thousand on to a thousandth."""
+    return max(1, devices // _EXACTLY)
+
+
+def least_number(
+    meets: Callable[[int], bool], start: int, lowest: int, is_hopeless: Callable[[int], bool]
+) -> int | None:
+    """Return the least number from ``lowest`` on that meets, if all above do: by ever longer steps from ``start``.
+
+    It is found to ``step_at``. None if none does up to the most, or ``is_hopeless`` says so, asked with each step up
+    that made no difference.
+    """
+    step = step_at(start)
+    if meets(start):
+        passes, fails = start, lowest - 1
+        while passes > lowest:
+            tried = max(lowest, passes - step)
+            if not meets(tried):
+                fails = tried
+                break
+            passes, step = tried, 2 * step
+    else:
+        passes, fails = min(start + step, MOST_DEVICES), start
+        while fails == passes or not meets(passes):
+            if passes == MOST_DEVICES or is_hopeless(2 * step):
+                return None
+            step *= 2
+            fails, passes = passes, min(passes + step, MOST_DEVICES)
+    while passes - fails > step_at(passes):
+        middle = (passes + fails) // 2
+        passes, fails = (middle, fails) if meets(middle) else (passes, middle)
+    return passes
+
+
+def _none_helps(meets: Callable[[int], bool]) -> Callable[[int], bool]:
+    """Return whether no number of devices meets, asked after so many more made no difference."""
+    return lambda more: more >= _HOPE and not meets(MOST_DEVICES)
+
+
+def least_cap(demand: Demand, service: ServiceTimes, most: int) -> int:
+    """Return the smallest batch limit that is tried, of those up to the most.
+
+    Raises:
+        BadRequest: none can take the requests.
+    """
+    largest = demand.samples_per_request[-1][0]
+    if demand.is_whole and largest > most:
+        raise BadRequest(
+            f"a request of {largest} samples stays in one batch, and batches have up to {most}: {demand.batcher} "
+            "refuses it",
+            "measure larger batches, let --max-batch be larger, or send smaller requests",
+        )
+    if demand.is_whole:
+        return max(largest, service.least_cap)
+    if demand.mean_samples > _MOST_PARTS * most:
+        raise BadRequest(
+            f"requests have {demand.mean_samples:.4g} samples on average, and batches up to {most}: each is split into "
+            f"more than {_MOST_PARTS}, which is not simulated",
+            "measure larger batches, or let --max-batch be larger",
+        )
+    return min(most, ceil(demand.mean_samples / _PARTS))
+
+
+def alone_ms(service: ServiceTimes, demand: Demand) -> float:
+    """Return the percentile of the latency of lone requests; of split ones, that of one of their samples."""
+    share = demand.percentile / 100
+    if not demand.is_whole:
+        return float(np.quantile(service.curve_ms(1), share)) + demand.overhead_per_answer_ms
+    curves, weights = [], []
+    for samples, its_share in demand.samples_per_request:
+        curve = service.curve_ms(samples)
+        curves.append(curve + demand.overhead_per_request_ms * (1 - samples * service.items_per_sample))
+        weights.append(np.full(len(curve), its_share / len(curve)))
+    times = np.concatenate(curves)
+    alone = float(np.quantile(times, share, method="inverted_cdf", weights=np.concatenate(weights)))
+    return alone + demand.overhead_per_answer_ms
+
+
+def rounded_up(value: float) -> float:
+    """Return a value above 0 with four digits, and no less than it is."""
+    step = 10.0 ** (floor(log10(value)) - 3)
+    return ceil(value / step) * step

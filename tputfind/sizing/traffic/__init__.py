@@ -1,0 +1,1 @@
+"""Requests: their rate, interarrival times and sizes, drawn or recorded."""

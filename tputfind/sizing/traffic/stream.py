@@ -1,0 +1,274 @@
+"""Streams of requests: interarrival times and sizes, drawn or recorded, thinned exactly to the share of one queue."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from math import ceil, fsum
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tputfind import options as values
+from tputfind.units import echoed
+
+Shares: TypeAlias = tuple[tuple[int, float], ...]
+"""Numbers of samples, rising, each with the share of the requests that have so many."""
+ALONE: Final[Shares] = ((1, 1.0),)
+_HEAVIEST: Final = 1e15
+_LIGHTEST: Final = 1e-9
+_ROUNDING: Final = 0.0101
+"""By how much shares may miss 1: those of three thirds are written 0.33."""
+_PACKED: Final = 200_000
+"""Requests that are packed into full batches, or more: their mean size is then known to a thousandth."""
+_weight: Final = values.number_within(_LIGHTEST, _HEAVIEST)
+
+
+FEWEST_ARRIVALS: Final = 100
+MOST_ARRIVALS: Final = 2_000_000
+_LONGEST_GAP: Final = 1e15
+_SHORTEST_GAP: Final = 1e-15
+_LONGEST_TRACE: Final = 4_000_000
+"""Maximum recorded requests, round and round, in one replication; keeps it within seconds."""
+_read_gap: Final = values.number_within(0, _LONGEST_GAP)
+
+
+class Stream(NamedTuple):
+    """Requests of one replication: times with a mean gap of 1, and samples per request (None: one each)."""
+
+    times: NDArray[np.float64]
+    sizes: NDArray[np.int64] | None
+
+
+class Traffic(NamedTuple):
+    """The shape of a stream of requests, whatever its rate.
+
+    ``burstiness`` is the coefficient of variation of interarrival times; ``gaps`` are recorded interarrival times in
+    any unit, which replace it. ``sizes`` are samples per request with their shares; ``counts`` those of recorded
+    requests.
+    """
+
+    burstiness: float = 1.0
+    gaps: tuple[float, ...] | None = None
+    sizes: Shares = ALONE
+    counts: tuple[int, ...] | None = None
+
+    @property
+    def mean_samples(self) -> float:
+        """Samples per request, on average."""
+        return mean_samples(self.sizes)
+
+    @property
+    def has_several_samples(self) -> bool:
+        """Whether some requests have more than one sample."""
+        return self.sizes[-1][0] > 1
+
+    def dispersion(self, share: float) -> float:
+        """Return the index of dispersion of samples in the part of the stream that has this share of the requests.
+
+        Thinning by chance brings any stream nearer to a Poisson one. Recorded streams count as Poisson here.
+        """
+        squared = 1.0 if self.gaps is not None else self.burstiness**2
+        of_sizes = mean_square_samples(self.sizes) / self.mean_samples**2 - 1
+        return 1 + share * (squared - 1) + of_sizes
+
+    def draw(self, count: int, share: float, seed: Sequence[int]) -> Stream:
+        """Return at least ``count`` requests of a stream that each request of the whole joins with chance ``share``.
+
+        A recorded stream is replayed from its beginning, whole, and again until there are as many.
+        """
+        chance = np.random.default_rng([*seed, 0])
+        if self.gaps is not None:
+            return self._replayed(count, share, chance)
+        times: NDArray[np.float64] = np.cumsum(self._drawn_gaps(count, share, chance))
+        return Stream(times, self._drawn_sizes(count, seed))
+
+    def _drawn_gaps(self, count: int, share: float, chance: np.random.Generator) -> NDArray[np.float64]:
+        """Return gaps with a mean of 1: between requests that join lies a geometric number of gaps of the whole."""
+        if self.burstiness == 1:
+            return chance.standard_exponential(count)
+        steps = chance.geometric(share, count).astype(np.float64) if share < 1 else np.ones(count)
+        if self.burstiness == 0:
+            return steps * share
+        shape = 1 / self.burstiness**2
+        return chance.standard_gamma(shape * steps) * (share / shape)
+
+    def _drawn_sizes(self, count: int, seed: Sequence[int]) -> NDArray[np.int64] | None:
+        if not self.has_several_samples:
+            return None
+        samples, shares = zip(*self.sizes, strict=True)
+        drawn: NDArray[np.int64] = np.random.default_rng([*seed, 6]).choice(samples, size=count, p=shares)
+        return drawn
+
+    def _replayed(self, count: int, share: float, chance: np.random.Generator) -> Stream:
+        trace = np.array(self.gaps)
+        most = max(1, _LONGEST_TRACE // len(trace))
+        passes = min(most, max(1, ceil(count / share / len(trace))))
+        places = np.arange(passes * len(trace))
+        if share < 1:
+            skips = chance.geometric(share, ceil(1.2 * share * len(places)) + 100)
+            places = np.cumsum(skips) - 1
+            places = places[places < passes * len(trace)]
+        turns, within = np.divmod(places, len(trace))
+        since, period = np.cumsum(trace), float(trace.sum() + trace.mean())
+        times: NDArray[np.float64] = (since[within] + turns * period) * (share * len(trace) / period)
+        # The first recorded request ends no gap.
+        sizes = None if self.counts is None else np.array(self.counts[1:])[within]
+        return Stream(times, sizes)
+
+
+def without_idle(times: NDArray[np.float64], longest: float, window: float) -> NDArray[np.float64]:
+    """Return times of requests with idle time cut out, which changes no latency and keeps digits in long streams.
+
+    Args:
+        times: of requests, rising.
+        longest: an upper bound on the time one request can take by itself, waiting for others included.
+        window: idle time is cut by multiples of this, for servers that batch by the clock; 0 for others.
+    """
+    gaps = np.diff(times, prepend=0.0)
+    # Beyond what all requests take one by one, a longer gap makes no difference.
+    ahead = np.cumsum(longest - np.minimum(gaps, longest * (len(gaps) + 1)))
+    unanswered = ahead - np.minimum(np.minimum.accumulate(ahead), 0.0)
+    idle = np.maximum(gaps - np.concatenate(([0.0], unanswered[:-1])) - 2 * longest, 0.0)
+    if window > 0:
+        idle = np.floor(idle / window) * window
+    shorter: NDArray[np.float64] = np.cumsum(gaps - idle)
+    return shorter
+
+
+def gaps_of(times: Sequence[float], names: Sequence[str]) -> tuple[float, ...]:
+    """Return the times between requests that came at these times, each with a name for errors.
+
+    Raises:
+        ValueError: they are too few or too many, fall, or lie too far apart.
+    """
+    if len(times) < FEWEST_ARRIVALS:
+        raise ValueError(f"{len(times)} requests show no stream: at least {FEWEST_ARRIVALS} are needed")
+    if len(times) > MOST_ARRIVALS:
+        raise ValueError(f"{len(times)} requests are more than are replayed: {MOST_ARRIVALS} at the most")
+    gaps = tuple(later - earlier for earlier, later in pairwise(times))
+    for number, gap in enumerate(gaps, start=1):
+        if gap < 0:
+            raise ValueError(f"{names[number]}: {times[number]!r} is before {times[number - 1]!r}: times must rise")
+        if gap > _LONGEST_GAP:
+            raise ValueError(f"{names[number]}: {times[number]!r} is more than {_LONGEST_GAP:g} after the one before")
+    _check_mean(gaps)
+    return gaps
+
+
+def read_gaps(value: object) -> tuple[float, ...]:
+    """Read times between requests: of a list, a tuple or an array."""
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(listed, (list, tuple)):
+        raise ValueError(f"{echoed(value)} is no list of times between requests")  # noqa: TRY004  # as of all readers
+    if not FEWEST_ARRIVALS - 1 <= len(listed) < MOST_ARRIVALS:
+        raise ValueError(f"{len(listed)} times between requests are not from {FEWEST_ARRIVALS - 1} to {MOST_ARRIVALS}")
+    gaps = []
+    for place, each in enumerate(listed):
+        try:
+            gaps.append(_read_gap(each))
+        except ValueError as problem:
+            raise ValueError(f"number {place}: {problem}") from None
+    _check_mean(gaps)
+    return tuple(gaps)
+
+
+def _check_mean(gaps: Sequence[float]) -> None:
+    mean = fsum(gaps) / len(gaps)
+    if mean < _SHORTEST_GAP:
+        raise ValueError(f"the times of requests must rise, by {_SHORTEST_GAP:g} on average, and rise by {mean:g}")
+
+
+def mean_samples(shares: Shares) -> float:
+    """Return how many samples a request has on average."""
+    return fsum(share * samples for samples, share in shares)
+
+
+def mean_square_samples(shares: Shares) -> float:
+    """Return the mean of their squares."""
+    return fsum(share * samples**2 for samples, share in shares)
+
+
+def read_shares(value: object) -> Shares:
+    """Read how many samples requests have: ``4``, or shares or weights such as ``1:0.8,4:0.2``; or a mapping of them.
+
+    Raises:
+        ValueError: they are none; numbers below 1 are shares, and must add up to 1.
+    """
+    if isinstance(value, str) and ":" in value:
+        pairs: list[Sequence[object]] = [part.split(":") for part in value.split(",")]
+    elif isinstance(value, Mapping):
+        pairs = list(value.items())
+    else:
+        pairs = list(value) if isinstance(value, (list, tuple)) else [(value, 1)]
+    if not pairs:
+        raise ValueError(f"{echoed(value)} has no number of samples")
+    weights: dict[int, float] = {}
+    for pair in pairs:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise ValueError(f"{echoed(pair)} is no number of samples with its share, such as 4:0.2")
+        samples = values.whole(pair[0])
+        if samples in weights:
+            raise ValueError(f"{samples} samples have two shares")
+        weights[samples] = _read_weight(pair[1])
+    return _shares(weights)
+
+
+def _read_weight(value: object) -> float:
+    percent = isinstance(value, str) and value.strip().endswith("%")
+    return _weight(str(value).strip()[:-1]) / 100 if percent else _weight(value)
+
+
+def _shares(weights: Mapping[int, float]) -> Shares:
+    total = fsum(weights.values())
+    if all(weight < 1 for weight in weights.values()) and abs(total - 1) > _ROUNDING:
+        raise ValueError(f"the shares add up to {total:g}, and not to 1")
+    return tuple((samples, weights[samples] / total) for samples in sorted(weights))
+
+
+def read_counts(value: object) -> tuple[int, ...]:
+    """Read how many samples each recorded request has: of a list, a tuple or an array."""
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(listed, (list, tuple)):
+        raise ValueError(f"{echoed(value)} is no list of numbers of samples")  # noqa: TRY004  # as of all readers
+    counts = []
+    for place, each in enumerate(listed):
+        try:
+            counts.append(values.whole(each))
+        except ValueError as problem:
+            raise ValueError(f"number {place}: {problem}") from None
+    return tuple(counts)
+
+
+def shares_of(counts: Iterable[int]) -> Shares:
+    """Return the shares of the requests that have each of these numbers of samples."""
+    return _shares(Counter(counts))
+
+
+@lru_cache(maxsize=8)
+def many_of(shares: Shares) -> tuple[int, ...]:
+    """Return how many samples each of many requests has, drawn with these shares: always the same ones."""
+    samples, weights = zip(*shares, strict=True)
+    return tuple(np.random.default_rng(0).choice(samples, size=_PACKED, p=weights).tolist())
+
+
+@lru_cache(maxsize=256)
+def full_batches(counts: tuple[int, ...], cap: int) -> Mapping[int, int]:
+    """Return full batches of requests that stay whole: how many there are of each size, of many in a row.
+
+    A batch is full when the next request does not fit: of requests with 4 samples, one up to a cap of 10 has 8.
+
+    Args:
+        counts: the samples of requests, in their order, round and round.
+        cap: no request has more samples.
+    """
+    before = [0, *accumulate(counts * ceil(_PACKED / len(counts)))]
+    marks = [0]
+    while marks[-1] < len(before) - 1:
+        marks.append(bisect_right(before, before[marks[-1]] + cap) - 1)
+    sizes = [before[tail] - before[head] for head, tail in pairwise(marks)]
+    return Counter(sizes[:-1] or [cap])  # the last one is what was left
