@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests python benchmarks/promises.py > results/simulated/sizing/promises.txt
 
-A higher rate, a tighter target, burstier requests, a spare device and a lower load take no fewer devices, within the
-stated ranges; a plan is its point on the curve; its devices hold under other streams, and one fewer does not. Each
+A higher rate, a tighter target, burstier requests, a spare device, a lower utilization and a smaller batch limit take
+no fewer devices, within the stated ranges; the devices hold under other streams, and one fewer does not. Each
 broken promise is shown with the command that asks for it.
 """
 

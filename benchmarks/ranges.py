@@ -20,10 +20,11 @@ from msgspec.structs import replace
 
 from tputfind.record.files import load_record
 from tputfind.record.record import Record, Row, Timing
-from tputfind.sizing.options import read_demand
-from tputfind.sizing.plan import plan
-from tputfind.sizing.service import service_of
-from tputfind.sizing.simulate import Fleet, simulate
+from tputfind.sizing.engine.replications import Effort, Fleet, simulate
+from tputfind.sizing.engine.service_times import service_times_of
+from tputfind.sizing.engine.serving import Kind
+from tputfind.sizing.planner.plan import plan
+from tputfind.sizing.planner.question import read_demand
 
 LIKE: Final = Path(__file__).parents[1] / "results/nvidia-h100/default/resnet50-fp16.json"
 """Gives everything but the latencies."""
@@ -45,14 +46,14 @@ def drawn(draw: np.random.Generator, processes: int, batches: int) -> Record:
 
 
 def true_devices(known: Record, rate: str, slo: str) -> int:
-    """Return the least number of devices that meets the target with any of the measured caps."""
+    """Return the least number of devices that meets the target with every third batch limit."""
     demand = read_demand({"rate": rate, "slo": slo, "seed": 1000})
-    service = service_of(known, demand)
+    service = service_times_of(known)
     for devices in count(1):
-        fleets = [Fleet(devices, cap, demand.rate_per_s) for cap in SIZES]
-        able = [fleet for fleet in fleets if fleet.load(service, demand) < 1]
-        outcomes = (simulate(fleet, service, demand, seeds=8, effort=4) for fleet in able)
-        if any(outcome.steady and outcome.tail_ms <= demand.target_ms for outcome in outcomes):
+        fleets = [Fleet([Kind(devices, cap, service)], demand.rate_per_s) for cap in range(1, SIZES[-1] + 1, 3)]
+        able = [fleet for fleet in fleets if fleet.utilization < 1]
+        outcomes = (simulate(fleet, demand.goal, Effort(200_000, 2_000_000), (1000,)).outcome for fleet in able)
+        if any(outcome.tail_ms <= demand.target_ms for outcome in outcomes):
             return devices
     raise AssertionError
 

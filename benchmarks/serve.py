@@ -20,7 +20,6 @@ from serving.harness import (
     Case,
     Load,
     fitted,
-    get_ms,
     loaded,
     measured,
     most_per_s,
@@ -31,7 +30,7 @@ from serving.harness import (
 
 import tputfind
 from tputfind.record.record import Record
-from tputfind.sizing.overheads import Overheads
+from tputfind.sizing.calibration.overheads import Estimate
 
 FITTED, PREDICTED = (0.1, 0.5), (0.7, 0.85, 0.95)
 
@@ -66,7 +65,6 @@ class Line(NamedTuple):
     table_only_p99_ms: float
     overhead_per_batch_ms: float
     overhead_per_request_ms: float
-    overhead_per_get_ms: float
     overhead_per_answer_ms: float
     overhead_beside_ms: float
 
@@ -85,7 +83,6 @@ def main() -> None:
     asked.add_argument("--threads", type=int, help="of the model, on a CPU on which server and client have to run too")
     asked.add_argument("--record", help="of the model; without one it is measured")
     asked.add_argument("--output", help="folder for the record that is measured")
-    asked.add_argument("--per-get", type=float, help="what LitServe takes to get a request, in ms; else it is measured")
     asked.add_argument("--again", help="a file of --raw: nothing is served, and what it holds predicted anew")
     asked.add_argument("--raw", help="a .npz file: of every request when it was due, and its answer")
     asked.add_argument("--csv")
@@ -96,12 +93,11 @@ def main() -> None:
     record = tputfind.load_record(given.record) if given.record else measured(case, given.output)
     if record.spec.model != case.model or max(row.batch_size for row in record.rows) < case.cap:
         asked.error(f"--record is of {record.spec.model}, or of smaller batches than --cap")
-    per_get = given.per_get if given.per_get is not None else get_ms() if case.server == "litserve" else 0.0
     if given.again:
         loads = read(given.again)
-        overheads = fitted(record, case, [loads[load] for load in FITTED], per_get)
+        overheads = fitted(record, case, [loads[load] for load in FITTED])
     else:
-        loads, overheads = driven(case, record, given.seconds, given.requests, per_get)
+        loads, overheads = driven(case, record, given.seconds, given.requests)
     if given.raw:
         raw = {f"{load}": np.column_stack([each.due_ms, np.array(each.answers)]) for load, each in loads.items()}
         np.savez_compressed(given.raw, allow_pickle=False, **raw)
@@ -112,18 +108,16 @@ def main() -> None:
         pd.DataFrame([line._asdict() for line in lines]).to_csv(given.csv, index=False, float_format="%.5g")
 
 
-def driven(
-    case: Case, record: Record, seconds: float, requests: int, per_get: float = 0.0
-) -> tuple[dict[float, Load], Overheads]:
+def driven(case: Case, record: Record, seconds: float, requests: int) -> tuple[dict[float, Load], Estimate]:
     """Return the answers under every load, of so many seconds or requests at least, and the overheads."""
     loads: dict[float, Load] = {}
-    overheads = Overheads(per_get=per_get)
+    overheads = Estimate()
     with served(case) as port:
         for load in (*FITTED, *PREDICTED):
             rate_per_s = load * most_per_s(record, case, overheads)
             loads[load] = loaded(port, case, rate_per_s, max(requests, int(seconds * rate_per_s)))
             if load == FITTED[-1]:
-                overheads = fitted(record, case, list(loads.values()), per_get)
+                overheads = fitted(record, case, list(loads.values()))
     return loads, overheads
 
 
@@ -137,7 +131,7 @@ def read(path: str) -> dict[float, Load]:
     return loads
 
 
-def compare(case: Case, record: Record, loads: dict[float, Load], overheads: Overheads) -> list[Line]:
+def compare(case: Case, record: Record, loads: dict[float, Load], overheads: Estimate) -> list[Line]:
     """Return a line for every load; print them."""
     lines = []
     for load, (rate_per_s, due_ms, answers) in loads.items():
@@ -146,8 +140,8 @@ def compare(case: Case, record: Record, loads: dict[float, Load], overheads: Ove
         lines.append(
             Line(
                 case.server, case.model, record.environment.device_name, case.cap, case.wait_ms, load, load in FITTED,
-                rate_per_s, len(answers), loads[load].mean_batch, pace(record, case, loads[load]), *told,
-                *with_overheads, with_overheads.p99 / told.p99 - 1, simulated(record, case, due_ms, Overheads()).p99,
+                rate_per_s, len(answers), loads[load].mean_batch, pace(record, loads[load]), *told,
+                *with_overheads, with_overheads.p99 / told.p99 - 1, simulated(record, case, due_ms, Estimate()).p99,
                 *overheads,
             )
         )  # fmt: skip

@@ -22,10 +22,9 @@ from serving.harness import Case, loaded, served
 import tputfind
 from tputfind.errors import NoPlan
 from tputfind.record.record import Record
-from tputfind.sizing.demand import Demand
-from tputfind.sizing.overheads import Overheads
-from tputfind.sizing.plan import Plan
-from tputfind.sizing.size import answers
+from tputfind.sizing.calibration.overheads import Estimate
+from tputfind.sizing.planner.plan import Plan, answers, with_estimate
+from tputfind.sizing.planner.question import Demand
 
 _BELOW, _ABOVE = 0.9, 1.1
 _HALVINGS = 10
@@ -66,12 +65,12 @@ def main() -> None:
     given = asked.parse_args()
     record = tputfind.load_record(given.record)
     told = pd.read_csv(given.fitted).iloc[0].to_dict()
-    overheads = Overheads(*(told[f"overhead_{name}_ms"] for name in Overheads._fields))
+    estimate = Estimate(*(told[f"overhead_{name}_ms"] for name in Estimate._fields))
     case = Case(
         record.spec.model, json.loads(given.options), told["server"], told["batch_cap"], float(told["wait_ms"]),
         clients=given.clients,
     )  # fmt: skip
-    demand = msgspec.structs.replace(overheads.on(case.demand()), slo_ms=given.slo, network_ms=overheads.beside)
+    demand = with_estimate(msgspec.structs.replace(case.demand(), slo_ms=given.slo), estimate)
     if given.again:
         counted(record, demand, given.again)
         return
@@ -103,7 +102,7 @@ def driven(record: Record, case: Case, demand: Demand, most_devices: int, second
                 line = Line(
                     case.server, case.model, plan.device_name, demand.slo_ms, load.rate_per_s, plan.outcome.devices,
                     outcome.devices, outcome.batch_cap, len(load.answers), load.mean_batch, load.latency.p50,
-                    load.latency.p99, outcome.p99_ms + demand.network_ms if outcome.steady else None,
+                    load.latency.p99, outcome.p99_ms + demand.network_ms if not outcome.is_saturated else None,
                     outcome is plan.outcome, load.latency.p99 <= demand.slo_ms,
                 )  # fmt: skip
                 print(json.dumps(line._asdict()), flush=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tputfind.record.files import load_record
     from tputfind.record.record import Record
     from tputfind.session.run import find
-    from tputfind.sizing.size import size
+    from tputfind.sizing.planner.plan import size
     from tputfind.stages.timer import StageTimer
 
 __all__ = ["Record", "StageTimer", "__version__", "compare", "find", "load_record", "size", "to_deploy"]
@@ -26,7 +26,7 @@ _HOMES = {
     "compare": "tputfind.analysis.compare",
     "find": "tputfind.session.run",
     "load_record": "tputfind.record.files",
-    "size": "tputfind.sizing.size",
+    "size": "tputfind.sizing.planner.plan",
     "Record": "tputfind.record.record",
     "StageTimer": "tputfind.stages.timer",
     "to_deploy": "tputfind.analysis.answers",

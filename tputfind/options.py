@@ -61,7 +61,6 @@ COMMAND_LINE_ONLY: Final = frozenset(
             "quiet",
             "traceback",
             "price",
-            "curve",
             "arrivals",
             "observed",
         ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import socket
 import subprocess
@@ -21,15 +20,13 @@ from serving.step import CAP, MODEL, OPTIONS
 
 import tputfind
 from tputfind.record.record import Record
-from tputfind.sizing.arrivals import arrivals_ms
-from tputfind.sizing.demand import Demand
-from tputfind.sizing.options import read_demand
-from tputfind.sizing.overheads import Device, Log, Overheads, by_batches, steady
-from tputfind.sizing.service import service_of
+from tputfind.sizing.calibration.overheads import Bench, Estimate, Log, by_batches, steady
+from tputfind.sizing.engine.service_times import Overheads, ServiceTimes, service_times_of
+from tputfind.sizing.planner.question import Demand, read_demand
+from tputfind.sizing.traffic.stream import Traffic
 
 FOLDER = Path(__file__).parent
 _SEEDS = 5
-_GETS = 2000
 
 
 class Case(NamedTuple):
@@ -94,7 +91,7 @@ def measured(case: Case, folder: str | None = None) -> Record:
 
 def loaded(port: int, case: Case, rate_per_s: float, requests: int) -> Load:
     """Send so many requests of a Poisson stream and return the answers."""
-    due_ms = arrivals_ms(case.demand(), requests, rate_per_s, 1.0, seed=(7,))
+    due_ms = Traffic().draw(requests, 1.0, (7,)).times * (1000 / rate_per_s)
     return Load(rate_per_s, due_ms, drive(port, due_ms.tolist(), case.clients))
 
 
@@ -140,23 +137,27 @@ def _await(port: int, process: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("the server does not answer")
 
 
-def pace(record: Record, case: Case, load: Load) -> float:
+def pace(record: Record, load: Load) -> float:
     """Return how many times as long the model's steps took in the server as by the record."""
-    service = service_of(record, case.demand())
+    service = service_times_of(record)
     batches = [(answer.step_ms, service.mean_ms(answer.batch_size), 1 / answer.batch_size) for answer in load.answers]
     return sum(step * share for step, _, share in batches) / sum(told * share for _, told, share in batches)
 
 
-def most_per_s(record: Record, case: Case, overheads: Overheads) -> float:
+def service_of(record: Record, overheads: Overheads = Overheads()) -> ServiceTimes:  # noqa: B008  # it is immutable
+    """Return how long batches take in a server with overheads."""
+    return service_times_of(record, overheads)
+
+
+def most_per_s(record: Record, case: Case, estimate: Estimate) -> float:
     """Return the requests per second that one device answers with full batches."""
-    demand = overheads.on(case.demand())
-    return 1000 * service_of(record, demand).per_ms(min(case.cap, demand.most_in_window or case.cap))
+    return 1000 * service_of(record, estimate.overheads).per_ms(case.cap)
 
 
-def simulated(record: Record, case: Case, due_ms: NDArray[np.float64], overheads: Overheads) -> Latency:
+def simulated(record: Record, case: Case, due_ms: NDArray[np.float64], estimate: Estimate) -> Latency:
     """Return the latencies of requests that are due at these times, by simulation."""
-    device = Device(record, case.demand(), case.cap)
-    found = [latency_of(device.latencies_ms(due_ms, overheads, (seed,))) for seed in range(_SEEDS)]
+    bench = Bench(record, case.demand().server, case.cap)
+    found = [latency_of(bench.latencies_ms(due_ms, estimate, (seed,))) for seed in range(_SEEDS)]
     return Latency(*(float(value) for value in np.mean(found, axis=0)))
 
 
@@ -166,28 +167,13 @@ def latency_of(latencies_ms: NDArray[np.float64]) -> Latency:
     return Latency(float(told.mean()), *(float(value) for value in np.quantile(told, [0.5, 0.95, 0.99])))
 
 
-def fitted(record: Record, case: Case, loads: list[Load], per_get: float = 0.0) -> Overheads:
+def fitted(record: Record, case: Case, loads: list[Load]) -> Estimate:
     """Return the overheads of a server with one device, from when its batches began and its answers came.
 
     Raises:
         ValueError: there is nothing to see them by, as with batches of one.
     """
-    device = Device(record, Overheads(per_get=per_get).on(case.demand()), case.cap)
-    found = by_batches(device, [load.log for load in loads])
+    found = by_batches(Bench(record, case.demand().server, case.cap), [load.log for load in loads])
     if found is None:
         raise ValueError("overheads are not found with batches of one")
-    return found.overheads
-
-
-def get_ms() -> float:
-    """Return how long it takes to get something from a queue as LitServe's are: one in a process of its own."""
-    with multiprocessing.Manager() as manager:
-        queue = manager.Queue()
-        spans = []
-        for number in range(_GETS):
-            queue.put((0, str(number), time.monotonic(), 1))
-        for _ in range(_GETS):
-            start = time.perf_counter()
-            queue.get(timeout=0.001)
-            spans.append((time.perf_counter() - start) * 1000)
-    return float(np.median(spans))
+    return found.estimate

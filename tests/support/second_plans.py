@@ -9,15 +9,15 @@ from typing import Final
 from support.folders import RESULTS
 from support.second import Answer, Question, Times, answer, with_devices
 from tputfind.record.files import load_record
-from tputfind.sizing.options import read_demand
-from tputfind.sizing.plan import Plan, plan
+from tputfind.sizing.planner.plan import Plan, plan
+from tputfind.sizing.planner.question import read_demand
 
 NEAR: Final = 0.03
 """The share by which both may differ, beside what chance in the requests of each leaves open."""
 _SURE: Final = 3.0
 """Standard errors."""
-_T_QUANTILE: Final = 2.776
-"""Standard errors of five streams that hold 95 %."""
+_T_QUANTILE: Final = 2.2
+"""Standard errors of eight replications or more that hold 95 %."""
 
 PLANS: Final[list[tuple[str, str]]] = [
     ("nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-1", "rate=100000 slo=4.2ms"),
@@ -38,17 +38,17 @@ PLANS: Final[list[tuple[str, str]]] = [
     ),
     (
         "nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-0",
-        "rate=15000 slo=30ms batcher=triton delay=2ms routing=two-choices overhead_per_batch=1ms",
+        "rate=15000 slo=30ms batcher=triton delay=2ms routing=two-choices overhead=1ms",
     ),
     (
         "nvidia-h200/serving/vit_l_16-fp32",
-        "rate=600 slo=150ms batcher=mosec delay=5ms overhead_per_batch=2ms overhead_per_request=0.1ms",
+        "rate=600 slo=150ms batcher=mosec delay=5ms overhead=2ms+0.1ms",
     ),
     ("nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-1", "rate=150000 slo=12ms batcher=mosec delay=1ms"),
     ("nvidia-h200/kinds/r3d_18-fp16", "rate=8000 slo=50ms batcher=mosec routing=random burstiness=0"),
     (
         "nvidia-h200/kinds/timm-convnext_tiny-fp16",
-        "rate=20000 slo=30ms batcher=mosec delay=3ms routing=least-loaded overhead_per_request=0.02ms",
+        "rate=20000 slo=30ms batcher=mosec delay=3ms routing=least-loaded overhead=0+0.02ms",
     ),
     (
         "nvidia-h200/kinds/deeplabv3_resnet50-fp16",
@@ -57,7 +57,7 @@ PLANS: Final[list[tuple[str, str]]] = [
     ("nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-1", "rate=100000 slo=14ms batcher=litserve delay=1ms"),
     (
         "nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-0",
-        "rate=40000 slo=20ms batcher=litserve delay=0ms overhead_per_batch=0.5ms",
+        "rate=40000 slo=20ms batcher=litserve delay=0ms overhead=0.5ms",
     ),
     ("nvidia-h200/kinds/r3d_18-fp16", "rate=6000 slo=60ms batcher=litserve delay=10ms routing=random burstiness=2"),
     (

@@ -9,7 +9,7 @@ import pytest
 from support.folders import ROOT
 
 import tputfind
-from tputfind.sizing.overheads import Overheads
+from tputfind.sizing.calibration.overheads import Estimate
 
 PER_BATCH_MS, PER_REQUEST_MS, PER_ANSWER_MS, ON_THE_WAY_MS = 0.8, 0.1, 0.3, 1.5
 CAP, HELD_MS, SCATTER_MS = 32, 6.0, 0.5
@@ -47,7 +47,7 @@ def served(harness, service, rate_per_s: float, count: int, seed: int):
 def test_overheads_are_found_at_low_loads_and_tell_the_latencies_of_higher_ones(harness):
     record = tputfind.load_record(ROOT / "results" / "nvidia-h200" / "serving" / "vit_l_16-fp32.json")
     case = harness.Case("vit_l_16", {"dtype": "fp32"}, "mosec", CAP, 5.0)
-    service = harness.service_of(record, case.demand())
+    service = harness.service_of(record)
 
     low, middle, high = (
         served(harness, service, rate_per_s, 6000, seed) for seed, rate_per_s in enumerate((33.0, 165.0, 285.0))
@@ -59,4 +59,4 @@ def test_overheads_are_found_at_low_loads_and_tell_the_latencies_of_higher_ones(
     assert overheads.per_answer == pytest.approx(PER_ANSWER_MS, rel=0.1)
     found = harness.simulated(record, case, high.due_ms, overheads)
     assert found == pytest.approx(high.latency, rel=0.05)
-    assert harness.simulated(record, case, high.due_ms, Overheads()).p99 < 0.9 * high.latency.p99
+    assert harness.simulated(record, case, high.due_ms, Estimate()).p99 < 0.9 * high.latency.p99

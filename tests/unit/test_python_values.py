@@ -11,8 +11,8 @@ from tputfind.commands import options
 from tputfind.errors import BadRecord, BadRequest
 from tputfind.options import COMMAND_LINE_ONLY
 from tputfind.record import spec
-from tputfind.sizing import options as of_demand
-from tputfind.sizing.plan import Price
+from tputfind.sizing.planner import question as of_demand
+from tputfind.sizing.planner.costs import Price
 
 RECORD = example()
 ASKED = {"rate": 5, "slo": 50.0}

@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 from tputfind import options as values
 from tputfind import units
 from tputfind.errors import BadRequest
-from tputfind.sizing.gaps import gaps_of
+from tputfind.sizing.traffic.stream import gaps_of
 
 _MOST_BYTES: Final = 2**27
 _GZIP: Final = b"\x1f\x8b"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tputfind.commands.arrivals import Kind, rows_of, time_of
 from tputfind.errors import BadRequest
-from tputfind.sizing.observed import COLUMNS, log_of
-from tputfind.sizing.overheads import Log
+from tputfind.sizing.calibration.logs import COLUMNS, log_of
+from tputfind.sizing.calibration.overheads import Log
 from tputfind.units import echoed
 
 _NEEDED = COLUMNS[:2]

@@ -17,7 +17,8 @@ from tputfind.record.choices import (
     SEARCHES,
     TRANSFERS,
 )
-from tputfind.sizing.batchers import Batcher, Handler, Handling, Routing
+from tputfind.sizing.engine.events import Routing
+from tputfind.sizing.engine.servers import Batcher
 
 WHAT, HOW, FAR = "What to measure", "How to run it", "How far to search"
 LONG, WRITE, OTHER = "How long to measure", "What to write", "Other"
@@ -235,32 +236,23 @@ SIZE: Final = (
     ),
     Option("network", "TIME", REQUESTS, "leave this much of --slo to the network", "0"),
     Option("batcher", get_args(Batcher), SERVER, "batch requests as this server does", "greedy"),
-    Option(
-        "requests",
-        get_args(Handling),
-        SERVER,
-        "batch each sample of a request by itself, or keep a request in one batch",
-        "the server's",
-    ),
     Option("delay", "TIME", SERVER, "let the batcher wait this long for more requests; auto: find out", "the server's"),
-    Option("max_queue", "N", SERVER, "refuse requests while N wait (greedy, triton, mosec, ray)"),
-    Option("preferred_batches", "LIST", SERVER, "let Triton prefer batches of these sizes, such as 8,16"),
+    Option(
+        "overhead",
+        "TIME+TIME",
+        SERVER,
+        "add what the server takes for a batch and for a request, such as 0.5ms+0.05ms; mosec or litserve: as measured",
+        "0",
+    ),
+    Option("max_queue", "N", SERVER, "refuse requests while N wait in a queue"),
     Option(
         "routing",
         get_args(Routing),
         SERVER,
         "keep requests in one shared queue, or pick a device for each one in this way",
-        "shared; ray: two-choices; bentoml: random",
+        "shared; ray: two-choices",
     ),
-    Option(
-        "handler",
-        get_args(Handler),
-        SERVER,
-        "call the model on the event loop, or in a thread",
-        "ray: blocking; bentoml: threaded",
-    ),
-    Option("max_ongoing", "N", SERVER, "give no replica of Ray Serve more than N requests at a time", "5"),
-    Option("max_latency", "TIME", SERVER, "let BentoML refuse what would be answered later", "60s"),
+    Option("max_ongoing", "N", SERVER, "give no device more than N requests at a time, and no larger batch", "ray: 5"),
     Option("max_batch", "N", SERVER, "use no batch above N"),
     Option(
         "observed",
@@ -270,11 +262,8 @@ SIZE: Final = (
         repeats=True,
     ),
     Option("spare", "N", PLAN, "meet the target with N devices gone", "0"),
-    Option("most_load", "SHARE", PLAN, "load no device more than this, such as 70%", "100%"),
-    Option("rack", "POWER", PLAN, "count racks that supply their devices with this much, such as 10kW"),
-    Option("idle_power", "POWER", PLAN, "let a device that has nothing to do take this much, such as 90W"),
+    Option("max_utilization", "SHARE", PLAN, "keep the utilization of the devices to this, such as 70%", "100%"),
     Option("price", "FILE", PLAN, "read prices from a CSV: device, price_per_hour, currency, source, date"),
-    Option("curve", None, PLAN, "print rate against devices and latency as CSV (one record)"),
     Option("csv", "FILE", WRITE, "also write the plans as CSV"),
     Option("json", "FILE", WRITE, "also write the plans in full"),
     Option("md", "FILE", WRITE, "also write the plans as Markdown"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -23,13 +22,10 @@ from tputfind.record import files
 from tputfind.record.record import Record
 from tputfind.report import size, size_csv
 from tputfind.report.progress import ShownProgress
-from tputfind.sizing.demand import Demand
-from tputfind.sizing.observed import fitted
-from tputfind.sizing.options import read_demand
-from tputfind.sizing.overheads import Log
-from tputfind.sizing.plan import Price
-from tputfind.sizing.prices import COLUMNS, read_prices
-from tputfind.sizing.size import answers, curve
+from tputfind.sizing.calibration.overheads import Log
+from tputfind.sizing.planner.costs import COLUMNS, Price, read_prices
+from tputfind.sizing.planner.plan import answers
+from tputfind.sizing.planner.question import Demand, read_demand
 
 _AFTER_S: Final = 2.0
 """What ends sooner needs no progress."""
@@ -45,7 +41,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     """
     places = taken_from(given)
     records, price_file = given.pop("records"), given.pop("price")
-    how = {name: given.pop(name) for name in ("arrivals", "observed", "curve")}
+    how = {name: given.pop(name) for name in ("arrivals", "observed")}
     return do(read_request(records, given, places, price_file=price_file, **how), show_traceback=show_traceback)
 
 
@@ -56,7 +52,6 @@ class Request(NamedTuple):
     demand: Demand
     prices: list[Price]
     outputs: Outputs
-    curve: bool
     logs: list[Log]
     told: list[str]
     """What is to be known of the records that the plans rest on."""
@@ -72,18 +67,16 @@ def read_request(
     arrivals: str | None,
     observed: Sequence[str] | None,
     price_file: str | None,
-    curve: bool,
 ) -> Request:
     """Return the request that a command line describes, checked before anything is simulated.
 
     Args:
         records: files that runs of the tool saved.
-        options: as ``sizing.options.read_demand`` takes them.
+        options: as ``read_demand`` takes them.
         places: files to write.
         arrivals: a file of the times at which requests came, and perhaps of their samples, or None.
         observed: logs of a server, one for each load, or None.
         price_file: a file of prices, or None.
-        curve: whether to follow the rate instead.
 
     Raises:
         BadRequest: what is wrong with the options or a file.
@@ -96,20 +89,6 @@ def read_request(
     prices_file = None if price_file is None else files.path_of("--price", price_file)
     if logged and len(records) > 1:
         raise BadRequest("--observed is of a server on one record's device, and takes one record")
-    if curve and len(records) > 1:
-        raise BadRequest("--curve follows one record")
-    apart = [
-        f"--{name.replace('_', '-')}"
-        for name in ("devices", "spare", "rack", "idle_power")
-        if options.get(name) is not None
-    ]
-    apart += ["--price"] if price_file is not None else []
-    if curve and apart:
-        raise BadRequest(f"--curve follows the rate, and does without {' and '.join(apart)}")
-    if curve and str(options.get("delay")).strip().lower() == "auto":
-        raise BadRequest("--curve keeps to one delay, and does without --delay auto", "give it the delay of the plan")
-    if curve and (places.csv or places.json or places.md):
-        raise BadRequest("--curve is printed: > curve.csv keeps it")
     recorded = Recorded(None, None) if arrivals_file is None else arrivals_of(arrivals_file)
     demand = read_demand({**options, **recorded._asdict()})
     prices = [] if prices_file is None else _prices(prices_file)
@@ -124,7 +103,6 @@ def read_request(
         demand,
         prices,
         check_places(places, sources, json="plans"),
-        curve,
         [read_log(path) for path in logged],
         told,
         {id(record): path for path, record in loaded},
@@ -144,15 +122,8 @@ def do(request: Request, *, show_traceback: bool) -> int:
     """
     for line in request.told:
         tell(line)
-    with stop_signals():
-        if request.curve:
-            with _Told() as told:
-                record, demand = request.records[0], request.demand
-                demand = fitted(record, demand, request.logs).demand if request.logs else demand
-                followed = size_csv.curve_csv(curve(record, demand, told.tell), demand)
-            return finish(partial(_print, followed.decode()), [], show_traceback=show_traceback)
-        with _Told() as told:
-            found = answers(request.records, request.demand, request.prices, told.tell, request.logs)
+    with stop_signals(), _Told() as told:
+        found = answers(request.records, request.demand, request.prices, told.tell, request.logs)
     without = [_naming_its_file(error, record, request.paths) for record, error in found.without]
     if not found.plans:
         for error in without[1:]:
@@ -182,10 +153,6 @@ def do(request: Request, *, show_traceback: bool) -> int:
 def _naming_its_file(error: TputfindError, record: Record, paths: Mapping[int, str]) -> TputfindError:
     """Return the error of a record with its file, if there are several: many may be of one model."""
     return type(error)(f"{paths[id(record)]}: {error.message}", error.hint) if len(paths) > 1 else error
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text)
 
 
 class _Told:

@@ -1,12 +1,12 @@
-"""The power and the energy of a plan's devices, and the racks that they fill: in words, and as cells of a CSV."""
+"""The power and the energy of a plan's devices: in words, and as cells of a CSV."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from tputfind.sizing.energy import Energy
-from tputfind.sizing.plan import Plan
+from tputfind.sizing.planner.costs import Energy
+from tputfind.sizing.planner.plan import Plan
 from tputfind.units import format_share
 
 _SMALL_KWH: Final = 0.001
@@ -19,25 +19,19 @@ COLUMNS: Final = (
     "kwh_per_million_high",
     "best_batch_by_energy",
     "best_batch_by_rate",
-    "racks",
-    "devices_per_rack",
 )
 
 
 def told(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield what a plan says of power, energy and racks, each a label and a text; nothing where power is not known."""
+    """Yield what a plan says of power and energy, each a label and a text; nothing where power is not known."""
     energy = plan.energy
     if energy is None:
         return
     computing = f"computing takes {_watts(energy.computing.power_w)} a device, {format_share(energy.computing.share)}"
     watts = _span(energy.low_w, energy.high_w, _watts)
-    yield "Power", f"{watts} for all devices; {computing} of the time; {_idle(energy)}"
+    yield "Power", f"{watts} for all devices; {computing} of the time"
     kwh = _span(energy.kwh_per_million_low, energy.kwh_per_million_high, _kwh)
     yield "Energy", f"{kwh} a million samples; {_best(energy)}"
-    racks = energy.racks
-    if racks is not None:
-        each = f"{racks.devices_each} device{'s' * (racks.devices_each > 1)} in each, at up to {_watts(racks.device_w)}"
-        yield "Racks", f"{racks.racks} of {racks.rack_w / 1000:g} kW, {each}; hosts and switches come on top"
 
 
 def cells(plan: Plan) -> dict[str, object]:
@@ -45,7 +39,6 @@ def cells(plan: Plan) -> dict[str, object]:
     energy = plan.energy
     if energy is None:
         return {}
-    racks = energy.racks
     values = (
         energy.computing.share,
         energy.computing.power_w,
@@ -55,14 +48,8 @@ def cells(plan: Plan) -> dict[str, object]:
         energy.kwh_per_million_high,
         energy.best_by_energy.batch_size,
         energy.best_by_rate.batch_size,
-        racks.racks if racks else None,
-        racks.devices_each if racks else None,
     )
     return dict(zip(COLUMNS, values, strict=True))
-
-
-def _idle(energy: Energy) -> str:
-    return "idle power is not known" if energy.idle_w is None else f"idle {energy.idle_w:g} W"
 
 
 def _best(energy: Energy) -> str:

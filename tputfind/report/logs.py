@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tputfind.report.tables import new_table
-from tputfind.sizing.observed import Observed
+from tputfind.sizing.calibration.logs import Observed
 from tputfind.units import format_figure
 
 TITLE: Final = "Predicted with these overheads, and observed"
@@ -34,7 +34,7 @@ def table(observed: Observed) -> Table:
     """Return percentiles of every log beside those predicted."""
     made = new_table()
     made.add_column("", no_wrap=True)
-    for name in ("requests/s", "load %", "", "p50 ms", "p95 ms", "p99 ms"):
+    for name in ("requests/s", "utilization %", "", "p50 ms", "p95 ms", "p99 ms"):
         made.add_column(name, justify="right", no_wrap=True)
     for run in observed.runs:
         rate, load = format_figure(run.rate_per_s), f"{100 * run.load:.0f}"

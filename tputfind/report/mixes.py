@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tputfind.report.tables import new_table
-from tputfind.sizing.plan import Mix, Plan
-from tputfind.sizing.size import Answers, together
+from tputfind.sizing.planner.mixes import Mix
+from tputfind.sizing.planner.plan import Answers, Plan, together
 from tputfind.units import format_figure
 
 COLUMNS: Final = ("mix", "mix_cost_per_hour", "mix_latency_ms_tail")
@@ -25,7 +25,7 @@ def table(mix: Mix, currency: str) -> Table:
     """Return the parts of a mix, one a line."""
     made = new_table()
     made.add_column("", no_wrap=True)
-    for name in ("devices", "cap", "requests %", "cost/h"):
+    for name in ("devices", "max batch", "samples %", "cost/h"):
         made.add_column(name, justify="right", no_wrap=True)
     for part in mix.parts:
         cost = f"{format_figure(part.cost_per_hour)} {currency}"
@@ -46,7 +46,7 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     hour = f"{format_figure(mix.cost_per_hour)} {currency} an hour"
     yield "Mix", f"{hour}, {million}: {saved:.1%} below {plan.outcome.devices} x {plan.device_name}"
     tail = f"p{plan.demand.percentile:g} {format_figure(outcome.tail_ms)} ms"
-    yield "Meets", f"the target, {tail}, load {100 * outcome.load:.0f} %"
+    yield "Meets", f"the target, {tail}, utilization {100 * outcome.utilization:.0f} %"
     if plan.demand.routing == "random":
         yield "Requests", "go to a device by chance, in proportion to what it can do with full batches"
     else:

@@ -1,14 +1,13 @@
-"""What the server of a plan is set to, and what comes of it."""
+"""Settings of the server of a plan: in words, and as lines of its configuration to copy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from tputfind.sizing.batchers import Batcher, Handler
-from tputfind.sizing.plan import Plan
-from tputfind.sizing.solve import delays_ms
-from tputfind.units import format_figure, format_sizes
+from tputfind.sizing.engine.servers import Batcher
+from tputfind.sizing.planner.inverse import delays_ms
+from tputfind.sizing.planner.plan import Plan
 
 _QUEUES: Final[Mapping[Batcher, str]] = {
     "triton": " (max_queue_size)",
@@ -16,13 +15,6 @@ _QUEUES: Final[Mapping[Batcher, str]] = {
     "ray": " (max_queued_requests)",
 }
 """Settings of servers that limit a queue."""
-_HANDLERS: Final[Mapping[Handler, str]] = {
-    "blocking": "blocks its event loop, as a plain model(x) does in an async function",
-    "threaded": "calls the model in a thread, beside its event loop",
-}
-
-_FULL: Final = 0.95
-"""Of what a device does with full batches: a limit that leaves more of it decides nothing."""
 
 
 def told(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -32,19 +24,72 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
         tried = delays_ms(demand)
         of = f"of {len(tried)} delays tried, {tried[0]:g} to {tried[-1]:g} ms"
         yield "Delay", f"{plan.delay_ms:g} ms: {of}, the shortest with the fewest devices"
-    if demand.preferred_batches:
-        yield "Preferred", f"batches of {format_sizes(demand.preferred_batches)} (preferred_batch_size)"
-    if demand.handled is not None:
-        yield "Handler", _HANDLERS[demand.handled]
     if demand.most_ongoing is not None:
-        yield "Limit", f"{demand.most_ongoing} requests at a time for each replica (max_ongoing_requests)"
-    if plan.waiting_per_s is not None and plan.waiting_per_s < _FULL * plan.full_per_s:
-        does = "catch up" if plan.outcome.load < 1 else "never catch up"
-        each, full = format_figure(plan.waiting_per_s), format_figure(plan.full_per_s)
-        yield "After a pause", f"the devices {does}: each answers {each}/s while requests wait for room, of {full}/s"
+        yield "Limit", f"{demand.most_ongoing} requests at a time for each device, and no larger batch"
     if demand.max_queue is not None:
-        queue = "the queue of a device" if demand.routing == "random" else "the queue"
+        queue = "the queue" if demand.routing == "shared" else "the queue of a device"
         setting = _QUEUES.get(demand.batcher, "")
         yield "Refused", f"{refused:.2%}: requests that find {demand.max_queue} in {queue}{setting}"
-    if demand.most_latency_ms is not None:
-        yield "Refused", f"{refused:.2%}: requests that would take {demand.most_latency_ms:g} ms (max_latency_ms)"
+
+
+def configuration(plan: Plan) -> list[str]:
+    """Return lines of the server's configuration that set what was simulated; none for a server of one's own."""
+    make = _LINES.get(plan.demand.batcher)
+    return [] if make is None else make(plan)
+
+
+def _triton(plan: Plan) -> list[str]:
+    demand, shared = plan.demand, plan.demand.routing == "shared"
+    delay = f" max_queue_delay_microseconds: {1000 * plan.delay_ms:.0f}" if plan.delay_ms else ""
+    queue = "" if demand.max_queue is None else f" default_queue_policy {{ max_queue_size: {demand.max_queue} }}"
+    return [
+        "# config.pbtxt",
+        f"max_batch_size: {plan.outcome.batch_cap}",
+        f"dynamic_batching {{{f'{delay}{queue} ' if delay or queue else ' '}}}",
+        f"instance_group [ {{ kind: KIND_GPU, count: 1 }} ]  # on each of {_devices(plan, shared=shared)}",
+    ]
+
+
+def _mosec(plan: Plan) -> list[str]:
+    wait = f"max_wait_time={plan.delay_ms:.0f}"
+    num = plan.outcome.devices if plan.demand.routing == "shared" else 1
+    capacity = "" if plan.demand.max_queue is None else f"  # and --capacity {plan.demand.max_queue}"
+    return [
+        f"server.append_worker(Model, num={num}, max_batch_size={plan.outcome.batch_cap}, {wait}){capacity}",
+        *([] if num > 1 else [f"# one server on each of {_devices(plan, shared=False)}"]),
+    ]
+
+
+def _litserve(plan: Plan) -> list[str]:
+    api = f"api = Model(max_batch_size={plan.outcome.batch_cap}, batch_timeout={plan.delay_ms / 1000:g})"
+    num = plan.outcome.devices if plan.demand.routing == "shared" else 1
+    return [
+        api,
+        f'server = LitServer(api, accelerator="cuda", devices={num})',
+        *([] if num > 1 else [f"# one server on each of {_devices(plan, shared=False)}"]),
+    ]
+
+
+def _ray(plan: Plan) -> list[str]:
+    cap = plan.outcome.batch_cap
+    ongoing = max(2 * cap, plan.demand.most_ongoing or 0)
+    replicas = f'num_replicas={plan.outcome.devices}, ray_actor_options={{"num_gpus": 1}}'
+    return [
+        f"@serve.deployment({replicas}, max_ongoing_requests={ongoing})",
+        f"@serve.batch(max_batch_size={cap}, batch_wait_timeout_s={plan.delay_ms / 1000:g})",
+    ]
+
+
+def _devices(plan: Plan, *, shared: bool) -> str:
+    devices = plan.outcome.devices
+    if devices == 1:
+        return "one device"
+    return f"{devices} devices" if shared else f"{devices} devices, behind a router ({plan.demand.routing})"
+
+
+_LINES: Final[Mapping[Batcher, Callable[[Plan], list[str]]]] = {
+    "triton": _triton,
+    "mosec": _mosec,
+    "litserve": _litserve,
+    "ray": _ray,
+}

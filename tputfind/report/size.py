@@ -15,20 +15,20 @@ from tputfind.report import energy, logs, mixes, servers
 from tputfind.report.escaping import markdown_bytes
 from tputfind.report.markdown import markdown_of, notices_of
 from tputfind.report.tables import named_fitted, new_table
-from tputfind.report.terminal import print_answers, print_notices, print_table
-from tputfind.sizing.fleets import MORE_TRAFFIC
-from tputfind.sizing.plan import Plan, Rules
-from tputfind.sizing.simulate import Outcome, cell_of
-from tputfind.sizing.size import Answers, together
+from tputfind.report.terminal import print_answers, print_line, print_notices, print_table
+from tputfind.sizing.engine.replications import Outcome
+from tputfind.sizing.planner.plan import Answers, Plan, Rules, together
+from tputfind.sizing.planner.search import CELL, MORE_TRAFFIC
 from tputfind.units import format_figure
 
 OVERHEADS = {
     "overhead_per_batch_ms": "a batch",
     "overhead_per_request_ms": "a request",
-    "overhead_per_get_ms": "to get it",
     "overhead_per_answer_ms": "an answer",
 }
 """Fields of a demand, in words."""
+DEVICES_PER_HOST = 8
+"""Devices of an ordinary server."""
 _LISTED = 4
 """Numbers of samples that are told with their shares."""
 
@@ -44,12 +44,19 @@ def print_plans(found: Answers, console: Console) -> None:
             print_table(table, console, f"by {found.ranked_by}, the best first")
             console.print()
         for plan in plans:
-            print_table(_table(plan), console, _title(plan))
+            print_line(_title(plan), console, style="bold")
+            console.print()
+            print_answers(summary(plan), console)
+            console.print()
+            print_table(_table(plan), console)
             console.print()
             if plan.observed is not None:
                 print_table(logs.table(plan.observed), console, logs.TITLE)
                 console.print()
             print_answers(told(plan), console)
+            if lines := servers.configuration(plan):
+                console.print()
+                console.print(Text("\n".join(lines)), soft_wrap=True)
             print_notices(plan.notices, console)
             console.print()
         best = plans[0]
@@ -70,10 +77,13 @@ def to_markdown(found: Answers) -> bytes:
         lines += ["", f"## {heading}"] if heading else []
         lines += ["", *markdown_of(_ranking(plans, _names(plans)))] if len(plans) > 1 else []
         for plan in plans:
-            lines += ["", f"**{_title(plan)}**", "", *markdown_of(_table(plan)), ""]
+            lines += ["", f"**{_title(plan)}**", "", *(f"- {label}: {text}" for label, text in summary(plan))]
+            lines += ["", *markdown_of(_table(plan)), ""]
             if plan.observed is not None:
                 lines += [f"**{logs.TITLE}**", "", *markdown_of(logs.table(plan.observed)), ""]
             lines += [f"- {label}: {text}" for label, text in told(plan)]
+            if configured := servers.configuration(plan):
+                lines += ["", "```", *configured, "```", ""]
             lines += notices_of(plan.notices)
         best = plans[0]
         if best.mix is not None and best.price is not None:
@@ -90,16 +100,36 @@ def to_json(found: Answers) -> bytes:
     return msgspec.json.format(msgspec.json.encode(answers)) + b"\n"
 
 
+def summary(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield what a manager reads: devices and hosts, utilization, and cost, or else power, if known."""
+    outcome = plan.outcome
+    hosts = -(-outcome.devices // DEVICES_PER_HOST)
+    on = f"{hosts} host{'s' * (hosts > 1)} of {DEVICES_PER_HOST}"
+    yield "Devices", f"{outcome.devices}{_range(plan)}, on {on}: batches of up to {outcome.batch_cap}"
+    yield "Utilization", f"{_percent(outcome.utilization)} of the rate of full batches"
+    costs, powers = list(_costs(plan)), list(energy.told(plan))
+    yield from costs or powers[:1]
+
+
+def _costs(plan: Plan) -> Iterator[tuple[str, str]]:
+    demand = plan.demand
+    if plan.price is not None and plan.cost_per_hour is not None and plan.cost_per_million is not None:
+        source = ": ".join(filter(None, (plan.price.device, f"{plan.price.source} {plan.price.date}".strip())))
+        hour, million = (_cost(one, plan.price.currency) for one in (plan.cost_per_hour, plan.cost_per_million))
+        if demand.has_several_samples and plan.cost_per_million_samples is not None:
+            million += f" a million requests, {_cost(plan.cost_per_million_samples, plan.price.currency)}"
+        counted = "samples" if demand.has_several_samples else "requests"
+        yield "Cost", f"{hour} an hour, {million} a million {counted} ({source})"
+
+
 def told(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield the answers of a plan, each a label and a text."""
+    """Yield the answers of a plan behind its summary, each a label and a text."""
     outcome, demand = plan.outcome, plan.demand
     waits = plan.delay_ms > 0 and outcome.batch_cap > 1
     batcher = f"waits up to {plan.delay_ms:g} ms for more" if waits else "takes what waits when a device is free"
-    batcher = "waits as long as it has learned to" if demand.server.rule is None else batcher
     yield from _solved(plan)
-    if demand.several:
+    if demand.has_several_samples:
         yield "Requests", _samples(plan)
-    yield "Devices", f"{outcome.devices}{_range(plan)}, each with batches of up to {outcome.batch_cap}"
     yield "Batcher", f"{demand.batcher}: {batcher}"
     if plan.without_spare is not None:
         yield f"{demand.spare} gone", f"{plan.without_spare.devices}: {_verdict(plan, plan.without_spare)}"
@@ -114,16 +144,10 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Overheads", logs.told(plan.observed)
     elif added:
         yield "Overheads", ", ".join(added)
-    if plan.price is not None and plan.cost_per_hour is not None and plan.cost_per_million is not None:
-        source = ": ".join(filter(None, (plan.price.device, f"{plan.price.source} {plan.price.date}".strip())))
-        hour, million = (_cost(one, plan.price.currency) for one in (plan.cost_per_hour, plan.cost_per_million))
-        if demand.several and plan.cost_per_million_samples is not None:
-            million += f" a million requests, {_cost(plan.cost_per_million_samples, plan.price.currency)}"
-        yield "Cost", f"{hour} an hour, {million} a million {'samples' if demand.several else 'requests'} ({source})"
-    yield from energy.told(plan)
-    cell = cell_of(demand)
-    if outcome.devices > cell:
-        yield "Simulated", f"{cell} of the devices with their share of the requests, as cells behind a random split"
+    powers = list(energy.told(plan))
+    yield from powers if any(_costs(plan)) else powers[1:]
+    if outcome.devices > CELL and demand.routing != "random":
+        yield "Simulated", f"{CELL} of the devices with their share of the requests, as cells behind a random split"
     if plan.arrivals:
         yield "Arrivals", f"{plan.arrivals} recorded requests, replayed whole; chance is in the times of batches alone"
 
@@ -137,7 +161,7 @@ def _solved(plan: Plan) -> Iterator[tuple[str, str]]:
     if demand.solve == "slo":
         yield "Target", f"{demand.slo_ms:g} ms is the tightest at {rate}"
     if demand.solve == "nothing":
-        yield "Target", f"{plan.holding.devices}: {_verdict(plan, plan.holding)}"
+        yield "Target", f"{plan.serving.devices}: {_verdict(plan, plan.serving)}"
 
 
 def _samples(plan: Plan) -> str:
@@ -149,7 +173,7 @@ def _samples(plan: Plan) -> str:
         listed = ", ".join(f"{samples} ({100 * share:.3g} %)" for samples, share in sizes)
         each = listed if len(sizes) <= _LISTED else f"{sizes[0][0]} to {sizes[-1][0]}"
         each += f" samples, {demand.mean_samples:.4g} on average"
-    way = "each stays in one batch" if demand.whole else "each sample is batched by itself"
+    way = "each stays in one batch" if demand.is_whole else "each sample is batched by itself"
     return f"{each}: {format_figure(plan.samples_per_s)} samples/s; {way}"
 
 
@@ -191,7 +215,7 @@ def _names(plans: Sequence[Plan]) -> list[str]:
 def _ranking(plans: Sequence[Plan], names: Sequence[str]) -> Table:
     table = new_table()
     table.add_column("", no_wrap=True)
-    for name in ("devices", "cap", "each/s", "cost/h"):
+    for name in ("devices", "max batch", "each/s", "cost/h"):
         table.add_column(name, justify="right", no_wrap=True)
     for plan, name in zip(plans, names, strict=True):
         cost = (
@@ -209,7 +233,7 @@ def _cost(amount: float, currency: str) -> str:
 def _table(plan: Plan) -> Table:
     table = new_table()
     table.add_column("", no_wrap=True)
-    for name in ("devices", "cap", "p50 ms", "p95 ms", "p99 ms", "in time %", "load %", "mean batch"):
+    for name in ("devices", "max batch", "p50 ms", "p95 ms", "p99 ms", "in time %", "util. %", "batch"):
         table.add_column(name, justify="right", no_wrap=True)
     if plan.demand.max_queue is not None:
         table.add_column("refused %", justify="right", no_wrap=True)
@@ -226,14 +250,18 @@ def _table(plan: Plan) -> Table:
     return table
 
 
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if 0.95 <= share < 1 else f"{100 * share:.0f} %"  # 99.6 % is not 100 %
+
+
 def _cells(outcome: Outcome) -> Iterator[str]:
-    load = f"{100 * outcome.load:.0f}"
+    utilization = _percent(outcome.utilization).removesuffix(" %")
     yield from (str(outcome.devices), str(outcome.batch_cap))
-    if not outcome.steady:  # what a queue that grows comes to is for how long one looks
-        yield from ("", "", "", "", load, "")
+    if outcome.is_saturated:
+        yield from ("", "", "", "", utilization, "")
         return
     yield from (format_figure(value) for value in (outcome.p50_ms, outcome.p95_ms, outcome.p99_ms))
-    yield from (f"{100 * outcome.goodput_per_s / outcome.rate_per_s:.2f}", load, format_figure(outcome.mean_batch))
+    yield from (f"{100 * (1 - outcome.late):.2f}", utilization, format_figure(outcome.mean_batch))
 
 
 def _of_fewer(plan: Plan) -> str:
@@ -244,18 +272,18 @@ def _of_fewer(plan: Plan) -> str:
 
 def _verdict(plan: Plan, outcome: Outcome) -> str:
     demand = plan.demand
+    utilization = _percent(outcome.utilization)
+    if outcome.is_saturated:
+        return f"cannot keep up: {utilization} utilization, the queue grows"
     if outcome.tail_ms == inf:
         return f"target missed, {outcome.refused:.2%} of the requests refused"
     tail = f"p{demand.percentile:g} {format_figure(outcome.tail_ms)} ms"
-    if outcome.load >= 1 and demand.max_queue is None:
-        when = " once requests wait" if demand.most_ongoing is not None else ""
-        return f"cannot keep up{when}: {100 * outcome.load:.0f} % load, the queue grows"
-    if not outcome.steady:
-        return f"target taken as missed: {100 * outcome.load:.1f} % load is too near the limit to tell"
-    if outcome.load > demand.load_allowed:
-        return f"load of {100 * outcome.load:.1f} % is above --most-load"
-    if outcome.meets(demand.target_ms):
+    if outcome.utilization > demand.utilization_allowed:
+        return f"utilization of {utilization} is above --max-utilization"
+    if outcome.verdict == "meets":
         return f"target met, {tail}"
-    if outcome.misses(demand.target_ms):
+    if outcome.verdict == "misses":
         return f"target missed, {tail}"
-    return f"too near the target to tell: {tail}"
+    if outcome.tail_high_ms <= demand.target_ms:
+        return f"undecided: {utilization} utilization is too near the limit to tell, {tail} as far as simulated"
+    return f"undecided: too near the target to tell, {tail}"

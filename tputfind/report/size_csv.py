@@ -11,10 +11,8 @@ from typing import Final
 from tputfind.report import energy, mixes
 from tputfind.report.escaping import spreadsheet_text
 from tputfind.report.size import OVERHEADS
-from tputfind.sizing.demand import Demand
-from tputfind.sizing.plan import Plan
-from tputfind.sizing.simulate import Outcome
-from tputfind.sizing.size import Answers
+from tputfind.sizing.engine.replications import Outcome
+from tputfind.sizing.planner.plan import Answers, Plan
 
 _COLUMNS: Final = [
     "model",
@@ -32,8 +30,8 @@ _COLUMNS: Final = [
     "network_ms",
     "devices",
     "batch_cap",
-    "load",
-    "utilisation",
+    "utilization",
+    "busy",
     "mean_batch",
     "latency_ms_p50",
     "latency_ms_p95",
@@ -57,20 +55,18 @@ _COLUMNS: Final = [
     "devices_most",
     "solve",
     "spare",
-    "most_load",
+    "max_utilization",
     "max_queue",
     "refused",
-    "preferred_batches",
     "input_shape",
     *energy.COLUMNS,
     *mixes.COLUMNS,
     "samples_per_request",
     "samples_per_s",
-    "requests",
     "cost_per_million_samples",
-    "handler",
     "max_ongoing",
-    "max_latency_ms",
+    "verdict",
+    "one_fewer_verdict",
 ]
 
 
@@ -79,13 +75,6 @@ def to_csv(found: Answers) -> bytes:
     lines = [_line(plan) for plan in found.plans]
     lines += [{"model": record.spec.model, "status": error.message} for record, error in found.without]
     return _written(_COLUMNS, lines)
-
-
-def curve_csv(outcomes: Iterable[Outcome], demand: Demand) -> bytes:
-    """Return what ever more requests take, one line for each rate."""
-    samples = demand.mean_samples
-    lines = [{**_figures(outcome), "samples_per_s": samples * outcome.rate_per_s} for outcome in outcomes]
-    return _written(list(lines[0]), lines)
 
 
 def _line(plan: Plan) -> dict[str, object]:
@@ -123,20 +112,18 @@ def _line(plan: Plan) -> dict[str, object]:
         "devices_most": plan.most,
         "solve": demand.solve,
         "spare": demand.spare,
-        "most_load": demand.most_load,
+        "max_utilization": demand.max_utilization,
         "max_queue": demand.max_queue,
-        "refused": plan.outcome.refused if demand.refuses else None,
-        "preferred_batches": ",".join(map(str, demand.preferred_batches)),
+        "refused": plan.outcome.refused if demand.max_queue is not None else None,
         "input_shape": plan.input_shape,
         **energy.cells(plan),
         **mixes.cells(plan),
         "samples_per_request": demand.mean_samples,
         "samples_per_s": plan.samples_per_s,
-        "requests": demand.handling if demand.several else "",
         "cost_per_million_samples": plan.cost_per_million_samples,
-        "handler": demand.handled,
         "max_ongoing": demand.most_ongoing,
-        "max_latency_ms": demand.most_latency_ms,
+        "verdict": plan.outcome.verdict,
+        "one_fewer_verdict": fewer.verdict if fewer else None,
     }
 
 
@@ -145,8 +132,8 @@ def _figures(outcome: Outcome) -> dict[str, object]:
         "rate_per_s": outcome.rate_per_s,
         "devices": outcome.devices,
         "batch_cap": outcome.batch_cap,
-        "load": outcome.load,
-        "utilisation": outcome.utilisation,
+        "utilization": outcome.utilization,
+        "busy": outcome.busy,
         "latency_ms_p50": outcome.p50_ms,
         "latency_ms_p95": outcome.p95_ms,
         "latency_ms_p99": outcome.p99_ms,

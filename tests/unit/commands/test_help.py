@@ -12,7 +12,7 @@ from tputfind.commands import COMMANDS, main
 from tputfind.commands.options import FIRST, FORECAST, MEASURING, SECTIONS, SIZE, of_command
 from tputfind.errors import BadRequest
 from tputfind.record.spec import Spec, read_spec
-from tputfind.sizing.demand import BATCHERS, ROUTINGS
+from tputfind.sizing.planner.question import BATCHERS, ROUTINGS
 
 CHOOSING = [option for option in MEASURING if isinstance(option.takes, tuple)]
 

@@ -24,8 +24,8 @@ from tputfind.report import csv, forecast, markdown, size, size_csv
 from tputfind.report.charts import charts, draw
 from tputfind.report.kinds import NAMES, Kind, is_report
 from tputfind.report.page import page
-from tputfind.sizing.options import read_demand
-from tputfind.sizing.size import answers
+from tputfind.sizing.planner.plan import answers
+from tputfind.sizing.planner.question import read_demand
 
 
 def sized(count: int):

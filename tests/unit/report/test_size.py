@@ -13,9 +13,10 @@ from support.records import example, row
 
 from tputfind.record.record import Record
 from tputfind.report import energy, mixes, size, size_csv
-from tputfind.sizing.options import read_demand
-from tputfind.sizing.plan import Mix, Part, Price
-from tputfind.sizing.size import Answers, answers
+from tputfind.sizing.planner.costs import Price
+from tputfind.sizing.planner.mixes import Mix, Part
+from tputfind.sizing.planner.plan import Answers, answers
+from tputfind.sizing.planner.question import read_demand
 
 
 def record(device_name: str, model: str = "resnet50") -> Record:

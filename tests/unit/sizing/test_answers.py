@@ -9,21 +9,24 @@ from support.records import example, row
 import tputfind
 from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.record import Record
-from tputfind.sizing.options import read_demand
-from tputfind.sizing.plan import Price
-from tputfind.sizing.simulate import simulate
-from tputfind.sizing.size import answers, curve, together
+from tputfind.sizing.engine.replications import Effort, simulate
+from tputfind.sizing.planner.costs import Price
+from tputfind.sizing.planner.plan import answers, together
+from tputfind.sizing.planner.question import read_demand
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """One stream with few requests, and as if all were in time."""
 
-    def simulated(fleet, service, demand, *, seeds, effort):
-        outcome = simulate(fleet, service, demand, seeds=1, effort=0.001)
-        return msgspec.structs.replace(outcome, steady=True, tail_ms=1.0, tail_low_ms=1.0, tail_high_ms=1.0)
+    def simulated(fleet, goal, effort, seed):
+        found = simulate(fleet, goal, Effort(50, 50), seed)
+        if fleet.utilization >= 1:
+            return found
+        met = {"verdict": "meets", "late": 0.0, "tail_ms": 1.0, "tail_low_ms": 1.0, "tail_high_ms": 1.0}
+        return found._replace(outcome=msgspec.structs.replace(found.outcome, **met), may_meet=True)
 
-    monkeypatch.setattr("tputfind.sizing.fleets.simulate", simulated)
+    monkeypatch.setattr("tputfind.sizing.planner.search.simulate", simulated)
 
 
 def record(batch_ms: float = 5.0, device_name: str = "NVIDIA Example") -> Record:
@@ -166,13 +169,3 @@ def test_prices_may_be_a_tuple():
     (found,) = tputfind.size(FAST, rate=1000, slo=50.0, prices=(price("fast", 2.0),))
 
     assert found.cost_per_hour == 2.0 * found.outcome.devices
-
-
-def test_a_curve_is_of_every_tenth_of_the_rate_up_to_a_fifth_more():
-    told: list[str] = []
-
-    found = list(curve(FAST, DEMAND, told.append))
-
-    assert [outcome.rate_per_s for outcome in found] == pytest.approx([100.0 * tenth for tenth in range(1, 13)])
-    assert found[-1].devices > found[0].devices
-    assert len(told) >= len(found)

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from tputfind.errors import BadRequest
-from tputfind.sizing.demand import Demand
-from tputfind.sizing.gaps import gaps_of
-from tputfind.sizing.options import read_demand
+from tputfind.sizing.engine.service_times import Overheads
+from tputfind.sizing.planner.question import PRESETS, Demand, read_demand
+from tputfind.sizing.traffic.stream import gaps_of
+
+GREEDY_WAITS = "--delay: the greedy batcher sends what is there, and waits for nothing"
 
 
 def wanted(**more: object) -> Demand:
@@ -27,20 +29,14 @@ def test_each_option_is_its_field():
                 "batcher": "litserve",
                 "delay": "3ms",
                 "routing": "random",
-                "overhead_per_batch": "1ms",
-                "overhead_per_request": "2ms",
-                "overhead_per_get": "0.5ms",
-                "overhead_per_answer": "4ms",
+                "overhead": "1ms+2ms",
                 "network": "5ms",
                 "max_batch": "6",
                 "seed": "8",
                 "devices": "9",
                 "spare": "2",
-                "most_load": "70%",
-                "rack": "10kW",
-                "idle_power": "90W",
+                "max_utilization": "70%",
                 "samples_per_request": "1:0.75,4:0.25",
-                "requests": "split",
             }
         )
     ) == {
@@ -54,56 +50,60 @@ def test_each_option_is_its_field():
         "routing": "random",
         "overhead_per_batch_ms": 1.0,
         "overhead_per_request_ms": 2.0,
-        "overhead_per_get_ms": 0.5,
-        "overhead_per_answer_ms": 4.0,
+        "overhead_per_answer_ms": 0.0,
         "network_ms": 5.0,
         "max_batch": 6,
         "seed": 8,
         "devices": 9,
         "solve": "nothing",
         "spare": 2,
-        "most_load": 0.7,
+        "max_utilization": 0.7,
         "max_queue": None,
-        "preferred_batches": (),
         "search_delay": False,
-        "rack_w": 10_000.0,
-        "idle_w": 90.0,
         "samples_per_request": ((1, 0.75), (4, 0.25)),
         "counts": None,
-        "requests": "split",
-        "handler": None,
+        "handler": "blocking",
         "max_ongoing": None,
-        "max_latency_ms": None,
     }
 
 
-def test_limits_of_a_server_are_its_own_unless_they_are_told():
-    ray, told = wanted(batcher="ray"), wanted(batcher="ray", max_ongoing="64", handler="threaded", max_queue="9")
-    bento = wanted(batcher="bentoml", max_latency="40ms")
+def test_limits_of_a_server_are_its_own_unless_given():
+    ray, given = wanted(batcher="ray"), wanted(batcher="ray", max_ongoing="64", handler="threaded", max_queue="9")
 
-    assert (ray.handled, ray.most_ongoing, ray.max_queue, ray.most_latency_ms) == ("blocking", 5, None, None)
-    assert (told.handled, told.most_ongoing, told.max_queue) == ("threaded", 64, 9)
-    assert (bento.handled, bento.routing, bento.most_latency_ms) == ("threaded", "random", 40.0)
-    assert (wanted().handled, wanted().most_ongoing, wanted().most_latency_ms) == (None, None, None)
+    assert (ray.handler, ray.most_ongoing, ray.max_queue) == ("blocking", 5, None)
+    assert (given.handler, given.most_ongoing, given.max_queue) == ("threaded", 64, 9)
+    assert (wanted().most_ongoing, wanted(max_ongoing=7).most_ongoing) == (None, 7)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("value", "overheads"),
     [
-        ({"handler": "threaded"}, "--handler is of --batcher ray or bentoml"),
-        ({"max_ongoing": 8, "batcher": "bentoml"}, "--max-ongoing is of --batcher ray"),
-        ({"max_queue": 8, "batcher": "litserve"}, "--max-queue is of --batcher greedy, triton, mosec or ray"),
-        ({"max_latency": "8ms", "batcher": "ray"}, "--max-latency is of --batcher bentoml"),
-        ({"delay": "8ms", "batcher": "bentoml"}, "finds out by itself how long to wait"),
-        ({"handler": "async", "batcher": "ray"}, "blocking, threaded"),
-        ({"max_ongoing": 0, "batcher": "ray"}, "max-ongoing"),
+        ("0.5ms+0.05ms", (0.5, 0.05, 0.0)),
+        (" 500us + 0 ", (0.5, 0.0, 0.0)),
+        ("2ms", (2.0, 0.0, 0.0)),
+        ((0.5, 0.05), (0.5, 0.05, 0.0)),
+        (1.5, (1.5, 0.0, 0.0)),
+        ("mosec", PRESETS["mosec"]),
+        ("LitServe", PRESETS["litserve"]),
     ],
 )
-def test_a_limit_that_the_server_does_not_have_is_refused_in_one_line(options, said):
-    with pytest.raises(BadRequest) as refused:
-        wanted(**options)
+def test_overhead_is_that_of_a_batch_and_of_a_request_or_a_preset(value, overheads):
+    assert wanted(overhead=value).overheads == Overheads(*overheads)
 
-    assert said in refused.value.message
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("1ms+2ms+3ms", "--overhead: 3 times are too many: give those of a batch and of a request, 0.5ms+0.05ms"),
+        ("fast", "--overhead: 'fast' is not a duration"),
+        ("-1ms", "give 0.5ms+0.05ms (a batch, a request), or mosec or litserve"),
+    ],
+)
+def test_overhead_that_is_none_is_refused_with_what_is_accepted(value, message):
+    with pytest.raises(BadRequest) as refused:
+        wanted(overhead=value)
+
+    assert message in refused.value.message
 
 
 @pytest.mark.parametrize(
@@ -129,41 +129,29 @@ def test_requests_of_ray_are_routed_as_ray_does_unless_told_otherwise():
     assert wanted(batcher="ray", routing="random").routing == "random"
 
 
-@pytest.mark.parametrize(("delay", "get", "most"), [(5.0, 0.0, None), (0.0, 0.2, None), (5.0, 2.0, 3), (4.0, 2.0, 2)])
-def test_only_so_many_requests_are_got_as_begin_in_a_window(delay, get, most):
-    for routing in ("shared", "random"):
-        demand = wanted(batcher="litserve", delay=delay, overhead_per_get=get, routing=routing)
-        assert demand.most_in_window == most
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"network": "50ms"}, "--network 50 ms leaves nothing of --slo 50 ms"),
-        ({"delay": 1.0}, "--delay: the greedy batcher sends what is there, and waits for nothing"),
+        ({"delay": 1.0}, GREEDY_WAITS),
         (
             {"batcher": "ray", "routing": "shared"},
             "--batcher ray batches in each replica: --routing two-choices, least-loaded or random",
         ),
         ({"batcher": "mosec", "delay": 1.5}, "--delay of mosec is in whole milliseconds, 1 ms at the least"),
         ({"batcher": "mosec", "delay": 0}, "--delay of mosec is in whole milliseconds, 1 ms at the least"),
-        ({"overhead_per_get": 1.0}, "overhead_per_get is of --batcher litserve, and of --routing shared or random"),
+        ({"batcher": "triton", "delay": 9e-4}, "--delay: 0.0009 ms is neither 0 nor at least 1us"),
         (
-            {"overhead_per_get": 1.0, "batcher": "litserve", "routing": "two-choices"},
-            "overhead_per_get is of --batcher litserve, and of --routing shared or random",
-        ),
-        ({"batcher": "triton", "delay": 9e-4}, "--delay and overhead_per_get are 0, or 1us at the least"),
-        (
-            {"batcher": "litserve", "overhead_per_get": 9e-4},
-            "--delay and overhead_per_get are 0, or 1us at the least",
+            {"batcher": "mosec", "delay": "auto", "devices": 3},
+            "--delay auto looks for the fewest devices, and does without --devices",
         ),
         (
             {"gaps": (1.0,) * 99, "burstiness": 2},
             "--arrivals say how bursty the stream is, so --burstiness has nothing to add",
         ),
         (
-            {"network": "60ms", "overhead_per_get": 9e-4, "batcher": "litserve"},
-            "--network 60 ms leaves nothing of --slo 50 ms; --delay and overhead_per_get are 0, or 1us at the least",
+            {"network": "60ms", "delay": 1.0},
+            "--network 60 ms leaves nothing of --slo 50 ms; " + GREEDY_WAITS,
         ),
     ],
 )
@@ -177,7 +165,6 @@ def test_options_at_odds_are_refused_with_all_that_is_wrong(given, message):
 def test_what_just_fits_together_is_accepted():
     assert wanted(network="49.9ms").target_ms == pytest.approx(0.1)
     assert wanted(delay=0).wait_ms == 0
-    assert wanted(batcher="litserve", overhead_per_get="1us").overhead_per_get_ms == 0.001
     assert wanted(gaps=(1.0,) * 99, burstiness=1).gaps == (1.0,) * 99
 
 
@@ -186,7 +173,7 @@ def test_gaps_are_read_from_an_array_too():
 
 
 def test_gaps_are_of_100_requests_or_more_and_of_no_more_than_are_replayed(monkeypatch):
-    monkeypatch.setattr("tputfind.sizing.gaps.MOST_ARRIVALS", 200)
+    monkeypatch.setattr("tputfind.sizing.traffic.stream.MOST_ARRIVALS", 200)
 
     assert len(wanted(gaps=[1.0] * 199).gaps or ()) == 199
     for wrong in (98, 200):
@@ -196,7 +183,7 @@ def test_gaps_are_of_100_requests_or_more_and_of_no_more_than_are_replayed(monke
 
 
 def test_times_of_requests_come_to_the_gaps_between_them(monkeypatch):
-    monkeypatch.setattr("tputfind.sizing.gaps.MOST_ARRIVALS", 200)
+    monkeypatch.setattr("tputfind.sizing.traffic.stream.MOST_ARRIVALS", 200)
     names = [f"line {number}" for number in range(300)]
 
     assert gaps_of([0.0, 0.0, 1e15, *(1e15 + number for number in range(97))], names)[:4] == (0.0, 1e15, 0.0, 1.0)
@@ -214,7 +201,7 @@ def test_times_of_requests_come_to_the_gaps_between_them(monkeypatch):
     ],
 )
 def test_times_that_show_no_stream_are_refused_by_their_names(monkeypatch, times, message):
-    monkeypatch.setattr("tputfind.sizing.gaps.MOST_ARRIVALS", 200)
+    monkeypatch.setattr("tputfind.sizing.traffic.stream.MOST_ARRIVALS", 200)
 
     with pytest.raises(ValueError) as refused:
         gaps_of(times, [f"line {number}" for number in range(300)])

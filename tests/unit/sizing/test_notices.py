@@ -7,13 +7,14 @@ import pytest
 from support.records import example, row
 
 from tputfind.record.record import Failure, Notice, Record, Row
-from tputfind.sizing.notices import notices
-from tputfind.sizing.options import read_demand
-from tputfind.sizing.simulate import Outcome
+from tputfind.sizing.engine.replications import Outcome
+from tputfind.sizing.planner.notices import notices
+from tputfind.sizing.planner.question import read_demand
 
 FIGURES = (
-    "rate_per_s", "load", "mean_ms", "p50_ms", "p95_ms", "p99_ms", "tail_ms", "tail_low_ms", "tail_high_ms",
-    "goodput_per_s", "utilisation", "mean_batch", "requests",
+    "rate_per_s", "utilization", "late", "late_error", "mean_ms",
+    "p50_ms", "p95_ms", "p99_ms", "tail_ms", "tail_low_ms", "tail_high_ms",
+    "goodput_per_s", "busy", "mean_batch", "requests",
 )  # fmt: skip
 
 
@@ -40,8 +41,8 @@ def told(one: Record, cap: int = 4, largest: int = 8, **options: object) -> list
 
 
 def every(one: Record, cap: int, largest: int, **options: object) -> list[Notice]:
-    outcome = Outcome(devices=1, batch_cap=cap, steady=True, **dict.fromkeys(FIGURES, 1))  # type: ignore[arg-type]
-    return list(notices(one, outcome, largest, read_demand({"rate": 5, "slo": "50ms", **options})))
+    outcome = Outcome(devices=1, batch_cap=cap, verdict="meets", **dict.fromkeys(FIGURES, 1))  # type: ignore[arg-type]
+    return list(notices(one, outcome, largest, read_demand({"rate": 5, "slo": "50ms", "overhead": "1ms", **options})))
 
 
 def test_where_nothing_is_left_open_nothing_is_told():
@@ -131,38 +132,6 @@ def test_a_cap_that_was_not_measured_is_told():
     assert every(one, 4, 8) == []
 
 
-def test_a_cap_that_is_what_can_be_got_in_a_window_is_told():
-    given = {"batcher": "litserve", "delay": 2.0, "overhead_per_get": 0.5, "overhead_per_answer": 1.0}
-
-    assert told(record((1, 1000)), cap=3, **given) == []
-    assert told(record((1, 1000)), cap=4, **given) == [
-        Notice(
-            kind="window",
-            seen="no more than 4 requests are got in a window of 2 ms",
-            cause="each of them takes 0.5 ms to get",
-            advice="a longer --delay lets batches grow",
-        )
-    ]
-
-
-@pytest.mark.parametrize(
-    ("given", "missing"),
-    [
-        ({}, "to get it, to answer it"),
-        ({"routing": "least-loaded"}, "to answer it"),
-    ],
-)
-def test_what_litserve_takes_for_each_request_is_asked_for(given, missing):
-    assert told(record((1, 1000)), batcher="litserve", delay=2.0, **given) == [
-        Notice(
-            kind="one_by_one",
-            seen=f"LitServe's own time a request is not in the figures: {missing}",
-            cause="it handles them one by one",
-            advice="--observed finds it in a log of your server",
-        )
-    ]
-
-
 def test_times_without_copies_are_told_where_there_is_something_to_copy():
     one = record((1, 1000), transfer="none")
 
@@ -176,3 +145,22 @@ def test_times_without_copies_are_told_where_there_is_something_to_copy():
     ]
     on_host = msgspec.structs.replace(one.environment, device="cpu")
     assert told(msgspec.structs.replace(one, environment=on_host)) == []
+
+
+def test_figures_without_an_overhead_say_so_with_the_presets():
+    (notice,) = told(record((1, 1000)), overhead=0)
+
+    assert notice.kind == "no_overhead"
+    assert notice.cause == "servers measured here add 0.47 ms a batch and 0.046 to 0.15 ms a request"
+    assert notice.advice.startswith("give --overhead mosec or litserve, or such as 0.5ms+0.05ms")
+
+
+@pytest.mark.parametrize("given", [{"batcher": "ray"}, {"max_ongoing": 5}])
+def test_a_limit_on_ongoing_requests_is_told_with_twice_the_batch(given):
+    (notice,) = told(record((1, 1000)), cap=5, **given)
+
+    assert (notice.kind, notice.seen) == (
+        "few_ongoing",
+        "a replica has no more than 5 requests at a time, and no larger batch",
+    )
+    assert "set max_ongoing_requests to 10 or more" in notice.advice

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 import pytest
 from support.folders import RESULTS
 
 import tputfind
 from tputfind.errors import BadRequest
-from tputfind.sizing.observed import fitted, log_of, notices
-from tputfind.sizing.options import read_demand
-from tputfind.sizing.overheads import Log
-from tputfind.sizing.service import service_of
-from tputfind.sizing.size import answers
+from tputfind.sizing.calibration.logs import log_of, notices_of_logs
+from tputfind.sizing.calibration.overheads import Log
+from tputfind.sizing.engine.service_times import service_times_of
+from tputfind.sizing.planner.plan import answers, calibration_of, with_estimate
+from tputfind.sizing.planner.question import read_demand
 
 CAP = 32
 PER_BATCH_MS, PER_REQUEST_MS, ON_THE_WAY_MS, SCATTER_MS, UNEVEN_MS = 0.8, 0.1, 1.5, 0.5, 0.2
@@ -31,7 +30,7 @@ def asked(**more):
 
 def log(record, rate_per_s: float, count: int, seed: int, *, batches: bool = False, slower: float = 1.0) -> Log:
     """What a server that takes all that waits does, with overheads; its answers scatter on their way."""
-    service, chance = service_of(record, asked()), np.random.default_rng(seed)
+    service, chance = service_times_of(record), np.random.default_rng(seed)
     curves = {size: service.curve_ms(size) for size in range(1, CAP + 1)}
     sent_ms = np.cumsum(chance.exponential(1000 / rate_per_s, count))
     came, free, head = sent_ms + ON_THE_WAY_MS, 0.0, 0
@@ -61,7 +60,7 @@ def real_logs(server: str, *, batches: bool) -> list[Log]:
 @pytest.mark.parametrize("batches", [False, True])
 def test_logs_of_light_and_half_load_tell_the_overheads_and_the_latencies_of_a_heavy_one(record, batches):
     logs = [log(record, LIGHT, 1200, 1, batches=batches), log(record, HALF, 4000, 2, batches=batches)]
-    found = fitted(record, asked(), [*logs, log(record, HEAVY, 6000, 3)]).observed
+    found = calibration_of(record, asked(), [*logs, log(record, HEAVY, 6000, 3)]).observed
 
     assert found.found_by == ("batches" if batches else "latencies")
     assert found.per_batch.value_ms == pytest.approx(PER_BATCH_MS, abs=0.2)
@@ -77,50 +76,51 @@ def test_logs_of_light_and_half_load_tell_the_overheads_and_the_latencies_of_a_h
 
 
 def test_a_server_that_adds_nothing_is_found_to_add_little(record):
-    service = service_of(record, asked())
+    service = service_times_of(record)
     sent_ms = np.arange(3000) * 15.0
     alone = Log("even", sent_ms, sent_ms + service.mean_ms(1))
     with pytest.raises(BadRequest, match=r"too light a load|lies anywhere"):
-        fitted(record, asked(), [alone])
+        calibration_of(record, asked(), [alone])
 
 
 def test_light_load_alone_is_refused_with_the_load_to_log(record):
     with pytest.raises(BadRequest, match="10% of what the device can do is too light a load") as refused:
-        fitted(record, asked(), [log(record, LIGHT, 1200, 1)])
+        calibration_of(record, asked(), [log(record, LIGHT, 1200, 1)])
     assert "requests/s too: half of what the device can do" in refused.value.hint
 
 
 def test_heavy_load_alone_is_refused(record):
     with pytest.raises(BadRequest, match="no log has 65% or less of what the device can do"):
-        fitted(record, asked(), [log(record, HEAVY, 1200, 1)])
+        calibration_of(record, asked(), [log(record, HEAVY, 1200, 1)])
 
 
 def test_more_than_one_device_can_do_is_refused(record):
     sent_ms = np.arange(1000) * 1.0
     with pytest.raises(BadRequest, match="of what one device can do by the record"):
-        fitted(record, asked(), [Log("all", sent_ms, sent_ms + 20)])
+        calibration_of(record, asked(), [Log("all", sent_ms, sent_ms + 20)])
 
 
 def test_batches_larger_than_the_largest_are_refused(record):
     with pytest.raises(BadRequest, match=r"has batches of [0-9]+, and 2 is the largest here"):
-        fitted(record, asked(max_batch=2), [log(record, 40, 1200, 1, batches=True)])
+        calibration_of(record, asked(max_batch=2), [log(record, 40, 1200, 1, batches=True)])
 
 
 def test_times_in_milliseconds_are_refused(record):
     half = log(record, HALF, 1200, 1)
     with pytest.raises(BadRequest, match="the fastest answers take") as refused:
-        fitted(record, asked(), [half._replace(answered_ms=half.sent_ms + 1000 * half.latency_ms)])
+        calibration_of(record, asked(), [half._replace(answered_ms=half.sent_ms + 1000 * half.latency_ms)])
     assert refused.value.hint == "times of a log are in seconds"
 
 
 def test_what_passes_on_the_way_comes_off_the_target_with_the_network(record):
     logs = [log(record, HALF, 3000, 2, batches=True)]
-    fit = fitted(record, asked(network="3ms"), logs)
+    found = calibration_of(record, asked(), logs)
+    demand = with_estimate(asked(network="3ms"), found.estimate)
 
-    assert fit.demand.network_ms == pytest.approx(3 + fit.observed.beside.value_ms)
-    assert fit.demand.overhead_per_batch_ms == fit.observed.per_batch.value_ms
+    assert demand.network_ms == pytest.approx(3 + found.observed.beside.value_ms)
+    assert demand.overhead_per_batch_ms == found.observed.per_batch.value_ms
     with pytest.raises(BadRequest, match="leave nothing of --slo 5 ms"):
-        fitted(record, asked(network="4.5ms", slo="5ms"), logs)
+        with_estimate(asked(network="4.5ms", slo="5ms"), found.estimate)
 
 
 def test_a_plan_holds_what_logs_tell_and_its_range_what_they_leave_open(record):
@@ -135,18 +135,11 @@ def test_a_plan_holds_what_logs_tell_and_its_range_what_they_leave_open(record):
 
 def test_a_model_that_runs_slower_than_by_the_record_is_told(record):
     slow = [log(record, HALF / 1.5, 3000, 2, batches=True, slower=1.5)]
-    fit = fitted(record, asked(), slow)
+    fit = calibration_of(record, asked(), slow)
 
-    assert [notice.kind for notice in notices(fit.observed, fit.demand)] == ["observed_off"]
-    good = fitted(record, asked(), [log(record, HALF, 4000, 2, batches=True)])
-    assert list(notices(good.observed, good.demand)) == []
-
-
-def test_litserve_is_said_to_hide_how_long_it_takes_to_get_a_request(record):
-    fit = fitted(record, asked(), [log(record, HALF, 4000, 2, batches=True)])
-    litserve = msgspec.structs.replace(fit.demand, batcher="litserve")
-
-    assert [notice.kind for notice in notices(fit.observed, litserve)] == ["one_by_one"]
+    assert [notice.kind for notice in notices_of_logs(fit.observed)] == ["observed_off"]
+    good = calibration_of(record, asked(), [log(record, HALF, 4000, 2, batches=True)])
+    assert list(notices_of_logs(good.observed)) == []
 
 
 def test_rows_are_sorted_and_times_count_from_the_first():
@@ -163,7 +156,7 @@ def test_rows_are_sorted_and_times_count_from_the_first():
 @pytest.mark.parametrize(("batches", "off"), [(False, 0.1), (True, 0.03)])
 @pytest.mark.parametrize("server", ["mosec", "litserve"])
 def test_logs_of_real_servers_tell_the_latencies_of_a_load_that_they_were_not_fitted_at(record, server, batches, off):
-    found = fitted(record, asked(batcher=server, delay=5.0), real_logs(server, batches=batches)).observed
+    found = calibration_of(record, asked(batcher=server, delay=5.0), real_logs(server, batches=batches)).observed
 
     *_, heavy = found.runs
     assert not heavy.fitted
@@ -180,7 +173,7 @@ def test_intervals_hold_the_overheads_that_a_server_has(record, batches):
             log(record, LIGHT, 1200, 2 * seed, batches=batches),
             log(record, HALF, 4000, 2 * seed + 1, batches=batches),
         ]
-        found = fitted(record, asked(), logs).observed
+        found = calibration_of(record, asked(), logs).observed
         pairs = ((found.per_batch, PER_BATCH_MS), (found.per_request, PER_REQUEST_MS))
         held.append([one.low_ms <= true <= one.high_ms for one, true in pairs])
     assert np.mean(held) >= 0.8

@@ -10,8 +10,7 @@ from support.records import example
 
 import tputfind
 from tputfind.errors import BadRequest
-from tputfind.sizing.plan import Price
-from tputfind.sizing.prices import price_of, read_prices
+from tputfind.sizing.planner.costs import Price, price_of, read_prices
 
 HEADER = ["device", "price_per_hour", "currency"]
 
@@ -82,7 +81,7 @@ def test_prices_of_python_code_are_checked_alike(prices, message):
 
 
 def test_a_table_may_hold_so_many_prices_and_no_more(monkeypatch):
-    monkeypatch.setattr("tputfind.sizing.prices._MOST_PRICES", 2)
+    monkeypatch.setattr("tputfind.sizing.planner.costs._MOST_PRICES", 2)
     rows = [["A", "1", "EUR"], ["B", "2", "EUR"], ["C", "3", "EUR"]]
 
     assert [price.device for price in read_prices(table(*rows[:2]))] == ["A", "B"]

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from support.records import example
 
 from tputfind.record.record import Row, Timing
-from tputfind.sizing.options import read_demand
-from tputfind.sizing.service import ServiceTimes, service_of
+from tputfind.sizing.engine.service_times import ServiceTimes, service_times_of
 
 times_ms = st.lists(st.floats(0.1, 100), min_size=1, max_size=30)
 measured = st.dictionaries(st.integers(1, 64), times_ms, min_size=1, max_size=8)
@@ -64,11 +63,11 @@ def test_of_two_sizes_that_are_pooled_the_one_of_more_samples_counts_for_more():
 def test_service_of_a_row_of_one_process_among_others_differs_as_processes_do(enqueue_ms, low, high):
     timing = Timing(device_ms=(5.0,) * 20, latency_ms=(5.0,) * 20, enqueue_ms=(enqueue_ms,) * 20)
     rows = tuple(Row(batch_size=size, timings=(timing,) * processes) for size, processes in ((1, 1), (64, 2)))
-    record, demand = msgspec.structs.replace(example(), rows=rows[:1]), read_demand({"rate": 5, "slo": 50.0})
+    record = msgspec.structs.replace(example(), rows=rows[:1])
     rng = np.random.default_rng(1)
 
     def spread(one):
-        return np.std([np.log(service_of(one, demand, rng).mean_ms(1)) for _ in range(100)])
+        return np.std([np.log(service_times_of(one, draw=rng).mean_ms(1)) for _ in range(100)])
 
     assert spread(record) < 1e-9  # no row tells how processes differ, and a notice says so
     assert low < spread(msgspec.structs.replace(record, rows=rows)) < high

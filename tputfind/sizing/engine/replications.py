@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from math import ceil, inf, sqrt
+from math import ceil, inf, log, sqrt
 from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
@@ -30,6 +30,8 @@ _SURE: Final = 3.0
 """Standard errors from the target's share at which replications end."""
 _ENOUGH: Final = 100.0
 """Relaxation times of one queue below which no fleet is taken to meet a target."""
+_RARE: Final = 10.0
+"""Times that longer waits than a bound are rarer than late requests may be."""
 _WANDERS, _EVEN = 20.0, 0.05
 """A queue with a limit forgets within the square of the limit over the first; streams count as no more even than the
 second."""
@@ -208,7 +210,9 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     if server.station is ThreadedRay:  # it closes batches by the clock, however small they are
         load = max(load, busy)
     in_relaxations = min(len(runs) * plan.measured / max(plan.relaxation, 1e-9) for plan in plans)
-    is_sure = in_relaxations >= _ENOUGH or traffic.gaps is not None
+    figures = _percentiles(runs, weights, goal)
+    is_far = figures["tail_high_ms"] + max(_excursion_ms(part, fleet, goal) for part in parts) <= goal.target_ms
+    is_sure = in_relaxations >= _ENOUGH or is_far or traffic.gaps is not None
     grows = load >= 1 and server.limit == inf
     samples = [sum(size * often for size, often in counted.items()) for counted in sizes]
     outcome = Outcome(
@@ -223,7 +227,7 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         mean_batch=sum(samples) / max(1, sum(map(Counter.total, sizes))),
         requests=requests,
         goodput_per_s=rate_per_s * (1 - float(late.mean())),
-        **_percentiles(runs, weights, goal),
+        **figures,
     )
     lasts_ms = sum(
         len(runs) * part.devices / part.share / rate_per_s * 1000 * (plan.warm_up + plan.measured + plan.after)
@@ -232,6 +236,19 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     shares = [each / max(1, sum(samples)) for each in samples] if len(parts) == 1 else weights.tolist()
     may_meet = outcome.verdict != "misses" and is_sure and outcome.late <= goal.late
     return Simulated(outcome, sizes, lasts_ms, shares, may_meet)
+
+
+def _excursion_ms(part: _Part, fleet: Fleet, goal: Goal) -> float:
+    """Return an upper bound on how much longer requests may take once a queue is as long as it gets.
+
+    In heavy traffic the wait is exponential, with a mean of the dispersion over twice 1 - load, in interarrival times
+    (Kingman). Two full batches more are for what batches remember of each other.
+    """
+    load = fleet.utilization
+    if load >= 1:
+        return inf
+    wait_ms = fleet.traffic.dispersion(part.share) / (2 * (1 - load)) * 1000 / fleet.rate_per_s / part.share
+    return log(_RARE / goal.late) * wait_ms + 2 * max(kind.service.mean_ms(kind.cap) for kind in part.kinds)
 
 
 def _batches(runs: Sequence[Sequence[_Run]], kinds: Sequence[Kind]) -> list[Counter[int]]:

@@ -16,7 +16,7 @@ from tputfind.record.record import Record
 from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.engine.service_times import ServiceTimes, service_times_of, timed_rows
 from tputfind.sizing.planner.question import SHORTEST_DELAY_MS, Demand
-from tputfind.sizing.planner.search import LATE_REQUESTS, Search, Tell, alone_ms, least_number, rounded_up
+from tputfind.sizing.planner.search import Search, Tell, alone_ms, least_number, rounded_up
 from tputfind.stats import t_quantile
 from tputfind.units import format_figure
 
@@ -31,7 +31,6 @@ _LEAST_SHARE: Final = 2.0**-20
 _LOOSER: Final = 1.01
 """Factor from a target that is just missed by other streams to the next."""
 _LONGEST_MS: Final = 1e9
-_ERRORS: Final = 2.0
 _PARTS: Final = 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2
 """Delays that are tried, as shares of the target."""
 _RANGE_QUANTILE: Final = 1.645
@@ -72,13 +71,8 @@ def _highest_rate(search: Search) -> float:
     Raises:
         NoPlan: they meet it at none of the rates that were tried.
     """
-    demand, devices = search.demand, _serving(search.demand)
-    if _is_just_met(search):
-        raise NoPlan(
-            f"{_counted(devices)} meet the target at no rate: no more than {demand.percentile:g} % of lone requests "
-            f"are answered within {demand.target_ms:g} ms",
-            "a longer --slo",
-        )
+    search.check_lone_requests()
+    devices = _serving(search.demand)
     most_per_s = search.most_share / min(search.fleet(devices, cap, 1.0).utilization for cap in search.caps)
 
     def at(share: float) -> Search:
@@ -106,18 +100,6 @@ def _highest_rate(search: Search) -> float:
             break
         low *= 1 - _STEP / 2
     return low * most_per_s
-
-
-def _is_just_met(search: Search) -> bool:
-    """Whether lone requests are in time as often as they must be, and no more often than chance explains."""
-    demand = search.demand
-    if demand.is_whole:  # the least that a request takes is by its samples
-        return False
-    share = demand.percentile / 100
-    curve = search.service.curve_ms(1) + demand.overhead_per_answer_ms
-    in_time = float(np.mean(curve <= demand.target_ms))
-    requests = 100 * LATE_REQUESTS / demand.goal.late
-    return in_time - share <= _ERRORS * sqrt(share * (1 - share) / requests)
 
 
 def _tightest_target(search: Search) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from math import ceil, floor, inf, log10
+from math import ceil, floor, inf, log10, sqrt
 from typing import Final
 
 import msgspec
@@ -25,7 +25,7 @@ _MOST_QUICK, _MOST = 4e6, 1e6
 _PILOT: Final = 0.25
 """Requests of a pilot, as a share of the least of a judgement."""
 _MOST_PILOT_QUICK, _MOST_PILOT = 150_000, 50_000
-_CELL, _PILOT_CELL = 256, 32
+CELL, _PILOT_CELL = 256, 32
 _CONFIRMED: Final = 5.0
 """Requests of the replications that are reported, in those of a judgement."""
 _JUDGED_TO, _CONFIRMED_TO = 0.06, 0.025
@@ -51,10 +51,14 @@ _MOST_SAMPLES_QUICK, _MOST_SAMPLES = 10_000_000, 2_000_000
 """Maximum samples of a judgement, if each is batched by itself."""
 _EXACTLY: Final = 1000
 """Numbers of devices are found to one in so many."""
+_BUSIEST: Final = 3
+"""Least numbers of devices that are judged even if pilots say that it takes more than twice as many."""
 _HOPE: Final = 16
 """If this many more devices make no difference, the most are tried next."""
 _BUSY: Final = 0.5
 """Above this utilization more devices would help."""
+_ERRORS: Final = 2.0
+"""Standard errors by which lone requests must be in time more often than the target asks."""
 _PILOTS, _JUDGEMENTS, _CONFIRMATIONS, _MORE = 0, 1, 2, 3
 """Tell streams apart."""
 
@@ -130,6 +134,7 @@ class Search:
         Raises:
             NoPlan: none does.
         """
+        self.check_lone_requests()
         lowest = self.keeping_up(1.0)
         if lowest > MOST_DEVICES:
             raise NoPlan(
@@ -138,7 +143,11 @@ class Search:
                 "a lower --rate",
             )
         start = least_number(self.may_meet, lowest, lowest, _none_helps(self.may_meet)) or MOST_DEVICES
-        devices = least_number(self._meets, start, lowest, _none_helps(self._meets))
+        # Latency need not fall with more devices: batches that are not full wait for the delay.
+        busiest = range(lowest, lowest + _BUSIEST) if start > 2 * lowest + _BUSIEST else range(0)
+        devices = next(filter(self._meets, busiest), None) or least_number(
+            self._meets, start, lowest, _none_helps(self._meets)
+        )
         if devices is None:
             raise self._too_slow(self.best(MOST_DEVICES).outcome)
         found = self.with_room(devices)
@@ -165,6 +174,22 @@ class Search:
         judged = self.best(devices).outcome
         confirmed = self._confirmed.get((devices, judged.batch_cap))
         return judged if confirmed is None else confirmed.outcome
+
+    def check_lone_requests(self) -> None:
+        """Raise NoPlan if lone requests are in time no more often than they must be, as far as chance tells.
+
+        No simulation, however long, could then say that the target is met.
+        """
+        demand, share = self.demand, self.demand.percentile / 100
+        curve = self.service.curve_ms(1) + demand.overhead_per_answer_ms
+        spare = float(np.mean(curve <= demand.target_ms)) - share
+        # If requests stay whole, the least that one takes is by its samples.
+        if self.caps and not demand.is_whole and spare <= _ERRORS * sqrt(share * (1 - share) / (100 * self._floor)):
+            raise NoPlan(
+                f"no fleet is sure to meet the target: no more than {demand.percentile:g} % of lone requests are "
+                f"answered within {demand.target_ms:g} ms",
+                "a longer --slo",
+            )
 
     def _too_slow(self, best: Outcome) -> NoPlan:
         return NoPlan(
@@ -237,14 +262,14 @@ class Search:
         key = devices, cap
         if key not in self._confirmed:
             least = min(_CONFIRMED * self._floor, max(self._floor, self._most))
-            effort = Effort(least, max(self._most, 1.3 * least), _CONFIRMED_TO, _HALF_WIDTH, _CELL)
+            effort = Effort(least, max(self._most, 1.3 * least), _CONFIRMED_TO, _HALF_WIDTH, CELL)
             self._confirmed[key] = self._simulated(devices, cap, self.demand.rate_per_s, effort, _CONFIRMATIONS)
         return self._confirmed[key]
 
     def with_more_traffic(self, outcome: Outcome) -> Outcome:
         """Return how the same devices do under 20 % more traffic."""
         rate_per_s = self.demand.rate_per_s * MORE_TRAFFIC
-        effort = Effort(min(self._floor, _MOST_MORE_TRAFFIC), _MOST_MORE_TRAFFIC, inf, inf, _CELL)
+        effort = Effort(min(self._floor, _MOST_MORE_TRAFFIC), _MOST_MORE_TRAFFIC, inf, inf, CELL)
         return self._simulated(outcome.devices, outcome.batch_cap, rate_per_s, effort, _MORE).outcome
 
     @property
@@ -268,7 +293,7 @@ class Search:
     def _judge(self, devices: int, cap: int) -> Simulated:
         key = devices, cap
         if key not in self._judged:
-            effort = Effort(self._floor, max(self._most, 1.3 * self._floor), _JUDGED_TO, inf, _CELL)
+            effort = Effort(self._floor, max(self._most, 1.3 * self._floor), _JUDGED_TO, inf, CELL)
             self._judged[key] = self._simulated(devices, cap, self.demand.rate_per_s, effort, _JUDGEMENTS)
         return self._judged[key]
 
@@ -277,7 +302,7 @@ class Search:
         if key not in self._pilots:
             most = _MOST_PILOT_QUICK if self._is_quick else _MOST_PILOT
             least = _PILOT * self._floor
-            effort = Effort(least, max(most, 1.3 * least), inf, inf, _CELL if self._is_quick else _PILOT_CELL)
+            effort = Effort(least, max(most, 1.3 * least), inf, inf, CELL if self._is_quick else _PILOT_CELL)
             self._pilots[key] = self._simulated(devices, cap, rate_per_s, effort, _PILOTS)
         return self._pilots[key]
 

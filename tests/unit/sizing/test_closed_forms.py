@@ -11,9 +11,8 @@ from support.records import example, row
 
 from tputfind.errors import BadRequest
 from tputfind.record.record import Failure, Record, Timing
-from tputfind.sizing import formulas
-from tputfind.sizing.options import read_demand
-from tputfind.sizing.service import ServiceTimes, service_of
+from tputfind.sizing.engine.service_times import Overheads, ServiceTimes, service_times_of
+from tputfind.sizing.planner import closed_forms
 
 LINE = ServiceTimes({size: [5 + 0.5 * size] for size in (1, 2, 4, 8, 16)})
 
@@ -22,20 +21,20 @@ def test_the_best_batch_up_to_the_cap_is_what_full_batches_are_reckoned_with():
     """Batches of 2 do 1 a ms, of 3 0.9, of 4 0.86, and of 8 1.71: 4 and 8 are pooled."""
     service = ServiceTimes({1: [2.0], 2: [2.0], 4: [6.0], 8: [4.0, 4.0]})
 
-    assert [formulas.devices_at_full_batch(service, 12_000, cap) for cap in (1, 2, 3, 4)] == [24, 12, 12, 12]
+    assert [closed_forms.devices_at_full_batch(service, 12_000, cap) for cap in (1, 2, 3, 4)] == [24, 12, 12, 12]
     assert service.mean_ms(4) == service.mean_ms(8) == pytest.approx(14 / 3)
-    assert formulas.devices_at_full_batch(service, 12_000, 8) == 7
+    assert closed_forms.devices_at_full_batch(service, 12_000, 8) == 7
 
 
 @pytest.mark.parametrize(
     ("most_ms", "size"), [(5.4, None), (5.5, 1), (5.9, 1), (6.0, 2), (8.9, 7), (9.0, 8), (12.9, 15), (13, 16), (99, 16)]
 )
 def test_the_largest_batch_within_a_bound_may_take_all_of_it(most_ms, size):
-    assert formulas.largest_within(LINE, most_ms) == size
+    assert LINE.largest_within(most_ms) == size
 
 
 def test_a_request_takes_as_many_batch_times_as_a_rule_says_and_none_may_be_fast_enough():
-    times = [formulas.devices_by_batch_time(LINE, 10_000, 4, 12.0, times) for times in (1, 2, 3)]
+    times = [closed_forms.devices_by_batch_time(LINE, 10_000, 4, 12.0, times) for times in (1, 2, 3)]
 
     assert times == [18, 30, None]
 
@@ -52,38 +51,29 @@ def test_the_mean_latency_balances_arrivals_and_services(rate_per_ms):
     span_squared = (slope_ms**2 * squared) + (2 * slope_ms * intercept_ms * batch) + intercept_ms**2
     expected = (rate_per_ms * span_squared / 2 + slope_ms * squared + intercept_ms * batch) / batch
 
-    assert formulas.mean_ms_of_one_device(rate_per_ms, slope_ms, intercept_ms) == pytest.approx(expected, rel=1e-6)
+    assert closed_forms.mean_ms_of_one_device(rate_per_ms, slope_ms, intercept_ms) == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_device_that_cannot_keep_up_has_no_mean_latency():
-    assert formulas.mean_ms_of_one_device(2.0, 0.5, 5.0) == inf
-    assert formulas.mean_ms_of_one_device(1.99, 0.5, 5.0) < inf
+    assert closed_forms.mean_ms_of_one_device(2.0, 0.5, 5.0) == inf
+    assert closed_forms.mean_ms_of_one_device(1.99, 0.5, 5.0) < inf
 
 
 @pytest.mark.parametrize("rate_per_s", [1, 100, 2000, 5000, 20_000, 90_000])
 @pytest.mark.parametrize("target_ms", [5.6, 9.0, 30.0])
 def test_the_devices_by_mean_are_the_least_whose_mean_is_within_the_target(rate_per_s, target_ms):
-    devices = formulas.devices_by_mean(LINE, rate_per_s, target_ms)
+    devices = closed_forms.devices_by_mean(LINE, rate_per_s, target_ms)
 
     assert devices is not None
     means_ms = [
-        formulas.mean_ms_of_one_device(rate_per_s / 1000 / number, 0.5, 5.0) for number in range(1, devices + 1)
+        closed_forms.mean_ms_of_one_device(rate_per_s / 1000 / number, 0.5, 5.0) for number in range(1, devices + 1)
     ]
     assert [mean_ms <= target_ms for mean_ms in means_ms] == [False] * (devices - 1) + [True]
 
 
 def test_a_request_that_alone_takes_the_target_on_average_has_no_devices_by_mean():
-    assert formulas.devices_by_mean(LINE, 100, 5.49) is None
-    assert formulas.devices_by_mean(ServiceTimes({1: [2.0]}), 100, 2.0) is None
-
-
-def test_the_time_to_get_a_request_counts_in_the_mean():
-    getting = ServiceTimes({size: [5 + 0.5 * size] for size in (1, 16)}, per_get_ms=0.5)
-    slower = ServiceTimes({size: [5 + 1.0 * size] for size in (1, 16)})
-
-    devices = formulas.devices_by_mean(getting, 20_000, 12.0)
-    assert devices == formulas.devices_by_mean(slower, 20_000, 12.0)
-    assert formulas.devices_by_mean(getting, 100, 5.9) is None
+    assert closed_forms.devices_by_mean(LINE, 100, 5.49) is None
+    assert closed_forms.devices_by_mean(ServiceTimes({1: [2.0]}), 100, 2.0) is None
 
 
 @pytest.mark.parametrize("measured", [{}, {1: []}, {1: [1.0], 2: []}])
@@ -105,22 +95,21 @@ def test_each_sample_stands_for_as_many_times():
     assert times.tolist() == [1.0] * 50 + [3.0] * 50 + [5.0] * 50 + [7.0] * 50
 
 
-def test_one_time_is_that_of_the_curve():
-    service = ServiceTimes({2: [1.0, 2.0], 6: [3.0, 8.0]}, per_batch_ms=0.25, per_sample_ms=0.125)
+def test_drawn_times_are_those_of_the_curve():
+    service = ServiceTimes({2: [1.0, 2.0], 6: [3.0, 8.0]}, Overheads(0.25, 0.125))
 
     for size in (1, 2, 3, 6):
-        curve = service.curve_ms(size)
-        assert [service.one_ms(size, number) for number in (0, 199)] == [curve[0], curve[-1]]
+        draw = service.drawn(6, (0,))
+        assert {draw(size, size) for _ in range(300)} == set(service.curve_ms(size).tolist())
     assert service.curve_ms(3)[[0, -1]].tolist() == [1.5 + 0.25 + 0.375, 3.5 + 0.25 + 0.375]
     assert service.curve_ms(1)[[0, -1]].tolist() == [1.0 + 0.25 + 0.125, 2.0 + 0.25 + 0.125]
     with pytest.raises(ValueError, match=r"^batch 7 was not measured, nor any larger one$"):
-        service.one_ms(7, 0)
+        service.curve_ms(7)
 
 
-def test_what_a_device_does_is_bound_by_getting_and_by_answering():
-    assert ServiceTimes({4: [2.0]}, per_get_ms=0.5).per_ms(4) == 1.0
-    assert ServiceTimes({4: [2.0]}, per_answer_ms=0.25).per_ms(4) == 2.0
-    assert ServiceTimes({4: [2.0]}, per_answer_ms=1.0).per_ms(4) == 1.0
+def test_throughput_of_a_device_is_bound_by_its_answers():
+    assert ServiceTimes({4: [2.0]}, Overheads(per_answer_ms=0.25)).per_ms(4) == 2.0
+    assert ServiceTimes({4: [2.0]}, Overheads(per_answer_ms=1.0)).per_ms(4) == 1.0
 
 
 def test_the_line_through_one_size_has_no_intercept():
@@ -149,41 +138,25 @@ def record(*latencies: tuple[float, ...]) -> Record:
 def test_times_are_of_the_rows_that_have_ten_latencies_and_did_not_fail():
     one = record((5.0,) * 10, (6.0,) * 9, (7.0,) * 10)
     failed = msgspec.structs.replace(one.rows[2], failure=Failure(kind="out_of_memory", message=""))
-    demand = read_demand({"rate": 5, "slo": 50.0})
 
-    assert service_of(one, demand).sizes == [1, 4]
-    assert service_of(msgspec.structs.replace(one, rows=(one.rows[0], failed)), demand).sizes == [1]
-
-
-def test_what_a_server_adds_is_that_of_the_demand():
-    given = {
-        "overhead_per_batch": 1.0,
-        "overhead_per_request": 0.5,
-        "overhead_per_get": 2.0,
-        "overhead_per_answer": 9.0,
-    }
-
-    service = service_of(record((5.0,) * 10), read_demand({"rate": 5, "slo": 50.0, "batcher": "litserve", **given}))
-
-    assert service.mean_ms(1) == 6.5
-    assert (service.per_get_ms, service.per_answer_ms) == (2.0, 9.0)
+    assert service_times_of(one).sizes == [1, 4]
+    assert service_times_of(msgspec.structs.replace(one, rows=(one.rows[0], failed))).sizes == [1]
 
 
 def test_a_record_that_tells_no_times_is_refused_with_what_to_do():
-    demand = read_demand({"rate": 5, "slo": 50.0})
     trained = msgspec.structs.replace(
         record(), spec=msgspec.structs.replace(example().spec, phase="train", dtype="bf16")
     )
 
     with pytest.raises(BadRequest) as refused:
-        service_of(trained, demand)
+        service_times_of(trained)
     assert refused.value.message == "the record of resnet50 is of training, and serves no requests"
     with pytest.raises(BadRequest) as refused:
-        service_of(record((5.0,) * 9), demand)
+        service_times_of(record((5.0,) * 9))
     assert refused.value.message == "the record of resnet50 has no row with 10 latencies or more"
     assert refused.value.hint == "measure it anew, with --thorough or more --batches"
     with pytest.raises(BadRequest) as refused:
-        service_of(record((5.0,) * 10, (9e-5,) * 10), demand)
+        service_times_of(record((5.0,) * 10, (9e-5,) * 10))
     assert refused.value.message == "batches of 2 take 9e-05 ms by the record of resnet50: no step is that fast"
     assert refused.value.hint == "measure it anew"
-    assert service_of(record((1e-4,) * 10), demand).sizes == [1]
+    assert service_times_of(record((1e-4,) * 10)).sizes == [1]

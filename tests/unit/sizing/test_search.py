@@ -1,0 +1,282 @@
+"""The search for the least fleet, over simulations that answer as they are told to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from math import inf
+
+import msgspec
+import pytest
+from support.records import example, row
+
+from tputfind.errors import NoPlan
+from tputfind.record.record import Record, Timing
+from tputfind.sizing.engine.replications import Effort, Fleet, Goal, Outcome, Simulated, simulate
+from tputfind.sizing.planner.plan import plan
+from tputfind.sizing.planner.question import Demand, read_demand
+from tputfind.sizing.planner.search import LATE_REQUESTS, Search, least_number
+
+TARGET_MS = 30.0
+MOST = 10_000_000
+Tail = Callable[[int, int, float], float]
+"""The percentile of a fleet, by its devices, its batch limit and its rate."""
+
+
+def record(batches_ms: dict[int, float] | None = None) -> Record:
+    """Batches that always take as long: of 5 ms and half a ms a sample, unless given."""
+    rows = []
+    for size, batch_ms in (batches_ms or {size: 5 + 0.5 * size for size in (1, 2, 4)}).items():
+        spans = (batch_ms,) * 100
+        rows.append(msgspec.structs.replace(row(size, 1.0), timings=(Timing(device_ms=spans, latency_ms=spans),)))
+    return msgspec.structs.replace(example(), rows=tuple(rows), notices=())
+
+
+def wanted(rate: float = 1.0, slo: float = TARGET_MS, **more: object) -> Demand:
+    return read_demand({"rate": rate, "slo": slo, **more})
+
+
+class Simulations:
+    """What was simulated, each with its effort; every fleet has the percentile that it is given, or is undecided."""
+
+    def __init__(self, tail: Tail, undecided: tuple[int, ...] = ()) -> None:
+        self.tail, self.undecided = tail, undecided
+        self.made: list[tuple[int, int, float, float]] = []
+
+    def __call__(self, fleet: Fleet, goal: Goal, effort: Effort, seed: object) -> Simulated:
+        if fleet.utilization >= 1:
+            return simulate(fleet, goal, effort, (0,))
+        devices, cap = fleet.devices, fleet.kinds[0].cap
+        self.made.append((devices, cap, fleet.rate_per_s, effort.least))
+        tail_ms = self.tail(devices, cap, fleet.rate_per_s)
+        figures = dict.fromkeys(("mean_ms", "p50_ms", "p95_ms", "p99_ms", "goodput_per_s", "busy", "mean_batch"), 1)
+        is_met = tail_ms <= goal.target_ms
+        verdict = "undecided" if devices in self.undecided else "meets" if is_met else "misses"
+        outcome = Outcome(
+            devices=devices,
+            batch_cap=cap,
+            rate_per_s=fleet.rate_per_s,
+            utilization=fleet.utilization,
+            verdict=verdict,
+            late=0.0 if is_met else 0.5,
+            late_error=0.0,
+            tail_ms=tail_ms,
+            tail_low_ms=tail_ms,
+            tail_high_ms=tail_ms,
+            requests=1000,
+            **figures,
+        )
+        return Simulated(outcome, [Counter({cap: 1})], inf, [1.0], may_meet=verdict == "meets")
+
+    def tried(self) -> list[int]:
+        """Numbers of devices, in the order in which they were first simulated."""
+        return list(dict.fromkeys(devices for devices, *_ in self.made))
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    def answering(*answers: object) -> Simulations:
+        simulations = Simulations(*answers)
+        monkeypatch.setattr("tputfind.sizing.planner.search.simulate", simulations)
+        monkeypatch.setattr("tputfind.sizing.planner.plan.energy_of", lambda *_: None)
+        return simulations
+
+    return answering
+
+
+def from_devices(number: int) -> Tail:
+    """The target is met by so many devices or more."""
+    return lambda devices, cap, rate: 2.0 if devices >= number else 40.0
+
+
+@pytest.mark.parametrize("number", [*range(1, 36), 1000, 1998])
+def test_least_number_is_found_in_few_steps_and_nothing_is_simulated_twice(simulated, number):
+    simulations = simulated(from_devices(number))
+
+    search = Search(record(), wanted())
+    found = search.least()
+
+    assert found.devices == number
+    assert (search.fewer(number) or found).devices == max(1, number - 1)
+    assert len(simulations.tried()) <= 2 * number.bit_length() + 2
+    assert len(set(simulations.made)) == len(simulations.made)
+
+
+@pytest.mark.parametrize("number", [2001, 5000, 123_456, MOST - 1, MOST])
+def test_from_two_thousand_devices_on_the_least_number_is_found_to_a_thousandth(simulated, number):
+    simulated(from_devices(number))
+
+    search = Search(record(), wanted())
+    devices = search.least().devices
+
+    fewer = search.fewer(devices)
+    assert fewer is not None
+    step = devices - fewer.devices
+    assert number <= devices < number + step
+    assert step == devices // 1000
+    assert fewer.verdict == "misses"
+
+
+def test_after_many_more_devices_that_do_not_help_the_most_are_tried_next(simulated):
+    simulations = simulated(from_devices(MOST + 1))
+
+    with pytest.raises(NoPlan) as refused:
+        plan(record(), wanted())
+
+    assert simulations.tried() == [1, 2, 4, 8, 16, MOST, 3]
+    assert refused.value.message == (
+        "not even 10000000 devices, the most that are planned with, answer 99 % of the requests within 30 ms: "
+        "it takes 40 ms"
+    )
+    assert refused.value.hint == "a longer --slo"
+
+
+def test_search_begins_with_the_devices_that_the_throughput_takes(simulated):
+    """The fourfold batch is slower than two of two, of which a device does 364 in a second."""
+    simulations = simulated(from_devices(3))
+
+    found = plan(record({1: 5.0, 2: 5.5, 4: 20.0}), wanted(1000))
+
+    assert simulations.tried() == [3]
+    assert found.outcome.devices == 3
+    assert found.fewer is not None
+    assert (found.fewer.batch_cap, found.fewer.utilization > 1) == (2, True)
+
+
+def test_the_most_devices_may_just_do_by_their_throughput(simulated):
+    simulated(from_devices(1))
+
+    assert Search(record({1: 5.0}), wanted(1.99e9)).least().devices <= MOST
+    with pytest.raises(NoPlan, match="take 10000001 devices or more") as refused:
+        Search(record({1: 5.0}), wanted(2e9 + 100)).least()
+    assert refused.value.hint == "a lower --rate"
+
+
+@pytest.mark.parametrize("best", [1, 7, 23, 57])
+def test_any_batch_limit_may_win_and_not_only_measured_ones(simulated, best):
+    """Two devices suffice with batch limits within 8 % of the best one."""
+    simulated(lambda devices, cap, rate: 20.0 + 10 * abs(cap / best - 1) if devices < 4 else 2.0)
+    search = Search(record({1: 3.3, 256: 79.8}), wanted(slo=20.8))
+
+    found = search.least()
+
+    assert found.devices == 1
+    assert abs(found.batch_cap / best - 1) <= 0.08
+
+
+def test_batch_limits_end_at_the_given_one_and_at_the_largest_within_the_target():
+    largest = [
+        Search(record({1: 3.3, 256: 79.8}), wanted(**given)).caps[-1]
+        for given in ({}, {"max_batch": 50}, {"max_ongoing": 40}, {"slo": 5.0}, {"slo": 35.0, "network": 5.0})
+    ]
+
+    assert largest == [90, 50, 40, 6, 90]
+
+
+@pytest.mark.parametrize(
+    ("batches_ms", "given", "message", "hint"),
+    [
+        ({1: 5.0}, {"slo": 4.0}, "99 % of requests that are alone take up to 5 ms, and the target is 4 ms", "5ms"),
+        ({4: 50.0}, {}, "99 % of batches of 4 take up to 50 ms, and the target is 30 ms", "50ms"),
+        ({1: 1234.4}, {"percentile": 90}, "90 % of requests that are alone take up to 1234 ms", "1235ms"),
+        ({1: 99.996}, {"network": 1.0}, "take up to 100 ms, and the target is 29 ms", "101ms"),
+        ({1: 29.0}, {"overhead": "2ms+0.5ms"}, "take up to 31.5 ms, and the target is 30 ms", "31.5ms"),
+    ],
+)
+def test_a_request_that_is_late_even_alone_is_told_with_the_shortest_target(batches_ms, given, message, hint):
+    with pytest.raises(NoPlan) as refused:
+        plan(record(batches_ms), wanted(**given))
+
+    assert refused.value.message.startswith("no device is fast enough: ")
+    assert message in refused.value.message
+    assert refused.value.hint == f"no --slo below {hint} can be met"
+
+
+def test_a_request_that_alone_takes_just_the_target_is_not_late(simulated):
+    simulated(lambda devices, cap, rate: TARGET_MS)
+
+    assert plan(record({1: TARGET_MS}), wanted()).outcome.devices == 1
+
+
+def test_judgements_have_two_hundred_late_requests_or_more(simulated):
+    simulations = simulated(from_devices(3))
+
+    Search(record(), wanted(percentile=99.9)).least()
+
+    floor = LATE_REQUESTS / 0.001
+    judged = {devices for devices, _, _, least in simulations.made if least >= 0.999 * floor}
+    assert {2, 3} <= judged
+
+
+def test_the_batch_limit_that_bears_more_traffic_best_is_taken(simulated):
+    more = {1: 22.0, 2: 21.0, 3: 23.0, 4: 23.0}
+    simulated(lambda devices, cap, rate: more[cap] if rate > 1 else 20.0)
+
+    found = plan(record(), wanted())
+
+    assert found.outcome.batch_cap == 2
+    assert (found.more_traffic.batch_cap, found.more_traffic.rate_per_s) == (2, 1.2)
+
+
+def test_batch_limits_with_which_a_device_cannot_keep_up_are_not_tried(simulated):
+    """Batches of one do just the 200 requests that come in a second, and no more."""
+    simulations = simulated(from_devices(1))
+
+    Search(record({1: 5.0, 2: 6.0}), wanted(200)).least()
+
+    assert {cap for _, cap, _, _ in simulations.made} == {2}
+
+
+def test_undecided_fleets_do_not_count_as_meeting_and_count_in_the_range(simulated):
+    simulated(from_devices(3), (3, 4))
+
+    found = plan(record(), wanted())
+
+    assert (found.outcome.devices, found.fewest) == (5, 3)
+    assert found.fewer is not None
+    assert (found.fewer.verdict, found.fewer_fails) == ("undecided", False)
+
+
+def test_with_spare_devices_the_target_is_met_with_as_many_gone(simulated):
+    simulated(from_devices(3))
+
+    found = plan(record(), wanted(spare=2))
+
+    assert (found.outcome.devices, found.without_spare.devices, found.fewer.devices) == (5, 3, 2)
+    assert (found.fewest, found.most) == (5, 5)
+    assert found.serving.devices == 3
+
+
+def test_utilization_stays_at_the_allowed_one_or_below(simulated):
+    """Batches of 4 take 7 ms: a device does 571 of them in a second at the most."""
+    simulated(from_devices(1))
+
+    found = [plan(record(), wanted(1000, max_utilization=share)).outcome for share in (0.99, 0.6, 0.3)]
+
+    assert [outcome.devices for outcome in found] == [2, 3, 6]
+    assert all(outcome.utilization <= share for outcome, share in zip(found, (0.99, 0.6, 0.3), strict=True))
+
+
+def test_given_devices_are_told_whether_they_meet_the_target(simulated):
+    simulated(from_devices(3))
+
+    few, enough = (plan(record(), wanted(devices=number)) for number in (2, 3))
+
+    assert (few.holds, few.outcome.devices, few.fewer.devices) == (False, 2, 1)
+    assert (enough.holds, enough.outcome.devices, enough.fewer.devices) == (True, 3, 2)
+
+
+def test_each_simulation_is_told_of_before_it_is_made(simulated):
+    simulations = simulated(from_devices(2))
+    told: list[str] = []
+
+    Search(record(), wanted(max_batch=1), told.append).least()
+
+    assert told[0] == "resnet50: simulating 1 device with batches of up to 1"
+    assert "resnet50: simulating 2 devices with batches of up to 1" in told
+    assert len(told) == len(simulations.made)
+
+
+@pytest.mark.parametrize(("start", "least"), [(1, 1), (1, 17), (50, 17), (17, 17), (16, 17)])
+def test_least_number_from_any_start(start, least):
+    assert least_number(lambda number: number >= least, start, 1, lambda _: False) == least

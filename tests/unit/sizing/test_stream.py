@@ -1,0 +1,181 @@
+"""Streams of requests: drawn, replayed and thinned, and how many samples requests have."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tputfind.errors import BadRequest
+from tputfind.sizing.planner.question import read_demand
+from tputfind.sizing.traffic.stream import Traffic, full_batches, many_of, read_shares, shares_of, without_idle
+
+RAMP = tuple(float(number) for number in range(1, 101))
+MIXED = "1:0.8,4:0.2"
+
+
+def wanted(**more: object):
+    return read_demand({"rate": 100, "slo": "50ms", **more})
+
+
+@pytest.mark.parametrize("burstiness", [0.0, 0.5, 1.0, 3.0])
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_stream_of_one_seed_is_always_the_same_with_a_mean_gap_of_one(burstiness, share):
+    traffic = Traffic(burstiness)
+    times = traffic.draw(100_000, share, (3,)).times
+
+    assert times.tolist() == traffic.draw(100_000, share, (3,)).times.tolist()
+    assert times[-1] == pytest.approx(100_000, rel=0.05)
+    if burstiness:
+        assert not np.any(traffic.draw(100_000, share, (4,)).times == times)
+
+
+def test_stream_without_burstiness_is_even():
+    assert Traffic(0.0).draw(3, 1.0, (0,)).times.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_half_of_a_bursty_stream_is_nearer_to_a_poisson_stream():
+    assert Traffic(3.0).dispersion(1.0) == 9
+    assert Traffic(3.0).dispersion(0.5) == 5
+    assert Traffic(0.0).dispersion(0.5) == 0.5
+
+
+def test_recorded_stream_is_replayed_whole_from_its_beginning():
+    """Between two rounds lie the mean gap, 50.5, and the first one."""
+    times = Traffic(gaps=RAMP).draw(101, 1.0, (0,)).times
+
+    gaps = np.diff(times, prepend=0.0) * 50.5 * 101 / 100
+    assert gaps == pytest.approx(np.array([*RAMP, 51.5, *RAMP[1:]]))
+
+
+def test_recorded_stream_is_thinned_to_its_share():
+    stream = Traffic(gaps=RAMP).draw(5000, 0.25, (0,))
+
+    assert len(stream.times) == pytest.approx(5000, rel=0.1)
+    assert stream.times[-1] == pytest.approx(5000, rel=0.1)
+
+
+def test_samples_of_drawn_requests_have_their_shares_and_those_of_recorded_ones_follow_the_record():
+    drawn = wanted(samples_per_request=MIXED).traffic.draw(50_000, 1.0, (1,)).sizes
+    assert np.mean(drawn == 4) == pytest.approx(0.2, abs=0.01)
+    assert set(drawn.tolist()) == {1, 4}
+
+    # A request that comes after a gap of n has n samples.
+    recorded = wanted(gaps=list(RAMP), samples=[7, *range(1, 101)])
+    assert recorded.samples_per_request[0] == (1, pytest.approx(1 / 101))
+    assert recorded.traffic.draw(300, 1.0, (2,)).sizes.tolist() == [*range(1, 101)] * 3
+    assert len(set(recorded.traffic.draw(300, 0.5, (2,)).sizes.tolist())) > 60
+
+
+@pytest.mark.parametrize(("window_ms", "times"), [(0.0, [20.0, 21.0, 50.0]), (30.0, [40.0, 41.0, 81.0])])
+def test_idle_time_is_cut_but_for_two_requests_and_what_is_unanswered(window_ms, times):
+    """A request takes less than 10 ms; by the clock only whole windows are cut."""
+    assert without_idle(np.cumsum([100.0, 1.0, 100.0]), 10.0, window_ms).tolist() == times
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=30), st.integers(6, 20))
+def test_batch_is_full_if_the_next_request_does_not_fit(counts, cap):
+    packed = full_batches(tuple(counts), cap)
+
+    batch, sizes = 0, []
+    for samples in itertools.islice(itertools.cycle(counts), 60_000):
+        if batch + samples > cap:
+            sizes.append(batch)
+            batch = 0
+        batch += samples
+    mean = sum(size * count for size, count in packed.items()) / sum(packed.values())
+    assert mean == pytest.approx(np.mean(sizes), rel=0.005)
+
+
+def test_requests_of_four_up_to_a_batch_of_ten_fill_eight():
+    assert set(full_batches(many_of(read_shares(4)), 10)) == {8}
+
+
+def test_shares_of_recorded_requests_are_counted():
+    assert shares_of([4, 1, 1, 1]) == ((1, 0.75), (4, 0.25))
+
+
+@pytest.mark.parametrize(
+    ("batcher", "is_whole"),
+    [("greedy", False), ("triton", True), ("mosec", False), ("litserve", False), ("ray", False)],
+)
+def test_each_server_has_its_own_way_with_a_request_of_several_samples(batcher, is_whole):
+    assert wanted(batcher=batcher, samples_per_request=2).is_whole is is_whole
+    assert not wanted(batcher=batcher).is_whole
+
+
+@pytest.mark.parametrize(
+    ("value", "shares"),
+    [
+        ("4", ((4, 1.0),)),
+        (4, ((4, 1.0),)),
+        (" 4:0.2, 1:0.8 ", ((1, 0.8), (4, 0.2))),
+        ("1:3,4:1", ((1, 0.75), (4, 0.25))),
+        ("1:75%,4:25%", ((1, 0.75), (4, 0.25))),
+        ({1: 0.8, 4: 0.2}, ((1, 0.8), (4, 0.2))),
+        ([(4, 1), (1, 1)], ((1, 0.5), (4, 0.5))),
+        ("1:0.33,2:0.33,3:0.33", ((1, 1 / 3), (2, 1 / 3), (3, 1 / 3))),
+        ("7:1", ((7, 1.0),)),
+    ],
+)
+def test_requests_have_one_number_of_samples_or_several_with_shares_or_weights(value, shares):
+    assert [pair for read in (read_shares(value),) for each in read for pair in each] == pytest.approx(
+        [pair for each in shares for pair in each]
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("0:1", "--samples-per-request: 0 is not between 1 and"),
+        ("0", "0 is not between 1 and"),
+        ("1:0", "'0' is not from 1e-09 to 1e+15"),
+        ("1:nan", "'nan' is not a finite number"),
+        ("1:inf", "'inf' is not a finite number"),
+        ("1:-1", "'-1' is not from"),
+        ("4:0.2,4:0.8", "4 samples have two shares"),
+        ("1:0.8,4:0.3", "the shares add up to 1.1, and not to 1"),
+        ("1:0.5", "the shares add up to 0.5, and not to 1"),
+        ("1:40%,4:40%", "the shares add up to 0.8, and not to 1"),
+        ("1:0.8:3", "is no number of samples with its share, such as 4:0.2"),
+        ("1:0.8,", "is no number of samples with its share"),
+        ("1:,4:1", "'' is not a number"),
+        (":1", "'' is not a whole number"),
+        ("two", "'two' is not a whole number"),
+        ("1.5", "'1.5' is not a whole number"),
+        ("99999999999", "99999999999 is not between 1 and"),
+        ("", "'' is not a whole number"),
+        ({}, "has no number of samples"),
+        ([3, 4], "is no number of samples with its share"),
+        (True, "True is not a whole number"),
+    ],
+)
+def test_what_are_no_shares_of_requests_is_refused_in_one_line(value, said):
+    with pytest.raises(BadRequest) as refused:
+        wanted(samples_per_request=value)
+
+    assert said in refused.value.message
+    assert "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"samples": [1, 2]}, "1 requests have a time, and 2 a number of samples"),
+        ({"gaps": [1.0] * 99, "samples": [1] * 99}, "100 requests have a time, and 99 a number of samples"),
+        ({"gaps": [1.0] * 99, "samples": [0] * 100}, "--samples: number 0: 0 is not between 1 and"),
+        ({"gaps": [1.0] * 99, "samples": "many"}, "'many' is no list of numbers of samples"),
+        (
+            {"gaps": [1.0] * 99, "samples": [2] * 100, "samples_per_request": 2},
+            "--samples-per-request has nothing to add",
+        ),
+    ],
+)
+def test_samples_that_contradict_the_rest_are_refused(given, said):
+    with pytest.raises(BadRequest) as refused:
+        wanted(**given)
+
+    assert said in refused.value.message
