@@ -202,17 +202,18 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         is_spent = requests + sum(plan.warm_up + plan.after for plan in plans) * len(runs) >= effort.most
         is_near = error <= effort.near * goal.late
         is_judged = (is_near or abs(late.mean() - goal.late) > _SURE * error) and requests >= effort.least
-        if is_spent or (is_judged and _half_width(runs, weights, goal) <= effort.half_width):
+        is_long = effort.near == inf or late.mean() > goal.late or _relaxations(plans, len(runs)) >= _ENOUGH
+        is_known = is_near or _half_width(runs, weights, goal) <= effort.half_width
+        if is_spent or (is_long and is_judged and is_known):
             break
         wanted = ceil(1.5 * wanted)
     sizes = _batches(runs, kinds)
     busy = float(np.mean([[one.busy for one in run] for run in runs], axis=0) @ weights)
     if server.station is ThreadedRay:  # it closes batches by the clock, however small they are
         load = max(load, busy)
-    in_relaxations = min(len(runs) * plan.measured / max(plan.relaxation, 1e-9) for plan in plans)
     figures = _percentiles(runs, weights, goal)
     is_far = figures["tail_high_ms"] + max(_excursion_ms(part, fleet, goal) for part in parts) <= goal.target_ms
-    is_sure = in_relaxations >= _ENOUGH or is_far or traffic.gaps is not None
+    is_sure = _relaxations(plans, len(runs)) >= _ENOUGH or is_far or traffic.gaps is not None
     grows = load >= 1 and server.limit == inf
     samples = [sum(size * often for size, often in counted.items()) for counted in sizes]
     outcome = Outcome(
@@ -236,6 +237,11 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     shares = [each / max(1, sum(samples)) for each in samples] if len(parts) == 1 else weights.tolist()
     may_meet = outcome.verdict != "misses" and is_sure and outcome.late <= goal.late
     return Simulated(outcome, sizes, lasts_ms, shares, may_meet)
+
+
+def _relaxations(plans: Sequence[_Plan], runs: int) -> float:
+    """Return the measured length of so many replications in relaxation times of a queue."""
+    return min(runs * plan.measured / max(plan.relaxation, 1e-9) for plan in plans)
 
 
 def _excursion_ms(part: _Part, fleet: Fleet, goal: Goal) -> float:

@@ -5,7 +5,7 @@ chance leaves open.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, exp, hypot, inf, log, sqrt
+from math import exp, hypot, inf, log, sqrt
 from typing import Final
 
 import msgspec
@@ -37,7 +37,9 @@ _RANGE_QUANTILE: Final = 1.645
 """Standard errors to either side that hold 90 % of a normal distribution."""
 _RESAMPLES: Final = 12
 _FAR: Final = 4.0
-"""Times the percentile of a plan, and times its devices, beyond which nothing is told apart."""
+"""Times the percentile of a plan beyond which nothing is told apart."""
+_FARTHEST: Final = 2
+"""Times the devices of a plan beyond which its range has no end."""
 
 
 def solved(record: Record, demand: Demand, tell: Tell | None = None) -> Demand:
@@ -198,7 +200,7 @@ def range_of(search: Search, found: Outcome) -> tuple[int, int | None]:
 def _least_within(search: Search, margin: float, devices: int) -> int | None:
     """Return the least number of devices whose pilot is within a multiple of the target; None if none is."""
     return least_number(
-        lambda number: search.may_meet(number, margin), devices, 1, lambda more: more > ceil(_FAR * devices)
+        lambda number: search.may_meet(number, margin), devices, 1, lambda more: more > _FARTHEST * devices
     )
 
 

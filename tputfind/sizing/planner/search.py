@@ -28,6 +28,8 @@ _MOST_PILOT_QUICK, _MOST_PILOT = 150_000, 50_000
 CELL, _PILOT_CELL = 256, 32
 _CONFIRMED: Final = 5.0
 """Requests of the replications that are reported, in those of a judgement."""
+_MOST_CONFIRMED: Final = 400_000
+"""Maximum requests that are wanted if fewer judge the target."""
 _JUDGED_TO, _CONFIRMED_TO = 0.06, 0.025
 """Standard errors of the late share, as shares of the allowed one, from which on more replications tell little."""
 _HALF_WIDTH: Final = 0.02
@@ -36,6 +38,8 @@ _MOST_MORE_TRAFFIC: Final = 100_000
 """Maximum requests that serve the row of more traffic."""
 _NEAR: Final = 1.3
 """Batch limits whose pilot comes this near to the target are judged."""
+_EASY: Final = 0.8
+"""Times the target up to which a pilot's percentile leaves room."""
 _JUDGED: Final = 3
 """Maximum batch limits that are judged for one number of devices."""
 _FEW: Final = 12
@@ -49,6 +53,8 @@ _MOST_PARTS: Final = 100
 """If even the largest batch splits a request into more, it is not simulated."""
 _MOST_SAMPLES_QUICK, _MOST_SAMPLES = 10_000_000, 2_000_000
 """Maximum samples of a judgement, if each is batched by itself."""
+_FINELY: Final = 50
+"""A plan that other streams do not confirm is followed by one with a share of one in so many devices more."""
 _EXACTLY: Final = 1000
 """Numbers of devices are found to one in so many."""
 _BUSIEST: Final = 3
@@ -146,18 +152,31 @@ class Search:
         # Latency need not fall with more devices: batches that are not full wait for the delay.
         busiest = range(lowest, lowest + _BUSIEST) if start > 2 * lowest + _BUSIEST else range(0)
         devices = next(filter(self._meets, busiest), None) or least_number(
-            self._meets, start, lowest, _none_helps(self._meets)
+            self._meets, start, lowest, _none_helps(self._meets), is_close=self._is_close
         )
         if devices is None:
             raise self._too_slow(self.best(MOST_DEVICES).outcome)
         found = self.with_room(devices)
         if not self.holds(found):  # by other streams it takes more
             most = min(2 * devices + _HOPE, MOST_DEVICES)
-            more = least_number(self._is_confirmed, devices, devices, lambda more: devices + more > most)
+            step = max(step_at(devices), devices // _FINELY)
+            more = least_number(
+                self._is_confirmed,
+                devices,
+                devices,
+                lambda more: devices + more > most,
+                first_step=step,
+                is_close=self._is_close,
+            )
             found = self.best(devices).outcome if more is None else self.confirmed_best(more)
             if more is None:
                 raise self._too_slow(found)
         return found
+
+    def _is_close(self, fails: int, passes: int) -> bool:
+        """Whether two numbers of devices are too near to each other to tell: the smaller one is undecided."""
+        near = passes - fails <= passes // _FINELY
+        return near and fails > 0 and self.best(fails).outcome.verdict == "undecided"
 
     def _is_confirmed(self, devices: int) -> bool:
         return self.holds(self.confirmed_best(devices))
@@ -231,6 +250,12 @@ class Search:
                 judged.append(self._judge(devices, pilot.outcome.batch_cap))
                 if judged[-1].may_meet:
                     break
+                if judged[-1].outcome.verdict == "undecided" and judged[-1].outcome.late <= self.demand.goal.late:
+                    # It is too near saturation to tell: the batch limit that does the most is the one that may.
+                    easy = [pilot for pilot in near if pilot.outcome.tail_ms <= _EASY * target_ms] or ranked[:1]
+                    steadiest = min(easy, key=lambda one: one.outcome.utilization)
+                    judged.append(self._judge(devices, steadiest.outcome.batch_cap))
+                    break
             self._best[devices] = min(judged, key=_merit)
         return self._best[devices]
 
@@ -242,17 +267,20 @@ class Search:
         """Return so many devices with the batch limit that bears 20 % more traffic best, among those that are confirmed
         to meet the target; the best one if none is.
         """
-        target_ms, rate_per_s = self.demand.target_ms, self.demand.rate_per_s
-        ranked = [pilot.outcome.batch_cap for pilot in self._ranked(devices, rate_per_s, margin=1.0)]
-        more = {cap: self._pilot(devices, cap, MORE_TRAFFIC * rate_per_s).outcome for cap in ranked}
-        bearing = sorted((cap for cap in ranked if more[cap].tail_ms < inf), key=lambda cap: more[cap].tail_ms)
+        rate_per_s, target_ms = self.demand.rate_per_s, self.demand.target_ms
+        pilots = {one.outcome.batch_cap: one.outcome for one in self._ranked(devices, rate_per_s, margin=1.0)}
+        more = {cap: self._pilot(devices, cap, MORE_TRAFFIC * rate_per_s).outcome.tail_ms for cap in pilots}
+        roomy = sorted((cap for cap in pilots if more[cap] < inf), key=more.__getitem__)
+        if not roomy:  # near saturation: those that do the most, if the target leaves room
+            easy = [cap for cap in pilots if pilots[cap].tail_ms <= _EASY * target_ms]
+            roomy = sorted(easy, key=lambda cap: pilots[cap].utilization)
         judged = [cap for number, cap in self._judged if number == devices and self._judged[number, cap].may_meet]
         confirmed = list[Outcome]()
-        for cap in list(dict.fromkeys([*bearing[:1], *judged, *bearing, *ranked, *self._fallback(devices)]))[:_JUDGED]:
+        for cap in list(dict.fromkeys([*roomy[:1], *judged, *roomy, *pilots, *self._fallback(devices)]))[:_JUDGED]:
             confirmed.append(self.confirm(devices, cap).outcome)
             if confirmed[-1].meets_target:
                 break
-        return min(confirmed, key=lambda outcome: (not outcome.meets_target, outcome.late, outcome.tail_ms, target_ms))
+        return min(confirmed, key=lambda outcome: (not outcome.meets_target, outcome.late, outcome.tail_ms))
 
     def _fallback(self, devices: int) -> list[int]:
         return [self.best(devices).outcome.batch_cap]
@@ -261,8 +289,9 @@ class Search:
         """Return how a fleet does by streams of its own, as it is reported."""
         key = devices, cap
         if key not in self._confirmed:
-            least = min(_CONFIRMED * self._floor, max(self._floor, self._most))
-            effort = Effort(least, max(self._most, 1.3 * least), _CONFIRMED_TO, _HALF_WIDTH, CELL)
+            least = max(self._floor, min(_CONFIRMED * self._floor, _MOST_CONFIRMED))
+            near = _CONFIRMED_TO * self._rarely
+            effort = Effort(least, max(self._most, 1.3 * least), near, _HALF_WIDTH, CELL)
             self._confirmed[key] = self._simulated(devices, cap, self.demand.rate_per_s, effort, _CONFIRMATIONS)
         return self._confirmed[key]
 
@@ -271,6 +300,11 @@ class Search:
         rate_per_s = self.demand.rate_per_s * MORE_TRAFFIC
         effort = Effort(min(self._floor, _MOST_MORE_TRAFFIC), _MOST_MORE_TRAFFIC, inf, inf, CELL)
         return self._simulated(outcome.devices, outcome.batch_cap, rate_per_s, effort, _MORE).outcome
+
+    @property
+    def _rarely(self) -> float:
+        """How much less is known of the share of late requests if few may be late."""
+        return min(2.0, sqrt(0.01 / self.demand.goal.late))
 
     @property
     def _most(self) -> float:
@@ -293,7 +327,8 @@ class Search:
     def _judge(self, devices: int, cap: int) -> Simulated:
         key = devices, cap
         if key not in self._judged:
-            effort = Effort(self._floor, max(self._most, 1.3 * self._floor), _JUDGED_TO, inf, CELL)
+            near = _JUDGED_TO * self._rarely
+            effort = Effort(self._floor, max(self._most, 1.3 * self._floor), near, inf, CELL)
             self._judged[key] = self._simulated(devices, cap, self.demand.rate_per_s, effort, _JUDGEMENTS)
         return self._judged[key]
 
@@ -366,7 +401,7 @@ class Search:
         place = min(range(len(caps)), key=lambda number: abs(caps[number] - before), default=0)
         beside = [place, place + 1, place - 1, place + 2, place - 2]
         found = dict[int, Simulated]()
-        for number in (*beside, *range(0, len(caps), _COARSE), len(caps) - 1):
+        for number in (*beside, *range(0, len(caps), 2 * _COARSE), len(caps) - 1):
             self._try(devices, caps, number, rate_per_s, found)
             if number in found and found[number].outcome.tail_ms <= target_ms:
                 break
@@ -402,14 +437,20 @@ def step_at(devices: int) -> int:
 
 
 def least_number(
-    meets: Callable[[int], bool], start: int, lowest: int, is_hopeless: Callable[[int], bool]
+    meets: Callable[[int], bool],
+    start: int,
+    lowest: int,
+    is_hopeless: Callable[[int], bool],
+    *,
+    first_step: int | None = None,
+    is_close: Callable[[int, int], bool] = lambda fails, passes: False,  # noqa: ARG005
 ) -> int | None:
     """Return the least number from ``lowest`` on that meets, if all above do: by ever longer steps from ``start``.
 
-    It is found to ``step_at``. None if none does up to the most, or ``is_hopeless`` says so, asked with each step up
-    that made no difference.
+    It is found to ``step_at``, or until ``is_close`` says so. None if none does up to the most, or ``is_hopeless`` says
+    so, asked with each step up that made no difference.
     """
-    step = step_at(start)
+    step = first_step or step_at(start)
     if meets(start):
         passes, fails = start, lowest - 1
         while passes > lowest:
@@ -425,7 +466,7 @@ def least_number(
                 return None
             step *= 2
             fails, passes = passes, min(passes + step, MOST_DEVICES)
-    while passes - fails > step_at(passes):
+    while passes - fails > step_at(passes) and not is_close(fails, passes):
         middle = (passes + fails) // 2
         passes, fails = (middle, fails) if meets(middle) else (passes, middle)
     return passes
