@@ -131,10 +131,11 @@ def test_a_burstier_stream_never_needs_fewer_devices(slope_ms, intercept_ms, rat
 
 
 def test_a_large_fleet_grows_as_its_rate():
+    """It rounds up by less, and shares its queue among more devices: it takes no more than ten times as many."""
     one = record(largest=64)
     small, large = (plan(one, wanted(rate, 30.0)).outcome for rate in (300_000, 3_000_000))
 
-    assert large.devices == pytest.approx(10 * small.devices, rel=0.01)
+    assert 9.8 * small.devices <= large.devices <= 10 * small.devices
 
 
 def test_a_target_below_what_a_request_alone_takes_is_no_plan_and_the_closest_is_named():

@@ -55,6 +55,8 @@ _MOST_SAMPLES_QUICK, _MOST_SAMPLES = 10_000_000, 2_000_000
 """Maximum samples of a judgement, if each is batched by itself."""
 _FINELY: Final = 50
 """A plan that other streams do not confirm is followed by one with a share of one in so many devices more."""
+_CLOSE: Final = 200
+"""Numbers of devices that differ by one in so many are not told apart if the smaller one is undecided."""
 _EXACTLY: Final = 1000
 """Numbers of devices are found to one in so many."""
 _BUSIEST: Final = 3
@@ -175,7 +177,7 @@ class Search:
 
     def _is_close(self, fails: int, passes: int) -> bool:
         """Whether two numbers of devices are too near to each other to tell: the smaller one is undecided."""
-        near = passes - fails <= passes // _FINELY
+        near = passes - fails <= passes // _CLOSE
         return near and fails > 0 and self.best(fails).outcome.verdict == "undecided"
 
     def _is_confirmed(self, devices: int) -> bool:
