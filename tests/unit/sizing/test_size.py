@@ -56,6 +56,13 @@ def test_another_simulation_came_to_the_same_number_of_devices(rate, slo, routin
     assert (found.rules.full_batches, found.rules.naive) == (7, {15.0: 8, 30.0: 7, 100.0: 7}[slo])
 
 
+@pytest.mark.parametrize("rate", [5_000, 20_000, 30_000])
+def test_plan_prefers_a_measured_batch_size_that_does_as_well(rate):
+    found = plan(record(), wanted(rate, 100.0))
+
+    assert found.outcome.batch_cap in {row.batch_size for row in record().rows}
+
+
 @pytest.mark.parametrize("batcher", ["greedy", "triton", "mosec", "litserve", "ray"])
 @pytest.mark.parametrize("routing", ["random", "least-loaded"])
 def test_the_answer_meets_the_target_under_other_streams_and_one_device_less_does_not(batcher, routing):
