@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import re
 import shutil
@@ -34,7 +33,7 @@ def test_a_record_a_rate_and_a_target_come_to_a_plan(folder):
 
     assert ran.status == 0, ran.err
     assert "40000 requests/s, 99 % within 50 ms" in ran.out
-    assert "Devices        5, each with batches of up to" in ran.out
+    assert "Devices        5, on 1 host of 8: batches of up to" in ran.out
     assert "One fewer      4, with batches" in ran.out
     assert "Rules of thumb 4 to 5 devices, by formulas instead of simulation" in ran.out
     assert not (folder / "results").exists()
@@ -99,12 +98,11 @@ def test_two_kinds_of_devices_come_to_a_mix_and_to_their_power(folder):
     (folder / "small.json").write_bytes(other_kind("Small").to_json())
     (folder / "prices.csv").write_text("device,price_per_hour,currency\nLarge,4,EUR\nSmall,1.5,EUR\n")
     demand = ("--rate", 250, "--slo", "400ms", "--percentile", 90)
-    ran = run(folder, "size", "large.json", "small.json", *demand, "--price", "prices.csv", "--rack", "5kW")
+    ran = run(folder, "size", "large.json", "small.json", *demand, "--price", "prices.csv")
 
     assert ran.status == 0, ran.err
     assert len(re.findall(r"^Mix  ", ran.out, re.MULTILINE)) == 1
     assert len(re.findall(r"^Power  .* W for all devices", ran.out, re.MULTILINE)) == 2
-    assert len(re.findall(r"^Racks  .* of 5 kW", ran.out, re.MULTILINE)) == 2
 
 
 def test_a_model_that_no_device_is_fast_enough_for_ends_with_its_status_beside_the_plans_of_others(folder):
@@ -141,21 +139,13 @@ def test_devices_that_do_for_one_model_and_not_for_another_end_with_its_status(f
     assert "resnet50: the devices" not in ran.err
 
 
-def test_a_curve_is_csv_on_the_standard_output(folder):
-    ran = run(folder, "size", "resnet50.json", "--rate", 40000, "--slo", "50ms", "--curve")
-
-    lines = list(csv.DictReader(io.StringIO(ran.out)))
-    assert [float(line["rate_per_s"]) for line in lines] == [4000.0 * tenth for tenth in range(1, 13)]
-    assert PROGRESS.sub("", ran.err) == ""
-
-
 def test_what_takes_a_while_is_shown_beside_the_plan(folder):
     """A fleet, followed request by request, is simulated for some seconds."""
     ran = run(folder, "size", "resnet50.json", "--rate", "5e4", "--slo", "100ms", "--routing", "least-loaded")
 
     assert ran.status == 0, ran.err
-    assert "resnet50: simulating 6 devices" in ran.err
-    assert "devices with batches of up to" in ran.err
+    assert PROGRESS.search(ran.err)
+    assert PROGRESS.sub("", ran.err) == ""
     assert "simulating" not in ran.out
 
 
@@ -264,10 +254,10 @@ def test_recorded_requests_have_their_own_samples(folder):
         (("resnet50.json", "--rate", "9" * 100_000, "--slo", "1s"), 2, "999' is not a finite number"),
         (("resnet50.json", "--rate", "1e12", "--slo", "50ms"), 6, "no more than 10000000 are planned with"),
         (("resnet50.json", "--rate", 5, "--slo", "1s", "--percentile", "0.99"), 2, "in percent: did you mean 99?"),
-        (("resnet50.json", "vit_b_16.json", "--rate", 100, "--slo", "1s", "--curve"), 2, "--curve follows one record"),
-        (("resnet50.json", "--rate", 100, "--slo", "1s", "--curve", "--rack", "9kW"), 2, "does without --rack"),
-        (("resnet50.json", "--rate", 100, "--slo", "1s", "--rack", "10"), 2, "--rack: '10' is not a power such as"),
-        (("metered.json", "--rate", 100, "--slo", "1s", "--rack", "50W"), 2, "--rack 50W holds no device: one takes"),
+        (("resnet50.json", "--rate", 100, "--slo", "1s", "--overhead", "much"), 2, "--overhead: 'much' is not"),
+        (("resnet50.json", "--rate", 100, "--slo", "1s", "--overhead", "1ms+-1ms"), 2, "--overhead: '-1ms' is not"),
+        (("resnet50.json", "--rate", 100, "--slo", "1s", "--overhead", "2s"), 6, "no device is fast enough"),
+        (("resnet50.json", "--rate", 100, "--slo", "1s", "--curve"), 2, "there is no option --curve"),
         (("resnet50.json", "--rate", 100, "--slo", "1s", "--csv", "times.csv/plan.csv"), 2, "times.csv"),
     ],
 )
