@@ -54,6 +54,8 @@ _LONGEST_MESSAGE_BYTES: Final = 2**28
 _OUT_OF_TIME: Final = ("--budget ended before a batch was timed", "give it more time")
 _OF_THE_REST: Final = 2 / 3
 """A trial that starts just before its share of the time ends may take this fraction of the time beyond."""
+_LEFT_S: Final = 2.0
+"""Least time that such a trial leaves, so that what fits is still timed."""
 _PATIENCE: Final = 3
 """A stage may take this many times as long as the child said it would."""
 
@@ -146,13 +148,14 @@ class Children:
     def for_a_share(self, share: float) -> Iterator[None]:
         """Let trials start within this share of the time that is left, and take up to two thirds of the rest.
 
-        A trial that is killed has cost its time for nothing.
+        A trial that is killed has cost its time for nothing. Two seconds are left in any case.
         """
         whole_s = self._deadline_s
         if whole_s is not None:
             now_s = time.monotonic()
             self._last_start_s = now_s + share * (whole_s - now_s)
-            self._deadline_s = self._last_start_s + _OF_THE_REST * (whole_s - self._last_start_s)
+            rest_s = whole_s - self._last_start_s
+            self._deadline_s = self._last_start_s + max(0.0, min(_OF_THE_REST * rest_s, rest_s - _LEFT_S))
         try:
             yield
         finally:
