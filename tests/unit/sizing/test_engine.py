@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.folders import BENCHMARKS
+from support.queues import refused_of_constant
 
 from tputfind.sizing.engine.events import Routing
 from tputfind.sizing.engine.replications import Effort, Fleet, Goal, Outcome, simulate
@@ -219,22 +220,6 @@ def test_a_full_queue_refuses_as_erlang_has_it(devices, places, load):
     outcome = simulated(EXPONENTIAL, (devices, 1), load * devices * 100, limit=places)
 
     assert outcome.refused == pytest.approx(blocked(devices, load, places), rel=0.05, abs=0.0015)
-
-
-def refused_of_constant(load: float, places: int) -> float:
-    """Return what M/D/1/K refuses, from its states as seen by who departs (Gross and Harris, section 5.1.7)."""
-    states = places + 1  # an own request that is served leaves behind 0 to ``places`` others
-    come = [math.exp(-load) * load**number / factorial(number) for number in range(states)]
-    matrix = np.zeros((states, states))
-    for before, after in itertools.product(range(states), repeat=2):
-        number = after - max(before - 1, 0)
-        if after == states - 1:
-            matrix[before, after] = 1 - sum(come[: max(number, 0)])
-        elif number >= 0:
-            matrix[before, after] = come[number]
-    balance = np.vstack([matrix.T - np.eye(states), np.ones(states)])
-    left = np.linalg.lstsq(balance, [0.0] * states + [1.0], rcond=None)[0]
-    return 1 - 1 / (left[0] + load)
 
 
 @pytest.mark.parametrize("load", [0.7, 1.0, 1.4])

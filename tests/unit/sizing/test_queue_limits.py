@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from math import factorial, inf
+from math import inf
 
 import msgspec
-import numpy as np
 import pytest
+from support.queues import refused_of_constant
 from support.records import example, row
 
 import tputfind
@@ -29,29 +27,13 @@ def record(*latencies_ms: float) -> Record:
     return msgspec.structs.replace(example(), rows=tuple(rows), notices=())
 
 
-def of_constant(load: float, places: int) -> float:
-    """Return what M/D/1/K refuses, from its states as seen by who departs (Gross and Harris, section 5.1.7)."""
-    states = places + 1  # an own request that is served leaves behind 0 to ``places`` others
-    come = [math.exp(-load) * load**number / factorial(number) for number in range(states)]
-    matrix = np.zeros((states, states))
-    for before, after in itertools.product(range(states), repeat=2):
-        number = after - max(before - 1, 0)
-        if after == states - 1:
-            matrix[before, after] = 1 - sum(come[: max(number, 0)])
-        elif number >= 0:
-            matrix[before, after] = come[number]
-    balance = np.vstack([matrix.T - np.eye(states), np.ones(states)])
-    left = np.linalg.lstsq(balance, [0.0] * states + [1.0], rcond=None)[0]
-    return 1 - 1 / (left[0] + load)
-
-
 def test_a_fleet_that_is_asked_too_much_refuses_the_rest_and_its_latency_stays():
     found = answers([record(10.0)], read_demand({"rate": 150, "slo": 100.0, "devices": 1, "max_queue": 4}))
 
     (plan,) = found.plans
     assert plan.outcome.verdict == "misses"
     assert plan.outcome.utilization > 1.4
-    assert plan.outcome.refused == pytest.approx(of_constant(1.5 * 1.005, 4), rel=0.03)
+    assert plan.outcome.refused == pytest.approx(refused_of_constant(1.5 * 1.005, 4), rel=0.03)
     assert plan.outcome.p99_ms <= 5 * 10.1
     assert plan.outcome.tail_ms == inf
     assert not plan.holds

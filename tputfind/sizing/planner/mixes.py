@@ -191,8 +191,7 @@ class _Pair:
         for caps in product(*self._caps):
             kinds = [Kind(*one) for one in zip(counts, caps, self._services, strict=True)]
             fleet = Fleet(kinds, demand.rate_per_s, demand.server, demand.traffic)
-            load = fleet.utilization
-            if (load >= 1 and demand.max_queue is None) or load > demand.utilization_allowed:
+            if not demand.keeps_up_at(fleet.utilization):
                 continue
             self._say(counts, (caps[0], caps[1]))
             pilot = self._simulated(fleet, Effort(_PILOT, _MOST / 10, inf, inf, 64), 0)

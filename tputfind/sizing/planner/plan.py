@@ -330,8 +330,7 @@ def plan_by_logs(
 
 def calibration_of(record: Record, demand: Demand, logs: Sequence[Log]) -> Calibration:
     """Return what a server adds by its logs; errors as for ``calibrate``."""
-    limits = filter(None, (demand.max_batch, demand.most_ongoing))
-    cap = min((service_times_of(record).largest, *limits))
+    cap = demand.largest_batch(service_times_of(record).largest)
     server = msgspec.structs.replace(demand, max_queue=None).with_overheads(Estimate().overheads).server
     return calibrate(record, server, cap, logs, demand.seed)
 

@@ -151,6 +151,14 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         """How many requests a device may have, and so its largest batch; None if nothing bounds that."""
         return self.max_ongoing or self.profile.max_ongoing
 
+    def keeps_up_at(self, utilization: float) -> bool:
+        """Whether devices keep up at a utilization, and may have it."""
+        return (utilization < 1 or self.max_queue is not None) and utilization <= self.utilization_allowed
+
+    def largest_batch(self, measured: int) -> int:
+        """Return the largest batch limit that is allowed, of those up to the largest batch that was measured."""
+        return min((measured, *filter(None, (self.max_batch, self.most_ongoing))))
+
     def with_overheads(self, overheads: Overheads) -> Demand:
         """Return the demand with other overheads."""
         per_batch, per_request, per_answer = overheads

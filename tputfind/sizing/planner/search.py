@@ -89,8 +89,7 @@ class Search:
         """
         self.record, self.demand, self._tell = record, demand, tell
         self.service = service or service_times_of(record, demand.overheads, demand.traffic, is_whole=demand.is_whole)
-        limits = filter(None, (demand.max_batch, demand.most_ongoing))
-        self.most = min((self.service.largest, *limits))
+        self.most = demand.largest_batch(self.service.largest)
         self.least_cap = least_cap(demand, self.service, self.most)
         self._is_quick = is_quick(demand.server, demand.traffic)
         self._floor = LATE_REQUESTS / demand.goal.late
@@ -281,9 +280,8 @@ class Search:
         judged = [cap for number, cap in self._judged if number == devices and self._judged[number, cap].may_meet]
         confirmed = list[Outcome]()
         measured = self._as_roomy(devices, roomy[0], more[roomy[0]]) if roomy else []
-        for cap in list(dict.fromkeys([*measured, *roomy[:1], *judged, *roomy, *pilots, *self._fallback(devices)]))[
-            :_JUDGED
-        ]:
+        best = self.best(devices).outcome.batch_cap
+        for cap in list(dict.fromkeys([*measured, *roomy[:1], *judged, *roomy, *pilots, best]))[:_JUDGED]:
             confirmed.append(self.confirm(devices, cap).outcome)
             if confirmed[-1].meets_target:
                 break
@@ -304,9 +302,6 @@ class Search:
         }
         best = min(tails_ms, key=tails_ms.__getitem__, default=None)
         return [] if best is None or tails_ms[best] > most_ms else [best]
-
-    def _fallback(self, devices: int) -> list[int]:
-        return [self.best(devices).outcome.batch_cap]
 
     def confirm(self, devices: int, cap: int) -> Simulated:
         """Return how a fleet does by streams of its own, as it is reported."""
@@ -382,8 +377,7 @@ class Search:
 
     def keeps_up(self, devices: int, cap: int, rate_per_s: float) -> bool:
         """Whether a fleet bears a rate at the utilization allowed."""
-        load = self.fleet(devices, cap, rate_per_s).utilization
-        return (load < 1 or self.demand.max_queue is not None) and load <= self.demand.utilization_allowed
+        return self.demand.keeps_up_at(self.fleet(devices, cap, rate_per_s).utilization)
 
     def _ranked(self, devices: int, rate_per_s: float, margin: float = inf) -> list[Simulated]:
         """Return pilots of so many devices, the best first: every few candidates, and those beside the best.
