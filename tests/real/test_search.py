@@ -81,7 +81,7 @@ def test_memory_that_grows_after_the_trial_is_caught_by_the_full_run(tmp_path, a
 
 @linux_only
 def test_where_nothing_fits_the_record_says_so_and_the_exit_code_is_4(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "31MiB", *QUICK)
+    ran = run(tmp_path, f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "24MiB", *QUICK)
 
     assert ran.status == 4
     assert "not even batch 1 fits" in ran.err
