@@ -1,6 +1,6 @@
 """What the plan of timing costs and buys, against rows that are timed in full.
 
-    python benchmarks/plan.py coverage                      intervals of rows that stop when they are narrow, simulated
+    python benchmarks/plan.py coverage                      how often intervals hold the true rate, simulated
     python benchmarks/plan.py replay results/nvidia-h200/kinds/*.json   the plan on the raw samples of records
     python benchmarks/plan.py one results/nvidia-h200/default/*.json     how far one process lies from others of its row
     python benchmarks/plan.py pairs 20                      default runs beside --thorough ones, on this CPU
@@ -42,6 +42,8 @@ from tputfind.worker.timing import lacking_batches, settled_from
 
 REPEATS: Final = 20
 SIMULATED: Final = 4000
+WANTED: Final = 0.03
+"""The ``--max-noise`` of simulated rows."""
 MODELS: Final = (
     "resnet18 --image-size 64",
     "mobilenet_v3_small --image-size 96",
@@ -95,34 +97,41 @@ def width(row: Row) -> float:
 
 
 def coverage(_: argparse.Namespace) -> None:
-    """Print how often the interval of a row that stops when it is narrow holds the true rate."""
-    for slow in (False, True):
-        kind = "slow, paced by the device" if slow else "processes of 0.5 s"
-        print(f"noise/aim  {kind + ': normal processes':46} skewed (exponential)")
-        for share in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5, 4.0):
-            told = [simulated(share, slow=slow, skewed=skewed) for skewed in (False, True)]
+    """Print how often the interval of a row holds the true rate, if rows end as the plan has them end."""
+    default = Spec(model="resnet18")
+    kinds = (
+        ("--max-noise 3%, 0.5 s a process", replace(default, max_noise=WANTED), False),
+        ("default, the host sets the pace", default, False),
+        ("default, the device sets the pace", default, True),
+    )
+    for kind, spec, device_bound in kinds:
+        print(f"{kind}\nscatter  {'normal':32}skewed (exponential)")
+        for factor in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5, 4.0):
+            scatter = factor * (plan.ALIKE if device_bound else WANTED)
+            told = [simulated(scatter, spec, device_bound=device_bound, skewed=skewed) for skewed in (False, True)]
             parts = "   ".join(f"{held:6.1%} of {SIMULATED}, {count:4.1f} processes" for held, count in told)
-            print(f"{share:9.1f}  {parts}")
+            print(f"{scatter:7.2%}  {parts}")
 
 
-def simulated(share: float, *, slow: bool, skewed: bool) -> tuple[float, float]:
+def simulated(scatter: float, spec: Spec, *, device_bound: bool, skewed: bool) -> tuple[float, float]:
     """Return the share of rows whose interval holds the true rate, and the mean of their processes.
 
     Args:
-        share: how processes scatter, as a share of what the row is to be known to.
-        slow: whether the device sets the pace, and a window takes 2 s; else nobody knows, and a process takes 0.5 s.
+        scatter: the standard deviation of processes, as a fraction of their mean.
+        spec: what ends a row.
+        device_bound: whether the device sets the pace.
         skewed: whether processes scatter to one side.
     """
-    spec, draw = Spec(model="resnet18"), random.Random(f"{share} {slow} {skewed}")
-    noise, step_ms, seconds = (plan.DEVICE_BOUND_NOISE, 2000.0, 2.0) if slow else (plan.OTHER_NOISE, 333.0, 0.5)
+    draw = random.Random(f"{scatter} {spec.max_noise} {device_bound} {skewed}")
+    step_ms = 333.0
     held = processes = 0
     for _ in range(SIMULATED):
         row = Row(batch_size=1)
         while plan.wants_more(spec, row):
             offset = (draw.expovariate(1.0) - 1.0) if skewed else draw.gauss(0.0, 1.0)
-            pace_ms = step_ms * (1 + offset * share * noise)
-            timing = Timing(device_ms=(pace_ms,), enqueue_ms=(1.0,) if slow else ())
-            row = merged(row, Row(batch_size=1, timings=(timing,), seconds=seconds))
+            pace_ms = step_ms * (1 + offset * scatter)
+            timing = Timing(device_ms=(pace_ms,), enqueue_ms=(1.0,) if device_bound else ())
+            row = merged(row, Row(batch_size=1, timings=(timing,), seconds=0.5))
         interval = throughput_interval(row)
         assert interval is not None
         held += interval.low <= 1000 / step_ms <= interval.high

@@ -166,7 +166,7 @@ def in_one_process(*rows: Row) -> bool:
 
 
 def in_all_processes(record: Record, row: Row) -> bool:
-    """Whether a row was timed in as many processes as were asked for, or was known before."""
+    """Whether a row was timed in as many processes as were asked for, or needs no more."""
     return row.ended_by in ("known", "alike") or len(row.timings) >= record.spec.row_processes
 
 

@@ -51,9 +51,8 @@ LimitedBy = Literal[
 WindowEnd = Literal["full", "unsettled", "time"]
 """What ended the throughput window of one process: it had what was planned; it would not settle; its time was up."""
 RowEnd = Literal["known", "full", "time", "budget", "alike", "beside"]
-"""What ended a row: its throughput is known to within its aim; it had all processes, or all batches and seconds, that a
-row may take; the seconds of a row were up; ``--budget`` was; its first two processes are alike to within its aim; no
-answer rests on it."""
+"""What ended a row: ``--max-noise`` is reached; it had all its processes; ``--max-seconds`` cut a window short, or was
+over before ``--max-noise`` was reached; ``--budget`` was over; two processes are alike; no answer rests on it."""
 LEAST_SPAN_MS: Final = 1e-6
 """A nanosecond: clocks tell no less, and records hold no more digits."""
 Span = Annotated[float, Meta(ge=0, le=1e9)]

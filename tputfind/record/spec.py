@@ -110,18 +110,18 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """A whole number of bytes, or a share below 1 of the memory."""
     max_latency_ms: Annotated[Above0 | Literal["auto"] | None, ASKED] = "auto"
     thorough: Annotated[bool, TOLD] = False
-    """Every row takes 100 batches and three seconds, however well it is known."""
+    """Every row takes 100 batches and three seconds."""
     batches: Annotated[Count | None, TOLD] = None
-    """Every row takes as many, however well it is known; None leaves it to what is known."""
+    """Every row takes as many; None leaves it to the length of windows."""
     warmup: Annotated[CountFromZero | None, TOLD] = None
     """So many steps are left out at the least; None leaves it to the transient that is found."""
     max_seconds: Annotated[Above0 | None, TOLD] = None
     budget_s: Annotated[Above0 | None, TOLD] = None
     processes: Annotated[Annotated[int, Meta(ge=1, le=MOST_PROCESSES)] | None, TOLD] = None
-    """Every row takes at least as many; None leaves it to what is known, and to whether an answer rests on the row."""
+    """Every row takes as many, more with ``max_noise``; None leaves it to whether an answer rests on the row."""
     max_noise: Annotated[Annotated[float, Meta(gt=REPEATABILITY, lt=1)] | None, TOLD] = None
-    """The share of the throughput that its interval may be wide to either side, before timing goes on. None aims at 0.5
-    % where the device sets the pace, and at 3 % elsewhere."""
+    """A row goes on until the interval of its throughput is as narrow, as a fraction to either side. None adds no
+    process to those that a row takes in any case."""
     transfer: Annotated[Transfer, WORK] = "none"
     soak: Annotated[CountFromZero, ASKED] = 0
     slo_ms: Annotated[Above0 | None, ASKED] = None
@@ -150,7 +150,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def row_processes(self) -> int:
-        """The processes in which a row that an answer rests on is timed, unless it is known before."""
+        """The processes in which a row that an answer rests on is timed, unless two are alike."""
         return PROCESSES if self.processes is None else self.processes
 
     @property

@@ -1,4 +1,4 @@
-"""When a row is known well enough, and what its next process is to time. Pure functions of what was asked and timed."""
+"""When a row has all its processes, and what its next one is to time. Pure functions of what was asked and timed."""
 
 from __future__ import annotations
 
@@ -17,20 +17,15 @@ from tputfind.record.record import Edge, Row, RowEnd
 from tputfind.record.spec import MOST_PROCESSES, Spec
 from tputfind.stats import percentile, samples_for_percentile
 
-DEVICE_BOUND_NOISE: Final = 0.005
-OTHER_NOISE: Final = 0.03
-"""What a row's throughput is to be known to, to either side: where the device sets the pace, and elsewhere.
-
-A row ends at the first process after which its interval is as narrow. Such intervals hold the true rate a little less
-often than 95 % of the time, since some are narrow by luck: ``benchmarks/plan.py coverage`` says how often.
-"""
+ALIKE: Final = 0.005
+"""Two processes are alike if their times differ by no more than this fraction."""
 BATCHES: Final = 100
 LEAST_BATCHES: Final = 6
 """Of a row in all its processes; one in each where they take longer than its seconds."""
 _PROCESSES_ALIKE: Final = 2
 """Processes after which a row ends if they are alike."""
 WINDOW_S: Final = 1.0
-"""Of the throughput windows of a row in its least number of processes."""
+"""Of the throughput windows of a row in all its processes."""
 THOROUGH_S: Final = 3.0
 _ROW_S: Final = 4.0
 _THOROUGH_ROW_S: Final = 60.0
@@ -63,20 +58,8 @@ def row_seconds(spec: Spec) -> float:
     return spec.max_seconds or (_THOROUGH_ROW_S if fixed else _ROW_S)
 
 
-def aim(spec: Spec, row: Row) -> float | None:
-    """Return the share to which the throughput of a row is to be known; None where it takes a fixed number of batches.
-
-    On a device without events nothing says what sets the pace.
-    """
-    if spec.max_noise is not None:
-        return spec.max_noise
-    if spec.thorough or spec.batches is not None:
-        return None
-    return DEVICE_BOUND_NOISE if host_bound(row) is False else OTHER_NOISE
-
-
 def is_exact(spec: Spec) -> bool:
-    """Whether an option names the rows, or says how well they are to be known: all are then timed alike."""
+    """Whether an option names the rows, or says how they are to be timed: all are then timed alike."""
     asked = (spec.batch_sizes, spec.batches, spec.max_noise, spec.processes)
     return spec.thorough or any(option is not None for option in asked)
 
@@ -84,47 +67,35 @@ def is_exact(spec: Spec) -> bool:
 def ended_by(spec: Spec, row: Row) -> RowEnd | None:
     """Return why a row that an answer rests on takes no further process; None if it takes one.
 
-    ``full`` is what ``--thorough`` takes: a row that is not known by then goes on only if a noise was asked for. A row
-    that the host sets the pace of is full after its usual processes: more do not make its interval narrower.
+    A row takes three processes, or as many as ``--processes`` says. Two will do if they are alike. With ``--max-noise``
+    a row goes on until its interval is narrow enough, or its seconds are up.
     """
-    processes = spec.row_processes
     if row.failure is not None or not row.timings:
         return None
-    noise, interval = aim(spec, row), throughput_interval(row)
-    known = noise is not None and interval is not None and interval.half_width <= noise
-    if len(row.timings) < processes:
-        return None if not _alike(spec, row) else "known" if known else "alike"
-    cut = any(timing.ended_by == "time" for timing in row.timings)
-    if noise is None or interval is None:
-        return "time" if cut else "full"
-    if known:
+    if len(row.timings) < spec.row_processes:
+        return "alike" if _are_alike(spec, row) else None
+    interval = throughput_interval(row)
+    if spec.max_noise is None or interval is None:
+        return "time" if any(timing.ended_by == "time" for timing in row.timings) else "full"
+    # Intervals that end a row hold the true rate less often than 95 % of the time, since some are narrow by luck:
+    # ``benchmarks/plan.py coverage`` says how often.
+    if interval.half_width <= spec.max_noise:
         return "known"
-    if host_bound(row) and not is_exact(spec):
-        return "full"
-    if not _has_time(spec, row) or len(row.timings) >= MOST_PROCESSES:
-        return "time"
-    full = len(row.device_ms) >= BATCHES and sum(row.device_ms) >= 1000 * THOROUGH_S
-    return "full" if processes == 1 or (full and spec.max_noise is None) else None
+    return None if _seconds(row) < row_seconds(spec) and len(row.timings) < MOST_PROCESSES else "time"
 
 
-def _alike(spec: Spec, row: Row) -> bool:
-    """Whether the first two processes of a row do: the device sets its pace, and they differ by its aim at the most.
+def _are_alike(spec: Spec, row: Row) -> bool:
+    """Whether a row has two processes that differ by ``ALIKE`` at most, the device sets its pace, and that will do.
 
     If the host sets the pace, two may lie close together by chance, and the next far off. A percentile that a target is
     set for takes the latencies of all processes.
     """
-    noise = aim(spec, row)
-    usual = not is_exact(spec) and spec.slo_ms is None and noise is not None and host_bound(row) is False
-    if not usual or noise is None or len(row.timings) != _PROCESSES_ALIKE:
+    if is_exact(spec) or spec.slo_ms is not None or host_bound(row) is not False:
+        return False
+    if len(row.timings) != _PROCESSES_ALIKE:
         return False
     one, other = (fmean(timing.device_ms) for timing in row.timings)
-    return abs(one / other - 1) <= noise
-
-
-def _has_time(spec: Spec, row: Row) -> bool:
-    """Whether a row has seconds left; by default, enough for a process that takes as long as those before it did."""
-    processes = len(row.timings) + (0 if is_exact(spec) else 1)
-    return _seconds(row) / len(row.timings) * processes < row_seconds(spec)
+    return abs(one / other - 1) <= ALIKE
 
 
 def _seconds(row: Row) -> float:
@@ -134,7 +105,7 @@ def _seconds(row: Row) -> float:
 
 
 def deciding(spec: Spec, rows: Sequence[Row], edge: Edge | None) -> set[int]:
-    """Return the batch sizes that are timed until they are known: those that the answers rest on.
+    """Return the batch sizes that take further processes: those that the answers rest on.
 
     All are if options are exact.
     """

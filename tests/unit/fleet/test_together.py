@@ -82,7 +82,7 @@ def test_where_the_budget_is_over_it_ended_the_rows_that_are_not_known_by_then()
     all_busy.time_all(crew)
     all_busy.finish()
 
-    assert [one.ended_by for one in all_busy.records["cuda:0"].rows] == ["known"] * 4
+    assert [one.ended_by for one in all_busy.records["cuda:0"].rows] == ["full"] * 4
     late = Crew(lambda *_: OutOfTime("--budget") if len(late.asked) > 4 else None)
     all_busy = together()
     all_busy.time_all(late)

@@ -15,6 +15,7 @@ from tputfind.record.spec import MOST_PROCESSES, PROCESSES, Spec
 from tputfind.session import plan
 
 DEFAULT = Spec(model="m")
+NARROW = Spec(model="m", max_noise=0.03)
 EVERY_ROW = Spec(model="m", processes=3)
 paces = st.floats(0.01, 100.0)
 
@@ -33,17 +34,32 @@ def row_of(*processes: Row, batch_size: int = 4) -> Row:
     return msgspec.structs.replace(whole, batch_size=batch_size)
 
 
+@given(
+    st.lists(paces, min_size=PROCESSES, max_size=PROCESSES),
+    st.floats(0.001, 20.0),
+    st.floats(0.0, 1.0) | st.none(),
+    st.sampled_from([{}, {"slo_ms": 50.0}, {"batch_sizes": (4,)}, {"thorough": True}]),
+)
+def test_row_ends_after_three_processes_at_most(steps_ms, seconds, share, asked):
+    made = [process(step_ms, seconds=seconds, enqueue_share=share) for step_ms in steps_ms]
+    spec = msgspec.structs.replace(DEFAULT, **asked)
+
+    assert plan.ended_by(spec, made[0]) is None
+    assert plan.ended_by(spec, row_of(*made[:2])) in (None, "alike")
+    assert plan.ended_by(spec, row_of(*made)) == "full"
+
+
 @given(st.lists(paces, min_size=MOST_PROCESSES, max_size=MOST_PROCESSES), st.floats(0.001, 20.0))
-def test_every_row_ends_whatever_its_processes_take(steps_ms, seconds):
+def test_row_that_noise_is_asked_of_ends_with_its_seconds(steps_ms, seconds):
     row = process(steps_ms[0], seconds=seconds)
     for step_ms in steps_ms[1:]:
-        if plan.ended_by(DEFAULT, row) is not None:
+        if plan.ended_by(NARROW, row) is not None:
             break
         row = merged(row, process(step_ms, seconds=seconds))
 
-    assert plan.ended_by(DEFAULT, row) is not None
+    assert plan.ended_by(NARROW, row) in ("known", "time")
     assert len(row.timings) >= 3
-    assert row.seconds < plan.row_seconds(DEFAULT) + max(seconds, 3 * seconds)
+    assert row.seconds < plan.row_seconds(NARROW) + max(seconds, 3 * seconds)
 
 
 @given(st.lists(st.floats(0.9, 1.1), min_size=3, max_size=8), st.floats(1.0, 5.0))
@@ -52,40 +68,23 @@ def test_more_noise_never_makes_a_row_known(shares, factor):
         middle = sum(shares) / len(shares)
         return row_of(*(process(10 * (1 + scale * (share - middle))) for share in shares))
 
-    if plan.ended_by(DEFAULT, row(1.0)) != "known":
-        assert plan.ended_by(DEFAULT, row(factor)) != "known"
+    if plan.ended_by(NARROW, row(1.0)) != "known":
+        assert plan.ended_by(NARROW, row(factor)) != "known"
 
 
 @given(st.lists(st.floats(0.9, 1.1), min_size=3, max_size=8))
-def test_a_row_is_known_exactly_where_its_interval_is_as_narrow_as_its_aim(shares):
+def test_row_is_known_if_its_interval_is_as_narrow_as_asked(shares):
     row = row_of(*(process(10 * share) for share in shares))
 
-    assert (plan.ended_by(DEFAULT, row) == "known") == (throughput_interval(row).half_width <= plan.OTHER_NOISE)
+    assert (plan.ended_by(NARROW, row) == "known") == (throughput_interval(row).half_width <= NARROW.max_noise)
 
 
-def test_where_the_device_sets_the_pace_a_row_is_to_be_known_better():
-    scattering = [9.95, 10.0, 10.05]
-    rows = {share: row_of(*(process(ms, enqueue_share=share) for ms in scattering)) for share in (None, 0.1, 0.9)}
+def test_row_takes_as_many_processes_as_asked():
+    five, alone = (msgspec.structs.replace(DEFAULT, processes=processes) for processes in (5, 1))
+    narrow = msgspec.structs.replace(five, max_noise=0.03)
 
-    assert {share: plan.aim(DEFAULT, row) for share, row in rows.items()} == {None: 0.03, 0.1: 0.005, 0.9: 0.03}
-    assert {share: plan.ended_by(DEFAULT, row) for share, row in rows.items()} == {
-        None: "known",
-        0.1: None,
-        0.9: "known",
-    }
-
-
-def test_a_row_takes_its_least_number_of_processes_however_well_it_is_known():
-    asked = msgspec.structs.replace(DEFAULT, processes=5)
-
-    assert [plan.ended_by(asked, row_of(*[process(10.0)] * count)) for count in range(3, 7)] == [
-        None,
-        None,
-        "known",
-        "known",
-    ]
-    assert plan.ended_by(DEFAULT, row_of(*[process(10.0)] * 2)) is None
-    alone = msgspec.structs.replace(DEFAULT, processes=1)
+    assert [plan.ended_by(five, row_of(*[process(10.0)] * count)) for count in (3, 4, 5)] == [None, None, "full"]
+    assert [plan.ended_by(narrow, row_of(*[process(10.0)] * count)) for count in (3, 4, 5)] == [None, None, "known"]
     assert plan.ended_by(alone, row_of(process(10.0, 2))) == "full"
 
 
@@ -93,15 +92,13 @@ def on_card(step_ms, batches=2, enqueue_share=0.1):
     return process(step_ms, batches, seconds=2.5, enqueue_share=enqueue_share)
 
 
-def test_two_processes_do_for_a_row_if_they_differ_by_its_aim_at_most():
-    known, alike, apart = (row_of(on_card(10.0), on_card(other)) for other in (10.005, 10.045, 10.055))
+def test_two_processes_do_for_a_row_if_they_differ_by_half_a_percent_at_most():
+    alike, apart = (row_of(on_card(10.0), on_card(other)) for other in (10.045, 10.055))
 
-    assert plan.ended_by(DEFAULT, known) == "known"
-    assert plan.ended_by(DEFAULT, alike) == "alike"
-    assert throughput_interval(alike).half_width > plan.DEVICE_BOUND_NOISE
-    assert plan.ended_by(DEFAULT, apart) is None
-    assert plan.ended_by(DEFAULT, row_of(on_card(10.0), on_card(10.005), on_card(10.01))) == "known"
     assert plan.ended_by(DEFAULT, row_of(on_card(10.0))) is None
+    assert plan.ended_by(DEFAULT, alike) == "alike"
+    assert throughput_interval(alike).half_width > plan.ALIKE
+    assert plan.ended_by(DEFAULT, apart) is None
 
 
 @pytest.mark.parametrize("share", [0.9, None], ids=["the host sets the pace", "nobody knows what sets the pace"])
@@ -119,41 +116,18 @@ def test_two_processes_do_for_no_row_that_more_was_asked_of(asked):
     assert plan.ended_by(msgspec.structs.replace(DEFAULT, **asked), row) is None
 
 
-@given(st.lists(paces, min_size=PROCESSES, max_size=PROCESSES), st.floats(0.81, 1.0), st.floats(0.001, 1.0))
-def test_host_bound_row_ends_after_three_processes_by_default(steps_ms, share, seconds):
-    row = row_of(*(process(step_ms, 9, seconds=seconds, enqueue_share=share) for step_ms in steps_ms))
-
-    assert plan.ended_by(DEFAULT, row) in ("known", "full")
-    asked = msgspec.structs.replace(DEFAULT, max_noise=0.0021)
-    assert plan.ended_by(asked, row) in (("known",) if len(set(steps_ms)) == 1 else (None, "known"))
-
-
-def test_a_row_takes_four_seconds_at_the_most_and_a_process_its_share_of_them():
-    wide = [process(step_ms, seconds=0.9) for step_ms in (10, 20, 15)]
-
-    assert plan.ended_by(DEFAULT, row_of(*wide)) is None
-    assert plan.ended_by(DEFAULT, row_of(*wide, process(12, seconds=0.9))) == "time"
+def test_the_processes_of_a_row_share_four_seconds():
     assert plan.of_process(DEFAULT, 0).max_seconds == pytest.approx(4 / 3)
 
 
-def test_row_takes_no_process_that_ends_after_its_seconds_unless_noise_is_asked_for():
-    wide = row_of(*(process(step_ms, seconds=1.1) for step_ms in (10, 20, 15)))
+def test_row_goes_on_within_its_seconds_only_if_noise_is_asked_for():
+    wide = [process(step_ms, 100, seconds=1.1) for step_ms in (10, 20, 15)]
 
-    assert plan.ended_by(DEFAULT, wide) == "time"
-    assert plan.ended_by(msgspec.structs.replace(DEFAULT, max_noise=0.01), wide) is None
-
-
-def test_what_no_time_makes_narrower_ends_with_what_a_thorough_row_has_or_with_its_seconds():
-    wide = [process(step_ms, 100) for step_ms in (10, 20, 15)]
-
-    assert plan.ended_by(DEFAULT, row_of(*wide)) == "full"  # 300 batches, 4.5 s
-    assert plan.ended_by(DEFAULT, row_of(*(process(ms, 60) for ms in (10, 20, 15)))) is None  # 2.7 s
-    assert plan.ended_by(DEFAULT, row_of(*(process(ms, 33) for ms in (100, 200, 150)))) is None  # 99 batches
-    asked = msgspec.structs.replace(DEFAULT, max_noise=0.01)
-    assert plan.ended_by(asked, row_of(*wide)) is None
-    assert plan.ended_by(asked, row_of(*(process(ms, seconds=2.0) for ms in (10, 20, 15)))) == "time"
-    longer = msgspec.structs.replace(asked, max_seconds=7.0)
-    assert plan.ended_by(longer, row_of(*(process(ms, seconds=2.0) for ms in (10, 20, 15)))) is None
+    assert plan.ended_by(DEFAULT, row_of(*wide)) == "full"
+    assert plan.ended_by(NARROW, row_of(*wide)) is None
+    assert plan.ended_by(NARROW, row_of(*wide, process(12, seconds=0.9))) == "time"
+    longer = msgspec.structs.replace(NARROW, max_seconds=7.0)
+    assert plan.ended_by(longer, row_of(*wide, process(12, seconds=0.9))) is None
 
 
 def test_a_fixed_number_of_batches_is_timed_once_and_a_cut_one_is_told():
@@ -173,8 +147,8 @@ def test_compiling_once_takes_nothing_from_the_seconds_of_a_row():
         timing = msgspec.structs.replace(row.timings[0], compiled=Compiled(seconds=seconds, graphs=1))
         return msgspec.structs.replace(row, timings=(timing,))
 
-    assert plan.ended_by(DEFAULT, row_of(compiled(10, 30.0), compiled(20, 0.4), compiled(15, 0.4))) is None
-    assert plan.ended_by(DEFAULT, row_of(compiled(10, 30.0), compiled(20, 3.0), compiled(15, 3.0))) == "time"
+    assert plan.ended_by(NARROW, row_of(compiled(10, 30.0), compiled(20, 0.4), compiled(15, 0.4))) is None
+    assert plan.ended_by(NARROW, row_of(compiled(10, 30.0), compiled(20, 3.0), compiled(15, 3.0))) == "time"
 
 
 def test_a_row_that_failed_takes_no_further_process():
@@ -242,15 +216,13 @@ def test_only_rows_that_answers_rest_on_are_timed_again(budget_s):
 
     assert plan.next_round(asked, once[:3], sizes, edge) == (0, [8, 16, 32])
     assert plan.next_round(asked, once, sizes, edge) == (1, [4, 8, 16])
-    known = [
+    full = [
         row_of(*[process(1000 * row.batch_size / row.samples_per_s)] * 3, batch_size=row.batch_size) for row in once
     ]
-    rows = [*once[:2], *known[2:5], once[5]]
+    rows = [*once[:2], *full[2:5], once[5]]
     assert plan.next_round(asked, rows, sizes, edge) == (0, [])
-    ends = ["beside", "beside", "known", "known", "known", "beside"]
-    assert [row.ended_by for row in plan.ended(asked, rows, edge)] == [
-        end if end == "beside" else None for end in ends
-    ]  # those that are known have their end since they were timed
+    ends = ["beside", "beside", None, None, None, "beside"]  # the others have had their end since they were timed
+    assert [row.ended_by for row in plan.ended(asked, rows, edge)] == ends
 
 
 @pytest.mark.parametrize("asked", EXACT, ids=str)
@@ -338,4 +310,4 @@ def test_rounds_end_with_as_many_processes_as_the_answers_need(rows_made, second
             assert (len(row.timings) == 1) is (row.batch_size not in decided)
             assert row.batch_size not in deciding or len(row.timings) >= (3 if plan.is_exact(spec) else 2)
             assert row.batch_size in decided or row.ended_by == "beside"
-            assert plan.is_exact(spec) or share != 0.9 or len(row.timings) <= 3
+            assert spec.max_noise is not None or len(row.timings) <= 3

@@ -190,11 +190,11 @@ def timed(
     return session, timer.asked
 
 
-def test_on_a_card_each_process_times_all_rows_until_each_is_known():
+def test_on_a_card_each_process_times_all_rows_until_each_is_full():
     session, asked = timed(1, 2, 4)
 
     assert asked == [(0, (1, 2, 4)), (1, (1, 2, 4)), (2, (1, 2, 4))]
-    assert [row.ended_by for row in session.record.rows] == ["known"] * 3
+    assert [row.ended_by for row in session.record.rows] == ["full"] * 3
 
 
 def test_on_a_card_only_rows_that_answers_rest_on_take_further_processes():
@@ -225,7 +225,8 @@ def test_on_the_host_the_first_process_of_a_row_times_no_other():
 
 
 def test_a_row_that_failed_takes_no_further_process_and_one_that_stays_wide_ends_with_its_seconds():
-    session, asked = timed(1, 2, fails=lambda number, size, first: size == 2, paces_ms=(5.0, 5.5), max_seconds=6.0)
+    wanted = {"max_noise": 0.03, "max_seconds": 6.0}
+    session, asked = timed(1, 2, fails=lambda number, size, first: size == 2, paces_ms=(5.0, 5.5), **wanted)
 
     assert asked[:2] == [(0, (1, 2)), (0, (2,))]
     assert asked[2:] == [(number, (1,)) for number in range(1, 6)]  # of a second each
@@ -233,7 +234,7 @@ def test_a_row_that_failed_takes_no_further_process_and_one_that_stays_wide_ends
 
 
 def test_a_row_that_is_known_takes_no_process_beside_one_that_is_not():
-    session, asked = timed(1, 2, wider={2}, paces_ms=(5.0, 5.5), max_seconds=6.0)
+    session, asked = timed(1, 2, wider={2}, paces_ms=(5.0, 5.5), max_noise=0.03, max_seconds=6.0)
 
     assert asked == [(number, (1, 2) if number < 3 else (2,)) for number in range(6)]
     assert [row.ended_by for row in session.record.rows] == ["known", "time"]
@@ -251,7 +252,7 @@ def test_a_row_that_fails_in_a_later_process_has_failed_and_keeps_what_was_timed
 
     assert asked == [(0, (1, 2)), (1, (1, 2)), (1, (2,)), (2, (1,))]
     assert [(row.status, row.ended_by, len(row.timings)) for row in session.record.rows] == [
-        ("ok", "known", 3),
+        ("ok", "full", 3),
         ("died", None, 1),
     ]
 
@@ -264,8 +265,8 @@ def test_time_rows_ends_after_the_round_in_which_the_edge_failed():
     assert [row.ended_by for row in session.record.rows] == [None] * 3
 
 
-@pytest.mark.parametrize(("budget_s", "expected"), [(None, [None, None, "known"]), (60.0, ["budget", None, "known"])])
-def test_what_is_not_known_when_a_run_ends_under_a_budget_was_ended_by_it(budget_s, expected):
+@pytest.mark.parametrize(("budget_s", "expected"), [(None, [None, None, "full"]), (60.0, ["budget", None, "full"])])
+def test_what_is_not_full_when_a_run_ends_under_a_budget_was_ended_by_it(budget_s, expected):
     session, _ = timed(4, budget_s=budget_s)
     once = msgspec.structs.replace(row(1, 5.0), ended_by=None)
     failed = Row(batch_size=2, failure=Failure(kind="died", message="it died"))
