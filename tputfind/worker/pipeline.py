@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter_ns
 from typing import Final, NamedTuple
 
@@ -20,6 +21,8 @@ from tputfind.worker.workload import Workload, inference
 
 _CALIBRATIONS: Final = 5
 _TRIED: Final = 20_000
+_STAGES: Final[tuple[Stage, ...]] = ("first", "work", "second")
+_WAYS: Final[tuple[StageMethod, ...]] = ("synchronised", "events", "untimed")
 
 
 class _Pipeline(NamedTuple):
@@ -27,13 +30,6 @@ class _Pipeline(NamedTuple):
     first: Step
     work: Callable[[], None]
     second: Step
-
-
-class _Loop(NamedTuple):
-    """Iterations timed by one method, and what reads the samples of every stage, in ms, after them."""
-
-    run: Callable[[], None]
-    samples_ms: Callable[[], dict[Stage, list[float]]]
 
 
 def time_pipeline(asked: TimePipeline, announce: Callable[[float], None]) -> Iterator[PipelineTimes]:
@@ -103,7 +99,7 @@ def _in_turn(
         seconds: about what an iteration takes.
         announce: told what each loop takes.
     """
-    ways = [way for way in _LOOPS if way != "events" or pipeline.device.capabilities.events]
+    ways = [way for way in _WAYS if way != "events" or pipeline.device.capabilities.events]
     if asked.drop:
         for way in ways:
             announce((asked.drop + 1) * seconds)
@@ -121,86 +117,47 @@ def _in_turn(
 
 
 def _timed(pipeline: _Pipeline, way: StageMethod, iterations: int) -> dict[Stage, list[float]]:
-    """Run a loop, and return the samples of its stages and one of the whole, in ms an iteration.
+    """Run the pipeline, and return the samples of its stages and one of the whole, in ms an iteration.
 
-    The whole lies between two marks in the device's own order of work. The first stands behind an iteration that
-    leads in: with what the host is ahead of the device at both ends, that is as long as many iterations in a row.
+    "synchronised" stops the host after each model, and reads the host's clock; "events" times the models with
+    StageTimer, as a user would; "untimed" times nothing but the whole.
     """
-    lead_in, loop = _LOOPS[way](pipeline, 1), _LOOPS[way](pipeline, iterations)
-    watch = pipeline.device.stopwatch(2)
-    lead_in.run()
-    watch.mark()
-    loop.run()
-    watch.mark()
-    (whole_ms,) = watch.spans_ms()
-    return {**loop.samples_ms(), "whole": [whole_ms / iterations]}
-
-
-def _synchronised(pipeline: _Pipeline, iterations: int) -> _Loop:
-    """Stop the host after every stage, and look at its clock."""
     device, first, work, second = pipeline
-    stages_ms: dict[Stage, list[float]] = {"first": [], "work": [], "second": []}
+    timer, host_ms = StageTimer(device.torch_device), dict[Stage, list[float]]()
 
-    def run() -> None:
-        for _ in range(iterations):
-            start_ns = perf_counter_ns()
-            one = first()
+    @contextmanager
+    def by_host_clock(stage: Stage) -> Iterator[None]:
+        start_ns = perf_counter_ns()
+        yield
+        if stage != "work":
             device.synchronize()
-            first_ns = perf_counter_ns()
-            work()
-            work_ns = perf_counter_ns()
-            two = second()
-            device.synchronize()
-            second_ns = perf_counter_ns()
-            spans_ns = (first_ns - start_ns, work_ns - first_ns, second_ns - work_ns)
-            for stage, span_ns in zip(stages_ms, spans_ns, strict=True):
-                stages_ms[stage].append(span_ns / 1e6)
-        del one, two
+        host_ms.setdefault(stage, []).append((perf_counter_ns() - start_ns) / 1e6)
 
-    return _Loop(run, lambda: stages_ms)
+    def timed(stage: Stage) -> AbstractContextManager[None]:
+        if way == "untimed":
+            return nullcontext()
+        return timer.stage(stage) if way == "events" and stage != "work" else by_host_clock(stage)
 
-
-def _with_events(pipeline: _Pipeline, iterations: int) -> _Loop:
-    """Time the stages with StageTimer, as a user would: nothing waits, and its marks are read after the loop."""
-    device, first, work, second = pipeline
-    timer = StageTimer(device.torch_device)
-    work_ms: list[float] = []
-
-    def run() -> None:
-        for _ in range(iterations):
-            with timer.stage("first"):
+    def run(count: int) -> None:
+        for _ in range(count):
+            with timed("first"):
                 one = first()
-            with timer.stage("work", device=False):
-                start_ns = perf_counter_ns()
+            with timed("work"):
                 work()
-                work_ms.append((perf_counter_ns() - start_ns) / 1e6)
-            with timer.stage("second"):
+            with timed("second"):
                 two = second()
         del one, two
 
-    def samples_ms() -> dict[Stage, list[float]]:
-        timer.finish()
-        return {"first": timer.samples_ms("first"), "work": work_ms, "second": timer.samples_ms("second")}
-
-    return _Loop(run, samples_ms)
-
-
-def _untimed(pipeline: _Pipeline, iterations: int) -> _Loop:
-    """Run the pipeline as its user would, and time nothing but the whole."""
-    _, first, work, second = pipeline
-
-    def run() -> None:
-        for _ in range(iterations):
-            one = first()
-            work()
-            two = second()
-        del one, two
-
-    return _Loop(run, dict)
-
-
-_LOOPS: Final[dict[StageMethod, Callable[[_Pipeline, int], _Loop]]] = {
-    "synchronised": _synchronised,
-    "events": _with_events,
-    "untimed": _untimed,
-}
+    # The whole lies between two marks in the device's own order of work. The first stands behind an iteration that
+    # leads in: with what the host is ahead of the device at both ends, that is as long as many iterations in a row.
+    watch = device.stopwatch(2)
+    run(1)
+    timer.reset()
+    host_ms.clear()
+    watch.mark()
+    run(iterations)
+    watch.mark()
+    (whole_ms,) = watch.spans_ms()
+    timer.finish()
+    stages_ms = {stage: host_ms.get(stage) or timer.samples_ms(stage) for stage in _STAGES}
+    return {stage: samples for stage, samples in stages_ms.items() if samples} | {"whole": [whole_ms / iterations]}
