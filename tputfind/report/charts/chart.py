@@ -60,7 +60,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """A point that a reader looks for; ``text`` stands beside it, and is empty where a legend names the kind."""
+    """A point that a reader looks for; ``text`` follows its kind in the legend, and is empty for several records."""
 
     kind: Best
     x: float

@@ -1,4 +1,4 @@
-"""Charts drawn by matplotlib: axes, curves, bars, and the names of what a reader looks for."""
+"""Charts drawn by matplotlib: axes, curves, bars, and a legend of what a reader looks for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from tputfind.analysis.answers import Best
 from tputfind.report.charts.chart import Axis, Chart, Point, Series, shortened
 from tputfind.report.charts.colours import SERIES
-from tputfind.report.charts.labels import label_marks
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -40,7 +39,7 @@ def plain(chart: Chart, colours: dict[str, str]) -> Figure:
     figure, axes = _figure(chart, colours, _PLAIN_INCHES)
     figure.set_facecolor("none")
     axes.set_title(chart.y.label, loc="left", fontsize=_FONT, color=colours["quiet"])
-    return _labelled(figure, chart, colours)
+    return figure
 
 
 def titled(chart: Chart, colours: dict[str, str]) -> Figure:
@@ -58,14 +57,6 @@ def titled(chart: Chart, colours: dict[str, str]) -> Figure:
     for text, inches, look in ((shortened(chart.about, 76), 0.0, title), (what, 0.25, under)):
         top = 1 - (_EDGE_INCHES + inches) / height
         figure.text(_EDGE_INCHES / width, top, text, va="top", **look).set_in_layout(False)
-    return _labelled(figure, chart, colours)
-
-
-def _labelled(figure: Figure, chart: Chart, colours: dict[str, str]) -> Figure:
-    """Return a drawing with the names of its marks: where the axes lie is known once all else has its place."""
-    if any(mark.text for mark in chart.marks):
-        figure.draw_without_rendering()
-        label_marks(figure.axes[0], chart, colours["ink"], _FONT)
     return figure
 
 
@@ -99,17 +90,18 @@ def _figure(chart: Chart, colours: dict[str, str], inches: tuple[float, float]) 
         handle = _draw(axes, series, colours)
         if series.name:
             handles[series.name] = handle
+    if len(handles) == 1 and all(mark.text for mark in chart.marks):
+        handles.clear()  # the title says what the only curve is
     ring: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "none", "markeredgecolor": colours["ink"]}
     for mark in chart.marks:
         marker, size = _RINGS[mark.kind]
         drawn = axes.plot(mark.x, mark.y, marker=marker, markersize=size, zorder=4, **ring)[0]
-        if not mark.text:
-            handles.setdefault(mark.kind, drawn)
+        kinds = ", ".join(each.kind for each in chart.marks if (each.x, each.y) == (mark.x, mark.y))
+        handles.setdefault(f"{kinds}: {mark.text}" if mark.text else mark.kind, drawn)
     _limit(axes, chart)
     for level in chart.levels:
         _level(axes, level.axis, level.value, level.text, colours)
-    # The only thing that is drawn is what the title says.
-    _explain(figure, {} if len(handles) == 1 else handles, colours, inches)
+    _explain(figure, handles, colours, inches)
     return figure, axes
 
 
