@@ -25,5 +25,5 @@ GRAD_MODES: Final = get_args(GradMode)
 PHASES: Final = get_args(Phase)
 OPTIMIZERS: Final = get_args(Optimizer)
 TRANSFERS: Final = get_args(Transfer)
-DEVICES: Final = ("auto", "cpu", "cpu:0-3", "cuda", "cuda:N", "xpu", "mps", "npu", "hpu", "accelerator")
+DEVICES: Final = ("auto", "cpu", "cpu:0-3", "cuda", "cuda:N", "xpu", "npu", "hpu", "accelerator")
 """``N`` stands for the number of a device, which each kind of them takes, ``0-3`` for any set of cores."""

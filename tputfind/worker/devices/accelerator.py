@@ -19,7 +19,7 @@ from tputfind.worker.devices.limit import around_every_module, left_for_allocato
 from tputfind.worker.devices.protocol import MemoryUse, Stopwatch
 from tputfind.worker.devices.self_test import self_test
 from tputfind.worker.devices.stopwatches import AcceleratorEvents, SynchronisedHostClock
-from tputfind.worker.devices.vendors import NO_EVENTS, module_of
+from tputfind.worker.devices.vendors import module_of
 
 _SHORT_BYTES: Final = 256 * 2**20
 _HALVES: Final = {
@@ -91,7 +91,7 @@ class Accelerator:
         self._outside_before_bytes = 0
         self._clock_test: ClockTest | None = None
         self.capabilities = can or Capabilities(
-            events=kind not in NO_EVENTS,
+            events=True,
             own_memory=True,
             memory_limit=self._memory.can_limit,
             allocator_trace=False,
@@ -104,7 +104,7 @@ class Accelerator:
         """Hold events, the host clock and the counters of memory against a known load, and use what is right."""
         with torch.accelerator.device_index(self._index):
             try:
-                found = self_test(self, NO_EVENTS.get(self.torch_device.type))
+                found = self_test(self)
             except RuntimeError as error:
                 said = (f"{error}".strip().splitlines() or [type(error).__name__])[0]
                 raise NoSuchDevice(f"{self.torch_device} does not run the self-test: {said}", _HINT) from None

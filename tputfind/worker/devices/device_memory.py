@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import torch
@@ -34,7 +33,6 @@ class DeviceMemory:
         return _first(
             lambda: torch.accelerator.get_memory_info(self._index),
             lambda: self._module.mem_get_info(self._index),
-            self._of_mps,
         )
 
     def used(self) -> int | None:
@@ -52,11 +50,11 @@ class DeviceMemory:
 
     def allocated(self) -> int | None:
         """Return the bytes of live tensors."""
-        return self._count("memory_allocated", "current_allocated_memory")
+        return self._count("memory_allocated")
 
     def reserved(self) -> int | None:
         """Return what the allocator has taken of the device."""
-        return self._count("memory_reserved", "driver_allocated_memory")
+        return self._count("memory_reserved")
 
     def peak_allocated(self) -> int | None:
         """Return the most bytes of live tensors."""
@@ -100,22 +98,13 @@ class DeviceMemory:
             lambda: self._call(name, self._index),
         )
 
-    def _count(self, name: str, *of_the_module: str) -> int | None:
-        """Return a count of bytes: of torch.accelerator, of the module by that name, or by another one."""
-        ways: list[Callable[[], Any]] = [
-            lambda: getattr(torch.accelerator, name)(self._index),
-            lambda: self._call(name, self._index),
-            *(partial(self._call, other) for other in of_the_module),
-        ]
-        count = _first(*ways)
+    def _count(self, name: str) -> int | None:
+        """Return a count of bytes: of torch.accelerator, or of the module."""
+        count = _first(lambda: getattr(torch.accelerator, name)(self._index), lambda: self._call(name, self._index))
         return None if count is None else int(count)
 
     def _call(self, name: str, *arguments: object) -> Any:
         return getattr(self._module, name)(*arguments)
-
-    def _of_mps(self) -> tuple[int, int]:
-        total = int(self._module.recommended_max_memory())
-        return max(0, total - int(self._module.driver_allocated_memory())), total
 
 
 def _first(*ways: Callable[[], _T]) -> _T | None:

@@ -64,13 +64,8 @@ class Found(NamedTuple):
     test: ClockTest
 
 
-def self_test(device: Tested, no_events: str | None = None) -> Found:
-    """Test a device.
-
-    Args:
-        device: current, and idle.
-        no_events: why events are not tried; None to try them.
-    """
+def self_test(device: Tested) -> Found:
+    """Test a device, which is current and idle."""
     findings: list[str] = []
     tensor = torch.ones(_LOAD_BYTES // 4, device=device.torch_device)
 
@@ -82,7 +77,7 @@ def self_test(device: Tested, no_events: str | None = None) -> Found:
     waits = _waits(device, tensor, load, steps)
     if not waits:
         findings.append("synchronize returns before the device has done its work")
-    events_ms, host_ms, finding = _compared(device, load, steps, no_events)
+    events_ms, host_ms, finding = _compared(device, load, steps)
     if finding:
         findings.append(finding)
     mark_ms = None if finding else _mark_ms(device)
@@ -125,13 +120,9 @@ def _waits(device: Tested, tensor: torch.Tensor, load: Callable[[int], None], st
     return False
 
 
-def _compared(
-    device: Tested, load: Callable[[int], None], steps: int, no_events: str | None
-) -> tuple[float | None, float, str]:
+def _compared(device: Tested, load: Callable[[int], None], steps: int) -> tuple[float | None, float, str]:
     """Return what a load took by events and by the host clock, and what is wrong with the events, if anything is."""
     host_ms = _host_ms(device, partial(load, steps))
-    if no_events is not None:
-        return None, host_ms, no_events
     try:
         pairs = [_both_ms(device, load, count) for count in (steps, 2 * steps) for _ in range(_ROUNDS)]
     except Exception as error:  # whatever a backend raises that has no events, or none with times

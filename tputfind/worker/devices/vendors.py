@@ -15,8 +15,6 @@ VENDORS: Final = {"cuda": "nvidia", "xpu": "intel", "npu": "huawei"}
 """By torch's name of a kind of device. Under ROCm ``cuda`` is AMD's."""
 MODULES: Final = {"hpu": "habana_frameworks.torch"}
 """The package that adds a kind of device to torch; of any other kind it is ``torch_KIND``."""
-NO_EVENTS: Final = {"mps": "torch's events on MPS can hang for ever (pytorch #196395)"}
-"""Kinds whose events are not even tried, and why."""
 
 
 def module_of(kind: str) -> str:
