@@ -23,7 +23,7 @@ from tputfind.record import identity
 from tputfind.record.method import NEGLIGIBLE_BYTES, REPEATABILITY
 from tputfind.record.pace import host_bound
 from tputfind.record.record import Record, Row
-from tputfind.stats import CONFIDENCE, Estimate, Interval, estimate, interval_of_product, mean
+from tputfind.stats import CONFIDENCE, Interval, estimate, interval_of_product, mean
 from tputfind.units import format_bytes
 
 Verdict = Literal["same", "faster", "slower", "not known"]
@@ -250,7 +250,7 @@ def _all_busy(pairs: Sequence[tuple[Record, Record]], size: int) -> AllBusy:
         (found, (row.samples_per_s or 0.0) / whole)
         for whole, side in ((alone_per_s, [alone for *_, alone in rows]), (busy_per_s, [busy for _, busy, _ in rows]))
         for row in side
-        if (found := _estimate(row)) is not None
+        if not row.failure and (found := estimate([timing.device_ms for timing in row.timings])) is not None
     ]
     ratio = busy_per_s / alone_per_s
     interval = interval_of_product(ratio, factors, REPEATABILITY) if len(factors) == 2 * len(rows) else None
@@ -288,11 +288,6 @@ def _copies(row: Row, name: str) -> float | None:
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None
-
-
-def _estimate(row: Row) -> Estimate | None:
-    """Return the time that a batch takes; None where it is not known how processes differ."""
-    return None if row.failure else estimate([timing.device_ms for timing in row.timings])
 
 
 def _job(record: Record) -> tuple[object, ...]:

@@ -237,16 +237,12 @@ def _click_option(option: Option) -> click.Option:
         return completion.offered(option.takes, incomplete, lists=option.lists)
 
     repeats = option.repeats or option.takes == "FILE"
-    callback = _none_for_nothing if option.repeats else _the_only_one
+    # An option that was not given is None, and no empty tuple.
+    callback = (lambda _context, _parameter, value: value or None) if option.repeats else _the_only_one
     more: dict[str, Any] = {"multiple": True, "callback": callback} if repeats else {}
     if option.bare:
         more = {"is_flag": False, "flag_value": option.bare}
     return click.Option([option.flag], metavar=option.metavar, help=option.help, shell_complete=complete, **more)
-
-
-def _none_for_nothing(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> object:
-    """Return None for an option that may be given several times and was not: not given, as for any other."""
-    return value or None
 
 
 def _the_only_one(_context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:

@@ -118,9 +118,8 @@ def _wrong_use(error: click.ClickException) -> BadRequest:
         return BadRequest(f"there is no option {echoed(name)}: names of options begin with two dashes", see)
     named = [parameter for parameter in context.command.get_params(context) if isinstance(parameter, click.Argument)]
     if name in ("--model", "--models") and any(each.name in ("model", "models") for each in named):
-        return BadRequest(
-            f"there is no option {name}: the model is the first word, as in {_short(context)} resnet50", see
-        )
+        command = context.command_path.removesuffix(" run")  # measuring needs no word
+        return BadRequest(f"there is no option {name}: the model is the first word, as in {command} resnet50", see)
     others = root.command.commands.values() if isinstance(root.command, click.Group) else ()
     having = [f"tputfind {other.name}" for other in others if name in _options_of(other, context)]
     if having:
@@ -129,11 +128,6 @@ def _wrong_use(error: click.ClickException) -> BadRequest:
         return BadRequest(f"{name} is an option of {' and '.join(having)}, not of {context.command_path}{near}", see)
     near = did_you_mean(name, _options_of(context.command, context) + _options_of(root.command, root))
     return BadRequest(f"there is no option {shortened(name)}{near}", see)
-
-
-def _short(context: click.Context) -> str:
-    """Return a command as it is typed: measuring needs no word."""
-    return context.command_path.removesuffix(" run")
 
 
 def _options_of(command: click.Command, context: click.Context) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tputfind.commands.console import Given, print_columns
 from tputfind.fleet.cluster import list_nodes
-from tputfind.fleet.places import Node, devices_of
+from tputfind.fleet.places import devices_of
 from tputfind.processes.children import Children
 from tputfind.processes.messages import ListDevices
 from tputfind.record.environment import Environment
@@ -18,7 +18,11 @@ def main(given: Given, *, show_traceback: bool) -> int:  # noqa: ARG001  # as ev
         TputfindError: they cannot be asked for.
     """
     if given["ray"] is not None:
-        print_columns(("node", "kind", "devices", "memory"), [_node_cells(node) for node in list_nodes(given["ray"])])
+        nodes = []
+        for node in list_nodes(given["ray"]):
+            devices = ", ".join(f"{count} {name}" for name, count in devices_of(node).items())
+            nodes.append((node.address, node.kind, devices, format_bytes(int(node.resources.get("memory", 0)))))
+        print_columns(("node", "kind", "devices", "memory"), nodes)
         return 0
     with Children() as children:
         found = children.ask(ListDevices(), Environment)
@@ -29,8 +33,3 @@ def main(given: Given, *, show_traceback: bool) -> int:  # noqa: ARG001  # as ev
 def _cells(device: Environment) -> tuple[str, ...]:
     memory = (device.memory_total_bytes, device.memory_free_bytes)
     return device.device, device.device_name, *("" if count is None else format_bytes(count) for count in memory)
-
-
-def _node_cells(node: Node) -> tuple[str, ...]:
-    devices = ", ".join(f"{count} {name}" for name, count in devices_of(node).items())
-    return node.address, node.kind, devices, format_bytes(int(node.resources.get("memory", 0)))

@@ -239,7 +239,7 @@ class Host:
         """Return what a device has done next, and show what all tell meanwhile; Ctrl-C stops all of them."""
         while not isinstance(event := stations.events.get(), Done):
             if isinstance(event, Told):
-                _show(event, self._progress)
+                getattr(self._progress.of(event.place.name), event.method)(*event.arguments)
                 continue
             self._interrupted = True
             stations.interrupt()
@@ -294,10 +294,6 @@ def _next(waiting: Sequence[Task], free: Mapping[str, Place], room: int) -> list
             del left[place.name]
             pairs.append((task, place))
     return pairs
-
-
-def _show(event: Told, progress: HostProgress) -> None:
-    getattr(progress.of(event.place.name), event.method)(*event.arguments)
 
 
 def _measure(

@@ -54,7 +54,7 @@ class Together:
         first = {size for one in alone for size in _of_answers(one.measured.record)}
         self.sizes = sorted(set.intersection(*timed), key=lambda size: (size not in first, size)) if timed else []
         self.records = {one.place.name: self._begun(one.measured.record, command) for one in alone}
-        self.files = {name: _file_beside(one.measured, self.records[name]) for name, one in _named(alone)}
+        self.files = {one.place.name: _file_beside(one.measured, self.records[one.place.name]) for one in alone}
 
     def time_all(self, crew: Crew) -> None:
         """Time every batch size that ran on each device alone, until all are known or somebody had enough.
@@ -154,10 +154,6 @@ def _of_answers(record: Record) -> set[int]:
     """Return the batch sizes that the answers of a record rest on."""
     largest = set() if record.edge is None else {record.edge.largest_batch}
     return plan.contenders(record.spec, record.rows, record.edge) | largest
-
-
-def _named(alone: Sequence[Alone]) -> list[tuple[str, Alone]]:
-    return [(one.place.name, one) for one in alone]
 
 
 def _time_one(

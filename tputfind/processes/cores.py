@@ -36,7 +36,7 @@ def of_device(name: str) -> frozenset[int] | None:
     allowed = here()
     node = re.fullmatch("node([0-9]+)", cores)
     if node is not None:
-        found = _of_node(int(node[1])) & allowed
+        found = _read_file(_NODES / f"node{int(node[1])}/cpulist") & allowed
         if not found:
             raise NoSuchDevice(f"there is no {name} here: {_nodes_here()}", _hint(allowed))
         return found
@@ -77,10 +77,6 @@ def split(cores: frozenset[int], parts: int) -> list[frozenset[int]]:
 def _siblings(core: int) -> frozenset[int]:
     """Return the cores that are threads of the same physical one."""
     return _read_file(_CPUS / f"cpu{core}/topology/thread_siblings_list") | {core}
-
-
-def _of_node(number: int) -> frozenset[int]:
-    return _read_file(_NODES / f"node{number}/cpulist")
 
 
 def _read_file(path: Path) -> frozenset[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.util import find_spec
 from math import prod
 from typing import Annotated, Final, Literal, get_args, get_type_hints
@@ -281,14 +282,6 @@ def _conflicts(spec: Spec) -> list[str]:
     return [text for broken, text in rules if broken]
 
 
-def _batch_sizes(value: object) -> tuple[int, ...]:
-    return tuple(sorted(set(values.wholes(value, ",", MOST_BATCH_SIZES))))
-
-
-def _shape(value: object) -> tuple[int, ...]:
-    return _sample(values.wholes(value, "x"))
-
-
 def _image_size(value: object) -> int:
     if isinstance(value, str) and ("," in value or "x" in value.lower()):
         raise ValueError(f"{echoed(value)} is not one length: --input-size takes shapes, such as 3x640x480")
@@ -370,10 +363,6 @@ def _max_seconds(value: object) -> float:
     return _duration_s(value) if isinstance(value, str) and has_unit(value) else values.positive_seconds(value)
 
 
-def _processes(value: object) -> int:
-    return values.whole(value, most=MOST_PROCESSES)
-
-
 def _percentile(value: object) -> float:
     number = values.percentile(value)
     if not number < 100:
@@ -401,11 +390,11 @@ _READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
     "grad_checkpoint": ("grad_checkpoint", values.flag),
     "weights": ("weights", values.text),
     "image_size": ("image_size", _image_size),
-    "input_size": ("input_size", _shape),
+    "input_size": ("input_size", lambda value: _sample(values.wholes(value, "x"))),
     "input": ("inputs", _inputs),
     "sequence_length": ("sequence_length", values.whole),
     "fresh_inputs": ("fresh_inputs", values.flag),
-    "batch_sizes": ("batch_sizes", _batch_sizes),
+    "batch_sizes": ("batch_sizes", lambda value: tuple(sorted(set(values.wholes(value, ",", MOST_BATCH_SIZES))))),
     "max_batch": ("max_batch", values.whole),
     "granularity": ("granularity", values.whole),
     "memory_limit": ("memory_limit_bytes", values.size),
@@ -416,7 +405,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
     "max_seconds": ("max_seconds", _max_seconds),
     "thorough": ("thorough", values.flag),
     "budget": ("budget_s", _duration_s),
-    "processes": ("processes", _processes),
+    "processes": ("processes", partial(values.whole, most=MOST_PROCESSES)),
     "max_noise": ("max_noise", _noise),
     "transfer": ("transfer", values.one_of(TRANSFERS)),
     "soak": ("soak", values.count_from_zero),

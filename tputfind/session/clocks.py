@@ -87,7 +87,7 @@ def _time_methods(asked: Asked, children: Children, progress: Progress, command:
     known = figures_of(cells, "host_clock_synchronised")
     expected_s = asked.repeats * known.mean_ms / 1000 if known else 0.0
     for ways, condition in loops(can, cold=True):
-        progress.doing(f"{_named(ways)}, without warm-up", expected_s or None)
+        progress.doing(f"{(METHODS | BOUNDARIES)[ways[0]]}, without warm-up", expected_s or None)
         cold, _ = _asked_of_one(asked, [(ways, condition)], children, None, expected_s)
         _check(asked, cold)
         cells += cold
@@ -276,10 +276,6 @@ def _pipeline_times(asked: Asked, children: Children, progress: Progress) -> Pip
             for (stage, way), samples_ms in found.items()
         )
     )
-
-
-def _named(ways: Sequence[TimingMethod]) -> str:
-    return (METHODS | BOUNDARIES)[ways[0]]
 
 
 def _timeout_s(spec: Spec) -> float:

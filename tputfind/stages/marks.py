@@ -75,14 +75,6 @@ class _Device:
             self.done_ns = max(self.done_ns, self.origin[1] + self.origin[0].elapsed_time(end) * 1e6)
 
 
-def _always() -> bool:
-    return True
-
-
-def _never() -> bool:
-    return False
-
-
 Mark = tuple[_Device, torch.Event | None]
 
 
@@ -92,8 +84,9 @@ class Marks:
     def __init__(self, kind: str, *, enabled: bool, index: int | None) -> None:
         module = torch.get_device_module(kind)
         self._kind = kind
-        self._is_open: Callable[[], bool] = getattr(module, "is_initialized", _always)  # false in a forked child, too
-        self._is_capturing: Callable[[], bool] = getattr(module, "is_current_stream_capturing", _never)
+        # False in a forked child, too.
+        self._is_open: Callable[[], bool] = getattr(module, "is_initialized", lambda: True)
+        self._is_capturing: Callable[[], bool] = getattr(module, "is_current_stream_capturing", lambda: False)
         self.lock = RLock()  # not a Lock: a signal handler may ask for the table while its thread holds it
         self._enabled = enabled
         self._index = index

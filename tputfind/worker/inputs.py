@@ -118,7 +118,8 @@ def split_of(values: Sequence[object], sizes: Sequence[int]) -> Split:
     first = values[0]
     if all(isinstance(value, torch.Tensor) for value in values):
         return _axis_of(cast("Sequence[torch.Tensor]", values), sizes)
-    if all(isinstance(value, (list, tuple)) for value in values) and _listed(values, sizes):
+    lists = [value for value in values if isinstance(value, (list, tuple))]
+    if len(lists) == len(values) and [len(value) for value in lists] == list(sizes):
         return "listed"
     parts = [parts_of(value) for value in values]
     keys = parts[0]
@@ -335,10 +336,6 @@ def _range(lengths: Sequence[int]) -> str:
         return "?"
     low, high = min(lengths), max(lengths)
     return f"{low}" if low == high else f"{low}-{high}"
-
-
-def _listed(values: Sequence[Any], sizes: Sequence[int]) -> bool:
-    return [len(value) for value in values] == list(sizes)
 
 
 def alike(value: Any, items: list[Any]) -> Any:

@@ -44,7 +44,8 @@ def of_health(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     slowed = [(row, found) for row, found in seen if found.throttled]
     if slowed:
         rows = [row for row, _ in slowed]
-        reasons = sorted({name for _, found in slowed for name, share in found.slowed.items() if _counts(share)})
+        shares = [item for _, found in slowed for item in found.slowed.items()]
+        reasons = sorted({name for name, share in shares if share >= THROTTLED_SHARE})
         hot = any(name in _HEAT for name in reasons)
         held = _held(batches(rows), [found for _, found in slowed], brief=len(reasons) > 1)
         yield Notice(
@@ -77,10 +78,6 @@ def of_tests(record: Record) -> Iterator[Notice]:
             cause="counters that its torch backend does not have, or has wrong",
             advice="the largest batch is tried all the same, and does not rest on them",
         )
-
-
-def _counts(share: float) -> bool:
-    return share >= THROTTLED_SHARE
 
 
 def _held(rows: str, found: Sequence[RowHealth], *, brief: bool) -> str:

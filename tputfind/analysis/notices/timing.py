@@ -22,7 +22,8 @@ def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     wanted = spec.batches or (TUTORIALS_BATCHES if spec.thorough else 0)
     short = [row for row in whole if min(len(row.device_ms), len(row.latency_ms)) < wanted]
     if short:
-        least, least_latency = (min(map(len, column)) for column in zip(*map(_windows, short), strict=True))
+        least = min(len(row.device_ms) for row in short)
+        least_latency = min(len(row.latency_ms) for row in short)
         windows = ((least, "batches"), (least_latency, "latency batches"))
         lacking = [f"{fewest} of {wanted} {what}" for fewest, what in windows if fewest < wanted]
         yield Notice(
@@ -119,7 +120,3 @@ _LESS_PYTHON: Final = {
     "compile": "try a larger batch or --mode cudagraph",
     "train": "try a larger batch or --mode compile",
 }
-
-
-def _windows(row: Row) -> tuple[Sequence[float], Sequence[float]]:
-    return row.device_ms, row.latency_ms

@@ -129,15 +129,11 @@ def _compared(device: Tested, load: Callable[[int], None], steps: int) -> tuple[
         return None, host_ms, f"it has no events with times ({type(error).__name__})"
     if any(span_ms < 0 for span_ms, _ in pairs):
         return pairs[0][0], host_ms, "spans between its events are negative"
-    best = [max(pairs[of : of + _ROUNDS], key=_share) for of in (0, _ROUNDS)]
+    best = [max(pairs[of : of + _ROUNDS], key=lambda pair: pair[0] / pair[1]) for of in (0, _ROUNDS)]
     for span_ms, whole_ms in best:
         if not _AGREE[0] * whole_ms - _SLACK_MS <= span_ms <= _AGREE[1] * whole_ms + _SLACK_MS:
             return span_ms, whole_ms, f"its events tell {span_ms:.3g} ms of what takes {whole_ms:.3g} ms"
     return *best[0], ""
-
-
-def _share(pair: tuple[float, float]) -> float:
-    return pair[0] / pair[1]
 
 
 def _both_ms(device: Tested, load: Callable[[int], None], steps: int) -> tuple[float, float]:

@@ -67,17 +67,13 @@ def _wrong(value: object, field: str = "") -> Iterator[str]:
     elif isinstance(value, (list, tuple)):
         for held in value:
             yield from _wrong(held, field)
-    elif _is_node(value):
+    elif dataclasses.is_dataclass(value) and hasattr(value, "target") and hasattr(value, "inputs"):  # a node
         yield from _wrong_node(value)
     elif hasattr(value, "type") and hasattr(value, "value"):  # one of several kinds
         yield from _wrong(value.value, value.type)
     elif dataclasses.is_dataclass(value):
         for one in dataclasses.fields(value):
             yield from _wrong(getattr(value, one.name), one.name)
-
-
-def _is_node(value: object) -> bool:
-    return dataclasses.is_dataclass(value) and hasattr(value, "target") and hasattr(value, "inputs")
 
 
 def _wrong_node(node: Any) -> Iterator[str]:

@@ -48,7 +48,9 @@ class Compile:
         """Return the compiled step, after calling it until nothing more of it is compiled."""
         if self._of_size is None or self._of_size[0] != size:
             if self._cache is not None:
-                _use_cache(Path(self._cache) / f"batch-{size}")
+                # Each batch size has its own cache, so that none is faster because another came first.
+                folder = Path(self._cache) / f"batch-{size}"
+                os.environ |= {COMPILER_CACHE: str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
             self._of_size = size, compilable(self._module)
         run = bind(self._step_of(self._of_size[1]))
         try:
@@ -146,11 +148,6 @@ def check_still(compiled: Compiled | None) -> None:
     """
     if compiled is not None and _graphs() != compiled.graphs:
         raise CannotRunSo(_ANEW)
-
-
-def _use_cache(folder: Path) -> None:
-    """Have this process keep what it compiles by batch size, so that none is faster because another came first."""
-    os.environ |= {COMPILER_CACHE: str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
 
 
 def _graphs() -> int:
