@@ -202,7 +202,7 @@ def test_recorded_requests_have_their_own_samples(folder):
         (("resnet50.json", "--rate", 100, "--slo", "1ms"), 6, "no device is fast enough"),
         (("nothing.json", "--rate", 100, "--slo", "1s"), 2, "nothing.json"),
         (("times.csv", "--rate", 100, "--slo", "1s"), 2, "times.csv"),
-        (("resnet50.json", "--rate", 100, "--slo", "1s", "--arrivals", "times.csv"), 2, "2 requests show no stream"),
+        (("resnet50.json", "--rate", 100, "--slo", "1s", "--arrivals", "times.csv"), 2, "2 requests are not from 100"),
         (
             ("resnet50.json", "--rate", 100, "--slo", "1s", "--arrivals", "prices.csv"),
             2,
@@ -232,7 +232,7 @@ def test_recorded_requests_have_their_own_samples(folder):
         (
             ("resnet50.json", "--rate", 100, "--slo", "1s", "--arrivals", "falls.csv"),
             2,
-            "line 152: 3.5 is before 149.0",
+            "line 152: 3.5 comes after 149.0",
         ),
         (
             ("resnet50.json", "--rate", 100, "--slo", "1s", "--arrivals", "samples.csv"),

@@ -179,7 +179,7 @@ def test_gaps_are_of_100_requests_or_more_and_of_no_more_than_are_replayed(monke
     for wrong in (98, 200):
         with pytest.raises(BadRequest) as refused:
             wanted(gaps=[1.0] * wrong)
-        assert refused.value.message == f"--gaps: {wrong} times between requests are not from 99 to 200"
+        assert refused.value.message == f"--gaps: {wrong + 1} requests are not from 100 to 200"
 
 
 def test_times_of_requests_come_to_the_gaps_between_them(monkeypatch):
@@ -193,10 +193,10 @@ def test_times_of_requests_come_to_the_gaps_between_them(monkeypatch):
 @pytest.mark.parametrize(
     ("times", "message"),
     [
-        ([*range(99)], "99 requests show no stream: at least 100 are needed"),
-        ([*range(201)], "201 requests are more than are replayed: 200 at the most"),
-        ([5, 4, *range(5, 150)], "line 1: 4 is before 5: times must rise"),
-        ([*range(150), 1e16], "line 150: 1e+16 is more than 1e+15 after the one before"),
+        ([*range(99)], "99 requests are not from 100 to 200"),
+        ([*range(201)], "201 requests are not from 100 to 200"),
+        ([5, 4, *range(5, 150)], "line 1: 4 comes after 5: times must rise, by 1e+15 at the most"),
+        ([*range(150), 1e16], "line 150: 1e+16 comes after 149: times must rise, by 1e+15 at the most"),
         ([0.0] * 100, "the times of requests must rise, by 1e-15 on average, and rise by 0"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import inf
@@ -226,7 +227,7 @@ def read_demand(options: Mapping[str, object]) -> Demand:
     if not problems:
         fields.setdefault("routing", PROFILES[fields.get("batcher", "greedy")].routing)  # type: ignore[index]
         if "counts" in fields:
-            fields["samples_per_request"] = shares_of(fields["counts"])  # type: ignore[arg-type]  # as its reader returns
+            fields["samples_per_request"] = shares_of(Counter(fields["counts"]))  # type: ignore[arg-type]  # as its reader returns
         fields["solve"] = missing[0] if missing else "nothing"
         if fields.get("delay_ms") == _AUTO:
             fields["search_delay"], fields["delay_ms"] = True, None

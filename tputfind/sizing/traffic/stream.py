@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import ceil, fsum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,7 @@ _ROUNDING: Final = 0.0101
 """By how much shares may miss 1: those of three thirds are written 0.33."""
 _PACKED: Final = 200_000
 """Requests that are packed into full batches, or more: their mean size is then known to a thousandth."""
-_weight: Final = values.number_within(_LIGHTEST, _HEAVIEST)
-
-
+_read_weight: Final = values.number_within(_LIGHTEST, _HEAVIEST)
 FEWEST_ARRIVALS: Final = 100
 MOST_ARRIVALS: Final = 2_000_000
 _LONGEST_GAP: Final = 1e15
@@ -35,6 +33,7 @@ _SHORTEST_GAP: Final = 1e-15
 _LONGEST_TRACE: Final = 4_000_000
 """Maximum recorded requests, round and round, in one replication; keeps it within seconds."""
 _read_gap: Final = values.number_within(0, _LONGEST_GAP)
+_Value = TypeVar("_Value")
 
 
 class Stream(NamedTuple):
@@ -60,7 +59,7 @@ class Traffic(NamedTuple):
     @property
     def mean_samples(self) -> float:
         """Samples per request, on average."""
-        return mean_samples(self.sizes)
+        return fsum(share * samples for samples, share in self.sizes)
 
     @property
     def has_several_samples(self) -> bool:
@@ -73,8 +72,8 @@ class Traffic(NamedTuple):
         Thinning by chance brings any stream nearer to a Poisson one. Recorded streams count as Poisson here.
         """
         squared = 1.0 if self.gaps is not None else self.burstiness**2
-        of_sizes = mean_square_samples(self.sizes) / self.mean_samples**2 - 1
-        return 1 + share * (squared - 1) + of_sizes
+        mean_square = fsum(share * samples**2 for samples, share in self.sizes)
+        return 1 + share * (squared - 1) + (mean_square / self.mean_samples**2 - 1)
 
     def draw(self, count: int, share: float, seed: Sequence[int]) -> Stream:
         """Return at least ``count`` requests of a stream that each request of the whole joins with chance ``share``.
@@ -84,25 +83,17 @@ class Traffic(NamedTuple):
         chance = np.random.default_rng([*seed, 0])
         if self.gaps is not None:
             return self._replayed(count, share, chance)
-        times: NDArray[np.float64] = np.cumsum(self._drawn_gaps(count, share, chance))
-        return Stream(times, self._drawn_sizes(count, seed))
-
-    def _drawn_gaps(self, count: int, share: float, chance: np.random.Generator) -> NDArray[np.float64]:
-        """Return gaps with a mean of 1: between requests that join lies a geometric number of gaps of the whole."""
         if self.burstiness == 1:
-            return chance.standard_exponential(count)
-        steps = chance.geometric(share, count).astype(np.float64) if share < 1 else np.ones(count)
-        if self.burstiness == 0:
-            return steps * share
-        shape = 1 / self.burstiness**2
-        return chance.standard_gamma(shape * steps) * (share / shape)
-
-    def _drawn_sizes(self, count: int, seed: Sequence[int]) -> NDArray[np.int64] | None:
-        if not self.has_several_samples:
-            return None
-        samples, shares = zip(*self.sizes, strict=True)
-        drawn: NDArray[np.int64] = np.random.default_rng([*seed, 6]).choice(samples, size=count, p=shares)
-        return drawn
+            gaps = chance.standard_exponential(count)
+        else:  # between requests that join lies a geometric number of gaps of the whole
+            steps = chance.geometric(share, count).astype(np.float64) if share < 1 else np.ones(count)
+            shape = 1 / self.burstiness**2 if self.burstiness else 1.0
+            gaps = (chance.standard_gamma(shape * steps) if self.burstiness else steps) * (share / shape)
+        sizes: NDArray[np.int64] | None = None
+        if self.has_several_samples:
+            samples, shares = zip(*self.sizes, strict=True)
+            sizes = np.random.default_rng([*seed, 6]).choice(samples, size=count, p=shares)
+        return Stream(np.cumsum(gaps), sizes)
 
     def _replayed(self, count: int, share: float, chance: np.random.Generator) -> Stream:
         trace = np.array(self.gaps)
@@ -146,51 +137,44 @@ def gaps_of(times: Sequence[float], names: Sequence[str]) -> tuple[float, ...]:
     Raises:
         ValueError: they are too few or too many, fall, or lie too far apart.
     """
-    if len(times) < FEWEST_ARRIVALS:
-        raise ValueError(f"{len(times)} requests show no stream: at least {FEWEST_ARRIVALS} are needed")
-    if len(times) > MOST_ARRIVALS:
-        raise ValueError(f"{len(times)} requests are more than are replayed: {MOST_ARRIVALS} at the most")
-    gaps = tuple(later - earlier for earlier, later in pairwise(times))
-    for number, gap in enumerate(gaps, start=1):
-        if gap < 0:
-            raise ValueError(f"{names[number]}: {times[number]!r} is before {times[number - 1]!r}: times must rise")
-        if gap > _LONGEST_GAP:
-            raise ValueError(f"{names[number]}: {times[number]!r} is more than {_LONGEST_GAP:g} after the one before")
-    _check_mean(gaps)
-    return gaps
+    for number, (before, time) in enumerate(pairwise(times), start=1):
+        if not 0 <= time - before <= _LONGEST_GAP:
+            rise = f"times must rise, by {_LONGEST_GAP:g} at the most"
+            raise ValueError(f"{names[number]}: {time!r} comes after {before!r}: {rise}")
+    return _checked([time - before for before, time in pairwise(times)], len(times))
 
 
 def read_gaps(value: object) -> tuple[float, ...]:
     """Read times between requests: of a list, a tuple or an array."""
-    listed = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(listed, (list, tuple)):
-        raise ValueError(f"{echoed(value)} is no list of times between requests")  # noqa: TRY004  # as of all readers
-    if not FEWEST_ARRIVALS - 1 <= len(listed) < MOST_ARRIVALS:
-        raise ValueError(f"{len(listed)} times between requests are not from {FEWEST_ARRIVALS - 1} to {MOST_ARRIVALS}")
-    gaps = []
-    for place, each in enumerate(listed):
-        try:
-            gaps.append(_read_gap(each))
-        except ValueError as problem:
-            raise ValueError(f"number {place}: {problem}") from None
-    _check_mean(gaps)
-    return tuple(gaps)
+    gaps = _listed(value, _read_gap, "times between requests")
+    return _checked(gaps, len(gaps) + 1)
 
 
-def _check_mean(gaps: Sequence[float]) -> None:
+def _checked(gaps: Sequence[float], requests: int) -> tuple[float, ...]:
+    if not FEWEST_ARRIVALS <= requests <= MOST_ARRIVALS:
+        raise ValueError(f"{requests} requests are not from {FEWEST_ARRIVALS} to {MOST_ARRIVALS}")
     mean = fsum(gaps) / len(gaps)
     if mean < _SHORTEST_GAP:
         raise ValueError(f"the times of requests must rise, by {_SHORTEST_GAP:g} on average, and rise by {mean:g}")
+    return tuple(gaps)
 
 
-def mean_samples(shares: Shares) -> float:
-    """Return how many samples a request has on average."""
-    return fsum(share * samples for samples, share in shares)
+def read_counts(value: object) -> tuple[int, ...]:
+    """Read how many samples each recorded request has: of a list, a tuple or an array."""
+    return tuple(_listed(value, values.whole, "numbers of samples"))
 
 
-def mean_square_samples(shares: Shares) -> float:
-    """Return the mean of their squares."""
-    return fsum(share * samples**2 for samples, share in shares)
+def _listed(value: object, read: Callable[[object], _Value], what: str) -> list[_Value]:
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(listed, (list, tuple)):
+        raise ValueError(f"{echoed(value)} is no list of {what}")  # noqa: TRY004  # as of all readers
+    done = list[_Value]()
+    for place, each in enumerate(listed):
+        try:
+            done.append(read(each))
+        except ValueError as problem:
+            raise ValueError(f"number {place}: {problem}") from None
+    return done
 
 
 def read_shares(value: object) -> Shares:
@@ -215,38 +199,16 @@ def read_shares(value: object) -> Shares:
         if samples in weights:
             raise ValueError(f"{samples} samples have two shares")
         weights[samples] = _read_weight(pair[1])
-    return _shares(weights)
-
-
-def _read_weight(value: object) -> float:
-    percent = isinstance(value, str) and value.strip().endswith("%")
-    return _weight(str(value).strip()[:-1]) / 100 if percent else _weight(value)
-
-
-def _shares(weights: Mapping[int, float]) -> Shares:
     total = fsum(weights.values())
     if all(weight < 1 for weight in weights.values()) and abs(total - 1) > _ROUNDING:
         raise ValueError(f"the shares add up to {total:g}, and not to 1")
+    return shares_of(weights)
+
+
+def shares_of(weights: Mapping[int, float]) -> Shares:
+    """Return the shares of the requests that have each of these numbers of samples, by their weights."""
+    total = fsum(weights.values())
     return tuple((samples, weights[samples] / total) for samples in sorted(weights))
-
-
-def read_counts(value: object) -> tuple[int, ...]:
-    """Read how many samples each recorded request has: of a list, a tuple or an array."""
-    listed = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(listed, (list, tuple)):
-        raise ValueError(f"{echoed(value)} is no list of numbers of samples")  # noqa: TRY004  # as of all readers
-    counts = []
-    for place, each in enumerate(listed):
-        try:
-            counts.append(values.whole(each))
-        except ValueError as problem:
-            raise ValueError(f"number {place}: {problem}") from None
-    return tuple(counts)
-
-
-def shares_of(counts: Iterable[int]) -> Shares:
-    """Return the shares of the requests that have each of these numbers of samples."""
-    return _shares(Counter(counts))
 
 
 @lru_cache(maxsize=8)
