@@ -26,8 +26,6 @@ _SHORTEST_MS: Final = 1e-4
 """A call of an empty function takes longer."""
 _DRAWN: Final = 2**10
 """Random numbers that are drawn at once."""
-_OFTEN: Final = 100
-"""Draws of a batch size after which all its times are computed at once."""
 
 
 class Overheads(NamedTuple):
@@ -84,7 +82,8 @@ class ServiceTimes:
         Raises:
             ValueError: it is larger than any measured.
         """
-        return self._bare_ms(batch_size) + self._added_ms(batch_size * self.items_per_sample)
+        overheads, items = self.overheads, batch_size * self.items_per_sample
+        return self._model_ms(batch_size) + (overheads.per_batch_ms + overheads.per_request_ms * items)
 
     def mean_ms(self, batch_size: int) -> float:
         """Return the mean time of a batch size; errors as for ``curve_ms``."""
@@ -121,46 +120,30 @@ class ServiceTimes:
 
     def drawn(self, cap: int, seed: Sequence[int]) -> Callable[[int, int], float]:
         """Return a function that draws the time of a batch up to a cap, by its samples and its items."""
-        curves: list[list[float] | None] = [None] * (cap + 1)
-        often, times = [0] * (cap + 1), self._curves.shape[1]
-        chance = np.random.default_rng([*seed, 3])
+        curves: list[memoryview | None] = [None] * (cap + 1)
+        chance, times = np.random.default_rng([*seed, 3]), self._curves.shape[1]
         numbers: Iterator[int] = chain.from_iterable(chance.integers(times, size=_DRAWN).tolist() for _ in count())
         per_batch, per_item = self.overheads.per_batch_ms, self.overheads.per_request_ms
 
         def draw(samples: int, items: int) -> float:
             curve = curves[samples]
             if curve is None:
-                often[samples] += 1
-                if often[samples] <= _OFTEN:
-                    return self._one_ms(samples, next(numbers)) + per_batch + per_item * items
-                curve = curves[samples] = self._bare_ms(samples).tolist()
-            return curve[next(numbers)] + per_batch + per_item * items
+                curve = curves[samples] = self._model_ms(samples).data
+            drawn: float = curve[next(numbers)]
+            return drawn + per_batch + per_item * items
 
         return draw
 
-    def _added_ms(self, items: float) -> float:
-        return self.overheads.per_batch_ms + self.overheads.per_request_ms * items
-
-    def _bare_ms(self, batch_size: int) -> NDArray[np.float64]:
-        lower, upper, share = self._between(batch_size)
-        times: NDArray[np.float64] = lower + (upper - lower) * share
-        return times
-
-    def _one_ms(self, batch_size: int, number: int) -> float:
-        lower, upper, share = self._between(batch_size)
-        low = float(lower[number])
-        return low + (float(upper[number]) - low) * share
-
-    def _between(self, batch_size: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-        """Return the curves of the measured sizes around one, and how far it is from the lower to the upper."""
+    def _model_ms(self, batch_size: int) -> NDArray[np.float64]:
+        """Return the times of a batch size without overheads, on the line between the measured sizes around it."""
         if batch_size > self.largest:
             raise ValueError(f"batch {batch_size} was not measured, nor any larger one")
         above = bisect_left(self.sizes, batch_size)
-        upper = self._curves[above]
-        if above == 0 or self.sizes[above] == batch_size:
-            return upper, upper, 0.0
-        low, high = self.sizes[above - 1], self.sizes[above]
-        return self._curves[above - 1], upper, (batch_size - low) / (high - low)
+        times: NDArray[np.float64] = self._curves[above]
+        if above > 0 and self.sizes[above] > batch_size:
+            lower, low, high = self._curves[above - 1], self.sizes[above - 1], self.sizes[above]
+            times = lower + (times - lower) * ((batch_size - low) / (high - low))
+        return times
 
 
 def _isotonic(curves: NDArray[np.float64], weights: Sequence[int]) -> NDArray[np.float64]:
