@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from math import inf
 from random import Random
@@ -167,19 +168,13 @@ class Router:
         self._buckets: list[list[int]] = [list(range(len(stations)))]
         self._places = list(range(len(stations)))
         self._lowest = 0
-        self.route = self._to_first
+        self.route = stations[0].arrive
         if len(stations) > 1:
             ways = {"random": self._to_any, "least-loaded": self._to_least, "two-choices": self._to_less}
             self.route = ways[routing]
-            leaves = {"least-loaded": self._leaves_least, "two-choices": self._leaves}.get(routing)
-            for number, station in enumerate(stations if leaves else ()):
-                station.left = self._of(leaves, number)  # type: ignore[arg-type]
-
-    def _of(self, leaves: Callable[[int, int], None], number: int) -> Callable[[int], None]:
-        return lambda items: leaves(number, items)
-
-    def _to_first(self, request: int, items: int) -> None:
-        self._stations[0].arrive(request, items)
+            leaves = self._leaves_least if routing == "least-loaded" else self._leaves
+            for number, station in enumerate(stations if routing != "random" else ()):
+                station.left = partial(leaves, number)
 
     def _to_any(self, request: int, items: int) -> None:
         self._stations[int(self._draw() * len(self._stations))].arrive(request, items)
