@@ -36,11 +36,11 @@ def test_prices_are_read_by_the_names_of_their_columns():
         (table(["AMD EPYC", "1", "EUR"], ["amd  epyc", "2", "EUR"]), "line 3: 'amd  epyc' has a price already: line 2"),
         (table(["--", "1", "EUR"]), "line 2: device: '--' is no name"),
         (table(["A", "1", ""]), "line 2: currency: it is empty"),
-        (table(["A\x1b[31m", "1", "EUR"]), "line 2: device: 'A\\x1b[31m' is no text that can be shown"),
-        ([(1, [*HEADER, "colour"])], "line 1: the header has 'colour', which is no column"),
-        ([(1, ["device;price_per_hour;currency"])], "line 1: the header has 'device;price_per_hour;currency'"),
-        ([(1, [*HEADER, "currency"])], "line 1: the header has currency twice"),
-        ([(1, ["device", "source"])], "line 1: the header has no price_per_hour, currency"),
+        (table(["A\x1b[31m", "1", "EUR"]), "line 2: device: 'A\\x1b[31m' cannot be shown as text"),
+        ([(1, [*HEADER, "colour"])], "line 1: the header is 'device,price_per_hour,currency,colour'; it has device"),
+        ([(1, ["device;price_per_hour;currency"])], "line 1: the header is 'device;price_per_hour;currency'; it has"),
+        ([(1, [*HEADER, "currency"])], "it has device, price_per_hour, currency once, and may have source and date"),
+        ([(1, ["device", "source"])], "line 1: the header is 'device,source'; it has device, price_per_hour, currency"),
     ],
 )
 def test_a_table_that_is_not_one_of_prices_is_told_by_its_line(rows, message):

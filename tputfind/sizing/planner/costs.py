@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Final, NamedTuple
+from contextlib import suppress
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from tputfind import options
-from tputfind.record.record import Record, Row
+from tputfind.record.record import Record
 from tputfind.record.types import Above0, Amount, Count
 from tputfind.sizing.engine.replications import Simulated
 from tputfind.units import echoed
@@ -21,7 +22,7 @@ COLUMNS: Final = ("device", "price_per_hour", "currency", "source", "date")
 _NEEDED: Final = COLUMNS[:3]
 _HIGHEST: Final = 1e12
 _MOST_PRICES: Final = 10_000
-_price = options.number_within(0, _HIGHEST)
+_price = options.number_within(1e-12, _HIGHEST)
 _J_PER_KWH: Final = 3.6e6
 _MILLION: Final = 1e6
 
@@ -55,12 +56,6 @@ class Power:
     def __init__(self, measured: Mapping[int, Batch]) -> None:
         """Take what a batch of each metered size takes; there is one at the least."""
         self.measured = dict(sorted(measured.items()))
-        self._sizes = list(self.measured)
-
-    @property
-    def largest(self) -> int:
-        """The largest batch size that was metered."""
-        return self._sizes[-1]
 
     @property
     def least_w(self) -> float:
@@ -68,28 +63,16 @@ class Power:
         return min(batch.power_w for batch in self.measured.values())
 
     def of(self, batch_size: int) -> Batch:
-        """Return what a batch takes.
-
-        Raises:
-            ValueError: it is larger than any metered.
-        """
-        if batch_size > self.largest:
-            raise ValueError(f"batch {batch_size} was not metered, nor any larger one")
-        above = bisect_left(self._sizes, batch_size)
-        upper = self.measured[self._sizes[above]]
-        if above == 0 or self._sizes[above] == batch_size:
-            return upper
-        low, high = self._sizes[above - 1], self._sizes[above]
-        share = (batch_size - low) / (high - low)
-        pairs = zip(self.measured[low], upper, strict=True)
-        return Batch(*(before + (after - before) * share for before, after in pairs))
+        """Return what a batch takes; of one larger than any metered what the largest does."""
+        columns = zip(*self.measured.values(), strict=True)
+        return Batch(*(float(np.interp(batch_size, list(self.measured), column)) for column in columns))
 
     def computing(self, sizes: Mapping[int, int], lasts_ms: float) -> Computing | None:
         """Return how a device computes that serves batches, counted by size, in that time.
 
         None if a batch is larger than any metered, or there is none.
         """
-        if not sizes or max(sizes) > self.largest:
+        if not sizes or max(sizes) > max(self.measured):
             return None
         taken = [(often, self.of(size)) for size, often in sizes.items()]
         energy_j = sum(often * one.energy_j for often, one in taken)
@@ -98,20 +81,17 @@ class Power:
 
 
 def power_of(record: Record) -> Power | None:
-    """Return what batches take by a record; None where none of its rows holds a device's power."""
-    metered = {row.batch_size: batch for row in record.rows if (batch := _metered(row)) is not None}
-    return Power(metered) if metered else None
-
-
-def _metered(row: Row) -> Batch | None:
-    """Return what a batch of a row takes by the windows whose power is known."""
-    windows = [(timing.health.power_w, timing.device_ms) for timing in row.timings if timing.health is not None]
-    known = [(power_w, device_ms) for power_w, device_ms in windows if power_w and device_ms]
-    if row.failure is not None or not known:
-        return None
-    batches = sum(len(device_ms) for _, device_ms in known)
-    energy_j = sum(power_w * sum(device_ms) / 1000 for power_w, device_ms in known)
-    return Batch(energy_j / batches, sum(sum(device_ms) for _, device_ms in known) / batches)
+    """Return what batches take by the windows of a record whose power is known; None if there are none."""
+    measured = dict[int, Batch]()
+    for row in record.rows:
+        windows = [(one.health.power_w, one.device_ms) for one in row.timings if one.health is not None]
+        known = [(power_w, device_ms) for power_w, device_ms in windows if power_w and device_ms]
+        if row.failure is None and known:
+            batches = sum(len(device_ms) for _, device_ms in known)
+            energy_j = sum(power_w * sum(device_ms) / 1000 for power_w, device_ms in known)
+            span_ms = sum(sum(device_ms) for _, device_ms in known)
+            measured[row.batch_size] = Batch(energy_j / batches, span_ms / batches)
+    return Power(measured) if measured else None
 
 
 class Full(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,8 +131,9 @@ def energy_of(power: Power | None, simulated: Simulated, samples: float) -> Ener
         devices * (computing.share * computing.power_w + (1 - computing.share) * idle_w)
         for idle_w in (0.0, power.least_w)
     )
-    by_energy = min(power.measured, key=lambda size: power.measured[size].energy_j / size)
-    by_rate = max(power.measured, key=lambda size: size / power.measured[size].span_ms)
+    full = {size: batch.energy_j / size * _MILLION / _J_PER_KWH for size, batch in power.measured.items()}
+    by_energy = min(full, key=full.__getitem__)
+    by_rate = max(full, key=lambda size: size / power.measured[size].span_ms)
     answered_per_s = outcome.rate_per_s * (1 - outcome.refused) * samples
     return Energy(
         computing=computing,
@@ -160,13 +141,9 @@ def energy_of(power: Power | None, simulated: Simulated, samples: float) -> Ener
         high_w=high_w,
         kwh_per_million_low=low_w / answered_per_s * _MILLION / _J_PER_KWH,
         kwh_per_million_high=high_w / answered_per_s * _MILLION / _J_PER_KWH,
-        best_by_energy=_full(power, by_energy),
-        best_by_rate=_full(power, by_rate),
+        best_by_energy=Full(batch_size=by_energy, kwh_per_million=full[by_energy]),
+        best_by_rate=Full(batch_size=by_rate, kwh_per_million=full[by_rate]),
     )
-
-
-def _full(power: Power, size: int) -> Full:
-    return Full(batch_size=size, kwh_per_million=power.measured[size].energy_j / size * _MILLION / _J_PER_KWH)
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,6 +155,21 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     date: str = ""
 
+    def check(self) -> None:
+        """Raise ValueError if a field cannot be what it is to be: Python code makes prices too."""
+        for name in ("device", "currency", "source", "date"):
+            text = getattr(self, name)
+            if not (isinstance(text, str) and text.isprintable()):
+                raise ValueError(f"{name}: {echoed(text)} cannot be shown as text")
+        if not words_of(self.device).strip():
+            raise ValueError(f"device: {echoed(self.device)} is no name")
+        if not self.currency:
+            raise ValueError("currency: it is empty")
+        try:
+            _price(self.price_per_hour)
+        except ValueError as problem:
+            raise ValueError(f"price_per_hour: {problem}") from None
+
 
 def read_prices(rows: Iterable[tuple[int, Sequence[str]]]) -> list[Price]:
     """Return the prices in a table. Each row comes with the number of its line; the first is the header.
@@ -186,62 +178,38 @@ def read_prices(rows: Iterable[tuple[int, Sequence[str]]]) -> list[Price]:
         ValueError: what is wrong, and on which line.
     """
     names: Sequence[str] = ()
-    prices: dict[str, Price] = {}
+    prices = dict[str, Price]()
     for line, cells in rows:
-        try:
-            if not names:
-                names = _header(cells)
-                continue
-            if len(cells) != len(names):
-                raise ValueError(f"{len(cells)} cells, and the header has {len(names)}: {','.join(names)}")  # noqa: TRY301
-            prices[f"line {line}"] = read_price(dict(zip(names, cells, strict=True)))
-        except ValueError as problem:
-            raise ValueError(f"line {line}: {problem}") from None
+        if not names:
+            names = cells
+            if set(names) - set(COLUMNS) or len(set(names)) < len(names) or not set(_NEEDED) <= set(names):
+                raise ValueError(
+                    f"line {line}: the header is {echoed(','.join(names))}; it has {', '.join(_NEEDED)} once, and may "
+                    f"have {' and '.join(COLUMNS[len(_NEEDED) :])}"
+                )
+            continue
+        if len(cells) != len(names):
+            raise ValueError(f"line {line}: {len(cells)} cells, and the header has {len(names)}: {','.join(names)}")
+        row: dict[str, Any] = dict(zip(names, cells, strict=True))
+        with suppress(ValueError):
+            row["price_per_hour"] = _price(row["price_per_hour"])
+        prices[f"line {line}"] = Price(**row)
         if len(prices) > _MOST_PRICES:
             raise ValueError(f"there are more than {_MOST_PRICES} prices")
     if not prices:
         raise ValueError("it holds no price: a header and a line for each device are needed")
-    check_apart(prices)
+    check_prices(prices)
     return list(prices.values())
 
 
-def _header(names: Sequence[str]) -> Sequence[str]:
-    for name in names:
-        if name not in COLUMNS:
-            raise ValueError(f"the header has {echoed(name)}, which is no column")
-        if names.count(name) > 1:
-            raise ValueError(f"the header has {name} twice")
-    missing = [name for name in _NEEDED if name not in names]
-    if missing:
-        raise ValueError(f"the header has no {', '.join(missing)}")
-    return names
-
-
-def read_price(cells: Mapping[str, object]) -> Price:
-    """Return the price that cells hold, by the names of their columns; ValueError where one is wrong."""
-    for name, cell in cells.items():
-        if name != "price_per_hour" and not (isinstance(cell, str) and cell.isprintable()):
-            raise ValueError(f"{name}: {echoed(cell)} is no text that can be shown")
-    device, currency = str(cells["device"]), str(cells["currency"])
-    if not words_of(device).strip():
-        raise ValueError(f"device: {echoed(device)} is no name")
-    if not currency:
-        raise ValueError("currency: it is empty")
-    try:
-        per_hour = _price(cells["price_per_hour"])
-    except ValueError:
-        per_hour = 0.0
-    if per_hour == 0:
-        cell = echoed(cells["price_per_hour"])
-        raise ValueError(f"price_per_hour: {cell} is no number above 0 and up to {_HIGHEST:g}")
-    source, date = str(cells.get("source", "")), str(cells.get("date", ""))
-    return Price(device=device, price_per_hour=per_hour, currency=currency, source=source, date=date)
-
-
-def check_apart(prices: Mapping[str, Price]) -> None:
-    """Raise ValueError where two prices, each under a name for errors, are of the same device."""
-    places: dict[str, str] = {}
+def check_prices(prices: Mapping[str, Price]) -> None:
+    """Raise ValueError if a price, each under a name for errors, cannot be one, or two are of the same device."""
+    places = dict[str, str]()
     for place, price in prices.items():
+        try:
+            price.check()
+        except ValueError as problem:
+            raise ValueError(f"{place}: {problem}") from None
         before = places.setdefault(words_of(price.device), place)
         if before != place:
             raise ValueError(f"{place}: {echoed(price.device)} has a price already: {before}")

@@ -17,7 +17,7 @@ from tputfind.sizing.calibration.overheads import Estimate, Log
 from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.engine.service_times import service_times_of
 from tputfind.sizing.planner.closed_forms import devices_at_full_batch, devices_by_batch_time, devices_by_mean
-from tputfind.sizing.planner.costs import Energy, Price, check_apart, energy_of, power_of, price_of, read_price
+from tputfind.sizing.planner.costs import Energy, Price, check_prices, energy_of, power_of, price_of
 from tputfind.sizing.planner.inverse import range_of, solved
 from tputfind.sizing.planner.mixes import Mix, Offer, cheapest_mix
 from tputfind.sizing.planner.notices import notices
@@ -147,12 +147,8 @@ def _checked(prices: Sequence[Price]) -> Sequence[Price]:
     for place, price in enumerate(prices):
         if not isinstance(price, Price):
             raise BadRequest(f"prices: number {place}: {echoed(price)} is a {type(price).__name__}, and no Price")
-        try:
-            read_price(msgspec.structs.asdict(price))
-        except ValueError as problem:
-            raise BadRequest(f"prices: number {place}: {problem}") from None
     try:
-        check_apart({f"number {place}": price for place, price in enumerate(prices)})
+        check_prices({f"number {place}": price for place, price in enumerate(prices)})
     except ValueError as problem:
         raise BadRequest(f"prices: {problem}") from None
     return prices
