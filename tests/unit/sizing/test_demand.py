@@ -11,7 +11,7 @@ from tputfind.sizing.engine.service_times import Overheads
 from tputfind.sizing.planner.question import PRESETS, Demand, read_demand
 from tputfind.sizing.traffic.stream import gaps_of
 
-GREEDY_WAITS = "--delay: the greedy batcher sends what is there, and waits for nothing"
+GREEDY_WAITS = "--delay of the greedy batcher is 0: it sends what is there"
 
 
 def wanted(**more: object) -> Demand:
@@ -138,8 +138,11 @@ def test_requests_of_ray_are_routed_as_ray_does_unless_told_otherwise():
             {"batcher": "ray", "routing": "shared"},
             "--batcher ray batches in each replica: --routing two-choices, least-loaded or random",
         ),
-        ({"batcher": "mosec", "delay": 1.5}, "--delay of mosec is in whole milliseconds, 1 ms at the least"),
-        ({"batcher": "mosec", "delay": 0}, "--delay of mosec is in whole milliseconds, 1 ms at the least"),
+        (
+            {"batcher": "mosec", "delay": 1.5},
+            "--delay of the mosec batcher is in whole milliseconds, 1 ms at the least",
+        ),
+        ({"batcher": "mosec", "delay": 0}, "--delay of the mosec batcher is in whole milliseconds, 1 ms at the least"),
         ({"batcher": "triton", "delay": 9e-4}, "--delay: 0.0009 ms is neither 0 nor at least 1us"),
         (
             {"batcher": "mosec", "delay": "auto", "devices": 3},
@@ -147,7 +150,7 @@ def test_requests_of_ray_are_routed_as_ray_does_unless_told_otherwise():
         ),
         (
             {"gaps": (1.0,) * 99, "burstiness": 2},
-            "--arrivals say how bursty the stream is, so --burstiness has nothing to add",
+            "--burstiness and --samples-per-request have nothing to add to --arrivals that show them",
         ),
         (
             {"network": "60ms", "delay": 1.0},

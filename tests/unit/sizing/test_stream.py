@@ -170,7 +170,7 @@ def test_what_are_no_shares_of_requests_is_refused_in_one_line(value, said):
         ({"gaps": [1.0] * 99, "samples": "many"}, "'many' is no list of numbers of samples"),
         (
             {"gaps": [1.0] * 99, "samples": [2] * 100, "samples_per_request": 2},
-            "--samples-per-request has nothing to add",
+            "--samples-per-request have nothing to add",
         ),
     ],
 )

@@ -267,16 +267,15 @@ class ThreadedRay(Ray):
 class Profile(NamedTuple):
     """Defaults of a server, and what its station is.
 
-    ``timer_ms`` is what its timers add to a delay on average. If ``splits``, each sample of a request is an item; else
-    requests stay whole. With ``in_replicas`` each device has a queue of its own. ``max_ongoing`` bounds the requests
-    that a device has, and so its batch.
+    ``timer_ms`` is what its timers add to a delay on average; ``delays`` says which it takes. If ``splits``, each
+    sample of a request is an item; else requests stay whole. With ``in_replicas`` each device has a queue of its own.
+    ``max_ongoing`` bounds the requests that a device has, and so its batch.
     """
 
     station: type[Station]
     delay_ms: float = 0.0
     timer_ms: float = 0.0
-    waits: bool = True
-    in_whole_ms: bool = False
+    delays: Literal["0: it sends what is there", "in whole milliseconds, 1 ms at the least", "any time"] = "any time"
     splits: bool = True
     in_replicas: bool = False
     routing: Routing = "shared"
@@ -284,12 +283,12 @@ class Profile(NamedTuple):
 
 
 PROFILES: Final[dict[Batcher, Profile]] = {
-    "greedy": Profile(Greedy, waits=False),
+    "greedy": Profile(Greedy, delays="0: it sends what is there"),
     "triton": Profile(Triton, splits=False),
     # tokio's timers tick in whole ms; the tick and the wait for it are each rounded up, by half a ms on average.
-    "mosec": Profile(Mosec, delay_ms=10.0, timer_ms=1.0, in_whole_ms=True),
+    "mosec": Profile(Mosec, 10.0, timer_ms=1.0, delays="in whole milliseconds, 1 ms at the least"),
     "litserve": Profile(LitServe),
-    "ray": Profile(Ray, delay_ms=10.0, in_replicas=True, routing="two-choices", max_ongoing=5),
+    "ray": Profile(Ray, 10.0, in_replicas=True, routing="two-choices", max_ongoing=5),
 }
 
 
@@ -321,10 +320,8 @@ class Server(NamedTuple):
 
     @property
     def station(self) -> type[Station]:
-        """The class of its stations. Without a delay or a limit, Triton and LitServe take what waits."""
+        """The class of its stations. Without a delay, LitServe takes what waits; so does Triton without a limit."""
         if self.batcher == "ray" and self.handler == "threaded":
             return ThreadedRay
-        does_nothing_more = self.held_ms == 0 and self.limit == inf
-        if does_nothing_more and self.batcher in ("triton", "litserve"):
-            return Greedy
-        return Greedy if self.batcher == "litserve" and self.held_ms == 0 else PROFILES[self.batcher].station
+        takes_what_waits = self.batcher == "litserve" or (self.batcher == "triton" and self.limit == inf)
+        return Greedy if takes_what_waits and self.held_ms == 0 else PROFILES[self.batcher].station

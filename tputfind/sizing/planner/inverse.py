@@ -134,11 +134,11 @@ def _tightest_target(search: Search) -> float:
 
 def delays_ms(demand: Demand) -> list[float]:
     """Return the delays that are tried, the shortest first: none, the server's own, and parts of the target."""
-    own_ms = demand.profile.delay_ms
     parts = [float(f"{part * demand.target_ms:.2g}") for part in _PARTS]
-    if demand.profile.in_whole_ms:
-        return sorted({max(1.0, float(round(delay))) for delay in (1.0, own_ms, *parts)})
-    return sorted({0.0, own_ms, *(delay for delay in parts if delay >= SHORTEST_DELAY_MS)})
+    delays = [0.0, demand.profile.delay_ms, *(delay for delay in parts if delay >= SHORTEST_DELAY_MS)]
+    if demand.batcher == "mosec":  # in whole milliseconds
+        delays = [max(1.0, float(round(delay))) for delay in delays]
+    return sorted(set(delays))
 
 
 def _best_delay(record: Record, demand: Demand, tell: Tell | None) -> float:

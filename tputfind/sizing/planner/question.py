@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import inf
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -162,53 +162,36 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_overheads(self, overheads: Overheads) -> Demand:
         """Return the demand with other overheads."""
-        per_batch, per_request, per_answer = overheads
-        return msgspec.structs.replace(
-            self,
-            overhead_per_batch_ms=per_batch,
-            overhead_per_request_ms=per_request,
-            overhead_per_answer_ms=per_answer,
-        )
+        return msgspec.structs.replace(self, **{f"overhead_{name}": ms for name, ms in overheads._asdict().items()})
 
     def __post_init__(self) -> None:
         """Check what no single field shows."""
-        problems = [text for is_broken, text in self._rules() if is_broken]
-        if problems:
-            raise ValueError("; ".join(problems))
-
-    def _rules(self) -> list[tuple[bool, str]]:
-        profile, delay_ms, timed = self.profile, self.delay_ms, len(self.gaps or ()) + 1
-        return [
+        profile, devices, wait_ms, timed = self.profile, self.devices, self.wait_ms, len(self.gaps or ()) + 1
+        is_delay = {
+            "0: it sends what is there": wait_ms == 0 and not self.search_delay,
+            "in whole milliseconds, 1 ms at the least": wait_ms >= 1 and wait_ms == int(wait_ms),
+            "any time": True,
+        }
+        rules = [
+            (devices is None or self.spare < devices, f"--spare {self.spare} leaves none of {devices} devices"),
+            (self.target_ms > 0, f"--network {self.network_ms:g} ms leaves nothing of --slo {self.slo_ms:g} ms"),
+            (is_delay[profile.delays], f"--delay of the {self.batcher} batcher is {profile.delays}"),
             (
-                self.devices is not None and self.spare >= self.devices,
-                f"--spare {self.spare} leaves none of {self.devices} devices",
-            ),
-            (self.target_ms <= 0, f"--network {self.network_ms:g} ms leaves nothing of --slo {self.slo_ms:g} ms"),
-            (
-                not profile.waits and (bool(delay_ms) or self.search_delay),
-                f"--delay: the {self.batcher} batcher sends what is there, and waits for nothing",
-            ),
-            (
-                profile.in_replicas and self.routing == "shared",
+                not profile.in_replicas or self.routing != "shared",
                 f"--batcher {self.batcher} batches in each replica: --routing two-choices, least-loaded or random",
             ),
             (
-                profile.in_whole_ms and delay_ms is not None and delay_ms != max(1, int(delay_ms)),
-                f"--delay of {self.batcher} is in whole milliseconds, 1 ms at the least",
-            ),
-            (
-                self.search_delay and self.solve != "devices",
+                not self.search_delay or self.solve == "devices",
                 "--delay auto looks for the fewest devices, and does without --devices",
             ),
             (
-                self.gaps is not None and self.burstiness != 1.0,
-                "--arrivals say how bursty the stream is, so --burstiness has nothing to add",
-            ),
-            (
-                self.counts is not None and len(self.counts) != timed,
+                self.counts is None or len(self.counts) == timed,
                 f"samples: {timed} requests have a time, and {len(self.counts or ())} a number of samples",
             ),
         ]
+        problems = [text for holds, text in rules if not holds]
+        if problems:
+            raise ValueError("; ".join(problems))
 
 
 def read_demand(options: Mapping[str, object]) -> Demand:
@@ -220,20 +203,24 @@ def read_demand(options: Mapping[str, object]) -> Demand:
         BadRequest: one or more are wrong, or missing; its message names them all.
     """
     missing = [name for name in _QUESTIONS if options.get(name) is None]
-    fields, wrong = values.fields_of(options, _READERS)
-    problems = ([_lacking(missing)] if len(missing) > 1 else []) + wrong
-    if {"counts", "samples_per_request"} <= fields.keys():
-        problems.append("--samples-per-request has nothing to add where recorded requests have their own samples")
+    read, problems = values.fields_of(options, _READERS)
+    fields: dict[str, Any] = _UNKNOWN | read
+    if missing[:2] == ["rate", "slo"]:
+        problems.insert(0, "name two of --rate, --slo and --devices: the third is the answer")
+    elif len(missing) > 1:
+        problems.insert(0, f"--{missing[0]} is needed, or --devices")
+    if {"counts", "samples_per_request"} <= read.keys() or ("gaps" in read and read.get("burstiness", 1) != 1):
+        problems.append("--burstiness and --samples-per-request have nothing to add to --arrivals that show them")
     if not problems:
-        fields.setdefault("routing", PROFILES[fields.get("batcher", "greedy")].routing)  # type: ignore[index]
+        fields.setdefault("routing", PROFILES[fields.get("batcher", "greedy")].routing)
         if "counts" in fields:
-            fields["samples_per_request"] = shares_of(Counter(fields["counts"]))  # type: ignore[arg-type]  # as its reader returns
+            fields["samples_per_request"] = shares_of(Counter(fields["counts"]))
         fields["solve"] = missing[0] if missing else "nothing"
         if fields.get("delay_ms") == _AUTO:
             fields["search_delay"], fields["delay_ms"] = True, None
         overheads = fields.pop("overhead", Overheads())
         try:
-            return Demand(**_UNKNOWN | fields).with_overheads(overheads)  # type: ignore[arg-type]  # as readers return
+            return Demand(**fields).with_overheads(overheads)
         except ValueError as conflict:
             problems.append(str(conflict))
     raise BadRequest("; ".join(problems), "see tputfind size --help")
@@ -274,13 +261,6 @@ def _delay(value: object) -> float | str:
     if 0 < delay_ms < SHORTEST_DELAY_MS:
         raise ValueError(f"{delay_ms:g} ms is neither 0 nor at least 1us")
     return delay_ms
-
-
-def _lacking(missing: Sequence[str]) -> str:
-    """Say which options a question lacks: it names two of three, and is answered with the third."""
-    if missing[:2] == ["rate", "slo"]:
-        return "name two of --rate, --slo and --devices: the third is the answer"
-    return f"--{missing[0]} is needed, or --devices"
 
 
 _QUESTIONS: Final = "rate", "slo", "devices"
