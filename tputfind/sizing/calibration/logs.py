@@ -42,6 +42,7 @@ _SEEDS: Final = 3
 _TIMES_STEP: Final = 50
 """An answer of a lightly loaded server that takes as many steps is in another unit."""
 _CLOCKS_MS: Final = 0.5
+_LIMIT: Final = "--max-batch is the largest batch of the server, or --max-ongoing of a replica"
 COLUMNS: Final = "sent", "answered", "begun", "ended"
 """Of a log; the last two go together, and may be missing."""
 
@@ -125,10 +126,10 @@ def log_of(name: str, columns: Mapping[str, Sequence[float]], lines: Sequence[st
         early = np.flatnonzero(times[after] < times[before] - (_CLOCKS_MS if len(words) > len(COLUMNS[:2]) else 0))
         if len(early):
             raise ValueError(f"{lines[int(order[early[0]])]}: {after} before it was {before}")
-    if times["answered"].min() <= 0 or times["sent"][-1] <= 0:
-        raise ValueError(
-            "all requests were sent at the same time" if times["sent"][-1] <= 0 else "answers take no time"
-        )
+    if times["sent"][-1] <= 0:
+        raise ValueError("all requests were sent at the same time")
+    if times["answered"].min() <= 0:
+        raise ValueError("answers take no time")
     return Log(name, times["sent"], times["answered"], times.get("begun"), times.get("ended"))
 
 
@@ -145,7 +146,7 @@ def calibrate(record: Record, server: Server, cap: int, logs: Sequence[Log], see
     Raises:
         BadRequest: the logs do not tell.
     """
-    logs = [log.first(_MOST_REQUESTS) for log in logs]
+    logs = [log.cut(slice(_MOST_REQUESTS)) for log in logs]
     bench = Bench(record, server, cap, seed)
     most_per_s = 1000 * bench.service().per_ms(cap)
     light = [log for log in logs if log.rate_per_s <= _HEAVY * most_per_s]
@@ -153,12 +154,24 @@ def calibrate(record: Record, server: Server, cap: int, logs: Sequence[Log], see
     direct = all(log.begun_ms is not None for log in light)
     by_their_batches = by_batches(bench, light) if direct else None
     found = by_their_batches or by_latencies(bench, light)
-    loads = [log.rate_per_s / most_per_s for log in logs]
+    lows, highs = np.maximum(np.quantile(found.draws, _INTERVAL, axis=0), 0).tolist()
+    each = zip(Estimate._fields, found.estimate, lows, highs, strict=True)
     observed = Observed(
-        **_intervals(found),
+        **{name: Overhead(value_ms=value, low_ms=low, high_ms=high) for name, value, low, high in each},
         found_by="batches" if by_their_batches else "latencies",
         runs=tuple(
-            _run(bench, found.estimate, log, load, fitted=load <= _HEAVY) for log, load in zip(logs, loads, strict=True)
+            Run(
+                name=printable(log.name),
+                requests=len(log.sent_ms),
+                rate_per_s=log.rate_per_s,
+                load=log.rate_per_s / most_per_s,
+                fitted=log.rate_per_s <= _HEAVY * most_per_s,
+                observed=_percentiles([log.latency_ms]),
+                predicted=_percentiles(
+                    [bench.latencies_ms(log.sent_ms, found.estimate, (seed,)) for seed in range(_SEEDS)]
+                ),
+            )
+            for log in logs
         ),
     )
     faster, slower = _extremes(bench, found)
@@ -173,17 +186,13 @@ def _check(bench: Bench, logs: Sequence[Log], light: Sequence[Log], most_per_s: 
         if log.rate_per_s >= most_per_s:
             raise BadRequest(
                 f"{name}: {log.rate_per_s / most_per_s:.0%} of what one device can do by the record",
-                f"log one device; {_which_limit(bench)}",
+                f"log one device; {_LIMIT}",
             )
         if log.begun_ms is not None and (largest := int(batches_of(log).sizes.max())) > bench.cap:
             raise BadRequest(
-                f"{name}: has batches of {largest}, and {bench.cap} is the largest here",
-                f"{_which_limit(bench)}; measure it too",
+                f"{name}: has batches of {largest}, and {bench.cap} is the largest here", f"{_LIMIT}; measure it too"
             )
-        fastest_ms, step_ms = (
-            float(np.quantile(log.latency_ms, 0.05)),
-            bench.service().mean_ms(1),
-        )
+        fastest_ms, step_ms = float(np.quantile(log.latency_ms, 0.05)), bench.service().mean_ms(1)
         if fastest_ms > _TIMES_STEP * step_ms:
             raise BadRequest(
                 f"{name}: the fastest answers take {fastest_ms:.3g} ms, and the model {step_ms:.3g} ms",
@@ -198,12 +207,6 @@ def _check(bench: Bench, logs: Sequence[Log], light: Sequence[Log], most_per_s: 
             "batch costs from what each request does",
             middling,
         )
-
-
-def _which_limit(bench: Bench) -> str:
-    if bench.server.batcher == "ray":
-        return f"--max-batch or --max-ongoing, {bench.cap} here, is the limit of a replica"
-    return "--max-batch is the largest batch of the server"
 
 
 def _extremes(bench: Bench, found: Found) -> list[Estimate]:
@@ -223,26 +226,6 @@ def _extremes(bench: Bench, found: Found) -> list[Estimate]:
     order = np.argsort(full_ms)
     picked = [found.draws[order[int(share * len(order))]] for share in _LIKELY]
     return [Estimate(*np.maximum(draw, 0).tolist()) for draw in picked]
-
-
-def _intervals(found: Found) -> dict[str, Overhead]:
-    """Return each overhead by its name."""
-    lows, highs = np.maximum(np.quantile(found.draws, _INTERVAL, axis=0), 0).tolist()
-    each = zip(Estimate._fields, found.estimate, lows, highs, strict=True)
-    return {name: Overhead(value_ms=value, low_ms=low, high_ms=high) for name, value, low, high in each}
-
-
-def _run(bench: Bench, estimate: Estimate, log: Log, load: float, *, fitted: bool) -> Run:
-    simulated = [bench.latencies_ms(log.sent_ms, estimate, (seed,)) for seed in range(_SEEDS)]
-    return Run(
-        name=printable(log.name),
-        requests=len(log.sent_ms),
-        rate_per_s=log.rate_per_s,
-        load=load,
-        fitted=fitted,
-        observed=_percentiles([log.latency_ms]),
-        predicted=_percentiles(simulated),
-    )
 
 
 def _percentiles(latencies: Sequence[Floats]) -> Percentiles:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import sqrt
 from typing import Final, NamedTuple
 
@@ -53,15 +53,9 @@ class Log(NamedTuple):
         """From when each request was sent to its answer."""
         return self.answered_ms - self.sent_ms
 
-    def first(self, count: int) -> Log:
-        """Return the log of the first requests alone."""
-        begun_ms, ended_ms = (None if one is None else one[:count] for one in (self.begun_ms, self.ended_ms))
-        return Log(self.name, self.sent_ms[:count], self.answered_ms[:count], begun_ms, ended_ms)
-
-    def part(self, number: int, of: int) -> Log:
-        """Return the sent and answered of one part of the log, of some as long as each other."""
-        sent_ms, answered_ms = (np.array_split(one, of)[number] for one in (self.sent_ms, self.answered_ms))
-        return Log(self.name, sent_ms, answered_ms)
+    def cut(self, places: slice | NDArray[np.int64]) -> Log:
+        """Return the log of some of the requests alone."""
+        return Log._make([self.name, *(None if one is None else one[places] for one in self[1:])])
 
     @property
     def rate_per_s(self) -> float:
@@ -210,19 +204,13 @@ def _late(log: Log) -> Floats:
 
     In the order of requests, as servers answer: that in which they came would take scatter for time between them.
     """
-    batches = batches_of(log)
-    after = log.answered_ms - batches.ended[batches.batch_of]
-    return np.column_stack([places_in_batch(batches.batch_of), after, batches.sizes[batches.batch_of]])
-
-
-def places_in_batch(batch: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return which of its batch each request is, from 1 on, by the numbers of their batches."""
-    order = np.argsort(batch, kind="stable")
-    firsts = np.flatnonzero(np.diff(batch[order], prepend=-1))
-    numbers = np.arange(len(batch))
-    places = np.empty_like(numbers)
-    places[order] = 1 + numbers - np.repeat(firsts, np.diff(firsts, append=len(batch)))
-    return places
+    _, ended, sizes, _, batch_of = batches_of(log)
+    counts = sizes.astype(np.int64)
+    places = np.empty(len(batch_of))
+    places[np.argsort(batch_of, kind="stable")] = (
+        1 + np.arange(len(batch_of)) - np.repeat(counts.cumsum() - counts, counts)
+    )
+    return np.column_stack([places, log.answered_ms - ended[batch_of], sizes[batch_of]])
 
 
 def _some(points: Floats, most: int, chance: np.random.Generator) -> Floats:
@@ -246,22 +234,17 @@ def by_latencies(bench: Bench, logs: Sequence[Log]) -> Found:
     Samples of them come from what parts of the logs tell by themselves: how these differ is by chance in the logs and
     in the simulation alike.
     """
-    place = _matched(bench, logs, np.zeros(len(Estimate._fields)), _ROUNDS, _nearest)
-    parts = np.array(
-        [
-            _matched(bench, [log.part(number, _PARTS) for log in logs], place, _ROUNDS_OF_PART, _solution)
-            for number in range(_PARTS)
-        ]
-    )
+    place = _matched(bench, logs, np.zeros(len(Estimate._fields)), _ROUNDS, no_less_than_0=True)
+    split = [[log.cut(places) for places in np.array_split(np.arange(len(log.sent_ms)), _PARTS)] for log in logs]
+    rounds = _ROUNDS_OF_PART
+    parts = np.array([_matched(bench, part, place, rounds, no_less_than_0=False) for part in zip(*split, strict=True)])
     chance = np.random.default_rng(bench.seed)
     error = (parts - parts.mean(axis=0)) / sqrt(_PARTS * (_PARTS - 1))
     tails = np.sqrt((_PARTS - 1) / chance.chisquare(_PARTS - 1, (_DRAWS, 1)))  # few parts: of Student's distribution
     return Found(Estimate(*place.tolist()), place + chance.standard_normal((_DRAWS, _PARTS)) @ error * tails)
 
 
-def _matched(
-    bench: Bench, logs: Sequence[Log], place: Floats, rounds: int, solution: Callable[[Floats, Floats], Floats]
-) -> Floats:
+def _matched(bench: Bench, logs: Sequence[Log], place: Floats, rounds: int, *, no_less_than_0: bool) -> Floats:
     """Return the overheads that match logs, as numbers in the order of ``Estimate``, from a place on.
 
     Each request is simulated as it was sent, and how long it waits by that says which group it is in. Gauss and
@@ -271,69 +254,59 @@ def _matched(
     start_ms = bench.service().mean_ms(1)
     free = [0, 1, 2, 3] if bench.server.batcher == "litserve" else [0, 1, 3]  # LitServe answers one by one
     reach = start_ms * np.array([0.04, 0.01, 0.02, 0.1])
-    groups = [_groups(one) for one in _simulated(bench, logs, place, (rounds * _SEEDS,))]
+    observed = np.concatenate([log.latency_ms for log in logs])
+    groups = _groups(logs, _simulated(bench, logs, place, (rounds * _SEEDS,)))
     places = []
     for number in range(rounds):
         seeds = range(number * _SEEDS, (number + 1) * _SEEDS)
         simulated = _simulated(bench, logs, place, seeds)
-        here, known = _means(simulated, groups), _known(logs, simulated, groups)
         aside = {one: _simulated(bench, logs, place + reach * (np.arange(4) == one), seeds) for one in free}
+        here, left, counts = _means(simulated, groups), observed - simulated, np.bincount(groups)
+        # The standard errors of the means, were requests independent.
+        variance = np.maximum(_means(left**2, groups) - _means(left, groups) ** 2, 0.0)
+        known = np.sqrt(variance / counts) + 1e-9
         slopes = np.column_stack([(_means(there, groups) - here) / reach[one] for one, there in aside.items()])
         weighted = slopes / known[:, None]
-        left = (_means([log.latency_ms for log in logs], groups) - here) / known
-        nearest: Floats = place.copy()
-        nearest[free] = solution(weighted.T @ weighted, weighted.T @ (left + weighted @ place[free]))
+        wanted = (_means(observed, groups) - here) / known + weighted @ place[free]
+        nearest = place.copy()
+        nearest[free] = _least_squares(weighted.T @ weighted, weighted.T @ wanted, no_less_than_0=no_less_than_0)
         place = np.minimum(np.maximum(nearest, place - start_ms / 2), place + start_ms / 2)
         places.append(place)
         # Not those of this place: who just misses a batch here does so in the next round too, but not in the log.
-        groups = [_groups(one) for one in aside[0]]
+        groups = _groups(logs, aside[0])
     mean: Floats = np.mean(places[rounds // 2 :], axis=0)
     return mean
 
 
-def _simulated(bench: Bench, logs: Sequence[Log], place: Floats, seeds: Sequence[int]) -> list[Floats]:
-    """Return the latencies of each log with overheads, as numbers in the order of ``Estimate``."""
+def _simulated(bench: Bench, logs: Sequence[Log], place: Floats, seeds: Sequence[int]) -> Floats:
+    """Return the latencies of all logs with overheads, as numbers in the order of ``Estimate``."""
     estimate = Estimate(*map(float, place))
-    return [bench.latencies_ms(log.sent_ms, estimate, seeds) for log in logs]
+    return np.concatenate([bench.latencies_ms(log.sent_ms, estimate, seeds) for log in logs])
 
 
-def _groups(latency_ms: Floats) -> NDArray[np.int64]:
-    """Return the number of the group of each request, by its rank."""
-    ranks = np.argsort(np.argsort(latency_ms, kind="stable"), kind="stable")
-    return ranks * _GROUPS // len(ranks)
+def _groups(logs: Sequence[Log], latency_ms: Floats) -> NDArray[np.int64]:
+    """Return the number of the group of each request, by its log and its rank in it."""
+    groups = list[NDArray[np.int64]]()
+    for number, one in enumerate(np.split(latency_ms, np.cumsum([len(log.sent_ms) for log in logs])[:-1])):
+        ranks = np.argsort(np.argsort(one, kind="stable"), kind="stable")
+        groups.append(number * _GROUPS + ranks * _GROUPS // len(ranks))
+    return np.concatenate(groups)
 
 
-def _means(latencies: Sequence[Floats], groups: Sequence[NDArray[np.int64]]) -> Floats:
-    """Return the mean latency of each group of each log."""
-    sums = [np.bincount(group, one, _GROUPS) for one, group in zip(latencies, groups, strict=True)]
-    means: Floats = np.concatenate(sums) / np.maximum(
-        np.concatenate([np.bincount(one, None, _GROUPS) for one in groups]), 1
-    )
+def _means(latency_ms: Floats, groups: NDArray[np.int64]) -> Floats:
+    """Return the mean of each group."""
+    means: Floats = np.bincount(groups, latency_ms) / np.bincount(groups)
     return means
 
 
-def _known(logs: Sequence[Log], simulated: Sequence[Floats], groups: Sequence[NDArray[np.int64]]) -> Floats:
-    """Return the standard errors of the mean latencies of groups, were requests independent."""
-    left = [log.latency_ms - one for log, one in zip(logs, simulated, strict=True)]
-    variance = _means([one**2 for one in left], groups) - _means(left, groups) ** 2
-    counts = np.concatenate([np.bincount(group, None, _GROUPS) for group in groups])
-    error: Floats = np.sqrt(np.maximum(variance, 0.0) / counts) + 1e-9
-    return error
-
-
-def _solution(normal: Floats, right: Floats) -> Floats:
-    """Return the least squares by normal equations."""
-    return np.asarray(np.linalg.lstsq(normal, right, rcond=1e-9)[0], dtype=np.float64)
-
-
-def _nearest(normal: Floats, right: Floats) -> Floats:
-    """Return the least squares by normal equations, with figures that would be below 0 held there."""
+def _least_squares(normal: Floats, right: Floats, *, no_less_than_0: bool) -> Floats:
+    """Return the least squares by normal equations, with figures that would be below 0 held there if so wanted."""
     free = list(range(len(right)))
     figures = np.zeros(len(right))
     while free:
         figures[:] = 0
-        figures[free] = _solution(normal[np.ix_(free, free)], right[free])
-        if figures.min() >= 0:
+        figures[free] = np.linalg.lstsq(normal[np.ix_(free, free)], right[free], rcond=1e-9)[0]
+        if not no_less_than_0 or figures.min() >= 0:
             break
         free.remove(int(figures.argmin()))
     return figures
