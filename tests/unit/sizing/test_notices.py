@@ -55,7 +55,7 @@ def test_sizes_with_fewer_latencies_than_the_percentile_takes_are_told():
         Notice(
             kind="few_latency_samples",
             seen="p99 takes 100 latencies; batches of 2, 4 have fewer",
-            cause="their slowest are not known",
+            cause="their slowest are not known, and with fewer than 10 a size is left out",
             advice="measure with --thorough or more --batches",
         )
     ]
@@ -68,11 +68,11 @@ def test_a_record_of_one_process_leaves_open_how_processes_differ():
     assert [notice.kind for notice in told(once)] == ["one_process"]
 
 
-def test_sizes_with_too_few_latencies_for_a_distribution_are_said_to_be_left_out():
+def test_sizes_with_too_few_latencies_for_a_distribution_are_among_those_with_few():
     one = record((1, 1000), (2, 9), (4, 1000), (8, 9))
 
     assert [(notice.kind, notice.seen) for notice in told(one)] == [
-        ("left_out", "batches of 2 have fewer than 10 latencies, and are left out")
+        ("few_latency_samples", "p99 takes 100 latencies; batches of 2 have fewer")
     ]
 
 

@@ -275,7 +275,7 @@ class Profile(NamedTuple):
     station: type[Station]
     delay_ms: float = 0.0
     timer_ms: float = 0.0
-    delays: Literal["0: it sends what is there", "in whole milliseconds, 1 ms at the least", "any time"] = "any time"
+    delays: Literal["none", "whole ms", "any"] = "any"
     splits: bool = True
     in_replicas: bool = False
     routing: Routing = "shared"
@@ -283,10 +283,10 @@ class Profile(NamedTuple):
 
 
 PROFILES: Final[dict[Batcher, Profile]] = {
-    "greedy": Profile(Greedy, delays="0: it sends what is there"),
+    "greedy": Profile(Greedy, delays="none"),
     "triton": Profile(Triton, splits=False),
     # tokio's timers tick in whole ms; the tick and the wait for it are each rounded up, by half a ms on average.
-    "mosec": Profile(Mosec, 10.0, timer_ms=1.0, delays="in whole milliseconds, 1 ms at the least"),
+    "mosec": Profile(Mosec, 10.0, timer_ms=1.0, delays="whole ms"),
     "litserve": Profile(LitServe),
     "ray": Profile(Ray, 10.0, in_replicas=True, routing="two-choices", max_ongoing=5),
 }

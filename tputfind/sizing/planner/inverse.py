@@ -49,22 +49,17 @@ def solved(record: Record, demand: Demand, tell: Tell | None = None) -> Demand:
         BadRequest: the record has no rows that tell.
         NoPlan: the devices meet the target at no rate, or keep up with the rate at no target.
     """
+    serving = (demand.devices or 0) - demand.spare
     if demand.solve == "rate":
-        return msgspec.structs.replace(demand, rate_per_s=_highest_rate(Search(record, demand, tell)))
+        return msgspec.structs.replace(demand, rate_per_s=_highest_rate(Search(record, demand, tell), serving))
     if demand.solve == "slo":
-        return msgspec.structs.replace(demand, slo_ms=_tightest_target(Search(record, demand, tell)))
+        return msgspec.structs.replace(demand, slo_ms=_tightest_target(Search(record, demand, tell), serving))
     if demand.search_delay:
         return msgspec.structs.replace(demand, delay_ms=_best_delay(record, demand, tell))
     return demand
 
 
-def _serving(demand: Demand) -> int:
-    """Return how many devices must meet the target: all but the spare ones."""
-    assert demand.devices is not None
-    return demand.devices - demand.spare
-
-
-def _highest_rate(search: Search) -> float:
+def _highest_rate(search: Search, devices: int) -> float:
     """Return the highest rate at which the devices meet the target, to a fiftieth of it.
 
     The percentile need not rise with the rate: rates are tried from the highest down until one holds, and then those
@@ -74,18 +69,14 @@ def _highest_rate(search: Search) -> float:
         NoPlan: they meet it at none of the rates that were tried.
     """
     search.check_lone_requests()
-    devices = _serving(search.demand)
     most_per_s = search.most_share / min(search.fleet(devices, cap, 1.0).utilization for cap in search.caps)
 
-    def at(share: float) -> Search:
-        return search.at(rate_per_s=share * most_per_s)
-
     def holds(share: float) -> bool:
-        tried = at(share)
+        tried = search.at(rate_per_s=share * most_per_s)
         return tried.may_meet(devices, _MARGIN) and tried.holds(tried.best(devices).outcome)
 
     high = low = 1.0
-    while not at(low).may_meet(devices, _MARGIN) and low > _LEAST_SHARE:
+    while not search.may_meet(devices, _MARGIN, low * most_per_s) and low > _LEAST_SHARE:
         high, low = low, _COARSE * low
     for _ in range(_MOST_TRIED):
         if holds(low):
@@ -97,20 +88,20 @@ def _highest_rate(search: Search) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     for _ in range(_MOST_TRIED):
-        tried = at(low)
+        tried = search.at(rate_per_s=low * most_per_s)
         if tried.holds(tried.with_room(devices)):
             break
         low *= 1 - _STEP / 2
     return low * most_per_s
 
 
-def _tightest_target(search: Search) -> float:
+def _tightest_target(search: Search, devices: int) -> float:
     """Return the tightest target that the devices meet at the rate: the least percentile over all batch limits.
 
     Raises:
         NoPlan: they do not keep up, or not at the utilization that is allowed.
     """
-    demand, devices = search.demand, _serving(search.demand)
+    demand = search.demand
     open_search = search.at(slo_ms=demand.network_ms + _LONGEST_MS)
     tails = [open_search.confirm(devices, cap).outcome for cap in open_search.tightest(devices)]
     tails = [outcome for outcome in tails if outcome.tail_high_ms < inf and outcome.verdict == "meets"]
@@ -136,7 +127,7 @@ def delays_ms(demand: Demand) -> list[float]:
     """Return the delays that are tried, the shortest first: none, the server's own, and parts of the target."""
     parts = [float(f"{part * demand.target_ms:.2g}") for part in _PARTS]
     delays = [0.0, demand.profile.delay_ms, *(delay for delay in parts if delay >= SHORTEST_DELAY_MS)]
-    if demand.batcher == "mosec":  # in whole milliseconds
+    if demand.profile.delays == "whole ms":
         delays = [max(1.0, float(round(delay))) for delay in delays]
     return sorted(set(delays))
 
@@ -178,30 +169,32 @@ def range_of(search: Search, found: Outcome) -> tuple[int, int | None]:
     streams, and by samples of the record drawn anew. If throughput decides, it is by how far that of a device is known.
     The most is None if no number of devices is sure to meet the target.
     """
-    drawn = _drawn(search)
+    demand, chance = search.demand, np.random.default_rng([search.demand.seed, _RESAMPLES])
+    drawn = [
+        service_times_of(search.record, demand.overheads, demand.traffic, is_whole=demand.is_whole, draw=chance)
+        for _ in range(_RESAMPLES)
+    ]
     plain_ms = search.pilot(found.devices, found.batch_cap).tail_ms
     half = log(found.tail_high_ms / found.tail_low_ms) / 2 / t_quantile(7)
     width = _RANGE_QUANTILE * hypot(half, _error_of_record(search, found, drawn))
     fewest: int | None = found.devices
     most: int | None = found.devices
+
+    def least_within(margin: float) -> int | None:
+        farthest = _FARTHEST * found.devices
+        return least_number(lambda one: search.may_meet(one, margin), found.devices, 1, lambda more: more > farthest)
+
     if width > 0 and plain_ms < inf:
         # Pilots are short: what they say of the plan itself is the measure.
         scale = plain_ms / found.tail_ms
-        fewest, most = (_least_within(search, scale * exp(way), found.devices) for way in (width, -width))
+        fewest, most = least_within(scale * exp(width)), least_within(scale * exp(-width))
     error = _scatter(search, np.log([max(map(times.per_ms, search.caps)) for times in drawn]))
     slower = exp(_RANGE_QUANTILE * error)
     fewest = min(fewest or found.devices, search.undecided_below(found.devices))
-    if fewest > 1 and not any(search.keeps_up(fewest - 1, cap, search.demand.rate_per_s) for cap in search.caps):
+    if fewest > 1 and not any(search.keeps_up(fewest - 1, cap, demand.rate_per_s) for cap in search.caps):
         fewest = _least_if_faster(search, fewest, slower)
     least_load = search.keeping_up(slower)
     return fewest, None if most is None else max(most, found.devices, least_load)
-
-
-def _least_within(search: Search, margin: float, devices: int) -> int | None:
-    """Return the least number of devices whose pilot is within a multiple of the target; None if none is."""
-    return least_number(
-        lambda number: search.may_meet(number, margin), devices, 1, lambda more: more > _FARTHEST * devices
-    )
 
 
 def _least_if_faster(search: Search, fewest: int, faster: float) -> int:
@@ -216,15 +209,6 @@ def _least_if_faster(search: Search, fewest: int, faster: float) -> int:
         return devices >= fewest or search.may_meet(devices, faster, rate_per_s)
 
     return least_number(meets, fewest, lowest, lambda _: True) or fewest
-
-
-def _drawn(search: Search) -> list[ServiceTimes]:
-    demand = search.demand
-    draw = np.random.default_rng([demand.seed, _RESAMPLES])
-    return [
-        service_times_of(search.record, demand.overheads, demand.traffic, is_whole=demand.is_whole, draw=draw)
-        for _ in range(_RESAMPLES)
-    ]
 
 
 def _error_of_record(search: Search, found: Outcome, drawn: Sequence[ServiceTimes]) -> float:

@@ -68,13 +68,6 @@ class Offer(NamedTuple):
         return self.per_hour * self.alone.devices
 
 
-class _Found(NamedTuple):
-    counts: Counts
-    caps: Counts
-    simulated: Simulated
-    cost_per_hour: float
-
-
 def cheapest_mix(offers: Sequence[Offer], demand: Demand, tell: Tell | None = None) -> Mix | str:
     """Return the cheapest mix of two kinds of devices that meets a demand, or say why there is none that is cheaper.
 
@@ -91,35 +84,10 @@ def cheapest_mix(offers: Sequence[Offer], demand: Demand, tell: Tell | None = No
     if len(offers) < 2:  # a pair
         return "there is one kind of device with a plan and a price"
     alone = min(offers, key=lambda offer: offer.cost)
-    bound = alone.cost
-    best: tuple[_Found, tuple[Offer, Offer]] | None = None
+    best: Mix | None = None
     for pair in combinations(offers, 2):
-        found = _Pair(pair, demand, tell).cheapest(bound)
-        if found is not None:
-            best, bound = (found, pair), found.cost_per_hour
-    if best is None:
-        return f"none is cheaper than {alone.alone.devices} x {alone.device_name}"
-    return _mix_of(*best, demand.rate_per_s)
-
-
-def _mix_of(found: _Found, pair: tuple[Offer, Offer], rate_per_s: float) -> Mix:
-    parts = zip(pair, found.counts, found.caps, found.simulated.shares, strict=True)
-    return Mix(
-        parts=tuple(
-            Part(
-                recipe=offer.recipe,
-                device_name=offer.device_name,
-                devices=devices,
-                batch_cap=cap,
-                share=share,
-                cost_per_hour=devices * offer.per_hour,
-            )
-            for offer, devices, cap, share in parts
-        ),
-        outcome=found.simulated.outcome,
-        cost_per_hour=found.cost_per_hour,
-        cost_per_million=found.cost_per_hour / (3600 * rate_per_s) * 1e6,
-    )
+        best = _Pair(pair, demand, tell).cheapest(best.cost_per_hour if best else alone.cost) or best
+    return best or f"none is cheaper than {alone.alone.devices} x {alone.device_name}"
 
 
 class _Pair:
@@ -136,17 +104,16 @@ class _Pair:
             max(map(service.per_ms, caps)) for service, caps in zip(self._services, self._caps, strict=True)
         ]
 
-    def cheapest(self, bound: float) -> _Found | None:
+    def cheapest(self, bound: float) -> Mix | None:
         """Return the cheapest mix that costs less than a bound; None if none was found."""
-        best: _Found | None = None
+        best: Mix | None = None
         costs = [offer.per_hour / per_ms for offer, per_ms in zip(self._pair, self._most_per_ms, strict=True)]
         few = 0 if costs[0] > costs[1] else 1
         for cost, count, least in sorted(self._candidates(few, bound))[:_TRIED]:
             if cost >= bound * _CHEAPER:
                 break
-            found = self._fewest(few, count, least, bound)
-            if found is not None:
-                best, bound = found, found.cost_per_hour
+            best = self._fewest(few, count, least, bound) or best
+            bound = best.cost_per_hour if best else bound
         return best
 
     def _candidates(self, few: int, bound: float) -> Iterator[tuple[float, int, int]]:
@@ -165,26 +132,23 @@ class _Pair:
             if cost < bound * _CHEAPER:
                 yield cost, count, least
 
-    def _fewest(self, few: int, count: int, least: int, bound: float) -> _Found | None:
+    def _fewest(self, few: int, count: int, least: int, bound: float) -> Mix | None:
         """Return the mix with the fewest of the other kind that meets the demand and costs less than a bound."""
-        many = 1 - few
         left = bound * _CHEAPER - count * self._pair[few].per_hour
-        most = ceil(left / self._pair[many].per_hour) - 1
-        if most < least:
-            return None
+        low, high = least, ceil(left / self._pair[1 - few].per_hour) - 1
 
-        def at(other: int) -> _Found | None:
+        def at(other: int) -> Mix | None:
             return self._that_holds((count, other) if few == 0 else (other, count))
 
-        best, low, high = at(most), least, most
+        best = at(high) if low <= high else None
         while best is not None and low < high:
             middle = (low + high) // 2
             found = at(middle)
             best, low, high = (best, middle + 1, high) if found is None else (found, low, middle)
         return best
 
-    def _that_holds(self, counts: Counts) -> _Found | None:
-        """Return how two counts do with batch limits with which they meet the demand; None if none was found."""
+    def _that_holds(self, counts: Counts) -> Mix | None:
+        """Return the mix of two counts with batch limits with which they meet the demand; None if none was found."""
         demand, judged = self._demand, 0
         floor_requests = LATE_REQUESTS / demand.goal.late
         most = _MOST_QUICK if is_quick(demand.server, demand.traffic) else _MOST
@@ -193,30 +157,39 @@ class _Pair:
             fleet = Fleet(kinds, demand.rate_per_s, demand.server, demand.traffic)
             if not demand.keeps_up_at(fleet.utilization):
                 continue
-            self._say(counts, (caps[0], caps[1]))
-            pilot = self._simulated(fleet, Effort(_PILOT, _MOST / 10, inf, inf, 64), 0)
+            if self._tell is not None:
+                each = [
+                    f"{kind.devices} {offer.device_name} of batch {kind.cap}"
+                    for kind, offer in zip(kinds, self._pair, strict=True)
+                ]
+                self._tell(f"{self._pair[0].record.spec.model}: simulating {' and '.join(each)}")
+            pilot = simulate(fleet, demand.goal, Effort(_PILOT, _MOST / 10, inf, inf, 64), (demand.seed, _MIX, 0))
             if pilot.outcome.tail_ms > demand.target_ms:
                 continue
             effort = Effort(floor_requests, max(most, 1.3 * floor_requests), _NEAR, _HALF_WIDTH)
-            simulated = self._simulated(fleet, effort, 1)
+            simulated = simulate(fleet, demand.goal, effort, (demand.seed, _MIX, 1))
             if simulated.outcome.meets_target:
-                cost = sum(count * offer.per_hour for count, offer in zip(counts, self._pair, strict=True))
-                return _Found(counts, (caps[0], caps[1]), simulated, cost)
+                return self._mix(kinds, simulated)
             judged += 1
             if judged == _JUDGED:
                 break
         return None
 
-    def _simulated(self, fleet: Fleet, effort: Effort, stream: int) -> Simulated:
-        return simulate(fleet, self._demand.goal, effort, (self._demand.seed, _MIX, stream))
-
-    def _say(self, counts: Counts, caps: Counts) -> None:
-        if self._tell is not None:
-            parts = (
-                f"{count} {offer.device_name} of batch {cap}"
-                for count, cap, offer in zip(counts, caps, self._pair, strict=True)
+    def _mix(self, kinds: Sequence[Kind], simulated: Simulated) -> Mix:
+        parts = tuple(
+            Part(
+                recipe=offer.recipe,
+                device_name=offer.device_name,
+                devices=kind.devices,
+                batch_cap=kind.cap,
+                share=share,
+                cost_per_hour=kind.devices * offer.per_hour,
             )
-            self._tell(f"{self._pair[0].record.spec.model}: simulating {' and '.join(parts)}")
+            for offer, kind, share in zip(self._pair, kinds, simulated.shares, strict=True)
+        )
+        per_hour = sum(part.cost_per_hour for part in parts)
+        per_million = per_hour / (3600 * self._demand.rate_per_s) * 1e6
+        return Mix(parts=parts, outcome=simulated.outcome, cost_per_hour=per_hour, cost_per_million=per_million)
 
 
 def _beside(caps: Sequence[int], cap: int) -> Iterator[int]:

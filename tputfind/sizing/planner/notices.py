@@ -31,8 +31,7 @@ _LISTED: Final = 3
 
 def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> Iterator[Notice]:
     """Yield what a record and a demand say against a plan; ``largest`` is the largest batch measured."""
-    planned = timed_rows(record)
-    measured = {row.batch_size for row in planned}
+    measured = {row.batch_size for row in timed_rows(record)}
     smallest = min(measured, default=1)
     if smallest > (demand.samples_per_request[0][0] if demand.is_whole else 1):
         yield Notice(
@@ -41,27 +40,15 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
             cause="few requests wait at a time unless devices are busy",
             advice="measure smaller batches too: --batch-sizes 1,2,4 and so on",
         )
-    left_out = [
-        row.batch_size
-        for row in record.rows
-        if 0 < len(row.latency_ms) < FEWEST_SAMPLES and row.batch_size < outcome.batch_cap
-    ]
-    if left_out:
-        yield Notice(
-            kind="left_out",
-            seen=f"batches of {format_sizes(left_out)} have fewer than {FEWEST_SAMPLES} latencies, and are left out",
-            cause="their times lie on the line between those of the sizes beside them",
-            advice="measure with --thorough or more --batches",
-        )
-    needed = samples_for_percentile(demand.percentile)
-    few = [row.batch_size for row in planned if len(row.latency_ms) < needed]
-    few = [size for size in few if size <= outcome.batch_cap]
+    needed = max(samples_for_percentile(demand.percentile), FEWEST_SAMPLES)
+    timed = [row for row in record.rows if row.failure is None and row.batch_size <= outcome.batch_cap]
+    few = [row.batch_size for row in timed if 0 < len(row.latency_ms) < needed]
     if few:
         sizes = format_sizes(few) if len(few) <= _LISTED else f"{min(few)} to {max(few)}"
         yield Notice(
             kind="few_latency_samples",
             seen=f"p{demand.percentile:g} takes {needed} latencies; batches of {sizes} have fewer",
-            cause="their slowest are not known",
+            cause=f"their slowest are not known, and with fewer than {FEWEST_SAMPLES} a size is left out",
             advice="measure with --thorough or more --batches",
         )
     used = [row.batch_size for row in record.rows if row.batch_size <= outcome.batch_cap]

@@ -222,12 +222,12 @@ def together(found: Answers) -> Together | None:
     best = [of[0] for of in found.models]
     if len(best) < 2 or found.unplanned or found.ranked_by not in ("cost", "devices"):  # several
         return None
-    prices = [each.price for each in best if each.price is not None]
-    if found.ranked_by != "cost":
-        return Together(devices=sum(each.outcome.devices for each in best))
-    costs = [each.mix.cost_per_hour if each.mix else each.cost_per_hour or 0.0 for each in best]
-    devices = sum(each.mix.outcome.devices if each.mix else each.outcome.devices for each in best)
-    return Together(devices=devices, cost_per_hour=sum(costs), currency=prices[0].currency)
+    chosen = [each.mix or each for each in best]
+    devices = sum(each.outcome.devices for each in chosen)
+    if found.ranked_by == "devices":
+        return Together(devices=devices)
+    currency = next(each.price.currency for each in best if each.price is not None)
+    return Together(devices=devices, cost_per_hour=sum(each.cost_per_hour or 0.0 for each in chosen), currency=currency)
 
 
 def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell | None = None) -> Plan:

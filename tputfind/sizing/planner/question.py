@@ -168,14 +168,17 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         """Check what no single field shows."""
         profile, devices, wait_ms, timed = self.profile, self.devices, self.wait_ms, len(self.gaps or ()) + 1
         is_delay = {
-            "0: it sends what is there": wait_ms == 0 and not self.search_delay,
-            "in whole milliseconds, 1 ms at the least": wait_ms >= 1 and wait_ms == int(wait_ms),
-            "any time": True,
+            "any": True,
+            "none": wait_ms == 0 and not self.search_delay,
+            "whole ms": wait_ms >= 1 and wait_ms == int(wait_ms),
         }
         rules = [
             (devices is None or self.spare < devices, f"--spare {self.spare} leaves none of {devices} devices"),
             (self.target_ms > 0, f"--network {self.network_ms:g} ms leaves nothing of --slo {self.slo_ms:g} ms"),
-            (is_delay[profile.delays], f"--delay of the {self.batcher} batcher is {profile.delays}"),
+            (
+                is_delay[profile.delays],
+                f"--delay of the {self.batcher} batcher is {'0' if profile.delays == 'none' else 'whole ms from 1 on'}",
+            ),
             (
                 not profile.in_replicas or self.routing != "shared",
                 f"--batcher {self.batcher} batches in each replica: --routing two-choices, least-loaded or random",
