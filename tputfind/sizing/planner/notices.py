@@ -43,12 +43,13 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
     needed = max(samples_for_percentile(demand.percentile), FEWEST_SAMPLES)
     timed = [row for row in record.rows if row.failure is None and row.batch_size <= outcome.batch_cap]
     few = [row.batch_size for row in timed if 0 < len(row.latency_ms) < needed]
+    is_left_out = any(0 < len(row.latency_ms) < FEWEST_SAMPLES for row in timed)
     if few:
         sizes = format_sizes(few) if len(few) <= _LISTED else f"{min(few)} to {max(few)}"
         yield Notice(
             kind="few_latency_samples",
             seen=f"p{demand.percentile:g} takes {needed} latencies; batches of {sizes} have fewer",
-            cause=f"their slowest are not known, and with fewer than {FEWEST_SAMPLES} a size is left out",
+            cause="their slowest are not known" + f"; with fewer than {FEWEST_SAMPLES} they are left out" * is_left_out,
             advice="measure with --thorough or more --batches",
         )
     used = [row.batch_size for row in record.rows if row.batch_size <= outcome.batch_cap]
