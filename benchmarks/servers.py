@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tputfind.record.files import load_record
-from tputfind.sizing.engine.servers import Handler, Server
+from tputfind.sizing.engine.servers import Server
 from tputfind.sizing.engine.service_times import service_times_of
 from tputfind.sizing.engine.serving import Kind, serve
 
@@ -33,9 +33,8 @@ WARM_UP: Final = 0.1
 
 
 class Case(NamedTuple):
-    """How a replica calls its model, its largest batch, the number of replicas, and the load."""
+    """The largest batch of a replica, the number of replicas, and the load."""
 
-    handler: Handler
     cap: int
     devices: int
     rate: float
@@ -44,14 +43,13 @@ class Case(NamedTuple):
         """Return it in a few words."""
         routing = ", two-choices" if self.devices > 1 else ""
         devices = f"{self.devices} device{'s' * (self.devices > 1)}{routing}"
-        return f"ray {self.handler}, batches up to {self.cap}, {devices}, {self.rate:g}/s"
+        return f"ray blocking, batches up to {self.cap}, {devices}, {self.rate:g}/s"
 
 
-HANDLERS: Final[tuple[Handler, Handler]] = "threaded", "blocking"
 CASES: Final = (
-    *(Case(handler, 32, 1, rate) for handler in HANDLERS for rate in (2000, 5500)),
-    *(Case(handler, 5, 4, rate) for handler in HANDLERS for rate in (750, 4000)),
-    *(Case(handler, 32, 4, 16000) for handler in HANDLERS),
+    *(Case(32, 1, rate) for rate in (2000, 5500)),
+    *(Case(5, 4, rate) for rate in (750, 4000)),
+    Case(32, 4, 16000),
 )
 DELAY_MS: Final = 10.0
 ENOUGH_ONGOING: Final = 10_000
@@ -67,7 +65,7 @@ def arrivals_ms(case: Case, requests: int) -> NDArray[np.float64]:
 def ours_ms(case: Case, requests: int) -> NDArray[np.float64]:
     """Return when the simulator answers them."""
     kinds = [Kind(case.devices, case.cap, service_times_of(load_record(RECORD)))]
-    server = Server("ray", DELAY_MS, "two-choices", handler=case.handler)
+    server = Server("ray", DELAY_MS, "two-choices")
     return serve(arrivals_ms(case, requests), None, kinds, server, free_ms=[0.0] * case.devices, seed=SEED).done_ms
 
 
@@ -82,7 +80,7 @@ def theirs_ms(case: Case, came_ms: NDArray[np.float64]) -> NDArray[np.float64]:
         cap=case.cap,
         delay_ms=DELAY_MS,
         max_ongoing=ENOUGH_ONGOING,
-        blocking=case.handler == "blocking",
+        blocking=True,
     )
     return answered_ms
 

@@ -244,40 +244,38 @@ class LitServe(Mosec):
 
 
 class Ray:
-    """A replica closes batches by its timer or when they are full; they wait for its device as they are."""
+    """A replica closes batches by its timer or when they are full; its model blocks the loop that does so."""
 
     def __init__(self, clock: Clock, run: Run, free_ms: list[float], cap: int, wait_ms: float) -> None:
         self._clock, self._run, self._cap, self._wait_ms = clock, run, cap, wait_ms
         self._open: list[float] = []
         self._closed: deque[list[float]] = deque()
-        self._turn = 0
+        self._ends = math.inf
         self._busy = True
         for free in free_ms:
-            clock.at(free, self._next)
+            clock.at(free, self._looks)
 
     def comes(self) -> None:
         self._open.append(self._clock.now_ms)
-        if len(self._open) == self._cap:
-            self._closes()
-        elif len(self._open) == 1:
-            turn = self._turn
-            self._clock.at(self._clock.now_ms + self._wait_ms, lambda: self._is_over(turn))
+        self._wakes()
 
-    def _is_over(self, turn: int) -> None:
-        if turn == self._turn:
-            self._closes()
-
-    def _closes(self) -> None:
-        self._closed.append(self._open)
-        self._open = []
-        self._turn += 1
+    def _wakes(self) -> None:
         if not self._busy:
-            self._next()
+            self._looks()
 
-    def _next(self) -> None:
+    def _looks(self) -> None:
+        """Close what is full or over; what came meanwhile starts its timer now."""
+        while self._open:
+            if self._ends == math.inf:
+                self._ends = self._clock.now_ms + self._wait_ms
+                self._clock.at(self._ends, self._wakes)
+            if len(self._open) < self._cap and self._clock.now_ms < self._ends:
+                break
+            self._closed.append(self._open[: self._cap])
+            self._open, self._ends = self._open[self._cap :], math.inf
         self._busy = bool(self._closed)
         if self._busy:
-            self._run(self._closed.popleft(), self._next)
+            self._run(self._closed.popleft(), self._looks)
 
 
 def server(question: Question) -> type[Triton | Mosec | Ray]:

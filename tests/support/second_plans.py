@@ -62,18 +62,15 @@ PLANS: Final[list[tuple[str, str]]] = [
     ("nvidia-h200/kinds/r3d_18-fp16", "rate=6000 slo=60ms batcher=litserve delay=10ms routing=random burstiness=2"),
     (
         "nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-0",
-        "rate=15000 slo=20ms batcher=ray handler=threaded max_ongoing=1000 delay=5ms burstiness=2",
+        "rate=15000 slo=20ms batcher=ray max_ongoing=1000 delay=5ms burstiness=2",
     ),
     (
         "nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-0",
-        "rate=18000 slo=60ms batcher=ray handler=threaded max_ongoing=1000 delay=5ms routing=least-loaded burstiness=3",
+        "rate=18000 slo=60ms batcher=ray max_ongoing=1000 delay=5ms routing=least-loaded burstiness=3",
     ),
     (
         "nvidia-h200/kinds/deeplabv3_resnet50-fp16",
-        (
-            "rate=1200 slo=150ms batcher=ray handler=threaded max_ongoing=1000 delay=40ms routing=random "
-            "burstiness=0 percentile=95"
-        ),
+        ("rate=1200 slo=150ms batcher=ray max_ongoing=1000 delay=40ms routing=random burstiness=0 percentile=95"),
     ),
 ]
 """A record's name under ``results``, and options of ``tputfind size``."""

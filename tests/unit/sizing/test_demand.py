@@ -62,16 +62,15 @@ def test_each_option_is_its_field():
         "search_delay": False,
         "samples_per_request": ((1, 0.75), (4, 0.25)),
         "counts": None,
-        "handler": "blocking",
         "max_ongoing": None,
     }
 
 
 def test_limits_of_a_server_are_its_own_unless_given():
-    ray, given = wanted(batcher="ray"), wanted(batcher="ray", max_ongoing="64", handler="threaded", max_queue="9")
+    ray, given = wanted(batcher="ray"), wanted(batcher="ray", max_ongoing="64", max_queue="9")
 
-    assert (ray.handler, ray.most_ongoing, ray.max_queue) == ("blocking", 5, None)
-    assert (given.handler, given.most_ongoing, given.max_queue) == ("threaded", 64, 9)
+    assert (ray.most_ongoing, ray.max_queue) == (5, None)
+    assert (given.most_ongoing, given.max_queue) == (64, 9)
     assert (wanted().most_ongoing, wanted(max_ongoing=7).most_ongoing) == (None, 7)
 
 

@@ -10,8 +10,6 @@ from typing import Final, Literal, NamedTuple
 from tputfind.sizing.engine.events import Answers, Clock, Device, Routing, Station
 
 Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray"]
-Handler = Literal["blocking", "threaded"]
-"""Whether Ray Serve's model runs on the event loop, which it blocks, or in a thread."""
 
 
 class Greedy(Station):
@@ -217,11 +215,8 @@ class Triton(Station):
 class Ray(Station):
     """Ray Serve, ``batching.py``: a replica closes a batch when it is full or its first request has waited.
 
-    Closed batches wait for the device as they are. A model that blocks the event loop holds all of that up until the
-    loop goes on.
+    Closed batches wait for the device as they are. The model blocks the event loop, and holds all of that up.
     """
-
-    is_blocking = True
 
     def __init__(
         self, clock: Clock, devices: Sequence[Device], delay_ms: float, limit: float, answers: Answers
@@ -233,7 +228,7 @@ class Ray(Station):
 
     def settle(self) -> None:
         """Close what is full or has waited long enough, unless the loop is blocked."""
-        if self.is_blocking and not self.idle:
+        if not self.idle:
             return
         now = self.clock.now
         if self.queue and self._first_ms is None:
@@ -243,9 +238,9 @@ class Ray(Station):
             self._first_ms = None
             if self.queue:
                 self._opens(now)
-            if self.delay_ms == 0 and self.is_blocking:
+            if self.delay_ms == 0:
                 break
-        if self._closed and self.idle:
+        if self._closed:
             self.begin(self.idle.popleft(), self._closed.popleft())
 
     def _opens(self, now: float) -> None:
@@ -259,9 +254,7 @@ class Ray(Station):
 
 
 class ThreadedRay(Ray):
-    """Ray Serve with a model that runs in a thread: batches are closed even while the device is busy."""
-
-    is_blocking = False
+    """No server's: to be removed with its last import."""
 
 
 class Profile(NamedTuple):
@@ -301,7 +294,6 @@ class Server(NamedTuple):
     is_whole: bool = False
     limit: float = inf
     per_answer_ms: float = 0.0
-    handler: Handler = "blocking"
 
     @property
     def held_ms(self) -> float:
@@ -321,7 +313,5 @@ class Server(NamedTuple):
     @property
     def station(self) -> type[Station]:
         """The class of its stations. Without a delay, LitServe takes what waits; so does Triton without a limit."""
-        if self.batcher == "ray" and self.handler == "threaded":
-            return ThreadedRay
         takes_what_waits = self.batcher == "litserve" or (self.batcher == "triton" and self.limit == inf)
         return Greedy if takes_what_waits and self.held_ms == 0 else PROFILES[self.batcher].station

@@ -16,7 +16,7 @@ from tputfind.errors import BadRequest
 from tputfind.record.types import Above0, Amount, Count, CountFromZero
 from tputfind.sizing.engine.events import Routing
 from tputfind.sizing.engine.replications import Goal
-from tputfind.sizing.engine.servers import PROFILES, Batcher, Handler, Profile, Server
+from tputfind.sizing.engine.servers import PROFILES, Batcher, Profile, Server
 from tputfind.sizing.engine.service_times import Overheads
 from tputfind.sizing.traffic.stream import (
     ALONE,
@@ -69,7 +69,6 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     batcher: Batcher = "greedy"
     delay_ms: Amount | None = None
     routing: Routing = "shared"
-    handler: Handler = "blocking"
     overhead_per_batch_ms: Amount = 0.0
     overhead_per_request_ms: Amount = 0.0
     overhead_per_answer_ms: Amount = 0.0
@@ -124,7 +123,6 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
             self.is_whole,
             self.max_queue or inf,
             self.overhead_per_answer_ms,
-            self.handler,
         )
 
     @property
@@ -280,7 +278,6 @@ _READERS: Final[dict[str, tuple[str, values.Reader]]] = {
     "batcher": ("batcher", values.one_of(BATCHERS)),
     "delay": ("delay_ms", _delay),
     "routing": ("routing", values.one_of(ROUTINGS)),
-    "handler": ("handler", values.one_of(get_args(Handler))),
     "overhead": ("overhead", read_overhead),
     "network": ("network_ms", values.ms),
     "max_batch": ("max_batch", values.whole),
