@@ -80,6 +80,7 @@ def test_limits_of_a_server_are_its_own_unless_given():
         ("0.5ms+0.05ms", (0.5, 0.05, 0.0)),
         (" 500us + 0 ", (0.5, 0.0, 0.0)),
         ("2ms", (2.0, 0.0, 0.0)),
+        ("1ms+2ms+3ms", (1.0, 2.0, 3.0)),
         ((0.5, 0.05), (0.5, 0.05, 0.0)),
         (1.5, (1.5, 0.0, 0.0)),
         ("mosec", PRESETS["mosec"]),
@@ -93,7 +94,7 @@ def test_overhead_is_that_of_a_batch_and_of_a_request_or_a_preset(value, overhea
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("1ms+2ms+3ms", "--overhead: 3 times are too many: give those of a batch and of a request, 0.5ms+0.05ms"),
+        ("1ms+2ms+3ms+4ms", "--overhead: '1ms+2ms+3ms+4ms' has more than three times; give 0.5ms+0.05ms"),
         ("fast", "--overhead: 'fast' is not a duration"),
         ("-1ms", "give 0.5ms+0.05ms (a batch, a request), or mosec or litserve"),
     ],

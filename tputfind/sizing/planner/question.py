@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from math import inf
 from typing import Annotated, Any, Final, Literal, get_args
@@ -27,6 +27,7 @@ from tputfind.sizing.traffic.stream import (
     read_shares,
     shares_of,
 )
+from tputfind.units import echoed
 
 BATCHERS: Final = get_args(Batcher)
 ROUTINGS: Final = get_args(Routing)
@@ -228,25 +229,20 @@ def read_demand(options: Mapping[str, object]) -> Demand:
 
 
 def read_overhead(value: object) -> Overheads:
-    """Read what a server adds: ``0.5ms+0.05ms`` for a batch and for each request, or a preset; in Python also a pair.
+    """Read what a server adds: ``0.5ms+0.05ms`` for a batch and each request, and perhaps an answer; or a preset.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it is neither; in Python a sequence of such times is read too.
     """
-    if isinstance(value, Overheads):
-        return value
-    if isinstance(value, str):
-        if value.strip().lower() in PRESETS:
-            return PRESETS[value.strip().lower()]
-        parts: Sequence[object] = value.split("+")
-    else:
-        parts = list(value) if isinstance(value, (list, tuple)) else [value]
-    if not 1 <= len(parts) <= 2:
-        raise ValueError(f"{len(parts)} times are too many: give those of a batch and of a request, 0.5ms+0.05ms")
+    word = value.strip().lower() if isinstance(value, str) else None
+    if word in PRESETS:
+        return PRESETS[word]
+    parts = word.split("+") if word else value if isinstance(value, (list, tuple)) else [value]
     try:
         return Overheads(*map(values.ms, parts))
-    except ValueError as problem:
-        raise ValueError(f"{problem}; give 0.5ms+0.05ms (a batch, a request), or {' or '.join(PRESETS)}") from None
+    except (TypeError, ValueError) as problem:
+        said = problem if isinstance(problem, ValueError) else f"{echoed(value)} has more than three times"
+        raise ValueError(f"{said}; give 0.5ms+0.05ms (a batch, a request), or {' or '.join(PRESETS)}") from None
 
 
 def _utilization(value: object) -> float:
