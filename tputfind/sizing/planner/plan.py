@@ -248,15 +248,15 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
     """
     demand = solved(record, demand, tell)
     search = Search(record, demand, tell)
-    fewest: int | None = None
-    most: int | None = None
+    bounds: tuple[int | None, int | None] = None, None
     if demand.devices is None:
         serving = search.least()
-        fewest, most = range_of(search, serving)
+        bounds = range_of(search, serving)
     else:
         serving = search.with_room(demand.devices - demand.spare)
         if demand.spare and not search.holds(serving):  # the server is set to what serves while none is gone
             serving = search.confirm(serving.devices, search.best(demand.devices).outcome.batch_cap).outcome
+    fewest, most = (None if bound is None else bound + demand.spare for bound in bounds)
     fewer = search.fewer(serving.devices)
     simulated = search.confirm(serving.devices + demand.spare, serving.batch_cap)
     outcome, service, samples = simulated.outcome, search.service, demand.mean_samples
@@ -274,8 +274,8 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         samples_per_s=rate_per_s * samples,
         arrivals=0 if demand.gaps is None else len(demand.gaps) + 1,
         outcome=outcome,
-        fewest=None if fewest is None else fewest + demand.spare,
-        most=None if most is None else most + demand.spare,
+        fewest=fewest,
+        most=most,
         without_spare=serving if demand.spare else None,
         fewer=fewer,
         fewer_fails=fewer is None or fewer.verdict == "misses" or fewer.utilization > demand.utilization_allowed,
