@@ -86,6 +86,7 @@ class Station:
     ) -> None:
         """Take devices, which are free from ``device.freed`` on, the delay, and how many requests may wait."""
         self.clock, self.delay_ms, self.limit, self.answers = clock, delay_ms, limit, answers
+        self.devices, self.cap = len(devices), min(device.cap for device in devices)
         self.queue: deque[int] = deque()
         self.idle: deque[Device] = deque()
         self.left: Callable[[int], None] = lambda _: None

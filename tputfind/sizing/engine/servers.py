@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from math import floor, inf
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from tputfind.sizing.engine.events import Answers, Clock, Device, Routing, Station
+from tputfind.sizing.engine.events import Device, Routing, Station
 
 Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray"]
 
@@ -93,12 +92,8 @@ class Triton(Station):
 
     looks_ms: Final = 500.0
 
-    def __init__(
-        self, clock: Clock, devices: Sequence[Device], delay_ms: float, limit: float, answers: Answers
-    ) -> None:
-        super().__init__(clock, devices, delay_ms, limit, answers)
-        self._cap = min(device.cap for device in devices)
-        self._slots = 2 * len(devices)
+    def __init__(self, *station: Any) -> None:
+        super().__init__(*station)
         self._ready: deque[list[int]] = deque()
         self._batch: list[int] = []
         self._came: dict[int, float] = {}
@@ -130,7 +125,7 @@ class Triton(Station):
             self._make()
 
     def _has_room(self) -> bool:
-        return len(self._ready) < self._slots if self.limit == inf else bool(self.idle)
+        return len(self._ready) < 2 * self.devices if self.limit == inf else bool(self.idle)
 
     def _wake_at(self, time: float) -> None:
         self._alarm += 1
@@ -149,7 +144,7 @@ class Triton(Station):
             while self.delay_ms > 0 and self._ready and now - self._came[self._ready[0][0]] > self.delay_ms:
                 # The source closes a batch that it looks at, even if it does not fit.
                 more = self._taken(self._ready[0])
-                if size(batch) + size(more) > self._cap:
+                if size(batch) + size(more) > self.cap:
                     break
                 batch += self._ready.popleft()
             for request in batch:
@@ -189,7 +184,7 @@ class Triton(Station):
 
     def _joining(self, *, is_late: bool) -> int | None:
         """Return how many requests join the batch now, or None if they wait (``GetDynamicBatch``)."""
-        room = self._cap - self.answers.size(self._batch)
+        room = self.cap - self.answers.size(self._batch)
         fitting, is_full = self._fitting(room)
         if is_full:
             # The source leaves a batch open that was just filled before its delay was over.
@@ -218,11 +213,8 @@ class Ray(Station):
     Closed batches wait for the device as they are. The model blocks the event loop, and holds all of that up.
     """
 
-    def __init__(
-        self, clock: Clock, devices: Sequence[Device], delay_ms: float, limit: float, answers: Answers
-    ) -> None:
-        super().__init__(clock, devices, delay_ms, limit, answers)
-        self._cap = devices[0].cap
+    def __init__(self, *station: Any) -> None:
+        super().__init__(*station)
         self._closed: deque[list[int]] = deque()
         self._first_ms: float | None = None
 
@@ -233,8 +225,8 @@ class Ray(Station):
         now = self.clock.now
         if self.queue and self._first_ms is None:
             self._opens(now)
-        while self._first_ms is not None and (len(self.queue) >= self._cap or now >= self._first_ms + self.delay_ms):
-            self._closed.append(self.take(self._cap))
+        while self._first_ms is not None and (len(self.queue) >= self.cap or now >= self._first_ms + self.delay_ms):
+            self._closed.append(self.take(self.cap))
             self._first_ms = None
             if self.queue:
                 self._opens(now)
