@@ -116,9 +116,9 @@ def _costs(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.price is not None and plan.cost_per_hour is not None and plan.cost_per_million is not None:
         source = ": ".join(filter(None, (plan.price.device, f"{plan.price.source} {plan.price.date}".strip())))
         hour, million = (_cost(one, plan.price.currency) for one in (plan.cost_per_hour, plan.cost_per_million))
-        if demand.has_several_samples and plan.cost_per_million_samples is not None:
+        if demand.traffic.has_several_samples and plan.cost_per_million_samples is not None:
             million += f" a million requests, {_cost(plan.cost_per_million_samples, plan.price.currency)}"
-        counted = "samples" if demand.has_several_samples else "requests"
+        counted = "samples" if demand.traffic.has_several_samples else "requests"
         yield "Cost", f"{hour} an hour, {million} a million {counted} ({source})"
 
 
@@ -128,7 +128,7 @@ def told(plan: Plan) -> Iterator[tuple[str, str]]:
     waits = plan.delay_ms > 0 and outcome.batch_cap > 1
     batcher = f"waits up to {plan.delay_ms:g} ms for more" if waits else "takes what waits when a device is free"
     yield from _solved(plan)
-    if demand.has_several_samples:
+    if demand.traffic.has_several_samples:
         yield "Requests", _samples(plan)
     yield "Batcher", f"{demand.batcher}: {batcher}"
     if plan.without_spare is not None:

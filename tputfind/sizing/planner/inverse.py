@@ -139,23 +139,19 @@ def _best_delay(record: Record, demand: Demand, tell: Tell | None) -> float:
         BadRequest: the record has no rows that tell.
         NoPlan: no number of devices does, whichever the delay.
     """
-    best_ms, fewest = None, 0
-    refused: NoPlan | None = None
+    found: tuple[int, float] | None = None
+    refused = list[NoPlan]()
     for delay_ms in delays_ms(demand):
         search = Search(record, msgspec.structs.replace(demand, delay_ms=delay_ms), tell)
         try:
-            if best_ms is not None and (fewest == 1 or not search.may_meet(fewest - 1)):
-                continue
-            devices = search.least().devices
+            if found is None or (found[0] > 1 and search.may_meet(found[0] - 1)):
+                best = search.least().devices, delay_ms
+                found = best if found is None else min(found, best)
         except NoPlan as error:
-            refused = refused or error
-            continue
-        if best_ms is None or devices < fewest:
-            best_ms, fewest = delay_ms, devices
-    if best_ms is None:
-        assert refused is not None
-        raise refused
-    return best_ms
+            refused.append(error)
+    if found is None:
+        raise refused[0]
+    return found[1]
 
 
 def _counted(devices: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from math import inf
 from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
@@ -308,7 +309,7 @@ def plan_by_logs(
         BadRequest: the logs do not tell, or the question does not go with them.
         NoPlan: no number of devices meets the demand.
     """
-    if demand.has_several_samples or demand.search_delay:
+    if demand.traffic.has_several_samples or demand.search_delay:
         what = "--delay auto" if demand.search_delay else "requests of several samples"
         raise BadRequest(f"--observed does not go with {what}")
     found = calibration_of(record, demand, logs)
@@ -327,8 +328,7 @@ def plan_by_logs(
 def calibration_of(record: Record, demand: Demand, logs: Sequence[Log]) -> Calibration:
     """Return what a server adds by its logs; errors as for ``calibrate``."""
     cap = demand.largest_batch(service_times_of(record).largest)
-    server = msgspec.structs.replace(demand, max_queue=None).with_overheads(Estimate().overheads).server
-    return calibrate(record, server, cap, logs, demand.seed)
+    return calibrate(record, demand.server._replace(limit=inf, per_answer_ms=0.0), cap, logs, demand.seed)
 
 
 def with_estimate(demand: Demand, estimate: Estimate) -> Demand:

@@ -95,11 +95,6 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return Traffic(self.burstiness, self.gaps, self.samples_per_request, self.counts)
 
     @property
-    def has_several_samples(self) -> bool:
-        """Whether some requests have more than one sample."""
-        return self.traffic.has_several_samples
-
-    @property
     def mean_samples(self) -> float:
         """Samples per request, on average."""
         return self.traffic.mean_samples
@@ -107,7 +102,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_whole(self) -> bool:
         """Whether requests have several samples that stay in one batch."""
-        return self.has_several_samples and not self.profile.splits
+        return self.traffic.has_several_samples and not self.profile.splits
 
     @property
     def wait_ms(self) -> float:
