@@ -154,7 +154,7 @@ def test_what_is_no_record_is_refused_by_its_place():
     [
         ({"a": 1}, "prices: {'a': 1} is a dict, and no list of Price"),
         ((price("A", 1.0), "B"), "prices: number 1: 'B' is a str, and no Price"),
-        ([price("A", 1.0), price("B", 0.0)], "prices: number 1: price_per_hour: 0.0 is no number above 0 and up to"),
+        ([price("A", 1.0), price("B", 0.0)], "prices: number 1: price_per_hour: 0.0 is not from"),
         ([price("A", 1.0), price("a", 1.0)], "prices: number 1: 'a' has a price already: number 0"),
     ],
 )

@@ -120,7 +120,7 @@ def test_gaps_of_any_length_between_recorded_requests_make_a_plan():
         ({"gaps": [1.0] * 150 + [float("nan")]}, "--gaps: number 150: nan is not a finite number"),
         ({"gaps": [1.0] * 150 + [-1.0]}, "--gaps: number 150: -1.0 is not from 0 to 1e+15"),
         ({"gaps": [1.0] * 150 + [1e16]}, "--gaps: number 150: 1e+16 is not from 0 to 1e+15"),
-        ({"gaps": [1.0] * 5}, "--gaps: 5 times between requests are not from 99"),
+        ({"gaps": [1.0] * 5}, "--gaps: 6 requests are not from 100"),
         ({"gaps": "1,2"}, "--gaps: '1,2' is no list"),
         ({"rate": 1e-10}, "--rate: 1e-10 is not from 1e-09 to 1e+12"),
         ({"rate": 10**400}, "is not a finite number"),

@@ -311,7 +311,7 @@ def test_a_record_without_a_plan_is_told_of_beside_those_that_have_one():
         ({"rate": "nan", "slo": "50ms"}, "--rate: 'nan' is not a finite number"),
         ({"rate": "5", "slo": "50ms", "seed": "inf"}, "--seed: 'inf' is not a whole number"),
         ({"rate": "5", "slo": "50ms", "percentile": "100"}, "--percentile: '100' is not from 50 to 99.99"),
-        ({"rate": "5", "slo": "50ms", "batcher": "mosec", "delay": "0ms"}, "1 ms at the least"),
+        ({"rate": "5", "slo": "50ms", "batcher": "mosec", "delay": "0ms"}, "whole ms from 1 on"),
         ({"rate": "5", "slo": "50ms", "network": "50ms"}, "leaves nothing"),
         ({"rate": "5", "slo": "50ms", "delay": "5ms"}, "greedy batcher"),
         ({"rate": "5", "slo": "50ms", "batcher": "ray", "routing": "shared"}, "in each replica"),
