@@ -115,11 +115,16 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_figure(value: float) -> str:
-    """Print a measured figure with four significant digits and no exponent: ``12257``, ``4.118``, ``0.05210``."""
+    """Print a measured figure with four significant digits and no exponent: ``12257``, ``4.118``, ``0.05210``.
+
+    Digits before the decimal point are all kept. An infinite figure is ``inf``.
+    """
+    if not math.isfinite(value):
+        return str(value)
     if value == 0:
         return "0"
-    digits = 4 - len(str(int(abs(value)))) if abs(value) >= 1 else 4
-    return f"{value:.{max(0, digits)}f}"
+    exponent = int(f"{value:.3e}".partition("e")[2])  # of the rounded value: 999.96 has four digits before the point
+    return f"{value:.{max(0, 3 - exponent)}f}"
 
 
 def format_known(value: float, half_width: float | None) -> str:

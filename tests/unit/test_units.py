@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,12 +77,33 @@ def test_any_text_is_a_duration_or_a_value_error(text):
         assert "such as 50ms" in str(error)
 
 
-@given(st.floats(1e-3, 1e12))
-def test_a_printed_figure_is_within_half_a_per_mille_and_has_no_exponent(value):
-    printed = format_figure(value)
+@given(st.floats(1e-9, 1e12), st.sampled_from([1, -1]))
+def test_format_figure_of_any_size_has_four_significant_digits_and_no_exponent(size, sign):
+    printed = format_figure(sign * size)
+    digits = printed.removeprefix("-").replace(".", "").lstrip("0")
+    last = 10.0 ** -len(printed.partition(".")[2])
 
-    assert "e" not in printed
-    assert float(printed) == pytest.approx(value, rel=5e-4 if value >= 1 else 5e-2)
+    assert re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", printed)
+    assert len(digits) == 4 or (len(digits) > 4 and "." not in printed)
+    assert abs(float(printed) - sign * size) <= last / 2 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (-0.0, "0"),
+        (999.94, "999.9"),
+        (999.96, "1000"),
+        (9999.6, "10000"),
+        (0.99996, "1.000"),
+        (0.0521, "0.05210"),
+        (0.0000123, "0.00001230"),
+        (math.inf, "inf"),
+    ],
+)
+def test_format_figure_at_a_power_of_ten_counts_the_digits_after_rounding(value, text):
+    assert format_figure(value) == text
 
 
 def test_spans_and_sizes_are_printed_for_people():
