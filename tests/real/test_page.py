@@ -132,5 +132,8 @@ def test_what_clocks_and_forecast_saved_is_shown_again_beside_records(tmp_path, 
         assert shown in ran.out
         assert shown in written
     assert alone.status == 2
-    assert alone.err == "tputfind: --csv is for records of runs, and none was named (--md writes what is shown)\n"
+    assert (
+        alone.err
+        == "tputfind: --csv is for records of runs, and none was named (--md and --html write what is shown)\n"
+    )
     assert not (tmp_path / "none.csv").exists()

@@ -18,6 +18,9 @@ from tputfind.record.clocks import MOST_REPEATS, Asked
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.report.progress import ShownProgress
+from tputfind.report.renderers.files import forms
+from tputfind.report.renderers.terminal import print_document
+from tputfind.report.views import clocks as view
 from tputfind.session import clocks
 
 _DEFAULTS: Final = {"batch_size": "32", "repeats": "50", "drop": "5"}
@@ -106,11 +109,9 @@ def do(request: Request, *, show_traceback: bool) -> int:
         with children, ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
             found = clocks.measure(request.asked, children, progress, typed())
         ignore_signals()  # what follows takes a moment, and must not be lost to a signal
-        from tputfind.report.clocks import print_clocks, to_markdown
-
-        outputs = request.outputs
-        outputs.write({"json": found.to_json, "md": partial(to_markdown, found)})
-    show = partial(print_clocks, found, Console())
+        document, outputs = view.document(found), request.outputs
+        outputs.write(forms(document))
+    show = partial(print_document, document, Console())
     return finish(show, outputs.problems, outputs.saved, show_traceback=show_traceback)
 
 

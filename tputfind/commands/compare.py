@@ -124,14 +124,16 @@ def do(request: Request, *, show_traceback: bool) -> int:
         for problem in problems[1:]:
             say(problem, show_traceback=show_traceback)
         raise problems[0]
-    from tputfind.report import compare as report
+    from tputfind.report.renderers.files import forms
+    from tputfind.report.renderers.terminal import print_document
+    from tputfind.report.views import compare as view
 
-    outputs = request.outputs
-    outputs.write({"json": partial(report.to_json, compared), "md": partial(report.to_markdown, compared)})
+    document, outputs = view.document(compared), request.outputs
+    outputs.write(forms(document))
     code = gate(compared, request.fail_slower, problems)
     for problem in [*request.notes, *problems]:  # before the table, with which a pipe may take all other output away
         say(problem, show_traceback=show_traceback)
-    show = partial(report.print_comparisons, compared, Console())
+    show = partial(print_document, document, Console())
     unwritten = finish(show, outputs.problems, show_traceback=show_traceback)
     # An output that is missing must not pass where a pull request that is too noisy may.
     return (unwritten or code) if code == TooNoisy.exit_code else (code or unwritten)

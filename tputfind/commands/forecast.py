@@ -14,8 +14,10 @@ from tputfind.commands.outputs import Outputs, Places, check_places, sources_of,
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
 from tputfind.record.spec import Spec, read_spec
-from tputfind.report import forecast
 from tputfind.report.progress import ShownProgress
+from tputfind.report.renderers.files import forms
+from tputfind.report.renderers.terminal import print_document
+from tputfind.report.views import forecast
 from tputfind.session import forecast as forecast_run
 
 _MOST_MEMORIES: Final = 1000
@@ -102,9 +104,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
     with stop_signals(), children, ShownProgress(Console(stderr=True, quiet=request.quiet)) as progress:
         progress.about(request.spec.model)
         found = ask(request.spec, request.memories_bytes, children, progress, typed())
-    outputs = request.outputs
-    outputs.write(
-        {"csv": partial(forecast.to_csv, found), "json": found.to_json, "md": partial(forecast.to_markdown, found)}
-    )
-    show = partial(forecast.print_forecasts, found, Console())
+    document, outputs = forecast.document(found), request.outputs
+    outputs.write(forms(document))
+    show = partial(print_document, document, Console())
     return finish(show, outputs.problems, show_traceback=show_traceback)

@@ -152,6 +152,7 @@ _OVERWRITE: Final = Option("overwrite", None, WRITE, "let these files replace fi
 _QUIET: Final = Option("quiet", None, OTHER, "show no progress")
 TRACEBACK: Final = Option("traceback", None, OTHER, "show the traceback of an error")
 _HTML: Final = Option("html", "FILE", WRITE, "also write a page with plots (needs tputfind[plot])")
+_PAGE: Final = Option("html", "FILE", WRITE, "also write a page")
 
 
 def _measuring(*names: str) -> tuple[Option, ...]:
@@ -199,6 +200,7 @@ CLOCKS: Final = (
     _NAMED["warmup"]._replace(section=TIMINGS),
     Option("json", "FILE", WRITE, "also write all samples"),
     Option("md", "FILE", WRITE, "also write the tables as Markdown"),
+    _PAGE,
     _OVERWRITE,
     _TRUST,
     _QUIET,
@@ -210,6 +212,7 @@ FORECAST: Final = (
     Option("csv", "FILE", WRITE, "also write the forecasts as CSV"),
     Option("json", "FILE", WRITE, "also write the forecasts in full"),
     Option("md", "FILE", WRITE, "also write the forecasts as Markdown"),
+    _PAGE,
     _OVERWRITE,
     _TRUST,
     _QUIET,
@@ -290,6 +293,7 @@ COMPARE: Final = (
     Option("force", None, VERDICT, "compare unlike things too, and say so"),
     Option("json", "FILE", WRITE, "also write the comparisons in full"),
     Option("md", "FILE", WRITE, "also write the comparisons as Markdown"),
+    _PAGE,
     _OVERWRITE,
 )
 

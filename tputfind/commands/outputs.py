@@ -158,7 +158,7 @@ def check_places(
                 raise BadRequest(f"cannot write {place}: it is a folder")
             named[word] = Output(f"--{word}", files.path_of(f"--{word}", place), _kind(word, place, json))
     for word in ("html", "plot"):
-        if word in named:
+        if word in named and json == "record":  # pages of other results have no plots
             draw.check_installed(f"--{word}")
     outputs = Outputs(named, sources, overwrite=places.overwrite)
     if places.folder is not None:

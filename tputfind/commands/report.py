@@ -18,6 +18,7 @@ from tputfind.record.clocks import Methods, Pipeline
 from tputfind.record.forecast import Forecasts
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec, read_spec
+from tputfind.report.document import Document
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
@@ -62,10 +63,12 @@ def read_request(records: Sequence[str], places: Places, *, slo: str | None, per
     every = [files.load(path) for path in records]
     read = [one for one in every if isinstance(one, Record)]
     others = [one for one in every if not isinstance(one, Record)]
-    of_runs = {"csv": places.csv, "html": places.html, "plot": places.plot, "slo": slo, "percentile": percentile}
+    of_runs = {"csv": places.csv, "plot": places.plot, "slo": slo, "percentile": percentile}
     named = [name for name, value in of_runs.items() if value is not None]
     if others and not read and named:
-        raise BadRequest(f"--{named[0]} is for records of runs, and none was named", "--md writes what is shown")
+        raise BadRequest(
+            f"--{named[0]} is for records of runs, and none was named", "--md and --html write what is shown"
+        )
     answered = [_with(record, slo, percentile) for record in read]
     ending = Path(places.plot or "").suffix.lower().removeprefix(".")
     asked = [record.spec for record in read]
@@ -92,13 +95,12 @@ def do(request: Request, *, show_traceback: bool) -> int:
     """Write, show, and return the exit code."""
     from tputfind.report import csv
     from tputfind.report.charts import charts, draw
-    from tputfind.report.page import page
 
     records, outputs = request.records, request.outputs
     contents: dict[str, Callable[[], bytes]] = {
         "csv": partial(csv.to_csv, records),
         "md": partial(_to_markdown, request),
-        "html": partial(page.to_html, records, request.asked),
+        "html": partial(_to_html, request),
         "plot": lambda: draw.image(charts.throughput(records), request.plot),
     }
     outputs.write(contents)
@@ -107,27 +109,40 @@ def do(request: Request, *, show_traceback: bool) -> int:
 
 
 def _to_markdown(request: Request) -> bytes:
-    from tputfind.report import clocks, forecast, markdown
+    from tputfind.report import markdown
+    from tputfind.report.renderers import markdown as renderer
 
     of_runs = [markdown.to_markdown(request.records)] if request.records else []
-    of_others = [
-        forecast.to_markdown(one) if isinstance(one, Forecasts) else clocks.to_markdown(one) for one in request.others
-    ]
+    of_others = [renderer.to_markdown(one) for one in _documents(request)]
     return b"\n".join(of_runs + of_others)
 
 
+def _documents(request: Request) -> list[Document]:
+    from tputfind.report.views import clocks, forecast
+
+    return [forecast.document(one) if isinstance(one, Forecasts) else clocks.document(one) for one in request.others]
+
+
+def _to_html(request: Request) -> bytes:
+    from tputfind.report.page import page
+    from tputfind.report.renderers.html import to_html
+
+    if request.records:
+        return page.to_html(request.records, request.asked)
+    found = _documents(request)
+    return to_html(found[0] if len(found) == 1 else Document(title=f"{len(found)} results", sections=tuple(found)))
+
+
 def _show(request: Request, *, tracebacks: bool) -> None:
-    from tputfind.report import clocks, forecast, terminal
+    from tputfind.report import terminal
+    from tputfind.report.renderers.terminal import print_document
 
     console = Console()
     if request.records:
         terminal.print_report(request.records, console)
-    for number, one in enumerate(request.others):
+    for number, one in enumerate(_documents(request)):
         if number:
             console.print()
-        if isinstance(one, Forecasts):
-            forecast.print_forecasts(one, console)
-        else:
-            clocks.print_clocks(one, console)
+        print_document(one, console)
     if tracebacks:
         terminal.print_tracebacks(request.records, console)

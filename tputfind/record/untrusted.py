@@ -90,7 +90,7 @@ def _at(data: bytes, place: str) -> object:
     return value
 
 
-def indented(value: msgspec.Struct) -> bytes:
+def indented(value: object) -> bytes:
     """Return a value as indented JSON, for a file."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 

@@ -32,7 +32,9 @@ from tputfind.record.clocks import (
 )
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
-from tputfind.report.clocks import print_clocks, to_markdown
+from tputfind.report.renderers.markdown import to_markdown
+from tputfind.report.renderers.terminal import print_document
+from tputfind.report.views.clocks import document
 
 MEANS = {
     "host_clock": 0.2,
@@ -393,7 +395,7 @@ def test_whatever_a_pipeline_takes_the_sentences_make_sense(device, data):
 
 def shown(found) -> str:
     paper = io.StringIO()
-    print_clocks(found, Console(file=paper, width=100))
+    print_document(document(found), Console(file=paper, width=100))
     return "\n".join(line.rstrip() for line in paper.getvalue().splitlines()) + "\n"
 
 
@@ -402,12 +404,12 @@ def test_the_tables_are_as_they_were(golden):
 
 
 def test_the_markdown_is_as_it_was(golden):
-    golden("clocks.md", to_markdown(methods()) + b"\n" + to_markdown(pipeline()))
+    golden("clocks.md", to_markdown(document(methods())) + b"\n" + to_markdown(document(pipeline())))
 
 
 def test_the_tables_fit_80_columns():
     paper = io.StringIO()
-    print_clocks(methods(), Console(file=paper, width=80))
+    print_document(document(methods()), Console(file=paper, width=80))
 
     assert "host clock, synchronised" in paper.getvalue()
     assert max(map(len, paper.getvalue().splitlines())) <= 80
@@ -463,7 +465,7 @@ def test_its_help_and_its_parent_leave_torch_alone():
         "try: tputfind.commands.main(['clocks', '--help'])\n"
         "except SystemExit as end: assert end.code == 0\n"
         "assert not {'torch', 'pandas', 'numpy', 'rich', 'msgspec'} & set(sys.modules)\n"
-        "import tputfind.commands.clocks, tputfind.report.clocks\n"
+        "import tputfind.commands.clocks, tputfind.report.views.clocks\n"
         "assert not {'torch', 'pandas', 'numpy'} & set(sys.modules)\n"
     )
 

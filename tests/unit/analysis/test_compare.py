@@ -14,7 +14,8 @@ from support.records import example
 from tputfind.analysis.compare import Judgement, compare
 from tputfind.errors import BadRequest
 from tputfind.record.record import Edge, Failure, Health, Row, Timing
-from tputfind.report.compare import to_markdown
+from tputfind.report.renderers.markdown import to_markdown
+from tputfind.report.views.compare import document
 from tputfind.stats import ratio_interval
 
 replace = msgspec.structs.replace
@@ -71,7 +72,7 @@ def test_compare_of_one_process_of_several_shows_no_interval_and_costs_others_no
 
     assert (found.rows[0].verdict, found.rows[0].old_share) == ("ambiguous", None)
     assert found.rows[1] == compare(less, less).rows[0]
-    assert "~100" in to_markdown([found]).decode()
+    assert "~100" in to_markdown(document([found])).decode()
 
 
 def test_the_fastest_rows_are_compared_though_their_batches_differ():

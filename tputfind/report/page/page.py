@@ -12,6 +12,7 @@ from tputfind.record.spec import Spec
 from tputfind.report.charts import draw
 from tputfind.report.charts.colours import DARK, LIGHT
 from tputfind.report.page.contents import contents
+from tputfind.report.renderers.html import part
 
 
 def to_html(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> bytes:
@@ -25,12 +26,12 @@ def to_html(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> b
     from markupsafe import Markup
 
     held = contents(records, asked)
-    script = _part("page.js")
+    script = part("page.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     text = environment.from_string(_part("page.html.jinja")).render(
         page=held,
         drawings=[(chart, draw.inline(chart)) for chart in held.charts],
-        style=Markup(_part("page.css")),  # noqa: S704
+        style=Markup(part("page.css")),  # noqa: S704
         script=Markup(script),  # noqa: S704
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         light=LIGHT,

@@ -1,0 +1,197 @@
+"""One document in every form: what a terminal, Markdown, a page and a CSV make of the same sections."""
+
+from __future__ import annotations
+
+import io
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+from support.records import FORECASTS
+
+from tputfind.record.record import Notice
+from tputfind.report.document import (
+    Answers,
+    Cell,
+    Code,
+    Column,
+    Document,
+    Sentences,
+    count,
+    data_table,
+    figure,
+    notices_of,
+    percent,
+    table,
+    without_blanks,
+)
+from tputfind.report.renderers.csv import to_csv
+from tputfind.report.renderers.files import forms
+from tputfind.report.renderers.html import to_html
+from tputfind.report.renderers.markdown import to_markdown
+from tputfind.report.renderers.terminal import print_document
+from tputfind.report.views import forecast
+
+HOSTILE = "=a|b`c[d](e)<script>"
+NOTICE = Notice(kind="host_bound", seen="it waits", cause="Python", advice="use a graph", batch_sizes=(1,))
+
+
+def sample(name: str = "resnet50", rows: int = 2) -> Document:
+    columns = (
+        Column("model", "text", shrinks=True),
+        Column("p99 ms", drop=2),
+        Column("", "bar"),
+        Column("samples/s"),
+    )
+    lines = [(name, figure(1.5 + number), Cell(number=0.5), figure(1000.0)) for number in range(rows)]
+    return Document(
+        title="a result",
+        lead="in ms",
+        sections=(
+            table(columns, lines, title="rows", legend="F fastest", remarks=("too noisy",), strong=(0,)),
+            Answers((("Deploy", "batch 8"),)),
+            Document(title="how", sections=(Sentences(("it was timed",)), Code(("print(1)",), "python"))),
+            *notices_of([NOTICE]),
+        ),
+    )
+
+
+def shown(document: Document, width: int = 60, encoding: str = "utf-8") -> str:
+    paper = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    print_document(document, Console(file=paper, width=width, color_system=None))
+    paper.seek(0)
+    return "\n".join(line.rstrip() for line in paper.read().splitlines())
+
+
+def test_terminal_separates_sections_by_one_blank_line_and_ends_without_one():
+    assert shown(sample()) == (
+        "a result\nin ms\n\nrows\n\n"
+        "model      p99 ms           samples/s\n"
+        "─────────────────────────────────────\n"
+        "resnet50    1.500   █████        1000\n"
+        "resnet50    2.500   █████        1000\n"
+        " 1 too noisy\nF fastest\n\n"
+        "Deploy         batch 8\n\nhow\n\n- it was timed\n\nprint(1)\n\n"
+        "Notices\n 1 it waits: Python; use a graph"
+    )
+
+
+def test_terminal_that_is_too_narrow_drops_columns_and_then_shortens_names():
+    assert "p99 ms" in shown(sample(), 50)
+    assert "█" not in shown(sample(), 30)
+    assert "p99 ms" not in shown(sample(), 25)
+    assert "a-very-long-...-whose-model     1000" in shown(sample("a-very-long-name-of-some-or-of-whose-model"), 36)
+
+
+def test_terminal_without_unicode_draws_bars_and_lines_in_ascii():
+    shown(sample(), encoding="ascii").encode("ascii")
+    assert "#####" in shown(sample(), encoding="ascii")
+
+
+@given(st.text(st.characters(codec="ascii", categories=("L", "N", "P")), min_size=8, max_size=90), st.integers(40, 90))
+def test_terminal_of_any_width_keeps_each_row_on_one_line(name, width):
+    lines = shown(sample(name, 3), width).splitlines()
+    head = next(place for place, line in enumerate(lines) if line.startswith("model"))
+
+    assert all(line.endswith("1000") for line in lines[head + 2 : head + 5])
+    assert max(map(cell_len, lines[head : head + 5])) <= width
+
+
+def test_markdown_has_the_same_blocks_without_bars():
+    assert to_markdown(sample()).decode() == (
+        "in ms\n\n**rows**\n\n"
+        "| model    | p99 ms | samples/s |\n"
+        "|----------|--------|-----------|\n"
+        "| resnet50 |  1.500 |      1000 |\n"
+        "| resnet50 |  2.500 |      1000 |\n\n"
+        "1. too noisy\n\nF fastest\n\n- Deploy: batch 8\n\n**how**\n\n- it was timed\n\n```python\nprint(1)\n```\n\n"
+        "Notices:\n\n1. it waits: Python; use a graph\n"
+    ).replace("in ms", "**a result**\n\nin ms", 1)
+
+
+def test_markdown_makes_no_html_link_or_code_of_a_name():
+    (line,) = [line for line in to_markdown(sample(HOSTILE, 1)).decode().splitlines() if "script" in line]
+
+    assert line.startswith(r"| =a\|b\`c\[d\](e)&lt;script>")
+
+
+@pytest.mark.parametrize("make", [shown, lambda document: to_markdown(document).decode()])
+def test_title_of_a_collection_is_left_to_the_page(make):
+    both = Document(title="two results", sections=(sample(), sample()))
+
+    assert "two results" not in make(both)
+    assert make(both).count("a result") == 2
+    assert b"<h1>two results</h1>" in to_html(both)
+
+
+class Headings(HTMLParser):
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: list[str] = []
+        self.feed(page.decode())
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+        if tag[0] == "h" and tag[1:].isdigit():
+            self.found.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_page_nests_its_headings_and_escapes_names():
+    page = to_html(Document(title=HOSTILE, sections=(sample(HOSTILE), sample())))
+    read = Headings(page)
+
+    assert not read.open
+    assert read.found[:3] == ["h1", "h2", "h3"]
+    assert b"d](e)<script>" not in page
+    assert page.count(b"<script>") == 1
+
+
+def test_page_names_its_region_by_title_and_first_heading_if_a_table_has_no_title():
+    page = to_html(forecast.document(FORECASTS)).decode()
+
+    assert 'aria-label="resnet50 fp32 nchw: forecast, not measured, memory"' in page
+    assert "<caption>" not in page
+
+
+def test_page_has_row_headings_under_a_first_column_without_name():
+    page = to_html(Document(title="t", sections=(table((Column("", "text"), Column("x")), [("plan", count(3))]),)))
+
+    assert b'<th scope="row">plan</th><td class="n">3</td>' in page
+    assert b'<button type="button"></button>' not in page
+
+
+def test_csv_has_six_digits_keeps_whole_numbers_and_leaves_the_unknown_empty():
+    lines = [{"name": HOSTILE, "rate": 1 / 3, "size": 123456789, "late": float("inf"), "ok": True}, {}]
+
+    assert to_csv(data_table(("name", "rate", "size", "late", "ok"), lines)).decode() == (
+        f"name,rate,size,late,ok\n'{HOSTILE},0.333333,123456789,,True\n,,,,\n"
+    )
+
+
+def test_forms_are_those_that_a_document_has():
+    assert list(forms(sample())) == ["md", "html"]
+    assert list(forms(forecast.document(FORECASTS))) == ["csv", "json", "md", "html"]
+    assert forms(forecast.document(FORECASTS))["json"]() == FORECASTS.to_json()
+
+
+def test_columns_without_content_are_left_out_unless_they_are_to_be_kept():
+    full = table(map(Column, "abc"), [("1", "", ""), ("2", "", "")])
+
+    assert [column.heading for column in without_blanks(full, keep=("c",)).columns] == ["a", "c"]
+    assert [len(row) for row in without_blanks(full).rows] == [1, 1]
+
+
+def test_cells_have_the_text_and_the_number_that_they_are_sorted_by():
+    assert (figure(None), count(None)) == (Cell(), Cell())
+    assert figure(999.96) == Cell("1000", 999.96)
+    assert percent(0.125, 1) == Cell("12.5", 12.5)
+    assert [cell.key for cell in (figure(4.118), Cell("1.2 GiB", 1.2e9), Cell("none"))] == ["", "1.2e+09", ""]

@@ -1,0 +1,204 @@
+"""A result before it is rendered: answers, tables, notices, texts and charts, in the order in which they are read.
+
+A view makes a document of a result, and a renderer makes text of a document. Neither knows the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from tputfind.record.record import Notice
+from tputfind.report.charts.chart import Chart
+from tputfind.units import format_figure
+
+_NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
+Tone = Literal["", "good", "bad", "unsure"]
+
+
+class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One place of a table: the text that is shown, and the number behind it, by which it is sorted and saved."""
+
+    text: str = ""
+    number: float | None = None
+    tone: Tone = ""
+
+    @property
+    def key(self) -> str:
+        """The number to sort by; empty if the text is that number already, or if there is none."""
+        return "" if self.number is None or _NUMBER.fullmatch(self.text) else f"{self.number:.6g}"
+
+
+Row = tuple[Cell, ...]
+
+
+class Column(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A column of a table.
+
+    A ``bar`` is drawn by a terminal alone, its cells being shares. A terminal that is too narrow leaves out columns in
+    the order of ``drop``, if that is not 0, and shortens the texts of a column that ``shrinks``.
+    """
+
+    heading: str
+    kind: Literal["number", "text", "bar"] = "number"
+    drop: int = 0
+    shrinks: bool = False
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Columns and rows, under a title and above a legend; rows refer to the remarks by number.
+
+    Rows with the numbers in ``strong`` answer something.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    title: str = ""
+    legend: str = ""
+    remarks: tuple[str, ...] = ()
+    strong: tuple[int, ...] = ()
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """Answers, each a label and a text."""
+
+    lines: tuple[tuple[str, str], ...]
+
+
+class Sentences(msgspec.Struct, frozen=True):
+    """A list of sentences."""
+
+    lines: tuple[str, ...]
+
+
+class Code(msgspec.Struct, frozen=True):
+    """Lines to copy, of a language that Markdown knows or of none; they are never broken."""
+
+    lines: tuple[str, ...]
+    language: str = ""
+
+
+class Charts(msgspec.Struct, frozen=True):
+    """Plots, which pages alone show: what they say in words stands in answers and tables."""
+
+    charts: tuple[Chart, ...]
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen of some records, and its cause if that differs; a single record is not named."""
+
+    records: tuple[str, ...] = ()
+    text: str
+    cause: str = ""
+
+
+class Warned(msgspec.Struct, frozen=True, kw_only=True):
+    """A notice with what was seen of each record that it is about; its cause is empty if that differs."""
+
+    kind: str
+    seen: tuple[Seen, ...]
+    cause: str
+    advice: str
+
+
+class Notices(msgspec.Struct, frozen=True):
+    """Notices; rows of a table refer to them by number."""
+
+    entries: tuple[Warned, ...]
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """A result, or a part of one, under its title.
+
+    A page shows a ``folded`` part on demand, and links to a part by its ``name``. ``data`` is the table of a CSV, and
+    ``source`` the result itself, for JSON; only the whole has them.
+    """
+
+    title: str = ""
+    sections: tuple[Section, ...]
+    lead: str = ""
+    name: str = ""
+    folded: bool = False
+    data: Table | None = None
+    source: Any = None
+
+    @property
+    def is_collection(self) -> bool:
+        """Whether it holds nothing but other documents."""
+        return all(isinstance(section, Document) for section in self.sections)
+
+
+Section = Answers | Table | Sentences | Code | Notices | Charts | Document
+
+
+def table(columns: Iterable[Column], rows: Iterable[Sequence[Cell | str]], **more: Any) -> Table:
+    """Return a table whose cells may be given as texts; ``more`` are the other fields of ``Table``."""
+    cells = tuple(tuple(Cell(cell) if isinstance(cell, str) else cell for cell in row) for row in rows)
+    return Table(columns=tuple(columns), rows=cells, **more)
+
+
+def without_blanks(full: Table, keep: Iterable[str] = ()) -> Table:
+    """Return a table without the columns in which nothing stands, but for those under the headings to keep."""
+    kept = [
+        place
+        for place, column in enumerate(full.columns)
+        if column.heading in keep or any(row[place].text or row[place].number is not None for row in full.rows)
+    ]
+    return msgspec.structs.replace(
+        full,
+        columns=tuple(full.columns[place] for place in kept),
+        rows=tuple(tuple(row[place] for place in kept) for row in full.rows),
+    )
+
+
+def data_table(names: Sequence[str], lines: Iterable[Mapping[str, object]]) -> Table:
+    """Return the table of a CSV: columns by name, and of each line the values that are known."""
+    rows = (tuple(_value(line.get(name)) for name in names) for line in lines)
+    return Table(columns=tuple(map(Column, names)), rows=tuple(rows))
+
+
+def _value(value: object) -> Cell:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Cell(number=value)
+    return Cell("" if value is None else str(value))
+
+
+def figure(value: float | None) -> Cell:
+    """Return a measured figure with four significant digits; an empty cell if it is unknown."""
+    return Cell() if value is None else Cell(format_figure(value), value)
+
+
+def count(value: int | None) -> Cell:
+    """Return a whole number; an empty cell if it is unknown."""
+    return Cell() if value is None else Cell(str(value), value)
+
+
+def percent(share: float, digits: int = 0) -> Cell:
+    """Return a share in percent, without the sign."""
+    return Cell(f"{100 * share:.{digits}f}", 100 * share)
+
+
+def notices_of(notices: Iterable[Notice]) -> Iterator[Notices]:
+    """Yield the section of notices of one result, if there are any."""
+    entries = tuple(
+        Warned(kind=one.kind.replace("_", " "), seen=(Seen(text=one.seen),), cause=one.cause, advice=one.advice)
+        for one in notices
+    )
+    if entries:
+        yield Notices(entries)
+
+
+def answers_of(lines: Iterable[tuple[str, str]]) -> Iterator[Answers]:
+    """Yield the section of answers, if there are any."""
+    found = tuple(lines)
+    if found:
+        yield Answers(found)
+
+
+def notice_line(notice: Warned) -> str:
+    """Return a notice on one line."""
+    seen = "; ".join(f"{one.text}: {one.cause}" if one.cause else one.text for one in notice.seen)
+    return f"{seen}{f': {notice.cause}' if notice.cause else ''}; {notice.advice}"

@@ -1,0 +1,45 @@
+"""A document as a page: one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from importlib import resources
+
+from tputfind.report.charts import draw
+from tputfind.report.charts.colours import DARK, LIGHT
+from tputfind.report.document import Document, Section
+
+
+def to_html(document: Document) -> bytes:
+    """Return the page of a document, the same bytes for the same document.
+
+    All that comes from a result is escaped. The only script is ours, named by its hash, so that a browser runs no
+    other.
+    """
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    script = part("page.js")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    text = environment.from_string(part("page.html.jinja")).render(
+        page=document,
+        kind_of=_kind_of,
+        draw=draw.inline,
+        style=Markup(part("page.css")),  # noqa: S704
+        script=Markup(script),  # noqa: S704
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        light=LIGHT,
+        dark=DARK,
+    )
+    # Lone surrogates, which a file's name may hold, have no place in UTF-8.
+    return text.encode(errors="replace")
+
+
+def _kind_of(section: Section) -> str:
+    return type(section).__name__
+
+
+def part(name: str) -> str:
+    """Return a file that pages are made of."""
+    return resources.files("tputfind.report.renderers").joinpath(name).read_text(encoding="utf-8")

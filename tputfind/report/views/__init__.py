@@ -1,0 +1,1 @@
+"""What each kind of result says: a function of the result that returns a document."""

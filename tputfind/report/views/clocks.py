@@ -1,0 +1,107 @@
+"""The ways of timing side by side, as a document: tables, and one sentence for every mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tputfind.record.clocks import (
+    BOUNDARIES,
+    CONDITIONS,
+    METHODS,
+    STAGE_METHODS,
+    Figures,
+    Methods,
+    Pipeline,
+    Stage,
+    TimingMethod,
+    cell_of,
+    figures_of,
+    stage_figures,
+    turn_counts,
+)
+from tputfind.record.clocks import Cell as Timed
+from tputfind.record.spec import Spec
+from tputfind.report.document import Cell, Column, Document, Sentences, Table, figure, table
+from tputfind.units import shortened
+
+_LONGEST_STAGE: Final = 17
+"""Characters of a model's name in a table; the whole stands in the title."""
+
+
+def document(found: Methods | Pipeline) -> Document:
+    """Return the tables of one batch or of a pipeline, and the sentences."""
+    tables = (_methods(found.cells), _boundaries(found.cells)) if isinstance(found, Methods) else (_stages(found),)
+    sentences = (Sentences(found.sentences),) if found.sentences else ()
+    return Document(title=_title(found), lead=_explained(found), sections=(*tables, *sentences), source=found)
+
+
+def _title(found: Methods | Pipeline) -> str:
+    device = found.environment.device_name
+    if isinstance(found, Methods):
+        return f"{_model(found.spec, found.input_shape)}, batch {found.batch_size}, on {device}"
+    first, second = (_model(spec, shape) for spec, shape in zip(found.specs, found.input_shapes, strict=True))
+    return f"{first}, then CPU work, then {second}, batch {found.batch_size}, on {device}"
+
+
+def _model(spec: Spec, input_shape: str) -> str:
+    return f"{spec.model} {spec.dtype} {spec.layout} {input_shape}"
+
+
+def _explained(found: Methods | Pipeline) -> str:
+    kept = found.repeats - found.drop
+    counted = f"mean of {kept} in {len(turn_counts(kept))} turns, after {found.drop} dropped"
+    if isinstance(found, Methods):
+        alone = " (the host clock alone: at a stretch)" if found.environment.can.events else ""
+        return (
+            f"ms a batch: {counted}{alone}; without warm-up of all {found.repeats} in a "
+            "fresh process, the first call included. Empty: does not apply."
+        )
+    return f"ms an iteration: {counted}. Empty: not timed, or does not apply."
+
+
+def _columns(first: str, others: Iterable[str]) -> list[Column]:
+    return [Column(first, "text"), *map(Column, others)]
+
+
+def _methods(cells: Sequence[Timed]) -> Table:
+    rows = ((Cell(name), *(_shown(cell_of(cells, way, one)) for one in CONDITIONS)) for way, name in METHODS.items())
+    return table(_columns("method", CONDITIONS.values()), rows)
+
+
+def _boundaries(cells: Sequence[Timed]) -> Table:
+    rows = (
+        (
+            name,
+            _mean(figures_of(cells, way, "warm")),
+            _mean(figures_of(cells, way, "cold")),
+            figure(_first_ms(cells, way)),
+        )
+        for way, name in BOUNDARIES.items()
+    )
+    return table(_columns("boundary", (CONDITIONS["warm"], CONDITIONS["cold"], "first call alone")), rows)
+
+
+def _stages(found: Pipeline) -> Table:
+    first, second = (shortened(spec.model, _LONGEST_STAGE) for spec in found.specs)
+    stages: dict[Stage, str] = {"first": first, "work": "CPU work", "second": second, "whole": "the whole"}
+    rows = (
+        (Cell(name), *(_mean(stage_figures(found.cells, stage, way)) for way in STAGE_METHODS))
+        for stage, name in stages.items()
+    )
+    return table(_columns("stage", STAGE_METHODS.values()), rows)
+
+
+def _first_ms(cells: Sequence[Timed], way: TimingMethod) -> float | None:
+    cold = figures_of(cells, way, "cold")
+    return None if cold is None else cold.samples_ms[0]
+
+
+def _shown(cell: Timed | None) -> Cell:
+    if cell is None or cell.failure is None:
+        return _mean(None if cell is None else cell.figures)
+    return Cell("not captured" if cell.way == "graph" else "failed")
+
+
+def _mean(figures: Figures | None) -> Cell:
+    return figure(None if figures is None else figures.mean_ms)

@@ -1,0 +1,99 @@
+"""Comparisons as a document: a table of verdicts and the answers of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tputfind.analysis.compare import Comparison, Judgement, Verdict
+from tputfind.report.document import Answers, Cell, Column, Document, Table, Tone, count, table
+from tputfind.units import format_about, format_known
+
+_WORDS: Final[dict[Verdict, str]] = {
+    "same": "same",
+    "faster": "faster",
+    "slower": "SLOWER",
+    "ambiguous": "ambiguous",
+    "not_comparable": "not comparable",
+}
+_TONES: Final[dict[Verdict, Tone]] = {
+    "same": "",
+    "faster": "good",
+    "slower": "bad",
+    "ambiguous": "unsure",
+    "not_comparable": "unsure",
+}
+
+
+def document(comparisons: Sequence[Comparison]) -> Document:
+    """Return a part for each comparison."""
+    parts = tuple(
+        Document(title=_title(one), sections=(_table(one), Answers(tuple(answers(one))))) for one in comparisons
+    )
+    title = parts[0].title if len(parts) == 1 else f"{len(parts)} comparisons: NEW over OLD"
+    sections = parts[0].sections if len(parts) == 1 else parts
+    return Document(title=title, sections=sections, source=list(comparisons))
+
+
+def answers(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """Yield the answers of a comparison, each a label and a text."""
+    best = comparison.best
+    yield "Fastest", "one of them has no row that was timed" if best is None else _verdict(best, comparison.tolerance)
+    counts = {verdict: sum(row.verdict == verdict for row in comparison.rows) for verdict in _WORDS}
+    counted = ", ".join(f"{number} {_WORDS[verdict].lower()}" for verdict, number in counts.items() if number)
+    yield "Batch sizes", counted or "none in common"
+    if comparison.old_largest and comparison.new_largest:
+        yield "Largest batch", f"{comparison.old_largest} and {comparison.new_largest}"
+    yield "OLD and NEW", f"begun {comparison.old_started} and {comparison.new_started}"
+    if comparison.unlike:
+        yield "UNLIKE", f"compared because of --force: {'; '.join(comparison.unlike)}"
+    if comparison.differs:
+        yield "Also differs", "; ".join(comparison.differs)
+
+
+def _verdict(best: Judgement, tolerance: float) -> str:
+    old, new = _rate(best.old_per_s, best.old_share), _rate(best.new_per_s, best.new_share)
+    rates = f"{old.text} at batch {best.old_batch} and {new.text} at {best.new_batch}"
+    because = f"; {best.reason}" if best.reason else ""
+    if best.ratio is None or best.low is None or best.high is None:
+        return f"{_WORDS[best.verdict]}: {rates} samples/s{because}"
+    within = f" within {100 * tolerance:g} %" if best.verdict == "same" else ""
+    ratio = f"{best.ratio:.3f} times ({best.low:.3f} to {best.high:.3f})"
+    return f"{_WORDS[best.verdict]}{within}: {rates} samples/s, {ratio}{because}"
+
+
+def _title(comparison: Comparison) -> str:
+    return f"{comparison.model} {comparison.recipe} on {comparison.device_name}: NEW over OLD"
+
+
+def _remarks_of(row: Judgement) -> list[str]:
+    bound = ["host bound: Python sets the pace, which differs from process to process"] if row.host_bound else []
+    return [*([row.reason] if row.reason else []), *bound]
+
+
+def _table(comparison: Comparison) -> Table:
+    """Return a row for each batch size in common; its remarks are given once, by number."""
+    remarks = list(dict.fromkeys(remark for row in comparison.rows for remark in _remarks_of(row)))
+    columns = [*map(Column, ("batch", "OLD /s", "NEW /s", "ratio", "95 %")), Column("verdict", "text")]
+    columns += [Column("notes", "text")] if remarks else []
+    rows = []
+    for row in comparison.rows:
+        numbers = ",".join(str(1 + remarks.index(remark)) for remark in _remarks_of(row))
+        cells = (
+            count(row.new_batch),
+            _rate(row.old_per_s, row.old_share),
+            _rate(row.new_per_s, row.new_share),
+            Cell() if row.ratio is None else Cell(f"{row.ratio:.3f}", row.ratio),
+            Cell() if row.low is None or row.high is None else Cell(f"{row.low:.3f}-{row.high:.3f}", row.low),
+            Cell(_WORDS[row.verdict], tone=_TONES[row.verdict]),
+        )
+        rows.append((*cells, numbers) if remarks else cells)
+    return table(columns, rows, remarks=tuple(remarks))
+
+
+def _rate(samples_per_s: float | None, share: float | None) -> Cell:
+    """Return a rate with the digits that are known."""
+    if samples_per_s is None:
+        return Cell()
+    text = format_about(samples_per_s) if share is None else format_known(samples_per_s, share)
+    return Cell(text, samples_per_s)
