@@ -17,6 +17,8 @@ _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BYTES |= {"KIB": 2**10, "MIB": MIB, "GIB": GIB, "TIB": 2**40, "PIB": 2**50, "EIB": 2**60}
 _MS = {"US": 1e-3, "MS": 1.0, "S": 1e3, "MIN": 60e3, "H": 3600e3}
 _W = {"W": 1.0, "KW": 1e3}
+_SMALL_KWH = 0.001
+"""Less energy is printed in Wh."""
 _RUN = 3
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:\s*([A-Za-z\u00b5\u03bc]+))?")
 _MEANT_BYTES = {"": ("GiB",)} | {sign: (f"{sign}iB", f"{sign}B") for sign in "KMGT"}
@@ -168,6 +170,31 @@ def format_share_up(share: float) -> str:
     """Print a share rounded up, as a bound that it keeps: ``0.4 %``, ``30 %``."""
     percent = 100 * share
     return f"{math.ceil(percent)} %" if percent > 9.9 else f"{max(1, math.ceil(10 * percent)) / 10} %"
+
+
+def format_watts(power_w: float) -> str:
+    """Print watts with three digits: ``612 W``, ``4.52 kW``, ``1240 kW``."""
+    shown_w = float(f"{power_w:.3g}")
+    return f"{_three_digits(shown_w / 1000)} kW" if shown_w >= 1000 else f"{_three_digits(shown_w)} W"
+
+
+def format_kwh(energy_kwh: float) -> str:
+    """Print an energy with three digits: ``0.0139 kWh``, ``0.280 Wh``."""
+    is_small = energy_kwh < _SMALL_KWH
+    return f"{_three_digits(1000 * energy_kwh)} Wh" if is_small else f"{_three_digits(energy_kwh)} kWh"
+
+
+def _three_digits(value: float) -> str:
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:.0f}" if rounded >= 100 else f"{rounded:#.3g}"
+
+
+def format_span(least: str, most: str) -> str:
+    """Print two bounds with units: ``1.2 to 1.4 kW``, ``980 W to 1.1 kW``; a single figure if both print alike."""
+    if least == most:
+        return most
+    number, _, unit = least.partition(" ")
+    return f"{number if most.endswith(f' {unit}') else least} to {most}"
 
 
 def format_ratio(ratio: float) -> str:

@@ -269,6 +269,7 @@ SIZE: Final = (
     Option("csv", "FILE", WRITE, "also write the plans as CSV"),
     Option("json", "FILE", WRITE, "also write the plans in full"),
     Option("md", "FILE", WRITE, "also write the plans as Markdown"),
+    _PAGE,
     _OVERWRITE,
     Option("seed", "N", OTHER, "draw the streams from this seed", "0"),
 )

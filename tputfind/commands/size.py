@@ -20,8 +20,10 @@ from tputfind.commands.outputs import Outputs, Places, Source, check_places, rec
 from tputfind.errors import BadRequest, NoPlan, TputfindError
 from tputfind.record import files
 from tputfind.record.record import Record
-from tputfind.report import size, size_csv
 from tputfind.report.progress import ShownProgress
+from tputfind.report.renderers.files import forms
+from tputfind.report.renderers.terminal import print_document
+from tputfind.report.views import size
 from tputfind.sizing.calibration.overheads import Log
 from tputfind.sizing.planner.costs import COLUMNS, Price, read_prices
 from tputfind.sizing.planner.plan import answers
@@ -129,10 +131,9 @@ def do(request: Request, *, show_traceback: bool) -> int:
         for error in without[1:]:
             say(error, show_traceback=show_traceback)
         raise without[0]
-    outputs = request.outputs
-    contents = {"csv": size_csv.to_csv, "json": size.to_json, "md": size.to_markdown}
-    outputs.write({word: partial(make, found) for word, make in contents.items()})
-    code = finish(partial(size.print_plans, found, Console()), outputs.problems, show_traceback=show_traceback)
+    document, outputs = size.document(found), request.outputs
+    outputs.write(forms(document))
+    code = finish(partial(print_document, document, Console()), outputs.problems, show_traceback=show_traceback)
     for error in without:
         say(error, show_traceback=show_traceback)
     for plans in found.models:

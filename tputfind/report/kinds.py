@@ -51,6 +51,7 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
         rf"{_TITLE}\| *\| *devices *\| *cap *\| *p50 ms *\|",
         r"\| *\| *devices *\| *max batch *\| *each/s *\| *cost/h *\|",
         rf"{_TITLE}- Devices: [0-9]",
+        rf"(?:## [^\n]*\n\n)?{_TITLE}(?:\| *\| *devices *\| *max batch *\| *each/s *\| *cost/h *\||- Devices: [0-9])",
         rf"{_TITLE}ms an? (?:batch|iteration): mean of \d",
         rf"{_TITLE}\| *memory *\| *largest batch, forecast *\|",
     ),

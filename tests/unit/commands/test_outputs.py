@@ -19,13 +19,13 @@ from tputfind.commands.outputs import Places, Source, check_places, sources_of, 
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.record import files
 from tputfind.record.spec import read_spec
-from tputfind.report import csv, markdown, size, size_csv
+from tputfind.report import csv, markdown
 from tputfind.report.charts import charts, draw
 from tputfind.report.kinds import NAMES, Kind, is_report
 from tputfind.report.page import page
 from tputfind.report.renderers.files import forms
 from tputfind.report.views import compare as compared
-from tputfind.report.views import forecast
+from tputfind.report.views import forecast, size
 from tputfind.sizing.planner.plan import answers
 from tputfind.sizing.planner.question import read_demand
 
@@ -41,7 +41,7 @@ def comparisons():
 
 REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
     "table": ("csv", lambda: csv.to_csv([example()])),
-    "plans_csv": ("csv", lambda: size_csv.to_csv(sized(1))),
+    "plans_csv": ("csv", forms(size.document(sized(1)))["csv"]),
     "forecast": ("csv", forms(forecast.document(FORECASTS))["csv"]),
     "forecast_md": ("md", forms(forecast.document(FORECASTS))["md"]),
     "forecast_json": ("forecast", FORECASTS.to_json),
@@ -53,13 +53,14 @@ REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
         lambda: files.load(RESULTS / "nvidia-h200/clocks/resnet50-fp16-batch-1.json").to_json(),
     ),
     "comparison": ("comparison", forms(compared.document(comparisons()))["json"]),
-    "plans": ("plans", lambda: size.to_json(sized(1))),
+    "plans": ("plans", forms(size.document(sized(1)))["json"]),
     "md": ("md", lambda: markdown.to_markdown([example()])),
     "md_of_two": ("md", lambda: markdown.to_markdown([example(), example()])),
     "clocks_md": ("md", (GOLDEN / "clocks.md").read_bytes),
     "comparison_md": ("md", forms(compared.document(comparisons()))["md"]),
-    "plan_md": ("md", lambda: size.to_markdown(sized(1))),
-    "plans_md": ("md", lambda: size.to_markdown(sized(2))),
+    "plan_html": ("html", forms(size.document(sized(2)))["html"]),
+    "plan_md": ("md", forms(size.document(sized(1)))["md"]),
+    "plans_md": ("md", forms(size.document(sized(2)))["md"]),
     "forecast_html": ("html", forms(forecast.document(FORECASTS))["html"]),
     "html": ("html", lambda: page.to_html([example()])),
     **{

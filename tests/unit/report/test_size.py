@@ -12,11 +12,15 @@ from rich.console import Console
 from support.records import example, row
 
 from tputfind.record.record import Record
-from tputfind.report import energy, mixes, size, size_csv
+from tputfind.report.renderers.files import forms
+from tputfind.report.renderers.terminal import print_document
+from tputfind.report.views import size
+from tputfind.report.views.size_data import COLUMNS
 from tputfind.sizing.planner.costs import Price
 from tputfind.sizing.planner.mixes import Mix, Part
 from tputfind.sizing.planner.plan import Answers, answers
 from tputfind.sizing.planner.question import read_demand
+from tputfind.units import format_span, format_watts
 
 
 def record(device_name: str, model: str = "resnet50") -> Record:
@@ -50,7 +54,7 @@ def with_mix(found: Answers) -> Answers:
 
 def printed(found: Answers, width: int = 120) -> str:
     paper = io.StringIO()
-    size.print_plans(found, Console(file=paper, width=width))
+    print_document(size.document(found), Console(file=paper, width=width))
     return paper.getvalue()
 
 
@@ -77,21 +81,24 @@ def test_where_no_mix_is_cheaper_one_line_says_so(two_kinds):
 
 def test_files_hold_the_mix(two_kinds):
     found = with_mix(two_kinds)
-    lines = list(csv.DictReader(io.StringIO(size_csv.to_csv(found).decode())))
-    written = json.loads(size.to_json(found))
+    made = {word: make().decode() for word, make in forms(size.document(found)).items()}
+    lines = list(csv.DictReader(io.StringIO(made["csv"])))
+    written = json.loads(made["json"])
 
     assert [line["mix"] for line in lines] == ["1 x Large cap 8 + 2 x Small cap 8", ""]
     assert [line["mix_cost_per_hour"] for line in lines] == ["1.5", ""]
-    assert set(energy.COLUMNS) | set(mixes.COLUMNS) < set(lines[0])
+    assert tuple(lines[0]) == COLUMNS
     assert [part["devices"] for part in written["plans"][0]["mix"]["parts"]] == [1, 2]
     assert written["plans"][1]["mix"] is None
-    assert "- Mix: 1.500 EUR an hour" in size.to_markdown(found).decode()
-    assert "**resnet50: the cheapest mix" in size.to_markdown(found).decode()
+    assert "- Mix: 1.500 EUR an hour" in made["md"]
+    assert "**resnet50: the cheapest mix" in made["md"]
+    assert "<h2>resnet50: the cheapest mix" in made["html"]
 
 
 def test_plans_of_two_models_have_a_heading_each_and_a_sum():
     found = answers([record("Large"), record("Large", "vit_b_16")], read_demand({"rate": 100, "slo": 50.0}))
-    text, markdown = printed(found), size.to_markdown(found).decode()
+    made = {word: make().decode() for word, make in forms(size.document(found)).items() if word != "csv"}
+    text, markdown = printed(found), made["md"]
 
     for heading in ("resnet50, samples of 3x224x224", "vit_b_16, samples of 3x224x224"):
         assert f"\n{heading}\n" in f"\n{text}"
@@ -99,7 +106,7 @@ def test_plans_of_two_models_have_a_heading_each_and_a_sum():
     assert "the best first" not in text
     assert "Together       2 devices: each of 2 models with its own, at the whole rate" in text
     assert "- Together: 2 devices" in markdown
-    assert json.loads(size.to_json(found))["together"] == {"devices": 2, "cost_per_hour": None, "currency": ""}
+    assert json.loads(made["json"])["together"] == {"devices": 2, "cost_per_hour": None, "currency": ""}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +122,7 @@ def test_plans_of_two_models_have_a_heading_each_and_a_sum():
     ],
 )
 def test_powers_have_three_digits(watts, text):
-    assert energy._watts(watts) == text
+    assert format_watts(watts) == text
 
 
 @pytest.mark.parametrize(
@@ -128,4 +135,4 @@ def test_powers_have_three_digits(watts, text):
     ],
 )
 def test_bounds_have_one_unit_where_they_can(low, high, text):
-    assert energy._span(low, high, energy._watts) == text
+    assert format_span(format_watts(low), format_watts(high)) == text

@@ -12,8 +12,9 @@ from support.records import example, row
 import tputfind
 from tputfind.errors import NoPlan
 from tputfind.record.record import Record, Timing
-from tputfind.report.size import to_json, told
-from tputfind.report.size_csv import to_csv
+from tputfind.report.renderers.files import forms
+from tputfind.report.views.size import document
+from tputfind.report.views.size_answers import details
 from tputfind.sizing.planner.plan import answers
 from tputfind.sizing.planner.question import read_demand
 
@@ -37,8 +38,8 @@ def test_a_fleet_that_is_asked_too_much_refuses_the_rest_and_its_latency_stays()
     assert plan.outcome.p99_ms <= 5 * 10.1
     assert plan.outcome.tail_ms == inf
     assert not plan.holds
-    assert dict(told(plan))["Target"].startswith("1: target missed, 3")
-    assert "of the requests refused" in dict(told(plan))["Target"]
+    assert dict(details(plan))["Target"].startswith("1: target missed, 3")
+    assert "of the requests refused" in dict(details(plan))["Target"]
 
 
 def test_requests_that_are_refused_count_as_late():
@@ -65,13 +66,13 @@ def test_where_a_tenth_may_be_refused_fewer_devices_are_enough_than_keep_up():
 def test_a_plan_tells_what_is_refused_and_by_which_setting():
     found = answers([record(5.0, 6.0)], read_demand({"rate": 600, "slo": 50.0, "batcher": "triton", "max_queue": 40}))
 
-    lines = dict(told(found.plans[0]))
+    lines = dict(details(found.plans[0]))
     assert lines["Refused"].endswith("requests that find 40 in the queue (max_queue_size)")
-    header, line = to_csv(found).decode().splitlines()
+    header, line = forms(document(found))["csv"]().decode().splitlines()
     cells = dict(zip(header.split(","), line.split(","), strict=True))
     assert cells["max_queue"] == "40"
     assert float(cells["refused"]) == pytest.approx(found.plans[0].outcome.refused, rel=1e-4)
-    written = msgspec.json.decode(to_json(found))["plans"][0]
+    written = msgspec.json.decode(forms(document(found))["json"]())["plans"][0]
     assert written["demand"]["max_queue"] == 40
     assert written["outcome"]["refused"] == found.plans[0].outcome.refused
 
@@ -85,7 +86,7 @@ def test_the_delay_is_the_shortest_with_which_the_fewest_devices_are_enough():
     needed = {ms: tputfind.size(batches, **asked, delay=ms)[0].outcome.devices for ms in (0.0, 1.6, 6.5)}
     assert found.outcome.devices == min(needed.values()) < needed[6.5]
     assert found.delay_ms == min(ms for ms, devices in needed.items() if devices == found.outcome.devices)
-    assert dict(told(found))["Delay"] == (
+    assert dict(details(found))["Delay"] == (
         f"{found.delay_ms:g} ms: of 7 delays tried, 0 to 10 ms, the shortest with the fewest devices"
     )
 

@@ -14,8 +14,9 @@ from support.records import example
 
 from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.record import Record, Row, Timing
-from tputfind.report import size as report
-from tputfind.report import size_csv
+from tputfind.report.renderers.files import forms
+from tputfind.report.views.size import document
+from tputfind.report.views.size_answers import details, summary
 from tputfind.sizing.engine.replications import Effort, Fleet, Outcome, simulate
 from tputfind.sizing.engine.servers import Server
 from tputfind.sizing.engine.service_times import ServiceTimes, service_times_of
@@ -241,7 +242,7 @@ def test_with_a_price_a_million_samples_cost_less_than_a_million_requests():
 
     assert found.cost_per_million == pytest.approx(found.outcome.devices * 3.6 / 3600 / 300 * 1e6)
     assert found.cost_per_million_samples == pytest.approx(found.cost_per_million / 4)
-    costs = dict(report.summary(found))["Cost"]
+    costs = dict(summary(found))["Cost"]
     assert "a million requests, " in costs
     assert "a million samples" in costs
 
@@ -249,15 +250,15 @@ def test_with_a_price_a_million_samples_cost_less_than_a_million_requests():
 def test_a_plan_tells_the_samples_in_every_form():
     found = planned(samples_per_request=MIXED, batcher="triton")
 
-    told = dict(report.told(found))["Requests"]
+    told = dict(details(found))["Requests"]
     assert told == "1 (80 %), 4 (20 %) samples, 1.6 on average: 480.0 samples/s; each stays in one batch"
     answered = Answers([found], [], "devices", [[found]], [])
-    header, line = size_csv.to_csv(answered).decode().splitlines()
+    header, line = forms(document(answered))["csv"]().decode().splitlines()
     cells = dict(zip(header.split(","), line.split(","), strict=True))
     assert (cells["samples_per_request"], cells["samples_per_s"]) == ("1.6", "480")
-    plans = msgspec.json.decode(report.to_json(answered))["plans"]
+    plans = msgspec.json.decode(forms(document(answered))["json"]())["plans"]
     assert plans[0]["demand"]["samples_per_request"] == [[1, 0.8], [4, 0.2]]
-    assert "Requests" not in dict(report.told(planned()))
+    assert "Requests" not in dict(details(planned()))
 
 
 def test_if_all_requests_are_large_no_smaller_batch_is_missing():

@@ -12,8 +12,8 @@ from support.records import example, row
 import tputfind
 from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.record import Record, Timing
-from tputfind.report import size as plans
-from tputfind.report import size_csv
+from tputfind.report.renderers.files import forms
+from tputfind.report.views.size import document
 from tputfind.sizing.engine.service_times import Overheads, service_times_of
 from tputfind.sizing.planner import closed_forms
 from tputfind.sizing.planner.costs import Price
@@ -293,10 +293,10 @@ def test_a_record_without_a_plan_is_told_of_beside_those_that_have_one():
 
     assert len(found.plans) == 1
     assert isinstance(found.without[0][1], NoPlan)
-    lines = size_csv.to_csv(found).decode().splitlines()
+    lines = forms(document(found))["csv"]().decode().splitlines()
     assert len(lines) == 3
     assert "no device is fast enough" in lines[2]
-    assert "no device is fast enough" in plans.to_json(found).decode()
+    assert "no device is fast enough" in forms(document(found))["json"]().decode()
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,15 @@
-"""Plans as CSV."""
+"""Plans as the table of a CSV."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
-from math import inf
 from typing import Final
 
-from tputfind.report import energy, mixes
-from tputfind.report.escaping import spreadsheet_text
-from tputfind.report.size import OVERHEADS
+from tputfind.report.document import Table, data_table
+from tputfind.report.views.size_answers import OVERHEADS
 from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.planner.plan import Answers, Plan
 
-_COLUMNS: Final = [
+COLUMNS: Final = (
     "model",
     "recipe",
     "device_name",
@@ -59,22 +54,31 @@ _COLUMNS: Final = [
     "max_queue",
     "refused",
     "input_shape",
-    *energy.COLUMNS,
-    *mixes.COLUMNS,
+    "computing_share",
+    "computing_w",
+    "power_w_low",
+    "power_w_high",
+    "kwh_per_million_low",
+    "kwh_per_million_high",
+    "best_batch_by_energy",
+    "best_batch_by_rate",
+    "mix",
+    "mix_cost_per_hour",
+    "mix_latency_ms_tail",
     "samples_per_request",
     "samples_per_s",
     "cost_per_million_samples",
     "max_ongoing",
     "verdict",
     "one_fewer_verdict",
-]
+)
 
 
-def to_csv(found: Answers) -> bytes:
-    """Return one line for each record; of one without a plan the status is the reason, and the rest is empty."""
+def data(found: Answers) -> Table:
+    """Return one line for each record; without a plan, its status is the reason, and the rest is empty."""
     lines = [_line(plan) for plan in found.plans]
     lines += [{"model": record.spec.model, "status": error.message} for record, error in found.without]
-    return _written(_COLUMNS, lines)
+    return data_table(COLUMNS, lines)
 
 
 def _line(plan: Plan) -> dict[str, object]:
@@ -116,8 +120,8 @@ def _line(plan: Plan) -> dict[str, object]:
         "max_queue": demand.max_queue,
         "refused": plan.outcome.refused if demand.max_queue is not None else None,
         "input_shape": plan.input_shape,
-        **energy.cells(plan),
-        **mixes.cells(plan),
+        **_energy(plan),
+        **_mix(plan),
         "samples_per_request": demand.mean_samples,
         "samples_per_s": plan.samples_per_s,
         "cost_per_million_samples": plan.cost_per_million_samples,
@@ -141,16 +145,28 @@ def _figures(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _written(columns: Sequence[str], lines: Iterable[dict[str, object]]) -> bytes:
-    paper = io.StringIO()
-    writer = csv.DictWriter(paper, columns, lineterminator="\n")
-    writer.writeheader()
-    for line in lines:
-        writer.writerow({name: _written_cell(value) for name, value in line.items()})
-    return paper.getvalue().encode()
+def _energy(plan: Plan) -> dict[str, object]:
+    energy = plan.energy
+    if energy is None:
+        return {}
+    return {
+        "computing_share": energy.computing.share,
+        "computing_w": energy.computing.power_w,
+        "power_w_low": energy.low_w,
+        "power_w_high": energy.high_w,
+        "kwh_per_million_low": energy.kwh_per_million_low,
+        "kwh_per_million_high": energy.kwh_per_million_high,
+        "best_batch_by_energy": energy.best_by_energy.batch_size,
+        "best_batch_by_rate": energy.best_by_rate.batch_size,
+    }
 
 
-def _written_cell(value: object) -> object:
-    if isinstance(value, float):
-        return f"{value:.6g}" if value < inf else ""
-    return spreadsheet_text(value) if isinstance(value, str) else value
+def _mix(plan: Plan) -> dict[str, object]:
+    if plan.mix is None:
+        return {}
+    parts = " + ".join(f"{part.devices} x {part.device_name} cap {part.batch_cap}" for part in plan.mix.parts)
+    return {
+        "mix": parts,
+        "mix_cost_per_hour": plan.mix.cost_per_hour,
+        "mix_latency_ms_tail": plan.mix.outcome.tail_ms,
+    }

@@ -1,39 +1,16 @@
-"""Settings of the server of a plan: in words, and as lines of its configuration to copy."""
+"""Lines of a server's configuration that set what a plan simulated, to copy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from tputfind.sizing.engine.servers import Batcher
-from tputfind.sizing.planner.inverse import delays_ms
 from tputfind.sizing.planner.plan import Plan
-
-_QUEUES: Final[Mapping[Batcher, str]] = {
-    "triton": " (max_queue_size)",
-    "mosec": " (--capacity)",
-    "ray": " (max_queued_requests)",
-}
-"""Settings of servers that limit a queue."""
-
-
-def told(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield settings of the server, each a label and a text, and how many requests it refuses."""
-    demand, refused = plan.demand, plan.outcome.refused
-    if demand.search_delay:
-        tried = delays_ms(demand)
-        of = f"of {len(tried)} delays tried, {tried[0]:g} to {tried[-1]:g} ms"
-        yield "Delay", f"{plan.delay_ms:g} ms: {of}, the shortest with the fewest devices"
-    if demand.most_ongoing is not None:
-        yield "Limit", f"{demand.most_ongoing} requests at a time for each device, and no larger batch"
-    if demand.max_queue is not None:
-        queue = "the queue" if demand.routing == "shared" else "the queue of a device"
-        setting = _QUEUES.get(demand.batcher, "")
-        yield "Refused", f"{refused:.2%}: requests that find {demand.max_queue} in {queue}{setting}"
 
 
 def configuration(plan: Plan) -> list[str]:
-    """Return lines of the server's configuration that set what was simulated; none for a server of one's own."""
+    """Return the lines for the plan's server; none for a server of one's own."""
     make = _LINES.get(plan.demand.batcher)
     return [] if make is None else make(plan)
 

@@ -1,0 +1,152 @@
+"""Plans as a document: each with its answers and its table, and what they come to together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tputfind.report.document import (
+    Answers,
+    Cell,
+    Code,
+    Column,
+    Document,
+    Section,
+    Table,
+    answers_of,
+    count,
+    figure,
+    notices_of,
+    percent,
+    table,
+)
+from tputfind.report.views import size_answers as words
+from tputfind.report.views.servers import configuration
+from tputfind.report.views.size_data import data
+from tputfind.sizing.calibration.logs import Observed
+from tputfind.sizing.engine.replications import Outcome
+from tputfind.sizing.planner.mixes import Mix
+from tputfind.sizing.planner.plan import Answers as Found
+from tputfind.sizing.planner.plan import Plan, together
+
+
+def document(found: Found) -> Document:
+    """Return the plans of each model, ranked if there are several, and the sum of several models."""
+    parts = [part for plans in found.models for part in _parts_of_model(found, plans)]
+    parts += [Document(sections=(sums,)) for sums in answers_of(words.sum_of_models(found))]
+    without = [{"model": record.spec.model, "reason": error.message} for record, error in found.without]
+    return Document(
+        title=parts[0].title if len(parts) == 1 else f"{len(found.plans)} plans: {words.stream(found.plans[0])}",
+        sections=parts[0].sections if len(parts) == 1 else tuple(parts),
+        data=data(found),
+        source={"plans": found.plans, "without": without, "together": together(found)},
+    )
+
+
+def _parts_of_model(found: Found, plans: Sequence[Plan]) -> list[Document]:
+    """Return the parts of one model, in a part of their own if there are other models."""
+    parts = [_ranking(found, plans)] if len(plans) > 1 else []
+    parts += [Document(title=words.title(plan), sections=tuple(_sections(plan))) for plan in plans]
+    parts += [Document(title=title, sections=sections) for title, sections in _mix(plans[0])]
+    if len(found.models) == 1:
+        return parts
+    return [Document(title=f"{plans[0].model}, samples of {plans[0].input_shape}", sections=tuple(parts))]
+
+
+def _ranking(found: Found, plans: Sequence[Plan]) -> Document:
+    columns = (Column("", "text", shrinks=True), *map(Column, ("devices", "max batch", "each/s", "cost/h")))
+    rows = (
+        (
+            f"{plan.model} {plan.recipe}, {plan.device_name}",
+            count(plan.outcome.devices),
+            count(plan.outcome.batch_cap),
+            figure(plan.demand.rate_per_s / plan.outcome.devices),
+            Cell()
+            if plan.cost_per_hour is None or plan.price is None
+            else _cost(plan.cost_per_hour, plan.price.currency),
+        )
+        for plan in plans
+    )
+    return Document(title=f"by {found.ranked_by}, the best first", sections=(table(columns, rows),))
+
+
+def _sections(plan: Plan) -> Iterator[Section]:
+    yield Answers(tuple(words.summary(plan)))
+    yield _cases(plan)
+    if plan.observed is not None:
+        yield _observed(plan.observed)
+    yield Answers(tuple(words.details(plan)))
+    if lines := configuration(plan):
+        yield Code(tuple(lines))
+    yield from notices_of(plan.notices)
+
+
+def _cases(plan: Plan) -> Table:
+    """Return the outcome of the plan, of fewer devices, and of more traffic."""
+    heads = ("devices", "max batch", "p50 ms", "p95 ms", "p99 ms", "in time %", "util. %", "batch")
+    refuses = plan.demand.max_queue is not None
+    columns = (Column("", "text"), *map(Column, heads), *([Column("refused %")] if refuses else []))
+    cases = (
+        ("plan", plan.outcome),
+        (f"{plan.demand.spare} gone", plan.without_spare),
+        (words.fewer_label(plan), plan.fewer),
+        (words.MORE_LABEL, plan.more_traffic),
+    )
+    rows = (
+        (Cell(name), *_figures(outcome), *([percent(outcome.refused, 2)] if refuses else []))
+        for name, outcome in cases
+        if outcome is not None
+    )
+    return table(columns, rows)
+
+
+def _figures(outcome: Outcome) -> tuple[Cell, ...]:
+    """Return the figures of an outcome; a queue that grows without end has no percentiles."""
+    size = (count(outcome.devices), count(outcome.batch_cap))
+    utilization = Cell(words.format_percent(outcome.utilization).removesuffix(" %"), 100 * outcome.utilization)
+    if outcome.is_saturated:
+        return (*size, *[Cell()] * 4, utilization, Cell())
+    latencies = map(figure, (outcome.p50_ms, outcome.p95_ms, outcome.p99_ms))
+    return (*size, *latencies, percent(1 - outcome.late, 2), utilization, figure(outcome.mean_batch))
+
+
+def _observed(observed: Observed) -> Table:
+    """Return percentiles of each log of a server beside those predicted."""
+    heads = ("requests/s", "utilization %", "", "p50 ms", "p95 ms", "p99 ms")
+    rows = []
+    for run in observed.runs:
+        same = (Cell(run.name), figure(run.rate_per_s), percent(run.load))
+        for name, found in (("observed", run.observed), ("predicted", run.predicted)):
+            rows.append((*same, Cell(name), *map(figure, (found.p50_ms, found.p95_ms, found.p99_ms))))
+        off = (Cell(f"{100 * share:+.1f} %", 100 * share) for share in run.off)
+        rows.append((*same, Cell("off, fitted" if run.fitted else "off"), *off))
+    columns = (Column("", "text"), *map(Column, heads))
+    return table(columns, rows, title="Predicted with these overheads, and observed")
+
+
+def _mix(plan: Plan) -> Iterator[tuple[str, tuple[Section, ...]]]:
+    """Yield the title and the sections of the cheapest mix of kinds, or of the reason why there is none."""
+    answers = tuple(answers_of(words.mix(plan)))
+    if plan.mix is not None and plan.price is not None:
+        parts = _mix_parts(plan.mix, plan.price.currency)
+        yield f"{plan.model}: the cheapest mix of kinds that was found", (parts, *answers)
+    elif answers:
+        yield "", answers
+
+
+def _mix_parts(mix: Mix, currency: str) -> Table:
+    columns = (Column("", "text"), *map(Column, ("devices", "max batch", "samples %", "cost/h")))
+    rows = (
+        (
+            f"{part.recipe}, {part.device_name}",
+            count(part.devices),
+            count(part.batch_cap),
+            percent(part.share, 1),
+            _cost(part.cost_per_hour, currency),
+        )
+        for part in mix.parts
+    )
+    return table(columns, rows)
+
+
+def _cost(amount: float, currency: str) -> Cell:
+    return Cell(words.format_cost(amount, currency), amount)

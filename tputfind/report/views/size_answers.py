@@ -1,0 +1,264 @@
+"""The answers of plans, each a label and a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import inf
+from typing import Final
+
+from tputfind.sizing.calibration.logs import Observed
+from tputfind.sizing.engine.replications import Outcome
+from tputfind.sizing.engine.servers import Batcher
+from tputfind.sizing.planner.costs import Energy
+from tputfind.sizing.planner.inverse import delays_ms
+from tputfind.sizing.planner.plan import Answers, Plan, Rules, together
+from tputfind.sizing.planner.search import CELL, MORE_TRAFFIC
+from tputfind.units import format_figure, format_kwh, format_share, format_span, format_watts
+
+OVERHEADS: Final = {
+    "overhead_per_batch_ms": "a batch",
+    "overhead_per_request_ms": "a request",
+    "overhead_per_answer_ms": "an answer",
+}
+"""Fields of a demand, in words."""
+MORE_LABEL: Final = f"{MORE_TRAFFIC - 1:.0%} more"
+_DEVICES_PER_HOST: Final = 8
+"""Devices of an ordinary server."""
+_LISTED: Final = 4
+"""Up to so many numbers of samples are listed with their shares."""
+_QUEUES: Final[Mapping[Batcher, str]] = {
+    "triton": " (max_queue_size)",
+    "mosec": " (--capacity)",
+    "ray": " (max_queued_requests)",
+}
+"""Settings of servers that limit a queue."""
+
+
+def title(plan: Plan) -> str:
+    """Name the model, the device and the stream of a plan."""
+    return f"{plan.model} {plan.recipe} on {plan.device_name}: {stream(plan)}"
+
+
+def stream(plan: Plan) -> str:
+    """Name the requests of a plan and their target."""
+    demand = plan.demand
+    rate = format_figure(demand.rate_per_s) if demand.rate_per_s >= 0.01 else f"{demand.rate_per_s:.4g}"
+    network = f", {demand.network_ms:.4g} ms of them for the network" if demand.network_ms else ""
+    return f"{rate} requests/s, {demand.percentile:g} % within {demand.slo_ms:g} ms{network}"
+
+
+def summary(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield what a manager reads: devices and hosts, utilization, and cost, or else power, if known."""
+    outcome = plan.outcome
+    hosts = -(-outcome.devices // _DEVICES_PER_HOST)
+    on = f"{hosts} host{'s' * (hosts > 1)} of {_DEVICES_PER_HOST}"
+    yield "Devices", f"{outcome.devices}{_range(plan)}, on {on}: batches of up to {outcome.batch_cap}"
+    yield "Utilization", f"{format_percent(outcome.utilization)} of the rate of full batches"
+    costs, powers = list(_costs(plan)), list(_powers(plan))
+    yield from costs or powers[:1]
+
+
+def details(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the answers of a plan behind its summary."""
+    outcome, demand = plan.outcome, plan.demand
+    waits = plan.delay_ms > 0 and outcome.batch_cap > 1
+    batcher = f"waits up to {plan.delay_ms:g} ms for more" if waits else "takes what waits when a device is free"
+    yield from _solved(plan)
+    if demand.traffic.has_several_samples:
+        yield "Requests", _samples(plan)
+    yield "Batcher", f"{demand.batcher}: {batcher}"
+    if plan.without_spare is not None:
+        yield f"{demand.spare} gone", f"{plan.without_spare.devices}: {_verdict(plan, plan.without_spare)}"
+    yield from _server(plan)
+    yield fewer_label(plan).capitalize(), _fewer(plan)
+    more = _verdict(plan, plan.more_traffic)
+    rate = format_figure(plan.more_traffic.rate_per_s)
+    yield MORE_LABEL, f"{rate} requests/s on all {outcome.devices}: {more}"
+    yield "Rules of thumb", _thumb(plan.rules)
+    added = [f"{getattr(demand, name):g} ms {words}" for name, words in OVERHEADS.items() if getattr(demand, name)]
+    if plan.observed is not None:
+        yield "Overheads", _overheads(plan.observed)
+    elif added:
+        yield "Overheads", ", ".join(added)
+    powers = list(_powers(plan))
+    yield from powers if any(_costs(plan)) else powers[1:]
+    if outcome.devices > CELL and demand.routing != "random":
+        yield "Simulated", f"{CELL} of the devices with their share of the requests, as cells behind a random split"
+    if plan.arrivals:
+        yield "Arrivals", f"{plan.arrivals} recorded requests, replayed whole; chance is in the times of batches alone"
+
+
+def mix(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the answers of the cheapest mix of kinds of devices, or why there is none."""
+    if plan.no_mix:
+        yield "Mix", plan.no_mix
+    if plan.mix is None or plan.price is None or plan.cost_per_hour is None:
+        return
+    mixed, outcome, currency = plan.mix, plan.mix.outcome, plan.price.currency
+    million = f"{format_cost(mixed.cost_per_million, currency)} a million requests"
+    saved = 1 - mixed.cost_per_hour / plan.cost_per_hour
+    hour = f"{format_cost(mixed.cost_per_hour, currency)} an hour"
+    yield "Mix", f"{hour}, {million}: {saved:.1%} below {plan.outcome.devices} x {plan.device_name}"
+    tail = f"p{plan.demand.percentile:g} {format_figure(outcome.tail_ms)} ms"
+    yield "Meets", f"the target, {tail}, utilization {100 * outcome.utilization:.0f} %"
+    if plan.demand.routing == "random":
+        yield "Requests", "go to a device by chance, in proportion to what it can do with full batches"
+    else:
+        yield "Batches", "are taken by the device that has been idle for the longest, of whichever kind"
+
+
+def sum_of_models(found: Answers) -> Iterator[tuple[str, str]]:
+    """Yield what several models take together."""
+    sums = together(found)
+    if sums is None:
+        return
+    cost = "" if sums.cost_per_hour is None else f", {format_cost(sums.cost_per_hour, sums.currency)} an hour"
+    each = f"each of {len(found.models)} models with its own, at the whole rate"
+    yield "Together", f"{sums.devices} devices{cost}: {each}"
+
+
+def fewer_label(plan: Plan) -> str:
+    """Name the case of fewer devices than the plan's."""
+    gone = plan.outcome.devices - plan.fewer.devices if plan.fewer else 1
+    if plan.demand.spare:
+        return f"{gone} gone"
+    return "one fewer" if gone == 1 else f"{gone} fewer"
+
+
+def format_percent(share: float) -> str:
+    """Print a share as a whole percentage, with a decimal below 100 %: 99.6 % is not 100 %."""
+    return f"{100 * share:.1f} %" if 0.95 <= share < 1 else f"{100 * share:.0f} %"
+
+
+def format_cost(amount: float, currency: str) -> str:
+    """Print an amount of money."""
+    return f"{format_figure(amount)} {currency}"
+
+
+def _costs(plan: Plan) -> Iterator[tuple[str, str]]:
+    demand = plan.demand
+    if plan.price is not None and plan.cost_per_hour is not None and plan.cost_per_million is not None:
+        source = ": ".join(filter(None, (plan.price.device, f"{plan.price.source} {plan.price.date}".strip())))
+        hour, million = (format_cost(one, plan.price.currency) for one in (plan.cost_per_hour, plan.cost_per_million))
+        if demand.traffic.has_several_samples and plan.cost_per_million_samples is not None:
+            million += f" a million requests, {format_cost(plan.cost_per_million_samples, plan.price.currency)}"
+        counted = "samples" if demand.traffic.has_several_samples else "requests"
+        yield "Cost", f"{hour} an hour, {million} a million {counted} ({source})"
+
+
+def _powers(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the power and the energy of all devices, if power is known."""
+    energy = plan.energy
+    if energy is None:
+        return
+    each = f"{format_watts(energy.computing.power_w)} a device, {format_share(energy.computing.share)} of the time"
+    watts = format_span(format_watts(energy.low_w), format_watts(energy.high_w))
+    yield "Power", f"{watts} for all devices; computing takes {each}"
+    kwh = format_span(format_kwh(energy.kwh_per_million_low), format_kwh(energy.kwh_per_million_high))
+    yield "Energy", f"{kwh} a million samples; {_best_by_energy(energy)}"
+
+
+def _best_by_energy(energy: Energy) -> str:
+    """Name the full batches that take the least energy, and the fastest."""
+    saving, fast = energy.best_by_energy, energy.best_by_rate
+    least = f"{format_kwh(saving.kwh_per_million)} in full batches of {saving.batch_size}"
+    if saving.batch_size == fast.batch_size:
+        return f"{least}, the best by energy and by rate"
+    return f"{least}, the best by energy; {format_kwh(fast.kwh_per_million)} of {fast.batch_size}, the best by rate"
+
+
+def _server(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield settings of the server, and the share of requests that it refuses."""
+    demand, refused = plan.demand, plan.outcome.refused
+    if demand.search_delay:
+        tried = delays_ms(demand)
+        of = f"of {len(tried)} delays tried, {tried[0]:g} to {tried[-1]:g} ms"
+        yield "Delay", f"{plan.delay_ms:g} ms: {of}, the shortest with the fewest devices"
+    if demand.most_ongoing is not None:
+        yield "Limit", f"{demand.most_ongoing} requests at a time for each device, and no larger batch"
+    if demand.max_queue is not None:
+        queue = "the queue" if demand.routing == "shared" else "the queue of a device"
+        setting = _QUEUES.get(demand.batcher, "")
+        yield "Refused", f"{refused:.2%}: requests that find {demand.max_queue} in {queue}{setting}"
+
+
+def _solved(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the answer to a question about a given number of devices."""
+    demand = plan.demand
+    rate = f"{format_figure(demand.rate_per_s)} requests/s"
+    if demand.solve == "rate":
+        yield "Highest rate", f"{rate} within the target; 2 % more may pass too"
+    if demand.solve == "slo":
+        yield "Target", f"{demand.slo_ms:g} ms is the tightest at {rate}"
+    if demand.solve == "nothing":
+        yield "Target", f"{plan.serving.devices}: {_verdict(plan, plan.serving)}"
+
+
+def _samples(plan: Plan) -> str:
+    """Say how many samples requests have, how many samples that are, and what the batcher does with a request."""
+    demand, sizes = plan.demand, plan.demand.samples_per_request
+    if len(sizes) == 1:
+        each = f"{sizes[0][0]} samples each"
+    else:
+        listed = ", ".join(f"{samples} ({100 * share:.3g} %)" for samples, share in sizes)
+        each = listed if len(sizes) <= _LISTED else f"{sizes[0][0]} to {sizes[-1][0]}"
+        each += f" samples, {demand.mean_samples:.4g} on average"
+    way = "each stays in one batch" if demand.is_whole else "each sample is batched by itself"
+    return f"{each}: {format_figure(plan.samples_per_s)} samples/s; {way}"
+
+
+def _overheads(observed: Observed) -> str:
+    """Say what a server adds, with intervals, and what that is known from."""
+    each = {
+        "a batch": observed.per_batch,
+        "a request": observed.per_request,
+        "an answer": observed.per_answer,
+        "on the way": observed.beside,
+    }
+    added = [
+        f"{one.value_ms:.3g} ms {words} ({one.low_ms:.3g} to {one.high_ms:.3g})"
+        for words, one in each.items()
+        if one.high_ms > 0
+    ]
+    return f"{', '.join(added)}; by {observed.found_by}"
+
+
+def _thumb(rules: Rules) -> str:
+    """Say between which numbers of devices the usual formulas lie."""
+    found = [number for number in (rules.full_batches, rules.naive, rules.nexus, rules.mean) if number is not None]
+    low, high = min(found), max(found)
+    return f"{low if low == high else f'{low} to {high}'} devices, by formulas instead of simulation"
+
+
+def _range(plan: Plan) -> str:
+    """Say between which numbers of devices the true one lies with 90 %; empty if the plan's is the only one."""
+    if plan.fewest is None:
+        return ""
+    if plan.most is None:
+        return f" ({plan.fewest} or more)"
+    return "" if plan.fewest == plan.most else f" ({plan.fewest} to {plan.most})"
+
+
+def _fewer(plan: Plan) -> str:
+    if plan.fewer is None:
+        return "there is none"
+    return f"{plan.fewer.devices}, with batches of up to {plan.fewer.batch_cap}: {_verdict(plan, plan.fewer)}"
+
+
+def _verdict(plan: Plan, outcome: Outcome) -> str:
+    demand = plan.demand
+    utilization = format_percent(outcome.utilization)
+    if outcome.is_saturated:
+        return f"cannot keep up: {utilization} utilization, the queue grows"
+    if outcome.tail_ms == inf:
+        return f"target missed, {outcome.refused:.2%} of the requests refused"
+    tail = f"p{demand.percentile:g} {format_figure(outcome.tail_ms)} ms"
+    if outcome.utilization > demand.utilization_allowed:
+        return f"utilization of {utilization} is above --max-utilization"
+    if outcome.verdict == "meets":
+        return f"target met, {tail}"
+    if outcome.verdict == "misses":
+        return f"target missed, {tail}"
+    if outcome.tail_high_ms <= demand.target_ms:
+        return f"undecided: {utilization} utilization is too near the limit to tell, {tail} as far as simulated"
+    return f"undecided: too near the target to tell, {tail}"
