@@ -54,6 +54,7 @@ def __dir__() -> list[str]:
 
 def _html_of(record: Record) -> str:
     """Return what a notebook shows of a record; what makes it is imported when it is shown."""
-    from tputfind.report.notebook import to_html
+    from tputfind.report.renderers.notebook import to_html
+    from tputfind.report.views.records import of_record
 
-    return to_html(record)
+    return to_html(of_record(record))

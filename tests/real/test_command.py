@@ -9,8 +9,7 @@ import pandas
 import pytest
 from support.command import ENVIRONMENT, QUICK, TINY, command, run
 from support.folders import MODELS
-
-from tputfind.report import csv as table
+from support.shown import KINDS
 
 
 def test_the_main_job_prints_a_table_and_four_answers_and_saves_record_and_csv(tmp_path):
@@ -24,7 +23,7 @@ def test_the_main_job_prints_a_table_and_four_answers_and_saves_record_and_csv(t
     assert "timing batch" not in ran.out
     record = ran.record("mobilenet_v3_small-fp32-*")
     (csv,) = (tmp_path / "results").glob("*.csv")
-    loaded = pandas.read_csv(csv, dtype=table.COLUMNS)
+    loaded = pandas.read_csv(csv, dtype=KINDS)
     assert list(loaded["batch_size"]) == [1, 2, 3]
     assert (loaded["status"] == "ok").all()
     assert (loaded["input_shape"] == "3x64x64").all()

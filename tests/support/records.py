@@ -13,7 +13,8 @@ from tputfind.record.forecast import CardForecast, Forecasts
 from tputfind.record.record import Edge, Failure, Health, OutputCheck, Record, Row, Timing, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
-from tputfind.report.text import broken, notice_line
+from tputfind.report.document import notice_line, notices_of
+from tputfind.report.renderers.terminal import broken
 
 HEALTH = Health(readings=5, sm_clock_mhz=1700.0, sm_clock_max_mhz=1980.0, power_w=400.0, temperature_c=50.0)
 
@@ -120,7 +121,8 @@ def whole(found):
             assert isinstance(text, str)
             assert text
             assert text.isprintable()
-        line, quotes = notice_line(notice), notice.kind.startswith(QUOTING)
+        (section,) = notices_of([notice])
+        line, quotes = notice_line(section.entries[0]), notice.kind.startswith(QUOTING)
         assert len(line) <= (MOST_SIGNS_QUOTING if quotes else MOST_SIGNS), line
         # Beside its number on a terminal of 80 columns; long words of others leave the ends of lines empty.
         assert len(broken(line, 77)) <= (4 if quotes else 2), line

@@ -93,14 +93,16 @@ def _with(record: Record, slo: str | None, percentile: str | None) -> Record:
 
 def do(request: Request, *, show_traceback: bool) -> int:
     """Write, show, and return the exit code."""
-    from tputfind.report import csv
     from tputfind.report.charts import charts, draw
+    from tputfind.report.renderers.csv import to_csv
+    from tputfind.report.renderers.markdown import to_markdown
+    from tputfind.report.views import records as view
 
     records, outputs = request.records, request.outputs
     contents: dict[str, Callable[[], bytes]] = {
-        "csv": partial(csv.to_csv, records),
-        "md": partial(_to_markdown, request),
-        "html": partial(_to_html, request),
+        "csv": lambda: to_csv(view.data(records)),
+        "md": lambda: to_markdown(_document(request)),
+        "html": lambda: _to_html(request),
         "plot": lambda: draw.image(charts.throughput(records), request.plot),
     }
     outputs.write(contents)
@@ -108,41 +110,25 @@ def do(request: Request, *, show_traceback: bool) -> int:
     return finish(show, outputs.problems, show_traceback=show_traceback)
 
 
-def _to_markdown(request: Request) -> bytes:
-    from tputfind.report import markdown
-    from tputfind.report.renderers import markdown as renderer
-
-    of_runs = [markdown.to_markdown(request.records)] if request.records else []
-    of_others = [renderer.to_markdown(one) for one in _documents(request)]
-    return b"\n".join(of_runs + of_others)
-
-
-def _documents(request: Request) -> list[Document]:
+def _document(request: Request, *, tracebacks: bool = False) -> Document:
+    """Return all that was read as one document: records, then what other commands saved."""
     from tputfind.report.views import clocks, forecast
+    from tputfind.report.views import records as view
 
-    return [forecast.document(one) if isinstance(one, Forecasts) else clocks.document(one) for one in request.others]
+    parts = [view.document(request.records)] if request.records else []
+    parts += [forecast.document(one) if isinstance(one, Forecasts) else clocks.document(one) for one in request.others]
+    parts += [view.tracebacks(request.records)] if tracebacks else []
+    return parts[0] if len(parts) == 1 else Document(title=f"{len(parts)} results", sections=tuple(parts))
 
 
 def _to_html(request: Request) -> bytes:
     from tputfind.report.page import page
     from tputfind.report.renderers.html import to_html
 
-    if request.records:
-        return page.to_html(request.records, request.asked)
-    found = _documents(request)
-    return to_html(found[0] if len(found) == 1 else Document(title=f"{len(found)} results", sections=tuple(found)))
+    return page.to_html(request.records, request.asked) if request.records else to_html(_document(request))
 
 
 def _show(request: Request, *, tracebacks: bool) -> None:
-    from tputfind.report import terminal
     from tputfind.report.renderers.terminal import print_document
 
-    console = Console()
-    if request.records:
-        terminal.print_report(request.records, console)
-    for number, one in enumerate(_documents(request)):
-        if number:
-            console.print()
-        print_document(one, console)
-    if tracebacks:
-        terminal.print_tracebacks(request.records, console)
+    print_document(_document(request, tracebacks=tracebacks), Console())

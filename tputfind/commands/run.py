@@ -222,8 +222,10 @@ def _check_what_is_run(request: Request, record: Record, path: Path) -> None:
 
 def _write(kept: Sequence[Measured], outputs: Outputs, problems: list[TputfindError]) -> list[str]:
     """Write every file that was asked for; return what was written, what could not be goes to the problems."""
-    from tputfind.report import csv, markdown
     from tputfind.report.page import page
+    from tputfind.report.renderers.csv import to_csv
+    from tputfind.report.renderers.markdown import to_markdown
+    from tputfind.report.views import records as view
 
     if not kept:
         return []
@@ -231,22 +233,31 @@ def _write(kept: Sequence[Measured], outputs: Outputs, problems: list[TputfindEr
     in_files = [(one.record, one.file.path) for one in kept if one.file.path is not None]
     outputs.protect(Source("the record of this run", path) for _, path in in_files)
     contents: dict[str, Callable[[], bytes]] = {
-        "csv": partial(csv.to_csv, records),
+        "csv": lambda: to_csv(view.data(records)),
         "json": records[0].to_json,
-        "md": partial(markdown.to_markdown, records),
+        "md": lambda: to_markdown(view.document(records)),
         "html": partial(page.to_html, records),
     }
-    outputs.write(contents, [(table_of(path), partial(csv.to_csv, [record])) for record, path in in_files])
+    tables = [(table_of(path), partial(_table, record)) for record, path in in_files]
+    outputs.write(contents, tables)
     problems += [one.file.problem for one in kept if one.file.problem is not None]
     problems += outputs.problems
     return [str(one.file.path) for one in kept if one.file.path and one.file.problem is None] + outputs.saved
 
 
+def _table(record: Record) -> bytes:
+    from tputfind.report.renderers.csv import to_csv
+    from tputfind.report.views.records import data
+
+    return to_csv(data([record]))
+
+
 def _show(records: Sequence[Record]) -> None:
-    from tputfind.report import terminal
+    from tputfind.report.renderers.terminal import print_document
+    from tputfind.report.views.records import document
 
     if any(record.rows for record in records):
-        terminal.print_report(records, Console())
+        print_document(document(records), Console())
 
 
 def _interruption(

@@ -34,11 +34,15 @@ Room = Literal["any", "compiled", "wide", "page"]
 
 
 class Shown(NamedTuple):
-    """How tables show a column: its ``place`` from the left, its heading, and the ``room`` it needs."""
+    """How tables show a column: its ``place`` from the left, its heading, and the ``room`` it needs.
+
+    A terminal that is too narrow leaves columns out in the order of ``drop``: first those that follow from the rest.
+    """
 
     place: int
     heading: str
     room: Room = "any"
+    drop: int = 0
 
 
 class Column(NamedTuple):
@@ -161,12 +165,12 @@ COLUMNS: Final = (
     Column("latency_ms_p50", "Float64", _latency(50), shown=Shown(4, "p50 ms"), text=format_latency),
     Column("latency_ms_p90", "Float64", _latency(90)),
     Column("latency_ms_p95", "Float64", _latency(95)),
-    Column("latency_ms_p99", "Float64", _latency(99), shown=Shown(5, "p99 ms"), text=format_latency),
+    Column("latency_ms_p99", "Float64", _latency(99), shown=Shown(5, "p99 ms", drop=2), text=format_latency),
     Column(
         "device_ms_mean",
         "Float64",
         lambda _, row: mean(row.device_ms),
-        shown=Shown(3, "device ms", "wide"),
+        shown=Shown(3, "device ms", "wide", drop=1),
         text=format_device_time,
     ),
     Column("enqueue_ms_mean", "Float64", lambda _, row: mean(row.enqueue_ms)),
@@ -197,7 +201,7 @@ COLUMNS: Final = (
     _known("transfer", "string", lambda record, _: record.spec.transfer),
     Column("copy_in_ms", "Float64", lambda _, row: _middle(timing.copy_in_ms for timing in row.timings)),
     Column("copy_out_ms", "Float64", lambda _, row: _middle(timing.copy_out_ms for timing in row.timings)),
-    Column("compile_s", "Float64", compile_s, shown=Shown(7, "compile s", "compiled")),
+    Column("compile_s", "Float64", compile_s, shown=Shown(7, "compile s", "compiled", drop=3)),
     Column(
         "graphs",
         "Int64",

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tputfind.record.record import Record
-from tputfind.report import tables
+from tputfind.report.renderers.terminal import has_blocks
 from tputfind.units import format_seconds
 
 _NOBODY_WATCHES: Final = (OSError, SystemExit)
@@ -55,7 +55,7 @@ class DevicesProgress:
             return
         told = [one for one in self._devices.values() if one.line and (one.place or len(self._devices) == 1)]
         width = max((len(one.place) for one in told), default=0)
-        cut = "ellipsis" if tables.has_blocks(self._console) else "crop"
+        cut = "ellipsis" if has_blocks(self._console) else "crop"
         lines = [Text(f"{one.place:<{width}} {one.line}".strip(), no_wrap=True, overflow=cut) for one in told]  # type: ignore[arg-type]
         with suppress(*_NOBODY_WATCHES):
             self._live.update(Group(*lines[: max(1, self._console.height - 1)]), refresh=True)

@@ -11,7 +11,9 @@ from rich.live import Live
 from rich.text import Text
 
 from tputfind.record.record import Record
-from tputfind.report import tables, terminal, text
+from tputfind.report import text
+from tputfind.report.renderers import terminal
+from tputfind.report.views.records import rows_table
 from tputfind.units import format_seconds
 
 _SO_FAR: Final = ("Fastest batch", "Knee")
@@ -75,7 +77,7 @@ class ShownProgress:
 
     def _draw(self, live: Live) -> None:
         with suppress(*_NOBODY_WATCHES):
-            line = Text(self._line, no_wrap=True, overflow="ellipsis" if tables.has_blocks(self._console) else "crop")
+            line = Text(self._line, no_wrap=True, overflow="ellipsis" if terminal.has_blocks(self._console) else "crop")
             live.update(Group(*self._rows_so_far(), line), refresh=True)
 
     def _rows_so_far(self) -> list[RenderableType]:
@@ -87,7 +89,7 @@ class ShownProgress:
         known = [(label, answer) for label, answer in text.summary(record) if label in _SO_FAR or searched]
         below = [Text(text.legend(record)), *terminal.answer_lines(known, console.width)]
         room = max(1, console.height - len(below) - _BESIDE_ROWS)
-        table = tables.rows_fitted(record, (), console, room)
+        table = terminal.fitted(rows_table(record, ()), console, room)
         return [table, *below]
 
     def _print(self, line: str) -> None:

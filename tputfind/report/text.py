@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Sequence
 from typing import Final
 
@@ -30,7 +28,7 @@ from tputfind.analysis.answers import (
 )
 from tputfind.analysis.time_spent import seconds_spent
 from tputfind.record import identity
-from tputfind.record.record import Edge, Notice, Record, Row, Trial
+from tputfind.record.record import Edge, Record, Row, Trial
 from tputfind.report import snippet
 from tputfind.stats import percentile
 from tputfind.units import ROUGH, format_bytes, format_seconds, format_sizes
@@ -52,8 +50,6 @@ _STOPPED_BY: Final = {
 
 _MARKS: Final[dict[Answer, str]] = {"fastest": "F", "knee": "K", "largest": "L", "safe": "S"}
 BEST_RECIPE: Final = "B", "the best recipe"
-_LEAST_WIDTH: Final = 20
-_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|MiB|GiB|MHz|samples/s)\b|%)")
 
 
 def title(record: Record) -> str:
@@ -91,18 +87,6 @@ def marks(record: Record, row: Row) -> str:
 def legend(record: Record) -> str:
     """Return what the marks of a record's rows mean."""
     return ", ".join(f"{_MARKS[name]} {name}" for name, _ in answers(record))
-
-
-def broken(line: str, width: int) -> list[str]:
-    """Return the lines of a text that is broken between words, and not before a unit, to keep to a width."""
-    kept = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", line)
-    lines = textwrap.wrap(kept, max(width, _LEAST_WIDTH), break_long_words=False, break_on_hyphens=False)
-    return [part.replace("\N{NO-BREAK SPACE}", " ") for part in lines]
-
-
-def notice_line(notice: Notice) -> str:
-    """Return a notice on one line."""
-    return f"{notice.seen}: {notice.cause}; {notice.advice}"
 
 
 def models_in_recipes(records: Sequence[Record]) -> list[list[Record]]:

@@ -9,11 +9,12 @@ import msgspec
 import pytest
 from rich.console import Console
 from support.records import example, row
+from support.shown import markdown_of, print_report
 
 from tputfind.analysis import recipes
 from tputfind.analysis.answers import throughput_interval
 from tputfind.record.record import Failure, Row
-from tputfind.report import markdown, snippet, terminal
+from tputfind.report import snippet
 from tputfind.report.page.contents import contents
 
 
@@ -154,14 +155,14 @@ def test_recipes_stand_side_by_side_in_the_report_and_those_that_failed_with_the
     records = [measured(4.0), measured(2.0, mode="compile"), failed(mode="cudagraph")]
     paper = io.StringIO()
 
-    terminal.print_report(records, Console(file=paper, width=80))
+    print_report(records, Console(file=paper, width=80))
 
     shown = paper.getvalue()
     assert "resnet50 in 3 recipes" in shown
     assert any("cudagraph" in line and "unsupported" in line for line in shown.splitlines())
     assert "model = torch.compile(model, dynamic=False)" in shown
-    assert "resnet50 in 3 recipes" in markdown.to_markdown(records).decode()
-    assert "recipes" not in markdown.to_markdown(records[:1]).decode()
+    assert "resnet50 in 3 recipes" in markdown_of(records).decode()
+    assert "recipes" not in markdown_of(records[:1]).decode()
 
 
 def test_the_lines_of_python_say_how_it_was_run():
@@ -204,7 +205,7 @@ def throughput_and_latency():
 
 def printed(records, width=100):
     paper = io.StringIO()
-    terminal.print_report(records, Console(file=paper, width=width))
+    print_report(records, Console(file=paper, width=width))
     return paper.getvalue()
 
 
@@ -255,7 +256,7 @@ def test_recipes_that_all_miss_the_slo_have_no_best():
     assert recipes.best_of(records) is None
     assert dict(recipes.answers(records)) == {"Best recipe": "no recipe has p99 within --slo 0.1 ms"}
     assert "B the best recipe" not in shown
-    assert "```python" not in markdown.to_markdown(records).decode()
+    assert "```python" not in markdown_of(records).decode()
     (line,) = (line for line in shown.splitlines() if line.startswith("compile"))
     assert line.split() == ["compile", "5", "none"]
 
@@ -267,4 +268,4 @@ def test_records_side_by_side_with_slo_show_their_batch_within_it():
     shown = printed([under_slo(5.0, 4.0, 12.0), other])
 
     assert "2 records, each at its fastest batch within the SLO" in shown
-    assert shown.splitlines()[-2].split()[:4] == ["vgg16", "5", "1", "500.0"]
+    assert shown.splitlines()[-1].split()[:4] == ["vgg16", "5", "1", "500.0"]

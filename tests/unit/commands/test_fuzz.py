@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.records import example
+from support.shown import csv_of, markdown_of
 
 from tputfind.analysis import notices
 from tputfind.commands import main
@@ -19,7 +20,6 @@ from tputfind.commands.options import MEASURING
 from tputfind.errors import BadRecord, BadRequest
 from tputfind.record.record import Record, from_json
 from tputfind.record.spec import Spec, read_spec
-from tputfind.report import csv, markdown
 from tputfind.session import resume
 from tputfind.session.trials import TrialRunner
 
@@ -76,8 +76,8 @@ def test_a_mutated_record_is_refused_in_one_line_or_can_be_shown(data):
         return
     assert isinstance(record, Record)
     record = record if record.notices else type(record)(**_fields(record) | {"notices": notices.of(record)})
-    csv.to_csv([record])
-    markdown.to_markdown([record, record])
+    csv_of([record])
+    markdown_of([record, record])
     resume.check_spec(record, record.spec)
     try:
         TrialRunner(None, record.spec, record.environment)

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.folders import GOLDEN, RESULTS
 from support.records import FORECASTS, example
+from support.shown import csv_of, markdown_of
 
 from tputfind.analysis.compare import compare
 from tputfind.commands.outputs import Places, Source, check_places, sources_of, table_of
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.record import files
 from tputfind.record.spec import read_spec
-from tputfind.report import csv, markdown
 from tputfind.report.charts import charts, draw
 from tputfind.report.kinds import NAMES, Kind, is_report
 from tputfind.report.page import page
@@ -40,7 +40,7 @@ def comparisons():
 
 
 REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
-    "table": ("csv", lambda: csv.to_csv([example()])),
+    "table": ("csv", lambda: csv_of([example()])),
     "plans_csv": ("csv", forms(size.document(sized(1)))["csv"]),
     "forecast": ("csv", forms(forecast.document(FORECASTS))["csv"]),
     "forecast_md": ("md", forms(forecast.document(FORECASTS))["md"]),
@@ -54,8 +54,8 @@ REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
     ),
     "comparison": ("comparison", forms(compared.document(comparisons()))["json"]),
     "plans": ("plans", forms(size.document(sized(1)))["json"]),
-    "md": ("md", lambda: markdown.to_markdown([example()])),
-    "md_of_two": ("md", lambda: markdown.to_markdown([example(), example()])),
+    "md": ("md", lambda: markdown_of([example()])),
+    "md_of_two": ("md", lambda: markdown_of([example(), example()])),
     "clocks_md": ("md", (GOLDEN / "clocks.md").read_bytes),
     "comparison_md": ("md", forms(compared.document(comparisons()))["md"]),
     "plan_html": ("html", forms(size.document(sized(2)))["html"]),

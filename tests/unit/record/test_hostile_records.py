@@ -20,14 +20,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.folders import ROOT
 from support.records import example
+from support.shown import markdown_of
 
 import tputfind
 from tputfind.commands import main
 from tputfind.errors import BadRecord
 from tputfind.record.record import Record, from_json
 from tputfind.record.untrusted import printable_json, wrong_json
-from tputfind.report import markdown, snippet
-from tputfind.report.escaping import markdown_bytes, spreadsheet_text
+from tputfind.report import snippet
+from tputfind.report.document import Code, Document, Sentences
+from tputfind.report.renderers.csv import spreadsheet_text
+from tputfind.report.renderers.markdown import to_markdown
 from tputfind.units import echoed, printable
 
 ESCAPES = "\x1b[31m", "\x1b]52;c;aGk=\x07", "\x1b]8;;http://x\x1b\\", "\r\b\x9b2J", "\u202e\u200b\u2028", "\x00\x7f\n\t"
@@ -346,17 +349,18 @@ def test_a_formula_in_a_record_is_text_in_every_csv(tmp_path):
 
 
 def test_markdown_of_others_makes_no_html_no_link_and_no_code():
-    written = markdown_bytes(
-        ["a <script>", "[x](javascript:y) `z` ![p](q)", "```python", "a[0] < b", "```", "<b>"]
-    ).decode()
+    lines = ("a <script>", "[x](javascript:y) `z` ![p](q)")
+    written = to_markdown(Document(sections=(Sentences(lines), Code(("a[0] < b",), "python"), Sentences(("<b>",)))))
 
-    assert written == "a &lt;script>\n\\[x\\](javascript:y) \\`z\\` !\\[p\\](q)\n```python\na[0] < b\n```\n&lt;b>\n"
+    assert written.decode() == (
+        "- a &lt;script>\n- \\[x\\](javascript:y) \\`z\\` !\\[p\\](q)\n\n```python\na[0] < b\n```\n\n- &lt;b>\n"
+    )
 
 
 @given(st.text("\\`[]()<!ab", max_size=12))
 def test_no_backslash_of_others_undoes_that_of_ours_in_markdown(text):
     """CommonMark: an even number of backslashes before a sign leaves it active."""
-    written = markdown_bytes([f"- {text}"]).decode()
+    written = to_markdown(Document(sections=(Sentences((text,)),))).decode()
 
     for found in re.finditer(r"(\\*)[`\[\]]", written):
         assert len(found[1]) % 2 == 1, written
@@ -368,7 +372,7 @@ def test_no_cell_of_a_table_in_markdown_becomes_two_or_goes_on_in_the_next_line(
     record = put(("environment", "device_name"), text)
     record["notices"][0]["kind"] = text
     records = [from_json(json.dumps(one).encode(), "x.json") for one in (record, healthy())]
-    lines = [line for line in markdown.to_markdown(records).decode().splitlines() if line.startswith("|")]
+    lines = [line for line in markdown_of(records).decode().splitlines() if line.startswith("|")]
     heads = [place for place, line in enumerate(lines) if line.startswith(("| batch", "| record"))]
     tables = [lines[start:end] for start, end in zip(heads, [*heads[1:], None], strict=True)]
 

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 from rich.console import Console
 from support.records import example
+from support.shown import frame, print_report
 
 from tputfind.analysis import notices
 from tputfind.record.record import Edge, Record, Row, Timing, Trial
-from tputfind.report import csv, terminal, text
+from tputfind.report import text
 from tputfind.report.page import tiles
 
 PACES_MS = {2: 1.0, 8: 3.8}
@@ -70,8 +71,8 @@ def test_a_run_that_was_cut_short_is_provisional_and_looks_no_better_known_than_
 
     assert deploy(cut).startswith("provisional, timed in 1 of 3 processes; batch 2: ")
     columns = ["samples_per_s_ci_low", "samples_per_s_ci_high", "latency_ms_p50_ci_low", "latency_ms_p50_ci_high"]
-    assert csv.frame([cut])[columns].isna().all(axis=None)
-    assert csv.frame([whole])[columns].notna().all(axis=None)
+    assert frame([cut])[columns].isna().all(axis=None)
+    assert frame([whole])[columns].notna().all(axis=None)
     assert deploy(measured(QUIET[:1], processes=1)).startswith("batch 2: ")
 
 
@@ -119,7 +120,7 @@ def test_a_row_that_was_known_after_fewer_processes_than_others_is_not_provision
 def test_a_terminal_of_ascii_shows_all_of_it(factors):
     paper = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
 
-    terminal.print_report([measured(factors)], Console(file=paper, width=80))
+    print_report([measured(factors)], Console(file=paper, width=80))
 
 
 def largest(record: Record) -> str:

@@ -8,13 +8,15 @@ import msgspec
 import pytest
 from rich.console import Console
 from support.records import HEALTH, example, row
+from support.shown import csv_of, markdown_of, print_report
 
 from tputfind.analysis.compare import compare
 from tputfind.errors import BadRecord, BadRequest
 from tputfind.record.record import Timing
-from tputfind.report import csv, fleet, markdown, terminal, text
+from tputfind.report import text
 from tputfind.report.devices import DevicesProgress
 from tputfind.report.page import contents
+from tputfind.report.views import fleet
 from tputfind.session.resume import can_go_on, check_same
 
 
@@ -39,33 +41,35 @@ BUSY = [of_device(0, 10.0, "all_busy"), of_device(1, 15.0, "all_busy")]
 
 def printed(*records, width=120):
     paper = io.StringIO()
-    terminal.print_report(records, Console(file=paper, width=width, color_system=None))
+    print_report(records, Console(file=paper, width=width, color_system=None))
     return " ".join(paper.getvalue().split())
 
 
 def test_a_table_by_device_names_the_slow_one_and_by_how_much():
-    (section,) = fleet.sections(ALONE)
+    (part,) = fleet.documents(ALONE)
+    devices, causes = part.sections
 
-    assert section.title == "resnet50 fp16 nchw eager 3x224x224, batch 8: each device against the median of the others"
-    by_name = {cells[0]: dict(zip(section.heads, cells, strict=True)) for cells in section.rows}
+    assert part.title == "resnet50 fp16 nchw eager 3x224x224, batch 8: each device against the median of the others"
+    heads = [column.heading for column in devices.columns]
+    by_name = {cells[0].text: dict(zip(heads, [cell.text for cell in cells], strict=True)) for cells in devices.rows}
     assert by_name["cuda:1"]["verdict"] == "slower by 17 %"
     assert by_name["cuda:0"]["verdict"] == "faster by 20 %"
     assert by_name["cuda:0"]["SM MHz"] == "1700"
-    assert ("cuda:1", "batch 8: slower by 17 %: no cause was seen") in section.lines
+    assert ("cuda:1", "batch 8: slower by 17 %: no cause was seen") in causes.lines
 
 
 def test_all_places_that_show_records_show_devices_side_by_side_and_say_which_were_busy():
     every = [*ALONE, *BUSY]
     page = contents.contents(every)
 
-    for shown in (printed(*every), printed(*every, width=80), " ".join(markdown.to_markdown(every).decode().split())):
+    for shown in (printed(*every), printed(*every, width=80), " ".join(markdown_of(every).decode().split())):
         assert "each device against the median of the others" in shown
         assert "2 devices busy at once, each against itself alone" in shown
         assert "slower by 20 %" in shown
         assert "all 2 devices busy" in shown
-    assert [block.heading for block in page.answers] == [section.title for section in fleet.sections(every)]
+    assert [block.heading for block in page.answers] == [part.title for part in fleet.documents(every)]
     assert text.record_names(every) == ["cuda:0, solo", "cuda:1, solo", "cuda:0, all busy", "cuda:1, all busy"]
-    lines = csv.to_csv(every).decode().splitlines()
+    lines = csv_of(every).decode().splitlines()
     assert [line.split(",")[-4:] for line in lines[1:]] == [
         ["solo", "1", "", ""],
         ["solo", "1", "", ""],
@@ -75,13 +79,13 @@ def test_all_places_that_show_records_show_devices_side_by_side_and_say_which_we
 
 
 def test_devices_of_one_number_on_two_hosts_are_told_apart_by_their_uuids():
-    section = fleet.sections([of_device(0, 10.0, uuid="GPU-aaaaaaaa-1"), of_device(0, 10.0, uuid="GPU-bbbbbbbb-2")])[0]
+    part = fleet.documents([of_device(0, 10.0, uuid="GPU-aaaaaaaa-1"), of_device(0, 10.0, uuid="GPU-bbbbbbbb-2")])[0]
 
-    assert [cells[0] for cells in section.rows] == ["cuda:0 GPU-aaaaaaaa", "cuda:0 GPU-bbbbbbbb"]
+    assert [cells[0].text for cells in part.sections[0].rows] == ["cuda:0 GPU-aaaaaaaa", "cuda:0 GPU-bbbbbbbb"]
 
 
 def test_one_device_has_no_such_table():
-    assert fleet.sections([example()]) == []
+    assert fleet.documents([example()]) == []
     assert "against" not in printed(example())
 
 

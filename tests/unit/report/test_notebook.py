@@ -8,9 +8,14 @@ import msgspec
 from support.records import example
 
 import tputfind
-from tputfind.report.notebook import to_html
+from tputfind.report.renderers import notebook
+from tputfind.report.views.records import of_record
 
 HOSTILE = "<script>alert(1)</script>&'\""
+
+
+def to_html(record):
+    return notebook.to_html(of_record(record))
 
 
 class Seen(HTMLParser):

@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 from support.records import example, row, whole
+from support.shown import print_report
 
 from tputfind.analysis import notices
 from tputfind.record import files
 from tputfind.record.record import Compiled, Edge, Failure, FailureKind, Record, Row, Trial
-from tputfind.report import terminal, text
+from tputfind.report import text
+from tputfind.report.renderers.terminal import broken, print_document
+from tputfind.report.views.records import tracebacks
 
 RESULTS = sorted(
     path
@@ -30,7 +33,7 @@ IDS = [path.stem for path in RESULTS]
 
 def lines_of(records, width: int, encoding: str = "utf-8") -> list[str]:
     paper = io.TextIOWrapper(io.BytesIO(), encoding=encoding)  # strict: a sign that it lacks is an error
-    terminal.print_report(records, Console(file=paper, width=width))
+    print_report(records, Console(file=paper, width=width))
     paper.seek(0)
     return [line.rstrip() for line in paper.read().splitlines()]
 
@@ -45,7 +48,7 @@ def check_rows(records, width: int, encoding: str = "utf-8") -> None:
         assert [line.split()[0] for line in shown] == [str(row.batch_size) for row in record.rows]
         for line, one in zip(shown, record.rows, strict=True):
             assert (text.failure_of(one) or "") in line
-    code = {f"  {line}" for of_model in text.models_in_recipes(records) for line in text.code(of_model)}
+    code = {line for of_model in text.models_in_recipes(records) for line in text.code(of_model)}
     assert [line for line in lines if cell_len(line) > width and line not in code] == []
 
 
@@ -58,7 +61,7 @@ def test_a_record_of_the_results_has_one_line_a_row_and_notices_and_answers_of_t
     if width == 80:
         whole(notice for notice in notices.to_read(record) if notice not in record.caveats)
         for label, answer in text.summary(record):
-            assert len(text.broken(answer, 65)) <= 2, label
+            assert len(broken(answer, 65)) <= 2, label
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -141,8 +144,8 @@ def test_memory_is_in_gib_from_one_on():
 
 
 def test_a_line_is_broken_between_words_and_not_before_a_unit():
-    assert text.broken("it took 12 s and 3.5 GiB in all", 20) == ["it took 12 s and", "3.5 GiB in all"]
-    assert text.broken("x" * 50, 20) == ["x" * 50]
+    assert broken("it took 12 s and 3.5 GiB in all", 20) == ["it took 12 s and", "3.5 GiB in all"]
+    assert broken("x" * 50, 20) == ["x" * 50]
 
 
 def test_tracebacks_of_records_are_printed_once_each_with_their_batches():
@@ -153,13 +156,13 @@ def test_tracebacks_of_records_are_printed_once_each_with_their_batches():
     record = msgspec.structs.replace(example(), trials=trials, rows=rows)
     paper, none = io.StringIO(), io.StringIO()
 
-    terminal.print_tracebacks([record, record], Console(file=paper, width=80))
-    terminal.print_tracebacks([example()], Console(file=none, width=80))
+    print_document(tracebacks([record, record]), Console(file=paper, width=80))
+    print_document(tracebacks([example()]), Console(file=none, width=80))
 
     assert paper.getvalue() == (
         "resnet50 fp16 nchw eager at batch 4, 8: ValueError: no\n\n"
         "Traceback\n  of the model\nValueError: no\n\n"
         "resnet50 fp16 nchw eager at batch 2: KeyError: 'a'\n\n"
-        "Traceback\nKeyError: 'a'\n\n"
+        "Traceback\nKeyError: 'a'\n"
     )
     assert none.getvalue() == "No traceback is kept: no model raised an error of its own.\n"

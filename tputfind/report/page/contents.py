@@ -11,13 +11,15 @@ from tputfind.analysis import recipes
 from tputfind.analysis.notices import to_read
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
-from tputfind.report import fleet, text
+from tputfind.report import document as table_of
+from tputfind.report import text
 from tputfind.report.charts import charts as series
 from tputfind.report.charts.chart import Chart, names_of, title_of
 from tputfind.report.page import tables
 from tputfind.report.page.facts import facts
 from tputfind.report.page.tables import Named, Table
 from tputfind.report.page.tiles import Group, groups
+from tputfind.report.views import fleet
 
 _LONGEST_TRACEBACK: Final = 4000
 _MOST_TRACEBACKS: Final = 10
@@ -106,10 +108,17 @@ def _of_recipes(records: Sequence[Record]) -> Iterator[Block]:
 
 def _of_devices(records: Sequence[Record]) -> Iterator[Block]:
     """Yield what several devices tell together, a line for each."""
-    for section in fleet.sections(records):
-        named = [(row[0], zip(section.heads[1:], row[1:], strict=True)) for row in section.rows]
-        figures = [(label, ", ".join(f"{head} {cell}" for head, cell in cells if cell)) for label, cells in named]
-        yield Block(heading=section.title, answers=(*figures, *section.lines))
+    for part in fleet.documents(records):
+        lines: list[tuple[str, str]] = []
+        for section in part.sections:
+            if isinstance(section, table_of.Table):
+                heads = [column.heading for column in section.columns[1:]]
+                for label, *cells in section.rows:
+                    shown = zip(heads, (cell.text for cell in cells), strict=True)
+                    lines.append((label.text, ", ".join(f"{head} {cell}" for head, cell in shown if cell)))
+            elif isinstance(section, table_of.Answers):
+                lines += section.lines
+        yield Block(heading=part.title, answers=tuple(lines))
 
 
 def _answers(record: Record, *, several: bool, in_tiles: bool) -> Block:

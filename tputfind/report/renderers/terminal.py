@@ -158,7 +158,7 @@ def _grid(table: Table, kept: Sequence[int], bar: int, console: Console, most_ro
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
     for place in kept:
         column = table.columns[place]
-        grid.add_column(column.heading, justify="left" if column.kind == "text" else "right", no_wrap=True)
+        grid.add_column(column.heading, justify="right" if column.kind == "number" else "left", no_wrap=True)
     first = len(table.rows) - (most_rows or len(table.rows))
     for number, row in enumerate(table.rows):
         if number >= first:

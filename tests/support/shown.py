@@ -1,0 +1,35 @@
+"""Records in the forms that people and programs read."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pandas
+from rich.console import Console
+
+from tputfind.record.record import Record
+from tputfind.report.columns import COLUMNS
+from tputfind.report.renderers.csv import to_csv
+from tputfind.report.renderers.markdown import to_markdown
+from tputfind.report.renderers.terminal import print_document
+from tputfind.report.views import records as view
+
+KINDS = {column.name: column.kind for column in COLUMNS if column.in_csv}
+"""The columns of the CSV in order, each with its pandas type, which takes empty cells."""
+
+
+def print_report(records: Sequence[Record], console: Console) -> None:
+    print_document(view.document(records), console)
+
+
+def markdown_of(records: Sequence[Record]) -> bytes:
+    return to_markdown(view.document(records))
+
+
+def csv_of(records: Sequence[Record]) -> bytes:
+    return to_csv(view.data(records))
+
+
+def frame(records: Sequence[Record]) -> pandas.DataFrame:
+    return pandas.read_csv(io.BytesIO(csv_of(records)), dtype=KINDS)

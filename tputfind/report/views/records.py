@@ -1,0 +1,168 @@
+"""Records as a document for reading: the table, the answers and the notices of each, then all side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from tputfind.analysis import notices as found_notices
+from tputfind.analysis import recipes
+from tputfind.analysis.answers import answers, fastest, fastest_within_slo, largest_of
+from tputfind.record import identity
+from tputfind.record.record import Notice, Record, Row
+from tputfind.report import columns, text
+from tputfind.report.document import (
+    Answers,
+    Cell,
+    Code,
+    Column,
+    Document,
+    Table,
+    answers_of,
+    count,
+    data_table,
+    notices_of,
+    table,
+    without_blanks,
+)
+from tputfind.report.views import fleet
+from tputfind.units import format_sizes
+
+_RATE: Final = "samples/s"
+_BAR_AFTER: Final = "± %"
+_BESIDE: Final = (_RATE, _BAR_AFTER, "p50 ms")
+"""Figures of a row that are shown for each of several records."""
+
+
+def document(records: Sequence[Record]) -> Document:
+    """Return a part for each record, for the recipes of each model, for several devices, and for all side by side."""
+    begun = "begun" in identity.distinguishing_fields(records)
+    parts = [of_record(record, f", begun {record.started}" if begun else "") for record in records]
+    parts += [_of_recipes(of_model) for of_model in text.models_in_recipes(records)]
+    parts += fleet.documents(records)
+    if text.stand_alone(records):
+        beside = side_by_side(records, text.record_names(records))
+        parts.append(Document(title=text.beside_title(records), sections=(beside,)))
+    return Document(sections=tuple(parts))
+
+
+def of_record(record: Record, begun: str = "") -> Document:
+    """Return the part of one record; its title may say when the record was ``begun``."""
+    notices = found_notices.to_read(record)
+    return Document(
+        title=f"{text.title(record)}{begun}",
+        sections=(rows_table(record, notices), Answers(tuple(text.summary(record))), *notices_of(notices)),
+    )
+
+
+def _of_recipes(of_model: Sequence[Record]) -> Document:
+    beside = side_by_side(of_model, recipes.names_of(of_model))
+    code = text.code(of_model)
+    return Document(
+        title=text.recipes_title(of_model),
+        sections=(
+            msgspec.structs.replace(beside, legend=text.recipes_legend(of_model)),
+            *answers_of(recipes.answers(of_model)),
+            *((Code(tuple(code), "python"),) if code else ()),
+        ),
+    )
+
+
+def tracebacks(records: Sequence[Record]) -> Document:
+    """Return the tracebacks that records keep of their models, or that they keep none."""
+    found = text.tracebacks(records)
+    if not found:
+        return Document(lead="No traceback is kept: no model raised an error of its own.", sections=())
+    parts = (Document(title=failed, sections=(Code(tuple(lines.splitlines())),)) for failed, lines in found)
+    return Document(sections=tuple(parts))
+
+
+def data(records: Sequence[Record]) -> Table:
+    """Return the table of the CSV: a line for each batch size of each record."""
+    in_csv = [column for column in columns.COLUMNS if column.in_csv]
+    lines = (
+        {column.name: _typed(column.kind, column.value(record, row)) for column in in_csv}
+        for record in records
+        for row in record.rows
+    )
+    return data_table([column.name for column in in_csv], lines)
+
+
+def _typed(kind: columns.Kind, value: columns.Value) -> columns.Value:
+    return float(value) if kind == "Float64" and value is not None else value
+
+
+def rows_table(record: Record, notices: Sequence[Notice]) -> Table:
+    """Return a line for each row, with the marks of its answers and the numbers of its notices.
+
+    A failure stands in the place of a row's figures.
+    """
+    best = {id(row) for _, row in answers(record)}
+    most = max((row.samples_per_s or 0.0 for row in record.rows), default=0.0) or 1.0
+    heads = [Column("batch")]
+    cells = [[count(row.batch_size) for row in record.rows]]
+    for shown, column in columns.shown_in("any", "compiled", "wide"):
+        heads.append(Column(shown.heading, drop=shown.drop))
+        cells.append([_figure(column, record, row) for row in record.rows])
+        if shown.heading == _BAR_AFTER:
+            heads.append(Column("", "bar"))
+            cells.append([Cell(number=row.samples_per_s and row.samples_per_s / most) for row in record.rows])
+    heads += [Column("", "text"), Column("notices", "text")]
+    cells.append([Cell(text.marks(record, row)) for row in record.rows])
+    cells.append([Cell(_numbers(notices, row)) for row in record.rows])
+    strong = tuple(number for number, row in enumerate(record.rows) if id(row) in best)
+    full = table(heads, zip(*cells, strict=True), legend=text.legend(record), strong=strong)
+    return without_blanks(full, keep=(_RATE,))
+
+
+def _figure(column: columns.Column, record: Record, row: Row) -> Cell:
+    if column.shown is not None and column.shown.heading == _RATE and row.failure is not None:
+        return Cell(text.failure_of(row))
+    return Cell(*column.cell(record, row))
+
+
+def _numbers(notices: Sequence[Notice], row: Row) -> str:
+    """Return the numbers of the notices about a row: ``1-3,5``."""
+    about = [number for number, notice in enumerate(notices, 1) if row.batch_size in notice.batch_sizes]
+    return format_sizes(about).replace(" ", "")
+
+
+def side_by_side(records: Sequence[Record], names: Sequence[str]) -> Table:
+    """Return a line for each record: its largest batch, and its fastest within the SLO; the best recipe is marked."""
+    are_recipes = text.are_recipes(records)
+    best = recipes.best_of(records) if are_recipes else None
+    figures = [column for shown, column in columns.shown_in("any") if shown.heading in _BESIDE]
+    heads = (
+        Column("recipe" if are_recipes else "record", "text", shrinks=True),
+        Column("largest"),
+        Column(text.best_batch_heading(records)),
+        *(Column(column.shown.heading) for column in figures if column.shown is not None),
+        Column("", "text"),
+    )
+    is_best = [best is not None and record is best[0] for record in records]
+    rows = (
+        (
+            Cell(name),
+            Cell(largest_of(record.edge)),
+            Cell(text.best_batch(record)),
+            *_figures_beside(record, figures),
+            Cell(text.BEST_RECIPE[0] if marked else ""),
+        )
+        for name, record, marked in zip(names, records, is_best, strict=True)
+    )
+    strong = tuple(number for number, marked in enumerate(is_best) if marked)
+    return without_blanks(table(heads, rows, strong=strong), keep=(_RATE,))
+
+
+def _figures_beside(record: Record, figures: Sequence[columns.Column]) -> Iterator[Cell]:
+    """Yield the figures of a record's best row; if nothing was timed, how its first row failed."""
+    row = fastest_within_slo(record)
+    failed = "" if fastest(record.rows) else next(filter(None, map(text.failure_of, record.rows)), "")
+    for column in figures:
+        if row is not None:
+            yield Cell(*column.cell(record, row))
+        else:
+            is_rate = column.shown is not None and column.shown.heading == _RATE
+            yield Cell(failed if is_rate else "")
