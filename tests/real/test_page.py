@@ -121,16 +121,18 @@ def test_what_clocks_and_forecast_saved_is_shown_again_beside_records(tmp_path, 
     forecast = ask(tmp_path, *asked)
     assert forecast.status == 0, forecast.err
 
-    ran = ask(tmp_path, "report", "clocks.json", "forecast.json", "run.json", "--md", "all.md", "--csv", "all.csv")
+    files = ("--md", "all.md", "--csv", "all.csv", "--html", "all.html")
+    ran = ask(tmp_path, "report", "clocks.json", "forecast.json", "run.json", *files)
     alone = ask(tmp_path, "report", "clocks.json", "--csv", "none.csv")
 
     assert ran.status == 0, ran.err
     assert ran.out.endswith(forecast.out)
-    written = (tmp_path / "all.md").read_text()
+    written, page = (tmp_path / "all.md").read_text(), Page((tmp_path / "all.html").read_bytes()).text()
     assert (tmp_path / "one.md").read_text() in written
     for shown in ("deeplabv3_resnet50", "host clock, synchronised", "forecast, not measured"):
         assert shown in ran.out
         assert shown in written
+        assert shown in page
     assert alone.status == 2
     assert (
         alone.err

@@ -6,17 +6,24 @@ import msgspec
 import pytest
 from support.browser import DESKTOP, PHONE
 from support.folders import RESULTS
-from support.records import example
+from support.records import FORECASTS, example
+from support.shown import page_of
 
 import tputfind
+from tputfind.analysis.compare import compare
+from tputfind.record import files
 from tputfind.record.record import Notice
-from tputfind.report.page.page import to_html
+from tputfind.report.renderers.html import to_html
+from tputfind.report.views import clocks, forecast, size
+from tputfind.report.views import compare as compared
+from tputfind.sizing.planner.plan import answers
+from tputfind.sizing.planner.question import read_demand
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 def saved(path, *records):
-    path.write_bytes(to_html(records))
+    path.write_bytes(page_of(records))
     return path
 
 
@@ -42,6 +49,31 @@ def test_a_page_makes_no_error_asks_for_nothing_and_is_accessible(browser, one, 
             assert page.requests == []
             assert page.violations() == []
             assert page.too_wide_px() <= 0
+
+
+def documents_of_other_results():
+    """A document of each kind of result that is no record: plans of two models and of one, among them."""
+    read = {
+        name: tputfind.load_record(RESULTS / f"nvidia-h100/default/{name}-fp16.json")
+        for name in ("resnet50", "vit_b_16")
+    }
+    demand = read_demand({"rate": 2000, "slo": 200.0, "batcher": "triton"})
+    yield "plans", size.document(answers(list(read.values()), demand))
+    yield "plan", size.document(answers([read["resnet50"]], demand))
+    yield "comparison", compared.document([compare(read["resnet50"], read["vit_b_16"], force=True)])
+    yield "clocks", clocks.document(files.load(RESULTS / "nvidia-h200/clocks/resnet50-fp16-batch-1.json"))
+    yield "forecast", forecast.document(FORECASTS)
+
+
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+def test_page_of_every_kind_of_result_is_accessible_and_asks_for_nothing(browser, tmp_path, width):
+    for name, document in documents_of_other_results():
+        (tmp_path / name).write_bytes(to_html(document))
+        with browser.open(tmp_path / name, width) as opened:
+            assert opened.errors == []
+            assert opened.requests == []
+            assert opened.violations() == [], name
+            assert opened.too_wide_px() <= 0, name
 
 
 def rates(page):

@@ -11,8 +11,10 @@ from rich.console import Console
 from tputfind.record.record import Record
 from tputfind.report.columns import COLUMNS
 from tputfind.report.renderers.csv import to_csv
+from tputfind.report.renderers.html import to_html
 from tputfind.report.renderers.markdown import to_markdown
 from tputfind.report.renderers.terminal import print_document
+from tputfind.report.views import page
 from tputfind.report.views import records as view
 
 KINDS = {column.name: column.kind for column in COLUMNS if column.in_csv}
@@ -25,6 +27,10 @@ def print_report(records: Sequence[Record], console: Console) -> None:
 
 def markdown_of(records: Sequence[Record]) -> bytes:
     return to_markdown(view.document(records))
+
+
+def page_of(records: Sequence[Record]) -> bytes:
+    return to_html(page.document(records))
 
 
 def csv_of(records: Sequence[Record]) -> bytes:

@@ -112,20 +112,29 @@ def do(request: Request, *, show_traceback: bool) -> int:
 
 def _document(request: Request, *, tracebacks: bool = False) -> Document:
     """Return all that was read as one document: records, then what other commands saved."""
-    from tputfind.report.views import clocks, forecast
     from tputfind.report.views import records as view
 
     parts = [view.document(request.records)] if request.records else []
-    parts += [forecast.document(one) if isinstance(one, Forecasts) else clocks.document(one) for one in request.others]
+    parts += _others(request)
     parts += [view.tracebacks(request.records)] if tracebacks else []
     return parts[0] if len(parts) == 1 else Document(title=f"{len(parts)} results", sections=tuple(parts))
 
 
-def _to_html(request: Request) -> bytes:
-    from tputfind.report.page import page
-    from tputfind.report.renderers.html import to_html
+def _others(request: Request) -> list[Document]:
+    from tputfind.report.views import clocks, forecast
 
-    return page.to_html(request.records, request.asked) if request.records else to_html(_document(request))
+    return [forecast.document(one) if isinstance(one, Forecasts) else clocks.document(one) for one in request.others]
+
+
+def _to_html(request: Request) -> bytes:
+    from tputfind.report.renderers.html import to_html
+    from tputfind.report.views import page
+
+    if not request.records:
+        return to_html(_document(request))
+    of_records = page.document(request.records, request.asked)
+    sections = (*of_records.sections, *_others(request))
+    return to_html(msgspec.structs.replace(of_records, sections=sections))
 
 
 def _show(request: Request, *, tracebacks: bool) -> None:

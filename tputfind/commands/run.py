@@ -222,9 +222,10 @@ def _check_what_is_run(request: Request, record: Record, path: Path) -> None:
 
 def _write(kept: Sequence[Measured], outputs: Outputs, problems: list[TputfindError]) -> list[str]:
     """Write every file that was asked for; return what was written, what could not be goes to the problems."""
-    from tputfind.report.page import page
     from tputfind.report.renderers.csv import to_csv
+    from tputfind.report.renderers.html import to_html
     from tputfind.report.renderers.markdown import to_markdown
+    from tputfind.report.views import page
     from tputfind.report.views import records as view
 
     if not kept:
@@ -236,7 +237,7 @@ def _write(kept: Sequence[Measured], outputs: Outputs, problems: list[TputfindEr
         "csv": lambda: to_csv(view.data(records)),
         "json": records[0].to_json,
         "md": lambda: to_markdown(view.document(records)),
-        "html": partial(page.to_html, records),
+        "html": lambda: to_html(page.document(records)),
     }
     tables = [(table_of(path), partial(_table, record)) for record, path in in_files]
     outputs.write(contents, tables)

@@ -81,6 +81,29 @@ class Code(msgspec.Struct, frozen=True):
     language: str = ""
 
 
+class Tile(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer: its label, its figure with its unit, and what is to be known beside it."""
+
+    label: str
+    figure: str
+    unit: str = ""
+    note: str = ""
+
+
+class Tiles(msgspec.Struct, frozen=True):
+    """Answers in large type, which pages alone show: they stand among the other answers too."""
+
+    tiles: tuple[Tile, ...]
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a page with a link to the part of this ``name``, and what stands behind the link."""
+
+    name: str
+    text: str
+    more: str = ""
+
+
 class Charts(msgspec.Struct, frozen=True):
     """Plots, which pages alone show: what they say in words stands in answers and tables."""
 
@@ -110,7 +133,7 @@ class Notices(msgspec.Struct, frozen=True):
     entries: tuple[Warned, ...]
 
 
-class Document(msgspec.Struct, frozen=True, kw_only=True):
+class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A result, or a part of one, under its title.
 
     A page shows a ``folded`` part on demand, and links to a part by its ``name``. ``data`` is the table of a CSV, and
@@ -131,7 +154,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         return all(isinstance(section, Document) for section in self.sections)
 
 
-Section = Answers | Table | Sentences | Code | Notices | Charts | Document
+Section = Answers | Table | Sentences | Code | Notices | Charts | Tiles | Link | Document
 
 
 def table(columns: Iterable[Column], rows: Iterable[Sequence[Cell | str]], **more: Any) -> Table:

@@ -15,7 +15,8 @@ from tputfind.analysis import recipes
 from tputfind.analysis.answers import throughput_interval
 from tputfind.record.record import Failure, Row
 from tputfind.report import snippet
-from tputfind.report.page.contents import contents
+from tputfind.report.document import Table, Tiles
+from tputfind.report.views import page
 
 
 def measured(device_ms: float, dtype: str = "fp16", layout: str = "nchw", mode: str = "eager", batch_size: int = 8):
@@ -230,23 +231,31 @@ def test_report_with_slo_marks_and_codes_the_recipe_within_the_slo():
     assert not any("torch.compile" in line for line in lines)
 
 
-def test_page_with_slo_shows_the_same_recipe_in_tiles_and_table():
-    held = contents(throughput_and_latency())
+def opening_of(records):
+    """The tiles and the table that a page opens with."""
+    opening = page.document(records).sections[0].sections
+    (tiles,) = (one for part in opening[:1] for one in part.sections if isinstance(one, Tiles))
+    (beside,) = (one for one in opening if isinstance(one, Table))
+    return tiles.tiles, beside
 
-    assert {tile.label: tile.figure for tile in held.groups[0].tiles}["Best recipe"] == "fp16 nchw cudagraph"
-    (strong,) = held.beside.strong
-    assert "cudagraph" in held.beside.rows[strong][0].text
+
+def test_page_with_slo_shows_the_same_recipe_in_tiles_and_table():
+    tiles, beside = opening_of(throughput_and_latency())
+
+    assert {tile.label: tile.figure for tile in tiles}["Best recipe"] == "fp16 nchw cudagraph"
+    (strong,) = beside.strong
+    assert "cudagraph" in beside.rows[strong][0].text
 
 
 def test_page_bolds_the_recipe_of_its_tiles_when_knees_differ():
     """The batch to deploy of the best recipe may be slower than that of another: its knee came earlier."""
     best = measured(6.0, mode="cudagraph", batch_size=64)
     best = msgspec.structs.replace(best, rows=(in_three(row(8, 0.785)), *best.rows))
-    held = contents([best, measured(6.2, batch_size=64)])
+    tiles, beside = opening_of([best, measured(6.2, batch_size=64)])
 
-    (strong,) = held.beside.strong
-    assert "cudagraph" in held.groups[0].tiles[0].figure
-    assert "cudagraph" in held.beside.rows[strong][0].text
+    (strong,) = beside.strong
+    assert "cudagraph" in tiles[0].figure
+    assert "cudagraph" in beside.rows[strong][0].text
 
 
 def test_recipes_that_all_miss_the_slo_have_no_best():

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.folders import GOLDEN, RESULTS
 from support.records import FORECASTS, example
-from support.shown import csv_of, markdown_of
+from support.shown import csv_of, markdown_of, page_of
 
 from tputfind.analysis.compare import compare
 from tputfind.commands.outputs import Places, Source, check_places, sources_of, table_of
@@ -22,7 +22,6 @@ from tputfind.record import files
 from tputfind.record.spec import read_spec
 from tputfind.report.charts import charts, draw
 from tputfind.report.kinds import NAMES, Kind, is_report
-from tputfind.report.page import page
 from tputfind.report.renderers.files import forms
 from tputfind.report.views import compare as compared
 from tputfind.report.views import forecast, size
@@ -62,7 +61,7 @@ REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
     "plan_md": ("md", forms(size.document(sized(1)))["md"]),
     "plans_md": ("md", forms(size.document(sized(2)))["md"]),
     "forecast_html": ("html", forms(forecast.document(FORECASTS))["html"]),
-    "html": ("html", lambda: page.to_html([example()])),
+    "html": ("html", lambda: page_of([example()])),
     **{
         ending: (ending, lambda ending=ending: draw.image(charts.throughput([example()]), ending))
         for ending in draw.ENDINGS

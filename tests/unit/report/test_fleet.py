@@ -15,8 +15,8 @@ from tputfind.errors import BadRecord, BadRequest
 from tputfind.record.record import Timing
 from tputfind.report import text
 from tputfind.report.devices import DevicesProgress
-from tputfind.report.page import contents
-from tputfind.report.views import fleet
+from tputfind.report.document import Document
+from tputfind.report.views import fleet, page
 from tputfind.session.resume import can_go_on, check_same
 
 
@@ -60,14 +60,16 @@ def test_a_table_by_device_names_the_slow_one_and_by_how_much():
 
 def test_all_places_that_show_records_show_devices_side_by_side_and_say_which_were_busy():
     every = [*ALONE, *BUSY]
-    page = contents.contents(every)
+    opening = page.document(every).sections[0].sections
 
     for shown in (printed(*every), printed(*every, width=80), " ".join(markdown_of(every).decode().split())):
         assert "each device against the median of the others" in shown
         assert "2 devices busy at once, each against itself alone" in shown
         assert "slower by 20 %" in shown
         assert "all 2 devices busy" in shown
-    assert [block.heading for block in page.answers] == [part.title for part in fleet.documents(every)]
+    assert [one.title for one in opening if isinstance(one, Document) and not one.folded] == [
+        part.title for part in fleet.documents(every)
+    ]
     assert text.record_names(every) == ["cuda:0, solo", "cuda:1, solo", "cuda:0, all busy", "cuda:1, all busy"]
     lines = csv_of(every).decode().splitlines()
     assert [line.split(",")[-4:] for line in lines[1:]] == [

@@ -14,13 +14,13 @@ import pytest
 from support.folders import RESULTS
 from support.pages import Page
 from support.records import example, row
+from support.shown import page_of
 
 import tputfind
 from tputfind.record.record import Edge, Failure, Notice, Row, Timing, Trial
 from tputfind.report.charts import bars, chart, charts, colours, draw, figure, health, memory, values
-from tputfind.report.page import page
-from tputfind.report.page.contents import contents
-from tputfind.report.page.tiles import groups
+from tputfind.report.views import page
+from tputfind.report.views.page_tiles import groups
 
 replace = msgspec.structs.replace
 HOSTILE = (
@@ -61,25 +61,30 @@ def long(count, processes=1):
     return replace(example(), rows=rows, edge=Edge(largest_batch=count, limited_by="memory", fails_at=count + 1))
 
 
+def part(document, name):
+    """The first section of a part of a page."""
+    return next(one for one in document.sections if one.name == name).sections[0]
+
+
 def drawn(chart):
     return [point for one in chart.series for point in one.points]
 
 
 def test_what_the_page_holds_is_as_it_was(golden):
-    golden("page.json", msgspec.json.format(msgspec.json.encode(contents([example()])), indent=1) + b"\n")
+    golden("page.json", msgspec.json.format(msgspec.json.encode(page.document([example()])), indent=1) + b"\n")
 
 
 def test_what_the_page_of_two_recipes_holds_is_as_it_was(golden):
     faster = replace(example(), rows=(row(4, 2.5),), trials=(), edge=None, safe=None, notices=())
     faster = replace(faster, spec=replace(faster.spec, mode="cudagraph"))
 
-    held = contents([example(), faster])
+    held = page.document([example(), faster])
 
     golden("page-of-two.json", msgspec.json.format(msgspec.json.encode(held), indent=1) + b"\n")
 
 
 def test_the_page_says_everything_in_its_order():
-    shown = Page(page.to_html([example()])).text()
+    shown = Page(page_of([example()])).text()
 
     expected = [
         "resnet50 fp16 nchw 3x224x224 on NVIDIA Example",
@@ -102,7 +107,7 @@ def test_the_page_says_everything_in_its_order():
 
 
 def test_the_same_record_gives_the_same_bytes_and_those_of_an_image_too():
-    assert page.to_html([example()]) == page.to_html([example()])
+    assert page_of([example()]) == page_of([example()])
     for ending in draw.ENDINGS:
         drawing = charts.throughput([example()])
         assert draw.image(drawing, ending) == draw.image(drawing, ending)
@@ -110,12 +115,12 @@ def test_the_same_record_gives_the_same_bytes_and_those_of_an_image_too():
 
 @pytest.fixture(scope="module")
 def tame():
-    return Page(page.to_html([named("x"), replace(named("x"), rows=(row(3, 2.0),))]))
+    return Page(page_of([named("x"), replace(named("x"), rows=(row(3, 2.0),))]))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_nothing_of_a_record_is_more_than_text(tame, text):
-    wild = Page(page.to_html([named(text), replace(named(text), rows=(row(3, 2.0),))]))
+    wild = Page(page_of([named(text), replace(named(text), rows=(row(3, 2.0),))]))
 
     assert [one.tag for one in wild.elements] == [one.tag for one in tame.elements]
     assert [sorted(one.attributes) for one in wild.elements] == [sorted(one.attributes) for one in tame.elements]
@@ -139,7 +144,7 @@ def records_of_every_size():
 
 
 def test_ten_records_of_300_rows_stay_small_and_the_page_says_what_it_leaves_out():
-    made = page.to_html([long(300, processes=1) for _ in range(10)])
+    made = page_of([long(300, processes=1) for _ in range(10)])
 
     assert len(made) < 1_000_000
     assert "(the first 400 of 3000; all are in the record)" in Page(made).text()
@@ -147,7 +152,7 @@ def test_ten_records_of_300_rows_stay_small_and_the_page_says_what_it_leaves_out
 
 @pytest.mark.parametrize(("name", "records"), records_of_every_size().items())
 def test_a_page_is_small_whole_and_loads_nothing(name, records):
-    made = page.to_html(records)
+    made = page_of(records)
     read = Page(made)
 
     assert len(made) < 1_000_000
@@ -165,7 +170,7 @@ def test_a_page_is_small_whole_and_loads_nothing(name, records):
 
 
 def test_a_browser_is_told_to_run_our_script_only():
-    read = Page(page.to_html([example()]))
+    read = Page(page_of([example()]))
 
     (policy,) = (one.attributes["content"] for one in read.all("meta") if one.attributes.get("http-equiv"))
 
@@ -176,7 +181,7 @@ def test_a_browser_is_told_to_run_our_script_only():
 
 
 def test_a_screen_reader_finds_its_way():
-    read = Page(page.to_html([example(), long(12)]))
+    read = Page(page_of([example(), long(12)]))
 
     assert read.all("html")[0].attributes["lang"] == "en"
     levels = [int(one.tag[1]) for one in read.elements if re.fullmatch(r"h[1-6]", one.tag)]
@@ -211,7 +216,7 @@ def test_a_row_that_failed_is_drawn_nowhere_and_unknown_is_never_zero():
         assert all(point.y > 0 for point in drawn(one))
         if one.x.label == "batch size":
             assert [point.x for point in drawn(one)] == [1, 4]
-    cells = contents([record]).rows.rows[1]
+    cells = page.rows_table([("", record)]).rows[1]
     assert {cell.text for cell in cells[1:-1]} == {""}
     assert {cell.number for cell in cells[1:-1]} == {None}
 
@@ -228,7 +233,7 @@ def test_the_plot_and_the_table_call_the_same_rows_the_best(rows):
     record = replace(example(), rows=rows, safe=None, notices=())
 
     marked = {(mark.kind, mark.x) for mark in charts.throughput([record]).marks}
-    held = contents([record]).rows
+    held = page.rows_table([("", record)])
     remarks = {row.batch_size: line[-1].text for row, line in zip(rows, held.rows, strict=True)}
 
     assert {(kind, batch) for batch, text in remarks.items() for kind in text.split(", ") if kind} == marked
@@ -248,7 +253,7 @@ def test_an_interval_that_reaches_above_the_plot_is_said_to_be_cut():
     assert [point.x for point in first.cut] == [1]
     assert first.words.endswith(" Bands cut at the top of the plot: batch 1, up to 3677 samples/s.")
     assert not any("cut" in one.words for one in others)
-    assert "cut at the top of the plot" in Page(page.to_html([record])).text()
+    assert "cut at the top of the plot" in Page(page_of([record])).text()
 
 
 def test_of_several_intervals_that_are_cut_the_line_says_how_far_they_reach():
@@ -456,15 +461,15 @@ ODD = {
 
 @pytest.mark.parametrize("record", ODD.values(), ids=ODD)
 def test_odd_records_give_a_page_and_a_plot(record):
-    assert Page(page.to_html([record])).all("h1")
-    assert Page(page.to_html([record, example()])).all("figure")
+    assert Page(page_of([record])).all("h1")
+    assert Page(page_of([record, example()])).all("figure")
     assert draw.image(charts.throughput([record]), "png").startswith(b"\x89PNG")
 
 
 def test_a_page_opens_with_the_batch_to_deploy_and_its_figures():
     (group,) = groups([replace(example(), spec=replace(example().spec, slo_ms=None))])
 
-    shown = {tile.label: (tile.figure, tile.unit) for tile in group.tiles}
+    shown = {tile.label: (tile.figure, tile.unit) for tile in group.sections[0].tiles}
     assert shown["Batch to deploy"] == ("4", "")
     assert shown["Throughput"] == ("800.0", "samples/s")
     assert shown["Latency, p50"] == ("5.50", "ms")
@@ -475,15 +480,17 @@ def test_a_page_opens_with_the_batch_to_deploy_and_its_figures():
 def test_a_page_of_recipes_opens_with_the_best_one():
     (group,) = groups(of_one_batch_each())
 
-    assert [tile.figure for tile in group.tiles[:3]] == ["fp16 nchw compile", "8", "4000"]
+    assert [tile.figure for tile in group.sections[0].tiles[:3]] == ["fp16 nchw compile", "8", "4000"]
 
 
 def test_each_of_a_few_models_has_its_answers_first_and_of_many_the_table_has_them():
     models = [replace(example(), spec=replace(example().spec, model=f"model{number}")) for number in range(4)]
 
-    assert [group.heading for group in groups(models[:2])] == [f"model{n} fp16 on NVIDIA Example" for n in (0, 1)]
+    assert [group.title for group in groups(models[:2])] == [f"model{n} fp16 on NVIDIA Example" for n in (0, 1)]
     assert groups(models) == ()
-    assert [cell.text for cell in contents(models).beside.rows[3][:2]] == ["model3", "4"]
+    assert [
+        cell.text for cell in page.side_by_side(list(zip(chart.names_of(models), models, strict=True))).rows[3][:2]
+    ] == ["model3", "4"]
 
 
 def test_a_notice_stands_once_with_the_records_that_it_is_about():
@@ -494,8 +501,8 @@ def test_a_notice_stands_once_with_the_records_that_it_is_about():
 
     records = [noticed("eager", "for 1%"), noticed("compile", "for 9%"), noticed("cudagraph", "for 1%")]
 
-    (notice,) = contents(records).notices
-    (hot,) = contents([*records[:1], noticed("compile", "for 9%", "the heat")]).notices
+    (notice,) = part(page.document(records), "notices").entries
+    (hot,) = part(page.document([*records[:1], noticed("compile", "for 9%", "the heat")]), "notices").entries
 
     assert notice.cause == "the power limit"
     assert hot.cause == ""
@@ -509,20 +516,20 @@ def test_a_notice_stands_once_with_the_records_that_it_is_about():
 def test_what_is_the_same_for_all_records_stands_once_and_what_differs_in_one_table():
     other = replace(example(), spec=replace(example().spec, mode="compile"), wall_s=7.0)
 
-    held = contents([example(), other])
+    differing = part(page.document([example(), other]), "measured")
 
-    assert held.differing.heads == ("record", "mode", "took")
-    assert [[cell.text for cell in line] for line in held.differing.rows] == [
+    assert [column.heading for column in differing.columns] == ["record", "mode", "took"]
+    assert [[cell.text for cell in line] for line in differing.rows] == [
         ["fp16 nchw eager", "eager", "1 min 00 s"],
         ["fp16 nchw compile", "compile", "7 s"],
     ]
-    assert Page(page.to_html([example(), other])).text().count("GPU-00000000") == 1
-    assert contents([example()]).differing is None
+    assert Page(page_of([example(), other])).text().count("GPU-00000000") == 1
+    assert part(page.document([example()]), "measured").title == "Trials: 6"
 
 
 def test_a_run_that_was_cut_short_is_said_to_be():
-    assert "the run was cut short" in Page(page.to_html([ODD["interrupted"]])).text()
-    assert "the run was cut short" not in Page(page.to_html([example()])).text()
+    assert "the run was cut short" in Page(page_of([ODD["interrupted"]])).text()
+    assert "the run was cut short" not in Page(page_of([example()])).text()
 
 
 @pytest.mark.parametrize("of", [colours.LIGHT, colours.DARK], ids=["light", "dark"])
@@ -565,7 +572,7 @@ def test_a_logarithmic_axis_has_a_few_labels(low, high, base):
 def test_matplotlib_and_jinja_are_left_alone_until_a_page_is_asked_for():
     program = (
         "import sys, tputfind.commands, tputfind.commands.run, tputfind.commands.report\n"
-        "import tputfind.report.page.page, tputfind.report.charts.draw\n"
+        "import tputfind.report.views.page, tputfind.report.renderers.html, tputfind.report.charts.draw\n"
         "assert not {'matplotlib', 'jinja2', 'torch'} & set(sys.modules)\n"
     )
 
@@ -577,7 +584,7 @@ def test_matplotlib_and_jinja_are_left_alone_until_a_page_is_asked_for():
 def test_the_users_own_settings_of_matplotlib_change_nothing():
     import matplotlib as mpl
 
-    before = page.to_html([example()])
+    before = page_of([example()])
     with mpl.rc_context({"axes.facecolor": "red", "font.size": 30, "text.parse_math": True, "svg.fonttype": "path"}):
-        assert page.to_html([example()]) == before
+        assert page_of([example()]) == before
         assert mpl.rcParams["font.size"] == 30

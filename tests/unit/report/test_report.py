@@ -18,7 +18,7 @@ from tputfind.record.pace import host_bound
 from tputfind.record.record import Edge, Failure, LimitedBy, Timing, Trial
 from tputfind.report import columns, text
 from tputfind.report.charts import charts
-from tputfind.report.page import contents
+from tputfind.report.views import page
 
 COLUMNS = (
     "model,phase,device,device_name,dtype,layout,mode,input_shape,batch_size,status,batches,samples_per_s,"
@@ -235,13 +235,13 @@ def test_of_a_wide_interval_table_page_markdown_notice_and_csv_say_one_thing():
     (line,) = [line for line in shown(record).splitlines() if line.split()[:1] == ["4"]]
     lines_of_markdown = [line.split() for line in markdown_of([record]).decode().splitlines()]
     (row_of_markdown,) = [words for words in lines_of_markdown if words[:2] == ["|", "4"]]
-    timed = contents.contents([record]).rows
+    timed = page.rows_table([("", record)])
 
     assert low == 0
     assert float(width) > 300
     assert line.split()[2] == width
     assert width in row_of_markdown
-    assert timed.rows[0][timed.heads.index("± %")].text == width
+    assert timed.rows[0][[column.heading for column in timed.columns].index("± %")].text == width
     assert f"no better than {width}% at batch 4" in seen
 
 

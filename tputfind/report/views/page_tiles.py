@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import msgspec
-
 from tputfind.analysis import recipes
 from tputfind.analysis.answers import (
     KNEE_SHARE,
@@ -21,30 +19,15 @@ from tputfind.analysis.answers import (
 from tputfind.record import identity
 from tputfind.record.record import Record, Row
 from tputfind.report import text
+from tputfind.report.document import Document, Tile, Tiles
 from tputfind.stats import percentile
 from tputfind.units import format_bytes, format_width
 
 _MOST_GROUPS: Final = 3
-"""Of more models or devices than this, the table alone answers."""
+"""Up to so many models or devices have tiles; the table answers for more."""
 
 
-class Tile(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer: what it is, its figure with its unit, and what is to be known beside it."""
-
-    label: str
-    figure: str
-    unit: str = ""
-    note: str = ""
-
-
-class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """The answers of one model on one device, under a heading where there are others."""
-
-    heading: str
-    tiles: tuple[Tile, ...]
-
-
-def groups(records: Sequence[Record]) -> tuple[Group, ...]:
+def groups(records: Sequence[Record]) -> tuple[Document, ...]:
     """Return the answers of each model on each device, of its best recipe where it has several."""
     works = list(dict.fromkeys(map(identity.work_key, records)))
     if len(works) > _MOST_GROUPS:
@@ -57,7 +40,8 @@ def groups(records: Sequence[Record]) -> tuple[Group, ...]:
         if best and row:
             spec, device = best[0].spec, best[0].environment.device_name
             heading = f"{spec.model} {spec.dtype} on {device}" if len(works) > 1 else ""
-            found.append(Group(heading=heading, tiles=tuple(_tiles(best[0], row, len(together)))))
+            tiles = Tiles(tuple(_tiles(best[0], row, len(together))))
+            found.append(Document(title=heading, sections=(tiles,)))
     return tuple(found)
 
 

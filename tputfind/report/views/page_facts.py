@@ -9,9 +9,11 @@ import msgspec
 
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
-from tputfind.report.page.tables import Cell, Named, Table, table
+from tputfind.report.document import Column, Table, table, without_blanks
 from tputfind.units import format_bytes, format_seconds
 
+Named = Sequence[tuple[str, Record]]
+"""Records, each with what sets it apart; the name is empty if there is a single record."""
 Facts = dict[str, str]
 """What is known of a record, each as text under its name in words."""
 
@@ -47,16 +49,13 @@ def _differing(named: Named, parts: Sequence[Sequence[Facts]]) -> Table | None:
     ]
     if not columns:
         return None
-    heads = ("record", *(label for label, _ in columns))
-    lines = [
-        (Cell(text=name), *(Cell(text=texts[number]) for _, texts in columns)) for number, (name, _) in enumerate(named)
-    ]
-    return table("What differs between the records", heads, heads, lines)
+    heads = (Column(label, "text") for label in ("record", *(label for label, _ in columns)))
+    lines = ((name, *(texts[number] for _, texts in columns)) for number, (name, _) in enumerate(named))
+    return without_blanks(table(heads, lines, title="What differs between the records"))
 
 
 def _facts(caption: str, known: Facts) -> Table:
-    lines = tuple((Cell(text=label), Cell(text=text)) for label, text in known.items())
-    return Table(caption=caption, heads=("", "value"), rows=lines)
+    return table((Column("", "text"), Column("", "text")), known.items(), title=caption)
 
 
 def _run(record: Record) -> Facts:

@@ -1,0 +1,271 @@
+"""The page of records: what to deploy, the plots, every row, the notices, and how it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from tputfind.analysis import recipes
+from tputfind.analysis.answers import (
+    answers,
+    fastest,
+    format_latency,
+    format_rate,
+    known_interval,
+    largest_of,
+    peak_bytes,
+    to_deploy,
+)
+from tputfind.analysis.notices import to_read
+from tputfind.analysis.notices.words import cut_in_the_middle
+from tputfind.record import identity
+from tputfind.record.record import Failure, Record, Row
+from tputfind.record.spec import Spec
+from tputfind.report import columns, text
+from tputfind.report.charts import charts as series
+from tputfind.report.charts.chart import names_of, title_of
+from tputfind.report.document import (
+    Answers,
+    Cell,
+    Charts,
+    Code,
+    Column,
+    Document,
+    Link,
+    Notices,
+    Section,
+    Seen,
+    Table,
+    Warned,
+    without_blanks,
+)
+from tputfind.report.views import fleet
+from tputfind.report.views.page_facts import Named, facts
+from tputfind.report.views.page_tiles import groups
+from tputfind.stats import percentile
+from tputfind.units import format_bytes, format_figure, format_width
+
+_LONGEST_TRACEBACK: Final = 4000
+_MOST_TRACEBACKS: Final = 10
+_MOST_LINES: Final = 400
+"""Maximum lines of a table; keeps a page under 1 MB."""
+_LONGEST_MESSAGE: Final = 200
+_IN_A_TILE: Final = "Deploy"
+"""The label of the answer that the page opens with."""
+
+
+def document(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> Document:
+    """Return the page of one or several records; ``asked`` are their specs, if answers are to other ones."""
+    named = list(zip(names_of(records) if len(records) > 1 else [""], records, strict=True))
+    drawn, rows, warned = tuple(series.charts(records)), rows_table(named), tuple(_notices(named))
+    return Document(
+        title=title_of(records),
+        sections=(
+            Document(title="Answers", name="answers", sections=tuple(_opening(named, warned))),
+            _part("Plots", "plots", Charts(drawn) if drawn else "Nothing was measured that could be drawn."),
+            _part("Batch sizes", "rows", rows if rows.rows else "No batch size was timed."),
+            _part("Notices", "notices", Notices(warned) if warned else "There are none."),
+            Document(title="How it was measured", name="measured", sections=tuple(_measured(named, asked))),
+        ),
+    )
+
+
+def _part(title: str, name: str, held: Section | str) -> Document:
+    """Return a part of a page with its section, or with a line that says why there is none."""
+    if isinstance(held, str):
+        return Document(title=title, name=name, lead=held, sections=())
+    return Document(title=title, name=name, sections=(held,))
+
+
+def _opening(named: Named, warned: Sequence[Warned]) -> Iterator[Section]:
+    """Yield the answers: in tiles, in a table if there are several records, and in words."""
+    records = [record for _, record in named]
+    tiles, several = groups(records), len(records) > 1
+    yield from tiles
+    if warned:
+        count = "One notice" if len(warned) == 1 else f"{len(warned)} notices"
+        kinds = ", ".join(dict.fromkeys(notice.kind for notice in warned))
+        yield Link(name="notices", text=f"{count} about these figures", more=f": {kinds}")
+    if several:
+        yield side_by_side(named)
+        yield from _of_recipes(records)
+        yield from fleet.documents(records)
+    of_each = tuple(_answers(record, several=several, in_tiles=bool(tiles)) for record in records)
+    yield from [Document(title="Answers of each record", folded=True, sections=of_each)] if several else of_each
+
+
+def _of_recipes(records: Sequence[Record]) -> Iterator[Document]:
+    """Yield the answers of each model's recipes together."""
+    for of_model in text.models_in_recipes(records):
+        if found := tuple(recipes.answers(of_model)):
+            code = Code(tuple(text.code(of_model)), "python")
+            folded = Document(title="Python that runs the best recipe", folded=True, sections=(code,))
+            sections: tuple[Section, ...] = (Answers(found), folded) if code.lines else (Answers(found),)
+            yield Document(title=text.recipes_title(of_model), sections=sections)
+
+
+def _answers(record: Record, *, several: bool, in_tiles: bool) -> Document:
+    """Return the answers of a record; the batch to deploy is left out if the page opens with it."""
+    state = [] if record.finished else [("Unfinished", "the run was cut short, or still goes on")]
+    found = [one for one in text.summary(record) if several or not in_tiles or one[0] != _IN_A_TILE]
+    return Document(title=text.title(record) if several else "", sections=(Answers((*state, *found)),))
+
+
+def _measured(named: Named, asked: Sequence[Spec] | None) -> Iterator[Section]:
+    """Yield what differs between records, then, on demand, trials, commands, and what is the same for all."""
+    differing, same = facts(named, asked)
+    if differing is not None:
+        yield differing
+    trials, tracebacks = trials_table(named), tuple(_tracebacks([record for _, record in named]))
+    if trials.rows or tracebacks:
+        sections: tuple[Section, ...] = (trials, *tracebacks) if trials.rows else tracebacks
+        yield Document(title=f"Trials: {len(trials.rows)}", folded=True, sections=sections)
+    else:
+        yield Document(lead="No batch size was searched.", sections=())
+    yield Document(title="Commands to run it again", folded=True, sections=tuple(_commands(named)))
+    for known in same:
+        where = ", where it is the same for all records" if len(named) > 1 else ""
+        yield Document(title=f"{known.title}{where}", folded=True, sections=(known,))
+
+
+def _notices(named: Named) -> Iterator[Warned]:
+    """Yield each notice once; what was seen is of each record, or of several where it is the same."""
+    found: dict[tuple[str, str], dict[tuple[str, str], list[str]]] = {}
+    for name, record in named:
+        for notice in to_read(record):
+            seen = found.setdefault((notice.kind, notice.advice), {})
+            seen.setdefault((notice.seen, notice.cause), []).append(name)
+    for (kind, advice), seen in found.items():
+        causes = {cause for _, cause in seen}
+        alike = causes.pop() if len(causes) == 1 else ""
+        of = tuple(
+            Seen(records=tuple(filter(None, names)), text=what, cause="" if alike else cause)
+            for (what, cause), names in seen.items()
+        )
+        yield Warned(kind=kind.replace("_", " "), seen=of, cause=alike, advice=advice)
+
+
+def _tracebacks(records: Sequence[Record]) -> Iterator[Document]:
+    """Yield the tracebacks of the model, each once and no more than ten, with the failure's message."""
+    failures = [trial.failure for record in records for trial in record.trials]
+    failures += [row.failure for record in records for row in record.rows]
+    each = {failure.traceback: failure for failure in failures if failure is not None and failure.traceback}
+    for failure in list(each.values())[:_MOST_TRACEBACKS]:
+        yield Document(title=failure_line(failure), sections=(Code((failure.traceback[-_LONGEST_TRACEBACK:],)),))
+
+
+def _commands(named: Named) -> Iterator[Document]:
+    """Yield each command once, under the names of the records that it made, if there are others too."""
+    commands = list(dict.fromkeys(record.command for _, record in named))
+    for command in commands:
+        names = [name for name, record in named if record.command == command]
+        yield Document(title="; ".join(names) if len(commands) > 1 else "", sections=(Code((command,)),))
+
+
+def _table(
+    title: str, heads: Sequence[str], words: Iterable[str], rows: Sequence[Sequence[Cell]], strong: Iterable[int] = ()
+) -> Table:
+    """Return a table without blank columns, cut if it is long; ``words`` are the heads of columns of texts."""
+    more = f" (the first {_MOST_LINES} of {len(rows)}; all are in the record)" if len(rows) > _MOST_LINES else ""
+    kept = tuple(tuple(row) for row in rows[:_MOST_LINES])
+    full = Table(
+        columns=tuple(Column(head, "text" if head in words else "number") for head in heads),
+        rows=kept,
+        title=f"{title}{more}",
+        strong=tuple(number for number in strong if number < len(kept)),
+    )
+    return without_blanks(full, keep=() if kept else heads)
+
+
+def rows_table(named: Named) -> Table:
+    """Return a line for every batch size that was timed or failed; those that answer something are strong."""
+    figures = columns.shown_in("any", "compiled", "wide", "page")
+    heads = ("record", "batch size", *(shown.heading for shown, _ in figures), "remarks")
+    lines: list[tuple[Cell, ...]] = []
+    strong: list[int] = []
+    for name, record in named:
+        for row, best, remark in _remarked(record):
+            if best and len(record.rows) > 1:
+                strong.append(len(lines))
+            cells = (_cell(*column.cell(record, row)) for _, column in figures)
+            lines.append((Cell(name), _number(row.batch_size), *cells, Cell(remark)))
+    return _table("Every batch size that was timed", heads, ("record", "remarks"), lines, strong)
+
+
+def _remarked(record: Record) -> Iterator[tuple[Row, bool, str]]:
+    """Yield each row, whether it answers something, and what it is called: its answers and notices, or its failure.
+
+    The answers are found once for all rows: each is found among all.
+    """
+    best, found = answers(record), to_read(record)
+    for row in record.rows:
+        if row.failure is not None:
+            yield row, False, failure_line(row.failure)
+            continue
+        names = [name for name, answer in best if answer is row]
+        notices = [notice.kind.replace("_", " ") for notice in found if row.batch_size in notice.batch_sizes]
+        yield row, bool(names), ", ".join([*names, *notices])
+
+
+def trials_table(named: Named) -> Table:
+    """Return a line for every trial."""
+    lines = [
+        (
+            Cell(name),
+            _number(trial.batch_size),
+            Cell("passed" if trial.failure is None else failure_line(trial.failure)),
+            _number(trial.seconds, "{:.1f}"),
+            Cell() if trial.step_ms is None else _cell(format_figure(trial.step_ms), trial.step_ms),
+            Cell() if (peak := peak_bytes(record, trial)) is None else _cell(format_bytes(peak), peak),
+        )
+        for name, record in named
+        for trial in record.trials
+    ]
+    heads = ("record", "batch size", "outcome", "seconds", "step ms", "memory")
+    return _table("Every trial of the search, in order", heads, ("record", "outcome"), lines)
+
+
+def side_by_side(named: Named) -> Table:
+    """Return a line for each record: the batch to deploy with its figures, then the fastest and the largest batch.
+
+    Of records of the same work, the best recipe is strong.
+    """
+    heads = ("record", "batch to deploy", "samples/s", "± %", "p50 ms", "memory", "fastest", "largest")
+    lines = [_beside(*one) for one in named]
+    alike = len({identity.work_key(record) for _, record in named}) == 1
+    best = recipes.best_of([record for _, record in named]) if alike else None
+    strong = [number for number, (_, record) in enumerate(named) if best is not None and record is best[0]]
+    return _table("The batch to deploy of each record", heads, ("record",), lines, strong)
+
+
+def _beside(name: str, record: Record) -> tuple[Cell, ...]:
+    row, best, edge = to_deploy(record), fastest(record.rows), record.edge
+    figures: tuple[Cell, ...] = (Cell(),) * 5
+    if row is not None:
+        interval, latency_ms, peak = (
+            known_interval(record, row),
+            percentile(row.latency_ms, 50),
+            peak_bytes(record, row),
+        )
+        figures = (
+            _number(row.batch_size),
+            _cell(format_rate(record, row), row.samples_per_s),
+            Cell() if interval is None else _cell(format_width(interval.half_width), 100 * interval.half_width),
+            Cell() if latency_ms is None else _cell(format_latency(record, row, latency_ms), latency_ms),
+            Cell() if peak is None else _cell(format_bytes(peak), peak),
+        )
+    fastest_cell = _number(None if best is None else best.batch_size)
+    return (Cell(name), *figures, fastest_cell, _number(edge.largest_batch if edge else None, largest_of(edge)))
+
+
+def failure_line(failure: Failure) -> str:
+    """Return a failure on one line, its middle left out if it is long."""
+    return f"{failure.kind.replace('_', ' ')}: {cut_in_the_middle(failure.message, _LONGEST_MESSAGE)}"
+
+
+def _number(value: float | None, text: str = "{}") -> Cell:
+    return Cell() if value is None else Cell(text.format(value), value)
+
+
+def _cell(text: str, number: float | None) -> Cell:
+    return Cell(text, number)
