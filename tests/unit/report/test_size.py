@@ -15,7 +15,7 @@ from tputfind.record.record import Record
 from tputfind.report.renderers.files import forms
 from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views import size
-from tputfind.report.views.size_data import COLUMNS
+from tputfind.report.views.size_data import line_of
 from tputfind.sizing.planner.costs import Price
 from tputfind.sizing.planner.mixes import Mix, Part
 from tputfind.sizing.planner.plan import Answers, answers
@@ -87,7 +87,7 @@ def test_files_hold_the_mix(two_kinds):
 
     assert [line["mix"] for line in lines] == ["1 x Large cap 8 + 2 x Small cap 8", ""]
     assert [line["mix_cost_per_hour"] for line in lines] == ["1.5", ""]
-    assert tuple(lines[0]) == COLUMNS
+    assert list(lines[0]) == list(line_of(found.plans[0])) == list(line_of(found.plans[1]))
     assert [part["devices"] for part in written["plans"][0]["mix"]["parts"]] == [1, 2]
     assert written["plans"][1]["mix"] is None
     assert "- Mix: 1.500 EUR an hour" in made["md"]

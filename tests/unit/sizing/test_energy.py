@@ -162,8 +162,7 @@ def test_a_plan_says_its_power_and_its_energy():
     assert [label for label in words if label in ("Power", "Energy")] == ["Power", "Energy"]
     assert "computing takes 400 W a device" in words["Power"]
     assert "batches of 16, the best by energy and by rate" in words["Energy"]
-    assert size_data._energy(found).keys() < set(size_data.COLUMNS)
-    assert None not in size_data._energy(found).values()
+    assert None not in [size_data.line_of(found)[name] for name in size_data._ENERGY]
 
 
 def test_energy_is_of_samples_if_requests_have_several():

@@ -9,16 +9,6 @@ from tputfind.record.types import LARGEST_BATCH
 from tputfind.report.document import Cell, Column, Document, Sentences, Table, count, data_table, table
 from tputfind.units import GIB, format_bytes, format_share
 
-_COLUMNS: Final = (
-    "model",
-    "dtype",
-    "layout",
-    "memory_gib",
-    "largest_batch_forecast",
-    "error_percent",
-    "forecast_from",
-    "batches_tried",
-)
 _FROM_TRIALS: Final = (
     "90 % of forecasts were this close on a device of this kind; on another, libraries may use other kernels"
 )
@@ -60,14 +50,21 @@ def _row(card: CardForecast) -> tuple[Cell, Cell, Cell]:
 
 def _data(found: Forecasts) -> Table:
     """Return one line for each size of memory."""
-    spec, tried = found.spec, " ".join(map(str, found.tried))
-    same = (spec.model, spec.dtype, spec.layout)
-    lines = []
-    for card in found.cards:
-        is_bounded = card.largest_batch != LARGEST_BATCH
-        batch, error = (card.largest_batch, 100 * card.error) if is_bounded else (None, None)
-        lines.append((*same, card.memory_bytes / GIB, batch, error, _source(found), tried))
-    return data_table(_COLUMNS, (dict(zip(_COLUMNS, line, strict=True)) for line in lines))
+    lines = [_line(found, card, card.largest_batch < LARGEST_BATCH) for card in found.cards]
+    return data_table(tuple(next(iter(lines), ())), lines)
+
+
+def _line(found: Forecasts, card: CardForecast, is_bounded: bool) -> dict[str, object]:
+    return {
+        "model": found.spec.model,
+        "dtype": found.spec.dtype,
+        "layout": found.spec.layout,
+        "memory_gib": card.memory_bytes / GIB,
+        "largest_batch_forecast": card.largest_batch if is_bounded else None,
+        "error_percent": 100 * card.error if is_bounded else None,
+        "forecast_from": _source(found),
+        "batches_tried": " ".join(map(str, found.tried)),
+    }
 
 
 def _source(found: Forecasts) -> str:
