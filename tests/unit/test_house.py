@@ -57,7 +57,8 @@ def test_each_seam_takes_seven_files_at_the_most_and_all_that_are_named_exist(wh
 
 
 def test_the_seams_of_the_design_are_all_there():
-    assert [what for what, _ in LISTS] == ["a device", "a mode", "a model source", "a column", "a command", "a batcher"]
+    seams = ["a device", "a mode", "a model source", "a result", "a column", "a command", "a batcher"]
+    assert [what for what, _ in LISTS] == seams
 
 
 def test_nothing_but_the_devices_asks_which_device_it_runs_on():
