@@ -14,9 +14,9 @@ import psutil
 import pytest
 from support.command import ENVIRONMENT, QUICK, command, run
 from support.folders import MODELS
+from support.shown import KINDS
 
 import tputfind
-from tputfind.report.csv import COLUMNS
 
 SLEEPS = f"{MODELS}/plain.py:sleeps"
 SLOWLY = (SLEEPS, "--batch-sizes", "1,2", "--batches", 30, "--warmup", 1, "--processes", 2)
@@ -37,7 +37,7 @@ def test_each_job_goes_to_the_next_free_device_and_one_table_holds_all(tmp_path)
     ran = run(tmp_path, *models, *asked, "--device", "cpu:0,cpu:1", "--csv", "all.csv")
 
     assert ran.status == 0, ran.err
-    table = pandas.read_csv(tmp_path / "all.csv", dtype=COLUMNS)
+    table = pandas.read_csv(tmp_path / "all.csv", dtype=KINDS)
     assert list(table["model"]) == [model for model in models for _ in range(2)]
     assert list(table["dtype"]) == ["fp32", "bf16"] * 3
     assert (table["status"] == "ok").all()

@@ -15,10 +15,10 @@ import pandas
 import pytest
 from support.command import ENVIRONMENT, QUICK, command, run
 from support.folders import MODELS
+from support.shown import KINDS
 
 import tputfind
 from tputfind.record.record import Record
-from tputfind.report.csv import COLUMNS
 
 SEED = 20261121
 KILLS = 20
@@ -26,14 +26,14 @@ TESTS = 5
 """Tests that share the kills: several workers take them together."""
 SHORT = ("--batches", 10, "--processes", 2)
 ASKED = ("--max-latency", "125ms", *SHORT)
-MEASURED = [*(name for name, kind in COLUMNS.items() if kind == "Float64"), "warmup_steps"]
+MEASURED = [*(name for name, kind in KINDS.items() if kind == "Float64"), "warmup_steps"]
 """How many steps had not settled is measured too."""
 OF_NOISE = ("host_busy", "outliers", "trend", "spread", "wide_interval", "not_settled")
 
 
 def without_figures(path) -> pandas.DataFrame:
     """The table without what differs from run to run: figures, when it began, and what notices say of noise."""
-    table = pandas.read_csv(path, dtype=COLUMNS).drop(columns=[*MEASURED, "started"])
+    table = pandas.read_csv(path, dtype=KINDS).drop(columns=[*MEASURED, "started"])
     kinds = table["notices"].fillna("").map(lambda text: ";".join(k for k in text.split(";") if k not in OF_NOISE))
     return table.assign(notices=kinds)
 

@@ -7,11 +7,11 @@ import random
 import msgspec
 import pytest
 from support.records import HEALTH, example, row, whole
+from support.shown import frame
 
 from tputfind.analysis import notices
 from tputfind.analysis.answers import health, throughput_interval
 from tputfind.record.record import Timing
-from tputfind.report.csv import frame
 
 OF_NOISE = {
     *("outliers", "trend", "spread", "wide_interval", "not_settled"),
