@@ -68,8 +68,9 @@ def documents_of_other_results():
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
 def test_page_of_every_kind_of_result_is_accessible_and_asks_for_nothing(browser, tmp_path, width):
     for name, document in documents_of_other_results():
-        (tmp_path / name).write_bytes(to_html(document))
-        with browser.open(tmp_path / name, width) as opened:
+        path = tmp_path / f"{name}.html"
+        path.write_bytes(to_html(document))
+        with browser.open(path, width) as opened:
             assert opened.errors == []
             assert opened.requests == []
             assert opened.violations() == [], name
