@@ -24,7 +24,7 @@ def short(monkeypatch):
         if fleet.utilization >= 1:
             return found
         met = {"verdict": "meets", "late": 0.0, "tail_ms": 1.0, "tail_low_ms": 1.0, "tail_high_ms": 1.0}
-        return found._replace(outcome=msgspec.structs.replace(found.outcome, **met), may_meet=True)
+        return found._replace(outcome=msgspec.structs.replace(found.outcome, **met))
 
     monkeypatch.setattr("tputfind.sizing.planner.search.simulate", simulated)
 

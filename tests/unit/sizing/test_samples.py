@@ -195,7 +195,7 @@ def test_a_plan_is_for_the_samples_and_other_streams_meet_its_target_too(given):
     assert found.samples_per_s == pytest.approx(480)
     assert found.outcome.devices >= planned(batcher=given["batcher"], delay=given.get("delay")).outcome.devices
     demand = read_demand({"rate": 300, "slo": "60ms", "samples_per_request": MIXED, "seed": 9, **given})
-    assert Search(record(), demand).confirm(found.outcome.devices, found.outcome.batch_cap).outcome.tail_ms <= 60 * 1.05
+    assert Search(record(), demand).judge(found.outcome.devices, found.outcome.batch_cap).outcome.tail_ms <= 60 * 1.05
 
 
 def test_no_batch_limit_is_smaller_than_the_largest_request_that_stays_whole():

@@ -66,7 +66,7 @@ class Simulations:
             requests=1000,
             **figures,
         )
-        return Simulated(outcome, [Counter({cap: 1})], inf, [1.0], may_meet=verdict == "meets")
+        return Simulated(outcome, [Counter({cap: 1})], inf, [1.0])
 
     def tried(self) -> list[int]:
         """Numbers of devices, in the order in which they were first simulated."""
@@ -89,7 +89,7 @@ def from_devices(number: int) -> Tail:
     return lambda devices, cap, rate: 2.0 if devices >= number else 40.0
 
 
-@pytest.mark.parametrize("number", [*range(1, 36), 1000, 1998])
+@pytest.mark.parametrize("number", [*range(1, 36), 300, 498])
 def test_least_number_is_found_in_few_steps_and_nothing_is_simulated_twice(simulated, number):
     simulations = simulated(from_devices(number))
 
@@ -102,8 +102,8 @@ def test_least_number_is_found_in_few_steps_and_nothing_is_simulated_twice(simul
     assert len(set(simulations.made)) == len(simulations.made)
 
 
-@pytest.mark.parametrize("number", [2001, 5000, 123_456, MOST - 1, MOST])
-def test_from_two_thousand_devices_on_the_least_number_is_found_to_a_thousandth(simulated, number):
+@pytest.mark.parametrize("number", [501, 5000, 123_456, MOST - 1, MOST])
+def test_from_five_hundred_devices_on_the_least_number_is_found_to_four_in_a_thousand(simulated, number):
     simulated(from_devices(number))
 
     search = Search(record(), wanted())
@@ -111,9 +111,8 @@ def test_from_two_thousand_devices_on_the_least_number_is_found_to_a_thousandth(
 
     fewer = search.fewer(devices)
     assert fewer is not None
-    step = devices - fewer.devices
-    assert number <= devices < number + step
-    assert step == devices // 1000
+    assert fewer.devices < number <= devices
+    assert devices - fewer.devices <= devices // 250
     assert fewer.verdict == "misses"
 
 
@@ -279,4 +278,4 @@ def test_each_simulation_is_told_of_before_it_is_made(simulated):
 
 @pytest.mark.parametrize(("start", "least"), [(1, 1), (1, 17), (50, 17), (17, 17), (16, 17)])
 def test_least_number_from_any_start(start, least):
-    assert least_number(lambda number: number >= least, start, 1, lambda _: False) == least
+    assert least_number(lambda number: number >= least, start, 1) == least

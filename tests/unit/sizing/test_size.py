@@ -71,10 +71,10 @@ def test_the_answer_meets_the_target_under_other_streams_and_one_device_less_doe
     best = found.outcome
 
     other = Search(record(), msgspec.structs.replace(demand, seed=1000))
-    assert other.confirm(best.devices, best.batch_cap).outcome.tail_ms <= 40.0 * 1.02
+    assert other.judge(best.devices, best.batch_cap).outcome.tail_ms <= 40.0 * 1.02
     assert found.fewer is not None
     for cap in (8, 16, 32, 64, 128):
-        assert other.confirm(best.devices - 1, cap).outcome.tail_ms > 40.0 * 0.97
+        assert other.judge(best.devices - 1, cap).outcome.tail_ms > 40.0 * 0.97
     assert found.fewer.devices == best.devices - 1
     assert not found.fewer.meets_target
 

@@ -40,19 +40,19 @@ class Clock:
 class Device:
     """One device: its largest batch and service times, and what a server keeps for it.
 
-    ``draw`` returns the ms of a batch, by its samples and items; ``sizes`` counts batches by their samples. ``turn``
-    counts the batches that its worker began, and ``freed`` is when the last one ended.
+    ``draw`` returns the ms of a batch, by its samples and items; ``log`` has the start, samples, items and ms of each
+    batch. ``turn`` counts the batches that its worker began, and ``freed`` is when the last one ended.
     """
 
-    def __init__(self, cap: int, draw: Callable[[int, int], float], sizes: list[int]) -> None:
-        self.cap, self.draw, self.sizes = cap, draw, sizes
+    def __init__(self, cap: int, draw: Callable[[int, int], float], log: list[tuple[float, int, int, float]]) -> None:
+        self.cap, self.draw, self.log = cap, draw, log
         self.batch: list[int] = []
         self.turn, self.freed = 0, 0.0
         self.answered = 0.0
 
 
 class Answers:
-    """When each request is answered, and how long devices were busy. Answers go out one by one, ``each_ms`` apart.
+    """When each request is answered. Answers go out one by one, ``each_ms`` apart.
 
     A request of several items is answered with the last of them. ``samples`` are those of each item if requests stay
     whole; None if each item is one sample.
@@ -61,7 +61,6 @@ class Answers:
     def __init__(self, requests: int, samples: Sequence[int] | None, each_ms: float) -> None:
         self.done = [-1.0] * requests
         self.samples, self.each_ms = samples, each_ms
-        self.busy_ms = 0.0
 
     def size(self, batch: Sequence[int]) -> int:
         """Return the samples of a batch."""
@@ -79,7 +78,12 @@ class Answers:
 
 
 class Station:
-    """Requests that wait for one or several devices; a server's class says which of them make a batch, and when."""
+    """Requests that wait for one or several devices; a server's class says which of them make a batch, and when.
+
+    ``ahead`` is how many batches may be under way for a device when the next is made.
+    """
+
+    ahead = 0
 
     def __init__(
         self, clock: Clock, devices: Sequence[Device], delay_ms: float, limit: float, answers: Answers
@@ -143,10 +147,10 @@ class Station:
         answers = self.answers
         size = len(batch) if answers.samples is None else answers.size(batch)
         took_ms = device.draw(size, len(batch))
-        device.sizes[size] += 1
+        now = self.clock.now
+        device.log.append((now, size, len(batch), took_ms))
         device.turn += 1
-        answers.busy_ms += took_ms
-        end = self.clock.now + took_ms
+        end = now + took_ms
         answers.note(batch, end, device)
         self.clock.at(end, self._ends, (device, len(batch)))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import chain
 from math import ceil, inf, log, sqrt
 from typing import Annotated, Final, Literal, NamedTuple
 
@@ -13,7 +15,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from tputfind.record.types import Amount, Count
-from tputfind.sizing.engine.servers import Greedy, Server, ThreadedRay
+from tputfind.sizing.engine.servers import Greedy, Server
 from tputfind.sizing.engine.serving import Kind, exact_times, serve
 from tputfind.sizing.traffic.stream import Traffic
 from tputfind.stats import t_quantile
@@ -28,15 +30,23 @@ _SPANS: Final = 2.5
 """Least length of each of them, in usual batch times: devices then forget the phases in which they began."""
 _SURE: Final = 3.0
 """Standard errors from the target's share at which replications end."""
+_LEAST_NEAR: Final = 0.1
+"""Share of the wanted error with which replications end even if a control explains nearly all."""
+_ONE_SIDED: Final = 0.9
+"""Confidence of both sides of an interval, each of which is passed in 5 of 100 cases."""
+_UNDECIDED: Final = 0.15
+"""Share of the most requests after which a fleet that is near to its target stays undecided."""
 _ENOUGH: Final = 100.0
-"""Relaxation times of one queue below which no fleet is taken to meet a target."""
+"""Relaxation times of one queue below which no fleet is taken to meet a target, unless it is far from it."""
 _RARE: Final = 10.0
 """Times that longer waits than a bound are rarer than late requests may be."""
 _WANDERS, _EVEN = 20.0, 0.05
 """A queue with a limit forgets within the square of the limit over the first; streams count as no more even than the
 second."""
-_LEAST_LEFT: Final = 0.1
+_LEAST_LEFT: Final = 0.02
 """Smallest share of a device's time that counts as left by the part of a batch that grows with its size."""
+_SHAPES: Final = 2.0**24
+"""More than the items of any batch."""
 _ROUNDS: Final = 200
 """Maximum rounds to find a usual batch: near saturation each is hardly larger than the one before."""
 
@@ -113,16 +123,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Simulated(NamedTuple):
-    """An outcome, how often batches of each size were run by each kind, in how many device-ms, and requests by kind.
-
-    ``may_meet`` says whether the target is met as far as the mean over replications tells.
-    """
+    """An outcome, how often batches of each size were run by each kind, in how many device-ms, and requests by kind."""
 
     outcome: Outcome
     sizes: list[Counter[int]]
     lasts_ms: float
     shares: list[float]
-    may_meet: bool
 
     @property
     def largest_batch(self) -> int:
@@ -195,48 +201,63 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     while True:
         for number in range(len(runs), wanted):
             pairs = enumerate(zip(parts, plans, strict=True))
-            runs.append([_run(part, plan, fleet, (*seed, number, place)) for place, (part, plan) in pairs])
-        late = np.array([[np.mean(one.latency_ms > goal.target_ms) for one in run] for run in runs]) @ weights
+            runs.append([_run(part, plan, fleet, goal, (*seed, number, place)) for place, (part, plan) in pairs])
         requests = sum(len(one.latency_ms) for run in runs for one in run)
-        error = _error(late, requests, goal)
+        measured = _Latencies(runs, weights)
+        late, error, left = measured.share(lambda latency_ms: latency_ms > goal.target_ms)
+        late, error = min(1.0, max(0.0, late)), max(error, sqrt(left * goal.late * (1 - goal.late) / requests))
         is_spent = requests + sum(plan.warm_up + plan.after for plan in plans) * len(runs) >= effort.most
-        is_near = error <= effort.near * goal.late
-        is_judged = (is_near or abs(late.mean() - goal.late) > _SURE * error) and requests >= effort.least
-        is_long = effort.near == inf or late.mean() > goal.late or _relaxations(plans, len(runs)) >= _ENOUGH
-        is_known = is_near or _half_width(runs, weights, goal) <= effort.half_width
-        if is_spent or (is_long and is_judged and is_known):
+        excess = (late - goal.late) / error
+        # Where a control explains most, little more is simulated to know more.
+        is_near = error <= effort.near * max(sqrt(left), _LEAST_NEAR) * goal.late
+        is_near |= requests >= _UNDECIDED * effort.most
+        is_long = effort.near == inf or _relaxations(plans, len(runs)) >= _ENOUGH
+        is_known = measured.half_width(goal) <= effort.half_width if excess < -_SURE else is_near
+        if is_spent or (requests >= effort.least and (excess > _SURE or (is_long and is_known))):
             break
         wanted = ceil(1.5 * wanted)
-    sizes = _batches(runs, kinds)
+    sizes = [Counter[int]() for _ in kinds]
+    for run in runs:
+        for counted, of_run in zip(sizes, chain.from_iterable(one.sizes for one in run), strict=True):
+            counted.update(of_run)
     busy = float(np.mean([[one.busy for one in run] for run in runs], axis=0) @ weights)
-    if server.station is ThreadedRay:  # it closes batches by the clock, however small they are
-        load = max(load, busy)
-    figures = _percentiles(runs, weights, goal)
-    is_far = figures["tail_high_ms"] + max(_excursion_ms(part, fleet, goal) for part in parts) <= goal.target_ms
+    figures = measured.figures(goal)
+    longest_ms = max(_longest_tail_ms(part, fleet, goal, figures["tail_high_ms"]) for part in parts)
+    is_far = longest_ms <= goal.target_ms
     is_sure = _relaxations(plans, len(runs)) >= _ENOUGH or is_far or traffic.gaps is not None
-    grows = load >= 1 and server.limit == inf
+    half = t_quantile(len(runs) - 1, _ONE_SIDED) * error
+    verdict: Verdict = "meets" if is_sure and late + half <= goal.late else "undecided"
+    if late - half > goal.late or (load >= 1 and server.limit == inf):
+        verdict = "misses"
     samples = [sum(size * often for size, often in counted.items()) for counted in sizes]
     outcome = Outcome(
         devices=devices,
         batch_cap=max(kind.cap for kind in kinds),
         rate_per_s=rate_per_s,
         utilization=load,
-        verdict=_verdict(late, error, goal, is_sure=is_sure, grows=grows),
-        late=float(late.mean()),
+        verdict=verdict,
+        late=late,
         late_error=error,
         busy=min(1.0, busy),
         mean_batch=sum(samples) / max(1, sum(map(Counter.total, sizes))),
         requests=requests,
-        goodput_per_s=rate_per_s * (1 - float(late.mean())),
+        goodput_per_s=rate_per_s * (1 - late),
         **figures,
     )
-    lasts_ms = sum(
-        len(runs) * part.devices / part.share / rate_per_s * 1000 * (plan.warm_up + plan.measured + plan.after)
-        for part, plan in zip(parts, plans, strict=True)
-    )
+    lasts_ms = sum(one.lasts_ms for run in runs for one in run)
     shares = [each / max(1, sum(samples)) for each in samples] if len(parts) == 1 else weights.tolist()
-    may_meet = outcome.verdict != "misses" and is_sure and outcome.late <= goal.late
-    return Simulated(outcome, sizes, lasts_ms, shares, may_meet)
+    return Simulated(outcome, sizes, lasts_ms, shares)
+
+
+def can_tell(fleet: Fleet, goal: Goal, most: float, cell: int, tail_ms: float) -> bool:
+    """Whether replications of so many requests can be sure that a fleet meets a target, with about this percentile."""
+    if fleet.utilization >= 1 and fleet.server.limit == inf:
+        return True
+    for part in _parts(fleet, cell):
+        is_long = _ENOUGH * _relaxation(part, fleet) * (1 + _WARM_UP / _MEASURED) <= most
+        if not is_long and _longest_tail_ms(part, fleet, goal, tail_ms) > goal.target_ms:
+            return False
+    return True
 
 
 def _relaxations(plans: Sequence[_Plan], runs: int) -> float:
@@ -244,26 +265,18 @@ def _relaxations(plans: Sequence[_Plan], runs: int) -> float:
     return min(runs * plan.measured / max(plan.relaxation, 1e-9) for plan in plans)
 
 
-def _excursion_ms(part: _Part, fleet: Fleet, goal: Goal) -> float:
-    """Return an upper bound on how much longer requests may take once a queue is as long as it gets.
+def _longest_tail_ms(part: _Part, fleet: Fleet, goal: Goal, tail_ms: float) -> float:
+    """Return an upper bound on a percentile that was ``tail_ms`` so far, for when the queue is as long as it gets.
 
     In heavy traffic the wait is exponential, with a mean of the dispersion over twice 1 - load, in interarrival times
-    (Kingman). Two full batches more are for what batches remember of each other.
+    (Kingman). Batches are then full, and a request waits for one and is in another.
     """
     load = fleet.utilization
     if load >= 1:
         return inf
     wait_ms = fleet.traffic.dispersion(part.share) / (2 * (1 - load)) * 1000 / fleet.rate_per_s / part.share
-    return log(_RARE / goal.late) * wait_ms + 2 * max(kind.service.mean_ms(kind.cap) for kind in part.kinds)
-
-
-def _batches(runs: Sequence[Sequence[_Run]], kinds: Sequence[Kind]) -> list[Counter[int]]:
-    """Return how often batches of each size were run by each kind."""
-    sizes = [Counter[int]() for _ in kinds]
-    for run in runs:
-        for place, counted in enumerate(counted for one in run for counted in one.sizes):
-            sizes[place].update(counted)
-    return sizes
+    full_ms = max(kind.service.mean_ms(kind.cap) for kind in part.kinds)
+    return max(tail_ms, 2 * full_ms) + log(_RARE / goal.late) * wait_ms
 
 
 def _saturated(fleet: Fleet) -> Simulated:
@@ -284,9 +297,7 @@ def _saturated(fleet: Fleet) -> Simulated:
         requests=0,
         **latencies,
     )
-    return Simulated(
-        outcome, [Counter({kind.cap: 1}) for kind in fleet.kinds], inf, [0.0 for _ in fleet.kinds], may_meet=False
-    )
+    return Simulated(outcome, [Counter({kind.cap: 1}) for kind in fleet.kinds], inf, [0.0 for _ in fleet.kinds])
 
 
 def _parts(fleet: Fleet, cell: int) -> list[_Part]:
@@ -314,10 +325,11 @@ def _plan(part: _Part, fleet: Fleet, effort: Effort) -> _Plan:
     """Return how many requests a replication takes."""
     server, traffic = fleet.server, fleet.traffic
     rate_per_ms = fleet.rate_per_s / 1000 * part.share
-    usual_ms = [_usual_ms(kind, part, rate_per_ms, server, traffic) for kind in part.kinds]
+    usual_ms = [kind.service.mean_ms(_usual_size(kind, part, rate_per_ms, fleet)) for kind in part.kinds]
     relaxation = _relaxation(part, fleet)
-    span = rate_per_ms * max(usual_ms)
+    span = rate_per_ms * (max(usual_ms) + server.held_ms)
     memory = span * max(_batches_remembered(kind, part, rate_per_ms, traffic) for kind in part.kinds)
+    memory *= 1 + server.station.ahead
     if traffic.gaps is not None:
         turn = ceil(part.share * len(traffic.gaps))
         return _Plan(0, max(turn, ceil(effort.least / _PASSES)), 0, relaxation, usual_ms)
@@ -329,23 +341,23 @@ def _plan(part: _Part, fleet: Fleet, effort: Effort) -> _Plan:
     return _Plan(ceil(warm_up), ceil(measured), min(ceil(span) + 20, ceil(measured)), relaxation, usual_ms)
 
 
-def _usual_ms(kind: Kind, part: _Part, rate_per_ms: float, server: Server, traffic: Traffic) -> float:
-    """Return how long a batch takes with what comes while one like it is computed, the delay included."""
+def _usual_size(kind: Kind, part: _Part, rate_per_ms: float, fleet: Fleet) -> int:
+    """Return the size of a batch of what comes while one like it is computed, and during the delay."""
     each_per_ms = rate_per_ms * kind.service.per_ms(kind.cap) / sum(other.per_ms for other in part.kinds)
-    size, batch_ms = 0, 0.0
+    size, larger = 0, 1
     for _ in range(_ROUNDS):
-        larger = ceil(min(kind.cap, traffic.mean_samples * (1 + each_per_ms * batch_ms)))
         if larger == size:
             break
-        size, batch_ms = larger, kind.service.mean_ms(larger) + server.held_ms
-    return batch_ms
+        size, batch_ms = larger, kind.service.mean_ms(larger) + fleet.server.held_ms
+        larger = ceil(min(kind.cap, fleet.traffic.mean_samples * (1 + each_per_ms * batch_ms)))
+    return size
 
 
 def _batches_remembered(kind: Kind, part: _Part, rate_per_ms: float, traffic: Traffic) -> float:
     """Return for how many usual batch times a long batch makes those after it longer."""
     each_per_ms = rate_per_ms * kind.service.per_ms(kind.cap) / sum(other.per_ms for other in part.kinds)
     slope_ms = (kind.service.mean_ms(kind.cap) - kind.service.mean_ms(1)) / kind.cap
-    return 1 / max(_LEAST_LEFT, 1 - each_per_ms * traffic.mean_samples * slope_ms) ** 2
+    return 1 / max(_LEAST_LEFT, 1 - each_per_ms * traffic.mean_samples * slope_ms)
 
 
 def _relaxation(part: _Part, fleet: Fleet) -> float:
@@ -365,19 +377,25 @@ def _relaxation(part: _Part, fleet: Fleet) -> float:
 
 
 class _Run(NamedTuple):
-    """One replication of one part: latencies of measured requests, the busy share of devices, batches by size."""
+    """One replication of one part: latencies of measured requests, the busy share of devices, batches by size.
+
+    ``slow`` is the share of items in batches that alone take longer than the target, beyond what is expected of batches
+    of their sizes: its mean is 0. ``lasts_ms`` is the time of all devices, in which these batches began.
+    """
 
     latency_ms: NDArray[np.float64]
     busy: float
     sizes: list[Counter[int]]
+    slow: float
+    lasts_ms: float
 
 
-def _run(part: _Part, plan: _Plan, fleet: Fleet, seed: Sequence[int]) -> _Run:
+def _run(part: _Part, plan: _Plan, fleet: Fleet, goal: Goal, seed: Sequence[int]) -> _Run:
     *before, number, place = seed
     server, traffic = fleet.server, fleet.traffic
     stream_seed = (*before, number) if place == 0 else tuple(seed)
-    count = plan.warm_up + plan.measured + plan.after
-    stream = traffic.draw(count, part.share, stream_seed)
+    first = plan.warm_up
+    stream = traffic.draw(first + plan.measured + plan.after, part.share, stream_seed)
     each_ms = 1000 / fleet.rate_per_s / part.share
     arrivals = exact_times(stream.times * each_ms, part.kinds, server, traffic.sizes[-1][0])
     free_ms = [0.0] * part.devices
@@ -385,81 +403,103 @@ def _run(part: _Part, plan: _Plan, fleet: Fleet, seed: Sequence[int]) -> _Run:
         usual = np.repeat(plan.usual_ms, [kind.devices for kind in part.kinds])
         free_ms = (np.random.default_rng([*stream_seed, 4]).uniform(0.0, 1.0, len(usual)) * usual).tolist()
     served = serve(arrivals, stream.sizes, part.kinds, server, free_ms=free_ms, seed=seed)
-    latency_ms = served.done_ms - arrivals
-    if traffic.gaps is None:
-        latency_ms = latency_ms[plan.warm_up : plan.warm_up + plan.measured]
-    sizes = [Counter({size: often for size, often in enumerate(counts) if often}) for counts in served.sizes]
-    return _Run(latency_ms, served.busy_ms / (part.devices * len(arrivals) * each_ms), sizes)
+    last = first + plan.measured - 1 if traffic.gaps is None else len(arrivals) - 1
+    latency_ms = (served.done_ms - arrivals)[first : last + 1]
+    lasts_ms = part.devices * len(latency_ms) * each_ms
+    sizes, busy_ms, items, slow = list[Counter[int]](), 0.0, 0.0, 0.0
+    for kind, rows in zip(part.kinds, served.batches, strict=True):
+        within = (rows[:, 0] >= arrivals[first]) & (rows[:, 0] <= arrivals[last])
+        _, samples, each_items, took_ms = rows[within].T
+        shapes, which, often = np.unique(samples * _SHAPES + each_items, return_inverse=True, return_counts=True)
+        counted = Counter[int]()
+        expected = list[float]()
+        for shape, number in zip(shapes.tolist(), often.tolist(), strict=True):
+            its_samples, its_items = map(int, divmod(shape, _SHAPES))
+            counted[its_samples] += number
+            expected.append(kind.service.share_above(goal.target_ms, its_samples, its_items))
+        sizes.append(counted)
+        busy_ms += float(took_ms.sum())
+        items += float(each_items.sum())
+        slow += float(each_items @ ((took_ms > goal.target_ms) - np.array(expected)[which]))
+    return _Run(latency_ms, busy_ms / lasts_ms, sizes, slow / max(1.0, items), lasts_ms)
 
 
-def _error(late: NDArray[np.float64], requests: int, goal: Goal) -> float:
-    """Return the standard error of the late share, by replications, and no less than of independent requests."""
-    of_chance = sqrt(goal.late * (1 - goal.late) / requests)
-    return max(float(late.std(ddof=1)) / sqrt(len(late)), of_chance)
+class _Latencies:
+    """Latencies of replications, by the weight that each replication has.
 
+    By how much the mean of ``_Run.slow`` differs from 0, means are corrected by their regression on it (Lavenberg and
+    Welch, "A perspective on the use of control variables to increase the efficiency of Monte Carlo simulations", 1981).
+    """
 
-def _verdict(late: NDArray[np.float64], error: float, goal: Goal, *, is_sure: bool, grows: bool) -> Verdict:
-    half = t_quantile(len(late) - 1) * error
-    if grows or late.mean() - half > goal.late:
-        return "misses"
-    return "meets" if is_sure and late.mean() + half <= goal.late else "undecided"
+    def __init__(self, runs: Sequence[Sequence[_Run]], parts: NDArray[np.float64]) -> None:
+        """Take the replications, each of some parts, and the weight of each part."""
+        self._runs, self._parts = runs, parts
+        slow = self._by_run(lambda one: one.slow)
+        self._off = slow - slow.mean()
+        self._square = float(self._off @ self._off) if len(runs) >= _REPLICATIONS else 0.0
+        self._weights = np.full(len(runs), 1 / len(runs))
+        if self._square > 0:
+            self._weights -= slow.mean() / self._square * self._off
 
+    def _by_run(self, figure: Callable[[_Run], float]) -> NDArray[np.float64]:
+        by_run: NDArray[np.float64] = np.array([[figure(one) for one in run] for run in self._runs]) @ self._parts
+        return by_run
 
-def _half_width(runs: Sequence[Sequence[_Run]], weights: NDArray[np.float64], goal: Goal) -> float:
-    low, tail, high = _tail(*_together(runs, weights), runs, weights, goal)
-    return (high - low) / 2 / tail if high < inf else inf if tail < inf else 0.0
+    def share(self, is_in: Callable[[NDArray[np.float64]], NDArray[np.bool_]]) -> tuple[float, float, float]:
+        """Return a share of the requests, its standard error, and what share of the variance slow batches leave."""
+        each = self._by_run(lambda one: float(np.mean(is_in(one.latency_ms))))
+        left = each - each.mean()
+        plain = float(left @ left)
+        if self._square > 0:
+            left -= float(self._off @ each) / self._square * self._off
+        variance = float(left @ left) / (len(each) - 1 - (self._square > 0))
+        error = sqrt(variance * float(self._weights @ self._weights))
+        return float(self._weights @ each), error, float(left @ left) / plain if plain > 0 else 1.0
 
+    def half_width(self, goal: Goal) -> float:
+        """Return half of the width of a percentile's interval, as a share of it."""
+        low, tail, high = self._tail(*self._together, goal)
+        return (high - low) / 2 / tail if high < inf else inf if tail < inf else 0.0
 
-def _together(
-    runs: Sequence[Sequence[_Run]], weights: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-    """Return all latencies, and the weight of each; None if all count alike."""
-    if len(weights) == 1:
-        return np.concatenate([run[0].latency_ms for run in runs]), None
-    each = [np.concatenate([run[place].latency_ms for run in runs]) for place in range(len(weights))]
-    counts = np.array([len(one) for one in each])
-    return np.concatenate(each), np.repeat(weights / counts, counts)
+    @cached_property
+    def _together(self) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+        """All latencies, and the weight of each; None if all count alike."""
+        latencies = [one.latency_ms for run in self._runs for one in run]
+        shares = np.outer(np.maximum(0.0, self._weights), self._parts).ravel() / list(map(len, latencies))
+        alike = shares.min() == shares.max()
+        return np.concatenate(latencies), None if alike else np.repeat(shares, list(map(len, latencies)))
+
+    def _tail(
+        self, latencies: NDArray[np.float64], each: NDArray[np.float64] | None, goal: Goal
+    ) -> tuple[float, float, float]:
+        """Return the percentile between the ends of its interval, by how the share below it differs by replication."""
+        share = goal.percentile / 100
+        (tail,) = _quantiles(latencies, each, [share])
+        _, error, _ = self.share(lambda latency_ms: latency_ms <= tail)
+        error = t_quantile(len(self._runs) - 1) * error if tail < inf else 0.0
+        low, high = _quantiles(latencies, each, [max(0.0, share - error), min(1.0, share + error)])
+        return low, tail, high
+
+    def figures(self, goal: Goal) -> dict[str, float]:
+        """Return the fields of an outcome that tell of latencies."""
+        latencies, each = self._together
+        low, tail, high = self._tail(latencies, each, goal)
+        answered = np.isfinite(latencies)
+        if not answered.all():
+            latencies, each = latencies[answered], None if each is None else each[answered]
+        figures = {"tail_low_ms": low, "tail_ms": tail, "tail_high_ms": high, "refused": 1 - float(answered.mean())}
+        if not len(latencies):
+            return figures | dict.fromkeys(("mean_ms", "p50_ms", "p95_ms", "p99_ms"), inf)
+        p50, p95, p99 = _quantiles(latencies, each, [0.5, 0.95, 0.99])
+        mean = float(np.average(latencies, weights=each))
+        return figures | {"mean_ms": mean, "p50_ms": p50, "p95_ms": p95, "p99_ms": p99}
 
 
 def _quantiles(
     latencies: NDArray[np.float64], weights: NDArray[np.float64] | None, shares: Sequence[float]
 ) -> list[float]:
-    values = (
-        np.quantile(latencies, shares, method="inverted_cdf")
-        if weights is None
-        else np.quantile(latencies, shares, method="inverted_cdf", weights=weights)
-    )
-    return [float(value) for value in values]
-
-
-def _tail(
-    latencies: NDArray[np.float64],
-    each: NDArray[np.float64] | None,
-    runs: Sequence[Sequence[_Run]],
-    weights: NDArray[np.float64],
-    goal: Goal,
-) -> tuple[float, float, float]:
-    """Return the percentile between the ends of its interval, by how the share of requests below it differs by run."""
-    share = goal.percentile / 100
-    (tail,) = _quantiles(latencies, each, [share])
-    within = np.array([[np.mean(one.latency_ms <= tail) for one in run] for run in runs]) @ weights
-    error = t_quantile(len(runs) - 1) * float(within.std(ddof=1)) / sqrt(len(runs)) if tail < inf else 0.0
-    low, high = _quantiles(latencies, each, [max(0.0, share - error), min(1.0, share + error)])
-    return low, tail, high
-
-
-def _percentiles(runs: Sequence[Sequence[_Run]], weights: NDArray[np.float64], goal: Goal) -> dict[str, float]:
-    latencies, each = _together(runs, weights)
-    low, tail, high = _tail(latencies, each, runs, weights, goal)
-    answered = np.isfinite(latencies)
-    if not answered.all():
-        latencies, each = latencies[answered], None if each is None else each[answered]
-    figures = {"tail_low_ms": low, "tail_ms": tail, "tail_high_ms": high, "refused": 1 - float(answered.mean())}
-    if not len(latencies):
-        return figures | dict.fromkeys(("mean_ms", "p50_ms", "p95_ms", "p99_ms"), inf)
-    p50, p95, p99 = _quantiles(latencies, each, [0.5, 0.95, 0.99])
-    mean = float(np.average(latencies, weights=each))
-    return figures | {"mean_ms": mean, "p50_ms": p50, "p95_ms": p95, "p99_ms": p99}
+    found: NDArray[np.float64] = np.quantile(latencies, shares, method="inverted_cdf", weights=weights)
+    return list(map(float, found))
 
 
 def is_quick(server: Server, traffic: Traffic) -> bool:

@@ -91,6 +91,7 @@ class Triton(Station):
     """
 
     looks_ms: Final = 500.0
+    ahead = 3
 
     def __init__(self, *station: Any) -> None:
         super().__init__(*station)
@@ -243,10 +244,6 @@ class Ray(Station):
     def _is_over(self, opened_ms: float) -> None:
         if self._first_ms == opened_ms:
             self.settle()
-
-
-class ThreadedRay(Ray):
-    """No server's: to be removed with its last import."""
 
 
 class Profile(NamedTuple):

@@ -67,6 +67,7 @@ class ServiceTimes:
         shares = (np.arange(times) + 0.5) / times
         curves = [np.quantile(measured[size], shares, method="inverted_cdf") for size in self.sizes]
         self._curves = _isotonic(np.stack(curves), [len(measured[size]) for size in self.sizes])
+        self._above = dict[tuple[float, int, int], float]()
         self._whole, self._per_ms, self._mean_ms = whole, dict[int, float](), dict[int, float]()
         self.items_per_sample = len(whole) / sum(whole) if whole else 1.0
         self.least_cap = max(whole) if whole else 1
@@ -103,6 +104,14 @@ class ServiceTimes:
             answers_ms = self.overheads.per_answer_ms * samples * self.items_per_sample
             self._per_ms[batch_size] = samples / max(busy_ms, answers_ms)
         return self._per_ms[batch_size]
+
+    def share_above(self, most_ms: float, samples: int, items: int) -> float:
+        """Return how likely a batch of so many samples and items takes longer than a bound."""
+        key = most_ms, samples, items
+        if key not in self._above:
+            times = self._model_ms(samples) + self.overheads.per_batch_ms + self.overheads.per_request_ms * items
+            self._above[key] = float(np.mean(times > most_ms))
+        return self._above[key]
 
     def largest_within(self, most_ms: float) -> int | None:
         """Return the largest batch size whose mean time is within a bound; None if none is."""

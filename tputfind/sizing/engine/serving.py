@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import chain
 from math import inf
 from typing import Final, NamedTuple
 
@@ -34,11 +35,22 @@ class Kind(NamedTuple):
 
 
 class Served(NamedTuple):
-    """When each request was answered (inf: refused), the ms that devices were busy, and batches by kind and size."""
+    """When each request was answered (inf: refused), and the batches of each kind: a row each has its start in ms, its
+    samples, its items and its ms.
+    """
 
     done_ms: NDArray[np.float64]
-    busy_ms: float
-    sizes: list[list[int]]
+    batches: list[NDArray[np.float64]]
+
+    @property
+    def busy_ms(self) -> float:
+        """How long devices computed, all together."""
+        return float(sum(batches[:, 3].sum() for batches in self.batches))
+
+    @property
+    def sizes(self) -> list[list[int]]:
+        """How many batches of each size each kind of device ran."""
+        return [np.bincount(batches[:, 1].astype(np.int64)).tolist() for batches in self.batches]
 
 
 def serve(
@@ -67,13 +79,13 @@ def serve(
     clock = Clock()
     whole = samples.tolist() if samples is not None and server.is_whole else None
     answers = Answers(len(arrivals), whole, server.per_answer_ms)
-    devices, sizes = list[Device](), list[list[int]]()
+    devices, logs = list[Device](), list[list[tuple[float, int, int, float]]]()
     free = iter(free_ms)
     for number, kind in enumerate(fleet):
         draw = kind.service.drawn(kind.cap, (*seed, number) if number else seed)
-        sizes.append([0] * (kind.cap + 1))
+        logs.append([])
         for _ in range(kind.devices):
-            devices.append(Device(kind.cap, draw, sizes[-1]))
+            devices.append(Device(kind.cap, draw, logs[-1]))
             devices[-1].freed = next(free)
     in_one = server.routing == "shared" or len(devices) == 1
     queues = [devices] if in_one and not PROFILES[server.batcher].in_replicas else [[device] for device in devices]
@@ -87,7 +99,8 @@ def serve(
         clock.now = time
         route(request, 1 if items is None else items[request])
     advance(inf)
-    return Served(np.array(answers.done), answers.busy_ms, sizes)
+    batches = [np.fromiter(chain.from_iterable(log), np.float64, 4 * len(log)).reshape(-1, 4) for log in logs]
+    return Served(np.array(answers.done), batches)
 
 
 def _is_one_greedy_queue(fleet: Sequence[Kind], server: Server, samples: NDArray[np.int64] | None) -> bool:
@@ -105,27 +118,26 @@ def _serve_greedily(
 ) -> Served:
     """Serve one queue: the device that is free first takes all that waits, up to its largest batch."""
     came = arrivals.tolist() if samples is None else np.repeat(arrivals, samples).tolist()
-    cap, draw, sizes = kind.cap, kind.service.drawn(kind.cap, seed), [0] * (kind.cap + 1)
-    free = sorted(free_ms)
-    ends: list[float] = []
-    marks = [0]
-    busy_ms, count, head = 0.0, len(came), 0
+    cap, draw, free = kind.cap, kind.service.drawn(kind.cap, seed), sorted(free_ms)
+    starts, spans_ms, marks = list[float](), list[float](), [0]
+    count, head = len(came), 0
     while head < count:
         start = free[0]
         if start < came[head]:  # noqa: PLR1730  # max takes three times as long
             start = came[head]
         tail = bisect_right(came, start, head + 1, min(head + cap, count))
         took_ms = draw(tail - head, tail - head)
-        sizes[tail - head] += 1
-        busy_ms += took_ms
-        ends.append(start + took_ms)
+        starts.append(start)
+        spans_ms.append(took_ms)
         heapq.heapreplace(free, start + took_ms)
         marks.append(tail)
         head = tail
-    done_ms = np.repeat(ends, np.diff(marks))
+    sizes = np.diff(marks)
+    batches = np.stack([starts, sizes, sizes, spans_ms], axis=1)
+    done_ms = np.repeat(batches[:, 0] + batches[:, 3], sizes)
     if samples is not None:
         done_ms = np.maximum.reduceat(done_ms, np.cumsum(samples) - samples)
-    return Served(done_ms, busy_ms, [sizes])
+    return Served(done_ms, [batches])
 
 
 def exact_times(arrivals: NDArray[np.float64], fleet: Sequence[Kind], server: Server, most: int) -> NDArray[np.float64]:

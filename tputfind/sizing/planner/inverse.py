@@ -103,7 +103,7 @@ def _tightest_target(search: Search, devices: int) -> float:
     """
     demand = search.demand
     open_search = search.at(slo_ms=demand.network_ms + _LONGEST_MS)
-    tails = [open_search.confirm(devices, cap).outcome for cap in open_search.tightest(devices)]
+    tails = [open_search.judge(devices, cap).outcome for cap in open_search.tightest(devices)]
     tails = [outcome for outcome in tails if outcome.tail_high_ms < inf and outcome.verdict == "meets"]
     if not tails:
         allowed = "" if demand.max_utilization == 1 else f" at a utilization of {demand.max_utilization:.0%} or less"
@@ -170,15 +170,16 @@ def range_of(search: Search, found: Outcome) -> tuple[int, int | None]:
         service_times_of(search.record, demand.overheads, demand.traffic, is_whole=demand.is_whole, draw=chance)
         for _ in range(_RESAMPLES)
     ]
-    plain_ms = search.pilot(found.devices, found.batch_cap).tail_ms
+    plain_ms = search.pilot(found.devices, found.batch_cap).outcome.tail_ms
     half = log(found.tail_high_ms / found.tail_low_ms) / 2 / t_quantile(7)
     width = _RANGE_QUANTILE * hypot(half, _error_of_record(search, found, drawn))
     fewest: int | None = found.devices
     most: int | None = found.devices
 
     def least_within(margin: float) -> int | None:
-        farthest = _FARTHEST * found.devices
-        return least_number(lambda one: search.may_meet(one, margin), found.devices, 1, lambda more: more > farthest)
+        if alone_ms(search.service, demand) > margin * demand.target_ms:
+            return None
+        return least_number(lambda one: search.may_meet(one, margin), found.devices, 1, _FARTHEST * found.devices)
 
     if width > 0 and plain_ms < inf:
         # Pilots are short: what they say of the plan itself is the measure.
@@ -204,13 +205,13 @@ def _least_if_faster(search: Search, fewest: int, faster: float) -> int:
     def meets(devices: int) -> bool:
         return devices >= fewest or search.may_meet(devices, faster, rate_per_s)
 
-    return least_number(meets, fewest, lowest, lambda _: True) or fewest
+    return least_number(meets, fewest, lowest) or fewest
 
 
 def _error_of_record(search: Search, found: Outcome, drawn: Sequence[ServiceTimes]) -> float:
     """Return the standard error of the logarithm of a fleet's percentile by the record, in the same streams."""
     tails = [
-        Search(search.record, search.demand, None, times).pilot(found.devices, found.batch_cap).tail_ms
+        Search(search.record, search.demand, None, times).pilot(found.devices, found.batch_cap).outcome.tail_ms
         for times in drawn
     ]
     # A sample with which the queue grows says no more than that.

@@ -48,7 +48,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     and record and by fleets that are undecided; ``most`` is None if no number is sure to meet the target, and both are
     for given devices. ``holds`` says whether the target is met at the utilization allowed: given devices may miss it.
     ``without_spare`` is how they do with the spare ones gone, None if none was asked for. ``fewer`` is the best that
-    one device less than that does, or a thousandth of two thousand and more; None if there is but one. ``fewer_fails``
+    one device less than that does, or up to 0.4 % of five hundred and more; None if there is but one. ``fewer_fails``
     says whether it misses the target for sure. ``more_traffic`` is the same devices with 20 % more requests.
     ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch. Of recorded arrivals only their
     number is kept. Costs are None if the price is not known, and ``energy`` if the power of the devices is not.
@@ -256,10 +256,10 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
     else:
         serving = search.with_room(demand.devices - demand.spare)
         if demand.spare and not search.holds(serving):  # the server is set to what serves while none is gone
-            serving = search.confirm(serving.devices, search.best(demand.devices).outcome.batch_cap).outcome
+            serving = search.judge(serving.devices, search.best(demand.devices).outcome.batch_cap).outcome
     fewest, most = (None if bound is None else bound + demand.spare for bound in bounds)
     fewer = search.fewer(serving.devices)
-    simulated = search.confirm(serving.devices + demand.spare, serving.batch_cap)
+    simulated = search.judge(serving.devices + demand.spare, serving.batch_cap)
     outcome, service, samples = simulated.outcome, search.service, demand.mean_samples
     slope_ms, intercept_ms = service.line_ms()
     rate_per_s, target_ms = demand.rate_per_s, demand.target_ms

@@ -12,7 +12,7 @@ import numpy as np
 
 from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.record import Record
-from tputfind.sizing.engine.replications import Effort, Fleet, Outcome, Simulated, is_quick, simulate
+from tputfind.sizing.engine.replications import Effort, Fleet, Outcome, Simulated, can_tell, is_quick, simulate
 from tputfind.sizing.engine.service_times import ServiceTimes, service_times_of
 from tputfind.sizing.engine.serving import Kind
 from tputfind.sizing.planner.question import MOST_DEVICES, Demand
@@ -20,26 +20,20 @@ from tputfind.sizing.planner.question import MOST_DEVICES, Demand
 MORE_TRAFFIC: Final = 1.2
 LATE_REQUESTS: Final = 200
 """Least late requests expected in a judgement, at the share that the target allows."""
-_MOST_QUICK, _MOST = 4e6, 1e6
+_MOST_QUICK, _MOST = 6e6, 1.5e6
 """Maximum requests of a judgement, batch by batch and request by request; keeps it within some seconds."""
-_PILOT: Final = 0.25
+_PILOT: Final = 0.15
 """Requests of a pilot, as a share of the least of a judgement."""
 _MOST_PILOT_QUICK, _MOST_PILOT = 150_000, 50_000
 CELL, _PILOT_CELL = 256, 32
-_CONFIRMED: Final = 5.0
-"""Requests of the replications that are reported, in those of a judgement."""
-_MOST_CONFIRMED: Final = 400_000
-"""Maximum requests that are wanted if fewer judge the target."""
-_JUDGED_TO, _CONFIRMED_TO = 0.06, 0.025
-"""Standard errors of the late share, as shares of the allowed one, from which on more replications tell little."""
-_HALF_WIDTH: Final = 0.02
-"""Half-width of a reported percentile's interval, as a share, for which replications go on."""
+_JUDGED_TO: Final = 0.02
+"""Standard error of the late share, as a share of the allowed one, from which on more replications tell little."""
+_HALF_WIDTH: Final = 0.03
+"""Half-width of a percentile's interval, as a share, for which replications of a fleet that meets the target go on."""
 _MOST_MORE_TRAFFIC: Final = 100_000
 """Maximum requests that serve the row of more traffic."""
 _NEAR: Final = 1.3
 """Batch limits whose pilot comes this near to the target are judged."""
-_EASY: Final = 0.8
-"""Times the target up to which a pilot's percentile leaves room."""
 _AS_WELL: Final = 0.05
 """A measured batch size is preferred to a batch limit if its percentile is longer by this share at the most."""
 _JUDGED: Final = 3
@@ -48,19 +42,19 @@ _FEW: Final = 12
 """Batch limits up to this are all candidates; larger ones lie a share apart."""
 _APART: Final = 1.12
 _COARSE: Final = 4
-"""Candidates from one that is always tried to the next."""
+"""Candidates from one that is tried first to the next."""
 _PARTS: Final = 32
 """Batches that an average request is split into by the smallest batch limit that is tried."""
 _MOST_PARTS: Final = 100
 """If even the largest batch splits a request into more, it is not simulated."""
 _MOST_SAMPLES_QUICK, _MOST_SAMPLES = 10_000_000, 2_000_000
 """Maximum samples of a judgement, if each is batched by itself."""
-_FINELY: Final = 50
-"""A plan that other streams do not confirm is followed by one with a share of one in so many devices more."""
-_CLOSE: Final = 200
-"""Numbers of devices that differ by one in so many are not told apart if the smaller one is undecided."""
-_EXACTLY: Final = 1000
+_EXACTLY: Final = 250
 """Numbers of devices are found to one in so many."""
+_SECOND_STEP: Final = 32
+"""The third number of devices that is tried differs by one in so many from the second."""
+_ALIKE: Final = 2
+"""Up to so many times as many devices, and down to as many fewer, the best batch limit is near the last one."""
 _BUSIEST: Final = 3
 """Least numbers of devices that are judged even if pilots say that it takes more than twice as many."""
 _HOPE: Final = 16
@@ -69,7 +63,7 @@ _BUSY: Final = 0.5
 """Above this utilization more devices would help."""
 _ERRORS: Final = 2.0
 """Standard errors by which lone requests must be in time more often than the target asks."""
-_PILOTS, _JUDGEMENTS, _CONFIRMATIONS, _MORE = 0, 1, 2, 3
+_PILOTS, _JUDGEMENTS, _MORE = 0, 1, 2
 """Tell streams apart."""
 
 Tell = Callable[[str], None]
@@ -96,9 +90,9 @@ class Search:
         self._check_samples()
         self._pilots: dict[tuple[int, int, float], Simulated] = {}
         self._judged: dict[tuple[int, int], Simulated] = {}
-        self._confirmed: dict[tuple[int, int], Simulated] = {}
         self._best: dict[int, Simulated] = {}
-        self._last: dict[float, int] = {}
+        self._last: dict[float, tuple[int, int]] = {}
+        self._met = 0
 
     def at(self, **changed: object) -> Search:
         """Return a search with other fields of the demand, and the same service times."""
@@ -138,7 +132,7 @@ class Search:
     def least(self) -> Outcome:
         """Return the least number of devices that meets the demand, with the batch limit that leaves the most room.
 
-        Pilots say where it lies, judgements which it is, and other streams confirm it.
+        Pilots say where it lies, and judgements which it is.
 
         Raises:
             NoPlan: none does.
@@ -151,51 +145,24 @@ class Search:
                 f"no more than {MOST_DEVICES} are planned with",
                 "a lower --rate",
             )
-        start = least_number(self.may_meet, lowest, lowest, _none_helps(self.may_meet)) or MOST_DEVICES
+        start = least_number(self.may_meet, lowest, lowest) or MOST_DEVICES
         # Latency need not fall with more devices: batches that are not full wait for the delay.
         busiest = range(lowest, lowest + _BUSIEST) if start > 2 * lowest + _BUSIEST else range(0)
-        devices = next(filter(self._meets, busiest), None) or least_number(
-            self._meets, start, lowest, _none_helps(self._meets), is_close=self._is_close
-        )
+        devices = next(filter(self._meets, busiest), None) or least_number(self._meets, start, lowest)
         if devices is None:
-            raise self._too_slow(self.best(MOST_DEVICES).outcome)
-        found = self.with_room(devices)
-        if not self.holds(found):  # by other streams it takes more
-            most = min(2 * devices + _HOPE, MOST_DEVICES)
-            step = max(step_at(devices), devices // _FINELY)
-            more = least_number(
-                self._is_confirmed,
-                devices,
-                devices,
-                lambda more: devices + more > most,
-                first_step=step,
-                is_close=self._is_close,
+            best = self.best(MOST_DEVICES).outcome
+            raise NoPlan(
+                f"not even {best.devices} devices, the most that are planned with, answer {self.demand.percentile:g} % "
+                f"of the requests within {self.demand.target_ms:g} ms: it takes {best.tail_high_ms:.4g} ms",
+                "a lower --rate, or a longer --slo" if best.utilization > _BUSY else "a longer --slo",
             )
-            found = self.best(devices).outcome if more is None else self.confirmed_best(more)
-            if more is None:
-                raise self._too_slow(found)
-        return found
-
-    def _is_close(self, fails: int, passes: int) -> bool:
-        """Whether two numbers of devices are too near to each other to tell: the smaller one is undecided."""
-        near = passes - fails <= passes // _CLOSE
-        return near and fails > 0 and self.best(fails).outcome.verdict == "undecided"
-
-    def _is_confirmed(self, devices: int) -> bool:
-        return self.holds(self.confirmed_best(devices))
-
-    def confirmed_best(self, devices: int) -> Outcome:
-        """Return how a number of devices does by streams of its own, with the batch limit that was judged best."""
-        return self.confirm(devices, self.best(devices).outcome.batch_cap).outcome
+        return self.with_room(devices)
 
     def fewer(self, devices: int) -> Outcome | None:
         """Return how the next smaller number of devices does; None if there is none."""
-        devices -= step_at(devices)
-        if not devices:
-            return None
-        judged = self.best(devices).outcome
-        confirmed = self._confirmed.get((devices, judged.batch_cap))
-        return judged if confirmed is None else confirmed.outcome
+        least = devices - step_at(devices)
+        number = max((number for number in self._best if least < number < devices), default=least)
+        return self.best(number).outcome if number else None
 
     def check_lone_requests(self) -> None:
         """Raise NoPlan if lone requests are in time no more often than they must be, as far as chance tells.
@@ -213,13 +180,6 @@ class Search:
                 "a longer --slo",
             )
 
-    def _too_slow(self, best: Outcome) -> NoPlan:
-        return NoPlan(
-            f"not even {best.devices} devices, the most that are planned with, answer {self.demand.percentile:g} % "
-            f"of the requests within {self.demand.target_ms:g} ms: it takes {best.tail_high_ms:.4g} ms",
-            "a lower --rate, or a longer --slo" if best.utilization > _BUSY else "a longer --slo",
-        )
-
     def holds(self, outcome: Outcome) -> bool:
         """Whether a fleet meets the target at the utilization allowed."""
         return outcome.utilization <= self.demand.utilization_allowed and outcome.meets_target
@@ -231,33 +191,31 @@ class Search:
         return max(1, ceil(each * slower / self.most_share * (1 - 1e-12)))
 
     def may_meet(self, devices: int, margin: float = 1.0, rate_per_s: float | None = None) -> bool:
-        """Whether a pilot of so many devices meets a multiple of the target with the batch limit that is best by them.
+        """Whether a pilot of so many devices meets a multiple of the target with some batch limit.
 
         It is at the demand's rate, or at another.
         """
         target_ms = margin * self.demand.target_ms
-        best = self._first_that_meets(devices, rate_per_s or self.demand.rate_per_s, target_ms)
-        return best is not None and best.outcome.tail_ms <= target_ms
+        ranked = self._ranked(devices, rate_per_s or self.demand.rate_per_s, target_ms)
+        return bool(ranked) and ranked[0].outcome.tail_ms <= target_ms
 
     def best(self, devices: int) -> Simulated:
         """Return how a number of devices does with the first batch limit that meets the target, or with the best."""
         if devices not in self._best:
-            rate_per_s, target_ms = self.demand.rate_per_s, self.demand.target_ms
-            ranked = self._ranked(devices, rate_per_s)
+            ranked = self._ranked(devices, self.demand.rate_per_s)
+            if self._met and self.keeps_up(devices, self._met, self.demand.rate_per_s):
+                ranked.append(self.pilot(devices, self._met))
             if not ranked:  # with no batch limit they keep up: the one that does the most
-                cap = max(self.caps, key=self.service.per_ms)
-                return self._judge(devices, cap)
-            near = [pilot for pilot in ranked if pilot.outcome.tail_ms <= _NEAR * target_ms]
+                return self.judge(devices, max(self.caps, key=self.service.per_ms))
+            near = [pilot for pilot in ranked if pilot.outcome.tail_ms <= _NEAR * self.demand.target_ms] or ranked[:1]
+            # Near saturation no simulation is long enough; batch limits that leave more of a device's time may be.
+            near.sort(key=lambda pilot: (not self._can_tell(pilot), pilot.outcome.batch_cap != self._met))
             judged = list[Simulated]()
-            for pilot in near[:_JUDGED] or ranked[:1]:
-                judged.append(self._judge(devices, pilot.outcome.batch_cap))
-                if judged[-1].may_meet:
-                    break
-                if judged[-1].outcome.verdict == "undecided" and judged[-1].outcome.late <= self.demand.goal.late:
-                    # It is too near saturation to tell: the batch limit that does the most is the one that may.
-                    easy = [pilot for pilot in near if pilot.outcome.tail_ms <= _EASY * target_ms] or ranked[:1]
-                    steadiest = min(easy, key=lambda one: one.outcome.utilization)
-                    judged.append(self._judge(devices, steadiest.outcome.batch_cap))
+            for pilot in near[:_JUDGED]:
+                judged.append(self.judge(devices, pilot.outcome.batch_cap))
+                if judged[-1].outcome.meets_target:
+                    self._met = pilot.outcome.batch_cap
+                if judged[-1].outcome.verdict != "misses":
                     break
             self._best[devices] = min(judged, key=_merit)
         return self._best[devices]
@@ -267,51 +225,47 @@ class Search:
         return [pilot.outcome.batch_cap for pilot in self._ranked(devices, self.demand.rate_per_s)[:_JUDGED]]
 
     def with_room(self, devices: int) -> Outcome:
-        """Return so many devices with the batch limit that bears 20 % more traffic best, among those that are confirmed
-        to meet the target; the best one if none is.
+        """Return so many devices with the batch limit that bears 20 % more traffic best, among those that are judged to
+        meet the target; the best one if none is.
+
+        Batch limits that then still meet the target are equal. A measured batch size is preferred to one between.
         """
-        rate_per_s, target_ms = self.demand.rate_per_s, self.demand.target_ms
-        pilots = {one.outcome.batch_cap: one.outcome for one in self._ranked(devices, rate_per_s, margin=1.0)}
-        more = {cap: self._pilot(devices, cap, MORE_TRAFFIC * rate_per_s).outcome.tail_ms for cap in pilots}
-        roomy = sorted((cap for cap in pilots if more[cap] < inf), key=more.__getitem__)
-        if not roomy:  # near saturation: those that do the most, if the target leaves room
-            easy = [cap for cap in pilots if pilots[cap].tail_ms <= _EASY * target_ms]
-            roomy = sorted(easy, key=lambda cap: pilots[cap].utilization)
-        judged = [cap for number, cap in self._judged if number == devices and self._judged[number, cap].may_meet]
-        confirmed = list[Outcome]()
-        measured = self._as_roomy(devices, roomy[0], more[roomy[0]]) if roomy else []
-        best = self.best(devices).outcome.batch_cap
-        for cap in list(dict.fromkeys([*measured, *roomy[:1], *judged, *roomy, *pilots, best]))[:_JUDGED]:
-            confirmed.append(self.confirm(devices, cap).outcome)
-            if confirmed[-1].meets_target:
-                break
-        return min(confirmed, key=lambda outcome: (not outcome.meets_target, outcome.late, outcome.tail_ms))
+        rate_per_s, target_ms, measured = self.demand.rate_per_s, self.demand.target_ms, self.service.sizes
+        best = self.best(devices)
+        ranked = self._ranked(devices, rate_per_s)
+        middle = ranked[0].outcome.batch_cap if ranked else 0
+        near = [self.pilot(devices, size) for size in measured if middle / 2 <= size <= min(2 * middle, self.caps[-1])]
 
-    def _as_roomy(self, devices: int, cap: int, tail_ms: float) -> list[int]:
-        """Return the measured batch size near a batch limit that bears 20 % more traffic as well, if there is one.
+        def room(pilot: Simulated) -> tuple[float, float, float]:
+            cap = pilot.outcome.batch_cap
+            more_ms = self.pilot(devices, cap, MORE_TRAFFIC * rate_per_s).outcome.tail_ms
+            preferred = 1 + _AS_WELL if cap in measured else 1.0
+            return max(more_ms, target_ms) / preferred, more_ms, pilot.outcome.utilization
 
-        As well means within the target, or within 5 % of the limit's own percentile, which is ``tail_ms`` then.
-        """
-        rate_per_s, target_ms = self.demand.rate_per_s, self.demand.target_ms
-        most_ms = max(tail_ms * (1 + _AS_WELL), target_ms if tail_ms <= target_ms else 0.0)
-        near = [size for size in self.service.sizes if size in self.caps and cap / 2 <= size <= 2 * cap]
-        tails_ms = {
-            size: self._pilot(devices, size, MORE_TRAFFIC * rate_per_s).outcome.tail_ms
-            for size in near
-            if self.keeps_up(devices, size, rate_per_s) and self.pilot(devices, size).tail_ms <= target_ms
-        }
-        best = min(tails_ms, key=tails_ms.__getitem__, default=None)
-        return [] if best is None or tails_ms[best] > most_ms else [best]
+        within = {one.outcome.batch_cap: one for one in (*ranked, *near) if one.outcome.tail_ms <= target_ms}
+        for pilot in sorted(within.values(), key=room)[:_JUDGED]:
+            judged = self.judge(devices, pilot.outcome.batch_cap).outcome
+            if judged.meets_target:
+                return judged
+        return best.outcome
 
-    def confirm(self, devices: int, cap: int) -> Simulated:
-        """Return how a fleet does by streams of its own, as it is reported."""
+    def judge(self, devices: int, cap: int) -> Simulated:
+        """Return how a fleet does, in as many replications as it takes to say; its pilot, if none would say more."""
         key = devices, cap
-        if key not in self._confirmed:
-            least = max(self._floor, min(_CONFIRMED * self._floor, _MOST_CONFIRMED))
-            near = _CONFIRMED_TO * self._rarely
-            effort = Effort(least, max(self._most, 1.3 * least), near, _HALF_WIDTH, CELL)
-            self._confirmed[key] = self._simulated(devices, cap, self.demand.rate_per_s, effort, _CONFIRMATIONS)
-        return self._confirmed[key]
+        if key not in self._judged:
+            pilot = self.pilot(devices, cap)
+            if self._can_tell(pilot):
+                # Less is known of the share of late requests if few may be late.
+                near = _JUDGED_TO * min(2.0, sqrt(0.01 / self.demand.goal.late))
+                effort = Effort(self._floor, self._most, near, _HALF_WIDTH, CELL)
+                self._judged[key] = self._simulated(devices, cap, self.demand.rate_per_s, effort, _JUDGEMENTS)
+            else:
+                self._judged[key] = pilot
+        return self._judged[key]
+
+    def _can_tell(self, pilot: Simulated) -> bool:
+        devices, cap, tail_ms = pilot.outcome.devices, pilot.outcome.batch_cap, pilot.outcome.tail_ms
+        return can_tell(self.fleet(devices, cap, self.demand.rate_per_s), self.demand.goal, self._most, CELL, tail_ms)
 
     def with_more_traffic(self, outcome: Outcome) -> Outcome:
         """Return how the same devices do under 20 % more traffic."""
@@ -320,43 +274,25 @@ class Search:
         return self._simulated(outcome.devices, outcome.batch_cap, rate_per_s, effort, _MORE).outcome
 
     @property
-    def _rarely(self) -> float:
-        """How much less is known of the share of late requests if few may be late."""
-        return min(2.0, sqrt(0.01 / self.demand.goal.late))
-
-    @property
     def _most(self) -> float:
-        return _MOST_QUICK if self._is_quick else _MOST
+        return max(_MOST_QUICK if self._is_quick else _MOST, 1.3 * self._floor)
 
     def _meets(self, devices: int) -> bool:
-        best = self.best(devices)
-        return best.may_meet and best.outcome.utilization <= self.demand.utilization_allowed
+        return self.holds(self.best(devices).outcome)
 
     def undecided_below(self, devices: int) -> int:
         """Return the least number of devices, below a number, from which on all that were judged are undecided."""
-        fewest = devices
-        for fewer in sorted(self._best, reverse=True):
-            if fewer < fewest:
-                if self._best[fewer].outcome.verdict == "misses":
-                    break
-                fewest = fewer
-        return fewest
+        misses = max((fewer for fewer in self._best if self._best[fewer].outcome.verdict == "misses"), default=0)
+        return min((fewer for fewer in self._best if misses < fewer), default=devices)
 
-    def _judge(self, devices: int, cap: int) -> Simulated:
-        key = devices, cap
-        if key not in self._judged:
-            near = _JUDGED_TO * self._rarely
-            effort = Effort(self._floor, max(self._most, 1.3 * self._floor), near, inf, CELL)
-            self._judged[key] = self._simulated(devices, cap, self.demand.rate_per_s, effort, _JUDGEMENTS)
-        return self._judged[key]
-
-    def _pilot(self, devices: int, cap: int, rate_per_s: float) -> Simulated:
-        key = devices, cap, rate_per_s
+    def pilot(self, devices: int, cap: int, rate_per_s: float | None = None) -> Simulated:
+        """Return how a fleet does in a short simulation, at the demand's rate or at another."""
+        key = devices, cap, rate_per_s or self.demand.rate_per_s
         if key not in self._pilots:
             most = _MOST_PILOT_QUICK if self._is_quick else _MOST_PILOT
             least = _PILOT * self._floor
             effort = Effort(least, max(most, 1.3 * least), inf, inf, CELL if self._is_quick else _PILOT_CELL)
-            self._pilots[key] = self._simulated(devices, cap, rate_per_s, effort, _PILOTS)
+            self._pilots[key] = self._simulated(*key, effort, _PILOTS)
         return self._pilots[key]
 
     def _simulated(self, devices: int, cap: int, rate_per_s: float, effort: Effort, stream: int) -> Simulated:
@@ -371,61 +307,47 @@ class Search:
         demand = self.demand
         return Fleet([Kind(devices, cap, self.service)], rate_per_s, demand.server, demand.traffic)
 
-    def pilot(self, devices: int, cap: int) -> Outcome:
-        """Return the outcome of a short simulation of a fleet."""
-        return self._pilot(devices, cap, self.demand.rate_per_s).outcome
-
     def keeps_up(self, devices: int, cap: int, rate_per_s: float) -> bool:
         """Whether a fleet bears a rate at the utilization allowed."""
         return self.demand.keeps_up_at(self.fleet(devices, cap, rate_per_s).utilization)
 
-    def _ranked(self, devices: int, rate_per_s: float, margin: float = inf) -> list[Simulated]:
-        """Return pilots of so many devices, the best first: every few candidates, and those beside the best.
+    def _ranked(self, devices: int, rate_per_s: float, enough_ms: float = -inf) -> list[Simulated]:
+        """Return pilots of so many devices, the best first, up to the first that is good enough.
 
-        Of batch limits that no batch comes near, which do the same, only the smallest is among them.
+        They are of every few candidates, then of those beside the best. If a good enough one will do, the last best one
+        comes first, and then those beside it. Of batch limits that no batch comes near only the smallest is among them.
         """
         caps = [cap for cap in self.caps if self.keeps_up(devices, cap, rate_per_s)]
         found = dict[int, Simulated]()
-        for place in sorted({*range(0, len(caps), _COARSE), len(caps) - 1} if caps else (), reverse=True):
-            self._try(devices, caps, place, rate_per_s, found)
-        step = _COARSE
-        while found and step > 1:
-            step //= 2
-            best = min(found, key=lambda place: _merit_of_pilot(found[place]))
-            for place in (best + step, best - step):
+        before, last = self._last.get(rate_per_s, (0, 0))
+        places, step = [*range(len(caps) - 1, 0, -_COARSE), 0] if caps else [], _COARSE
+        if caps and before / _ALIKE <= devices <= before * _ALIKE:
+            nearest = min(range(len(caps)), key=lambda place: abs(caps[place] - last))
+            places, step = [nearest, *(places if enough_ms == -inf else ())], _COARSE // 2
+        while places:
+            for place in dict.fromkeys(places):
                 self._try(devices, caps, place, rate_per_s, found)
-        ranked = sorted({id(one): one for one in found.values()}.values(), key=_merit_of_pilot)
-        return [pilot for pilot in ranked if pilot.outcome.tail_ms <= margin * self.demand.target_ms]
+                if found[place].outcome.tail_ms <= enough_ms:
+                    step = 0
+                    break
+            best = min(found, key=lambda place: (*_merit_of_pilot(found[place]), place))
+            self._last[rate_per_s] = devices, found[best].outcome.batch_cap
+            places = []
+            while step and not places:
+                beside = (best + step, best - step)
+                places = [place for place in beside if 0 <= place < len(caps) and place not in found]
+                step = step if places else step // 2
+        return sorted({id(one): one for one in found.values()}.values(), key=_merit_of_pilot)
 
     def _try(
         self, devices: int, caps: Sequence[int], place: int, rate_per_s: float, found: dict[int, Simulated]
     ) -> None:
         """Make the pilot of a candidate, unless one with a larger batch limit had no batch as large."""
-        if not 0 <= place < len(caps) or place in found:
-            return
         for larger, pilot in found.items():
             if larger > place and pilot.largest_batch < caps[place]:
                 found[place] = pilot
                 return
-        found[place] = self._pilot(devices, caps[place], rate_per_s)
-
-    def _first_that_meets(self, devices: int, rate_per_s: float, target_ms: float) -> Simulated | None:
-        """Return the first pilot of so many devices within a target, from the batch limit that was the best before on;
-        the best one if none is.
-        """
-        caps = [cap for cap in self.caps if self.keeps_up(devices, cap, rate_per_s)]
-        before = self._last.get(rate_per_s, caps[-1] if caps else 1)
-        place = min(range(len(caps)), key=lambda number: abs(caps[number] - before), default=0)
-        beside = [place, place + 1, place - 1, place + 2, place - 2]
-        found = dict[int, Simulated]()
-        for number in (*beside, *range(0, len(caps), 2 * _COARSE), len(caps) - 1):
-            self._try(devices, caps, number, rate_per_s, found)
-            if number in found and found[number].outcome.tail_ms <= target_ms:
-                break
-        best = min(found.values(), key=_merit_of_pilot, default=None)
-        if best is not None:
-            self._last[rate_per_s] = best.outcome.batch_cap
-        return best
+        found[place] = self.pilot(devices, caps[place], rate_per_s)
 
     def _check_samples(self) -> None:
         demand = self.demand
@@ -441,7 +363,7 @@ class Search:
 def _merit(one: Simulated) -> tuple[bool, bool, float, float]:
     """Order outcomes, the best first."""
     outcome = one.outcome
-    return not one.may_meet, outcome.verdict == "misses", outcome.late, outcome.tail_ms
+    return not outcome.meets_target, outcome.verdict == "misses", outcome.late, outcome.tail_ms
 
 
 def _merit_of_pilot(one: Simulated) -> tuple[float, float, int]:
@@ -449,25 +371,16 @@ def _merit_of_pilot(one: Simulated) -> tuple[float, float, int]:
 
 
 def step_at(devices: int) -> int:
-    """Return to how many devices a number is found: from two thousand on to a thousandth."""
+    """Return to how many devices a number is found: from five hundred on to 0.4 %."""
     return max(1, devices // _EXACTLY)
 
 
-def least_number(
-    meets: Callable[[int], bool],
-    start: int,
-    lowest: int,
-    is_hopeless: Callable[[int], bool],
-    *,
-    first_step: int | None = None,
-    is_close: Callable[[int, int], bool] = lambda fails, passes: False,  # noqa: ARG005
-) -> int | None:
+def least_number(meets: Callable[[int], bool], start: int, lowest: int, most: int = MOST_DEVICES) -> int | None:
     """Return the least number from ``lowest`` on that meets, if all above do: by ever longer steps from ``start``.
 
-    It is found to ``step_at``, or until ``is_close`` says so. None if none does up to the most, or ``is_hopeless`` says
-    so, asked with each step up that made no difference.
+    It is found to ``step_at``. None if none does, as far as the most and those tried on the way say.
     """
-    step = first_step or step_at(start)
+    step = step_at(start)
     if meets(start):
         passes, fails = start, lowest - 1
         while passes > lowest:
@@ -475,23 +388,18 @@ def least_number(
             if not meets(tried):
                 fails = tried
                 break
-            passes, step = tried, 2 * step
+            passes, step = tried, max(2 * step, start // _SECOND_STEP)
     else:
-        passes, fails = min(start + step, MOST_DEVICES), start
-        while fails == passes or not meets(passes):
-            if passes == MOST_DEVICES or is_hopeless(2 * step):
+        passes, fails = min(start + step, most), start
+        while fails >= passes or not meets(passes):
+            step = max(2 * step, start // _SECOND_STEP)
+            if passes >= most or (step >= _HOPE and not meets(most)):
                 return None
-            step *= 2
-            fails, passes = passes, min(passes + step, MOST_DEVICES)
-    while passes - fails > step_at(passes) and not is_close(fails, passes):
+            fails, passes = passes, min(passes + step, most)
+    while passes - fails > step_at(passes):
         middle = (passes + fails) // 2
         passes, fails = (middle, fails) if meets(middle) else (passes, middle)
     return passes
-
-
-def _none_helps(meets: Callable[[int], bool]) -> Callable[[int], bool]:
-    """Return whether no number of devices meets, asked after so many more made no difference."""
-    return lambda more: more >= _HOPE and not meets(MOST_DEVICES)
 
 
 def least_cap(demand: Demand, service: ServiceTimes, most: int) -> int:
