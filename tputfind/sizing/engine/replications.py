@@ -33,7 +33,7 @@ _SURE: Final = 3.0
 _LEAST_NEAR: Final = 0.1
 """Share of the wanted error with which replications end even if a control explains nearly all."""
 _ONE_SIDED: Final = 0.9
-"""Confidence of both sides of an interval, each of which is passed in 5 of 100 cases."""
+"""Confidence of an interval, each side of which is passed in 5 of 100 cases."""
 _UNDECIDED: Final = 0.15
 """Share of the most requests after which a fleet that is near to its target stays undecided."""
 _ENOUGH: Final = 100.0
@@ -225,9 +225,8 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     longest_ms = max(_longest_tail_ms(part, fleet, goal, figures["tail_high_ms"]) for part in parts)
     is_far = longest_ms <= goal.target_ms
     is_sure = _relaxations(plans, len(runs)) >= _ENOUGH or is_far or traffic.gaps is not None
-    half = t_quantile(len(runs) - 1, _ONE_SIDED) * error
-    verdict: Verdict = "meets" if is_sure and late + half <= goal.late else "undecided"
-    if late - half > goal.late or (load >= 1 and server.limit == inf):
+    verdict: Verdict = "meets" if is_sure and late + error <= goal.late else "undecided"
+    if late - t_quantile(len(runs) - 1, _ONE_SIDED) * error > goal.late or (load >= 1 and server.limit == inf):
         verdict = "misses"
     samples = [sum(size * often for size, often in counted.items()) for counted in sizes]
     outcome = Outcome(

@@ -87,11 +87,6 @@ def _highest_rate(search: Search, devices: int) -> float:
     while high - low > _STEP * low:
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
-    for _ in range(_MOST_TRIED):
-        tried = search.at(rate_per_s=low * most_per_s)
-        if tried.holds(tried.with_room(devices)):
-            break
-        low *= 1 - _STEP / 2
     return low * most_per_s
 
 

@@ -36,8 +36,8 @@ _NEAR: Final = 1.3
 """Batch limits whose pilot comes this near to the target are judged."""
 _AS_WELL: Final = 0.05
 """A measured batch size is preferred to a batch limit if its percentile is longer by this share at the most."""
-_JUDGED: Final = 3
-"""Maximum batch limits that are judged for one number of devices."""
+_JUDGED, _UNDECIDED = 3, 2
+"""Maximum batch limits that are judged for one number of devices, and that stay undecided."""
 _FEW: Final = 12
 """Batch limits up to this are all candidates; larger ones lie a share apart."""
 _APART: Final = 1.12
@@ -215,7 +215,8 @@ class Search:
                 judged.append(self.judge(devices, pilot.outcome.batch_cap))
                 if judged[-1].outcome.meets_target:
                     self._met = pilot.outcome.batch_cap
-                if judged[-1].outcome.verdict != "misses":
+                    break
+                if [one.outcome.verdict for one in judged].count("undecided") == _UNDECIDED:
                     break
             self._best[devices] = min(judged, key=_merit)
         return self._best[devices]
