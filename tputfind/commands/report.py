@@ -72,7 +72,10 @@ def read_request(records: Sequence[str], places: Places, *, slo: str | None, per
     answered = [_with(record, slo, percentile) for record in read]
     ending = Path(places.plot or "").suffix.lower().removeprefix(".")
     asked = [record.spec for record in read]
-    return Request(answered, others, asked, check_places(places, records_read(records)), ending)
+    outputs = check_places(
+        places, records_read(records), json="record" if read else "clocks"
+    )  # only records have plots
+    return Request(answered, others, asked, outputs, ending)
 
 
 def _with(record: Record, slo: str | None, percentile: str | None) -> Record:

@@ -1,4 +1,4 @@
-"""What a record comes to, in words: its title, its answers, the remarks of its rows and its notices."""
+"""What a record comes to, in words: its title, its answers, and the marks and failures of its rows."""
 
 from __future__ import annotations
 

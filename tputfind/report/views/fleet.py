@@ -33,7 +33,7 @@ def _by_device(found: ByDevice) -> Document:
             Cell(names[fleet.device_key(one.record)]),
             *_rate(one),
             *_health(one),
-            Cell(largest_of(one.record.edge)),
+            Cell(largest_of(one.record.edge), one.record.edge.largest_batch if one.record.edge else None),
             *_ratio(one.ratio, one.interval),
             Cell(_verdict(one)),
         )

@@ -146,12 +146,10 @@ def _notices(named: Named) -> Iterator[Warned]:
 
 
 def _tracebacks(records: Sequence[Record]) -> Iterator[Document]:
-    """Yield the tracebacks of the model, each once and no more than ten, with the failure's message."""
-    failures = [trial.failure for record in records for trial in record.trials]
-    failures += [row.failure for record in records for row in record.rows]
-    each = {failure.traceback: failure for failure in failures if failure is not None and failure.traceback}
-    for failure in list(each.values())[:_MOST_TRACEBACKS]:
-        yield Document(title=failure_line(failure), sections=(Code((failure.traceback[-_LONGEST_TRACEBACK:],)),))
+    """Yield the tracebacks of the models, each once and at most ten, under the models and batch sizes that failed."""
+    for failed, traceback in text.tracebacks(records)[:_MOST_TRACEBACKS]:
+        title = cut_in_the_middle(failed, _LONGEST_MESSAGE)
+        yield Document(title=title, sections=(Code((traceback[-_LONGEST_TRACEBACK:],)),))
 
 
 def _commands(named: Named) -> Iterator[Document]:

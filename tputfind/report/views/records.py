@@ -114,7 +114,7 @@ def rows_table(record: Record, notices: Sequence[Notice]) -> Table:
     cells.append([Cell(_numbers(notices, row)) for row in record.rows])
     strong = tuple(number for number, row in enumerate(record.rows) if id(row) in best)
     full = table(heads, zip(*cells, strict=True), legend=text.legend(record), strong=strong)
-    return without_blanks(full, keep=(_RATE,))
+    return without_blanks(full, keep=("batch", _RATE))
 
 
 def _figure(column: columns.Column, record: Record, row: Row) -> Cell:
@@ -145,7 +145,7 @@ def side_by_side(records: Sequence[Record], names: Sequence[str]) -> Table:
     rows = (
         (
             Cell(name),
-            Cell(largest_of(record.edge)),
+            Cell(largest_of(record.edge), record.edge.largest_batch if record.edge else None),
             Cell(text.best_batch(record)),
             *_figures_beside(record, figures),
             Cell(text.BEST_RECIPE[0] if marked else ""),

@@ -34,8 +34,10 @@ def document(found: Found) -> Document:
     parts = [part for plans in found.models for part in _parts_of_model(found, plans)]
     parts += [Document(sections=(sums,)) for sums in answers_of(words.sum_of_models(found))]
     without = [{"model": record.spec.model, "reason": error.message} for record, error in found.without]
+    streams = {words.stream(plan) for plan in found.plans}
+    common = f": {streams.pop()}" if len(streams) == 1 else ""
     return Document(
-        title=parts[0].title if len(parts) == 1 else f"{len(found.plans)} plans: {words.stream(found.plans[0])}",
+        title=parts[0].title if len(parts) == 1 else f"{len(found.plans)} plans{common}",
         sections=parts[0].sections if len(parts) == 1 else tuple(parts),
         data=data(found),
         source={"plans": found.plans, "without": without, "together": together(found)},
@@ -119,7 +121,7 @@ def _observed(observed: Observed) -> Table:
             rows.append((*same, Cell(name), *map(figure, (found.p50_ms, found.p95_ms, found.p99_ms))))
         off = (Cell(f"{100 * share:+.1f} %", 100 * share) for share in run.off)
         rows.append((*same, Cell("off, fitted" if run.fitted else "off"), *off))
-    columns = (Column("", "text"), *map(Column, heads))
+    columns = (Column("", "text"), *(Column(head, "number" if head else "text") for head in heads))
     return table(columns, rows, title="Predicted with these overheads, and observed")
 
 
