@@ -367,13 +367,13 @@ def test_the_tightest_target_is_one_that_the_devices_meet_and_no_tighter_one_is(
 
 
 def test_devices_that_serve_a_rate_only_in_large_batches_serve_it_within_a_long_target():
-    """A lone request takes 5.5 ms; at 95 % of the throughput of batches of 64 only these do."""
+    """A lone request takes 5.5 ms; at 95 % of the throughput of batches of 64 only those of 47 and more do."""
     one = record(0.5, 5.0, 64)
 
     found = plan(one, read_demand({"devices": 2, "rate": 0.95 * 2 * 64 / 37 * 1000}))
 
     assert found.holds
-    assert found.outcome.batch_cap == 64
+    assert 47 <= found.outcome.batch_cap <= 64
 
 
 @pytest.mark.parametrize(("solved", "given"), [("rate", {"slo": 20.0}), ("slo", {"rate": 500.0})])

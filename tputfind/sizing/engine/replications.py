@@ -21,13 +21,15 @@ from tputfind.sizing.traffic.stream import Traffic
 from tputfind.stats import t_quantile
 
 Verdict = Literal["meets", "misses", "undecided"]
+_FIRST: Final = 3
+"""Replications that judge a recorded stream, whose requests are the same each time, and fleets that miss by far."""
 _REPLICATIONS: Final = 8
-_PASSES: Final = 3
-"""Replications of a recorded stream, whose requests are the same each time."""
 _WARM_UP, _MEASURED = 8.0, 30.0
 """Length of the two parts of a replication, in relaxation times of one queue."""
 _SPANS: Final = 2.5
 """Least length of each of them, in usual batch times: devices then forget the phases in which they began."""
+_BY_FAR: Final = 20.0
+"""Standard errors beyond the target's share at which the first replications are enough."""
 _SURE: Final = 3.0
 """Standard errors from the target's share at which replications end."""
 _LEAST_NEAR: Final = 0.1
@@ -197,7 +199,7 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     plans = [_plan(part, fleet, effort) for part in parts]
     weights = np.array([part.weight for part in parts])
     runs: list[list[_Run]] = []
-    wanted = _REPLICATIONS if traffic.gaps is None else _PASSES
+    wanted = _FIRST
     while True:
         for number in range(len(runs), wanted):
             pairs = enumerate(zip(parts, plans, strict=True))
@@ -213,6 +215,11 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         is_near |= requests >= _UNDECIDED * effort.most
         is_long = effort.near == inf or _relaxations(plans, len(runs)) >= _ENOUGH
         is_known = measured.half_width(goal) <= effort.half_width if excess < -_SURE else is_near
+        if len(runs) < _REPLICATIONS and traffic.gaps is None:
+            if excess > _BY_FAR:
+                break
+            wanted = _REPLICATIONS
+            continue
         if is_spent or (requests >= effort.least and (excess > _SURE or (is_long and is_known))):
             break
         wanted = ceil(1.5 * wanted)
@@ -331,7 +338,7 @@ def _plan(part: _Part, fleet: Fleet, effort: Effort) -> _Plan:
     memory *= 1 + server.station.ahead
     if traffic.gaps is not None:
         turn = ceil(part.share * len(traffic.gaps))
-        return _Plan(0, max(turn, ceil(effort.least / _PASSES)), 0, relaxation, usual_ms)
+        return _Plan(0, max(turn, ceil(effort.least / _FIRST)), 0, relaxation, usual_ms)
     warm_up = max(_WARM_UP * relaxation, _SPANS * memory, 20.0)
     measured = max(_MEASURED * relaxation, _SPANS * memory, effort.least / _REPLICATIONS)
     most = effort.most / _REPLICATIONS
