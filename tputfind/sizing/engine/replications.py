@@ -34,6 +34,8 @@ _SURE: Final = 3.0
 """Standard errors from the target's share at which replications end."""
 _LEAST_NEAR: Final = 0.1
 """Share of the wanted error with which replications end even if a control explains nearly all."""
+_LEAST_ERROR: Final = 1e-9
+"""Least standard error of a share, if a control explains all of it."""
 _ONE_SIDED: Final = 0.9
 """Confidence of an interval, each side of which is passed in 5 of 100 cases."""
 _UNDECIDED: Final = 0.15
@@ -207,7 +209,8 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         requests = sum(len(one.latency_ms) for run in runs for one in run)
         measured = _Latencies(runs, weights)
         late, error, left = measured.share(lambda latency_ms: latency_ms > goal.target_ms)
-        late, error = min(1.0, max(0.0, late)), max(error, sqrt(left * goal.late * (1 - goal.late) / requests))
+        of_chance = sqrt(left * goal.late * (1 - goal.late) / requests)
+        late, error = min(1.0, max(0.0, late)), max(error, of_chance, _LEAST_ERROR)
         is_spent = requests + sum(plan.warm_up + plan.after for plan in plans) * len(runs) >= effort.most
         excess = (late - goal.late) / error
         # Where a control explains most, little more is simulated to know more.
@@ -233,7 +236,7 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     is_far = longest_ms <= goal.target_ms
     is_sure = _relaxations(plans, len(runs)) >= _ENOUGH or is_far or traffic.gaps is not None
     verdict: Verdict = "meets" if is_sure and late + error <= goal.late else "undecided"
-    if late - t_quantile(len(runs) - 1, _ONE_SIDED) * error > goal.late or (load >= 1 and server.limit == inf):
+    if late - t_quantile(len(runs) - 1, _ONE_SIDED) * error > goal.late:
         verdict = "misses"
     samples = [sum(size * often for size, often in counted.items()) for counted in sizes]
     outcome = Outcome(

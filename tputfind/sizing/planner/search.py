@@ -234,8 +234,8 @@ class Search:
         rate_per_s, target_ms, measured = self.demand.rate_per_s, self.demand.target_ms, self.service.sizes
         best = self.best(devices)
         ranked = self._ranked(devices, rate_per_s)
-        middle = ranked[0].outcome.batch_cap if ranked else 0
-        near = [self.pilot(devices, size) for size in measured if middle / 2 <= size <= min(2 * middle, self.caps[-1])]
+        sizes = [size for size in measured if self.least_cap <= size <= self.caps[-1]]
+        near = [self.pilot(devices, size) for size in sizes if self.keeps_up(devices, size, MORE_TRAFFIC * rate_per_s)]
 
         def room(pilot: Simulated) -> tuple[float, float, float]:
             cap = pilot.outcome.batch_cap
