@@ -37,13 +37,15 @@ from tputfind.report.document import (
     Seen,
     Table,
     Warned,
+    count,
+    figure,
     without_blanks,
 )
 from tputfind.report.views import fleet
 from tputfind.report.views.page_facts import Named, facts
 from tputfind.report.views.page_tiles import groups
 from tputfind.stats import percentile
-from tputfind.units import format_bytes, format_figure, format_width
+from tputfind.units import format_bytes, format_width
 
 _LONGEST_TRACEBACK: Final = 4000
 _MOST_TRACEBACKS: Final = 10
@@ -83,9 +85,9 @@ def _opening(named: Named, warned: Sequence[Warned]) -> Iterator[Section]:
     tiles, several = groups(records), len(records) > 1
     yield from tiles
     if warned:
-        count = "One notice" if len(warned) == 1 else f"{len(warned)} notices"
+        how_many = "One notice" if len(warned) == 1 else f"{len(warned)} notices"
         kinds = ", ".join(dict.fromkeys(notice.kind for notice in warned))
-        yield Link(name="notices", text=f"{count} about these figures", more=f": {kinds}")
+        yield Link(name="notices", text=f"{how_many} about these figures", more=f": {kinds}")
     if several:
         yield side_by_side(named)
         yield from _of_recipes(records)
@@ -172,7 +174,7 @@ def _table(
         title=f"{title}{more}",
         strong=tuple(number for number in strong if number < len(kept)),
     )
-    return without_blanks(full, keep=() if kept else heads)
+    return without_blanks(full)
 
 
 def rows_table(named: Named) -> Table:
@@ -185,8 +187,8 @@ def rows_table(named: Named) -> Table:
         for row, best, remark in _remarked(record):
             if best and len(record.rows) > 1:
                 strong.append(len(lines))
-            cells = (_cell(*column.cell(record, row)) for _, column in figures)
-            lines.append((Cell(name), _number(row.batch_size), *cells, Cell(remark)))
+            cells = (Cell(*column.cell(record, row)) for _, column in figures)
+            lines.append((Cell(name), count(row.batch_size), *cells, Cell(remark)))
     return _table("Every batch size that was timed", heads, ("record", "remarks"), lines, strong)
 
 
@@ -210,11 +212,11 @@ def trials_table(named: Named) -> Table:
     lines = [
         (
             Cell(name),
-            _number(trial.batch_size),
+            count(trial.batch_size),
             Cell("passed" if trial.failure is None else failure_line(trial.failure)),
-            _number(trial.seconds, "{:.1f}"),
-            Cell() if trial.step_ms is None else _cell(format_figure(trial.step_ms), trial.step_ms),
-            Cell() if (peak := peak_bytes(record, trial)) is None else _cell(format_bytes(peak), peak),
+            Cell(f"{trial.seconds:.1f}", trial.seconds),
+            figure(trial.step_ms),
+            Cell() if (peak := peak_bytes(record, trial)) is None else Cell(format_bytes(peak), peak),
         )
         for name, record in named
         for trial in record.trials
@@ -246,24 +248,16 @@ def _beside(name: str, record: Record) -> tuple[Cell, ...]:
             peak_bytes(record, row),
         )
         figures = (
-            _number(row.batch_size),
-            _cell(format_rate(record, row), row.samples_per_s),
-            Cell() if interval is None else _cell(format_width(interval.half_width), 100 * interval.half_width),
-            Cell() if latency_ms is None else _cell(format_latency(record, row, latency_ms), latency_ms),
-            Cell() if peak is None else _cell(format_bytes(peak), peak),
+            count(row.batch_size),
+            Cell(format_rate(record, row), row.samples_per_s),
+            Cell() if interval is None else Cell(format_width(interval.half_width), 100 * interval.half_width),
+            Cell() if latency_ms is None else Cell(format_latency(record, row, latency_ms), latency_ms),
+            Cell() if peak is None else Cell(format_bytes(peak), peak),
         )
-    fastest_cell = _number(None if best is None else best.batch_size)
-    return (Cell(name), *figures, fastest_cell, _number(edge.largest_batch if edge else None, largest_of(edge)))
+    fastest_cell = count(None if best is None else best.batch_size)
+    return (Cell(name), *figures, fastest_cell, Cell(largest_of(edge), edge.largest_batch) if edge else Cell())
 
 
 def failure_line(failure: Failure) -> str:
     """Return a failure on one line, its middle left out if it is long."""
     return f"{failure.kind.replace('_', ' ')}: {cut_in_the_middle(failure.message, _LONGEST_MESSAGE)}"
-
-
-def _number(value: float | None, text: str = "{}") -> Cell:
-    return Cell() if value is None else Cell(text.format(value), value)
-
-
-def _cell(text: str, number: float | None) -> Cell:
-    return Cell(text, number)
