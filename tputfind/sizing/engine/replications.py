@@ -36,8 +36,10 @@ _LEAST_NEAR: Final = 0.1
 """Share of the wanted error with which replications end even if a control explains nearly all."""
 _LEAST_ERROR: Final = 1e-9
 """Least standard error of a share, if a control explains all of it."""
-_ONE_SIDED: Final = 0.9
-"""Confidence of an interval, each side of which is passed in 5 of 100 cases."""
+_ONE_SIDED: Final = 0.8
+"""Confidence of an interval, each side of which is passed in 10 of 100 cases."""
+_PRECISE: Final = 2.5
+"""Times the wanted error up to which an error is taken at its word: a few bursts may hide a larger one."""
 _UNDECIDED: Final = 0.15
 """Share of the most requests after which a fleet that is near to its target stays undecided."""
 _ENOUGH: Final = 100.0
@@ -219,7 +221,7 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         is_long = effort.near == inf or _relaxations(plans, len(runs)) >= _ENOUGH
         is_known = measured.half_width(goal) <= effort.half_width if excess < -_SURE else is_near
         if len(runs) < _REPLICATIONS and traffic.gaps is None:
-            if excess > _BY_FAR:
+            if is_spent or excess > _BY_FAR:
                 break
             wanted = _REPLICATIONS
             continue
@@ -235,9 +237,10 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     longest_ms = max(_longest_tail_ms(part, fleet, goal, figures["tail_high_ms"]) for part in parts)
     is_far = longest_ms <= goal.target_ms
     is_sure = _relaxations(plans, len(runs)) >= _ENOUGH or is_far or traffic.gaps is not None
-    verdict: Verdict = "meets" if is_sure and late + error <= goal.late else "undecided"
-    if late - t_quantile(len(runs) - 1, _ONE_SIDED) * error > goal.late:
-        verdict = "misses"
+    half = t_quantile(len(runs) - 1, _ONE_SIDED) * error
+    is_precise = error <= _PRECISE * effort.near * goal.late
+    meets = late + (half if is_precise else _SURE * error) <= goal.late
+    verdict: Verdict = "misses" if late - half > goal.late else "meets" if is_sure and meets else "undecided"
     samples = [sum(size * often for size, often in counted.items()) for counted in sizes]
     outcome = Outcome(
         devices=devices,
@@ -344,8 +347,8 @@ def _plan(part: _Part, fleet: Fleet, effort: Effort) -> _Plan:
         return _Plan(0, max(turn, ceil(effort.least / _FIRST)), 0, relaxation, usual_ms)
     warm_up = max(_WARM_UP * relaxation, _SPANS * memory, 20.0)
     measured = max(_MEASURED * relaxation, _SPANS * memory, effort.least / _REPLICATIONS)
-    most = effort.most / _REPLICATIONS
-    if warm_up + measured > most:  # near saturation
+    most = effort.most / _FIRST
+    if warm_up + measured > most:  # near saturation, or with large batches on many devices
         warm_up, measured = most / 5, 4 * most / 5
     return _Plan(ceil(warm_up), ceil(measured), min(ceil(span) + 20, ceil(measured)), relaxation, usual_ms)
 
