@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.folders import BENCHMARKS
+from support.folders import BENCHMARKS, RESULTS
 from support.queues import refused_of_constant
 
+from tputfind.record.files import load_record
 from tputfind.sizing.engine.events import Routing
 from tputfind.sizing.engine.replications import Effort, Fleet, Goal, Outcome, simulate
 from tputfind.sizing.engine.servers import PROFILES, Batcher, Server
-from tputfind.sizing.engine.service_times import Overheads, ServiceTimes
+from tputfind.sizing.engine.service_times import Overheads, ServiceTimes, service_times_of
 from tputfind.sizing.engine.serving import Kind, Served, serve
 from tputfind.sizing.planner.closed_forms import mean_ms_of_one_device
 from tputfind.sizing.traffic.stream import Traffic, without_idle
@@ -324,3 +325,25 @@ def test_ray_serve_itself_answers_every_request_at_the_same_time(ray, rate_per_s
     served = run(times, 1, cap, batcher="ray", delay_ms=10.0)
 
     assert served.done_ms == pytest.approx(theirs, abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_share_of_late_requests_does_not_follow_how_many_slow_batches_chance_drew(seed):
+    """Of lone requests 1 % take 50 ms: counted plainly, that share would have a standard error of 7 %."""
+    service = ServiceTimes({1: [5.0] * 99 + [50.0]})
+
+    found = simulate(Fleet([Kind(50, 1, service)], 10.0), Goal(20.0, 99.0), Effort(20_000, 20_000), (seed,)).outcome
+
+    assert found.late == pytest.approx(0.01, rel=0.005)
+    assert found.late_error < 0.005 * 0.01
+
+
+def test_batches_that_triton_has_ready_are_there_when_latencies_are_measured():
+    """The fleet fills its queues within some fifty batches, and then answers a sixth of the requests too late."""
+    times = service_times_of(load_record(RESULTS / "nvidia-h200/recipes/resnet50-fp16.json"), Overheads(0.5, 0.02))
+    fleet = Fleet([Kind(79, 256, times)], 605_000, Server("triton", 18.0, "random"))
+
+    found = simulate(fleet, Goal(110.0, 90.0), Effort(20_000, 400_000), (0,)).outcome
+
+    assert found.verdict == "misses"
+    assert found.late == pytest.approx(0.151, rel=0.05)
