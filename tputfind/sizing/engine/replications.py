@@ -209,22 +209,22 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
             pairs = enumerate(zip(parts, plans, strict=True))
             runs.append([_run(part, plan, fleet, goal, (*seed, number, place)) for place, (part, plan) in pairs])
         requests = sum(len(one.latency_ms) for run in runs for one in run)
-        measured = _Latencies(runs, weights)
+        measured = _Latencies(runs, weights, goal)
         late, error, left = measured.share(lambda latency_ms: latency_ms > goal.target_ms)
         of_chance = sqrt(left * goal.late * (1 - goal.late) / requests)
         late, error = min(1.0, max(0.0, late)), max(error, of_chance, _LEAST_ERROR)
         is_spent = requests + sum(plan.warm_up + plan.after for plan in plans) * len(runs) >= effort.most
         excess = (late - goal.late) / error
-        # Where a control explains most, little more is simulated to know more.
-        is_near = error <= effort.near * max(sqrt(left), _LEAST_NEAR) * goal.late
-        is_near |= requests >= _UNDECIDED * effort.most
-        is_long = effort.near == inf or _relaxations(plans, len(runs)) >= _ENOUGH
-        is_known = measured.half_width(goal) <= effort.half_width if excess < -_SURE else is_near
         if len(runs) < _REPLICATIONS and traffic.gaps is None:
             if is_spent or excess > _BY_FAR:
                 break
             wanted = _REPLICATIONS
             continue
+        # Where a control explains most, little more is simulated to know more.
+        is_near = error <= effort.near * max(sqrt(left), _LEAST_NEAR) * goal.late
+        is_near |= requests >= _UNDECIDED * effort.most
+        is_long = effort.near == inf or _relaxations(plans, len(runs)) >= _ENOUGH
+        is_known = measured.half_width <= effort.half_width if excess < -_SURE else is_near
         if is_spent or (requests >= effort.least and (excess > _SURE or (is_long and is_known))):
             break
         wanted = ceil(1.5 * wanted)
@@ -233,7 +233,7 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         for counted, of_run in zip(sizes, chain.from_iterable(one.sizes for one in run), strict=True):
             counted.update(of_run)
     busy = float(np.mean([[one.busy for one in run] for run in runs], axis=0) @ weights)
-    figures = measured.figures(goal)
+    figures = measured.figures()
     longest_ms = max(_longest_tail_ms(part, fleet, goal, figures["tail_high_ms"]) for part in parts)
     is_far = longest_ms <= goal.target_ms
     is_sure = _relaxations(plans, len(runs)) >= _ENOUGH or is_far or traffic.gaps is not None
@@ -443,9 +443,9 @@ class _Latencies:
     Welch, "A perspective on the use of control variables to increase the efficiency of Monte Carlo simulations", 1981).
     """
 
-    def __init__(self, runs: Sequence[Sequence[_Run]], parts: NDArray[np.float64]) -> None:
-        """Take the replications, each of some parts, and the weight of each part."""
-        self._runs, self._parts = runs, parts
+    def __init__(self, runs: Sequence[Sequence[_Run]], parts: NDArray[np.float64], goal: Goal) -> None:
+        """Take the replications, each of some parts, the weight of each part, and what is judged."""
+        self._runs, self._parts, self._goal = runs, parts, goal
         slow = self._by_run(lambda one: one.slow)
         self._off = slow - slow.mean()
         self._square = float(self._off @ self._off) if len(runs) >= _REPLICATIONS else 0.0
@@ -468,9 +468,10 @@ class _Latencies:
         error = sqrt(variance * float(self._weights @ self._weights))
         return float(self._weights @ each), error, float(left @ left) / plain if plain > 0 else 1.0
 
-    def half_width(self, goal: Goal) -> float:
-        """Return half of the width of a percentile's interval, as a share of it."""
-        low, tail, high = self._tail(*self._together, goal)
+    @property
+    def half_width(self) -> float:
+        """Half of the width of the percentile's interval, as a share of it."""
+        low, tail, high = self._tail
         return (high - low) / 2 / tail if high < inf else inf if tail < inf else 0.0
 
     @cached_property
@@ -481,21 +482,21 @@ class _Latencies:
         alike = shares.min() == shares.max()
         return np.concatenate(latencies), None if alike else np.repeat(shares, list(map(len, latencies)))
 
-    def _tail(
-        self, latencies: NDArray[np.float64], each: NDArray[np.float64] | None, goal: Goal
-    ) -> tuple[float, float, float]:
-        """Return the percentile between the ends of its interval, by how the share below it differs by replication."""
-        share = goal.percentile / 100
+    @cached_property
+    def _tail(self) -> tuple[float, float, float]:
+        """The percentile between the ends of its interval, by how the share below it differs by replication."""
+        latencies, each = self._together
+        share = self._goal.percentile / 100
         (tail,) = _quantiles(latencies, each, [share])
         _, error, _ = self.share(lambda latency_ms: latency_ms <= tail)
         error = t_quantile(len(self._runs) - 1) * error if tail < inf else 0.0
         low, high = _quantiles(latencies, each, [max(0.0, share - error), min(1.0, share + error)])
         return low, tail, high
 
-    def figures(self, goal: Goal) -> dict[str, float]:
+    def figures(self) -> dict[str, float]:
         """Return the fields of an outcome that tell of latencies."""
         latencies, each = self._together
-        low, tail, high = self._tail(latencies, each, goal)
+        low, tail, high = self._tail
         answered = np.isfinite(latencies)
         if not answered.all():
             latencies, each = latencies[answered], None if each is None else each[answered]

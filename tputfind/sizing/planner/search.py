@@ -316,7 +316,7 @@ class Search:
         """Return pilots of so many devices, the best first, up to the first that is good enough.
 
         They are of every few candidates, then of those beside the best. If a good enough one will do, the last best one
-        comes first, and then those beside it. Of batch limits that no batch comes near only the smallest is among them.
+        comes first, and then those beside it. Of batch limits that no batch comes near only the largest is among them.
         """
         caps = [cap for cap in self.caps if self.keeps_up(devices, cap, rate_per_s)]
         found = dict[int, Simulated]()
