@@ -102,3 +102,11 @@ def test_memory_is_free_again_after_a_child_was_killed():
         (after,) = children.ask(TryBatch(spec, 8), Trial)
 
     assert (before.failure, after.failure) == (None, None)
+
+
+def test_outputs_are_checked_on_a_full_card_and_in_its_process_behind(tmp_path):
+    """A kernel that CUDA loads only when it is first called, and has no room for, fails in that process for good."""
+    record = edge_of(tmp_path, f"{MODELS}/unforeseen.py:wide_contrastive")
+
+    print("wide_contrastive:", [(row.batch_size, row.output) for row in record.rows])
+    assert not [row.batch_size for row in record.rows if row.output and "the check failed" in row.output.remark]

@@ -28,17 +28,23 @@ def of_known_memory():
 class Contrastive(nn.Module):
     """Every sample meets every other: memory grows with the square of the batch size."""
 
-    def __init__(self):
+    def __init__(self, tower):
         super().__init__()
-        self.tower = nn.Linear(64, 16)
+        self.tower = tower
 
     def forward(self, left, right):
-        similarity = self.tower(left) @ self.tower(right).T
-        return functional.cross_entropy(similarity, torch.arange(len(left)), reduction="none")
+        left, right = self.tower(left), self.tower(right)
+        pairs = torch.arange(len(left), device=left.device)
+        return {"loss": functional.cross_entropy(left @ right.T, pairs, reduction="none"), "left": left}
 
 
 def contrastive():
-    return Contrastive(), lambda batch: (torch.rand(batch, 64), torch.rand(batch, 64))
+    return Contrastive(nn.Linear(64, 16)), lambda batch: (torch.rand(batch, 64), torch.rand(batch, 64))
+
+
+def wide_contrastive():
+    tower = nn.Sequential(nn.Linear(1024, 2048), nn.GELU(), nn.Linear(2048, 256))
+    return Contrastive(tower), lambda batch: (torch.randn(batch, 1024), torch.randn(batch, 1024))
 
 
 class Stalls(nn.Module):

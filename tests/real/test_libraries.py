@@ -143,6 +143,12 @@ def test_a_model_whose_configuration_was_changed_since_is_not_resumed(tmp_path, 
     assert "was changed" in again.err
 
 
+def test_a_folder_without_a_configuration_does_not_hide_a_type_of_its_name(tmp_path, ask):
+    (tmp_path / "albert").mkdir()
+
+    assert ask(tmp_path, "hf:albert", "--device", "cpu", "--batch-sizes", 1, "--sequence-length", 4, *QUICK).status == 0
+
+
 @pytest.fixture(scope="module")
 def configurations(tmp_path_factory):
     """Folders with the configuration of a model of transformers, some with something against it."""

@@ -107,7 +107,7 @@ def _config(transformers: Any, name: str, *, fetch: bool) -> Any:
     """
     types = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
     try:
-        if name in types and not Path(name).exists():
+        if name in types and not Path(name).is_file() and not Path(name, "config.json").exists():
             return transformers.AutoConfig.for_model(name)
         return transformers.AutoConfig.from_pretrained(name, local_files_only=not fetch, trust_remote_code=False)
     except Exception as error:  # of the hub's, the file system's, or of a configuration that is not valid
