@@ -32,6 +32,7 @@ SUBJECTS = {
     "default": "Whole runs with default options",
     "fleet": "Many jobs on many nodes: `benchmarks/fleet_scale.py`",
     "kinds": "Segmentation, detection, video, language and training",
+    "minute": "Whole runs by method 10 with default options",
     "plan": "When a row is known well enough, where the time goes, and what runs said after how many seconds: "
     "`benchmarks/plan.py`, `benchmarks/time_spent.py`",
     "ray": "Jobs of a Ray cluster of one node: `--ray`; `HEAD` stands for its address",
