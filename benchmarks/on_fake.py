@@ -44,7 +44,7 @@ def beside(key: list[str], searched: pd.DataFrame) -> pd.DataFrame:
             "--layout",
             layout,
             "--on-fake",
-            "--csv",
+            "--save",
             str(file),
         ]
         command = [sys.executable, "-m", "tputfind", "forecast", model, *asked, "--quiet"]

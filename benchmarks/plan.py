@@ -266,7 +266,7 @@ def run(arguments: str, folder: Path) -> tuple[Record, float]:
     file = folder / "record.json"
     file.unlink(missing_ok=True)
     start = time.perf_counter()
-    command = [sys.executable, "-m", "tputfind", *arguments.split(), "--quiet", "--no-save", "--json", str(file)]
+    command = [sys.executable, "-m", "tputfind", *arguments.split(), "--quiet", "--no-save", "--save", str(file)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return load_record(file), time.perf_counter() - start
 

@@ -45,12 +45,14 @@ _MEANT: Final = {
     "d2h": "both",
     "binary": "bisect",
     "help": "--help",
+    **{f"--{form}": f"--save FILE.{form}" for form in ("json", "csv", "md", "html")},
+    "--plot": "--save FILE.svg",
 }
-"""What others call it."""
+"""What others call it, and earlier versions did; after an option, what it takes."""
 Reader = Callable[[object], object]
 COMMAND_LINE_ONLY: Final = frozenset(
     (
-        *("csv", "json", "md", "html", "plot", "overwrite", "output", "no_save"),
+        *("save", "overwrite", "output", "no_save"),
         *(
             "each",
             "all_busy",
@@ -110,8 +112,9 @@ def nearest(word: str, choices: Iterable[str]) -> list[str]:
     from difflib import get_close_matches
 
     word, spelled = _plain(word[:_SHOWN]), {_plain(choice): choice for choice in choices}
-    if _MEANT.get(word) in spelled:
-        return [_MEANT[word]]
+    meant = _MEANT.get(word, "")
+    if meant.partition(" ")[0] in spelled:
+        return [meant]
     longer = [plain for plain in spelled if word in plain] if len(word) > 2 else []
     begun = [plain for plain in longer if plain.startswith(word)]
     return [spelled[plain] for plain in (begun or longer)[:3] or get_close_matches(word, spelled, n=1)]

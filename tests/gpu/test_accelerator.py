@@ -84,7 +84,7 @@ def test_the_self_test_takes_less_than_a_twentieth_of_a_second():
 
 def test_clocks_times_a_batch_through_it_in_every_way_that_events_and_the_host_clock_have(tmp_path):
     asked = ("resnet18", "--dtype", "fp16", "--batch-size", 512, "--repeats", 12, "--drop", 2)
-    ran = run(tmp_path, "clocks", *asked, "--device", "accelerator", "--json", "all.json")
+    ran = run(tmp_path, "clocks", *asked, "--device", "accelerator", "--save", "all.json")
     print(ran.out)
     assert ran.status == 0, ran.err
     found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Methods)

@@ -14,7 +14,7 @@ SPIN_MS = 5
 
 
 def clocks(tmp_path, *arguments) -> tuple[Methods, str]:
-    ran = run(tmp_path, "clocks", *arguments, "--json", "all.json")
+    ran = run(tmp_path, "clocks", *arguments, "--save", "all.json")
     print(ran.out)
     assert ran.status == 0, ran.err
     return msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Methods), ran.out.replace("\n", " ")
@@ -125,7 +125,7 @@ def test_a_batch_that_does_not_fit_ends_it_with_4(tmp_path):
 
 def test_synchronising_around_each_stage_makes_a_pipeline_longer_and_events_do_not(tmp_path):
     asked = ("resnet50", "resnet50", "--dtype", "fp16", "--batch-size", 128, "--repeats", 30)
-    ran = run(tmp_path, "clocks", *asked, "--json", "all.json")
+    ran = run(tmp_path, "clocks", *asked, "--save", "all.json")
     print(ran.out)
     assert ran.status == 0, ran.err
     found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Pipeline)

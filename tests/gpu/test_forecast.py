@@ -101,7 +101,7 @@ def test_expandable_segments_are_set_in_the_processes_and_fit_what_the_notice_ha
 
 @pytest.mark.parametrize("how", [(), ("--on-fake",)])
 def test_a_forecast_for_another_memory_is_as_near_as_it_says(how, native, tmp_path):
-    asked = ("forecast", "resnet50", "--dtype", "fp16", "--memory", "8GiB,24GiB", "--csv", "forecast.csv")
+    asked = ("forecast", "resnet50", "--dtype", "fp16", "--memory", "8GiB,24GiB", "--save", "forecast.csv")
     ran = run(tmp_path, *asked, *how, "--allocator", "native")
     assert ran.status == 0, ran.err
     small, large = csv.DictReader((tmp_path / "forecast.csv").open())

@@ -207,7 +207,7 @@ def test_where_torch_loads_it_by_itself_it_is_listed_and_auto_takes_it(tmp_path,
 @pytest.mark.parametrize("lie", ["", "no_events"])
 def test_clocks_times_a_batch_by_whatever_clocks_it_has(tmp_path, installed, lie):
     asked = ("clocks", f"{MODELS}/plain.py:sleeps", "--device", "hostdev", "--batch-size", 2, "--repeats", 6)
-    few = ("--drop", 1, "--warmup", 1, "--json", "all.json")
+    few = ("--drop", 1, "--warmup", 1, "--save", "all.json")
     ran = run(tmp_path, *asked, *few, environment=installed | {"HOSTDEV_LIE": lie})
     assert ran.status == 0, ran.err
     found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Methods)
@@ -220,7 +220,7 @@ def test_clocks_times_a_batch_by_whatever_clocks_it_has(tmp_path, installed, lie
 
 def test_clocks_times_a_pipeline_on_it(tmp_path, installed):
     model = f"{MODELS}/plain.py:sleeps"
-    few = ("--batch-size", 2, "--repeats", 6, "--drop", 1, "--warmup", 1, "--json", "all.json")
+    few = ("--batch-size", 2, "--repeats", 6, "--drop", 1, "--warmup", 1, "--save", "all.json")
     ran = run(tmp_path, "clocks", model, model, "--device", "hostdev", *few, environment=installed)
     assert ran.status == 0, ran.err
     found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Pipeline)

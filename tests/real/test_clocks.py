@@ -17,7 +17,7 @@ SMALL = (*FEW, "--image-size", 64)
 
 
 def test_one_model_gets_its_tables_its_sentences_and_its_files(tmp_path):
-    ran = run(tmp_path, "clocks", "resnet18", *SMALL, "--json", "all.json", "--md", "all.md")
+    ran = run(tmp_path, "clocks", "resnet18", *SMALL, "--save", "all.json", "--save", "all.md")
 
     assert ran.status == 0, ran.err
     found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Methods)
@@ -42,7 +42,7 @@ def test_one_model_gets_its_tables_its_sentences_and_its_files(tmp_path):
 @pytest.mark.alone
 def test_two_models_make_a_pipeline(tmp_path):
     asked = (f"{MODELS}/plain.py:sleeps", f"{MODELS}/plain.py:mebibytes", *FEW, "--host-work", "20ms")
-    ran = run(tmp_path, "clocks", *asked, "--json", "all.json", "--quiet")
+    ran = run(tmp_path, "clocks", *asked, "--save", "all.json", "--quiet")
 
     assert ran.status == 0, ran.err
     assert ran.err == "saved all.json\n"
@@ -64,7 +64,7 @@ def test_two_models_make_a_pipeline(tmp_path):
     [
         (["resnet5O"], 2, "did you mean resnet50"),
         (["resnet18", "--repeats", 1], 2, "--repeats: '1' is not a whole number from 2"),
-        (["resnet18", "--json", "new/"], 2, "it is a folder"),
+        (["resnet18", "--save", "new.json/"], 2, "it is a folder"),
         (["resnet18", "--device", "cuda:99"], 3, "there is no cuda:99 here"),
         ([f"{MODELS}/plain.py:mebibytes", *FEW, "--batch-size", 4_000_000], 4, "batch 4000000 does not fit"),
         ([f"{MODELS}/plain.py:fails", *FEW], 5, "fails at batch 2: ValueError: this model was made for 0 samples"),
@@ -99,7 +99,7 @@ def test_inputs_that_cannot_be_copied_cost_their_cells_only(tmp_path, ask):
 
 
 def test_where_copies_end_the_process_they_cost_their_cells_only(tmp_path, ask):
-    ran = ask(tmp_path, "clocks", f"{MODELS}/plain.py:dies_of_new_inputs", *FEW, "--json", "all.json")
+    ran = ask(tmp_path, "clocks", f"{MODELS}/plain.py:dies_of_new_inputs", *FEW, "--save", "all.json")
 
     assert ran.status == 0, ran.err
     found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Methods)

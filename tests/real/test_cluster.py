@@ -100,7 +100,9 @@ def test_a_cluster_that_was_killed_is_one_line_at_once(folder):
 
 
 def test_one_job_for_each_kind_of_a_model_that_only_the_driver_has(nodes, folder):
-    ran = run(folder, "net.py:make", *QUICK, "--ray", nodes.address, "--kinds", "--output", "fleet", "--csv", "all.csv")
+    ran = run(
+        folder, "net.py:make", *QUICK, "--ray", nodes.address, "--kinds", "--output", "fleet", "--save", "all.csv"
+    )
 
     assert ran.status == 0, ran.err
     found = records(folder, "fleet")
@@ -325,7 +327,7 @@ def test_bad_input_is_one_line_and_its_exit_code(nodes, folder):
         (("net.py:make", *here, "--device", "cuda"), 3, "nodes of the cluster has a GPU for --device cuda"),
         (("net.py:make", *here, "--device", "cuda:1"), 2, "with --ray, Ray chooses the device"),
         (("net.py:make", *here, "--each", "--kinds"), 2, "give one"),
-        (("net.py:make", *here, "--each", "--json", "a.json"), 2, "--json holds one record"),
+        (("net.py:make", *here, "--each", "--save", "a.json"), 2, "a .json holds one result"),
         (("net.py:make", *here, "--resume", "net.py"), 2, "it names the folder"),
         (("net.py:make", "--kinds"), 2, "needs --ray"),
         (("devices", "--ray", "127.0.0.2:1"), 2, "there is no Ray cluster at 127.0.0.2:1: "),

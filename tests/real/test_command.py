@@ -50,7 +50,15 @@ def test_on_a_device_that_does_one_thing_at_a_time_one_window_gives_throughput_a
 
 def test_options_stand_before_or_after_the_model_and_several_models_make_one_table(tmp_path):
     ran = run(
-        tmp_path, "--no-save", "--csv", "all.csv", *TINY, "mobilenet_v3_small", "shufflenet_v2_x0_5", "--md", "all.md"
+        tmp_path,
+        "--no-save",
+        "--save",
+        "all.csv",
+        *TINY,
+        "mobilenet_v3_small",
+        "shufflenet_v2_x0_5",
+        "--save",
+        "all.md",
     )
 
     assert ran.status == 0, ran.err
@@ -62,7 +70,7 @@ def test_options_stand_before_or_after_the_model_and_several_models_make_one_tab
 def test_a_second_run_overwrites_nothing(tmp_path, ask):
     first = ask(tmp_path, "shufflenet_v2_x0_5", *TINY)
     before = {path: path.read_bytes() for path in (tmp_path / "results").iterdir()}
-    second = ask(tmp_path, "shufflenet_v2_x0_5", *TINY, "--json", "copy.json")
+    second = ask(tmp_path, "shufflenet_v2_x0_5", *TINY, "--save", "copy.json")
 
     assert (first.status, second.status) == (0, 0)
     assert all(path.read_bytes() == content for path, content in before.items())
@@ -162,10 +170,10 @@ def test_the_shape_of_a_sample_leaves_out_the_batch_axis_wherever_it_is(tmp_path
 def test_a_pipe_is_written_to_and_a_link_is_followed(tmp_path):
     (tmp_path / "link.md").symlink_to(tmp_path / "real.md")
 
-    ran = run(tmp_path, "shufflenet_v2_x0_5", *TINY, "--csv", "/dev/stdout", "--md", "link.md")
+    ran = run(tmp_path, "shufflenet_v2_x0_5", *TINY, "--save", "-.csv", "--save", "link.md")
 
     assert ran.status == 0, ran.err
-    assert "shufflenet_v2_x0_5,infer,cpu" in ran.out
+    assert "\nshufflenet_v2_x0_5,infer,cpu" in ran.out
     assert (tmp_path / "link.md").is_symlink()
     assert "| batch |" in (tmp_path / "real.md").read_text()
 

@@ -43,7 +43,7 @@ def pair(tmp_path):
 
 
 def test_a_slowdown_is_told_with_its_interval_and_fails_where_that_was_asked(pair):
-    told = run(pair, "compare", "old.json", "new.json", "--md", "pr.md", "--json", "all.json")
+    told = run(pair, "compare", "old.json", "new.json", "--save", "pr.md", "--save", "all.json")
     failing = run(pair, "compare", "old.json", "new.json", "--fail-slower", "3%")
 
     assert told.status == 0, told.err
@@ -101,7 +101,8 @@ def test_compare_gate_on_noisy_records_exits_with_7_as_the_docs_say(pair):
     (pair / "noisy.json").write_bytes(replace(example(), rows=(noisy,), notices=(), edge=None).to_json())
 
     ran = run(pair, "compare", "old.json", "noisy.json", "--fail-slower", "3%")
-    unwritten = run(pair, "compare", "old.json", "noisy.json", "--fail-slower", "3%", "--md", "/dev/full")
+    (pair / "full.md").symlink_to("/dev/full")
+    unwritten = run(pair, "compare", "old.json", "noisy.json", "--fail-slower", "3%", "--save", "full.md")
 
     assert ran.status == 7
     assert ran.err == (
@@ -141,8 +142,8 @@ def test_compare_of_records_in_reverse_order_warns(pair):
         (("rec/nope", "."), "rec/nope does not exist"),
         (("old.json", "new.json", "--fail-slower", "3"), "--fail-slower"),
         (("old.json", "new.json", "--tolerance", "-1%"), "--tolerance"),
-        (("old.json", "new.json", "--md", "old.json"), "would be written over"),
-        ((".", ".", "--md", "old.json"), "would be written over"),
+        (("old.json", "new.json", "--save", "old.json"), "would be written over"),
+        ((".", ".", "--save", "old.json"), "would be written over"),
         (("old.json", "new.json", "--tolerance", "0.2%"), "a tolerance of"),
     ],
 )
@@ -190,7 +191,7 @@ def test_several_records_are_one_tidy_table_that_pandas_reads_with_its_types(tmp
     for file in RECIPES.glob("resnet50-*.json"):
         shutil.copy(file, tmp_path)
     names = sorted(path.name for path in tmp_path.glob("*.json"))
-    ran = run(tmp_path, "report", *names, "--csv", "all.csv", "--md", "all.md", "--slo", "20ms")
+    ran = run(tmp_path, "report", *names, "--save", "all.csv", "--save", "all.md", "--slo", "20ms")
 
     assert ran.status == 0, ran.err
     assert "resnet50 in 6 recipes" in ran.out
@@ -209,7 +210,7 @@ def test_several_records_are_one_tidy_table_that_pandas_reads_with_its_types(tmp
     [
         ((), "no record to show"),
         (("missing.json",), "cannot read missing.json"),
-        (("old.json", "--csv", "old.json"), "would be written over"),
+        (("old.json", "--save", "old.json"), "would be written over"),
         (("old.json", "--slo", "soon"), "--slo"),
     ],
 )

@@ -34,7 +34,7 @@ def records(folder):
 def test_each_job_goes_to_the_next_free_device_and_one_table_holds_all(tmp_path):
     models = ("squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5")
     asked = ("--image-size", 64, "--batch-sizes", 1, "--dtype", "fp32,bf16", *QUICK)
-    ran = run(tmp_path, *models, *asked, "--device", "cpu:0,cpu:1", "--csv", "all.csv")
+    ran = run(tmp_path, *models, *asked, "--device", "cpu:0,cpu:1", "--save", "all.csv")
 
     assert ran.status == 0, ran.err
     table = pandas.read_csv(tmp_path / "all.csv", dtype=KINDS)
@@ -136,7 +136,7 @@ def test_an_error_while_all_are_busy_leaves_the_report_of_each_alone(tmp_path):
     """The file of the model goes away once both processes of the first batch size have it: the second has none."""
     (tmp_path / "net.py").write_text(GOES_AWAY)
     asked = ("net.py:make", "--input-size", 8, "--batch-sizes", "1,2", *QUICK, "--device", "cpu:0,cpu:1", "--all-busy")
-    ran = run(tmp_path, *asked, "--csv", "all.csv")
+    ran = run(tmp_path, *asked, "--save", "all.csv")
 
     assert ran.status == 2, ran.err
     assert "there is no file" in ran.err
@@ -217,7 +217,7 @@ def test_ctrl_c_keeps_what_every_device_has_measured_and_each_can_be_gone_on_wit
         (("--device", "cuda:4-2"), 2, "counts down"),
         (("--each",), 2, "--each needs to know the devices"),
         (("--device", "cpu:0", "--all-busy"), 2, "--all-busy needs two devices"),
-        (("--device", "cpu:0,cpu:1", "--each", "--json", "one.json"), 2, "--json holds one record"),
+        (("--device", "cpu:0,cpu:1", "--each", "--save", "one.json"), 2, "a .json holds one result"),
         (("--device", "cpu:0,cpu:1", "--resume", "some.json"), 2, "--resume goes on with one record"),
     ],
 )
@@ -243,7 +243,7 @@ def test_the_device_whose_core_others_use_is_found_and_the_report_says_why(tmp_p
     alone = {one.environment.device: one for one in records(tmp_path)}
     assert {one.spec.load for one in alone.values()} == {"solo"}
     assert alone["cpu:1"].rows[0].samples_per_s < 0.8 * alone["cpu:0"].rows[0].samples_per_s
-    shown = run(tmp_path, "report", *sorted((tmp_path / "results").glob("*.json")), "--md", "all.md")
+    shown = run(tmp_path, "report", *sorted((tmp_path / "results").glob("*.json")), "--save", "all.md")
     for text in (ran.out, shown.out, (tmp_path / "all.md").read_text()):
         said = " ".join(text.split())
         assert "each device against the median of the others" in said

@@ -13,7 +13,7 @@ ON_FAKE = ("--on-fake", "--device", "cpu")
 
 def test_forecasts_on_fake_tensors_are_marked_as_such_and_written(tmp_path):
     asked = ("resnet18", "--dtype", "fp16", "--memory", "2GiB,1GiB,4GiB,800MiB")
-    ran = run(tmp_path, "forecast", *asked, *ON_FAKE, "--csv", "cards.csv")
+    ran = run(tmp_path, "forecast", *asked, *ON_FAKE, "--save", "cards.csv")
 
     assert ran.status == 0, ran.err
     assert "forecast, not measured" in ran.out
@@ -29,7 +29,7 @@ def test_forecasts_on_fake_tensors_are_marked_as_such_and_written(tmp_path):
 def test_the_forecast_of_a_known_model_is_the_one_that_arithmetic_gives(tmp_path, ask):
     """A sample is 4 MiB and its output 4 bytes; context and libraries count for 692 MiB."""
     factory = f"{MODELS}/plain.py:four_mebibytes"
-    ran = ask(tmp_path, "forecast", factory, "--memory", "1208MiB", *ON_FAKE, "--csv", "cards.csv")
+    ran = ask(tmp_path, "forecast", factory, "--memory", "1208MiB", *ON_FAKE, "--save", "cards.csv")
 
     assert ran.status == 0, ran.err
     (line,) = csv.DictReader((tmp_path / "cards.csv").open())
@@ -51,7 +51,10 @@ def test_memory_in_which_nothing_fits_is_said_to_be_so(tmp_path, ask):
         (("resnet18", "--memory", "16"), "'16' is not a size"),
         (("resnet18", "--memory", "16GiB,,8GiB"), "'' is not a size"),
         (("resnet18", "--memory", "16GiB", "--dtype", "fp17"), "--dtype"),
-        (("resnet18", "--memory", "16GiB", "--csv", "."), "it is a folder"),
+        (
+            ("resnet18", "--memory", "16GiB", "--save", "a.svg"),
+            "this result has no plot (it can be .json, .csv, .md or .html)",
+        ),
         (("resnet19", "--memory", "16GiB"), "there is no model 'resnet19'"),
         ((f"{MODELS}/plain.py:fails", "--memory", "16GiB"), "does not run on fake tensors"),
     ],

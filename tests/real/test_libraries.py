@@ -130,7 +130,7 @@ def test_a_vision_model_that_takes_any_size_is_given_one():
 def test_a_model_whose_configuration_was_changed_since_is_not_resumed(tmp_path, ask):
     ENCODER.save_pretrained(tmp_path / "tiny")
     asked = (f"hf:{tmp_path}/tiny", "--device", "cpu", "--batch-sizes", "1,4", "--sequence-length", 8, *QUICK)
-    first = ask(tmp_path, *asked, "--json", "first.json", "--no-save")
+    first = ask(tmp_path, *asked, "--save", "first.json", "--no-save")
     shortened = (tmp_path / "first.json").read_text().replace('"finished": "', '"finished": null, "x": "')
     (tmp_path / "cut.json").write_text(shortened)
     config = tmp_path / "tiny" / "config.json"

@@ -15,7 +15,7 @@ COMPILED = ("--device", "cpu", "--mode", "compile", "--processes", 1, *QUICK)
 
 @needs_compiler
 def test_a_compiled_model_is_timed_checked_against_the_model_as_it_is_and_its_compiling_is_told(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/compiled.py:small", "--batch-sizes", "2,16", "--csv", "table.csv", *COMPILED)
+    ran = run(tmp_path, f"{MODELS}/compiled.py:small", "--batch-sizes", "2,16", "--save", "table.csv", *COMPILED)
 
     assert ran.status == 0, ran.err
     rows = ran.record().rows

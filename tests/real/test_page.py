@@ -22,18 +22,18 @@ def folder(tmp_path):
 
 
 def test_a_run_writes_its_page(tmp_path):
-    ran = run(tmp_path, "resnet18", "--device", "cpu", "--html", "pages/run.html", *TINY)
+    ran = run(tmp_path, "resnet18", "--device", "cpu", "--save", "pages/run.html", *TINY)
 
     assert ran.status == 0, ran.err
     assert "pages/run.html" in ran.err
     read = Page((tmp_path / "pages" / "run.html").read_bytes())
     assert f"{format_rate(ran.record(), ran.record().rows[0])} samples/s" in read.text()
-    assert "tputfind resnet18 --device cpu --html pages/run.html" in read.text()
+    assert "tputfind resnet18 --device cpu --save pages/run.html" in read.text()
     assert read.all("figure")
 
 
 def test_a_page_of_several_models_holds_them_all(tmp_path, ask):
-    ran = ask(tmp_path, "resnet18", "mobilenet_v3_small", "--device", "cpu", "--no-save", "--html", "two.html", *TINY)
+    ran = ask(tmp_path, "resnet18", "mobilenet_v3_small", "--device", "cpu", "--no-save", "--save", "two.html", *TINY)
 
     assert ran.status == 0, ran.err
     assert not (tmp_path / "results").exists()
@@ -47,10 +47,10 @@ def test_saved_records_are_a_page_and_a_plot(tmp_path):
         shutil.copy(path, tmp_path)
     names = sorted(path.name for path in tmp_path.glob("*.json"))
 
-    for ending, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("PDF", b"%PDF")):
-        ran = run(tmp_path, "report", *names, "--html", "page.html", "--plot", f"plot.{ending}")
+    for ending, start in (("PNG", b"\x89PNG"), ("svg", b"<?xml")):
+        ran = run(tmp_path, "report", *names, "--save", "page.html", "--save", f"plot.{ending}")
         assert ran.status == 0, ran.err
-        assert ran.err == ""
+        assert ran.err == f"saved page.html, plot.{ending}\n"
         assert (tmp_path / f"plot.{ending}").read_bytes().startswith(start)
     text = Page((tmp_path / "page.html").read_bytes()).text()
     assert "resnet50 in 6 recipes" in text
@@ -59,7 +59,7 @@ def test_saved_records_are_a_page_and_a_plot(tmp_path):
 
 def test_the_page_of_one_record_is_the_same_every_time(folder):
     for name in ("one.html", "two.html"):
-        assert run(folder, "report", "old.json", "--html", name, "--slo", "60ms").status == 0
+        assert run(folder, "report", "old.json", "--save", name, "--slo", "60ms").status == 0
 
     assert (folder / "one.html").read_bytes() == (folder / "two.html").read_bytes()
     text = Page((folder / "one.html").read_bytes()).text()
@@ -70,14 +70,14 @@ def test_the_page_of_one_record_is_the_same_every_time(folder):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("report", "old.json", "--plot", "plot.gif"), ".png, .svg or .pdf"),
-        (("report", "old.json", "--plot", "svg"), ".png, .svg or .pdf"),
-        (("report", "old.json", "--html", "old.json"), "would be written over"),
-        (("report", "old.json", "--plot", "a.svg", "--html", "./a.svg"), "name the same file"),
-        (("report", "old.json", "--html", "old.json/page.html"), "cannot write"),
-        (("report", "missing.json", "--html", "page.html"), "cannot read missing.json"),
-        (("resnet18", "--device", "cpu", "--html", "old.json/page.html"), "cannot write"),
-        (("--resume", "old.json", "--html", "old.json"), "would be written over"),
+        (("report", "old.json", "--save", "plot.gif"), ".json, .csv, .md, .html, .svg or .png"),
+        (("report", "old.json", "--save", "svg"), ".json, .csv, .md, .html, .svg or .png"),
+        (("report", "old.json", "--save", "old.json"), "would be written over"),
+        (("report", "old.json", "--save", "a.svg", "--save", "./a.svg"), "are the same file"),
+        (("report", "old.json", "--save", "old.json/page.html"), "cannot write"),
+        (("report", "missing.json", "--save", "page.html"), "cannot read missing.json"),
+        (("resnet18", "--device", "cpu", "--save", "old.json/page.html"), "cannot write"),
+        (("--resume", "old.json", "--save", "old.json"), "would be written over"),
     ],
 )
 def test_a_page_that_cannot_be_written_is_one_line_before_anything_is_measured(folder, arguments, line):
@@ -94,9 +94,9 @@ def test_a_page_that_cannot_be_written_is_one_line_before_anything_is_measured(f
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("resnet18", "--device", "cpu", "--html", "a.html"),
-        ("report", "old.json", "--html", "a.html"),
-        ("report", "old.json", "--plot", "a.png"),
+        ("resnet18", "--device", "cpu", "--save", "a.html"),
+        ("report", "old.json", "--save", "a.html"),
+        ("report", "old.json", "--save", "a.png"),
     ],
 )
 def test_without_matplotlib_the_line_says_how_to_install_it(folder, monkeypatch, arguments):
@@ -111,19 +111,19 @@ def test_without_matplotlib_the_line_says_how_to_install_it(folder, monkeypatch,
     assert ran.status == 2, ran.out
     assert ran.err == f"tputfind: {arguments[-2]} needs matplotlib (pip install 'tputfind[plot]')\n"
     assert not (folder / "results").exists()
-    assert run(folder, "report", "old.json", "--md", "a.md").status == 0
+    assert run(folder, "report", "old.json", "--save", "a.md").status == 0
 
 
 def test_what_clocks_and_forecast_saved_is_shown_again_beside_records(tmp_path, ask):
     shutil.copy(RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-fp32.json", tmp_path / "clocks.json")
     shutil.copy(RECORD, tmp_path / "run.json")
-    asked = ("forecast", "resnet18", "--memory", "16GiB", "--on-fake", "--json", "forecast.json", "--md", "one.md")
+    asked = ("forecast", "resnet18", "--memory", "16GiB", "--on-fake", "--save", "forecast.json", "--save", "one.md")
     forecast = ask(tmp_path, *asked)
     assert forecast.status == 0, forecast.err
 
-    files = ("--md", "all.md", "--csv", "all.csv", "--html", "all.html")
+    files = ("--save", "all.md", "--save", "all.csv", "--save", "all.html")
     ran = ask(tmp_path, "report", "clocks.json", "forecast.json", "run.json", *files)
-    alone = ask(tmp_path, "report", "clocks.json", "--csv", "none.csv")
+    alone = ask(tmp_path, "report", "clocks.json", "forecast.json", "--save", "none.csv")
 
     assert ran.status == 0, ran.err
     assert ran.out.endswith(forecast.out)
@@ -136,6 +136,6 @@ def test_what_clocks_and_forecast_saved_is_shown_again_beside_records(tmp_path, 
     assert alone.status == 2
     assert (
         alone.err
-        == "tputfind: --csv is for records of runs, and none was named (--md and --html write what is shown)\n"
+        == "tputfind: --save none.csv: a .csv holds one result, and several are asked for (it can be .md or .html)\n"
     )
     assert not (tmp_path / "none.csv").exists()

@@ -28,8 +28,9 @@ def folder(tmp_path):
     (tmp_path / "older" / "old.json").write_bytes(example().to_json())
     (tmp_path / "prices.csv").write_text(PRICES)
     (tmp_path / "arrivals.csv").write_text(ARRIVALS)
-    (tmp_path / "link").symlink_to("plain.py")
-    (tmp_path / "hard.py").hardlink_to(tmp_path / "plain.py")
+    for link, target in (("link.csv", "plain.py"), ("link.html", "plain.py"), ("link.md", "weights.pt")):
+        (tmp_path / link).symlink_to(target)
+    (tmp_path / "hard.svg").hardlink_to(tmp_path / "plain.py")
     return tmp_path
 
 
@@ -40,21 +41,21 @@ def contents(folder: Path) -> dict[Path, bytes]:
 @pytest.mark.parametrize(
     "asked",
     [
-        ("plain.py:keyword_inputs", "--csv", "plain.py"),
-        ("plain.py:keyword_inputs", "--html", "link"),
-        ("plain.py:keyword_inputs", "--json", "hard.py"),
-        ("resnet18", "--weights", "weights.pt", "--md", "weights.pt"),
-        ("weights.pt", "--input-size", "3x8x8", "--md", "./weights.pt"),
-        ("--resume", "old.json", "--md", "old.json"),
-        ("clocks", "plain.py:keyword_inputs", "--md", "plain.py"),
-        ("clocks", "resnet18", "plain.py:keyword_inputs", "--json", "plain.py"),
-        ("forecast", "plain.py:keyword_inputs", "--memory", "1GiB", "--on-fake", "--csv", "plain.py"),
-        ("size", "old.json", *PLANS, "--price", "prices.csv", "--csv", "prices.csv"),
-        ("size", "old.json", *PLANS, "--arrivals", "arrivals.csv", "--md", "arrivals.csv"),
-        ("size", "old.json", *PLANS, "--json", "old.json"),
-        ("report", "old.json", "--md", "old.json"),
-        ("compare", "old.json", "older/old.json", "--md", "older/old.json"),
-        ("compare", ".", "older", "--json", "older/old.json"),
+        ("plain.py:keyword_inputs", "--save", "link.csv"),
+        ("plain.py:keyword_inputs", "--save", "link.html"),
+        ("plain.py:keyword_inputs", "--save", "new.md", "--save", "hard.svg"),
+        ("resnet18", "--weights", "weights.pt", "--save", "link.md"),
+        ("weights.pt", "--input-size", "3x8x8", "--save", "./link.md"),
+        ("--resume", "old.json", "--save", "old.json"),
+        ("clocks", "plain.py:keyword_inputs", "--save", "link.html"),
+        ("clocks", "resnet18", "plain.py:keyword_inputs", "--save", "link.csv"),
+        ("forecast", "plain.py:keyword_inputs", "--memory", "1GiB", "--on-fake", "--save", "link.csv"),
+        ("size", "old.json", *PLANS, "--price", "prices.csv", "--save", "prices.csv"),
+        ("size", "old.json", *PLANS, "--arrivals", "arrivals.csv", "--save", "arrivals.csv"),
+        ("size", "old.json", *PLANS, "--save", "old.json"),
+        ("report", "old.json", "--save", "old.json"),
+        ("compare", "old.json", "older/old.json", "--save", "older/old.json"),
+        ("compare", ".", "older", "--save", "older/old.json"),
     ],
 )
 def test_no_command_writes_over_what_it_reads(folder, asked):
@@ -69,57 +70,58 @@ def test_no_command_writes_over_what_it_reads(folder, asked):
 
 
 def test_only_a_report_of_the_same_kind_is_replaced_unless_asked(folder):
-    shown = ("report", "old.json", "--csv", "out")
+    shown = ("report", "old.json", "--save", "out.csv")
     for content, status in (("my notes", 2), ("", 0), (None, 0)):
         if content is not None:
-            (folder / "out").write_text(content)
+            (folder / "out.csv").write_text(content)
         ran = run(folder, *shown)
         assert ran.status == status, ran.err
-    assert "no Markdown of tputfind's" in run(folder, "report", "old.json", "--md", "out").err
-    assert (folder / "out").read_text().startswith("model,phase,")
-    assert "--overwrite" in run(folder, "report", "old.json", "--csv", "plain.py").err
-    assert run(folder, "report", "old.json", "--csv", "plain.py", "--overwrite").status == 0
-    assert (folder / "plain.py").read_bytes() == (folder / "out").read_bytes()
+    (folder / "out.md").symlink_to("out.csv")
+    assert "no Markdown of tputfind's" in run(folder, "report", "old.json", "--save", "out.md").err
+    assert (folder / "out.csv").read_text().startswith("model,phase,")
+    assert "--overwrite" in run(folder, "report", "old.json", "--save", "prices.csv").err
+    assert run(folder, "report", "old.json", "--save", "prices.csv", "--overwrite").status == 0
+    assert (folder / "prices.csv").read_bytes() == (folder / "out.csv").read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("asked", "shown"),
+    ("asked", "ending", "shown"),
     [
-        (("report", "old.json", "--csv"), "Fastest batch"),
-        (("size", "old.json", *PLANS, "--csv"), "One fewer"),
-        (("compare", "old.json", "older/old.json", "--json"), "OLD and NEW"),
-        (("forecast", "plain.py:keyword_inputs", "--memory", "1GiB", "--on-fake", "--csv"), "largest batch, forecast"),
-        (("clocks", "plain.py:keyword_inputs", "--repeats", 10, "--json"), "host clock alone"),
-        (("plain.py:keyword_inputs", "--batch-sizes", 1, *QUICK, "--html"), "Fastest batch"),
+        (("report", "old.json"), "csv", "Fastest batch"),
+        (("size", "old.json", *PLANS), "csv", "One fewer"),
+        (("compare", "old.json", "older/old.json"), "json", "OLD and NEW"),
+        (("forecast", "plain.py:keyword_inputs", "--memory", "1GiB", "--on-fake"), "csv", "largest batch, forecast"),
+        (("clocks", "plain.py:keyword_inputs", "--repeats", 10), "json", "host clock alone"),
+        (("plain.py:keyword_inputs", "--batch-sizes", 1, *QUICK), "html", "Fastest batch"),
     ],
 )
-def test_a_file_that_cannot_be_written_costs_neither_the_result_nor_the_others(folder, asked, shown):
-    other = () if asked[0] == "forecast" else ("--md", "all.md")
-    ran = run(folder, *asked, "/dev/full", *other)
+def test_a_file_that_cannot_be_written_costs_neither_the_result_nor_the_others(folder, asked, ending, shown):
+    (folder / f"full.{ending}").symlink_to("/dev/full")
+    ran = run(folder, *asked, "--save", f"full.{ending}", "--save", "all.md")
 
     assert ran.status == 2
     assert shown in ran.out
-    assert "cannot write /dev/full: No space left on device" in ran.err
+    assert f"cannot write full.{ending}: No space left on device" in ran.err
     assert "Traceback" not in ran.err
-    assert not other or (folder / "all.md").stat().st_size
+    assert (folder / "all.md").stat().st_size
 
 
 def test_the_command_that_closes_a_pipe_early_is_still_told_what_was_not_written(folder):
-    asked = shlex.join([*command(), "report", *["old.json"] * 300, "--csv", "/dev/full"])
+    (folder / "full.csv").symlink_to("/dev/full")
+    asked = shlex.join([*command(), "report", *["old.json"] * 300, "--save", "full.csv"])
     done = subprocess.run(
         ["bash", "-c", f"{asked} | true"], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
 
-    assert "cannot write /dev/full" in done.stderr
+    assert "cannot write full.csv" in done.stderr
 
 
-def test_a_table_for_the_standard_output_is_added_to_what_that_is(folder):
-    asked = shlex.join([*command(), "report", "old.json", "--csv", "/dev/stdout"])
+def test_file_for_the_standard_output_is_added_to_what_that_is_and_takes_the_place_of_the_table(folder):
+    asked = shlex.join([*command(), "report", "old.json", "--save", "-.csv", "--save", "beside.csv"])
     subprocess.run(["bash", "-c", f"echo before >> log; {asked} >> log"], cwd=folder, env=ENVIRONMENT, check=True)
 
-    log = (folder / "log").read_text()
-    assert log.startswith("before\nmodel,phase,")
-    assert "Fastest batch" in log
+    assert (folder / "log").read_text() == f"before\n{(folder / 'beside.csv').read_text()}"
+    assert not (folder / "-.csv").exists()
 
 
 def test_a_model_with_the_longest_of_names_is_measured_and_saved(folder):
@@ -150,7 +152,7 @@ def test_a_disk_without_room_for_a_record_is_said_before_anything_is_measured(fo
     assert not list((folder / "results").iterdir())
 
 
-@pytest.mark.parametrize("option", ["--output", "--csv", "--json", "--md", "--html"])
+@pytest.mark.parametrize("option", ["--output", "--save"])
 def test_a_place_without_a_name_is_refused(folder, option):
     ran = run(folder, "plain.py:keyword_inputs", option, "")
 

@@ -16,7 +16,7 @@ from tputfind.worker.workload import Workload, inference
 def test_every_combination_is_measured_and_what_the_device_cannot_do_is_a_row(tmp_path):
     asked = ("--dtype", "fp32,tf32,bf16", "--layout", "nchw,nhwc", "--device", "cpu", "--batch-sizes", "2,4")
 
-    ran = run(tmp_path, "mobilenet_v3_small", "--image-size", 32, *asked, "--csv", "all.csv", *QUICK)
+    ran = run(tmp_path, "mobilenet_v3_small", "--image-size", 32, *asked, "--save", "all.csv", *QUICK)
 
     assert ran.status == 3
     assert "cpu cannot do --dtype tf32" in ran.err
@@ -34,7 +34,7 @@ def test_every_combination_is_measured_and_what_the_device_cannot_do_is_a_row(tm
 
 def test_what_the_model_cannot_do_ends_no_list(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/plain.py:has_no_kernel_in_fp16", "--dtype", "fp16,fp32", "--device", "cpu",
-              "--batch-sizes", 1, "--csv", "all.csv", "--no-save", *QUICK)  # fmt: skip
+              "--batch-sizes", 1, "--save", "all.csv", "--no-save", *QUICK)  # fmt: skip
 
     assert ran.status == 3, ran.err
     assert "has_no_kernel_in_fp16 cannot do --dtype fp16" in ran.err
@@ -47,7 +47,7 @@ def test_what_the_model_cannot_do_ends_no_list(tmp_path, ask):
     [
         (["--dtype", "fp32,fp23"], "'fp23' is none of fp32, tf32"),
         (["--dtype", "fp32,"], "'' is none of fp32, tf32"),
-        (["--dtype", "fp32,bf16", "--json", "x.json"], "--json holds one record"),
+        (["--dtype", "fp32,bf16", "--save", "x.json"], "a .json holds one result"),
     ],
 )
 def test_a_wrong_list_is_one_line_before_anything_is_measured(tmp_path, ask, arguments, expected):

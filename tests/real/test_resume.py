@@ -273,7 +273,7 @@ def test_resuming_writes_only_where_it_is_asked_to(tmp_path, cut_short):
     (tmp_path / "cut.json").write_bytes(cut_short.to_json())
     before = (tmp_path / "cut.json").read_bytes()
 
-    over = run(tmp_path, "--resume", "cut.json", "--csv", "./cut.json")
+    over = run(tmp_path, "--resume", "cut.json", "--save", "./cut.json")
     elsewhere = run(tmp_path, "--resume", "cut.json", "--output", "elsewhere")
     nowhere = run(tmp_path, "--resume", "cut.json", "--no-save")
 

@@ -83,7 +83,7 @@ def test_a_torchscript_file_is_measured_with_the_input_that_it_is_given(tmp_path
 def test_a_file_that_was_changed_since_is_not_resumed_from(tmp_path, ask):
     asked = (tmp_path / "small.pt", "--device", "cpu", "--input-size", "3x8x8", "--batch-sizes", "1,4", *QUICK)
     scripted(tmp_path / "small.pt")
-    first = ask(tmp_path, *asked, "--json", "first.json", "--no-save")
+    first = ask(tmp_path, *asked, "--save", "first.json", "--no-save")
     shortened = (tmp_path / "first.json").read_text().replace('"finished": "', '"finished": null, "x": "')
     (tmp_path / "cut.json").write_text(shortened)
     scripted(tmp_path / "small.pt")

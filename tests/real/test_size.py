@@ -43,7 +43,7 @@ def test_plans_of_two_models_stand_apart_and_are_written_in_three_forms(folder):
     (folder / "prices.csv").write_text(
         "device,price_per_hour,currency,source,date\nNVIDIA H100 80GB HBM3,3.5,EUR,my offer,2026-01-01\n"
     )
-    files = ("--csv", "plans.csv", "--json", "plans.json", "--md", "plans.md")
+    files = ("--save", "plans.csv", "--save", "plans.json", "--save", "plans.md")
     ran = run(
         folder,
         "size",
@@ -153,7 +153,7 @@ def test_requests_that_come_once_in_thirty_years_take_as_long_as_one_alone(folde
     alone_ms = load_record(folder / "resnet50.json").row(1).latency_ms
 
     for rate in ("0.5", "1e-9"):
-        ran = run(folder, "size", "resnet50.json", "--rate", rate, "--slo", "50ms", "--json", "plan.json")
+        ran = run(folder, "size", "resnet50.json", "--rate", rate, "--slo", "50ms", "--save", "plan.json")
         assert ran.status == 0, ran.err
         assert PROGRESS.sub("", ran.err) == ""
         outcome = json.loads((folder / "plan.json").read_text())["plans"][0]["outcome"]
@@ -169,7 +169,7 @@ def test_requests_that_come_once_in_thirty_years_take_as_long_as_one_alone(folde
 def test_recorded_arrivals_give_the_stream_its_shape(folder):
     times = [second for second in range(10) for _ in range(1000)]
     (folder / "times.csv").write_text("time_s\n" + "\n".join(map(str, times)) + "\n")
-    options = ("size", "resnet50.json", "--rate", 20000, "--slo", "20ms", "--json", "plan.json")
+    options = ("size", "resnet50.json", "--rate", 20000, "--slo", "20ms", "--save", "plan.json")
     smooth = run(folder, *options)
     devices = json.loads((folder / "plan.json").read_text())["plans"][0]["outcome"]["devices"]
     bursty = run(folder, *options, "--arrivals", "times.csv")
@@ -181,7 +181,7 @@ def test_recorded_arrivals_give_the_stream_its_shape(folder):
 def test_recorded_requests_have_their_own_samples(folder):
     lines = [f"{0.01 * number},{8 if number % 4 == 0 else 1}" for number in range(4000)]
     (folder / "times.csv").write_text("time_s,samples\n" + "\n".join(lines) + "\n")
-    options = ("size", "resnet50.json", "--rate", 2000, "--slo", "50ms", "--batcher", "triton", "--json", "plan.json")
+    options = ("size", "resnet50.json", "--rate", 2000, "--slo", "50ms", "--batcher", "triton", "--save", "plan.json")
     ran = run(folder, *options, "--arrivals", "times.csv")
 
     assert ran.status == 0, ran.err
@@ -258,7 +258,7 @@ def test_recorded_requests_have_their_own_samples(folder):
         (("resnet50.json", "--rate", 100, "--slo", "1s", "--overhead", "1ms+-1ms"), 2, "--overhead: '-1ms' is not"),
         (("resnet50.json", "--rate", 100, "--slo", "1s", "--overhead", "2s"), 6, "no device is fast enough"),
         (("resnet50.json", "--rate", 100, "--slo", "1s", "--curve"), 2, "there is no option --curve"),
-        (("resnet50.json", "--rate", 100, "--slo", "1s", "--csv", "times.csv/plan.csv"), 2, "times.csv"),
+        (("resnet50.json", "--rate", 100, "--slo", "1s", "--save", "times.csv/plan.csv"), 2, "times.csv"),
     ],
 )
 def test_what_cannot_be_sized_is_one_line(folder, arguments, status, message):
@@ -292,7 +292,7 @@ def test_logs_of_a_server_tell_its_overheads_and_how_far_the_prediction_is_off(f
                 )
     asked = ("size", "vit_l_16.json", "--rate", 500, "--slo", "200ms", "--batcher", "mosec", "--delay", "5ms")
     asked += ("--max-batch", 32)
-    files = ("--csv", "plans.csv", "--json", "plans.json", "--md", "plans.md")
+    files = ("--save", "plans.csv", "--save", "plans.json", "--save", "plans.md")
     ran = run(folder, *asked, "--observed", "light.csv", "--observed", "half.csv", *files)
 
     assert ran.status == 0, ran.err

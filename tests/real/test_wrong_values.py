@@ -67,9 +67,12 @@ def test_a_value_that_no_option_takes_is_one_short_line(tmp_path, arguments, mes
         (("--model", "resnet18"), "the model is the first word, as in tputfind resnet50 (see"),
         (("clocks", "--model", "resnet18"), "as in tputfind clocks resnet50 (see"),
         (
-            ("report", RECORD, "--plot", "a.png", "--plot", "b.svg"),
-            "--plot takes one file, and 2 are named: a.png, b.svg",
+            ("size", RECORD, "--rate", 5, "--slo", "1s", "--price", "a.csv", "--price", "b.csv"),
+            "--price takes one file, and 2 are named: a.csv, b.csv",
         ),
+        (("report", RECORD, "--csv", "a.csv"), "there is no option --csv: did you mean --save FILE.csv? (see"),
+        (("resnet18", "--plot", "a.svg"), "there is no option --plot: did you mean --save FILE.svg? (see"),
+        (("compare", "a.json", "b.json", "--md", "a.md"), "did you mean --save FILE.md? (see tputfind compare --help)"),
         (("--versoin",), "there is no option --versoin: did you mean --version?"),
         (("resnet18", "--rate", "5k"), "--rate is an option of tputfind size, not of tputfind run"),
         (("resnet18", "-d", "cpu"), "names of options begin with two dashes"),
@@ -91,7 +94,7 @@ def test_the_message_names_the_nearest_right_one(tmp_path, arguments, message):
 
 @pytest.mark.parametrize("rate", ["5k", "5,000", "5000/s", "5K /s"])
 def test_a_rate_is_understood_as_people_write_it(tmp_path, rate):
-    asked = ("size", RECORD, "--slo", "50 ms", "--percentile", "p99", "--batcher", "Triton", "--json", "plans.json")
+    asked = ("size", RECORD, "--slo", "50 ms", "--percentile", "p99", "--batcher", "Triton", "--save", "plans.json")
     ran = run(tmp_path, *asked, "--rate", rate)
 
     assert ran.status == 0, ran.err
@@ -100,7 +103,7 @@ def test_a_rate_is_understood_as_people_write_it(tmp_path, rate):
 
 
 def test_two_spellings_of_a_dtype_are_measured_once(tmp_path):
-    ran = run(tmp_path, "shufflenet_v2_x0_5", *TINY, "--dtype", "FP32,fp32", "--csv", "all.csv", "--no-save")
+    ran = run(tmp_path, "shufflenet_v2_x0_5", *TINY, "--dtype", "FP32,fp32", "--save", "all.csv", "--no-save")
 
     assert ran.status == 0, ran.err
     assert (tmp_path / "all.csv").read_text().count("\n") == 2

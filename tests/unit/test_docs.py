@@ -202,7 +202,7 @@ def test_the_readme_is_read_in_three_minutes():
 
 def test_the_readme_shows_the_picture_of_its_example(tmp_path, update):
     path = PICTURE if update else tmp_path / "throughput.svg"
-    docs.run(["tputfind", "report", EXAMPLE, "--plot", str(path), "--overwrite"], ROOT)
+    docs.run(["tputfind", "report", EXAMPLE, "--save", str(path), "--overwrite"], ROOT)
 
     def words(drawn: Path) -> list[str]:
         return [text for text in ElementTree.parse(drawn).getroot().itertext() if text.strip()]

@@ -70,7 +70,7 @@ COMMANDS: Final = {
         "With two models, time a pipeline: the first model, work of the CPU, the second model.",
         (Argument("models", "MODEL", "MODEL [MODEL]", several=True),),
         options.CLOCKS,
-        ("tputfind clocks resnet50 --dtype fp16", "tputfind clocks resnet50 vgg16 --host-work 5ms --md clocks.md"),
+        ("tputfind clocks resnet50 --dtype fp16", "tputfind clocks resnet50 vgg16 --host-work 5ms --save clocks.md"),
     ),
     "forecast": Command(
         "Forecast the largest batch on devices with other memory.",
@@ -98,8 +98,8 @@ COMMANDS: Final = {
         (_RECORDS,),
         options.REPORT,
         (
-            "tputfind report results/resnet50-*.json --html report.html",
-            "tputfind report results/*.json --slo 20ms --csv all.csv",
+            "tputfind report results/resnet50-*.json --save report.html",
+            "tputfind report results/*.json --slo 20ms --save all.csv",
         ),
     ),
     "compare": Command(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from rich.console import Console
@@ -11,15 +10,15 @@ from rich.console import Console
 from tputfind import options as values
 from tputfind import units
 from tputfind.commands.console import Given, finish, stop_signals, typed
-from tputfind.commands.outputs import Outputs, Places, check_places, sources_of, taken_from
+from tputfind.commands.outputs import sources_of, taken_from
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
 from tputfind.record.clocks import MOST_REPEATS, Asked
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LARGEST_BATCH
+from tputfind.report.outputs import Outputs, Places, check_places
 from tputfind.report.progress import ShownProgress
 from tputfind.report.renderers.files import forms
-from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views import clocks as view
 from tputfind.session import clocks
 
@@ -111,8 +110,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
         ignore_signals()  # what follows takes a moment, and must not be lost to a signal
         document, outputs = view.document(found), request.outputs
         outputs.write(forms(document))
-    show = partial(print_document, document, Console())
-    return finish(show, outputs.problems, outputs.saved, show_traceback=show_traceback)
+    return finish(document, outputs, show_traceback=show_traceback)
 
 
 def _count(name: str, given: dict[str, object], problems: list[str], least: int, most: int) -> int:

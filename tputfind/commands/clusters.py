@@ -27,8 +27,6 @@ def cluster_of(given: Given) -> Cluster | None:
         raise BadRequest("--all-busy is for the devices of one host", "run it on a node of the cluster, without --ray")
     if is_list(given["device"]):
         raise BadRequest(f"--device {given['device']}: with --ray, name one kind of device", "--each measures all")
-    if named and given["json"] is not None:
-        raise BadRequest(f"--json holds one record, and --{named[0]} measures several devices", "--output keeps all")
     if len(named) > 1:
         raise BadRequest("--kinds and --each both say on which devices: give one", "--each measures all of each kind")
     resumed = None if given["resume"] is None else files.path_of("--resume", given["resume"])

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
-
-from rich.console import Console
 
 from tputfind import options
 from tputfind.analysis.compare import TOLERANCE, Comparison, compare, subject
 from tputfind.analysis.gate import gate
 from tputfind.commands.console import Given, finish, say
-from tputfind.commands.outputs import Outputs, Places, check_places, records_read, taken_from
+from tputfind.commands.outputs import records_read, taken_from
 from tputfind.errors import BadRecord, BadRequest, TooNoisy, TputfindError
 from tputfind.record import files
 from tputfind.record.identity import name_of, work_key
 from tputfind.record.record import Record
+from tputfind.report.outputs import Outputs, Places, check_places
 
 _SHARES: Final[dict[str, tuple[str, options.Reader]]] = {
     "tolerance": ("tolerance", options.share),
@@ -125,7 +123,6 @@ def do(request: Request, *, show_traceback: bool) -> int:
             say(problem, show_traceback=show_traceback)
         raise problems[0]
     from tputfind.report.renderers.files import forms
-    from tputfind.report.renderers.terminal import print_document
     from tputfind.report.views import compare as view
 
     document, outputs = view.document(compared), request.outputs
@@ -133,8 +130,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
     code = gate(compared, request.fail_slower, problems)
     for problem in [*request.notes, *problems]:  # before the table, with which a pipe may take all other output away
         say(problem, show_traceback=show_traceback)
-    show = partial(print_document, document, Console())
-    unwritten = finish(show, outputs.problems, show_traceback=show_traceback)
+    unwritten = finish(document, outputs, show_traceback=show_traceback)
     # An output that is missing must not pass where a pull request that is too noisy may.
     return (unwritten or code) if code == TooNoisy.exit_code else (code or unwritten)
 

@@ -11,13 +11,17 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import click
 
 from tputfind.errors import BadRequest, Interrupted, TputfindError
 from tputfind.options import did_you_mean
 from tputfind.units import echoed, printable, shortened
+
+if TYPE_CHECKING:
+    from tputfind.report.document import Document
+    from tputfind.report.outputs import Outputs
 
 Given = dict[str, Any]
 """What was given to a command, by the names of its arguments and options; None, False or () where it was not."""
@@ -28,16 +32,34 @@ _OF_PRINTING: Final = (errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno
 
 
 def finish(
-    show: Callable[[], None], problems: list[TputfindError], saved: Sequence[str] = (), *, show_traceback: bool
+    document: Document | None,
+    outputs: Outputs,
+    problems: list[TputfindError] | None = None,
+    records: Sequence[str] = (),
+    *,
+    show_traceback: bool,
 ) -> int:
     """Show a result, name what was saved, and say what could not be; return the exit code.
 
     Every command ends so: by then what can be written is, and no problem with one file keeps another or the result.
+
+    Args:
+        document: the result, None if there is nothing to show; a file on the standard output takes its place there.
+        outputs: the files that were written.
+        problems: all of them, if there are others than those of the files.
+        records: files that were saved beside the outputs.
+        show_traceback: whether to show where a problem came up.
     """
+    from rich.console import Console
+
+    from tputfind.report.renderers.terminal import print_document
+
+    problems = outputs.problems if problems is None else problems
     with terminal_that_may_be_gone(problems):
-        show()
+        if document is not None and not outputs.fill_stdout:
+            print_document(document, Console())
     with terminal_that_may_be_gone(problems, stream=2):
-        if saved:
+        if saved := [*records, *outputs.saved]:
             tell(f"saved {', '.join(saved)}")
         for problem in problems:
             say(problem, show_traceback=show_traceback)

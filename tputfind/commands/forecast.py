@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Final, NamedTuple
 
 from rich.console import Console
 
 from tputfind import options as values
 from tputfind.commands.console import Given, finish, stop_signals, typed
-from tputfind.commands.outputs import Outputs, Places, check_places, sources_of, taken_from
+from tputfind.commands.outputs import sources_of, taken_from
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
 from tputfind.record.spec import Spec, read_spec
+from tputfind.report.outputs import Outputs, Places, check_places
 from tputfind.report.progress import ShownProgress
 from tputfind.report.renderers.files import forms
-from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views import forecast
 from tputfind.session import forecast as forecast_run
 
@@ -106,5 +105,4 @@ def do(request: Request, *, show_traceback: bool) -> int:
         found = ask(request.spec, request.memories_bytes, children, progress, typed())
     document, outputs = forecast.document(found), request.outputs
     outputs.write(forms(document))
-    show = partial(print_document, document, Console())
-    return finish(show, outputs.problems, show_traceback=show_traceback)
+    return finish(document, outputs, show_traceback=show_traceback)

@@ -151,8 +151,17 @@ _TRUST: Final = Option("trust_model_file", None, OTHER, "load a file of a model 
 _OVERWRITE: Final = Option("overwrite", None, WRITE, "let these files replace files that tputfind did not write")
 _QUIET: Final = Option("quiet", None, OTHER, "show no progress")
 TRACEBACK: Final = Option("traceback", None, OTHER, "show the traceback of an error")
-_HTML: Final = Option("html", "FILE", WRITE, "also write a page with plots (needs tputfind[plot])")
-_PAGE: Final = Option("html", "FILE", WRITE, "also write a page")
+_SAVE: Final = Option(
+    "save",
+    "FILE",
+    WRITE,
+    "also write the result, by the ending: .json (in full), .csv, .md or .html; repeat for other files",
+    repeats=True,
+)
+_SAVE_DRAWN: Final = _SAVE._replace(
+    help="also write the result, by the ending: .json (one record), .csv, .md, .html, .svg or .png, the last three "
+    "needing tputfind[plot]; repeat for other files"
+)
 
 
 def _measuring(*names: str) -> tuple[Option, ...]:
@@ -177,10 +186,7 @@ RUN: Final = (
     Option("kinds", None, HOW, "with --ray, measure on one device of each kind of accelerator"),
     Option("output", "FOLDER", WRITE, "write the record and its CSV into this folder", "results"),
     Option("no_save", None, WRITE, "write no record and no CSV into that folder"),
-    Option("csv", "FILE", WRITE, "also write one table of all models as CSV"),
-    Option("json", "FILE", WRITE, "also write the record (one model)"),
-    Option("md", "FILE", WRITE, "also write table and summary as Markdown"),
-    _HTML,
+    _SAVE_DRAWN,
     _OVERWRITE,
     Option(
         "resume",
@@ -198,9 +204,7 @@ CLOCKS: Final = (
     Option("repeats", "N", TIMINGS, "take N timings of each way", "50; 200 of two models"),
     Option("drop", "N", TIMINGS, "leave out the first N timings", "5"),
     _NAMED["warmup"]._replace(section=TIMINGS),
-    Option("json", "FILE", WRITE, "also write all samples"),
-    Option("md", "FILE", WRITE, "also write the tables as Markdown"),
-    _PAGE,
+    _SAVE,
     _OVERWRITE,
     _TRUST,
     _QUIET,
@@ -209,10 +213,7 @@ FORECAST: Final = (
     Option("memory", "LIST", FORECASTS, "forecast for devices with this much memory, such as 16GiB,24GiB,80GiB"),
     Option("on_fake", None, FORECASTS, "use no device: fake tensors give a coarser forecast"),
     *_measuring("allocator", "trial_timeout"),
-    Option("csv", "FILE", WRITE, "also write the forecasts as CSV"),
-    Option("json", "FILE", WRITE, "also write the forecasts in full"),
-    Option("md", "FILE", WRITE, "also write the forecasts as Markdown"),
-    _PAGE,
+    _SAVE,
     _OVERWRITE,
     _TRUST,
     _QUIET,
@@ -266,20 +267,14 @@ SIZE: Final = (
     Option("spare", "N", PLAN, "meet the target with N devices gone", "0"),
     Option("max_utilization", "SHARE", PLAN, "keep the utilization of the devices to this, such as 70%", "100%"),
     Option("price", "FILE", PLAN, "read prices from a CSV: device, price_per_hour, currency, source, date"),
-    Option("csv", "FILE", WRITE, "also write the plans as CSV"),
-    Option("json", "FILE", WRITE, "also write the plans in full"),
-    Option("md", "FILE", WRITE, "also write the plans as Markdown"),
-    _PAGE,
+    _SAVE,
     _OVERWRITE,
     Option("seed", "N", OTHER, "draw the streams from this seed", "0"),
 )
 REPORT: Final = (
     Option("slo", "TIME", SHOW, "name the best batch whose latency is below this, such as 20ms", "the record's"),
     Option("percentile", "P", SHOW, "compare this percentile of the latency with --slo", "the record's"),
-    Option("csv", "FILE", WRITE, "also write one table of all records as CSV"),
-    Option("md", "FILE", WRITE, "also write tables and summaries as Markdown"),
-    _HTML,
-    Option("plot", "FILE", WRITE, "draw throughput against batch size: .png, .svg or .pdf"),
+    _SAVE_DRAWN,
     _OVERWRITE,
     Option("traceback", None, OTHER, "also show the tracebacks of models that the records keep, and that of an error"),
 )
@@ -292,9 +287,7 @@ COMPARE: Final = (
     ),
     Option("tolerance", "SHARE", VERDICT, "call two rates the same if they certainly differ by less than this", "1%"),
     Option("force", None, VERDICT, "compare unlike things too, and say so"),
-    Option("json", "FILE", WRITE, "also write the comparisons in full"),
-    Option("md", "FILE", WRITE, "also write the comparisons as Markdown"),
-    _PAGE,
+    _SAVE,
     _OVERWRITE,
 )
 

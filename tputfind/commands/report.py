@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
-from rich.console import Console
 
 from tputfind.commands.console import Given, finish
-from tputfind.commands.outputs import Outputs, Places, check_places, records_read, taken_from
+from tputfind.commands.outputs import records_read, taken_from
 from tputfind.errors import BadRequest
 from tputfind.record import files
 from tputfind.record.clocks import Methods, Pipeline
@@ -19,6 +16,11 @@ from tputfind.record.forecast import Forecasts
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report.document import Document
+from tputfind.report.kinds import Kind
+from tputfind.report.outputs import Outputs, Places, check_places
+from tputfind.report.renderers.files import forms
+from tputfind.report.views import clocks, forecast, page
+from tputfind.report.views import records as view
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
@@ -34,15 +36,10 @@ def main(given: Given, *, show_traceback: bool) -> int:
 class Request(NamedTuple):
     """What to show, and where to write it."""
 
-    records: list[Record]
-    """With the latency that the best batch is to be named under."""
-    others: list[Methods | Pipeline | Forecasts]
-    """What ``tputfind clocks`` and ``tputfind forecast`` saved."""
-    asked: list[Spec]
-    """What they were measured with."""
+    document: Document
+    tracebacks: Document
+    """Those that the records keep."""
     outputs: Outputs
-    plot: str
-    """The ending of the plot's name, which says what is drawn."""
 
 
 def read_request(records: Sequence[str], places: Places, *, slo: str | None, percentile: str | None) -> Request:
@@ -63,19 +60,14 @@ def read_request(records: Sequence[str], places: Places, *, slo: str | None, per
     every = [files.load(path) for path in records]
     read = [one for one in every if isinstance(one, Record)]
     others = [one for one in every if not isinstance(one, Record)]
-    of_runs = {"csv": places.csv, "plot": places.plot, "slo": slo, "percentile": percentile}
-    named = [name for name, value in of_runs.items() if value is not None]
-    if others and not read and named:
-        raise BadRequest(
-            f"--{named[0]} is for records of runs, and none was named", "--md and --html write what is shown"
-        )
+    named = [name for name, value in (("slo", slo), ("percentile", percentile)) if value is not None]
+    if named and not read:
+        raise BadRequest(f"--{named[0]} is for records of runs, and none was named")
     answered = [_with(record, slo, percentile) for record in read]
-    ending = Path(places.plot or "").suffix.lower().removeprefix(".")
-    asked = [record.spec for record in read]
-    outputs = check_places(
-        places, records_read(records), json="record" if read else "clocks"
-    )  # only records have plots
-    return Request(answered, others, asked, outputs, ending)
+    document = _document(answered, [record.spec for record in read], others)
+    kind: Kind = "record" if read else "forecast" if isinstance(others[0], Forecasts) else "clocks"
+    outputs = check_places(places, records_read(records), json=kind, forms=forms(document))
+    return Request(document, view.tracebacks(answered), outputs)
 
 
 def _with(record: Record, slo: str | None, percentile: str | None) -> Record:
@@ -96,51 +88,30 @@ def _with(record: Record, slo: str | None, percentile: str | None) -> Record:
 
 def do(request: Request, *, show_traceback: bool) -> int:
     """Write, show, and return the exit code."""
-    from tputfind.report.charts import charts, draw
-    from tputfind.report.renderers.csv import to_csv
-    from tputfind.report.renderers.markdown import to_markdown
-    from tputfind.report.views import records as view
-
-    records, outputs = request.records, request.outputs
-    contents: dict[str, Callable[[], bytes]] = {
-        "csv": lambda: to_csv(view.data(records)),
-        "md": lambda: to_markdown(_document(request)),
-        "html": lambda: _to_html(request),
-        "plot": lambda: draw.image(charts.throughput(records), request.plot),
-    }
-    outputs.write(contents)
-    show = partial(_show, request, tracebacks=show_traceback)
-    return finish(show, outputs.problems, show_traceback=show_traceback)
+    document, outputs = request.document, request.outputs
+    outputs.write(forms(document))
+    if show_traceback:
+        document = msgspec.structs.replace(document, sections=(*document.sections, request.tracebacks))
+    return finish(document, outputs, show_traceback=show_traceback)
 
 
-def _document(request: Request, *, tracebacks: bool = False) -> Document:
-    """Return all that was read as one document: records, then what other commands saved."""
-    from tputfind.report.views import records as view
+def _document(
+    records: Sequence[Record], asked: Sequence[Spec], others: Sequence[Methods | Pipeline | Forecasts]
+) -> Document:
+    """Return all that was read as one document: records, measured with what was asked, then what other commands saved.
 
-    parts = [view.document(request.records)] if request.records else []
-    parts += _others(request)
-    parts += [view.tracebacks(request.records)] if tracebacks else []
-    return parts[0] if len(parts) == 1 else Document(title=f"{len(parts)} results", sections=tuple(parts))
+    Its table, its plot and its page are those of the records.
+    """
+    of_others = [forecast.document(one) if isinstance(one, Forecasts) else clocks.document(one) for one in others]
+    parts = [view.document(records, asked), *of_others] if records else of_others
+    if len(parts) == 1:
+        return parts[0]
+    together = Document(title=f"{len(parts)} results", sections=tuple(parts))
+    if not records:
+        return together
 
+    def whole_page() -> Document:
+        of_records = page.document(records, asked)
+        return msgspec.structs.replace(of_records, sections=(*of_records.sections, *of_others))
 
-def _others(request: Request) -> list[Document]:
-    from tputfind.report.views import clocks, forecast
-
-    return [forecast.document(one) if isinstance(one, Forecasts) else clocks.document(one) for one in request.others]
-
-
-def _to_html(request: Request) -> bytes:
-    from tputfind.report.renderers.html import to_html
-    from tputfind.report.views import page
-
-    if not request.records:
-        return to_html(_document(request))
-    of_records = page.document(request.records, request.asked)
-    sections = (*of_records.sections, *_others(request))
-    return to_html(msgspec.structs.replace(of_records, sections=sections))
-
-
-def _show(request: Request, *, tracebacks: bool) -> None:
-    from tputfind.report.renderers.terminal import print_document
-
-    print_document(_document(request, tracebacks=tracebacks), Console())
+    return msgspec.structs.replace(together, data=parts[0].data, chart=parts[0].chart, page=whole_page)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from rich.console import Console
 from tputfind.commands.clusters import cluster_of
 from tputfind.commands.console import Given, finish, stop_signals, tell, typed
 from tputfind.commands.options import MEASURING
-from tputfind.commands.outputs import Outputs, Places, Source, check_places, sources_of, table_of, taken_from
+from tputfind.commands.outputs import sources_of, taken_from
 from tputfind.errors import BadRecord, BadRequest, Interrupted, TputfindError
 from tputfind.fleet import cluster, sweep
 from tputfind.fleet.cluster import Cluster
@@ -28,6 +28,8 @@ from tputfind.record import files
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report.devices import DevicesProgress
+from tputfind.report.document import Document
+from tputfind.report.outputs import ENDINGS, Outputs, Places, Source, check_places, table_of
 from tputfind.report.progress import ShownProgress
 from tputfind.session import outcome, resume
 from tputfind.session.run import Measured
@@ -49,7 +51,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     options = {one.name: None if given[one.name] is False else given[one.name] for one in MEASURING}
     how = {name: given[name] for name in ("quiet", "trust_model_file")}
     if asked is not None:
-        request = read_request(given["models"], options, places, None, **how)
+        request = read_request(given["models"], options, places, None, several=asked.choice != "next", **how)
         return do(request._replace(cluster=asked), show_traceback=show_traceback)
     comparing = {name: given[name] for name in ("each", "all_busy")}
     request = read_request(given["models"], options, places, given["resume"], **comparing, **how)
@@ -78,10 +80,13 @@ def read_request(
     *,
     each: bool = False,
     all_busy: bool = False,
+    several: bool = False,
     quiet: bool,
     trust_model_file: bool = False,
 ) -> Request:
     """Return the request that a command line describes, checked before anything is measured for it.
+
+    ``several`` says that a model is measured on several devices of a cluster.
 
     Raises:
         BadRequest: a model, an option or a place is wrong, or they do not go together.
@@ -97,9 +102,8 @@ def read_request(
             raise BadRequest("no MODEL was named", "see tputfind --help")
         recipes = list(sweep.each_recipe(options))
         specs = [spec for model in models for spec in dict.fromkeys(read_spec(model, one) for one in recipes)]
-        if places.json is not None and (len(specs) > 1 or each or all_busy):
-            raise BadRequest("--json holds one record, and several are asked for", "--output keeps one file for each")
-        outputs = check_places(places, sources_of(specs))
+        forms = ENDINGS[1:] if len(specs) > 1 or each or all_busy or several else ENDINGS
+        outputs = check_places(places, sources_of(specs), forms=forms)
         return Request(Job(specs, places.folder, typed()), outputs, quiet, trust_model_file, devices)
     if len(models) > 1:
         raise BadRequest("--resume goes on with one record, and several models were named")
@@ -168,12 +172,12 @@ def do(request: Request, *, show_traceback: bool) -> int:
         interrupted |= any(isinstance(one.ended_by, KeyboardInterrupt) for one in found)
         not_begun = [spec.model for spec in request.job.specs[len(found) :]] if host is None else host.not_begun
         kept = [one for one in found if one.record.trials or one.record.rows]
-        saved = _write(kept, request.outputs, problems)
+        saved, document = _write(kept, request.outputs, problems)
         if interrupted:
-            problems.insert(0, _interruption(request, kept, saved, not_begun))
+            problems.insert(0, _interruption(request, kept, [*saved, *request.outputs.saved], not_begun))
         if host is not None:
             problems += host.problems
-    return finish(partial(_show, [one.record for one in kept]), problems, saved, show_traceback=show_traceback)
+    return finish(document, request.outputs, problems, saved, show_traceback=show_traceback)
 
 
 def _measured(request: Request) -> Iterator[Measured]:
@@ -220,30 +224,27 @@ def _check_what_is_run(request: Request, record: Record, path: Path) -> None:
         tell(f"{path} goes on with {spec.model}, which is imported and called")
 
 
-def _write(kept: Sequence[Measured], outputs: Outputs, problems: list[TputfindError]) -> list[str]:
-    """Write every file that was asked for; return what was written, what could not be goes to the problems."""
-    from tputfind.report.renderers.csv import to_csv
-    from tputfind.report.renderers.html import to_html
-    from tputfind.report.renderers.markdown import to_markdown
-    from tputfind.report.views import page
-    from tputfind.report.views import records as view
+def _write(
+    kept: Sequence[Measured], outputs: Outputs, problems: list[TputfindError]
+) -> tuple[list[str], Document | None]:
+    """Write every file that was asked for; what could not be goes to the problems.
+
+    Returns:
+        The records that are saved, and what is to be shown, if anything was timed.
+    """
+    from tputfind.report.renderers.files import forms
+    from tputfind.report.views.records import document as document_of
 
     if not kept:
-        return []
-    records = [one.record for one in kept]
+        return [], None
+    document = document_of([one.record for one in kept])
     in_files = [(one.record, one.file.path) for one in kept if one.file.path is not None]
     outputs.protect(Source("the record of this run", path) for _, path in in_files)
-    contents: dict[str, Callable[[], bytes]] = {
-        "csv": lambda: to_csv(view.data(records)),
-        "json": records[0].to_json,
-        "md": lambda: to_markdown(view.document(records)),
-        "html": lambda: to_html(page.document(records)),
-    }
-    tables = [(table_of(path), partial(_table, record)) for record, path in in_files]
-    outputs.write(contents, tables)
+    outputs.write(forms(document), [(table_of(path), partial(_table, record)) for record, path in in_files])
     problems += [one.file.problem for one in kept if one.file.problem is not None]
     problems += outputs.problems
-    return [str(one.file.path) for one in kept if one.file.path and one.file.problem is None] + outputs.saved
+    saved = [str(one.file.path) for one in kept if one.file.path and one.file.problem is None]
+    return saved, document if any(one.record.rows for one in kept) else None
 
 
 def _table(record: Record) -> bytes:
@@ -251,14 +252,6 @@ def _table(record: Record) -> bytes:
     from tputfind.report.views.records import data
 
     return to_csv(data([record]))
-
-
-def _show(records: Sequence[Record]) -> None:
-    from tputfind.report.renderers.terminal import print_document
-    from tputfind.report.views.records import document
-
-    if any(record.rows for record in records):
-        print_document(document(records), Console())
 
 
 def _interruption(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -16,13 +15,13 @@ from tputfind.analysis.notices import to_read
 from tputfind.commands.arrivals import Recorded, arrivals_of, rows_of
 from tputfind.commands.console import Given, finish, say, stop_signals, tell
 from tputfind.commands.observed import read_log
-from tputfind.commands.outputs import Outputs, Places, Source, check_places, records_read, taken_from
+from tputfind.commands.outputs import records_read, taken_from
 from tputfind.errors import BadRequest, NoPlan, TputfindError
 from tputfind.record import files
 from tputfind.record.record import Record
+from tputfind.report.outputs import Outputs, Places, Source, check_places
 from tputfind.report.progress import ShownProgress
 from tputfind.report.renderers.files import forms
-from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views import size
 from tputfind.sizing.calibration.overheads import Log
 from tputfind.sizing.planner.costs import COLUMNS, Price, read_prices
@@ -133,7 +132,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
         raise without[0]
     document, outputs = size.document(found), request.outputs
     outputs.write(forms(document))
-    code = finish(partial(print_document, document, Console()), outputs.problems, show_traceback=show_traceback)
+    code = finish(document, outputs, show_traceback=show_traceback)
     for error in without:
         say(error, show_traceback=show_traceback)
     for plans in found.models:

@@ -6,7 +6,7 @@ A view makes a document of a result, and a renderer makes text of a document. Ne
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -136,8 +136,9 @@ class Notices(msgspec.Struct, frozen=True):
 class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A result, or a part of one, under its title.
 
-    A page shows a ``folded`` part on demand, and links to a part by its ``name``. ``data`` is the table of a CSV, and
-    ``source`` the result itself, for JSON; only the whole has them.
+    A page shows a ``folded`` part on demand, and links to a part by its ``name``. Only the whole has these: ``data`` is
+    the table of a CSV, ``source`` the result itself, for JSON, ``chart`` what an image shows, and ``page`` makes the
+    document of a page if that is another one.
     """
 
     title: str = ""
@@ -147,6 +148,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     folded: bool = False
     data: Table | None = None
     source: Any = None
+    chart: Chart | None = None
+    page: Callable[[], Document] | None = None
 
     @property
     def is_collection(self) -> bool:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final, Literal
 
-Kind = Literal["csv", "record", "clocks", "forecast", "comparison", "plans", "md", "html", "png", "svg", "pdf"]
+Kind = Literal["csv", "record", "clocks", "forecast", "comparison", "plans", "md", "html", "png", "svg"]
 
 PLOT_MAKER: Final = "tputfind"
 """What a plot names as the program that made it."""
@@ -21,10 +21,9 @@ NAMES: Final[dict[Kind, str]] = {
     "html": "page",
     "png": "PNG plot",
     "svg": "SVG plot",
-    "pdf": "PDF plot",
 }
 _LOOKED_AT_BYTES: Final = 2**16
-"""Of a file's beginning, and of its end: a PDF names its maker there."""
+"""Bytes at the beginning of a file in which it says what it is."""
 _TEXT: Final = r'"(?:[^"\\]|\\.)*"'
 """A string of JSON."""
 _TITLE: Final = r"\*\*[^\n]*\*\*\n\n"
@@ -33,6 +32,8 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
         r"model,phase,device,device_name,dtype,layout,mode,input_shape,batch_size,status,",
         r"model,recipe,device_name,status,rate_per_s,slo_ms,percentile,batcher,",
         r"model,dtype,layout,memory_gib,largest_batch_forecast,",
+        r"model,device_name,batch_size,(?:way,condition|stage,way),mean_ms,",
+        r"model,recipe,device_name,old_batch,new_batch,",
     ),
     "record": (r'\{\s*"schema":\s*\d+,\s*"method":\s*\d+,\s*"tputfind":\s*"',),
     "clocks": (r'\{\s*"kind":\s*"(?:methods|pipeline)",\s*"(?:schema":\s*\d+,\s*"method|tputfind)":',),
@@ -58,7 +59,6 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
     "html": (r"<!DOCTYPE html>(?s:.{0,300})default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-",),
     "png": (rf"\x89PNG\r\n\x1a\n(?s:.{{0,200}})\0\0\0\x{len('Software ' + PLOT_MAKER):02x}tEXtSoftware\0{PLOT_MAKER}",),
     "svg": (rf"<\?xml (?s:.{{0,2000}})<metadata>(?s:.{{0,2000}})<dc:title>{PLOT_MAKER}</dc:title>",),
-    "pdf": (rf"%PDF-(?s:.*)/Creator \({PLOT_MAKER}\)",),
 }
 _OF_KIND: Final = {kind: re.compile("|".join(beginnings).encode()) for kind, beginnings in _BEGINNINGS.items()}
 
@@ -70,9 +70,4 @@ def is_report(path: Path, kind: Kind) -> bool:
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
-        looked_at = file.read(_LOOKED_AT_BYTES)
-        if kind == "pdf":
-            size = file.seek(0, 2)
-            file.seek(max(len(looked_at), size - _LOOKED_AT_BYTES))
-            looked_at += file.read()
-    return _OF_KIND[kind].match(looked_at) is not None
+        return _OF_KIND[kind].match(file.read(_LOOKED_AT_BYTES)) is not None

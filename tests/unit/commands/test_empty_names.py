@@ -12,17 +12,17 @@ TO_SIZE = ("size", "a.json", "--rate", "10", "--slo", "1s")
 ARGUMENTS = [
     ("size", "", "--rate", "10", "--slo", "1s"),
     ("size", ".", "--rate", "10", "--slo", "1s"),
-    *((*TO_SIZE, option, "") for option in ("--price", "--arrivals", "--observed", "--csv", "--json", "--md")),
+    *((*TO_SIZE, option, "") for option in ("--price", "--arrivals", "--observed", "--save")),
     ("report", ""),
     ("report", "a.json", ""),
-    *(("report", "a.json", option, "") for option in ("--csv", "--md", "--html", "--plot")),
+    ("report", "a.json", "--save", ""),
     ("compare", "", ""),
     ("compare", "a.json", ""),
     ("compare", ".", ""),
-    *(("compare", "a.json", "a.json", option, "") for option in ("--json", "--md")),
+    ("compare", "a.json", "a.json", "--save", ""),
     ("--resume", ""),
-    *(("resnet18", option, "") for option in ("--output", "--csv", "--json", "--md", "--html", "--weights")),
-    *(("forecast", "resnet18", "--memory", "1GiB", option, "") for option in ("--csv", "--json", "--md")),
+    *(("resnet18", option, "") for option in ("--output", "--save", "--weights")),
+    ("forecast", "resnet18", "--memory", "1GiB", "--save", ""),
     *((command, "") for command in ("run", "clocks", "forecast", "models")),
 ]
 

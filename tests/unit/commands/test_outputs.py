@@ -16,12 +16,13 @@ from support.records import FORECASTS, example
 from support.shown import csv_of, markdown_of, page_of
 
 from tputfind.analysis.compare import compare
-from tputfind.commands.outputs import Places, Source, check_places, sources_of, table_of
+from tputfind.commands.outputs import sources_of
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.record import files
 from tputfind.record.spec import read_spec
 from tputfind.report.charts import charts, draw
 from tputfind.report.kinds import NAMES, Kind, is_report
+from tputfind.report.outputs import ENDINGS, Places, Source, check_places, table_of
 from tputfind.report.renderers.files import forms
 from tputfind.report.views import compare as compared
 from tputfind.report.views import forecast, size
@@ -76,10 +77,8 @@ OTHERS = {
     "plot.png": b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR",
     "page.html": b"<!DOCTYPE html>\n<html></html>",
     "plot.svg": b"<?xml version='1.0'?><svg><!-- tputfind --></svg>",
-    "paper.pdf": b"%PDF-1.4 tputfind",
     "weights.pt": bytes(range(256)) * 300,
 }
-WORDS = ("csv", "json", "md", "html", "plot")
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +102,10 @@ def test_what_others_wrote_is_no_report(tmp_path):
         assert not [kind for kind in NAMES if is_report(tmp_path / name, kind)], name
 
 
+def ending_of(place: str) -> str:
+    return place.rpartition(".")[2]
+
+
 def content_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
@@ -113,8 +116,8 @@ def layouts(draw):
     names = sorted(OTHERS) + sorted(REPORTS)
     files = draw(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True))
     links = draw(st.dictionaries(st.sampled_from(["one", "two"]), st.tuples(st.sampled_from(files), st.booleans())))
-    places = [*files, *links, "new.csv", "./new.csv", "empty"]
-    wanted = draw(st.dictionaries(st.sampled_from(WORDS[:-1]), st.sampled_from(places), min_size=1))
+    places = [*files, *links, "new.csv", "./new.csv", "empty.md"]
+    wanted = draw(st.lists(st.sampled_from(places), min_size=1, max_size=3))
     read = draw(st.sets(st.sampled_from([*files, *links]), max_size=2))
     return files, links, wanted, read, draw(st.booleans())
 
@@ -125,7 +128,7 @@ def test_nothing_that_is_read_ever_changes_and_nothing_else_of_others_without_ov
     files, links, wanted, read, overwrite = layout
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "empty").touch()
+        (folder / "empty.md").touch()
         for file in files:
             (folder / file).write_bytes(OTHERS[file] if file in OTHERS else reports[file][1])
         for link, (target, hard) in links.items():
@@ -134,32 +137,28 @@ def test_nothing_that_is_read_ever_changes_and_nothing_else_of_others_without_ov
             else:
                 (folder / link).symlink_to(target)
         before = content_of(folder)
-        places = Places(None, **{word: f"{folder}/{place}" for word, place in wanted.items()}, overwrite=overwrite)
+        places = Places(None, tuple(f"{folder}/{place}" for place in wanted), overwrite)
         sources = [Source("read", folder / one) for one in read]
         try:
             outputs = check_places(places, sources)
         except BadRequest:
             assert content_of(folder) == before
             return
-        outputs.write({word: lambda word=word: word.encode() for word in WORDS})
+        outputs.write({ending: lambda ending=ending: ending.encode() for ending in ENDINGS})
 
         after = content_of(folder)
         assert not outputs.problems
-        for word, place in wanted.items():
-            assert after[Path(place).name] == word.encode()
-        written = {os.path.realpath(folder / place) for place in wanted.values()}
+        for place in wanted:
+            assert after[Path(place).name] == ending_of(place).encode()
+        written = {os.path.realpath(folder / place): ending_of(place) for place in wanted}
         for file, content in before.items():
             if file in read or os.path.realpath(folder / file) not in written:
                 assert after[file] == content
             elif not overwrite and content:
-                word = next(
-                    w
-                    for w, place in wanted.items()
-                    if os.path.realpath(folder / place) == os.path.realpath(folder / file)
-                )
+                ending = written[os.path.realpath(folder / file)]
                 path = folder / "copy"
                 path.write_bytes(content)
-                assert is_report(path, "record" if word == "json" else word)
+                assert is_report(path, "record" if ending == "json" else ending)
 
 
 @pytest.mark.parametrize(
@@ -188,8 +187,9 @@ def test_the_files_of_a_model_are_known_to_be_read(tmp_path, monkeypatch, model,
     own = {"ds2.py:Plain": 0, "saved.pt2": 1, "hf:config.json": 3, "hf:llama": 4, "package.inner.models:make": 5}
     place = tmp_path / names[own.get(model, 2)]
     assert place.resolve() in read
+    (tmp_path / "link.csv").symlink_to(place)
     with pytest.raises(BadRequest, match="would be written over"):
-        check_places(Places(None, csv=str(place), overwrite=True), sources_of([read_spec(model, options)]))
+        check_places(Places(None, ("link.csv",), overwrite=True), sources_of([read_spec(model, options)]))
 
 
 def test_a_package_whose_folders_are_no_packages_is_looked_for_without_harm(tmp_path, monkeypatch):
@@ -203,29 +203,32 @@ def test_a_package_whose_folders_are_no_packages_is_looked_for_without_harm(tmp_
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("", "--csv is empty"),
+        ("", "--save is empty"),
+        ("table", "the ending says what is written: .json, .csv, .md, .html, .svg or .png"),
+        ("table.pdf", "the ending says what is written: .json, .csv, .md, .html, .svg or .png"),
+        (".csv", "the ending says what is written"),
+        ("/dev/stdout", "the ending says what is written"),
+        ("folder.csv/", "it is a folder"),
         ("a\nb", "cannot be shown"),
         ("a\0b", "cannot be shown"),
         ("a\x1b[31mb", "cannot be shown"),
-        ("x" * 300, "File name too long"),
-        ("loop", "Too many levels of symbolic links"),
+        ("x" * 300 + ".csv", "File name too long"),
+        ("loop.csv", "Too many levels of symbolic links"),
         ("file/table.csv", "Not a directory"),
-        ("folder", "it is a folder"),
-        ("folder/", "it is a folder"),
-        ("to_folder", "it is a folder"),
+        ("folder.csv", "it is a folder"),
+        ("to_folder.csv", "it is a folder"),
         ("/proc/none/table.csv", "cannot write in /proc/none"),
-        ("/dev/fd/987", "Bad file descriptor"),
     ],
 )
 def test_a_place_that_cannot_be_written_to_is_said_in_one_line(tmp_path, monkeypatch, place, message):
     monkeypatch.chdir(tmp_path)
-    Path("loop").symlink_to("loop")
+    Path("loop.csv").symlink_to("loop.csv")
     Path("file").write_text("mine")
-    Path("folder").mkdir()
-    Path("to_folder").symlink_to("folder")
+    Path("folder.csv").mkdir()
+    Path("to_folder.csv").symlink_to("folder.csv")
 
     with pytest.raises(BadRequest) as refused:
-        check_places(Places(None, csv=place))
+        check_places(Places(None, (place,)))
 
     assert message in refused.value.message
     assert "\n" not in refused.value.message
@@ -234,19 +237,20 @@ def test_a_place_that_cannot_be_written_to_is_said_in_one_line(tmp_path, monkeyp
 
 def test_a_link_to_nothing_a_long_name_and_a_device_are_written(tmp_path):
     (tmp_path / "link.csv").symlink_to("real.csv")
-    long = tmp_path / ("x" * 251 + ".csv")
-    outputs = check_places(Places(None, csv=str(tmp_path / "link.csv"), md=str(long), json="/dev/null"))
+    (tmp_path / "null.json").symlink_to("/dev/null")
+    long = tmp_path / ("x" * 252 + ".md")
+    outputs = check_places(Places(None, (tmp_path / "link.csv", long, tmp_path / "null.json")))
 
     outputs.write({"csv": lambda: b"a", "md": lambda: b"b", "json": lambda: b"c"})
 
     assert not outputs.problems
     assert ((tmp_path / "real.csv").read_bytes(), long.read_bytes()) == (b"a", b"b")
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_a_folder_that_is_made_for_one_output_is_not_in_another_ones_place(tmp_path):
     with pytest.raises(BadRequest, match="it is a folder"):
-        check_places(Places(None, csv=f"{tmp_path}/a", md=f"{tmp_path}/a/b.md"))
+        check_places(Places(None, (f"{tmp_path}/a.csv", f"{tmp_path}/a.csv/b.md")))
 
 
 def test_one_output_that_fails_costs_no_other(tmp_path):
@@ -256,13 +260,15 @@ def test_one_output_that_fails_costs_no_other(tmp_path):
     def refuses() -> bytes:
         raise BadRequest("not this")
 
-    places = Places(None, csv=f"{tmp_path}/a", json=f"{tmp_path}/b", md=f"{tmp_path}/c", html="/dev/full")
-    outputs = check_places(places)
+    (tmp_path / "full.html").symlink_to("/dev/full")
+    names = ("a.csv", "b.json", "full.html", "c.md", "d.svg")
+    outputs = check_places(Places(None, tuple(f"{tmp_path}/{name}" for name in names)))
     outputs.write({"csv": fails, "json": refuses, "html": lambda: b"d", "md": lambda: b"c"})
 
-    assert outputs.saved == [f"{tmp_path}/c"]
-    assert [path.name for path in tmp_path.iterdir()] == ["c"]
-    defect, refusal, full = outputs.problems
+    assert outputs.saved == [f"{tmp_path}/c.md"]
+    assert {path.name for path in tmp_path.iterdir()} == {"c.md", "full.html"}
+    defect, refusal, full, undrawn = outputs.problems
+    assert undrawn.message == f"--save {tmp_path}/d.svg: this result has no plot"
     assert (defect.exit_code, refusal.message) == (1, "not this")
     assert "fails" in defect.traceback
     assert os.strerror(errno.ENOSPC) in full.message
@@ -270,7 +276,7 @@ def test_one_output_that_fails_costs_no_other(tmp_path):
 
 def test_a_file_that_comes_while_the_run_goes_on_is_kept(tmp_path):
     place = tmp_path / "table.csv"
-    outputs = check_places(Places(None, csv=str(place)))
+    outputs = check_places(Places(None, (place,)))
     place.write_text("somebody's work")
 
     outputs.write({"csv": lambda: b"model"})
@@ -281,15 +287,16 @@ def test_a_file_that_comes_while_the_run_goes_on_is_kept(tmp_path):
 
 def test_the_record_of_the_run_itself_is_not_replaced_by_another_output(tmp_path):
     record = tmp_path / "resnet50.json"
-    outputs = check_places(Places(None, md=str(record), json=str(tmp_path / "link"), overwrite=True))
+    outputs = check_places(Places(None, (tmp_path / "link.md", tmp_path / "link.json"), overwrite=True))
     record.write_bytes(b"record")
-    (tmp_path / "link").symlink_to(record)
+    (tmp_path / "link.md").symlink_to(record)
+    (tmp_path / "link.json").symlink_to(record)
     outputs.protect([Source("the record of this run", record)])
 
     outputs.write({"md": lambda: b"| batch |", "json": lambda: b"record"})
 
     assert record.read_bytes() == b"record"
-    assert outputs.saved == [str(tmp_path / "link")]  # which holds it already
+    assert outputs.saved == [str(tmp_path / "link.json")]  # which holds it already
     assert len(outputs.problems) == 1
 
 
@@ -302,6 +309,7 @@ def test_the_table_beside_a_record_is_replaced_only_if_it_is_ours(tmp_path, repo
                 check_places(Places(None), table=table_of(record))
         else:
             check_places(Places(None), table=table_of(record))
-    check_places(Places(None, csv=str(beside)), table=table_of(record))
+    check_places(Places(None, (beside,)), table=table_of(record))
+    (tmp_path / "link.md").symlink_to(beside)
     with pytest.raises(BadRequest, match="same file"):
-        check_places(Places(None, md=str(beside)), table=table_of(record))
+        check_places(Places(None, (tmp_path / "link.md",)), table=table_of(record))

@@ -167,13 +167,13 @@ ODD["a key that nests deep"] = ODD["a key that nests deep"].replace(
     b'"extra": null', b'"extra": ' + b"[" * 5000 + b"]" * 5000
 )
 COMMANDS = {
-    "report": ["report", "x.json", "--csv", "o.csv", "--md", "o.md", "--html", "o.html", "--plot", "o.svg"],
-    "compare": ["compare", "x.json", "y.json", "--force", "--md", "o.md", "--json", "o.json"],
+    "report": ["report", "x.json", "--save", "o.csv", "--save", "o.md", "--save", "o.html", "--save", "o.svg"],
+    "compare": ["compare", "x.json", "y.json", "--force", "--save", "o.md", "--save", "o.json"],
     "compare-new": ["compare", "y.json", "x.json"],
-    "size": ["size", "x.json", "--rate", "100", "--slo", "1s", "--csv", "o.csv", "--md", "o.md", "--json", "o.json"],
-    "compare-folders": ["compare", "old", "new", "--fail-slower", "3%", "--md", "o.md"],
+    "size": ["size", "x.json", "--rate", "100", "--slo", "1s", "--save", "o.csv", "--save", "o.md", "--save", "o.json"],
+    "compare-folders": ["compare", "old", "new", "--fail-slower", "3%", "--save", "o.md"],
     "resume-asked": ["--resume", "x.json", "resnet50", "--device", "nowhere"],
-    "resume": ["--resume", "x.json", "--csv", "o.csv", "--md", "o.md", "--html", "o.html"],
+    "resume": ["--resume", "x.json", "--save", "o.csv", "--save", "o.md", "--save", "o.html"],
 }
 
 
@@ -341,7 +341,7 @@ def test_a_formula_in_a_record_is_text_in_every_csv(tmp_path):
     path.write_text(json.dumps(record))
     for arguments in (["report"], ["size", "--rate", "100", "--slo", "1s"]):
         csv = tmp_path / f"{arguments[0]}.csv"
-        done = CliRunner().invoke(main, [*arguments, str(path), "--csv", str(csv)])
+        done = CliRunner().invoke(main, [*arguments, str(path), "--save", str(csv)])
         assert done.exit_code == 0, done.output
         lines = csv.read_text().splitlines()[1:]
         assert lines

@@ -91,7 +91,7 @@ def test_no_latency_limit_can_be_asked_for():
         ({"strict": "yes"}, "--strict: 'yes' is neither True nor False"),
         ({"colour": "red"}, "there is no option 'colour'"),
         ({"batch_size": 8}, "there is no option 'batch_size': did you mean batch_sizes?"),
-        ({"csv": "a.csv"}, "csv is an option of the command line only"),
+        ({"save": "a.csv"}, "save is an option of the command line only"),
         ({"memory_limit": "8EiB"}, "--memory-limit: '8EiB' is more than 1 EiB"),
         ({"headroom": "8EiB"}, "--headroom: '8EiB' is more than 1 EiB"),
         ({"max_seconds": "1e300"}, "--max-seconds: '1e300' is more than 360000 seconds, which are 100h"),

@@ -8,9 +8,10 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
-from support.records import FORECASTS
+from support.records import FORECASTS, example
 
 from tputfind.record.record import Notice
 from tputfind.report.document import (
@@ -28,12 +29,13 @@ from tputfind.report.document import (
     table,
     without_blanks,
 )
+from tputfind.report.outputs import ENDINGS
 from tputfind.report.renderers.csv import to_csv
 from tputfind.report.renderers.files import forms
 from tputfind.report.renderers.html import to_html
 from tputfind.report.renderers.markdown import to_markdown
 from tputfind.report.renderers.terminal import print_document
-from tputfind.report.views import forecast
+from tputfind.report.views import forecast, records
 
 HOSTILE = "=a|b`c[d](e)<script>"
 NOTICE = Notice(kind="host_bound", seen="it waits", cause="Python", advice="use a graph", batch_sizes=(1,))
@@ -179,7 +181,10 @@ def test_csv_has_six_digits_keeps_whole_numbers_and_leaves_the_unknown_empty():
 
 def test_forms_are_those_that_a_document_has():
     assert list(forms(sample())) == ["md", "html"]
-    assert list(forms(forecast.document(FORECASTS))) == ["csv", "json", "md", "html"]
+    assert list(forms(forecast.document(FORECASTS))) == ["json", "csv", "md", "html"]
+    assert list(forms(records.document([example()]))) == list(ENDINGS)
+    assert list(forms(records.document([example(), example()]))) == list(ENDINGS[1:])
+    assert "svg" not in forms(records.document([replace(example(), rows=())]))
     assert forms(forecast.document(FORECASTS))["json"]() == FORECASTS.to_json()
 
 

@@ -20,14 +20,13 @@ from tputfind.report.kinds import PLOT_MAKER
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ENDINGS: Final = ("png", "svg", "pdf")
+ENDINGS: Final = ("svg", "png")
 _IN_PLACE_OF: Final = {name: f"#{0xABC000 + place:06x}" for place, name in enumerate(LIGHT)}
 """Colours that no plot has otherwise: each is exchanged for the page's own, which differ in the dark."""
 _LONGEST_TITLE: Final = 200
 _STYLE: Final[dict[str, Any]] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "tputfind",
-    "pdf.fonttype": 42,
     "text.parse_math": False,
     "axes.unicode_minus": False,
     "font.sans-serif": ["DejaVu Sans"],
@@ -35,12 +34,10 @@ _STYLE: Final[dict[str, Any]] = {
 }
 _NO_DATE: Final[dict[str, dict[str, Any]]] = {
     "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
-    "pdf": {"CreationDate": None},
     "png": {},
 }
 _MAKER: Final[dict[str, dict[str, Any]]] = {
     "svg": {"Creator": PLOT_MAKER},
-    "pdf": {"Creator": PLOT_MAKER},
     "png": {"Software": PLOT_MAKER},
 }
 """By which a later run knows a plot that it may replace."""
@@ -58,13 +55,13 @@ class Inline(NamedTuple):
     stops: list[tuple[str, list[list[float]]]]
 
 
-def check_installed(option: str) -> None:
-    """Refuse an option that draws where matplotlib cannot be imported."""
+def check_installed(what: str) -> None:
+    """Refuse what is to be drawn if matplotlib cannot be imported."""
     try:
         with _quiet():
             import matplotlib.figure  # noqa: F401  # to see whether it can be
     except ImportError:
-        raise BadRequest(f"{option} needs matplotlib", "pip install 'tputfind[plot]'") from None
+        raise BadRequest(f"{what} needs matplotlib", "pip install 'tputfind[plot]'") from None
 
 
 def image(chart: Chart, ending: str) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tputfind.record.untrusted import indented
+from tputfind.report.charts import draw
 from tputfind.report.document import Document
 from tputfind.report.renderers.csv import to_csv
 from tputfind.report.renderers.html import to_html
@@ -13,10 +14,14 @@ from tputfind.report.renderers.markdown import to_markdown
 
 
 def forms(document: Document) -> dict[str, Callable[[], bytes]]:
-    """Return what makes each form of a document, by the option that asks for it."""
+    """Return what makes each form that a document has, by the ending of its file."""
     found: dict[str, Callable[[], bytes]] = {}
-    if document.data is not None:
-        found["csv"] = partial(to_csv, document.data)
     if document.source is not None:
         found["json"] = partial(indented, document.source)
-    return found | {"md": partial(to_markdown, document), "html": partial(to_html, document)}
+    if document.data is not None:
+        found["csv"] = partial(to_csv, document.data)
+    found["md"] = partial(to_markdown, document)
+    found["html"] = lambda: to_html(document.page() if document.page else document)
+    if document.chart is not None:
+        found |= {ending: partial(draw.image, document.chart, ending) for ending in draw.ENDINGS}
+    return found

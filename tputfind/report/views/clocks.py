@@ -22,7 +22,7 @@ from tputfind.record.clocks import (
 )
 from tputfind.record.clocks import Cell as Timed
 from tputfind.record.spec import Spec
-from tputfind.report.document import Cell, Column, Document, Sentences, Table, figure, table
+from tputfind.report.document import Cell, Column, Document, Sentences, Table, data_table, figure, table
 from tputfind.units import shortened
 
 _LONGEST_STAGE: Final = 17
@@ -33,7 +33,30 @@ def document(found: Methods | Pipeline) -> Document:
     """Return the tables of one batch or of a pipeline, and the sentences."""
     tables = (_methods(found.cells), _boundaries(found.cells)) if isinstance(found, Methods) else (_stages(found),)
     sentences = (Sentences(found.sentences),) if found.sentences else ()
-    return Document(title=_title(found), lead=_explained(found), sections=(*tables, *sentences), source=found)
+    return Document(
+        title=_title(found), lead=_explained(found), sections=(*tables, *sentences), data=_data(found), source=found
+    )
+
+
+def _data(found: Methods | Pipeline) -> Table:
+    """Return one line for each way of timing under each condition, or for each stage in each way."""
+    specs, keys = (
+        ((found.spec,), ("way", "condition")) if isinstance(found, Methods) else (found.specs, ("stage", "way"))
+    )
+    of_all: dict[str, object] = {
+        "model": " + ".join(spec.model for spec in specs),
+        "device_name": found.environment.device_name,
+        "batch_size": found.batch_size,
+    }
+    figures = ("mean_ms", "median_ms", "std_ms")
+    lines = (
+        of_all
+        | {key: getattr(cell, key) for key in keys}
+        | {name: getattr(cell.figures, name, None) for name in figures}
+        | {"timings": None if cell.figures is None else len(cell.figures.samples_ms)}
+        for cell in found.cells
+    )
+    return data_table((*of_all, *keys, *figures, "timings"), lines)
 
 
 def _title(found: Methods | Pipeline) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import msgspec
+
 from tputfind.analysis.compare import Comparison, Judgement, Verdict
-from tputfind.report.document import Answers, Cell, Column, Document, Table, Tone, count, table
+from tputfind.report.document import Answers, Cell, Column, Document, Table, Tone, count, data_table, table
 from tputfind.units import format_about, format_known
 
 _WORDS: Final[dict[Verdict, str]] = {
@@ -32,7 +34,18 @@ def document(comparisons: Sequence[Comparison]) -> Document:
     )
     title = parts[0].title if len(parts) == 1 else f"{len(parts)} comparisons: NEW over OLD"
     sections = parts[0].sections if len(parts) == 1 else parts
-    return Document(title=title, sections=sections, source=list(comparisons))
+    return Document(title=title, sections=sections, data=_data(comparisons), source=list(comparisons))
+
+
+def _data(comparisons: Sequence[Comparison]) -> Table:
+    """Return one line for each batch size of each comparison."""
+    names = ("model", "recipe", "device_name")
+    lines = (
+        {name: getattr(one, name) for name in names} | msgspec.structs.asdict(row)
+        for one in comparisons
+        for row in one.rows
+    )
+    return data_table((*names, *Judgement.__struct_fields__), lines)
 
 
 def answers(comparison: Comparison) -> Iterator[tuple[str, str]]:

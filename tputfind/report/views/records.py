@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -12,7 +13,9 @@ from tputfind.analysis import recipes
 from tputfind.analysis.answers import answers, fastest, fastest_within_slo, largest_of
 from tputfind.record import identity
 from tputfind.record.record import Notice, Record, Row
+from tputfind.record.spec import Spec
 from tputfind.report import columns, text
+from tputfind.report.charts import charts
 from tputfind.report.document import (
     Answers,
     Cell,
@@ -27,7 +30,7 @@ from tputfind.report.document import (
     table,
     without_blanks,
 )
-from tputfind.report.views import fleet
+from tputfind.report.views import fleet, page
 from tputfind.units import format_sizes
 
 _RATE: Final = "samples/s"
@@ -36,8 +39,11 @@ _BESIDE: Final = (_RATE, _BAR_AFTER, "p50 ms")
 """Figures of a row that are shown for each of several records."""
 
 
-def document(records: Sequence[Record]) -> Document:
-    """Return a part for each record, for the recipes of each model, for several devices, and for all side by side."""
+def document(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> Document:
+    """Return a part for each record, for the recipes of each model, for several devices, and for all side by side.
+
+    ``asked`` are the specs that the records were measured with, if answers are to other ones.
+    """
     begun = "begun" in identity.distinguishing_fields(records)
     parts = [of_record(record, f", begun {record.started}" if begun else "") for record in records]
     parts += [_of_recipes(of_model) for of_model in text.models_in_recipes(records)]
@@ -45,7 +51,19 @@ def document(records: Sequence[Record]) -> Document:
     if text.stand_alone(records):
         beside = side_by_side(records, text.record_names(records))
         parts.append(Document(title=text.beside_title(records), sections=(beside,)))
-    return Document(sections=tuple(parts))
+    measured = records if asked is None else map(_with_spec, records, asked)
+    drawn = charts.throughput(records)
+    return Document(
+        sections=tuple(parts),
+        data=data(records),
+        source=next(iter(measured)) if len(records) == 1 else None,
+        chart=None if drawn.empty else drawn,
+        page=partial(page.document, records, asked),
+    )
+
+
+def _with_spec(record: Record, spec: Spec) -> Record:
+    return msgspec.structs.replace(record, spec=spec)
 
 
 def of_record(record: Record, begun: str = "") -> Document:
