@@ -8,10 +8,13 @@ own. Importing this package imports neither torch nor pandas.
 
 from __future__ import annotations
 
+from tputfind.record.result import report_with
 from tputfind.version import __version__
 
 TYPE_CHECKING = False  # the name is what type checkers know; typing takes time, in which Ctrl-C is not ours yet
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from tputfind.analysis.answers import to_deploy
     from tputfind.analysis.compare import compare
     from tputfind.record.files import load_record
@@ -31,7 +34,6 @@ _HOMES = {
     "StageTimer": "tputfind.stages.timer",
     "to_deploy": "tputfind.analysis.answers",
 }
-_GIVE_RECORDS = {"Record", "find", "load_record"}
 
 
 def __getattr__(name: str) -> object:
@@ -40,10 +42,6 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    if name in _GIVE_RECORDS:
-        from tputfind.record.record import show_as_html
-
-        show_as_html(_html_of)
     return getattr(import_module(_HOMES[name]), name)
 
 
@@ -52,9 +50,11 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def _html_of(record: Record) -> str:
-    """Return what a notebook shows of a record; what makes it is imported when it is shown."""
-    from tputfind.report.renderers.notebook import to_html
-    from tputfind.report.views.records import of_record
+def _results() -> ModuleType:
+    """Return what makes files, tables and texts of results; it is imported when it is asked for."""
+    from tputfind.report import results
 
-    return to_html(of_record(record))
+    return results
+
+
+report_with(_results)

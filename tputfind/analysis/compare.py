@@ -25,6 +25,7 @@ from tputfind.record.identity import name_of
 from tputfind.record.method import REPEATABILITY
 from tputfind.record.pace import host_bound
 from tputfind.record.record import Record, Row, check_record
+from tputfind.record.result import Result
 from tputfind.record.types import Above0, Amount, Count
 from tputfind.stats import CONFIDENCE, Interval
 from tputfind.units import format_sizes
@@ -74,13 +75,14 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         return self.low is None or self.low < 1 - share
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class Comparison(Result, msgspec.Struct, frozen=True, kw_only=True):
     """Two records: their fastest rows among the batch sizes that both have, and each of these.
 
     ``unlike`` is what should have kept them from being compared, and did not because it was asked for; ``differs`` is
     what else is not the same.
     """
 
+    KIND = "comparison"
     model: str
     recipe: str
     device_name: str

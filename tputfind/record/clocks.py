@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import Failure
+from tputfind.record.result import Result
 from tputfind.record.spec import Spec
 from tputfind.record.types import Amount, Count
 from tputfind.record.untrusted import decoded, indented
@@ -114,13 +115,14 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
 
 
-class Methods(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="methods"):
+class Methods(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="methods"):
     """The ways of timing one batch of a model. A cell that is missing does not apply.
 
     ``drop`` of the ``repeats`` timings do not count, but for those without warm-up. ``started`` is ISO 8601, UTC.
     ``method`` is None in files of schema 1, which did not say it.
     """
 
+    KIND = "clocks"
     schema: int = 1
     method: int | None = None
     tputfind: str
@@ -156,12 +158,13 @@ class PipelineTimes(msgspec.Struct, frozen=True, kw_only=True):
     failed_model: str = ""
 
 
-class Pipeline(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pipeline"):
+class Pipeline(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pipeline"):
     """A pipeline of two models with CPU work between them, timed in several ways in turn; fields as of ``Methods``.
 
     ``host_work_ms`` is what the CPU work was asked to take; what it took is among the cells.
     """
 
+    KIND = "clocks"
     schema: int = 1
     method: int | None = None
     tputfind: str

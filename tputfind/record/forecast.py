@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from tputfind.record.result import Result
 from tputfind.record.spec import Spec
 from tputfind.record.types import LARGEST_BATCH, Amount, Bytes, Count
 from tputfind.record.untrusted import decoded, indented
@@ -26,12 +27,13 @@ class CardForecast(msgspec.Struct, frozen=True, kw_only=True):
     error: Amount
 
 
-class Forecasts(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="forecast"):
+class Forecasts(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="forecast"):
     """Forecasts for one model, the device that they come from (None: fake tensors), and the batch sizes tried there.
 
     ``method`` is that of the trials. ``started`` is ISO 8601, UTC.
     """
 
+    KIND = "forecast"
     schema: int = SCHEMA
     method: int
     tputfind: str

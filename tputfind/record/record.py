@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -11,6 +10,7 @@ from msgspec import Meta
 from tputfind.errors import BadRecord, BadRequest
 from tputfind.record.environment import Environment
 from tputfind.record.method import METHOD
+from tputfind.record.result import Result
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
 from tputfind.record.types import Amount, Bytes, Count, CountFromZero
@@ -327,7 +327,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     batch_sizes: tuple[Count, ...] = ()
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Record(Result, msgspec.Struct, frozen=True, kw_only=True):
     """The saved result of one run: the request, where it ran, every trial, the edge, the rows, the notices.
 
     ``source_sha256`` is of the file that a user's factory lies in, of the file of weights, or of the pickled bytes of a
@@ -337,6 +337,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     says when it was taken up again. Times are ISO 8601, UTC.
     """
 
+    KIND = "record"
     schema: int = SCHEMA
     method: int = METHOD
     tputfind: str
@@ -378,31 +379,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def to_json(self) -> bytes:
         """Return the record as indented JSON, for a file."""
         return indented(self)
-
-    def __repr__(self) -> str:
-        """Return a line that says what was measured, without its samples."""
-        spec, sizes = self.spec, [row.batch_size for row in self.rows]
-        parts = [
-            " ".join((spec.model, spec.dtype, spec.layout, *spec.mode_and_phase)),
-            self.environment.device_name,
-            f"{len(sizes)} rows" + (f" from batch {sizes[0]} to {sizes[-1]}" if sizes else ""),
-            *([] if self.edge is None else [f"largest batch {self.edge.largest_batch}"]),
-            f"begun {self.started}" + ("" if self.finished else ", not finished"),
-        ]
-        return f"<Record: {', '.join(parts)}>"
-
-    def _repr_html_(self) -> str | None:
-        """Return what a notebook shows; None, for which it shows the line above, where nobody has said how."""
-        return None if _html is None else _html(self)
-
-
-_html: Callable[[Record], str] | None = None
-
-
-def show_as_html(html: Callable[[Record], str]) -> None:
-    """Have notebooks show records so. Reports are made above this room, which knows nothing of them."""
-    global _html  # noqa: PLW0603  # as a class of IPython's would hold it
-    _html = html
 
 
 def check_record(name: str, value: object) -> None:

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from html.parser import HTMLParser
 
 import msgspec
 from support.records import example
 
-import tputfind
 from tputfind.report.renderers import notebook
 from tputfind.report.views.records import of_record
 
@@ -66,29 +63,3 @@ def test_it_holds_no_sample_and_no_script_whatever_the_model_is_called():
 
 def test_a_record_without_rows_is_shown_too():
     assert Seen(to_html(msgspec.structs.replace(example(), rows=(), notices=()))).open == []
-
-
-def test_the_records_that_users_get_know_how_to_show_themselves(tmp_path):
-    path = tmp_path / "record.json"
-    path.write_bytes(example().to_json())
-    program = (
-        "import sys, tputfind\n"
-        f"record = tputfind.load_record({str(path)!r})\n"
-        "assert not {'rich', 'pandas', 'torch'} & set(sys.modules)\n"
-        "assert record._repr_html_().startswith('<div>')\n"
-    )
-
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
-
-
-def test_its_repr_is_a_line_without_samples():
-    said = repr(example())
-
-    assert tputfind.Record is type(example())
-    assert said == (
-        "<Record: resnet50 fp16 nchw, NVIDIA Example, 4 rows from batch 1 to 5, largest batch 5, "
-        "begun 2026-11-20T12:00:00+00:00>"
-    )
-    assert repr(msgspec.structs.replace(example(), rows=(), finished=None)).endswith("not finished>")

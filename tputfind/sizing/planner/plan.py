@@ -12,6 +12,7 @@ from msgspec import Meta
 from tputfind.errors import BadRequest, NoPlan, TputfindError
 from tputfind.record.identity import name_of, requests_key
 from tputfind.record.record import Notice, Record, check_record
+from tputfind.record.result import Result
 from tputfind.record.types import Above0, Count, CountFromZero
 from tputfind.sizing.calibration.logs import Calibration, Observed, calibrate, notices_of_logs
 from tputfind.sizing.calibration.overheads import Estimate, Log
@@ -41,7 +42,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     mean: Count | None
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
     """The devices that a record's model takes to meet a demand, and how they then do.
 
     ``fewest`` and ``most`` are the numbers of devices between which the true one lies with 90 %, by chance in streams
@@ -57,6 +58,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     server tell.
     """
 
+    KIND = "plans"
     model: str
     recipe: str
     device_name: str
@@ -91,6 +93,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """How the devices do that must meet the target: all, or those without the spare ones."""
         return self.without_spare or self.outcome
 
+    @property
+    def answers(self) -> Answers:
+        """What is shown and saved of a plan by itself."""
+        return Answers([self], [], "devices", [[self]], [])
+
 
 class Answers(NamedTuple):
     """Plans, the best of each model first, why there is none of the other records, and what plans are ranked by.
@@ -106,6 +113,17 @@ class Answers(NamedTuple):
     unplanned: list[tuple[Record, TputfindError]]
 
 
+class Plans(Result, list[Plan]):
+    """Plans, the best of each model first, and the answers that they are of."""
+
+    KIND = "plans"
+    __slots__ = ("answers",)
+
+    def __init__(self, found: Answers) -> None:
+        super().__init__(found.plans)
+        self.answers = found
+
+
 class Together(msgspec.Struct, frozen=True, kw_only=True):
     """What the best plans of different models come to, each with devices of its own; the cost if all have one."""
 
@@ -114,7 +132,7 @@ class Together(msgspec.Struct, frozen=True, kw_only=True):
     currency: str = ""
 
 
-def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> list[Plan]:
+def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> Plans:
     """Return how many devices each record's model takes for a stream of requests, the best first.
 
     Plans of different models are no alternatives: those of the first record's model come first.
@@ -138,7 +156,7 @@ def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> l
     found = answers(records, read_demand(options), _checked(prices))
     if not found.plans:
         raise found.without[0][1]
-    return found.plans
+    return Plans(found)
 
 
 def _checked(prices: Sequence[Price]) -> Sequence[Price]:

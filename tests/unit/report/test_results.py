@@ -1,0 +1,125 @@
+"""What Python code gets of every kind of result: files, a table, text and HTML."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+import pandas
+import pytest
+from support.folders import RESULTS
+from support.records import FORECASTS, example
+from support.shown import csv_of, frame
+
+import tputfind
+from tputfind.errors import BadRequest
+from tputfind.record import files
+
+CLOCKS = RESULTS / "nvidia-h200" / "clocks"
+MAKERS = {
+    "record": example,
+    "comparison": lambda: tputfind.compare(example(), example(), force=True),
+    "plans": lambda: tputfind.size(example(), rate=50, slo="1s"),
+    "plan": lambda: tputfind.size(example(), rate=50, slo="1s")[0],
+    "methods": lambda: files.load(CLOCKS / "resnet50-fp16-batch-1.json"),
+    "pipeline": lambda: files.load(CLOCKS / "mobilenet_v3_large-resnet50-fp32.json"),
+    "forecasts": lambda: FORECASTS,
+}
+each_result = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+
+
+@each_result
+def test_result_saves_itself_in_every_form_and_replaces_only_its_own(make, tmp_path):
+    result, names = make(), [tmp_path / f"a.{ending}" for ending in ("json", "csv", "md", "html")]
+
+    for _ in range(2):
+        result.save(*names)
+
+    assert json.loads(names[0].read_bytes())
+    assert [path.stat().st_size > 100 for path in names] == [True] * 4
+    (tmp_path / "mine.csv").write_text("mine")
+    with pytest.raises(BadRequest, match=r"save .*mine.csv is there already, and is no CSV of tputfind's"):
+        result.save(tmp_path / "mine.csv", tmp_path / "new.md")
+    assert not (tmp_path / "new.md").exists()
+    result.save(tmp_path / "mine.csv", overwrite=True)
+    assert (tmp_path / "mine.csv").read_bytes() == names[1].read_bytes()
+
+
+@each_result
+def test_result_has_the_table_of_its_csv_as_a_frame(make, tmp_path):
+    result = make()
+    result.save(tmp_path / "a.csv")
+
+    read = pandas.read_csv(tmp_path / "a.csv", dtype_backend="numpy_nullable")
+    made = result.frame()
+
+    assert list(made.columns) == list(read.columns)
+    assert len(made) == len(read) > 0
+    numbers = made.select_dtypes("number").columns
+    known = [name for name in numbers if made[name].notna().any()]
+    assert len(known) >= 2
+    for name in known:
+        assert made[name].astype(float).to_list() == pytest.approx(
+            read[name].astype(float).to_list(), 1e-5, nan_ok=True
+        )
+
+
+def test_frame_of_a_record_has_the_types_of_its_columns():
+    made, read = example().frame(), frame([example()])
+
+    known = [name for name in made.columns if made[name].notna().any()]
+    assert made.dtypes[known].astype(str).to_dict() == read.dtypes[known].astype(str).to_dict()
+    assert {str(made[name].dtype) for name in set(made.columns) - set(known)} <= {"Float64"}
+    assert io.BytesIO(csv_of([example()])).readline().decode().strip().split(",") == list(made.columns)
+
+
+@each_result
+def test_repr_of_a_result_is_what_a_terminal_shows_and_holds_no_samples(make):
+    shown = repr(make())
+
+    assert "\n\n" in shown
+    assert "\x1b" not in shown
+    assert len(shown) < 8000
+    assert max(map(len, shown.splitlines())) <= 120
+    assert make()._repr_html_().startswith("<div>")
+
+
+@pytest.mark.parametrize(("name", "why"), [("a.svg", "has no plot"), ("a.pdf", "the ending says"), ("", "is empty")])
+def test_result_refuses_a_form_that_it_has_not(name, why, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(BadRequest, match=why):
+        FORECASTS.save("a.md", name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_record_is_drawn(tmp_path):
+    example().save(tmp_path / "a.svg", tmp_path / "a.png")
+
+    assert (tmp_path / "a.svg").read_bytes().startswith(b"<?xml")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_plans_are_a_list_and_a_plan_alone_is_a_result():
+    plans = tputfind.size(example(), example(), rate=50, slo="1s")
+
+    best, other = plans
+    assert isinstance(plans, list)
+    assert (len(plans.frame()), len(best.frame()), plans[1:]) == (2, 1, [other])
+    assert repr(best) in repr(plans).replace("by devices", "")
+
+
+def test_loading_a_record_imports_nothing_that_shows_it(tmp_path):
+    example().save(tmp_path / "record.json")
+    program = (
+        "import sys, tputfind\n"
+        f"record = tputfind.load_record({str(tmp_path / 'record.json')!r})\n"
+        "assert not {'rich', 'pandas', 'torch', 'tputfind.report'} & set(sys.modules)\n"
+        "assert record._repr_html_().startswith('<div>')\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr

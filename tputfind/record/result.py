@@ -1,0 +1,56 @@
+"""What every result can do: save itself, become a pandas table, and show itself."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as in the package itself, which imports this first
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+    from typing import Any
+
+    import pandas as pd
+
+_reports: Callable[[], Any] | None = None
+
+
+class Result:
+    """A result: a measurement, timings, forecasts, a comparison or plans; its class says in ``KIND`` which."""
+
+    __slots__ = ()
+
+    def save(self, *files: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write files, each in the form that its ending says: .json, .csv, .md, .html, and of a record .svg and .png.
+
+        Args:
+            files: where to write; a file that tputfind wrote in the same form before is replaced.
+            overwrite: replace any other file too.
+
+        Raises:
+            BadRequest: a file cannot be written, or is in the way of a name. The others are written, unless it is
+                known before.
+        """
+        _made().save(self, files, overwrite=overwrite)
+
+    def frame(self) -> pd.DataFrame:
+        """Return the table of the CSV, with types of pandas in which the unknown is NA."""
+        frame: pd.DataFrame = _made().frame(self)
+        return frame
+
+    def __repr__(self) -> str:
+        """Return what a command prints of the result."""
+        return str(_made().text(self))
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return str(_made().html(self))
+
+
+def _made() -> Any:
+    assert _reports is not None  # the package says it before anything else is imported
+    return _reports()
+
+
+def report_with(reports: Callable[[], Any]) -> None:
+    """Have reports made by a module, which is asked for when one is needed: they are made above this room."""
+    global _reports  # noqa: PLW0603  # as a class of pandas' would hold it
+    _reports = reports

@@ -1,0 +1,82 @@
+"""What Python code gets of a result: files, a pandas table, text and HTML, all of them of its document."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tputfind.report.document import Document
+from tputfind.report.outputs import Places, check_places
+from tputfind.report.renderers import notebook
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_WIDTH = 100
+
+
+def document_of(result: Any) -> Document:
+    """Return the document of a result; its view is imported now, and what that needs."""
+    match result.KIND:
+        case "record":
+            from tputfind.report.views import records
+
+            return records.document([result])
+        case "clocks":
+            from tputfind.report.views import clocks
+
+            return clocks.document(result)
+        case "forecast":
+            from tputfind.report.views import forecast
+
+            return forecast.document(result)
+        case "comparison":
+            from tputfind.report.views import compare
+
+            return compare.document([result])
+        case _:
+            from tputfind.report.views import size
+
+            return size.document(result.answers)
+
+
+def save(result: Any, names: Sequence[str | os.PathLike[str]], *, overwrite: bool) -> None:
+    """Write a result in files, each in the form that its ending says.
+
+    Raises:
+        BadRequest: the first that cannot be written, and why.
+    """
+    from tputfind.report.renderers.files import forms
+
+    made = forms(document_of(result))
+    outputs = check_places(Places(None, tuple(names), overwrite, "save"), json=result.KIND, forms=made)
+    outputs.write(made)
+    if outputs.problems:
+        raise outputs.problems[0]
+
+
+def frame(result: Any) -> pd.DataFrame:
+    """Return the table of a result's CSV."""
+    from tputfind.report.renderers.frame import to_frame
+
+    data = document_of(result).data
+    assert data is not None  # each result by itself has a table
+    return to_frame(data)
+
+
+def text(result: Any) -> str:
+    """Return what a terminal shows of a result."""
+    from rich.console import Console
+
+    from tputfind.report.renderers.terminal import print_document
+
+    paper = io.StringIO()
+    print_document(document_of(result), Console(file=paper, width=_WIDTH, color_system=None, force_jupyter=False))
+    return paper.getvalue().rstrip("\n")
+
+
+def html(result: Any) -> str:
+    """Return what a notebook shows of a result."""
+    return notebook.to_html(document_of(result))
