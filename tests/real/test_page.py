@@ -109,7 +109,7 @@ def test_without_matplotlib_the_line_says_how_to_install_it(folder, monkeypatch,
     ran = run(folder, *arguments)
 
     assert ran.status == 2, ran.out
-    assert ran.err == f"tputfind: {arguments[-2]} needs matplotlib (pip install 'tputfind[plot]')\n"
+    assert ran.err == f"tputfind: --save {arguments[-1]} needs matplotlib (pip install 'tputfind[plot]')\n"
     assert not (folder / "results").exists()
     assert run(folder, "report", "old.json", "--save", "a.md").status == 0
 

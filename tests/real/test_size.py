@@ -155,7 +155,7 @@ def test_requests_that_come_once_in_thirty_years_take_as_long_as_one_alone(folde
     for rate in ("0.5", "1e-9"):
         ran = run(folder, "size", "resnet50.json", "--rate", rate, "--slo", "50ms", "--save", "plan.json")
         assert ran.status == 0, ran.err
-        assert PROGRESS.sub("", ran.err) == ""
+        assert PROGRESS.sub("", ran.err) == "saved plan.json\n"
         outcome = json.loads((folder / "plan.json").read_text())["plans"][0]["outcome"]
 
         assert outcome["devices"] == 1
@@ -185,7 +185,7 @@ def test_recorded_requests_have_their_own_samples(folder):
     ran = run(folder, *options, "--arrivals", "times.csv")
 
     assert ran.status == 0, ran.err
-    assert PROGRESS.sub("", ran.err) == ""
+    assert PROGRESS.sub("", ran.err) == "saved plan.json\n"
     assert "1 (75 %), 8 (25 %) samples, 2.75 on average: 5500 samples/s; each stays in one batch" in " ".join(
         ran.out.split()
     )
