@@ -42,7 +42,7 @@ class Case(NamedTuple):
 
     def demand(self) -> Demand:
         """Return the queue and the batcher of the server; rate and target are for the caller to set."""
-        asked = {"rate": 1.0, "slo": 1e6, "batcher": self.server, "delay": self.wait_ms, "max_batch": self.cap}
+        asked = {"rate": 1.0, "slo": 1e6, "batcher": self.server, "delay": self.wait_ms, "max_batch_size": self.cap}
         return read_demand(asked)
 
 

@@ -291,7 +291,7 @@ def test_logs_of_a_server_tell_its_overheads_and_how_far_the_prediction_is_off(f
                     [("sent", "answered", "begun", "ended"), *np.column_stack(columns).round(3) / 1000]
                 )
     asked = ("size", "vit_l_16.json", "--rate", 500, "--slo", "200ms", "--batcher", "mosec", "--delay", "5ms")
-    asked += ("--max-batch", 32)
+    asked += ("--max-batch-size", 32)
     files = ("--save", "plans.csv", "--save", "plans.json", "--save", "plans.md")
     ran = run(folder, *asked, "--observed", "light.csv", "--observed", "half.csv", *files)
 

@@ -64,6 +64,12 @@ def test_a_value_that_no_option_takes_is_one_short_line(tmp_path, arguments, mes
         (("resnet18", "--batch-sizes", "1,024"), "write 1000 for 1,000"),
         (("resnet18", "--batchsize", "8"), "there is no option --batchsize: did you mean --batch-sizes?"),
         (("resnet18", "--batch-size", "8"), "not of tputfind run: did you mean --batch-sizes?"),
+        (
+            ("resnet18", "--devices", "all"),
+            "--devices is an option of tputfind size, not of tputfind run: did you mean --device?",
+        ),
+        (("size", RECORD, "--max-batch", "8"), "not of tputfind size: did you mean --max-batch-size?"),
+        (("forecast", "resnet18", "--memory-limit", "8GiB"), "not of tputfind forecast: did you mean --memory?"),
         (("--model", "resnet18"), "the model is the first word, as in tputfind resnet50 (see"),
         (("clocks", "--model", "resnet18"), "as in tputfind clocks resnet50 (see"),
         (

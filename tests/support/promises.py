@@ -83,7 +83,7 @@ class Case:
         return plan(self.record, msgspec.structs.replace(self.demand, **changed))
 
 
-FIELDS: Final = ("burstiness", "spare", "max_utilization", "max_batch", "seed")
+FIELDS: Final = ("burstiness", "spare", "max_utilization", "max_batch_size", "seed")
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def told(case: Case) -> Iterator[Told]:
         "rate": {"rate_per_s": 1.05 * demand.rate_per_s},
         "target": {"slo_ms": demand.slo_ms / 1.1},
         **_MORE,
-        "max-batch": {"max_batch": max(1, base.outcome.batch_cap - 1 - base.outcome.batch_cap // 5)},
+        "max-batch-size": {"max_batch_size": max(1, base.outcome.batch_cap - 1 - base.outcome.batch_cap // 5)},
     }
     for name, changed in harder.items():
         try:

@@ -145,8 +145,8 @@ def _wrong_use(error: click.ClickException) -> BadRequest:
     others = root.command.commands.values() if isinstance(root.command, click.Group) else ()
     having = [f"tputfind {other.name}" for other in others if name in _options_of(other, context)]
     if having:
-        longer = [own for own in _options_of(context.command, context) if own.startswith(name)]
-        near = f": did you mean {' or '.join(longer)}?" if longer else ""
+        alike = [own for own in _options_of(context.command, context) if own.startswith(name) or name.startswith(own)]
+        near = f": did you mean {' or '.join(alike)}?" if alike else ""
         return BadRequest(f"{name} is an option of {' and '.join(having)}, not of {context.command_path}{near}", see)
     near = did_you_mean(name, _options_of(context.command, context) + _options_of(root.command, root))
     return BadRequest(f"there is no option {shortened(name)}{near}", see)

@@ -256,7 +256,7 @@ SIZE: Final = (
         "shared; ray: two-choices",
     ),
     Option("max_ongoing", "N", SERVER, "give no device more than N requests at a time, and no larger batch", "ray: 5"),
-    Option("max_batch", "N", SERVER, "use no batch above N"),
+    Option("max_batch_size", "N", SERVER, "let the server make no batch above N"),
     Option(
         "observed",
         "FILE",

@@ -141,7 +141,7 @@ def test_a_value_out_of_bounds_is_told_by_its_option_and_with_what_is_accepted(o
 numbers = st.floats() | st.integers(-(2**70), 2**70) | st.sampled_from([5e-324, 1e-3, 50, 99.99, 1e12, 1e15, 0])
 texts = st.builds("{}{}".format, numbers, st.sampled_from(["", "us", "ms", "s", "h", "%"]))
 OPTIONS = (
-    "slo", "percentile", "burstiness", "delay", "overhead", "network", "max_batch", "max_queue", "max_ongoing",
+    "slo", "percentile", "burstiness", "delay", "overhead", "network", "max_batch_size", "max_queue", "max_ongoing",
     "max_utilization", "seed",
 )  # fmt: skip
 

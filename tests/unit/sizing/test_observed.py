@@ -25,7 +25,7 @@ def record():
 
 
 def asked(**more):
-    return read_demand({"rate": 600, "slo": "300ms", "max_batch": CAP, **more})
+    return read_demand({"rate": 600, "slo": "300ms", "max_batch_size": CAP, **more})
 
 
 def log(record, rate_per_s: float, count: int, seed: int, *, batches: bool = False, slower: float = 1.0) -> Log:
@@ -102,7 +102,7 @@ def test_more_than_one_device_can_do_is_refused(record):
 
 def test_batches_larger_than_the_largest_are_refused(record):
     with pytest.raises(BadRequest, match=r"has batches of [0-9]+, and 2 is the largest here"):
-        calibration_of(record, asked(max_batch=2), [log(record, 40, 1200, 1, batches=True)])
+        calibration_of(record, asked(max_batch_size=2), [log(record, 40, 1200, 1, batches=True)])
 
 
 def test_times_in_milliseconds_are_refused_as_too_light_a_load(record):

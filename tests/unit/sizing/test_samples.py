@@ -209,7 +209,7 @@ def test_no_batch_limit_is_smaller_than_the_largest_request_that_stays_whole():
             {"samples_per_request": "1:9,65:1", "batcher": "triton"},
             "a request of 65 samples stays in one batch, and batches have up to 64: triton refuses it",
         ),
-        ({"samples_per_request": 450, "max_batch": 4}, "batches up to 4: each is split into more than 100"),
+        ({"samples_per_request": 450, "max_batch_size": 4}, "batches up to 4: each is split into more than 100"),
         ({"samples_per_request": 6000, "routing": "least-loaded"}, "are too many to simulate p99"),
     ],
 )

@@ -166,7 +166,7 @@ def test_any_batch_limit_may_win_and_not_only_measured_ones(simulated, best):
 def test_batch_limits_end_at_the_given_one_and_at_the_largest_within_the_target():
     largest = [
         Search(record({1: 3.3, 256: 79.8}), wanted(**given)).caps[-1]
-        for given in ({}, {"max_batch": 50}, {"max_ongoing": 40}, {"slo": 5.0}, {"slo": 35.0, "network": 5.0})
+        for given in ({}, {"max_batch_size": 50}, {"max_ongoing": 40}, {"slo": 5.0}, {"slo": 35.0, "network": 5.0})
     ]
 
     assert largest == [90, 50, 40, 6, 90]
@@ -269,7 +269,7 @@ def test_each_simulation_is_told_of_before_it_is_made(simulated):
     simulations = simulated(from_devices(2))
     told: list[str] = []
 
-    Search(record(), wanted(max_batch=1), told.append).least()
+    Search(record(), wanted(max_batch_size=1), told.append).least()
 
     assert told[0] == "resnet50: simulating 1 device with batches of up to 1"
     assert "resnet50: simulating 2 devices with batches of up to 1" in told

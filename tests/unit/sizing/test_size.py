@@ -112,7 +112,7 @@ def test_a_smaller_batch_limit_never_needs_fewer_devices(slope_ms, intercept_ms,
     one = record(slope_ms, intercept_ms)
     slo = times * (intercept_ms + slope_ms) * 1.5
 
-    assert devices_for(one, rate, slo, max_batch=max_batch) >= devices_for(one, rate, slo)
+    assert devices_for(one, rate, slo, max_batch_size=max_batch) >= devices_for(one, rate, slo)
 
 
 @pytest.mark.parametrize("batcher", ["triton", "mosec", "litserve"])
@@ -124,7 +124,7 @@ def test_each_server_needs_no_fewer_devices_for_more_requests_or_with_smaller_ba
 
     base = devices_for(one, rate, slo, **given_)
     assert devices_for(one, 1.3 * rate, slo, **given_) >= base
-    assert devices_for(one, rate, slo, max_batch=max_batch, **given_) >= base
+    assert devices_for(one, rate, slo, max_batch_size=max_batch, **given_) >= base
 
 
 @given(slopes, intercepts, rates, st.floats(3, 8), st.sampled_from([(0.0, 1.0), (1.0, 2.0), (1.5, 4.0)]))
@@ -223,12 +223,12 @@ def test_no_batch_larger_than_the_largest_measured_is_planned_with_and_that_is_s
 
     assert found.outcome.batch_cap == 8
     assert "largest_measured" in [notice.kind for notice in found.notices]
-    assert plan(record(), wanted(20_000, 100.0, max_batch=16)).outcome.batch_cap <= 16
+    assert plan(record(), wanted(20_000, 100.0, max_batch_size=16)).outcome.batch_cap <= 16
 
 
 def test_a_cap_between_two_measured_sizes_is_as_good_as_one_that_was_measured():
-    assert plan(record(), wanted(4000, 120.0, max_batch=255)).outcome.devices == 2
-    assert plan(record(), wanted(4000, 120.0, max_batch=256)).outcome.devices == 2
+    assert plan(record(), wanted(4000, 120.0, max_batch_size=255)).outcome.devices == 2
+    assert plan(record(), wanted(4000, 120.0, max_batch_size=256)).outcome.devices == 2
 
 
 def test_what_a_record_says_against_its_rows_is_in_the_plan():
@@ -318,7 +318,7 @@ def test_a_record_without_a_plan_is_told_of_beside_those_that_have_one():
         ({"rate": "5", "slo": "50ms", "batcher": "torchserve"}, "none of greedy, triton"),
         ({"rate": "5", "slo": "50ms", "batcher": "triton", "delay": "0.1us"}, "at least 1us"),
         ({"rate": "5", "slo": "50ms", "burstiness": "2", "gaps": (1.0,) * 100}, "nothing to add"),
-        ({"rate": "5", "slo": "50ms", "max_batch": "1.5"}, "not a whole number"),
+        ({"rate": "5", "slo": "50ms", "max_batch_size": "1.5"}, "not a whole number"),
     ],
 )
 def test_a_demand_that_makes_no_sense_is_refused(options, message):
@@ -401,7 +401,7 @@ def test_rows_whose_processes_differ_leave_more_numbers_of_devices_open():
 
 
 def test_a_plan_holds_what_it_is_from_and_what_it_costs():
-    demand = wanted(1000, batcher="mosec", delay=7.0, max_batch=4)
+    demand = wanted(1000, batcher="mosec", delay=7.0, max_batch_size=4)
     found = plan(record(), demand, Price(device="example", price_per_hour=3.6, currency="EUR"))
 
     assert (found.model, found.device_name, found.demand, found.arrivals) == ("resnet50", "NVIDIA Example", demand, 0)

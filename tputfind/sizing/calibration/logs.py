@@ -40,7 +40,7 @@ _LIKELY: Final = 0.05, 0.95
 _SHARES: Final = 0.5, 0.95, 0.99
 _SEEDS: Final = 3
 _CLOCKS_MS: Final = 0.5
-_LIMIT: Final = "--max-batch is the largest batch of the server, or --max-ongoing of a replica"
+_LIMIT: Final = "--max-batch-size is the largest batch of the server, or --max-ongoing of a replica"
 COLUMNS: Final = "sent", "answered", "begun", "ended"
 """Of a log; the last two go together, and may be missing."""
 
@@ -213,7 +213,7 @@ def _extremes(bench: Bench, found: Found) -> list[Estimate]:
         raise BadRequest(
             f"--observed: what the server adds to a batch of {bench.cap} lies anywhere from {max(0.0, low_ms):.3g} to "
             f"{high_ms:.3g} ms",
-            "log more requests, or a load at which batches are larger; or plan with a smaller --max-batch",
+            "log more requests, or a load at which batches are larger; or plan with a smaller --max-batch-size",
         )
     order = np.argsort(full_ms)
     picked = [found.draws[order[int(share * len(order))]] for share in _LIKELY]
@@ -234,5 +234,5 @@ def notices_of_logs(observed: Observed) -> Iterator[Notice]:
             kind="observed_off",
             seen=f"predicted p99 of {worst.name} is {worst.off[2]:+.0%} off",
             cause="the server may batch by another rule than simulated, or its model run slower than the record's",
-            advice="check --batcher, --delay and --max-batch; log when batches began and ended",
+            advice="check --batcher, --delay and --max-batch-size; log when batches began and ended",
         )

@@ -74,7 +74,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     overhead_per_request_ms: Amount = 0.0
     overhead_per_answer_ms: Amount = 0.0
     network_ms: Amount = 0.0
-    max_batch: Count | None = None
+    max_batch_size: Count | None = None
     max_queue: Count | None = None
     max_ongoing: Count | None = None
     seed: CountFromZero = 0
@@ -152,7 +152,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     def largest_batch(self, measured: int) -> int:
         """Return the largest batch limit that is allowed, of those up to the largest batch that was measured."""
-        return min((measured, *filter(None, (self.max_batch, self.most_ongoing))))
+        return min((measured, *filter(None, (self.max_batch_size, self.most_ongoing))))
 
     def with_overheads(self, overheads: Overheads) -> Demand:
         """Return the demand with other overheads."""
@@ -271,7 +271,7 @@ _READERS: Final[dict[str, tuple[str, values.Reader]]] = {
     "routing": ("routing", values.one_of(ROUTINGS)),
     "overhead": ("overhead", read_overhead),
     "network": ("network_ms", values.ms),
-    "max_batch": ("max_batch", values.whole),
+    "max_batch_size": ("max_batch_size", values.whole),
     "max_queue": ("max_queue", values.whole),
     "max_ongoing": ("max_ongoing", values.whole),
     "seed": ("seed", values.count_from_zero),

@@ -414,7 +414,7 @@ def least_cap(demand: Demand, service: ServiceTimes, most: int) -> int:
         raise BadRequest(
             f"a request of {largest} samples stays in one batch, and batches have up to {most}: {demand.batcher} "
             "refuses it",
-            "measure larger batches, let --max-batch be larger, or send smaller requests",
+            "measure larger batches, let --max-batch-size be larger, or send smaller requests",
         )
     if demand.is_whole:
         return max(largest, service.least_cap)
@@ -422,7 +422,7 @@ def least_cap(demand: Demand, service: ServiceTimes, most: int) -> int:
         raise BadRequest(
             f"requests have {demand.mean_samples:.4g} samples on average, and batches up to {most}: each is split into "
             f"more than {_MOST_PARTS}, which is not simulated",
-            "measure larger batches, or let --max-batch be larger",
+            "measure larger batches, or let --max-batch-size be larger",
         )
     return min(most, ceil(demand.mean_samples / _PARTS))
 
