@@ -42,13 +42,7 @@ def finish(
     """Show a result, name what was saved, and say what could not be; return the exit code.
 
     Every command ends so: by then what can be written is, and no problem with one file keeps another or the result.
-
-    Args:
-        document: the result, None if there is nothing to show; a file on the standard output takes its place there.
-        outputs: the files that were written.
-        problems: all of them, if there are others than those of the files.
-        records: files that were saved beside the outputs.
-        show_traceback: whether to show where a problem came up.
+    ``problems`` are all of them, if there are others than those of the outputs; ``records`` were saved beside them.
     """
     from rich.console import Console
 
@@ -56,7 +50,7 @@ def finish(
 
     problems = outputs.problems if problems is None else problems
     with terminal_that_may_be_gone(problems):
-        if document is not None and not outputs.fill_stdout:
+        if document is not None and not outputs.uses_stdout:
             print_document(document, Console())
     with terminal_that_may_be_gone(problems, stream=2):
         if saved := [*records, *outputs.saved]:

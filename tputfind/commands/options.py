@@ -155,12 +155,9 @@ _SAVE: Final = Option(
     "save",
     "FILE",
     WRITE,
-    "also write the result, by the ending: .json (in full), .csv, .md or .html; repeat for other files",
+    "also write the result in the form of the ending: .json, .csv, .md, .html, of records .svg and .png "
+    "(their plots need tputfind[plot]); repeat for other files",
     repeats=True,
-)
-_SAVE_DRAWN: Final = _SAVE._replace(
-    help="also write the result, by the ending: .json (one record), .csv, .md, .html, .svg or .png, the last three "
-    "needing tputfind[plot]; repeat for other files"
 )
 
 
@@ -186,7 +183,7 @@ RUN: Final = (
     Option("kinds", None, HOW, "with --ray, measure on one device of each kind of accelerator"),
     Option("output", "FOLDER", WRITE, "write the record and its CSV into this folder", "results"),
     Option("no_save", None, WRITE, "write no record and no CSV into that folder"),
-    _SAVE_DRAWN,
+    _SAVE,
     _OVERWRITE,
     Option(
         "resume",
@@ -274,7 +271,7 @@ SIZE: Final = (
 REPORT: Final = (
     Option("slo", "TIME", SHOW, "name the best batch whose latency is below this, such as 20ms", "the record's"),
     Option("percentile", "P", SHOW, "compare this percentile of the latency with --slo", "the record's"),
-    _SAVE_DRAWN,
+    _SAVE,
     _OVERWRITE,
     Option("traceback", None, OTHER, "also show the tracebacks of models that the records keep, and that of an error"),
 )

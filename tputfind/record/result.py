@@ -18,34 +18,31 @@ class Result:
 
     __slots__ = ()
 
-    def save(self, *files: str | os.PathLike[str], overwrite: bool = False) -> None:
+    def save(self, file: str | os.PathLike[str], *more: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write files, each in the form that its ending says: .json, .csv, .md, .html, and of a record .svg and .png.
 
         Args:
-            files: where to write; a file that tputfind wrote in the same form before is replaced.
+            file: where to write; what tputfind wrote there in the same form is replaced.
+            more: other files, each as the first.
             overwrite: replace any other file too.
 
         Raises:
             BadRequest: a file cannot be written, or is in the way of a name. The others are written, unless it is
                 known before.
         """
-        _made().save(self, files, overwrite=overwrite)
+        _report_module().save(self, (file, *more), overwrite=overwrite)
 
     def frame(self) -> pd.DataFrame:
         """Return the table of the CSV, with types of pandas in which the unknown is NA."""
-        frame: pd.DataFrame = _made().frame(self)
+        frame: pd.DataFrame = _report_module().frame(self)
         return frame
 
     def __repr__(self) -> str:
-        """Return what a command prints of the result."""
-        return str(_made().text(self))
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
-        return str(_made().html(self))
+        """Return what a command prints of the result: a prompt and a notebook show it as it is on a terminal."""
+        return str(_report_module().text(self))
 
 
-def _made() -> Any:
+def _report_module() -> Any:
     assert _reports is not None  # the package says it before anything else is imported
     return _reports()
 

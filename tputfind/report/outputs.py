@@ -106,7 +106,7 @@ class Outputs:
         self._sources += sources
 
     @property
-    def fill_stdout(self) -> bool:
+    def uses_stdout(self) -> bool:
         """Whether a file takes the place of what is printed."""
         return any(output.path == _STDOUT for output in self._named)
 

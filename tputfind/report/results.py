@@ -1,4 +1,4 @@
-"""What Python code gets of a result: files, a pandas table, text and HTML, all of them of its document."""
+"""What Python code gets of a result: files, a pandas table and text, all of them of its document."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from tputfind.report.document import Document
 from tputfind.report.outputs import Places, check_places
-from tputfind.report.renderers import notebook
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,8 +74,3 @@ def text(result: Any) -> str:
     paper = io.StringIO()
     print_document(document_of(result), Console(file=paper, width=_WIDTH, color_system=None, force_jupyter=False))
     return paper.getvalue().rstrip("\n")
-
-
-def html(result: Any) -> str:
-    """Return what a notebook shows of a result."""
-    return notebook.to_html(document_of(result))

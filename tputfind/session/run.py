@@ -74,7 +74,7 @@ def find(
             ``max_noise`` and for ``headroom`` below 1, a share.
 
     Returns:
-        The record: ``record.rows`` and ``record.largest_batch``, all samples included. A notebook shows it as a table.
+        The record: ``record.rows`` and ``record.largest_batch``, all samples included. Its repr shows it as a table.
 
     Raises:
         BadRequest: an option is wrong, or the object cannot travel to another process (an open file, a lock, ...).

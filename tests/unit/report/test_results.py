@@ -1,4 +1,4 @@
-"""What Python code gets of every kind of result: files, a table, text and HTML."""
+"""What Python code gets of every kind of result: files, a table and text."""
 
 from __future__ import annotations
 
@@ -83,7 +83,6 @@ def test_repr_of_a_result_is_what_a_terminal_shows_and_holds_no_samples(make):
     assert "\x1b" not in shown
     assert len(shown) < 8000
     assert max(map(len, shown.splitlines())) <= 120
-    assert make()._repr_html_().startswith("<div>")
 
 
 @pytest.mark.parametrize(("name", "why"), [("a.svg", "has no plot"), ("a.pdf", "the ending says"), ("", "is empty")])
@@ -117,7 +116,7 @@ def test_loading_a_record_imports_nothing_that_shows_it(tmp_path):
         "import sys, tputfind\n"
         f"record = tputfind.load_record({str(tmp_path / 'record.json')!r})\n"
         "assert not {'rich', 'pandas', 'torch', 'tputfind.report'} & set(sys.modules)\n"
-        "assert record._repr_html_().startswith('<div>')\n"
+        "assert 'resnet50' in repr(record)\n"
     )
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
