@@ -27,8 +27,11 @@ _GROUPED: Final = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 _NO_LIST: Final = re.compile(",0")
 """In ``1,024`` it shows that this is one number: 224,256 may be two."""
 _THOUSANDS: Final = re.compile("([0-9]{1,6})k", re.IGNORECASE)
+_SPAN: Final = re.compile("([0-9]{1,9}) *(?:-|\\.\\.|:| ) *([0-9]{1,9})")
+"""What may stand for all batch sizes between two, or for the two."""
 _TIMES: Final = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 """A small m is none: it could be a thousandth, or a minute."""
+_PER_S: Final = re.compile(r"\s*(?:/\s*s(?:ec)?|[rq]ps)$", re.IGNORECASE)
 _MEANT: Final = {
     "half": "fp16",
     "float16": "fp16",
@@ -49,6 +52,64 @@ _MEANT: Final = {
     "--plot": "--save FILE.svg",
 }
 """What others call it, and earlier versions did; after an option, what it takes."""
+CALLED: Final = {
+    "--allocator expandable": "expandable-segments",
+    "--arrivals": "arrival trace traces log logs",
+    "--batch-size": "b bs bsz batch batchsize batch-sizes",
+    "--batch-sizes": "b bs bsz batch batchsize batch-size mini-batch",
+    "--batches": "iters iterations num-iters n-iters steps num-steps runs num-runs loops repeat repeats number",
+    "--budget": "timeout time time-limit max-time deadline",
+    "--burstiness": "cv burst bursts",
+    "--device": "gpu gpus n-gpus num-gpus gpu-id device-id devices",
+    "--device all": "all-gpus all-devices multi-gpu",
+    "--device cpu": "cpu no-cuda",
+    "--device cuda": "cuda",
+    "--devices": "gpus n-gpus num-gpus replicas instances servers workers device",
+    "--dtype": "precision type data-type torch-dtype",
+    "--dtype amp-fp16": "amp autocast mixed-precision",
+    "--dtype bf16": "bf16 bfloat16",
+    "--dtype fp16": "fp16 half float16",
+    "--dtype fp32": "fp32 float32",
+    "--dtype tf32": "tf32 allow-tf32",
+    "--grad-checkpoint": "checkpointing gradient-checkpointing activation-checkpointing",
+    "--image-size": "size img-size imgsz resolution res height width",
+    "--input-size": "shape input-shape",
+    "--layout": "memory-format",
+    "--layout nhwc": "channels-last nhwc",
+    "--max-batch": "max-bs max-batch-size",
+    "--max-batch-size": "max-bs max-batch",
+    "--max-seconds": "duration min-run-time measure-time",
+    "--memory": "vram mem gpu-memory memory-limit capacity",
+    "--memory-limit": "vram mem gpu-memory memory limit max-memory",
+    "--mode": "backend",
+    "--mode compile": "compile torch-compile inductor",
+    "--mode cudagraph": "cudagraphs cuda-graph cuda-graphs graph graphs",
+    "--mode eager": "eager",
+    "--no-save": "dry-run",
+    "--optimizer": "opt optim optimiser",
+    "--output": "output-dir out-dir save-dir results",
+    "--percentile": "p quantile tail",
+    "--phase infer": "infer inference eval",
+    "--phase train": "train training backward",
+    "--price": "cost",
+    "--processes": "repeats trials",
+    "--quiet": "q silent no-progress",
+    "--rate": "qps rps throughput request-rate requests load",
+    "--save": "o out outfile output-file export format to",
+    "--sequence-length": "seq-len seqlen seq-length max-length max-seq-len context context-length tokens",
+    "--slo": "sla latency target deadline max-latency latency-target target-latency",
+    "--soak": "stress",
+    "--traceback": "debug verbose v",
+    "--trust-model-file": "trust trust-remote-code unsafe",
+    "--warmup": "warm-up nwarmup num-warmup n-warmup warmups warmup-iters warmup-steps warmup-runs",
+    "--weights DEFAULT": "pretrained",
+    "--weights": "checkpoint ckpt state-dict weight load",
+    "OMP_NUM_THREADS before the command": "threads num-threads n-threads intra-op-threads omp",
+    "tputfind models": "list list-models models ls",
+}
+"""Options, and what other tools call them: the first that a command has is meant."""
+_LIKENESS: Final = 0.7
+"""How much of two names of options must be the same, in order; difflib takes 0.6, which has --bs stand for --slo."""
 Reader = Callable[[object], object]
 COMMAND_LINE_ONLY: Final = frozenset(
     (
@@ -97,7 +158,9 @@ def fields_of(
 def _unknown(name: str, known: Iterable[str]) -> str:
     if name in COMMAND_LINE_ONLY:
         return f"{name} is an option of the command line only"
-    return f"there is no option {echoed(name)}{did_you_mean(name, known)}"
+    near = [option for option in nearest(f"--{name}", [f"--{one}" for one in known]) if option.startswith("--")]
+    names = " or ".join(option.partition(" ")[0].lstrip("-").replace("-", "_") for option in near)
+    return f"there is no option {echoed(name)}" + (f": did you mean {names}?" if near else "")
 
 
 def text(value: object) -> str:
@@ -111,13 +174,20 @@ def nearest(word: str, choices: Iterable[str]) -> list[str]:
     """Return the choices that a word may stand for: those that begin with it or hold it, else the most alike."""
     from difflib import get_close_matches
 
-    word, spelled = _plain(word[:_SHOWN]), {_plain(choice): choice for choice in choices}
+    word, spelled, alike = _plain(word[:_SHOWN]), {_plain(choice): choice for choice in choices}, 0.6
     meant = _MEANT.get(word, "")
     if meant.partition(" ")[0] in spelled:
         return [meant]
+    if word.startswith("-") and any(plain.startswith("--") for plain in spelled):
+        called = [option for option, names in CALLED.items() if word.lstrip("-") in names.split()]
+        own = [option for option in called if option.partition(" ")[0] in spelled or not option.startswith("-")]
+        spelled = {plain.lstrip("-"): choice for plain, choice in spelled.items()}
+        word, alike = word.lstrip("-"), _LIKENESS
+        if own:
+            return own[:1]
     longer = [plain for plain in spelled if word in plain] if len(word) > 2 else []
     begun = [plain for plain in longer if plain.startswith(word)]
-    return [spelled[plain] for plain in (begun or longer)[:3] or get_close_matches(word, spelled, n=1)]
+    return [spelled[plain] for plain in (begun or longer)[:3] or get_close_matches(word, spelled, n=1, cutoff=alike)]
 
 
 def _plain(word: str) -> str:
@@ -176,11 +246,14 @@ def count_from_zero(value: object) -> int:
 
 def wholes(value: object, separator: str, most: int = 1000) -> tuple[int, ...]:
     """Return whole numbers from 1 on, at most ``most`` of them, from text with a separator or from a sequence."""
-    parts = value.split(separator) if isinstance(value, str) else value
+    parts = value.strip().lstrip("[(").rstrip(")]").split(separator) if isinstance(value, str) else value
     if isinstance(parts, int):
         parts = (parts,)
     if not isinstance(parts, (list, tuple, range)) or not parts:
         raise ValueError(f"{echoed(value)} is not a list of whole numbers")
+    ends = _SPAN.fullmatch(parts[0]) if separator == "," and isinstance(parts[0], str) else None
+    if ends:
+        raise ValueError(f"{echoed(value)} has no commas: put them between numbers, such as {ends[1]},{ends[2]}")
     if len(parts) > most:
         raise ValueError(f"{len(parts)} numbers are more than {most}")
     for part in filter(lambda part: isinstance(part, str), parts):
@@ -236,11 +309,10 @@ def is_number(text: str) -> bool:
 
 
 def rate(value: object) -> float:
-    """Return a number per second, of text such as ``5000``, ``5,000``, ``5k``, ``1M`` or ``5000/s`` or of a number."""
+    """Return a number per second, of a number or of text such as ``5000``, ``5,000``, ``5k``, ``5000/s``, ``5krps``."""
     if not isinstance(value, str):
         return number(value)
-    before, slash, unit = value.rpartition("/")
-    text = (before if slash and unit.strip() == "s" else value).strip()
+    text = _PER_S.sub("", value.strip())
     times = _TIMES.get(text[-1:])
     text = _ungrouped(text if times is None else text[:-1])
     if not is_number(text):

@@ -14,6 +14,30 @@ LONG = "x" * 100_000
 RECORD = RESULTS / "nvidia-h200" / "default" / "resnet50-fp16.json"
 
 
+THEIRS = {
+    "-b 8": "--batch-sizes",
+    "--bs 8": "--batch-sizes",
+    "--half": "--dtype fp16",
+    "--fp16": "--dtype fp16",
+    "--amp": "--dtype amp-fp16",
+    "--precision fp16": "--dtype",
+    "--channels-last": "--layout nhwc",
+    "--gpu 0": "--device",
+    "--cpu": "--device cpu",
+    "--compile": "--mode compile",
+    "--train": "--phase train",
+    "--size 224": "--image-size",
+    "--shape 3x224x224": "--input-size",
+    "--iters 10": "--batches",
+    "--pretrained": "--weights DEFAULT",
+    "--seq-len 128": "--sequence-length",
+    "--timeout 60": "--budget",
+    "--threads 2": "OMP_NUM_THREADS before the command",
+    "--list": "tputfind models",
+}
+"""Options of other tools, and what they are called here."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -79,6 +103,14 @@ def test_a_value_that_no_option_takes_is_one_short_line(tmp_path, arguments, mes
         (("report", RECORD, "--csv", "a.csv"), "there is no option --csv: did you mean --save FILE.csv? (see"),
         (("resnet18", "--plot", "a.svg"), "there is no option --plot: did you mean --save FILE.svg? (see"),
         (("compare", "a.json", "b.json", "--md", "a.md"), "did you mean --save FILE.md? (see tputfind compare --help)"),
+        *((("resnet18", *theirs.split()), f"did you mean {ours}?") for theirs, ours in THEIRS.items()),
+        (("size", RECORD, "--qps", "100"), "did you mean --rate?"),
+        (("size", RECORD, "--gpus", "2"), "did you mean --devices?"),
+        (("size", RECORD, "--sla", "50ms"), "did you mean --slo?"),
+        (("forecast", "resnet18", "--vram", "24GiB"), "did you mean --memory?"),
+        (("resnet18", "--ddp"), "there is no option --ddp (see"),
+        (("resnet18", "--batch-sizes", "1-32"), "'1-32' has no commas: put them between numbers, such as 1,32"),
+        (("--quiet", "resnet18", "--batch-sizes", "1", "2", "--no-save", "--device", "cpu"), "--batch-sizes 1,2,4)"),
         (("--versoin",), "there is no option --versoin: did you mean --version?"),
         (("resnet18", "--rate", "5k"), "--rate is an option of tputfind size, not of tputfind run"),
         (("resnet18", "-d", "cpu"), "names of options begin with two dashes"),
@@ -98,7 +130,7 @@ def test_the_message_names_the_nearest_right_one(tmp_path, arguments, message):
     assert len(ran.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("rate", ["5k", "5,000", "5000/s", "5K /s"])
+@pytest.mark.parametrize("rate", ["5k", "5,000", "5000/s", "5K /s", "5000rps", "5k QPS"])
 def test_a_rate_is_understood_as_people_write_it(tmp_path, rate):
     asked = ("size", RECORD, "--slo", "50 ms", "--percentile", "p99", "--batcher", "Triton", "--save", "plans.json")
     ran = run(tmp_path, *asked, "--rate", rate)

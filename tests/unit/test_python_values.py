@@ -38,6 +38,8 @@ class Listens:
         (lambda: tputfind.size(RECORD, **ASKED, colour="red"), "there is no option 'colour'"),
         (lambda: tputfind.size(RECORD, **ASKED, batchr="ray"), "there is no option 'batchr': did you mean batcher?"),
         (lambda: tputfind.size(RECORD, **ASKED, save="a.csv"), "save is an option of the command line only"),
+        (lambda: tputfind.find("resnet18", half=True), "there is no option 'half': did you mean dtype?"),
+        (lambda: tputfind.find("resnet18", batch_size=5), "there is no option 'batch_size': did you mean batch_sizes?"),
         (lambda: tputfind.find("resnet18", max_batches=5), "'max_batches': did you mean max_batch"),
         (lambda: tputfind.find("resnet18", save="a.csv"), "save is an option of the command line only"),
         (lambda: tputfind.compare(RECORD, None), "new: None is a NoneType, and no Record"),

@@ -130,8 +130,10 @@ def _wrong_use(error: click.ClickException) -> BadRequest:
         message = error.format_message().rstrip(".")
         return BadRequest(message[:1].lower() + message[1:], see)
     name, root = error.option_name, context.find_root()
+    own = _options_of(context.command, context) + _options_of(root.command, root)
     if not name.startswith("--"):
-        return BadRequest(f"there is no option {echoed(name)}: names of options begin with two dashes", see)
+        near = did_you_mean(f"-{name}", own) or ": names of options begin with two dashes"
+        return BadRequest(f"there is no option {echoed(name)}{near}", see)
     named = [parameter for parameter in context.command.get_params(context) if isinstance(parameter, click.Argument)]
     if name in ("--model", "--models") and any(each.name in ("model", "models") for each in named):
         command = context.command_path.removesuffix(" run")  # measuring needs no word
@@ -142,8 +144,7 @@ def _wrong_use(error: click.ClickException) -> BadRequest:
         alike = [own for own in _options_of(context.command, context) if own.startswith(name) or name.startswith(own)]
         near = f": did you mean {' or '.join(alike)}?" if alike else ""
         return BadRequest(f"{name} is an option of {' and '.join(having)}, not of {context.command_path}{near}", see)
-    near = did_you_mean(name, _options_of(context.command, context) + _options_of(root.command, root))
-    return BadRequest(f"there is no option {shortened(name)}{near}", see)
+    return BadRequest(f"there is no option {shortened(name)}{did_you_mean(name, own)}", see)
 
 
 def _options_of(command: click.Command, context: click.Context) -> list[str]:

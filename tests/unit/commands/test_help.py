@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from tputfind.commands import COMMANDS, main
 from tputfind.commands.options import FIRST, FORECAST, MEASURING, SECTIONS, SIZE, of_command
 from tputfind.errors import BadRequest
+from tputfind.options import CALLED
 from tputfind.record.spec import Spec, read_spec
 from tputfind.sizing.planner.question import BATCHERS, ROUTINGS
 
@@ -88,6 +89,14 @@ def test_what_help_calls_the_default_is_that_of_a_spec(option):
     default = getattr(Spec(model="m"), option.name)
 
     assert option.default == {"allocator": "the environment's", "optimizer": "sgd"}.get(option.name, default)
+
+
+def test_what_options_of_other_tools_lead_to_is_there():
+    flags = {word for name in COMMANDS for line in shown(name) for word in line.split() if word.startswith("--")}
+    led_to = {option.partition(" ")[0] for option in CALLED}
+
+    assert led_to - flags == {"OMP_NUM_THREADS", "tputfind"}
+    assert all(" " not in name and not name.startswith("-") for names in CALLED.values() for name in names.split())
 
 
 def test_help_has_the_batchers_and_routings_that_are_simulated():

@@ -270,5 +270,9 @@ def _unknown_name(name: str, names: list[str]) -> UnknownModel:
         hint = "; ".join(filter(None, (f"write {quoted}:FACTORY", defines)))
         return UnknownModel(f"{quoted!r} does not say which factory", hint)
     near = get_close_matches(name.lower(), names, n=3)
+    if name.isdecimal():
+        return UnknownModel(
+            f"there is no model {shortened(name)!r}", "commas stand between numbers: --batch-sizes 1,2,4"
+        )
     hint = f"did you mean {' or '.join(near)}?" if near else "tputfind models lists what can be named"
     return UnknownModel(f"there is no model {shortened(name)!r}", hint)
