@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from tputfind.commands import COMMANDS, Command
-from tputfind.commands.options import Option, in_sections, of_command
+from tputfind.commands.options import in_sections, of_command
+from tputfind.declaration import Option
 from tputfind.report.columns import COLUMNS
 
 _OPTIONS: Final = """\

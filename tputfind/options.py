@@ -111,25 +111,6 @@ CALLED: Final = {
 _LIKENESS: Final = 0.7
 """How much of two names of options must be the same, in order; difflib takes 0.6, which has --bs stand for --slo."""
 Reader = Callable[[object], object]
-COMMAND_LINE_ONLY: Final = frozenset(
-    (
-        *("save", "overwrite", "output", "no_save"),
-        *(
-            "each",
-            "all_busy",
-            "ray",
-            "kinds",
-            "resume",
-            "trust_model_file",
-            "quiet",
-            "traceback",
-            "price",
-            "arrivals",
-            "observed",
-        ),
-    )
-)
-"""Options that no reader has: they say what a command reads, writes and shows."""
 
 
 def fields_of(
@@ -156,8 +137,6 @@ def fields_of(
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:
-    if name in COMMAND_LINE_ONLY:
-        return f"{name} is an option of the command line only"
     near = [option for option in nearest(f"--{name}", [f"--{one}" for one in known]) if option.startswith("--")]
     names = " or ".join(option.partition(" ")[0].lstrip("-").replace("-", "_") for option in near)
     return f"there is no option {echoed(name)}" + (f": did you mean {names}?" if near else "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 from support.folders import RESULTS
 from support.records import example
@@ -9,9 +11,6 @@ from support.records import example
 import tputfind
 from tputfind.commands import options
 from tputfind.errors import BadRecord, BadRequest
-from tputfind.options import COMMAND_LINE_ONLY
-from tputfind.record import spec
-from tputfind.sizing.planner import question as of_demand
 from tputfind.sizing.planner.costs import Price
 
 RECORD = example()
@@ -37,11 +36,11 @@ class Listens:
         (lambda: tputfind.size(RECORD, prices=Price, **ASKED), "is a StructMeta, and no list of Price"),
         (lambda: tputfind.size(RECORD, **ASKED, colour="red"), "there is no option 'colour'"),
         (lambda: tputfind.size(RECORD, **ASKED, batchr="ray"), "there is no option 'batchr': did you mean batcher?"),
-        (lambda: tputfind.size(RECORD, **ASKED, save="a.csv"), "save is an option of the command line only"),
+        (lambda: tputfind.size(RECORD, **ASKED, save="a.csv"), "there is no option 'save'"),
         (lambda: tputfind.find("resnet18", half=True), "there is no option 'half': did you mean dtype?"),
         (lambda: tputfind.find("resnet18", batch_size=5), "there is no option 'batch_size': did you mean batch_sizes?"),
         (lambda: tputfind.find("resnet18", max_batches=5), "'max_batches': did you mean max_batch"),
-        (lambda: tputfind.find("resnet18", save="a.csv"), "save is an option of the command line only"),
+        (lambda: tputfind.find("resnet18", save="a.csv"), "there is no option 'save'"),
         (lambda: tputfind.compare(RECORD, None), "new: None is a NoneType, and no Record"),
         (lambda: tputfind.compare("a", "b"), "old: 'a' is a str, and no Record"),
         (lambda: tputfind.compare(RECORD, RECORD, tolerance="much"), "tolerance: 'much' is not a number"),
@@ -78,11 +77,12 @@ def test_what_an_uncaught_error_shows_says_what_to_do_next():
     assert str(BadRequest("a message alone")) == "a message alone"
 
 
-def test_an_option_that_only_the_command_line_has_is_known_as_one():
-    listed = {option.name for each in (options.RUN, options.SIZE, options.REPORT, options.COMPARE) for option in each}
-    readers = {*spec._READERS, *of_demand._READERS, "fail_slower", "tolerance", "force", options.TRACEBACK.name}
+def test_find_shows_every_option_of_a_measurement_with_its_default():
+    shown = inspect.signature(tputfind.find).parameters
 
-    assert listed - readers == COMMAND_LINE_ONLY - {"traceback"}
+    assert {option.name for option in options.MEASURING} < set(shown)
+    assert (shown["dtype"].default, shown["batch_sizes"].default) == ("fp32", None)
+    assert "fp16" in str(shown["dtype"].annotation)
 
 
 def test_a_notebook_completes_the_public_names():

@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 from tputfind.commands import completion, options
 from tputfind.commands.console import errors, in_our_words, open_closed_streams
 from tputfind.commands.help import Sectioned, row_of, write_examples, write_section
-from tputfind.commands.options import Option
+from tputfind.declaration import Option
 from tputfind.errors import BadRequest
 from tputfind.options import nearest
 from tputfind.record.sources import source_of

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import click
 
-from tputfind.commands.options import OTHER, Option, in_sections
+from tputfind.commands.options import in_sections
+from tputfind.declaration import OTHER, Option
 
 _WIDTH: Final = 20
 """Of the column of names; what is wider has its help on the next line."""

@@ -30,7 +30,7 @@ def roles(kind: type[msgspec.Struct]) -> dict[str, Role]:
 
 
 def _role(hint: Any) -> Role:
-    (role,) = (meta.extra["role"] for meta in hint.__metadata__ if meta.extra)
+    (role,) = (meta.extra["role"] for meta in hint.__metadata__ if isinstance(meta, msgspec.Meta) and meta.extra)
     return cast("Role", role)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec
 from math import prod
@@ -13,17 +13,10 @@ import msgspec
 from msgspec import Meta
 
 from tputfind import options as values
+from tputfind.declaration import FAR, HOW, LONG, OTHER, WHAT, Option, readers_of
 from tputfind.errors import BadRequest
 from tputfind.record.choices import (
-    ALLOCATORS,
     DEVICES,
-    DTYPES,
-    LAYOUTS,
-    MODES,
-    OPTIMIZERS,
-    PHASES,
-    SEARCHES,
-    TRANSFERS,
     Allocator,
     Dtype,
     GradMode,
@@ -82,57 +75,258 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME), WORK]
-    device: Annotated[str, ASKED] = "auto"
+    device: Annotated[
+        str,
+        ASKED,
+        Option(
+            HOW,
+            "run here; auto takes an accelerator if there is one; a list, or all, shares the work",
+            DEVICES,
+            _device,
+            lists=True,
+        ),
+    ] = "auto"
     load: Annotated[Load, TOLD] = "solo"
     """What the host's other devices did meanwhile: nothing, other jobs of a queue, or the same as this one."""
     busy_devices: Annotated[Count, TOLD] = 1
     """How many devices worked at the same time, this one among them."""
-    dtype: Annotated[Dtype, WORK] = "fp32"
-    layout: Annotated[Layout, TOLD] = "nchw"
-    mode: Annotated[Mode, TOLD] = "eager"
-    phase: Annotated[Phase, WORK] = "infer"
-    optimizer: Annotated[Optimizer | None, WORK] = None
-    grad_checkpoint: Annotated[bool, TOLD] = False
+    dtype: Annotated[Dtype, WORK, Option(HOW, "compute in this number format", lists=True)] = "fp32"
+    layout: Annotated[Layout, TOLD, Option(HOW, "store images channels first or channels last (nhwc)", lists=True)] = (
+        "nchw"
+    )
+    mode: Annotated[Mode, TOLD, Option(HOW, "run eager, through torch.compile, or as a CUDA graph", lists=True)] = (
+        "eager"
+    )
+    phase: Annotated[
+        Phase, WORK, Option(WHAT, "measure inference, or training: forward, loss, backward, optimizer step")
+    ] = "infer"
+    optimizer: Annotated[
+        Optimizer | None, WORK, Option(WHAT, "train with SGD (with momentum) or AdamW", default="sgd")
+    ] = None
+    grad_checkpoint: Annotated[bool, TOLD, Option(WHAT, "train in less memory, and compute activations twice")] = False
     grad_mode: Annotated[GradMode, TOLD] = "inference"
     """The mode of autograd that inference runs under: ``inference_mode``, unless the model was found to fail there."""
-    weights: Annotated[Annotated[str, Meta(min_length=1)] | None, WORK] = None
-    """The name of published ones, or a file; None are random."""
-    image_size: Annotated[Count | None, WORK] = None
-    input_size: Annotated[_Sizes | None, WORK] = None
-    sequence_length: Annotated[Count | None, WORK] = None
-    inputs: Annotated[Annotated[tuple[Input, ...], Meta(min_length=1)] | None, WORK] = None
-    fresh_inputs: Annotated[bool, TOLD] = False
-    """Whether an input function makes all samples of every batch; else a large batch repeats the samples of a few."""
-    batch_sizes: Annotated[_Sizes | None, ASKED] = None
-    max_batch: Annotated[Count | None, ASKED] = None
-    granularity: Annotated[Count, ASKED] = 1
-    memory_limit_bytes: Annotated[_Memory | None, TOLD] = None
-    headroom: Annotated[_Memory | _Share | None, ASKED] = None
+    weights: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        WORK,
+        Option(
+            WHAT,
+            "load published weights (DEFAULT or a name), or a file of weights",
+            "NAME|FILE",
+            values.text,
+            default="random",
+        ),
+    ] = None
+    image_size: Annotated[
+        Count | None,
+        WORK,
+        Option(WHAT, "use square images of this height and width", "PIXELS", _image_size, default="the model's own"),
+    ] = None
+    input_size: Annotated[
+        _Sizes | None,
+        WORK,
+        Option(
+            WHAT,
+            "use samples of this shape, such as 3x640x480 or 16",
+            "SHAPE",
+            _input_size,
+            default="the model's own",
+        ),
+    ] = None
+    sequence_length: Annotated[
+        Count | None,
+        WORK,
+        Option(WHAT, "give hf: models N tokens a sample", "N", values.whole, default="512, or the model's most"),
+    ] = None
+    inputs: Annotated[
+        Annotated[tuple[Input, ...], Meta(min_length=1)] | None,
+        WORK,
+        Option(
+            WHAT,
+            "describe one input of a model that does not say what it takes, such as ids:int64:Bx128; repeat for each "
+            "input",
+            "NAME:DTYPE:SHAPE",
+            _inputs,
+            name="input",
+            repeats=True,
+        ),
+    ] = None
+    fresh_inputs: Annotated[
+        bool,
+        TOLD,
+        Option(
+            WHAT,
+            "have an input function make all samples of every batch; else a large batch repeats the samples of a small "
+            "one",
+        ),
+    ] = False
+    batch_sizes: Annotated[
+        _Sizes | None,
+        ASKED,
+        Option(
+            FAR,
+            "time only these batch sizes, such as 1,8,32; search nothing",
+            "LIST",
+            _batch_sizes,
+        ),
+    ] = None
+    max_batch: Annotated[Count | None, ASKED, Option(FAR, "try no batch above N", "N", values.whole)] = None
+    granularity: Annotated[
+        Count, ASKED, Option(FAR, "find the largest batch among multiples of N", "N", values.whole)
+    ] = 1
+    memory_limit_bytes: Annotated[
+        _Memory | None,
+        TOLD,
+        Option(
+            FAR,
+            "act as if the device had this much memory, such as 24GiB",
+            "SIZE",
+            values.size,
+            name="memory_limit",
+            default="the device's",
+        ),
+    ] = None
+    headroom: Annotated[
+        _Memory | _Share | None,
+        ASKED,
+        Option(FAR, "also find the largest batch that keeps this much free, such as 5% or 2GiB", "SIZE", _headroom),
+    ] = None
     """A whole number of bytes, or a share below 1 of the memory."""
-    max_latency_ms: Annotated[Above0 | Literal["auto"] | None, ASKED] = "auto"
-    thorough: Annotated[bool, TOLD] = False
-    """Every row takes 100 batches and three seconds."""
-    batches: Annotated[Count | None, TOLD] = None
+    max_latency_ms: Annotated[
+        Above0 | Literal["auto"] | None,
+        ASKED,
+        Option(
+            FAR,
+            "stop the search where a step takes longer, such as 50ms; none sets no limit",
+            "TIME",
+            _max_latency_ms,
+            name="max_latency",
+            default="none; 1s on the CPU",
+        ),
+    ] = "auto"
+    thorough: Annotated[bool, TOLD, Option(LONG, "time every row for 100 batches and 3 seconds")] = False
+    batches: Annotated[
+        Count | None,
+        TOLD,
+        Option(
+            LONG,
+            "time N batches of every row, over all its processes, or until --max-seconds is over",
+            "N",
+            values.whole,
+        ),
+    ] = None
     """Every row takes as many; None leaves it to the length of windows."""
-    warmup: Annotated[CountFromZero | None, TOLD] = None
+    warmup: Annotated[
+        CountFromZero | None,
+        TOLD,
+        Option(
+            LONG,
+            "leave out at least the first N batches of each process",
+            "N",
+            values.count_from_zero,
+            default="until times settle",
+        ),
+    ] = None
     """So many steps are left out at the least; None leaves it to the transient that is found."""
-    max_seconds: Annotated[Above0 | None, TOLD] = None
-    budget_s: Annotated[Above0 | None, TOLD] = None
-    processes: Annotated[Annotated[int, Meta(ge=1, le=MOST_PROCESSES)] | None, TOLD] = None
+    max_seconds: Annotated[
+        Above0 | None,
+        TOLD,
+        Option(
+            LONG, "stop timing a row after S seconds", "S", _max_seconds, default="4; 60 with --thorough or --batches"
+        ),
+    ] = None
+    budget_s: Annotated[
+        Above0 | None,
+        TOLD,
+        Option(
+            LONG,
+            "end the whole run within this, such as 60s; time the rows that decide first",
+            "TIME",
+            _duration_s,
+            name="budget",
+        ),
+    ] = None
+    processes: Annotated[
+        Annotated[int, Meta(ge=1, le=MOST_PROCESSES)] | None,
+        TOLD,
+        Option(
+            LONG,
+            "time every row in N fresh processes, in more with --max-noise",
+            "N",
+            partial(values.whole, most=MOST_PROCESSES),
+            default="2 or 3 if an answer rests on it, else 1",
+        ),
+    ] = None
     """Every row takes as many, more with ``max_noise``; None leaves it to whether an answer rests on the row."""
-    max_noise: Annotated[Annotated[float, Meta(gt=REPEATABILITY, lt=1)] | None, TOLD] = None
+    max_noise: Annotated[
+        Annotated[float, Meta(gt=REPEATABILITY, lt=1)] | None,
+        TOLD,
+        Option(
+            LONG,
+            "time a row until its throughput is known to within this, such as 1%, or --max-seconds is over",
+            "SHARE",
+            _noise,
+        ),
+    ] = None
     """A row goes on until the interval of its throughput is as narrow, as a fraction to either side. None adds no
     process to those that a row takes in any case."""
-    transfer: Annotated[Transfer, WORK] = "none"
-    soak: Annotated[CountFromZero, ASKED] = 0
-    slo_ms: Annotated[Above0 | None, ASKED] = None
-    percentile: Annotated[float, Meta(gt=0, lt=100), ASKED] = 99.0
-    search: Annotated[Search, ASKED] = "forecast"
-    allocator: Annotated[Allocator | None, ASKED] = None
+    transfer: Annotated[
+        Transfer,
+        WORK,
+        Option(
+            HOW,
+            "count copies of inputs from pinned memory (h2d), or also of outputs to it (both); copies overlap compute",
+        ),
+    ] = "none"
+    soak: Annotated[
+        CountFromZero,
+        ASKED,
+        Option(
+            FAR, "run the largest batch N more times; take a smaller one if that fails", "N", values.count_from_zero
+        ),
+    ] = 0
+    slo_ms: Annotated[
+        Above0 | None,
+        ASKED,
+        Option(
+            WHAT,
+            "also name the best batch whose latency is below this, such as 20ms",
+            "TIME",
+            values.positive_ms,
+            name="slo",
+        ),
+    ] = None
+    percentile: Annotated[
+        float,
+        Meta(gt=0, lt=100),
+        ASKED,
+        Option(WHAT, "compare this percentile of the latency with --slo", "P", _percentile),
+    ] = 99.0
+    search: Annotated[Search, ASKED, Option(FAR, "forecast, bisect, or count up (linear)")] = "forecast"
+    allocator: Annotated[
+        Allocator | None,
+        ASKED,
+        Option(HOW, "use native or expandable CUDA memory segments", default="the environment's"),
+    ] = None
     """None leaves it as the environment has it."""
-    seed: Annotated[CountFromZero, TOLD] = 0
-    trial_timeout_s: Annotated[Above0 | None, FREE] = None
-    strict: Annotated[bool, FREE] = False
+    seed: Annotated[
+        CountFromZero, TOLD, Option(OTHER, "draw weights and inputs from this seed", "N", values.count_from_zero)
+    ] = 0
+    trial_timeout_s: Annotated[
+        Above0 | None,
+        FREE,
+        Option(
+            OTHER,
+            "end a process that is silent for longer",
+            "TIME",
+            _duration_s,
+            name="trial_timeout",
+            default="10min, then 10 times what is expected",
+        ),
+    ] = None
+    strict: Annotated[bool, FREE, Option(OTHER, "refuse to run where other processes hold memory of the device")] = (
+        False
+    )
 
     @property
     def source(self) -> SourceName:
@@ -205,7 +399,7 @@ def read_spec(model: str, options: Mapping[str, object]) -> Spec:
         problems.append(f"MODEL {echoed(model)} has characters that cannot be shown")
     elif len(model) > LONGEST_NAME:
         problems.append(f"MODEL {echoed(model)} has {len(model)} characters: no name has more than {LONGEST_NAME}")
-    fields, wrong = values.fields_of(options, _READERS)
+    fields, wrong = values.fields_of(options, readers_of(Spec))
     problems += wrong
     if not problems:
         try:
@@ -288,6 +482,14 @@ def _image_size(value: object) -> int:
     return values.whole(value, most=LARGEST_IMAGE)
 
 
+def _input_size(value: object) -> tuple[int, ...]:
+    return _sample(values.wholes(value, "x"))
+
+
+def _batch_sizes(value: object) -> tuple[int, ...]:
+    return tuple(sorted(set(values.wholes(value, ",", MOST_BATCH_SIZES))))
+
+
 def _sample(lengths: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of one sample; ValueError where no device could hold it."""
     if len(lengths) > _MOST_DIMENSIONS:
@@ -350,9 +552,9 @@ def _noise(value: object) -> float:
     return share
 
 
-def _max_latency_ms(value: object) -> float | None:
-    none = isinstance(value, str) and value.strip().lower() == "none"
-    return None if none else values.positive_ms(value)
+def _max_latency_ms(value: object) -> float | Literal["auto"] | None:
+    word = value.strip().lower() if isinstance(value, str) else ""
+    return "auto" if word == "auto" else None if word == "none" else values.positive_ms(value)
 
 
 def _duration_s(value: object) -> float:
@@ -378,42 +580,3 @@ def _device(value: object) -> str:
     if not found or (kind and kind not in _KINDS and find_spec(f"torch_{kind}") is None):
         raise values.none_of(value, DEVICES)
     return name
-
-
-_READERS: Final[dict[str, tuple[str, Callable[[object], object]]]] = {
-    "device": ("device", _device),
-    "dtype": ("dtype", values.one_of(DTYPES)),
-    "layout": ("layout", values.one_of(LAYOUTS)),
-    "mode": ("mode", values.one_of(MODES)),
-    "phase": ("phase", values.one_of(PHASES)),
-    "optimizer": ("optimizer", values.one_of(OPTIMIZERS)),
-    "grad_checkpoint": ("grad_checkpoint", values.flag),
-    "weights": ("weights", values.text),
-    "image_size": ("image_size", _image_size),
-    "input_size": ("input_size", lambda value: _sample(values.wholes(value, "x"))),
-    "input": ("inputs", _inputs),
-    "sequence_length": ("sequence_length", values.whole),
-    "fresh_inputs": ("fresh_inputs", values.flag),
-    "batch_sizes": ("batch_sizes", lambda value: tuple(sorted(set(values.wholes(value, ",", MOST_BATCH_SIZES))))),
-    "max_batch": ("max_batch", values.whole),
-    "granularity": ("granularity", values.whole),
-    "memory_limit": ("memory_limit_bytes", values.size),
-    "headroom": ("headroom", _headroom),
-    "max_latency": ("max_latency_ms", _max_latency_ms),
-    "batches": ("batches", values.whole),
-    "warmup": ("warmup", values.count_from_zero),
-    "max_seconds": ("max_seconds", _max_seconds),
-    "thorough": ("thorough", values.flag),
-    "budget": ("budget_s", _duration_s),
-    "processes": ("processes", partial(values.whole, most=MOST_PROCESSES)),
-    "max_noise": ("max_noise", _noise),
-    "transfer": ("transfer", values.one_of(TRANSFERS)),
-    "soak": ("soak", values.count_from_zero),
-    "slo": ("slo_ms", values.positive_ms),
-    "percentile": ("percentile", _percentile),
-    "search": ("search", values.one_of(SEARCHES)),
-    "allocator": ("allocator", values.one_of(ALLOCATORS)),
-    "seed": ("seed", values.count_from_zero),
-    "trial_timeout": ("trial_timeout_s", _duration_s),
-    "strict": ("strict", values.flag),
-}

@@ -11,11 +11,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from tputfind.declaration import with_options_of
 from tputfind.errors import BadRequest, OutOfTime, TputfindError
 from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.record import TRIAL_STEPS, Edge, Record, Row
-from tputfind.record.spec import read_spec
+from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.edge import find_edge
 from tputfind.session import live
@@ -35,6 +36,7 @@ _SEARCH_SHARE: Final = 0.85
 _TOLD: Final = ("doing", "did", "measured")
 
 
+@with_options_of(Spec)
 def find(
     model: str | Callable[..., object],
     *,

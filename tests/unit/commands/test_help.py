@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from tputfind.commands import COMMANDS, main
-from tputfind.commands.options import FIRST, FORECAST, MEASURING, SECTIONS, SIZE, of_command
+from tputfind.commands.options import FIRST, FORECAST, MEASURING, SIZE, of_command
+from tputfind.declaration import SECTIONS
 from tputfind.errors import BadRequest
 from tputfind.options import CALLED
 from tputfind.record.spec import Spec, read_spec
@@ -106,7 +107,7 @@ def test_help_has_the_batchers_and_routings_that_are_simulated():
 
 
 def test_only_a_run_takes_lists_of_choices():
-    assert [option.name for option in MEASURING if option.lists] == ["dtype", "mode", "layout", "device"]
+    assert [option.name for option in MEASURING if option.lists] == ["device", "dtype", "layout", "mode"]
     assert not [option.name for option in FORECAST if option.lists]
     with pytest.raises(BadRequest, match="'fp16,bf16' is none of"):
         read_spec("m", {"dtype": "fp16,bf16"})

@@ -1,0 +1,112 @@
+"""How an option is declared: once, beside the field that it fills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from inspect import Parameter, signature
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from tputfind.options import Reader, flag, one_of
+
+WHAT, HOW, FAR = "What to measure", "How to run it", "How far to search"
+LONG, WRITE, OTHER = "How long to measure", "What to write", "Other"
+FORECASTS, TIMINGS = "What to forecast", "How to time it"
+REQUESTS, SERVER, PLAN = "What the requests are", "How the server works", "What to plan"
+VERDICT, SHOW = "When to call rows different", "What to show"
+SECTIONS: Final = (FORECASTS, WHAT, REQUESTS, SERVER, PLAN, VERDICT, SHOW, HOW, TIMINGS, FAR, LONG, WRITE, OTHER)
+"""In the order in which help shows them."""
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+class Option(NamedTuple):
+    """An option: its help, what it takes, and the name under which its command gets it.
+
+    ``takes`` is the word that help has for a value, or the choices; None for a flag. ``read`` makes the field's value
+    of text or of a value of Python. An option that ``repeats`` may be given several times, and is then a tuple. One
+    that ``lists`` takes several choices, with commas between them. ``bare`` is its value where none follows; empty
+    where one must.
+
+    Beside a field, ``name`` is the field's if it is empty; choices, flags, what reads them, and the default need not be
+    said.
+    """
+
+    section: str
+    help: str
+    takes: str | tuple[str, ...] | None = None
+    read: Reader | None = None
+    name: str = ""
+    default: str = ""
+    repeats: bool = False
+    lists: bool = False
+    bare: str = ""
+
+    @property
+    def flag(self) -> str:
+        """As it is typed: ``--batch-sizes``."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def metavar(self) -> str | None:
+        """What it takes, as help shows it."""
+        if self.takes is None or isinstance(self.takes, str):
+            return f"[{self.takes}]" if self.bare else self.takes
+        return f"[{'|'.join(self.takes)}]{'[,...]' if self.lists else ''}"
+
+
+def declared(struct: type[msgspec.Struct]) -> dict[str, Option]:
+    """Return the options that fill fields of a struct, by field."""
+    hints = get_type_hints(struct, include_extras=True)
+    return {
+        field.name: _completed(option, field, hints[field.name])
+        for field in msgspec.structs.fields(struct)
+        for option in getattr(hints[field.name], "__metadata__", ())
+        if isinstance(option, Option)
+    }
+
+
+def readers_of(struct: type[msgspec.Struct]) -> dict[str, tuple[str, Reader]]:
+    """Return, by option, the field of a struct that it fills and what reads it."""
+    return {option.name: (field, option.read) for field, option in declared(struct).items() if option.read is not None}
+
+
+def with_options_of(struct: type[msgspec.Struct]) -> Callable[[_Function], _Function]:
+    """Have a function show the options that it takes as ``**options``, to help and editors: name, type and default."""
+
+    def show(function: _Function) -> _Function:
+        own = [one for one in signature(function).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+        hints, fields = get_type_hints(struct), {field.name: field for field in msgspec.structs.fields(struct)}
+        keywords = [
+            Parameter(
+                option.name,
+                Parameter.KEYWORD_ONLY,
+                default=fields[field].default,
+                annotation=hints[field] if not isinstance(option.takes, str) else hints[field] | str,
+            )
+            for field, option in declared(struct).items()
+        ]
+        function.__signature__ = signature(function).replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+        return function
+
+    return show
+
+
+def _completed(option: Option, field: msgspec.structs.FieldInfo, hint: Any) -> Option:
+    choices = option.takes or tuple(_choices(hint)) or None
+    read = option.read or (one_of(choices) if isinstance(choices, tuple) else flag)
+    none = field.default is None or field.default is False or field.default is msgspec.NODEFAULT
+    default = option.default or ("" if none else str(field.default).removesuffix(".0"))
+    return option._replace(takes=choices, read=read, name=option.name or field.name, default=default)
+
+
+def _choices(hint: Any) -> Iterator[str]:
+    """Yield the words of a ``Literal``, or of one that may be None."""
+    if get_origin(hint) is Literal:
+        yield from get_args(hint)
+    elif get_origin(hint) is Annotated:
+        yield from _choices(get_args(hint)[0])
+    else:
+        for part in get_args(hint):
+            yield from _choices(part)
