@@ -179,13 +179,13 @@ def test_a_row_behind_its_trial_has_the_first_step_and_the_memory_of_a_row_in_a_
     with Children() as children:
         can = inspect(spec, children).environment.can
         going = list(children.ask(TryBatch(spec, 8, can=can, then=timing), Timed, 60))
-        fresh = [told.row for told in children.ask(TimeBatches(spec, timing, (8,), can=can), Timed, 60) if told.row]
+        fresh = [told.batch for told in children.ask(TimeBatches(spec, timing, (8,), can=can), Timed, 60) if told.batch]
     (trial,) = (told.trial for told in going if told.trial)
-    (behind,) = (told.row for told in going if told.row)
+    (behind,) = (told.batch for told in going if told.batch)
 
     assert trial.failure is behind.failure is fresh[0].failure is None
     assert behind.output.result == fresh[0].output.result == "right"
-    assert behind.timings[0].first_step_ms > trial.step_ms
+    assert behind.timing.first_step_ms > trial.step_ms
     assert behind.peak_allocated_bytes == pytest.approx(fresh[0].peak_allocated_bytes, rel=0.05)
     assert behind.peak_allocated_bytes >= trial.peak_allocated_bytes
 

@@ -22,10 +22,10 @@ from tputfind.errors import OutOfTime, TputfindError
 from tputfind.processes import failures, messages
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.failures import Circumstances, Passed, of_exception
-from tputfind.processes.messages import Plan, TimeBatches, Timed, TryBatch
+from tputfind.processes.messages import Plan, TimeBatches, Timed, TimedBatch, TryBatch
 from tputfind.record.environment import Environment
 from tputfind.record.files import RecordFile
-from tputfind.record.record import Edge, Failure, LimitedBy, Record, Row, Timing, Trial
+from tputfind.record.record import Edge, Failure, LimitedBy, Record, Timing, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import MOST_EVENTS, Event, Trace, packed
 from tputfind.search.allocator import Block, CachingAllocator
@@ -254,7 +254,8 @@ class Process:
             step_ms = self.run_steps(batch_size, _ROW_STEPS) * self._chance.gauss(1, 0.002)
         except RuntimeError as error:
             failure = self._failure(error, batch_size, passed, smallest)
-            yield Timed(row=Row(batch_size=batch_size, failure=failure, seconds=self._device.clock() - begun_s))
+            failed = TimedBatch(batch_size=batch_size, failure=failure)
+            yield Timed(batch=failed, seconds=self._device.clock() - begun_s)
             return
         step_s = step_ms / 1000
         self._spend(min(_WARM_UP_S, 30 * step_s))
@@ -279,16 +280,14 @@ class Process:
         )
         if number == 0:
             self._spend(2 * step_s)  # checks the outputs
-        row = Row(
+        batch = TimedBatch(
             batch_size=batch_size,
-            timings=(timing,),
+            timing=timing,
             peak_allocated_bytes=self._allocator.peak_allocated_bytes,
             peak_reserved_bytes=self._allocator.peak_reserved_bytes,
             allocator_retries=0,
-            memory_of_others_bytes=0,
-            seconds=self._device.clock() - begun_s,
         )
-        yield Timed(row=row)
+        yield Timed(batch=batch, seconds=self._device.clock() - begun_s)
 
     def load(self, batch_size: int) -> None:
         """Make the inputs of a batch and put them on the device; what was there before is given back."""
@@ -498,9 +497,9 @@ class SimulatedChildren(Children):
             with self._noted(batch_size, "row") as outcome:
                 process = process or self._start(question)
                 for timed in process.row(batch_size, question.plan, question.number, passed, smallest):
-                    if timed.row is not None:
-                        outcome.append("fits" if timed.row.failure is None else timed.row.failure.kind)
-                        passed = Passed(batch_size, timed.row.peak_reserved_bytes)
+                    if timed.batch is not None:
+                        outcome.append("fits" if timed.batch.failure is None else timed.batch.failure.kind)
+                        passed = Passed(batch_size, timed.batch.peak_reserved_bytes)
                     yield timed
             if outcome[-1:] != ["fits"] or self.shape.compile_s:
                 return

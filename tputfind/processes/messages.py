@@ -11,9 +11,10 @@ from tputfind.processes.failures import Passed
 from tputfind.record.choices import GradMode
 from tputfind.record.clocks import Loop
 from tputfind.record.environment import Capabilities, Environment
-from tputfind.record.record import TRIAL_STEPS, Notice, Row, Setting, Trial
+from tputfind.record.record import TRIAL_STEPS, Failure, Notice, OutputCheck, Setting, Sight, Timing, Trial
 from tputfind.record.sources import SourceName
 from tputfind.record.spec import Spec
+from tputfind.record.types import Amount, Bytes, Count, CountFromZero
 
 
 class Inspect(msgspec.Struct, frozen=True, tag=True):
@@ -57,9 +58,9 @@ class TryBatch(msgspec.Struct, frozen=True, tag=True):
 
 
 class TimeBatches(msgspec.Struct, frozen=True, tag=True):
-    """How fast are these batch sizes? Answered by one ``Timed`` with a row each, in order, and ended early where the
-    process is past use: by a row that failed, or by one whose check left the device unusable. ``number`` says which of
-    a row's processes this is, from 0; the first one checks the outputs. ``together``: the processes of other devices
+    """How fast are these batch sizes? Answered by one ``Timed`` with a batch each, in order, and ended early where the
+    process is past use: by a batch that failed, or by one whose check left the device unusable. ``number`` says which
+    of a row's processes this is, from 0; the first one checks the outputs. ``together``: the processes of other devices
     time the same meanwhile, and they meet before and after each window: see ``Timed``.
     """
 
@@ -183,15 +184,30 @@ class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int | None = None
 
 
+class TimedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """One batch size in one process: its timing, or why it failed. The fields are those of ``Row``."""
+
+    batch_size: Count
+    failure: Failure | None = None
+    timing: Timing | None = None
+    peak_allocated_bytes: Bytes | None = None
+    peak_reserved_bytes: Bytes | None = None
+    allocator_retries: CountFromZero | None = None
+    output: OutputCheck | None = None
+    parameter_bytes: dict[str, Bytes] = {}
+    seen: tuple[Sight, ...] = ()
+
+
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
-    """Word of a process that times: a row is done, or the throughput window of the next one ``begins`` or has ended; or
-    the ``trial`` that comes before a row is.
+    """Word of a process that times: a ``batch`` is done, which took ``seconds``; or the throughput window of the next
+    one ``begins`` or has ended; or the ``trial`` that comes before a batch is timed is done.
 
     One that ``meets`` the processes of other devices goes on working, untimed, until its gate lets it go. ``at_s`` is
     when, by the host's monotonic clock.
     """
 
-    row: Row | None = None
+    batch: TimedBatch | None = None
+    seconds: Amount = 0.0
     trial: Trial | None = None
     window: Literal["meets", "begins", "ended"] | None = None
     at_s: float | None = None

@@ -14,7 +14,7 @@ from tputfind.errors import BadRequest, DeviceInUse
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.cores import of_device
 from tputfind.processes.failures import Passed, is_kernel_fault, of_misuse
-from tputfind.processes.messages import Diagnose, Diagnosis, Plan, TimeBatches, Timed, TryBatch
+from tputfind.processes.messages import Diagnose, Diagnosis, Plan, TimeBatches, Timed, TimedBatch, TryBatch
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.method import NEGLIGIBLE_BYTES
 from tputfind.record.record import TRIAL_STEPS, Failure, Health, Row, Trial
@@ -135,9 +135,9 @@ class TrialRunner:
                     trial = _trial_of(next(answers, None))
                     seconds, tried = perf_counter() - start, True
                     yield msgspec.structs.replace(trial, seconds=seconds, memory_of_others_bytes=others_bytes)
-                    for row in _watched(answers, watch, host, gate):
+                    for row in _rows(answers, watch, host, gate, others_bytes):
                         if row.failure is None:
-                            yield msgspec.structs.replace(row, memory_of_others_bytes=others_bytes)
+                            yield row
                 except ChildFailed as death:
                     if not tried:
                         yield Trial(
@@ -186,9 +186,9 @@ class TrialRunner:
             answers = self._children.ask(question, Timed, self._timeout_s(max(batch_sizes), taken), gate.reader)
             try:
                 with closing(answers):
-                    for row in _watched(answers, watch, host, gate):
+                    for row in _rows(answers, watch, host, gate, others_bytes):
                         timed += 1
-                        yield msgspec.structs.replace(row, memory_of_others_bytes=others_bytes)
+                        yield row
                 failure = None if timed else of_misuse()
             except ChildFailed as death:
                 failure = death.failure if timed < len(batch_sizes) else None
@@ -246,8 +246,10 @@ class _Gate:
             os.write(self._writer, b".")
 
 
-def _watched(answers: Iterable[Timed], watch: health.Watch, host: HostWatch, gate: _Gate) -> Iterator[Row]:
-    """Yield the rows, each timing with what was seen of the device and the host during its throughput window."""
+def _rows(
+    answers: Iterable[Timed], watch: health.Watch, host: HostWatch, gate: _Gate, others_bytes: int | None
+) -> Iterator[Row]:
+    """Yield a row of each batch, with what was seen of the device and the host during its throughput window."""
     seen: Health | None = None
     others_busy_cores: float | None = None
     for answer in answers:
@@ -257,11 +259,29 @@ def _watched(answers: Iterable[Timed], watch: health.Watch, host: HostWatch, gat
             host.begin()
         elif answer.window == "ended":
             seen, others_busy_cores = watch.end(), host.end()
-        elif answer.row is not None:
-            fields = {"health": seen, "others_busy_cores": others_busy_cores}
-            timings = tuple(msgspec.structs.replace(timing, **fields) for timing in answer.row.timings)
+        elif answer.batch is not None:
+            yield row_of(answer.batch, answer.seconds, others_bytes, seen, others_busy_cores)
             seen = others_busy_cores = None
-            yield msgspec.structs.replace(answer.row, timings=timings)
+
+
+def row_of(
+    batch: TimedBatch,
+    seconds: float = 0.0,
+    memory_of_others_bytes: int | None = None,
+    health: Health | None = None,
+    others_busy_cores: float | None = None,
+) -> Row:
+    """Return the row of a batch size that one process timed, with what the parent saw meanwhile."""
+    fields = msgspec.structs.asdict(batch)
+    timing = fields.pop("timing")
+    if timing is not None:
+        timing = msgspec.structs.replace(timing, health=health, others_busy_cores=others_busy_cores)
+    return Row(
+        **fields,
+        timings=() if timing is None else (timing,),
+        seconds=seconds,
+        memory_of_others_bytes=memory_of_others_bytes,
+    )
 
 
 def others_unchanged(then_bytes: int | None, now_bytes: int | None) -> bool:

@@ -23,13 +23,14 @@ from tputfind.processes.messages import (
     Reply,
     TimeBatches,
     Timed,
+    TimedBatch,
     TimeMethods,
     TimePipeline,
     TraceOnFake,
     TryBatch,
     TryDevice,
 )
-from tputfind.record.record import Failure, OutputCheck, Row, Sight, Timing, Trial
+from tputfind.record.record import Failure, OutputCheck, Sight, Timing, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
 from tputfind.worker.batch import Batch
@@ -232,7 +233,7 @@ def _trace(device: Device, batch_size: int, *, complete: bool) -> Trace | None:
 
 
 def _time_batches(asked: TimeBatches, listener: _Told, tried: _Tried | None = None) -> Iterator[Timed]:
-    """Yield what is told of the rows; the process has ``tried`` the first one, or just begun."""
+    """Yield what is told of the batches; the process has ``tried`` the first one, or just begun."""
     device = opened(asked.spec, asked.can) if tried is None else tried.device
     workload = tried.loaded.workload if tried is not None and tried.loaded is not None else None
     passed, load = asked.passed, Load()
@@ -243,18 +244,18 @@ def _time_batches(asked: TimeBatches, listener: _Told, tried: _Tried | None = No
                 limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
                 device.limit_memory(limit_bytes, by_module=MODES[asked.spec.mode].as_it_is)
                 workload = Workload(asked.spec, device.torch_device, listener.doing)
-            row = _time_batch(asked, device, workload, batch_size, listener, load=load, tried=tried)
+            timed = _time_batch(asked, device, workload, batch_size, listener, load=load, tried=tried)
         except TputfindError:
             raise
         except BaseException as error:  # as above
             failure = failure_of(error, device, batch_size, passed, asked.spec.smallest_batch)
-            row = Row(batch_size=batch_size, failure=failure)
+            timed = TimedBatch(batch_size=batch_size, failure=failure)
         seconds = perf_counter() - start - (listener.met_s - met_s)
-        yield Timed(row=msgspec.structs.replace(row, seconds=seconds))
-        compiled = not MODES[asked.spec.mode].as_it_is or any(timing.compiled for timing in row.timings)
-        if row.failure is not None or not device.usable() or compiled:
+        yield Timed(batch=timed, seconds=seconds)
+        compiled = not MODES[asked.spec.mode].as_it_is or (timed.timing is not None and timed.timing.compiled)
+        if timed.failure is not None or not device.usable() or compiled:
             return  # what was compiled or captured for one batch size stays, and would stand beside that of the next
-        passed = Passed(batch_size, row.peak_reserved_bytes)
+        passed = Passed(batch_size, timed.peak_reserved_bytes)
 
 
 def _time_batch(
@@ -266,7 +267,7 @@ def _time_batch(
     *,
     load: Load,
     tried: _Tried | None = None,
-) -> Row:
+) -> TimedBatch:
     spec = asked.spec
     with gradients(spec):
         loaded = tried.loaded if tried is not None else None
@@ -286,23 +287,22 @@ def _time_batch(
             device.reset_memory_use()
         if asked.number and not device.capabilities.own_memory:  # it has held other rows: see ``Session``
             used = MemoryUse(None, None, None)
-        timing = _timing(spec, device, windows, loaded)
+        first_step_ms = windows.throughput.first_step_ms if tried is None else round(tried.first_step_ms, 6)
+        timing = _timing(spec, device, windows, loaded, first_step_ms)
         if tried is not None:
             device.lift_limit()  # as after a trial: checking the samples may take memory
-            first_step_ms = None if timing.first_step_ms is None else round(tried.first_step_ms, 6)
-            timing = msgspec.structs.replace(timing, first_step_ms=first_step_ms)
         seen = tuple(_seen(loaded, compiled_before=listener.graphs))
         _check_samples(loaded)
         listener.busy(_CHECK_STEPS * max(windows.latency_ms) / 1000)
         output = _check(spec, device, workload, loaded.batch, last) if asked.number == 0 else None
         del last
         if isinstance(output, Failure):
-            return Row(batch_size=batch_size, failure=output)
+            return TimedBatch(batch_size=batch_size, failure=output)
         if _remembers_inputs(asked, device, loaded, min(windows.latency_ms)):
             seen += ("cached",)
-    return Row(
+    return TimedBatch(
         batch_size=batch_size,
-        timings=(timing,),
+        timing=timing,
         peak_allocated_bytes=used.peak_allocated_bytes,
         peak_reserved_bytes=used.peak_reserved_bytes,
         allocator_retries=used.allocator_retries,
@@ -350,7 +350,7 @@ def _check_still(spec: Spec, loaded: _Loaded) -> None:
         check_still(loaded.batch.compiled)
 
 
-def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded) -> Timing:
+def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded, first_step_ms: float) -> Timing:
     """Return what was timed, with the copies by themselves, which are timed here."""
     throughput = windows.throughput
     copies_ms = (None, None) if loaded.transfer is None else loaded.transfer.copies_ms(device)
@@ -363,7 +363,7 @@ def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded) -> Ti
         latency_ms=_to_nanoseconds(windows.latency_ms),
         enqueue_ms=_to_nanoseconds(enqueue_ms),
         one_window=windows.one,
-        first_step_ms=None if no_first else throughput.first_step_ms,
+        first_step_ms=None if no_first else first_step_ms,
         warmup_steps=throughput.warmup_steps,
         warmup_s=throughput.warmup_s,
         steady=throughput.steady,
