@@ -10,13 +10,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import click
 
 from tputfind.errors import BadRequest, Interrupted, TputfindError
 from tputfind.options import did_you_mean
+from tputfind.processes import signals
 from tputfind.units import echoed, printable, shortened
 
 if TYPE_CHECKING:
@@ -173,29 +173,17 @@ def typed() -> str:
 
 @contextmanager
 def stop_signals() -> Iterator[Callable[[], None]]:
-    """Have SIGTERM and a lost terminal interrupt as Ctrl-C does, once; give what has all of them ignored from then on.
-
-    A signal that was ignored from the start, as under nohup, stays ignored.
-    """
-    stopping = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {each: signal.getsignal(each) for each in stopping}
-    before = {each: handler for each, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    """Have SIGTERM and a lost terminal interrupt as Ctrl-C does, once; yield what has all of them ignored then."""
 
     def ignore() -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
+        signals.put(dict.fromkeys(before, signal.SIG_IGN))
 
-    def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # as the signal module calls it
+    def interrupt(*_: object) -> None:
         ignore()
         raise KeyboardInterrupt
 
-    for each in before:
-        signal.signal(each, interrupt)
-    try:
+    with signals.taken(interrupt) as before:
         yield ignore
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 @contextmanager

@@ -9,10 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-import signal
 import socket
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +24,7 @@ from tputfind.fleet import task, travel
 from tputfind.fleet.jobs import MOST_STARTS, NODE_LOST, OUT_OF_MEMORY, PROCESS_DIED, Came, ClusterJob, End, Jobs
 from tputfind.fleet.places import HOST, KIND, Choice, Node, Place, answers, left_out, places_of
 from tputfind.fleet.sweep import Job, in_queue
+from tputfind.processes import signals
 from tputfind.processes.messages import Inspection
 from tputfind.record import files
 from tputfind.record.method import METHOD
@@ -37,7 +36,6 @@ from tputfind.session.progress import Progress
 from tputfind.session.resume import check_file
 from tputfind.session.run import Measured
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CONNECT_S: Final = 5.0
 _ENDS: Final = {
     "NODE_DIED": NODE_LOST,
@@ -170,16 +168,13 @@ def _connected(address: str, folder: str | None) -> Iterator[Any]:
     address = _checked_address(_found_here(ray) if address == "auto" else address)
     environment = {} if folder is None else {"working_dir": folder}
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it prints what later versions will do
-    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
-        ray.init(address=address, runtime_env=environment, log_to_driver=False, logging_level=logging.CRITICAL)
+        with signals.kept():  # Ray takes some of them, in Python and in its library
+            ray.init(address=address, runtime_env=environment, log_to_driver=False, logging_level=logging.CRITICAL)
     except Exception as error:  # of many kinds: no cluster, another version of it, files too large to travel
         said = f"{error}".strip().split("\n")[0]
         where = "there is no Ray cluster here" if address == "auto" else f"cannot join the Ray cluster at {address}"
         raise BadRequest(f"--ray: {where}: {said}", _START) from None
-    for number, handler in handlers.items():  # Ray takes some of them, in Python and in its library
-        with suppress(ValueError, TypeError):  # in another thread than the main one; of a handler that is not Python's
-            signal.signal(number, handler)
     try:
         yield ray
     finally:
@@ -190,23 +185,15 @@ def _connected(address: str, folder: str | None) -> Iterator[Any]:
 def _signals_held() -> Iterator[Callable[[], None]]:
     """Hold signals back until what is given is called: none comes between an answer and its file."""
     held: list[tuple[int, FrameType | None]] = []
-    handlers = {number: handler for number in _SIGNALS if callable(handler := signal.getsignal(number))}
 
     def let_in() -> None:
         while held:
             number, frame = held.pop(0)
-            handlers[signal.Signals(number)](number, frame)
+            if callable(handler := before[number]):
+                handler(number, frame)
 
-    if threading.current_thread() is not threading.main_thread():
+    with signals.taken(lambda *came: held.append(came)) as before:
         yield let_in
-        return
-    try:
-        for number in handlers:
-            signal.signal(number, lambda *came: held.append(came))
-        yield let_in
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 _START: Final = "on its first node: ray start --head; on the others: ray start --address HOST:PORT"
