@@ -17,4 +17,4 @@ def time_rows(children: Children, spec: Spec, *batch_sizes: int, timeout_s: floa
     question = TimeBatches(spec, plan.of_process(spec, 0), batch_sizes)
     for answer in children.ask(question, Timed, timeout_s):
         if answer.batch is not None:
-            yield row_of(answer.batch, answer.seconds)
+            yield row_of(answer.batch, seconds=answer.seconds)

@@ -20,7 +20,7 @@ from tputfind.errors import BadRequest, NoPlan, TputfindError
 from tputfind.record import files
 from tputfind.record.record import Record
 from tputfind.report.outputs import Outputs, Places, Source, check_places
-from tputfind.report.progress import ShownProgress
+from tputfind.report.progress import shown_on
 from tputfind.report.renderers.files import forms
 from tputfind.report.views import size
 from tputfind.sizing.calibration.overheads import Log
@@ -160,15 +160,15 @@ class _Told:
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
-        self._progress = ShownProgress(self._console)
+        self._shown = shown_on(self._console)
         self._next_s = time.monotonic() + _AFTER_S
 
     def __enter__(self) -> Self:
-        self._progress.__enter__()
+        self._progress = self._shown.__enter__()
         return self
 
     def __exit__(self, *how: Any) -> None:  # noqa: PYI036  # passed on as it is
-        self._progress.__exit__(*how)
+        self._shown.__exit__(*how)
 
     def tell(self, what: str) -> None:
         """Show a line, if the last one was some time ago."""

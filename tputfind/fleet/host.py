@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
 from tputfind.errors import BadRequest, BrokenInstall, ModelFailed, NoSuchDevice, TputfindError
 from tputfind.fleet import sweep
 from tputfind.fleet.devices import Place, overlaps, places_of
-from tputfind.fleet.stations import Done, Stations, Told, Work, signals_among
+from tputfind.fleet.stations import Stations
 from tputfind.fleet.sweep import Job
-from tputfind.fleet.together import Alone, Together
+from tputfind.fleet.together import Alone, Together, begun, sizes_of
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.messages import Inspection, TryDevice
 from tputfind.record import identity
@@ -25,7 +25,6 @@ from tputfind.record.files import RecordFile, slug
 from tputfind.record.spec import Spec
 from tputfind.session import run
 from tputfind.session.inspect import inspect, new_record, record_file_of
-from tputfind.session.meeting import Meeting
 from tputfind.session.outcome import error_of
 from tputfind.session.progress import Progress
 from tputfind.session.run import Measured
@@ -41,16 +40,6 @@ class Devices(NamedTuple):
     names: str
     each: bool = False
     all_busy: bool = False
-
-
-class HostProgress(Protocol):
-    """Where a run on several devices tells what each does."""
-
-    def of(self, place: str) -> Progress:
-        """Return where one device tells that."""
-
-    def did(self, what: str) -> None:
-        """Something has ended, on no device in particular."""
 
 
 class Task(NamedTuple):
@@ -79,7 +68,10 @@ class Lost(NamedTuple):
 class Host:
     """A job on the devices of this host. Iterate over ``measured`` once; ``lost`` are the devices that failed."""
 
-    def __init__(self, job: Job, devices: Devices, progress: HostProgress, *, trust_model_file: bool) -> None:
+    def __init__(
+        self, job: Job, devices: Devices, progress: Callable[[str], Progress], *, trust_model_file: bool
+    ) -> None:
+        """Take what to measure and where, and what says whom a device tells; a nameless one is the host."""
         self.lost: list[Lost] = []
         self.not_begun: list[str] = []
         self._job = job
@@ -88,7 +80,7 @@ class Host:
         self._trust_model_file = trust_model_file
         budget_s = job.specs[0].budget_s
         self._end_s = math.inf if budget_s is None else time.monotonic() + budget_s
-        self._interrupted = False
+        self._stations = Stations(trust_model_file=trust_model_file)
 
     def measured(self) -> Iterator[Measured]:
         """Yield what becomes of each spec, or of each on each device, in their order.
@@ -100,34 +92,33 @@ class Host:
         """
         places, inspections = self._looked_at()
         for warning in overlaps(places):
-            self._progress.did(warning)
+            self._did(warning)
         tasks = self._tasks(places)
-        stations = Stations(places, trust_model_file=self._trust_model_file)
-        with signals_among(stations.events), stations:
+        with self._stations:
             found: dict[int, Measured] = {}
             failure = None
             try:
-                found.update(self._done(tasks, places, inspections, stations))
+                found.update(self._done(tasks, places, inspections))
             except TputfindError as error:
                 failure = error
             yield from (found[number] for number in sorted(found))
             if failure is not None:
                 raise failure
-            if self._devices.all_busy and not self._interrupted:
+            if self._devices.all_busy and not self._stations.interrupted:
                 for number in range(0, len(tasks), len(places)):
                     alone = [
                         Alone(place, found[number + at])
                         for at, place in enumerate(places)
                         if number + at in found and place.name not in {lost.place.name for lost in self.lost}
                     ]
-                    yield from self._together(alone, stations)
+                    yield from self._together(alone)
 
     def _looked_at(self) -> tuple[list[Place], list[Inspection]]:
         """Return the places, and what each spec will be measured on at the first of them.
 
         Of one that cannot be measured there, what is known of the device.
         """
-        progress = self._progress.of("")
+        progress = self._progress("")
         with Children(trust_model_file=self._trust_model_file) as children:
             children.end_within(self._job.specs[0].budget_s)
             progress.about("devices")
@@ -146,7 +137,7 @@ class Host:
     def problems(self) -> list[TputfindError]:
         """What must be told of devices that were taken out, and of what nobody did."""
         told: list[TputfindError] = [_told_of(lost, self._devices) for lost in self.lost]
-        if self.not_begun and not self._interrupted:
+        if self.not_begun and not self._stations.interrupted:
             told.append(
                 NoSuchDevice(f"no device is left for {', '.join(self.not_begun)}", "see why each was taken out")
             )
@@ -161,7 +152,7 @@ class Host:
         return [Task(number, sweep.in_queue(spec, busy)) for number, spec in enumerate(specs)]
 
     def _done(
-        self, tasks: Sequence[Task], places: Sequence[Place], inspections: Sequence[Inspection], stations: Stations
+        self, tasks: Sequence[Task], places: Sequence[Place], inspections: Sequence[Inspection]
     ) -> Iterator[tuple[int, Measured]]:
         """Yield what becomes of each task by its number; devices that are there to be compared work in turn."""
         at_once = 1 if self._devices.each else len(places)
@@ -169,18 +160,19 @@ class Host:
         waiting, free = list(tasks), {place.name: place for place in places}
         busy: dict[str, Task] = {}
         while busy or waiting:
-            if not self._interrupted:
+            if not self._stations.interrupted:
                 for task, place in _next(waiting, free, at_once - len(busy)):
                     waiting.remove(task)
                     del free[place.name]
                     busy[place.name] = task
                     left_s = (end_s - time.monotonic()) / math.ceil((len(waiting) + 1) / at_once)
                     inspection = inspections[task.number // (len(tasks) // len(inspections))]
-                    at = partial(_measure, job=self._job, task=task, place=place, count=len(tasks))
-                    stations.give(place, partial(at, known=inspection, seconds=left_s))
+                    at = partial(_measure, self._stations.children(place), self._progress(place.name), job=self._job)
+                    at = partial(at, task=task, place=place, count=len(tasks), known=inspection, seconds=left_s)
+                    self._stations.give(place, at)
             if not busy:
                 break
-            done = self._next_done(stations)
+            done = self._stations.next_done()
             task = busy.pop(done.place.name)
             if isinstance(done.error, KeyboardInterrupt):
                 waiting.append(task)
@@ -200,86 +192,52 @@ class Host:
                 yield task.number, outcome.measured
         self.not_begun = [task.spec.model for task in waiting]
 
-    def _together(self, alone: Sequence[Alone], stations: Stations) -> Iterator[Measured]:
+    def _together(self, alone: Sequence[Alone]) -> Iterator[Measured]:
         """Have all devices do a job at once that each has done alone, and yield the record of each."""
         able = [one for one in alone if any(row.samples_per_s is not None for row in one.measured.record.rows)]
-        together = Together(able, self._job.command)
-        if self._interrupted:
+        if self._stations.interrupted:
             return
-        if len(able) < 2 or not together.sizes:
-            self.did("all busy: not measured, since fewer than two devices did the job alone at one batch size")
+        sizes = sizes_of(able)
+        if len(able) < 2 or not sizes:
+            self._did("all busy: not measured, since fewer than two devices did the job alone at one batch size")
             return
+        asked = {"busy_devices": len(able), "batch_sizes": tuple(sorted(sizes))}
+        devices = []
+        for one in able:
+            children = self._stations.children(one.place)
+            children.end_within(None if self._end_s == math.inf else self._end_s - time.monotonic())
+            devices.append(begun(one, asked, self._job.command, children, self._progress(one.place.name)))
+        together = Together(devices, self._stations, self._did)
         failure = None
         try:
-            together.time_all(_Crew(self, stations))
+            together.time_all(sizes)
         except TputfindError as error:
             failure = error
-        if not self._interrupted and failure is None:
+        interrupted = self._stations.interrupted
+        if not interrupted and failure is None:
             together.finish()
-        for name, record in together.records.items():
+        for device in devices:
+            record = device.session.record
             if record.rows:
-                ended_by = KeyboardInterrupt() if self._interrupted else error_of(record)
-                yield Measured(record, together.files[name], ended_by)
+                yield Measured(record, device.file, KeyboardInterrupt() if interrupted else error_of(record))
         if failure is not None:
             raise failure
 
-    def all_done(
-        self, works: Mapping[str, tuple[Place, Work]], meeting: Meeting, stations: Stations
-    ) -> dict[str, Done]:
-        """Have each place do its work at the same time, and return what came of each when all have ended."""
-        for place, work in works.values():
-            stations.give(place, partial(_within, work, self._end_s))
-        done: dict[str, Done] = {}
-        while len(done) < len(works):
-            one = self._next_done(stations, meeting)
-            done[one.place.name] = one
-        return done
-
-    def _next_done(self, stations: Stations, meeting: Meeting | None = None) -> Done:
-        """Return what a device has done next, and show what all tell meanwhile; Ctrl-C stops all of them."""
-        while not isinstance(event := stations.events.get(), Done):
-            if isinstance(event, Told):
-                getattr(self._progress.of(event.place.name), event.method)(*event.arguments)
-                continue
-            self._interrupted = True
-            stations.interrupt()
-            if meeting is not None:
-                meeting.interrupt()
-        return event
-
-    def did(self, what: str) -> None:
-        """Say what has ended."""
-        self._progress.did(what)
+    def _did(self, what: str) -> None:
+        """Say what has ended, on no device in particular."""
+        listener = self._progress("")
+        listener.about("")
+        listener.did(what)
 
     def _take_out(self, place: Place, why: str, task: Task) -> None:
         lost = Lost(place, why, f"{task.spec.model} {identity.name_of(task.spec)}")
         self.lost.append(lost)
-        self._progress.did(f"{place.name} fails and is taken out: {why}")
+        self._did(f"{place.name} fails and is taken out: {why}")
 
 
 def _told_of(lost: Lost, devices: Devices) -> TputfindError:
     again = "it was not measured there" if devices.each else "it was given to another"
     return NoSuchDevice(f"{lost.place.name} was taken out: {lost.why}; it was at {lost.subject}, and {again}")
-
-
-class _Crew:
-    """The host's devices, as those who time together see them."""
-
-    def __init__(self, host: Host, stations: Stations) -> None:
-        self._host = host
-        self._stations = stations
-
-    def all_done(self, works: Mapping[str, tuple[Place, Work]], meeting: Meeting) -> dict[str, Done]:
-        return self._host.all_done(works, meeting, self._stations)
-
-    def did(self, what: str) -> None:
-        self._host.did(what)
-
-
-def _within(work: Work, end_s: float, children: Children, progress: Progress) -> object:
-    """Do a device's work, which ends by then."""
-    children.end_within(None if end_s == math.inf else end_s - time.monotonic())
-    return work(children, progress)
 
 
 def _next(waiting: Sequence[Task], free: Mapping[str, Place], room: int) -> list[tuple[Task, Place]]:

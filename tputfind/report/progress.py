@@ -1,10 +1,11 @@
-"""Progress on stderr: on a terminal a table that grows over a line that changes, plain lines elsewhere."""
+"""Progress on stderr: on a terminal a line that changes, below the table so far or for each device; lines elsewhere."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from types import TracebackType
-from typing import Final, Self
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import RLock
+from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -24,65 +25,127 @@ _NOBODY_WATCHES: Final = (OSError, SystemExit)
 """The terminal is gone, or the pipe closed, for which rich leaves by SystemExit. What is measured is worth more."""
 
 
-class ShownProgress:
-    """Shows what a run is doing; use it as a context manager.
+@contextmanager
+def shown_on(console: Console) -> Iterator[Told]:
+    """Show what a run is doing, on one or several devices; yield what it tells that to, in any thread."""
+    if not console.is_terminal:
+        yield Told(_Lines(console))
+        return
+    screen = _Screen(console)
+    with suppress(*_NOBODY_WATCHES):
+        screen.live.start()
+    try:
+        yield Told(screen)
+    finally:
+        with suppress(*_NOBODY_WATCHES):
+            screen.live.stop()
 
-    The line is drawn only when something happens: a thread that refreshed it would take time from what is measured.
-    """
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
-        self._subject = ""
-        self._line = ""
-        self._record: Record | None = None
+class Told:
+    """What a device tells; a nameless one is the run itself. It is ``session.progress.Progress``."""
 
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            with suppress(*_NOBODY_WATCHES):
-                self._live.start()
-        return self
+    def __init__(self, listener: _Lines, device: str = "") -> None:
+        self._listener = listener
+        self.device = device
+        self.subject = ""
+        self.line = ""
+        self.did_before = ""
+        self.record: Record | None = None
+        listener.told[device] = self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            with suppress(*_NOBODY_WATCHES):
-                self._live.stop()
+    def of(self, device: str) -> Told:
+        """Return where one device of several tells what it does."""
+        return self._listener.told.get(device) or Told(self._listener, device)
 
     def about(self, subject: str) -> None:
         """Say which model the next words are about."""
-        self._subject = subject
-        self._record = None
+        self.subject, self.did_before, self.record = subject, "", None
 
     def doing(self, what: str, seconds_left: float | None) -> None:
         """Show what is under way and about how long its stage will still take."""
         left = "" if seconds_left is None else f", about {format_seconds(seconds_left)} left"
-        self._line = f"{self._subject}: {what}{left}"
-        if self._live is not None:
-            self._draw(self._live)
-        else:
-            self._print(self._line)
+        with self._listener.lock:
+            self.line = self._about(f"{what}{left}")
+            self._listener.doing(self)
 
     def did(self, what: str) -> None:
-        """Leave a line behind; a row of the table says as much."""
-        if self._record is None or not self._record.rows:
-            self._print(f"{self._subject}: {what}")
+        """Show what has ended."""
+        with self._listener.lock:
+            self._listener.did(self, self._about(what))
+            self.did_before = what
 
     def measured(self, record: Record) -> None:
-        """Show the table and the answers so far."""
-        if self._live is not None:
-            self._record = record
-            self._draw(self._live)
+        """Show the record so far."""
+        with self._listener.lock:
+            self.record = record
+            self._listener.measured(self)
 
-    def _draw(self, live: Live) -> None:
+    def _about(self, what: str) -> str:
+        return f"{self.subject}: {what}" if self.subject else what
+
+
+class _Lines:
+    """Prints a line for whatever is told."""
+
+    def __init__(self, console: Console) -> None:
+        self.told: dict[str, Told] = {}
+        self.lock = RLock()
+        self._console = console
+
+    def doing(self, told: Told) -> None:
+        self._print(f"{told.device} {told.line}".strip())
+
+    def did(self, told: Told, line: str) -> None:
+        self._print(f"{told.device} {line}".strip())
+
+    def measured(self, told: Told) -> None:
+        """Print nothing: the report has the table."""
+
+    def _print(self, line: str) -> None:
         with suppress(*_NOBODY_WATCHES):
-            line = Text(self._line, no_wrap=True, overflow="ellipsis" if terminal.has_blocks(self._console) else "crop")
-            live.update(Group(*self._rows_so_far(), line), refresh=True)
+            self._console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
-    def _rows_so_far(self) -> list[RenderableType]:
+
+class _Screen(_Lines):
+    """Draws a line for each device; where there is one, the table and the answers so far stand over it.
+
+    It is drawn only when something happens: a thread that refreshed it would take time from what is measured.
+    """
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self.live = Live(console=console, auto_refresh=False, transient=True)
+
+    def doing(self, told: Told) -> None:
+        if told.device and told.did_before:
+            told.line = f"{told.line} ({told.did_before})"
+        self._draw()
+
+    def did(self, told: Told, line: str) -> None:
+        """Leave a line behind; a row of the table says as much."""
+        if told.device:
+            told.line = line
+            self._draw()
+        elif told.record is None or not told.record.rows:
+            self._print(line)
+
+    def measured(self, told: Told) -> None:
+        if not told.device:
+            self._draw()
+
+    def _draw(self) -> None:
+        console, cut = self._console, "ellipsis" if terminal.has_blocks(self._console) else "crop"
+        several = [told for name, told in self.told.items() if name and told.line]
+        width = max((len(told.device) for told in several), default=0)
+        lines = [f"{told.device:<{width}} {told.line}".strip() for told in several or [self.told[""]]]
+        shown: list[RenderableType] = [Text(line, no_wrap=True, overflow=cut) for line in lines]  # type: ignore[arg-type]
+        with suppress(*_NOBODY_WATCHES):
+            table = [] if several else self._rows_so_far(self.told[""].record)
+            self.live.update(Group(*table, *shown[: max(1, console.height - 1)]), refresh=True)
+
+    def _rows_so_far(self, record: Record | None) -> list[RenderableType]:
         """Return the table and the answers so far; of more rows than the terminal has lines, the last."""
-        record, console = self._record, self._console
+        console = self._console
         if record is None or not record.rows:
             return []
         searched = record.edge is not None or record.spec.batch_sizes is not None
@@ -91,7 +154,3 @@ class ShownProgress:
         room = max(1, console.height - len(below) - _BESIDE_ROWS)
         table = terminal.fitted(rows_table(record, ()), console, room)
         return [table, *below]
-
-    def _print(self, line: str) -> None:
-        with suppress(*_NOBODY_WATCHES):
-            self._console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)

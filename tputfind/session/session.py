@@ -17,6 +17,7 @@ from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.edge import bracket
 from tputfind.search.forecast import Known, NonMonotonic, expected_batch, expected_non_monotonic
 from tputfind.session import estimate, expectations, plan, progress
+from tputfind.session.barrier import Barrier
 from tputfind.session.inspect import now
 from tputfind.session.outcome import LIMITS, no_answer, obstacle
 from tputfind.session.progress import Progress
@@ -302,6 +303,18 @@ class Session:
             self._keep(failed)
             settled += 1
         return settled
+
+    def time_beside_others(self, batch_size: int, barrier: Barrier, taken: Sequence[Trial]) -> None:
+        """Time a batch size in one more process, which meets those of other devices at a barrier.
+
+        The trials that were ``taken`` of the device alone say how long it may be silent.
+        """
+        row = self.row(batch_size)
+        number = 0 if row is None else len(row.timings)
+        self._progress.doing(f"timing batch {batch_size} with all devices busy, process {number + 1}", None)
+        planned = plan.of_process(self._spec, number)
+        (timed,) = self._runner.time_batches((batch_size,), number, planned, None, taken, barrier=barrier)
+        self._keep(timed)
 
     def _keep(self, row: Row) -> None:
         """Add what one process measured of a batch size to its row."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from time import monotonic, perf_counter
-from typing import Final, Self
+from time import perf_counter
+from typing import Final
 
 import msgspec
 
@@ -21,8 +20,8 @@ from tputfind.record.record import TRIAL_STEPS, Failure, Health, Row, Trial
 from tputfind.record.spec import Spec
 from tputfind.search.forecast import going_on
 from tputfind.session import health
+from tputfind.session.barrier import Barrier
 from tputfind.session.host_load import HostWatch
-from tputfind.session.meeting import Seat
 from tputfind.units import format_bytes
 
 FIRST_TIMEOUT_S: Final = 600.0
@@ -35,6 +34,7 @@ OTHERS_TOLERANCE_BYTES: Final = 2 * 2**20
 """What other processes hold is the same as before up to this: one block that the CUDA allocator asks the device for."""
 UNSTEADY_ATTEMPTS: Final = 3
 """Times a trial is repeated when other processes allocate or free device memory during it."""
+ALONE: Final = Barrier()
 
 
 class TrialRunner:
@@ -128,14 +128,14 @@ class TrialRunner:
         host = HostWatch(on_host=self._can.on_host, cores=self._cores, server_pid=self._children.server_pid)
         least_s = LEAST_TIMEOUT_S if self.spec.budget_s is None else LEAST_OF_BUDGET_S
         start, tried = perf_counter(), False
-        with health.Watch(self._uuid) as watch, _Gate(None) as gate:
+        with health.Watch(self._uuid) as watch:
             answers = self._children.ask(question, Timed, self._timeout_s(batch_size, taken, least_s))
             with closing(answers):
                 try:
                     trial = _trial_of(next(answers, None))
                     seconds, tried = perf_counter() - start, True
                     yield msgspec.structs.replace(trial, seconds=seconds, memory_of_others_bytes=others_bytes)
-                    for row in _rows(answers, watch, host, gate, others_bytes):
+                    for row in _rows(answers, watch, host, ALONE, others_bytes):
                         if row.failure is None:
                             yield row
                 except ChildFailed as death:
@@ -160,40 +160,32 @@ class TrialRunner:
         passed: Passed | None,
         taken: Sequence[Trial],
         *,
-        seat: Seat | None = None,
+        barrier: Barrier = ALONE,
     ) -> Generator[Row]:
         """Time batch sizes in one fresh process, up to the first that fails; its death fails the one under way.
 
         The process may end before, with what it did so far, but not with nothing. ``number`` says which of a row's
         processes it is, from 0, and ``plan`` what it times; the trials that were ``taken`` before say how long it may
-        be silent. Each row holds the one timing, with the device's health and the host's load during it. Where it has
-        a ``seat``, the process meets those of other devices there.
+        be silent. Each row holds the one timing, with the device's health and the host's load during it. The process
+        meets those of other devices at the ``barrier``.
         """
         others_bytes = self.memory_of_others_bytes()
-        question = TimeBatches(
-            self.spec,
-            plan,
-            tuple(batch_sizes),
-            number,
-            self.memory_limit_bytes,
-            passed,
-            self._can,
-            together=seat is not None,
-        )
-        timed = 0
+        sizes, limit_bytes, timed = tuple(batch_sizes), self.memory_limit_bytes, 0
         host = HostWatch(on_host=self._can.on_host, cores=self._cores, server_pid=self._children.server_pid)
-        with health.Watch(self._uuid) as watch, _Gate(seat) as gate:
-            answers = self._children.ask(question, Timed, self._timeout_s(max(batch_sizes), taken), gate.reader)
+        with health.Watch(self._uuid) as watch, barrier:
+            together = barrier.reader is not None
+            question = TimeBatches(self.spec, plan, sizes, number, limit_bytes, passed, self._can, together)
+            answers = self._children.ask(question, Timed, self._timeout_s(max(sizes), taken), barrier.reader)
             try:
                 with closing(answers):
-                    for row in _rows(answers, watch, host, gate, others_bytes):
+                    for row in _rows(answers, watch, host, barrier, others_bytes):
                         timed += 1
                         yield row
                 failure = None if timed else of_misuse()
             except ChildFailed as death:
-                failure = death.failure if timed < len(batch_sizes) else None
+                failure = death.failure if timed < len(sizes) else None
         if failure is not None:
-            yield Row(batch_size=batch_sizes[timed], failure=failure, memory_of_others_bytes=others_bytes)
+            yield Row(batch_size=sizes[timed], failure=failure, memory_of_others_bytes=others_bytes)
 
     def _timeout_s(self, batch_size: int, taken: Sequence[Trial], least_s: float = LEAST_TIMEOUT_S) -> float:
         return self.spec.trial_timeout_s or timeout_s(batch_size, taken, least_s)
@@ -214,68 +206,46 @@ def diagnosis_of(children: Children, spec: Spec, batch_size: int, can: Capabilit
     return Diagnosis()
 
 
-class _Gate:
-    """What a process reads from when it may go on, where it meets others; use it as a context manager."""
-
-    def __init__(self, seat: Seat | None) -> None:
-        self._seat = seat
-        self.reader: int | None = None
-        self._writer: int | None = None
-        if seat is not None:
-            self.reader, self._writer = os.pipe()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._seat is not None:
-            self._seat.leave(monotonic())
-        for end in (self.reader, self._writer):
-            if end is not None:
-                os.close(end)
-
-    def heard(self, word: Timed) -> None:
-        """Keep when the process came where, and let it go on when all have come."""
-        if self._seat is None or self._writer is None or word.at_s is None:
-            return
-        if word.window != "meets":
-            self._seat.window(word.at_s, begins=word.window == "begins")
-            return
-        self._seat.meets(word.at_s)
-        with suppress(OSError):  # it died
-            os.write(self._writer, b".")
-
-
 def _rows(
-    answers: Iterable[Timed], watch: health.Watch, host: HostWatch, gate: _Gate, others_bytes: int | None
+    answers: Iterable[Timed], watch: health.Watch, host: HostWatch, barrier: Barrier, others_bytes: int | None
 ) -> Iterator[Row]:
     """Yield a row of each batch, with what was seen of the device and the host during its throughput window."""
     seen: Health | None = None
     others_busy_cores: float | None = None
     for answer in answers:
-        gate.heard(answer)
+        barrier.hear(answer)
         if answer.window == "begins":
             watch.begin()
             host.begin()
         elif answer.window == "ended":
             seen, others_busy_cores = watch.end(), host.end()
         elif answer.batch is not None:
-            yield row_of(answer.batch, answer.seconds, others_bytes, seen, others_busy_cores)
+            yield row_of(
+                answer.batch,
+                seconds=answer.seconds,
+                memory_of_others_bytes=others_bytes,
+                health=seen,
+                others_busy_cores=others_busy_cores,
+                all_busy_share=barrier.all_busy_share,
+            )
             seen = others_busy_cores = None
 
 
 def row_of(
     batch: TimedBatch,
-    seconds: float = 0.0,
+    *,
+    seconds: float,
     memory_of_others_bytes: int | None = None,
     health: Health | None = None,
     others_busy_cores: float | None = None,
+    all_busy_share: float | None = None,
 ) -> Row:
     """Return the row of a batch size that one process timed, with what the parent saw meanwhile."""
     fields = msgspec.structs.asdict(batch)
     timing = fields.pop("timing")
     if timing is not None:
-        timing = msgspec.structs.replace(timing, health=health, others_busy_cores=others_busy_cores)
+        seen = {"health": health, "others_busy_cores": others_busy_cores, "all_busy_share": all_busy_share}
+        timing = msgspec.structs.replace(timing, **seen)
     return Row(
         **fields,
         timings=() if timing is None else (timing,),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from threading import Thread
 
 import pytest
 
-from tputfind.session.meeting import Meeting, Seat
+from tputfind.processes.messages import Timed
+from tputfind.session.barrier import Meeting
 
 WAIT_S = 10
 
@@ -59,14 +61,33 @@ def test_an_interruption_sends_everybody_home():
     assert raised == [True]
 
 
-def test_a_seat_keeps_when_its_process_worked_and_is_left_once():
-    meeting = Meeting(1)
-    seat = Seat(meeting)
-    seat.meets(1.0)
-    seat.window(2.0, begins=True)
-    seat.window(3.0, begins=False)
-    seat.meets(3.5)
-    seat.leave(4.0)
-    seat.leave(9.0)
+def word(window, at_s):
+    return Timed(window=window, at_s=at_s)
 
-    assert (seat.busy_from_s, seat.window_s, seat.busy_until_s) == (1.0, (2.0, 3.0), 4.0)
+
+def heard(seat, *words):
+    for each in words:
+        seat.hear(word(*each))
+
+
+def test_seat_after_a_window_tells_share_during_which_others_worked():
+    meeting = Meeting(2)
+    one, other = meeting.seats
+    with one, other:
+        waits = started(heard, other, ("meets", 2.5))
+        heard(one, ("meets", 1.0), ("begins", 2.0), ("ended", 3.0))
+        waits.join(WAIT_S)
+
+        assert (one.all_busy_share, other.all_busy_share) == (0.5, None)
+        assert os.read(one.reader, 10) == b"."  # it may go on
+
+
+def test_seat_that_was_left_before_others_met_is_no_share_of_theirs():
+    meeting = Meeting(2)
+    one, other = meeting.seats
+    other.leave()
+    other.leave()
+    with one:
+        heard(one, ("meets", 1.0), ("begins", 2.0), ("ended", 3.0))
+
+        assert one.all_busy_share == 0.0
