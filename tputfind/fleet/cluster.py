@@ -11,10 +11,9 @@ import os
 import re
 import socket
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -87,7 +86,7 @@ def sweep(job: Job, cluster: Cluster, progress: Progress) -> Iterator[Measured]:
                 yield Measured(record, files.RecordFile.at(path if job.folder else None), error_of(record))
             missing = {number: one for number, one in enumerate(jobs) if number not in done}
             following = Jobs(missing, executor, progress, job.command, trust_model_file=cluster.trust_model_file)
-            with _signals_held() as executor.let_signals_in:
+            with signals.taken(executor.interrupt):  # none comes between an answer and its file
                 for came in following.follow():
                     file = _file_of(job.folder, came, begun.get(came.number))
                     if came.whole:
@@ -181,21 +180,6 @@ def _connected(address: str, folder: str | None) -> Iterator[Any]:
         ray.shutdown()
 
 
-@contextmanager
-def _signals_held() -> Iterator[Callable[[], None]]:
-    """Hold signals back until what is given is called: none comes between an answer and its file."""
-    held: list[tuple[int, FrameType | None]] = []
-
-    def let_in() -> None:
-        while held:
-            number, frame = held.pop(0)
-            if callable(handler := before[number]):
-                handler(number, frame)
-
-    with signals.taken(lambda *came: held.append(came)) as before:
-        yield let_in
-
-
 _START: Final = "on its first node: ray start --head; on the others: ray start --address HOST:PORT"
 
 
@@ -231,7 +215,7 @@ class RayExecutor:
     """Runs jobs as Ray's tasks. Ray queues them, places them and starts them again; see ``jobs.Executor``."""
 
     def __init__(self, ray: Any, *, board: bool = True) -> None:
-        self.let_signals_in: Callable[[], None] = lambda: None
+        self._interrupted = self._told = False
         self._ray = ray
         self._numbers: dict[Any, int] = {}
         self._taking: Any = None
@@ -260,9 +244,15 @@ class RayExecutor:
             options["scheduling_strategy"] = strategies.NodeAffinitySchedulingStrategy(place.node.id, soft=False)
         self._numbers[self._task.options(**options).remote(number, request, self._board)] = number
 
+    def interrupt(self, *_: object) -> None:
+        """Have ``ended`` raise a KeyboardInterrupt: once, however often this is called."""
+        self._interrupted = True
+
     def ended(self, timeout_s: float) -> Iterable[End]:
         ready, _ = self._ray.wait(list(self._numbers), num_returns=1, timeout=timeout_s, fetch_local=True)
-        self.let_signals_in()
+        if self._interrupted and not self._told:
+            self._told = True
+            raise KeyboardInterrupt
         return [End(self._numbers.pop(each), *self._answer(each)) for each in ready]
 
     def words(self) -> Iterable[bytes]:
