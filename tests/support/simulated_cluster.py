@@ -12,7 +12,7 @@ import msgspec
 
 from tputfind.fleet.jobs import NODE_LOST, End
 from tputfind.fleet.on_node import ALIVE_S, Request, Word
-from tputfind.fleet.places import Node, Place
+from tputfind.fleet.places import ClusterPlace, Node
 from tputfind.record.environment import Environment
 from tputfind.record.record import Record, Row, Timing
 
@@ -68,7 +68,7 @@ class SimulatedCluster:
         self._lost = sorted(((at_s, name) for name, at_s in (lost_at_s or {}).items()), reverse=True)
         self._answer = answer or self._record
         self._waiting: deque[int] = deque()
-        self._asked: dict[int, tuple[Place, bytes, int]] = {}
+        self._asked: dict[int, tuple[ClusterPlace, bytes, int]] = {}
         self._running: dict[int, str] = {}
         self._ends: list[tuple[float, int, str]] = []
         self._words: list[bytes] = []
@@ -78,7 +78,7 @@ class SimulatedCluster:
     def clock(self) -> float:
         return self.now_s
 
-    def start(self, number: int, place: Place, request: bytes) -> None:
+    def start(self, number: int, place: ClusterPlace, request: bytes) -> None:
         self._asked[number] = (place, request, 0)
         self._waiting.append(number)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from tputfind.errors import BadRecord
 from tputfind.fleet.on_node import Word
-from tputfind.fleet.places import Place
+from tputfind.fleet.places import ClusterPlace
 from tputfind.record.environment import Environment
 from tputfind.record.record import Notice, Record
 from tputfind.record.untrusted import printable_json, wrong_json
@@ -52,7 +52,7 @@ def unlike(record: Record, first: Record | None) -> Iterator[Notice]:
         )
 
 
-def unknown_environment(place: Place, address: str) -> Environment:
+def unknown_environment(place: ClusterPlace, address: str) -> Environment:
     """Return what is known of a node that did not say: where it is, and which kind of device it was asked for."""
     name = place.kind or place.resource
     return Environment(

@@ -21,7 +21,7 @@ import msgspec
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.fleet import task, travel
 from tputfind.fleet.jobs import MOST_STARTS, NODE_LOST, OUT_OF_MEMORY, PROCESS_DIED, Came, ClusterJob, End, Jobs
-from tputfind.fleet.places import HOST, KIND, Choice, Node, Place, answers, left_out, places_of
+from tputfind.fleet.places import HOST, KIND, Choice, ClusterPlace, Node, answers, left_out, places_of
 from tputfind.fleet.sweep import Job, in_queue
 from tputfind.processes import signals
 from tputfind.processes.messages import Inspection
@@ -100,12 +100,12 @@ def list_nodes(address: str) -> list[Node]:
         return sorted(RayExecutor(ray, board=False).nodes(), key=lambda node: node.address)
 
 
-def _at(spec: Spec, place: Place, busy: int) -> Spec:
+def _at(spec: Spec, place: ClusterPlace, busy: int) -> Spec:
     """Return a spec at a place where so many devices of a node may be busy with such jobs."""
     return msgspec.structs.replace(in_queue(spec, busy), device=place.device)
 
 
-def _tell_left_out(nodes: Sequence[Node], places: Sequence[Place], progress: Progress) -> None:
+def _tell_left_out(nodes: Sequence[Node], places: Sequence[ClusterPlace], progress: Progress) -> None:
     unused = left_out(nodes, places)
     if unused:
         progress.about("cluster")
@@ -229,7 +229,7 @@ class RayExecutor:
             self._board = ray.remote(task.Board).options(num_cpus=0, scheduling_strategy=own, **once_more).remote()
             self._task = ray.remote(max_calls=1)(task.task)  # a process of its own for each job
 
-    def start(self, number: int, place: Place, request: bytes) -> None:
+    def start(self, number: int, place: ClusterPlace, request: bytes) -> None:
         options: dict[str, Any] = {"max_retries": MOST_STARTS - 1, "name": f"tputfind {number}"}
         if place.resource == HOST:
             options["num_cpus"] = place.amount

@@ -20,7 +20,7 @@ _CORE_SETS: Final = "--device cpu:0-3,cpu:4-7 names sets of cores"
 _LISTS: Final = "tputfind devices lists what is here"
 
 
-class Place(NamedTuple):
+class HostPlace(NamedTuple):
     """A device to measure on, as it was named, and how its processes are kept to it.
 
     ``variables`` are added to the environment of its processes; ``cores`` are what they may run on, None for all.
@@ -38,7 +38,7 @@ def is_list(device: str | None) -> bool:
     )
 
 
-def places_of(device: str, children: Children) -> list[Place]:
+def places_of(device: str, children: Children) -> list[HostPlace]:
     """Return the places that a list such as ``cuda:0,cuda:2-5`` names, in its order; ``all`` are all accelerators.
 
     Raises:
@@ -53,14 +53,14 @@ def places_of(device: str, children: Children) -> list[Place]:
     accelerators = [here[name] for name in named if _is_accelerator(name, here)]
     near = _cores_near(accelerators)
     return [
-        Place(name, _alone(here[name], len(here)), near.get(name))
+        HostPlace(name, _alone(here[name], len(here)), near.get(name))
         if name in here
-        else Place(name, cores=cores.of_device(name))
+        else HostPlace(name, cores=cores.of_device(name))
         for name in named
     ]
 
 
-def overlaps(places: Sequence[Place]) -> Iterator[str]:
+def overlaps(places: Sequence[HostPlace]) -> Iterator[str]:
     """Say which places share cores of the host that they compute on."""
     sets = [(place.name, cores.of_device(place.name) or cores.here()) for place in places if _on_host(place.name)]
     for (one, ours), (other, theirs) in combinations(sets, 2):

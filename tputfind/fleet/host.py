@@ -13,7 +13,7 @@ import msgspec
 
 from tputfind.errors import BadRequest, BrokenInstall, ModelFailed, NoSuchDevice, TputfindError
 from tputfind.fleet import sweep
-from tputfind.fleet.devices import Place, overlaps, places_of
+from tputfind.fleet.devices import HostPlace, overlaps, places_of
 from tputfind.fleet.stations import Stations
 from tputfind.fleet.sweep import Job
 from tputfind.fleet.together import Alone, Together, begun, sizes_of
@@ -47,7 +47,7 @@ class Task(NamedTuple):
 
     number: int
     spec: Spec
-    place: Place | None = None
+    place: HostPlace | None = None
 
 
 class Outcome(NamedTuple):
@@ -60,7 +60,7 @@ class Outcome(NamedTuple):
 class Lost(NamedTuple):
     """A device that was taken out: why, and the models that it was at."""
 
-    place: Place
+    place: HostPlace
     why: str
     subject: str
 
@@ -113,7 +113,7 @@ class Host:
                     ]
                     yield from self._together(alone)
 
-    def _looked_at(self) -> tuple[list[Place], list[Inspection]]:
+    def _looked_at(self) -> tuple[list[HostPlace], list[Inspection]]:
         """Return the places, and what each spec will be measured on at the first of them.
 
         Of one that cannot be measured there, what is known of the device.
@@ -143,7 +143,7 @@ class Host:
             )
         return told
 
-    def _tasks(self, places: Sequence[Place]) -> list[Task]:
+    def _tasks(self, places: Sequence[HostPlace]) -> list[Task]:
         specs = self._job.specs
         if self._devices.each:
             pairs = [(spec, place) for spec in specs for place in places]
@@ -152,7 +152,7 @@ class Host:
         return [Task(number, sweep.in_queue(spec, busy)) for number, spec in enumerate(specs)]
 
     def _done(
-        self, tasks: Sequence[Task], places: Sequence[Place], inspections: Sequence[Inspection]
+        self, tasks: Sequence[Task], places: Sequence[HostPlace], inspections: Sequence[Inspection]
     ) -> Iterator[tuple[int, Measured]]:
         """Yield what becomes of each task by its number; devices that are there to be compared work in turn."""
         at_once = 1 if self._devices.each else len(places)
@@ -167,9 +167,9 @@ class Host:
                     busy[place.name] = task
                     left_s = (end_s - time.monotonic()) / math.ceil((len(waiting) + 1) / at_once)
                     inspection = inspections[task.number // (len(tasks) // len(inspections))]
-                    at = partial(_measure, self._stations.children(place), self._progress(place.name), job=self._job)
-                    at = partial(at, task=task, place=place, count=len(tasks), known=inspection, seconds=left_s)
-                    self._stations.give(place, at)
+                    job = partial(_measure, self._job, task, place, count=len(tasks), known=inspection, seconds=left_s)
+                    children, listener = self._stations.children(place), self._progress(place.name)
+                    self._stations.give(place, partial(job, children=children, progress=listener))
             if not busy:
                 break
             done = self._stations.next_done()
@@ -229,7 +229,7 @@ class Host:
         listener.about("")
         listener.did(what)
 
-    def _take_out(self, place: Place, why: str, task: Task) -> None:
+    def _take_out(self, place: HostPlace, why: str, task: Task) -> None:
         lost = Lost(place, why, f"{task.spec.model} {identity.name_of(task.spec)}")
         self.lost.append(lost)
         self._did(f"{place.name} fails and is taken out: {why}")
@@ -240,10 +240,10 @@ def _told_of(lost: Lost, devices: Devices) -> TputfindError:
     return NoSuchDevice(f"{lost.place.name} was taken out: {lost.why}; it was at {lost.subject}, and {again}")
 
 
-def _next(waiting: Sequence[Task], free: Mapping[str, Place], room: int) -> list[tuple[Task, Place]]:
+def _next(waiting: Sequence[Task], free: Mapping[str, HostPlace], room: int) -> list[tuple[Task, HostPlace]]:
     """Return which tasks begin now, and where: the first that wait, each on the first place that is free for it."""
     left = dict(free)
-    pairs: list[tuple[Task, Place]] = []
+    pairs: list[tuple[Task, HostPlace]] = []
     for task in waiting:
         if len(pairs) >= room or not left:
             break
@@ -255,12 +255,12 @@ def _next(waiting: Sequence[Task], free: Mapping[str, Place], room: int) -> list
 
 
 def _measure(
-    children: Children,
-    progress: Progress,
-    *,
     job: Job,
     task: Task,
-    place: Place,
+    place: HostPlace,
+    *,
+    children: Children,
+    progress: Progress,
     count: int,
     known: Inspection,
     seconds: float,
@@ -300,7 +300,7 @@ def _suspicious(measured: Measured) -> bool:
     return any(failure is not None and failure.kind in _MAY_BE_THE_DEVICE for failure in failures)
 
 
-def _device_fails(place: Place, children: Children) -> str:
+def _device_fails(place: HostPlace, children: Children) -> str:
     """Return why a device does not even multiply two matrices any more; empty where it does: the model failed then."""
     children.end_within(None)
     try:
@@ -312,5 +312,5 @@ def _device_fails(place: Place, children: Children) -> str:
     return ""
 
 
-def _file_of(folder: Path | None, spec: Spec, inspection: Inspection, place: Place) -> RecordFile:
+def _file_of(folder: Path | None, spec: Spec, inspection: Inspection, place: HostPlace) -> RecordFile:
     return record_file_of(folder, spec, inspection, (slug(place.name),))

@@ -15,7 +15,7 @@ import msgspec
 from tputfind.errors import BadRecord, ModelFailed, NoSuchDevice, OutOfTime, TputfindError
 from tputfind.fleet.answers import ran_again, unknown_environment, unlike, word_of
 from tputfind.fleet.on_node import Request, Word
-from tputfind.fleet.places import Node, Place
+from tputfind.fleet.places import ClusterPlace, Node
 from tputfind.record import identity
 from tputfind.record.record import FailureKind, Record, from_json
 from tputfind.record.spec import Spec, as_found
@@ -53,7 +53,7 @@ class End(NamedTuple):
 class Executor(Protocol):
     """What runs jobs, known by their numbers, on the nodes of a cluster."""
 
-    def start(self, number: int, place: Place, request: bytes) -> None:
+    def start(self, number: int, place: ClusterPlace, request: bytes) -> None:
         """Have a job run when there is room, and again, some times, where its node is lost."""
 
     def ended(self, timeout_s: float) -> Iterable[End]:
@@ -74,7 +74,7 @@ class ClusterJob(NamedTuple):
 
     spec: Spec
     sent: Spec
-    place: Place
+    place: ClusterPlace
 
 
 class Came(NamedTuple):

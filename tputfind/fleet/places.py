@@ -33,7 +33,7 @@ class Node(NamedTuple):
     resources: Mapping[str, float]
 
 
-class Place(NamedTuple):
+class ClusterPlace(NamedTuple):
     """What Ray is asked for: so many of a resource, on any node, on one of a kind, or on one certain node.
 
     ``device`` is what the job calls it there. A job of ``--each`` takes all devices of its node and uses one of them:
@@ -70,7 +70,7 @@ def resource_of(device: str) -> str:
     return _RESOURCES.get(device, device.upper())
 
 
-def places_of(nodes: Sequence[Node], device: str, choice: Choice) -> list[Place]:
+def places_of(nodes: Sequence[Node], device: str, choice: Choice) -> list[ClusterPlace]:
     """Return the places where each spec is to be measured.
 
     Raises:
@@ -101,27 +101,27 @@ def _having(nodes: Sequence[Node], device: str) -> list[Node]:
     return [node for node in nodes if node.resources.get(resource_of(device), 0) >= 1]
 
 
-def _place(nodes: Sequence[Node], device: str, kind: str | None = None) -> Place:
+def _place(nodes: Sequence[Node], device: str, kind: str | None = None) -> ClusterPlace:
     """Return one device of any of these nodes; a CPU is a whole node, so that two jobs never share one."""
     resource = resource_of(device)
     count = max(int(node.resources[resource]) for node in nodes) if resource == HOST else 1
-    return Place(device, resource, count, kind)
+    return ClusterPlace(device, resource, count, kind)
 
 
-def _each(node: Node, device: str) -> Iterator[Place]:
+def _each(node: Node, device: str) -> Iterator[ClusterPlace]:
     resource = resource_of(device)
     count = int(node.resources[resource])
     names = [device] if resource == HOST else [f"{device}:{number}" for number in range(count)]
-    yield from (Place(name, resource, count, node=node) for name in names)
+    yield from (ClusterPlace(name, resource, count, node=node) for name in names)
 
 
-def left_out(nodes: Sequence[Node], places: Sequence[Place]) -> list[Node]:
+def left_out(nodes: Sequence[Node], places: Sequence[ClusterPlace]) -> list[Node]:
     """Return the nodes that have the resource, and on which no job may run: smaller ones, or of no known kind."""
     having = [node for node in nodes if node.resources.get(places[0].resource, 0) >= 1]
     return [node for node in having if not any(place.may_be(node) for place in places)]
 
 
-def answers(record: Record, spec: Spec, place: Place) -> bool:
+def answers(record: Record, spec: Spec, place: ClusterPlace) -> bool:
     """Whether a record is of this spec at this place, however many devices were busy meanwhile."""
     kind, node = identity.place_of(record)
     return (

@@ -9,7 +9,7 @@ from threading import Thread
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tputfind.fleet.devices import Place
+from tputfind.fleet.devices import HostPlace
 from tputfind.processes import signals
 from tputfind.processes.children import Children
 from tputfind.session.barrier import Meeting
@@ -18,7 +18,7 @@ from tputfind.session.barrier import Meeting
 class Done(NamedTuple):
     """What came of the work that a device was given, or why nothing did."""
 
-    place: Place
+    place: HostPlace
     result: object
     error: BaseException | None = None
 
@@ -53,11 +53,11 @@ class Stations:
             for station in self._stations.values():
                 station.close()
 
-    def children(self, place: Place) -> Children:
+    def children(self, place: HostPlace) -> Children:
         """Return what asks the processes of a device."""
         return self._station(place).children
 
-    def give(self, place: Place, work: Work) -> None:
+    def give(self, place: HostPlace, work: Work) -> None:
         """Have a device do something; ``next_done`` says what came of it."""
         self._station(place).give(work)
 
@@ -71,7 +71,7 @@ class Stations:
                 meeting.interrupt()
         return done
 
-    def _station(self, place: Place) -> _Station:
+    def _station(self, place: HostPlace) -> _Station:
         if place.name not in self._stations:
             variables, cores = place.variables, place.cores
             children = Children(trust_model_file=self._trust_model_file, variables=variables, cores=cores)
@@ -82,7 +82,7 @@ class Stations:
 class _Station:
     """One device, with its thread and its processes."""
 
-    def __init__(self, place: Place, children: Children, events: SimpleQueue[Done | None]) -> None:
+    def __init__(self, place: HostPlace, children: Children, events: SimpleQueue[Done | None]) -> None:
         self.children = children
         self._place = place
         self._events = events

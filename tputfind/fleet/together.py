@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from tputfind.errors import OutOfTime
-from tputfind.fleet.devices import Place
+from tputfind.fleet.devices import HostPlace
 from tputfind.fleet.stations import Stations
 from tputfind.processes.children import Children
 from tputfind.record.files import RecordFile, slug
@@ -26,14 +26,14 @@ from tputfind.session.trials import TrialRunner
 class Alone(NamedTuple):
     """A device, and what it did alone."""
 
-    place: Place
+    place: HostPlace
     measured: Measured
 
 
 class Busy(NamedTuple):
     """A device, the session of what it does while all are busy, its file, and the trials that were taken before."""
 
-    place: Place
+    place: HostPlace
     session: Session
     file: RecordFile
     trials: tuple[Trial, ...]

@@ -7,7 +7,7 @@ import pytest
 from support.records import example, row
 
 from tputfind.errors import DeviceInUse, OutOfTime
-from tputfind.fleet.devices import Place
+from tputfind.fleet.devices import HostPlace
 from tputfind.fleet.stations import Done
 from tputfind.fleet.together import Alone, Together, begun, sizes_of
 from tputfind.record.files import RecordFile
@@ -73,7 +73,7 @@ class AllBusy:
         )
         rows = tuple(row(size, PACES_MS[size]) for size in SIZES)
         record = msgspec.structs.replace(example(), spec=spec, rows=rows, edge=None, safe=None)
-        return Alone(Place(name), Measured(record, RecordFile.at(None)))
+        return Alone(HostPlace(name), Measured(record, RecordFile.at(None)))
 
     def _busy(self, alone, fields, answer):
         made = begun(alone, fields, "tputfind ... --all-busy", None, Silent())
