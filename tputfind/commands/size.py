@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -123,8 +125,8 @@ def do(request: Request, *, show_traceback: bool) -> int:
     """
     for line in request.told:
         tell(line)
-    with stop_signals(), _Told() as told:
-        found = answers(request.records, request.demand, request.prices, told.tell, request.logs)
+    with stop_signals(), _shown() as show:
+        found = answers(request.records, request.demand, request.prices, show, request.logs)
     without = [_naming_its_file(error, record, request.paths) for record, error in found.without]
     if not found.plans:
         for error in without[1:]:
@@ -155,28 +157,21 @@ def _naming_its_file(error: TputfindError, record: Record, paths: Mapping[int, s
     return type(error)(f"{paths[id(record)]}: {error.message}", error.hint) if len(paths) > 1 else error
 
 
-class _Told:
-    """Shows what is simulated, once that has taken a while."""
+@contextmanager
+def _shown() -> Iterator[Callable[[str], None]]:
+    """Yield what shows a line of what is simulated, once that has taken a while, and not too often."""
+    console, next_s = Console(stderr=True), time.monotonic() + _AFTER_S
 
-    def __init__(self) -> None:
-        self._console = Console(stderr=True)
-        self._shown = shown_on(self._console)
-        self._next_s = time.monotonic() + _AFTER_S
-
-    def __enter__(self) -> Self:
-        self._progress = self._shown.__enter__()
-        return self
-
-    def __exit__(self, *how: Any) -> None:  # noqa: PYI036  # passed on as it is
-        self._shown.__exit__(*how)
-
-    def tell(self, what: str) -> None:
-        """Show a line, if the last one was some time ago."""
-        if time.monotonic() >= self._next_s:
+    def show(what: str) -> None:
+        nonlocal next_s
+        if time.monotonic() >= next_s:
             subject, _, doing = what.partition(": ")
-            self._progress.about(subject)
-            self._progress.doing(doing, None)
-            self._next_s = time.monotonic() + (_REFRESH_S if self._console.is_terminal else _EVERY_S)
+            progress.about(subject)
+            progress.doing(doing, None)
+            next_s = time.monotonic() + (_REFRESH_S if console.is_terminal else _EVERY_S)
+
+    with shown_on(console) as progress:
+        yield show
 
 
 def _prices(path: Path) -> list[Price]:
