@@ -17,7 +17,7 @@ from tputfind.record.clocks import MOST_REPEATS, Asked
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.report.outputs import Outputs, Places, check_places
-from tputfind.report.progress import shown_on
+from tputfind.report.progress import show_progress
 from tputfind.report.renderers.files import forms
 from tputfind.report.views import clocks as view
 from tputfind.session import clocks
@@ -105,7 +105,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
     """
     with stop_signals() as ignore_signals:
         children = Children(trust_model_file=request.trust_model_file)
-        with children, shown_on(Console(stderr=True, quiet=request.quiet)) as progress:
+        with children, show_progress(Console(stderr=True, quiet=request.quiet)) as progress:
             found = clocks.measure(request.asked, children, progress, typed())
         ignore_signals()  # what follows takes a moment, and must not be lost to a signal
         document, outputs = view.document(found), request.outputs

@@ -176,13 +176,13 @@ def stop_signals() -> Iterator[Callable[[], None]]:
     """Have SIGTERM and a lost terminal interrupt as Ctrl-C does, once; yield what has all of them ignored then."""
 
     def ignore() -> None:
-        signals.put(dict.fromkeys(before, signal.SIG_IGN))
+        signals.set_handlers(dict.fromkeys(before, signal.SIG_IGN))
 
     def interrupt(*_: object) -> None:
         ignore()
         raise KeyboardInterrupt
 
-    with signals.taken(interrupt) as before:
+    with signals.handled_by(interrupt) as before:
         yield ignore
 
 

@@ -14,7 +14,7 @@ from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report.outputs import Outputs, Places, check_places
-from tputfind.report.progress import shown_on
+from tputfind.report.progress import show_progress
 from tputfind.report.renderers.files import forms
 from tputfind.report.views import forecast
 from tputfind.session import forecast as forecast_run
@@ -100,7 +100,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
     """
     ask = forecast_run.on_fake if request.on_fake else forecast_run.measure
     children = Children(trust_model_file=request.trust_model_file)
-    with stop_signals(), children, shown_on(Console(stderr=True, quiet=request.quiet)) as progress:
+    with stop_signals(), children, show_progress(Console(stderr=True, quiet=request.quiet)) as progress:
         progress.about(request.spec.model)
         found = ask(request.spec, request.memories_bytes, children, progress, typed())
     document, outputs = forecast.document(found), request.outputs

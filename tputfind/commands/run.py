@@ -29,7 +29,7 @@ from tputfind.record.record import Record
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report.document import Document
 from tputfind.report.outputs import ENDINGS, Outputs, Places, Source, check_places, table_of
-from tputfind.report.progress import shown_on
+from tputfind.report.progress import show_progress
 from tputfind.session import outcome, resume
 from tputfind.session.run import Measured
 from tputfind.units import echoed
@@ -157,7 +157,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
             if request.devices is None:
                 found.extend(_measured(request))
             else:
-                with shown_on(Console(stderr=True, quiet=request.quiet)) as progress:
+                with show_progress(Console(stderr=True, quiet=request.quiet)) as progress:
                     host = Host(request.job, request.devices, progress.of, trust_model_file=request.trust_model_file)
                     found.extend(host.measured())
         except KeyboardInterrupt:
@@ -191,10 +191,10 @@ def _measured(request: Request) -> Iterator[Measured]:
             return
         _check_what_is_run(request, record, path)
     if request.cluster is not None:
-        with shown_on(Console(stderr=True, quiet=request.quiet)) as progress:
+        with show_progress(Console(stderr=True, quiet=request.quiet)) as progress:
             yield from cluster.sweep(job, request.cluster, progress)
         return
-    with _children(request) as children, shown_on(Console(stderr=True, quiet=request.quiet)) as progress:
+    with _children(request) as children, show_progress(Console(stderr=True, quiet=request.quiet)) as progress:
         yield from sweep.sweep(job, children, progress)
 
 

@@ -22,7 +22,7 @@ from tputfind.errors import BadRequest, NoPlan, TputfindError
 from tputfind.record import files
 from tputfind.record.record import Record
 from tputfind.report.outputs import Outputs, Places, Source, check_places
-from tputfind.report.progress import shown_on
+from tputfind.report.progress import show_progress
 from tputfind.report.renderers.files import forms
 from tputfind.report.views import size
 from tputfind.sizing.calibration.overheads import Log
@@ -125,7 +125,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
     """
     for line in request.told:
         tell(line)
-    with stop_signals(), _shown() as show:
+    with stop_signals(), _progress_line() as show:
         found = answers(request.records, request.demand, request.prices, show, request.logs)
     without = [_naming_its_file(error, record, request.paths) for record, error in found.without]
     if not found.plans:
@@ -158,7 +158,7 @@ def _naming_its_file(error: TputfindError, record: Record, paths: Mapping[int, s
 
 
 @contextmanager
-def _shown() -> Iterator[Callable[[str], None]]:
+def _progress_line() -> Iterator[Callable[[str], None]]:
     """Yield what shows a line of what is simulated, once that has taken a while, and not too often."""
     console, next_s = Console(stderr=True), time.monotonic() + _AFTER_S
 
@@ -170,7 +170,7 @@ def _shown() -> Iterator[Callable[[str], None]]:
             progress.doing(doing, None)
             next_s = time.monotonic() + (_REFRESH_S if console.is_terminal else _EVERY_S)
 
-    with shown_on(console) as progress:
+    with show_progress(console) as progress:
         yield show
 
 

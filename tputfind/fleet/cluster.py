@@ -86,7 +86,7 @@ def sweep(job: Job, cluster: Cluster, progress: Progress) -> Iterator[Measured]:
                 yield Measured(record, files.RecordFile.at(path if job.folder else None), error_of(record))
             missing = {number: one for number, one in enumerate(jobs) if number not in done}
             following = Jobs(missing, executor, progress, job.command, trust_model_file=cluster.trust_model_file)
-            with signals.taken(executor.interrupt):  # none comes between an answer and its file
+            with signals.handled_by(executor.interrupt):  # none comes between an answer and its file
                 for came in following.follow():
                     file = _file_of(job.folder, came, begun.get(came.number))
                     if came.whole:
@@ -168,7 +168,7 @@ def _connected(address: str, folder: str | None) -> Iterator[Any]:
     environment = {} if folder is None else {"working_dir": folder}
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it prints what later versions will do
     try:
-        with signals.kept():  # Ray takes some of them, in Python and in its library
+        with signals.restored():  # Ray takes some of them, in Python and in its library
             ray.init(address=address, runtime_env=environment, log_to_driver=False, logging_level=logging.CRITICAL)
     except Exception as error:  # of many kinds: no cluster, another version of it, files too large to travel
         said = f"{error}".strip().split("\n")[0]

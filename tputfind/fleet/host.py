@@ -16,7 +16,7 @@ from tputfind.fleet import sweep
 from tputfind.fleet.devices import HostPlace, overlaps, places_of
 from tputfind.fleet.stations import Stations
 from tputfind.fleet.sweep import Job
-from tputfind.fleet.together import Alone, Together, begun, sizes_of
+from tputfind.fleet.together import Alone, Together, busy_device, common_batch_sizes
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.messages import Inspection, TryDevice
 from tputfind.record import identity
@@ -197,7 +197,7 @@ class Host:
         able = [one for one in alone if any(row.samples_per_s is not None for row in one.measured.record.rows)]
         if self._stations.interrupted:
             return
-        sizes = sizes_of(able)
+        sizes = common_batch_sizes(able)
         if len(able) < 2 or not sizes:
             self._did("all busy: not measured, since fewer than two devices did the job alone at one batch size")
             return
@@ -206,7 +206,7 @@ class Host:
         for one in able:
             children = self._stations.children(one.place)
             children.end_within(None if self._end_s == math.inf else self._end_s - time.monotonic())
-            devices.append(begun(one, asked, self._job.command, children, self._progress(one.place.name)))
+            devices.append(busy_device(one, asked, self._job.command, children, self._progress(one.place.name)))
         together = Together(devices, self._stations, self._did)
         failure = None
         try:

@@ -19,7 +19,6 @@ from tputfind.fleet.places import ClusterPlace, Node
 from tputfind.record import identity
 from tputfind.record.record import FailureKind, Record, from_json
 from tputfind.record.spec import Spec, as_found
-from tputfind.record.untrusted import printable_json
 from tputfind.session.inspect import now
 from tputfind.session.outcome import failed_record
 from tputfind.session.progress import Progress
@@ -167,8 +166,8 @@ class Jobs:
         """Take in what the jobs have said; what is none of our words is left out: it is progress and no result."""
         for line in self._executor.words():
             try:
-                word = msgspec.json.decode(printable_json(line), type=Word)
-            except (msgspec.DecodeError, RecursionError):
+                word = word_of(line)
+            except BadRecord:
                 continue
             state = self._open.get(word.number)
             if state is None:

@@ -41,7 +41,7 @@ class Stations:
         self._signals = ExitStack()
 
     def __enter__(self) -> Self:
-        self._signals.enter_context(signals.taken(lambda *_: self._events.put(None)))
+        self._signals.enter_context(signals.handled_by(lambda *_: self._events.put(None)))
         return self
 
     def __exit__(

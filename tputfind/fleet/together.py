@@ -30,7 +30,7 @@ class Alone(NamedTuple):
     measured: Measured
 
 
-class Busy(NamedTuple):
+class BusyDevice(NamedTuple):
     """A device, the session of what it does while all are busy, its file, and the trials that were taken before."""
 
     place: HostPlace
@@ -39,7 +39,7 @@ class Busy(NamedTuple):
     trials: tuple[Trial, ...]
 
 
-def sizes_of(alone: Iterable[Alone]) -> list[int]:
+def common_batch_sizes(alone: Iterable[Alone]) -> list[int]:
     """Return the batch sizes that ran on each device alone; those that the answers rest on come first."""
     records = [one.measured.record for one in alone]
     timed = [{row.batch_size for row in record.rows if row.samples_per_s is not None} for record in records]
@@ -53,7 +53,9 @@ def _of_answers(record: Record) -> set[int]:
     return plan.contenders(record.spec, record.rows, record.edge) | largest
 
 
-def begun(alone: Alone, spec_fields: dict[str, object], command: str, children: Children, progress: Progress) -> Busy:
+def busy_device(
+    alone: Alone, spec_fields: dict[str, object], command: str, children: Children, progress: Progress
+) -> BusyDevice:
     """Return a device that is to be busy as all are, and has measured nothing of that yet."""
     before = alone.measured.record
     spec = msgspec.structs.replace(before.spec, load="all_busy", max_batch=None, headroom=None, soak=0, **spec_fields)
@@ -65,13 +67,13 @@ def begun(alone: Alone, spec_fields: dict[str, object], command: str, children: 
     file = RecordFile(folder, stem_of(spec, record.environment, (slug(spec.device), "all-busy")))
     progress.about(spec.model)
     runner = TrialRunner(children, spec, record.environment)
-    return Busy(alone.place, Session(record, runner, file, progress), file, before.trials)
+    return BusyDevice(alone.place, Session(record, runner, file, progress), file, before.trials)
 
 
 class Together:
     """One job on several devices at once."""
 
-    def __init__(self, devices: Sequence[Busy], stations: Stations, did: Callable[[str], None]) -> None:
+    def __init__(self, devices: Sequence[BusyDevice], stations: Stations, did: Callable[[str], None]) -> None:
         """Take the devices, what has them work, and whom to tell what has ended."""
         self._devices = devices
         self._stations = stations
@@ -96,12 +98,12 @@ class Together:
             else:
                 one.session.update(finished=now())
 
-    def _able(self, batch_size: int) -> list[Busy]:
+    def _able(self, batch_size: int) -> list[BusyDevice]:
         """Return the devices on which a batch size has not failed."""
         rows = [(one, one.session.row(batch_size)) for one in self._devices]
         return [one for one, row in rows if row is None or row.failure is None]
 
-    def _time(self, batch_size: int, able: Sequence[Busy]) -> bool:
+    def _time(self, batch_size: int, able: Sequence[BusyDevice]) -> bool:
         """Time a batch size in one more process of each device on which it has not failed; False ends all."""
         meeting = Meeting(len(self._devices))
         for one, seat in zip(self._devices, meeting.seats, strict=True):
@@ -128,7 +130,7 @@ def _wants_more(session: Session, batch_size: int) -> bool:
     return row is None or plan.wants_more(session.record.spec, row)
 
 
-def _time_one(device: Busy, batch_size: int, seat: Seat) -> None:
+def _time_one(device: BusyDevice, batch_size: int, seat: Seat) -> None:
     """Time a batch size in one process, in the thread of its device."""
     try:
         device.session.time_beside_others(batch_size, seat, device.trials)

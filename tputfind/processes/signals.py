@@ -15,7 +15,7 @@ Handler = Callable[[int, FrameType | None], Any] | int
 
 
 @contextmanager
-def kept() -> Iterator[Mapping[int, Handler]]:
+def restored() -> Iterator[Mapping[int, Handler]]:
     """Yield what takes the signals that stop a run, and have it take them again in the end.
 
     In another thread than the main one, which alone may set handlers, there is nothing to keep.
@@ -27,21 +27,21 @@ def kept() -> Iterator[Mapping[int, Handler]]:
     try:
         yield before
     finally:
-        put(before)
+        set_handlers(before)
 
 
 @contextmanager
-def taken(handler: Handler) -> Iterator[Mapping[int, Handler]]:
+def handled_by(handler: Handler) -> Iterator[Mapping[int, Handler]]:
     """Have a handler take the signals that stop a run meanwhile; yield those before it.
 
     A signal that was ignored from the start, as under nohup, stays ignored.
     """
-    with kept() as before:
-        put({each: handler for each, was in before.items() if was != signal.SIG_IGN})
+    with restored() as before:
+        set_handlers({each: handler for each, was in before.items() if was != signal.SIG_IGN})
         yield before
 
 
-def put(handlers: Mapping[int, Handler]) -> None:
+def set_handlers(handlers: Mapping[int, Handler]) -> None:
     """Set the handler of each signal."""
     for each, handler in handlers.items():
         signal.signal(each, handler)

@@ -26,40 +26,40 @@ _NOBODY_WATCHES: Final = (OSError, SystemExit)
 
 
 @contextmanager
-def shown_on(console: Console) -> Iterator[Told]:
+def show_progress(console: Console) -> Iterator[DeviceProgress]:
     """Show what a run is doing, on one or several devices; yield what it tells that to, in any thread."""
     if not console.is_terminal:
-        yield Told(_Lines(console))
+        yield DeviceProgress(_PlainListener(console))
         return
-    screen = _Screen(console)
+    listener = _TerminalListener(console)
     with suppress(*_NOBODY_WATCHES):
-        screen.live.start()
+        listener.live.start()
     try:
-        yield Told(screen)
+        yield DeviceProgress(listener)
     finally:
         with suppress(*_NOBODY_WATCHES):
-            screen.live.stop()
+            listener.live.stop()
 
 
-class Told:
+class DeviceProgress:
     """What a device tells; a nameless one is the run itself. It is ``session.progress.Progress``."""
 
-    def __init__(self, listener: _Lines, device: str = "") -> None:
+    def __init__(self, listener: _PlainListener, name: str = "") -> None:
         self._listener = listener
-        self.device = device
+        self.name = name
         self.subject = ""
         self.line = ""
-        self.did_before = ""
+        self.last_did = ""
         self.record: Record | None = None
-        listener.told[device] = self
+        listener.devices[name] = self
 
-    def of(self, device: str) -> Told:
+    def of(self, name: str) -> DeviceProgress:
         """Return where one device of several tells what it does."""
-        return self._listener.told.get(device) or Told(self._listener, device)
+        return self._listener.devices.get(name) or DeviceProgress(self._listener, name)
 
     def about(self, subject: str) -> None:
         """Say which model the next words are about."""
-        self.subject, self.did_before, self.record = subject, "", None
+        self.subject, self.last_did, self.record = subject, "", None
 
     def doing(self, what: str, seconds_left: float | None) -> None:
         """Show what is under way and about how long its stage will still take."""
@@ -72,7 +72,7 @@ class Told:
         """Show what has ended."""
         with self._listener.lock:
             self._listener.did(self, self._about(what))
-            self.did_before = what
+            self.last_did = what
 
     def measured(self, record: Record) -> None:
         """Show the record so far."""
@@ -84,21 +84,21 @@ class Told:
         return f"{self.subject}: {what}" if self.subject else what
 
 
-class _Lines:
-    """Prints a line for whatever is told."""
+class _PlainListener:
+    """Prints each event as a line."""
 
     def __init__(self, console: Console) -> None:
-        self.told: dict[str, Told] = {}
+        self.devices: dict[str, DeviceProgress] = {}
         self.lock = RLock()
         self._console = console
 
-    def doing(self, told: Told) -> None:
-        self._print(f"{told.device} {told.line}".strip())
+    def doing(self, device: DeviceProgress) -> None:
+        self._print(f"{device.name} {device.line}".strip())
 
-    def did(self, told: Told, line: str) -> None:
-        self._print(f"{told.device} {line}".strip())
+    def did(self, device: DeviceProgress, line: str) -> None:
+        self._print(f"{device.name} {line}".strip())
 
-    def measured(self, told: Told) -> None:
+    def measured(self, device: DeviceProgress) -> None:
         """Print nothing: the report has the table."""
 
     def _print(self, line: str) -> None:
@@ -106,7 +106,7 @@ class _Lines:
             self._console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
-class _Screen(_Lines):
+class _TerminalListener(_PlainListener):
     """Draws a line for each device; where there is one, the table and the answers so far stand over it.
 
     It is drawn only when something happens: a thread that refreshed it would take time from what is measured.
@@ -116,31 +116,31 @@ class _Screen(_Lines):
         super().__init__(console)
         self.live = Live(console=console, auto_refresh=False, transient=True)
 
-    def doing(self, told: Told) -> None:
-        if told.device and told.did_before:
-            told.line = f"{told.line} ({told.did_before})"
+    def doing(self, device: DeviceProgress) -> None:
+        if device.name and device.last_did:
+            device.line = f"{device.line} ({device.last_did})"
         self._draw()
 
-    def did(self, told: Told, line: str) -> None:
+    def did(self, device: DeviceProgress, line: str) -> None:
         """Leave a line behind; a row of the table says as much."""
-        if told.device:
-            told.line = line
+        if device.name:
+            device.line = line
             self._draw()
-        elif told.record is None or not told.record.rows:
+        elif device.record is None or not device.record.rows:
             self._print(line)
 
-    def measured(self, told: Told) -> None:
-        if not told.device:
+    def measured(self, device: DeviceProgress) -> None:
+        if not device.name:
             self._draw()
 
     def _draw(self) -> None:
         console, cut = self._console, "ellipsis" if terminal.has_blocks(self._console) else "crop"
-        several = [told for name, told in self.told.items() if name and told.line]
-        width = max((len(told.device) for told in several), default=0)
-        lines = [f"{told.device:<{width}} {told.line}".strip() for told in several or [self.told[""]]]
+        several = [device for name, device in self.devices.items() if name and device.line]
+        width = max((len(device.name) for device in several), default=0)
+        lines = [f"{device.name:<{width}} {device.line}".strip() for device in several or [self.devices[""]]]
         shown: list[RenderableType] = [Text(line, no_wrap=True, overflow=cut) for line in lines]  # type: ignore[arg-type]
         with suppress(*_NOBODY_WATCHES):
-            table = [] if several else self._rows_so_far(self.told[""].record)
+            table = [] if several else self._rows_so_far(self.devices[""].record)
             self.live.update(Group(*table, *shown[: max(1, console.height - 1)]), refresh=True)
 
     def _rows_so_far(self, record: Record | None) -> list[RenderableType]:

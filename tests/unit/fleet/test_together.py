@@ -9,7 +9,7 @@ from support.records import example, row
 from tputfind.errors import DeviceInUse, OutOfTime
 from tputfind.fleet.devices import HostPlace
 from tputfind.fleet.stations import Done
-from tputfind.fleet.together import Alone, Together, begun, sizes_of
+from tputfind.fleet.together import Alone, Together, busy_device, common_batch_sizes
 from tputfind.record.files import RecordFile
 from tputfind.record.record import Failure, Row
 from tputfind.session.progress import Silent
@@ -60,7 +60,7 @@ class AllBusy:
     def __init__(self, answer=lambda *_: None, count=2):
         self.asked = []
         alone = [self._alone(f"cuda:{number}") for number in range(count)]
-        sizes = sizes_of(alone)
+        sizes = common_batch_sizes(alone)
         fields = {"busy_devices": count, "batch_sizes": tuple(sorted(sizes))}
         self.devices = [self._busy(one, fields, answer) for one in alone]
         self.together = Together(self.devices, AtOnce(), lambda _: None)
@@ -76,7 +76,7 @@ class AllBusy:
         return Alone(HostPlace(name), Measured(record, RecordFile.at(None)))
 
     def _busy(self, alone, fields, answer):
-        made = begun(alone, fields, "tputfind ... --all-busy", None, Silent())
+        made = busy_device(alone, fields, "tputfind ... --all-busy", None, Silent())
         runner = Runner(alone.place.name, answer, self.asked)
         return made._replace(session=Session(made.session.record, runner, made.file, Silent()))
 

@@ -15,7 +15,7 @@ from tputfind.errors import BadRecord, BadRequest
 from tputfind.record.record import Timing
 from tputfind.report import text
 from tputfind.report.document import Document
-from tputfind.report.progress import shown_on
+from tputfind.report.progress import show_progress
 from tputfind.report.views import fleet, page
 from tputfind.session.resume import can_go_on, check_same
 
@@ -118,7 +118,7 @@ def test_the_record_of_a_device_that_was_busy_with_others_is_not_gone_on_with_al
 def test_progress_names_the_device_of_each_line(is_terminal):
     paper = io.StringIO()
     console = Console(file=paper, force_terminal=is_terminal, width=100, height=20, color_system=None)
-    with shown_on(console) as progress:
+    with show_progress(console) as progress:
         for name in ("cuda:0", "cuda:1"):
             device = progress.of(name)
             device.about("resnet50")

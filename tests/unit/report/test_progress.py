@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 from support.records import example, row
 
-from tputfind.report.progress import shown_on
+from tputfind.report.progress import show_progress
 
 
 def told(record, *, terminal: bool, width: int = 100, height: int = 50) -> str:
     """What is written of a run that tried a batch, timed rows, and goes on."""
     paper = io.StringIO()
     console = Console(file=paper, force_terminal=terminal, width=width, height=height, color_system=None)
-    with shown_on(console) as progress:
+    with show_progress(console) as progress:
         progress.about("resnet50")
         progress.doing("does batch 8 fit?", 90.0)
         progress.did("batch 8 does not fit")
@@ -79,7 +79,7 @@ def test_elsewhere_progress_is_lines_without_a_table():
 
 def test_the_table_of_one_model_is_gone_when_the_next_begins():
     paper = io.StringIO()
-    with shown_on(Console(file=paper, force_terminal=True, width=100, color_system=None)) as progress:
+    with show_progress(Console(file=paper, force_terminal=True, width=100, color_system=None)) as progress:
         progress.about("resnet50")
         progress.measured(example())
         before = len(paper.getvalue())
