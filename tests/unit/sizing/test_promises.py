@@ -6,7 +6,12 @@
 from __future__ import annotations
 
 import pytest
+from support.folders import RESULTS
 from support.promises import LOOSE, MIDDLING, TIGHT, Case, records, told
+
+from tputfind.record.files import load_record
+from tputfind.sizing.planner.question import read_demand
+from tputfind.sizing.planner.search import Search
 
 CASES = [
     Case("nvidia-h200/kinds/deeplabv3_resnet50-fp16", TIGHT, 1.6),
@@ -24,3 +29,15 @@ def test_plans_keep_what_they_promise_of_each_other(case):
 
 def test_there_are_records_of_many_models_to_try():
     assert len(records()) > 40
+
+
+@pytest.mark.long
+def test_seeds_agree_though_the_share_of_late_requests_hardly_falls_with_more_devices():
+    """1 % of the large batches are too slow: with most batch limits it takes 45 to 70 devices, and 42 with the best."""
+    record = load_record(RESULTS / "nvidia-h200/default/efficientnet_b0-fp16.json")
+
+    found = [
+        Search(record, read_demand({"rate": 75_000, "slo": 7.02, "seed": seed})).least().devices for seed in range(2)
+    ]
+
+    assert all(41 <= devices <= 43 for devices in found)

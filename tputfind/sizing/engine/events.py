@@ -12,6 +12,8 @@ from typing import Any, Final, Literal
 
 Routing = Literal["shared", "random", "least-loaded", "two-choices"]
 """One queue for all devices, or a queue for each and how one is picked for a request."""
+BatchRun = tuple[float, int, int, float, int]
+"""The start of a batch in ms, its samples, its items, its ms, and the number of its kind of device."""
 REFUSED: Final = inf
 """The time at which a refused request is answered."""
 
@@ -40,26 +42,26 @@ class Clock:
 class Device:
     """One device: its largest batch and service times, and what a server keeps for it.
 
-    ``draw`` returns the ms of a batch, by its samples and items; ``log`` has the start, samples, items and ms of each
-    batch. ``turn`` counts the batches that its worker began, and ``freed`` is when the last one ended.
+    ``draw`` returns the ms of a batch, by its samples and items; ``log`` has the start, samples, items, ms and kind of
+    device of each batch. ``turn`` counts the batches that its worker began, and ``freed`` is when the last one ended.
     """
 
-    def __init__(self, cap: int, draw: Callable[[int, int], float], log: list[tuple[float, int, int, float]]) -> None:
-        self.cap, self.draw, self.log = cap, draw, log
+    def __init__(self, cap: int, draw: Callable[[int, int], float], log: list[BatchRun], kind: int) -> None:
+        self.cap, self.draw, self.log, self.kind = cap, draw, log, kind
         self.batch: list[int] = []
         self.turn, self.freed = 0, 0.0
         self.answered = 0.0
 
 
 class Answers:
-    """When each request is answered. Answers go out one by one, ``each_ms`` apart.
+    """When each request is answered, and in which batch of the log. Answers go out one by one, ``each_ms`` apart.
 
     A request of several items is answered with the last of them. ``samples`` are those of each item if requests stay
     whole; None if each item is one sample.
     """
 
     def __init__(self, requests: int, samples: Sequence[int] | None, each_ms: float) -> None:
-        self.done = [-1.0] * requests
+        self.done, self.batch = [-1.0] * requests, [-1] * requests
         self.samples, self.each_ms = samples, each_ms
 
     def size(self, batch: Sequence[int]) -> int:
@@ -68,12 +70,13 @@ class Answers:
 
     def note(self, batch: Sequence[int], end: float, device: Device) -> None:
         """Note when the requests of a batch are answered."""
-        done, each_ms = self.done, self.each_ms
+        done, each_ms, number = self.done, self.each_ms, len(device.log) - 1
         if each_ms:
             end = max(end, device.answered)
         for request in batch:
             end += each_ms
             done[request] = max(done[request], end)
+            self.batch[request] = number
         device.answered = end
 
 
@@ -148,7 +151,7 @@ class Station:
         size = len(batch) if answers.samples is None else answers.size(batch)
         took_ms = device.draw(size, len(batch))
         now = self.clock.now
-        device.log.append((now, size, len(batch), took_ms))
+        device.log.append((now, size, len(batch), took_ms, device.kind))
         device.turn += 1
         end = now + took_ms
         answers.note(batch, end, device)

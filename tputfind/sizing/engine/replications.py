@@ -21,27 +21,36 @@ from tputfind.sizing.traffic.stream import Traffic
 from tputfind.stats import t_quantile
 
 Verdict = Literal["meets", "misses", "undecided"]
-_FIRST: Final = 3
-"""Replications that judge a recorded stream, whose requests are the same each time, and fleets that miss by far."""
-_REPLICATIONS: Final = 8
-_WARM_UP, _MEASURED = 8.0, 30.0
+_FIRST, _FIRST_RECORDED = 2, 3
+"""Least replications, of a drawn and of a recorded stream."""
+_BATCHES: Final = 8
+"""Least batch means that a standard error is known from: parts of replications, if these are fewer."""
+_WARM_UP, _MEASURED = 8.0, 60.0
 """Length of the two parts of a replication, in relaxation times of one queue."""
 _SPANS: Final = 2.5
-"""Least length of each of them, in usual batch times: devices then forget the phases in which they began."""
+"""Least length of each of them in usual batch times, each as often as a long batch makes others longer."""
+_PHASES: Final = 40.0
+"""Length of a replication in usual batch times, and half of that before it: devices that ended their batches together
+have spread by then.
+"""
+_GOLDEN: Final = (sqrt(5) - 1) / 2
+"""Multiples of it, less whole numbers, are spread evenly, however many there are (Weyl)."""
 _BY_FAR: Final = 20.0
 """Standard errors beyond the target's share at which the first replications are enough."""
-_SURE: Final = 3.0
-"""Standard errors from the target's share at which replications end."""
-_LEAST_NEAR: Final = 0.1
-"""Share of the wanted error with which replications end even if a control explains nearly all."""
-_LEAST_ERROR: Final = 1e-9
-"""Least standard error of a share, if a control explains all of it."""
+_MISSES, _MEETS = 3.0, 8.0
+"""Standard errors above and below the target's share at which replications end. Late requests come in clusters: if none
+was seen, the share and its error are both too low.
+"""
+_LEAST_CHANCE: Final = 0.1
+"""Least standard error of the late share, as a share of the binomial one: rare bursts may not have been seen."""
 _ONE_SIDED: Final = 0.8
 """Confidence of an interval, each side of which is passed in 10 of 100 cases."""
 _PRECISE: Final = 2.5
 """Times the wanted error up to which an error is taken at its word: a few bursts may hide a larger one."""
-_UNDECIDED: Final = 0.15
-"""Share of the most requests after which a fleet that is near to its target stays undecided."""
+_UNDECIDED, _BATCH = 0.6, 8
+"""Share of the most requests after which a fleet that is near to its target stays undecided. A batch counts as many
+requests as the second: it takes as long.
+"""
 _ENOUGH: Final = 100.0
 """Relaxation times of one queue below which no fleet is taken to meet a target, unless it is far from it."""
 _RARE: Final = 10.0
@@ -84,6 +93,7 @@ class Effort(NamedTuple):
     near: float = inf
     half_width: float = inf
     cell: int = 256
+    phases: float = _PHASES
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,29 +213,24 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     plans = [_plan(part, fleet, effort) for part in parts]
     weights = np.array([part.weight for part in parts])
     runs: list[list[_Run]] = []
-    wanted = _FIRST
+    first = wanted = _FIRST if traffic.gaps is None else _FIRST_RECORDED
     while True:
         for number in range(len(runs), wanted):
             pairs = enumerate(zip(parts, plans, strict=True))
-            runs.append([_run(part, plan, fleet, goal, (*seed, number, place)) for place, (part, plan) in pairs])
+            runs.append([_run(part, plan, fleet, (*seed, number, place)) for place, (part, plan) in pairs])
         requests = sum(len(one.latency_ms) for run in runs for one in run)
-        measured = _Latencies(runs, weights, goal)
-        late, error, left = measured.share(lambda latency_ms: latency_ms > goal.target_ms)
-        of_chance = sqrt(left * goal.late * (1 - goal.late) / requests)
-        late, error = min(1.0, max(0.0, late)), max(error, of_chance, _LEAST_ERROR)
+        # The same recorded requests come in each replication: only whole ones differ by chance.
+        measured = _Latencies(runs, weights, goal, ceil(_BATCHES / len(runs)) if traffic.gaps is None else 1)
+        late, error = measured.share(lambda latency_ms: latency_ms > goal.target_ms)
+        error = max(error, _LEAST_CHANCE * sqrt(goal.late * (1 - goal.late) / requests))
         is_spent = requests + sum(plan.warm_up + plan.after for plan in plans) * len(runs) >= effort.most
         excess = (late - goal.late) / error
-        if len(runs) < _REPLICATIONS and traffic.gaps is None:
-            if is_spent or excess > _BY_FAR:
-                break
-            wanted = _REPLICATIONS
-            continue
-        # Where a control explains most, little more is simulated to know more.
-        is_near = error <= effort.near * max(sqrt(left), _LEAST_NEAR) * goal.late
-        is_near |= requests >= _UNDECIDED * effort.most
+        work = requests + _BATCH * sum(counted.total() for run in runs for one in run for counted in one.sizes)
+        is_near = error <= effort.near * goal.late or work >= _UNDECIDED * effort.most
         is_long = effort.near == inf or _relaxations(plans, len(runs)) >= _ENOUGH
-        is_known = measured.half_width <= effort.half_width if excess < -_SURE else is_near
-        if is_spent or (requests >= effort.least and (excess > _SURE or (is_long and is_known))):
+        is_known = measured.half_width <= effort.half_width if excess < -_MEETS else is_near
+        is_judged = requests >= effort.least and (excess > _MISSES or (is_long and is_known))
+        if is_spent or is_judged or (len(runs) == first and excess > _BY_FAR):
             break
         wanted = ceil(1.5 * wanted)
     sizes = [Counter[int]() for _ in kinds]
@@ -237,9 +242,9 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     longest_ms = max(_longest_tail_ms(part, fleet, goal, figures["tail_high_ms"]) for part in parts)
     is_far = longest_ms <= goal.target_ms
     is_sure = _relaxations(plans, len(runs)) >= _ENOUGH or is_far or traffic.gaps is not None
-    half = t_quantile(len(runs) - 1, _ONE_SIDED) * error
+    half = t_quantile(measured.means - 1, _ONE_SIDED) * error
     is_precise = error <= _PRECISE * effort.near * goal.late
-    meets = late + (half if is_precise else _SURE * error) <= goal.late
+    meets = late + (half if is_precise else _MISSES * error) <= goal.late
     verdict: Verdict = "misses" if late - half > goal.late else "meets" if is_sure and meets else "undecided"
     samples = [sum(size * often for size, often in counted.items()) for counted in sizes]
     outcome = Outcome(
@@ -344,9 +349,9 @@ def _plan(part: _Part, fleet: Fleet, effort: Effort) -> _Plan:
     memory *= 1 + server.station.ahead
     if traffic.gaps is not None:
         turn = ceil(part.share * len(traffic.gaps))
-        return _Plan(0, max(turn, ceil(effort.least / _FIRST)), 0, relaxation, usual_ms)
-    warm_up = max(_WARM_UP * relaxation, _SPANS * memory, 20.0)
-    measured = max(_MEASURED * relaxation, _SPANS * memory, effort.least / _REPLICATIONS)
+        return _Plan(0, max(turn, ceil(effort.least / _FIRST_RECORDED)), 0, relaxation, usual_ms)
+    warm_up = max(_WARM_UP * relaxation, _SPANS * memory, effort.phases / 2 * span, 20.0)
+    measured = max(_MEASURED * relaxation, _SPANS * memory, effort.phases * span, effort.least / _FIRST)
     most = effort.most / _FIRST
     if warm_up + measured > most:  # near saturation, or with large batches on many devices
         warm_up, measured = most / 5, 4 * most / 5
@@ -391,18 +396,16 @@ def _relaxation(part: _Part, fleet: Fleet) -> float:
 class _Run(NamedTuple):
     """One replication of one part: latencies of measured requests, the busy share of devices, batches by size.
 
-    ``slow`` is the share of items in batches that alone take longer than the target, beyond what is expected of batches
-    of their sizes: its mean is 0. ``lasts_ms`` is the time of all devices, in which these batches began.
+    ``lasts_ms`` is the time of all devices, in which these batches began.
     """
 
     latency_ms: NDArray[np.float64]
     busy: float
     sizes: list[Counter[int]]
-    slow: float
     lasts_ms: float
 
 
-def _run(part: _Part, plan: _Plan, fleet: Fleet, goal: Goal, seed: Sequence[int]) -> _Run:
+def _run(part: _Part, plan: _Plan, fleet: Fleet, seed: Sequence[int]) -> _Run:
     *before, number, place = seed
     server, traffic = fleet.server, fleet.traffic
     stream_seed = (*before, number) if place == 0 else tuple(seed)
@@ -410,63 +413,65 @@ def _run(part: _Part, plan: _Plan, fleet: Fleet, goal: Goal, seed: Sequence[int]
     stream = traffic.draw(first + plan.measured + plan.after, part.share, stream_seed)
     each_ms = 1000 / fleet.rate_per_s / part.share
     arrivals = exact_times(stream.times * each_ms, part.kinds, server, traffic.sizes[-1][0])
+    chance = np.random.default_rng([*stream_seed, 4])
     free_ms = [0.0] * part.devices
     if traffic.gaps is None:  # before a recorded stream nothing came
         usual = np.repeat(plan.usual_ms, [kind.devices for kind in part.kinds])
-        free_ms = (np.random.default_rng([*stream_seed, 4]).uniform(0.0, 1.0, len(usual)) * usual).tolist()
+        free_ms = (chance.uniform(0.0, 1.0, len(usual)) * usual).tolist()
     served = serve(arrivals, stream.sizes, part.kinds, server, free_ms=free_ms, seed=seed)
     last = first + plan.measured - 1 if traffic.gaps is None else len(arrivals) - 1
-    latency_ms = (served.done_ms - arrivals)[first : last + 1]
-    lasts_ms = part.devices * len(latency_ms) * each_ms
-    sizes, busy_ms, items, slow = list[Counter[int]](), 0.0, 0.0, 0.0
-    for kind, rows in zip(part.kinds, served.batches, strict=True):
-        within = (rows[:, 0] >= arrivals[first]) & (rows[:, 0] <= arrivals[last])
-        _, samples, each_items, took_ms = rows[within].T
-        shapes, which, often = np.unique(samples * _SHAPES + each_items, return_inverse=True, return_counts=True)
-        counted = Counter[int]()
-        expected = list[float]()
-        for shape, number in zip(shapes.tolist(), often.tolist(), strict=True):
-            its_samples, its_items = map(int, divmod(shape, _SHAPES))
-            counted[its_samples] += number
-            expected.append(kind.service.share_above(goal.target_ms, its_samples, its_items))
-        sizes.append(counted)
-        busy_ms += float(took_ms.sum())
-        items += float(each_items.sum())
-        slow += float(each_items @ ((took_ms > goal.target_ms) - np.array(expected)[which]))
-    return _Run(latency_ms, busy_ms / lasts_ms, sizes, slow / max(1.0, items), lasts_ms)
+    lasts_ms = part.devices * (last + 1 - first) * each_ms
+    starts_ms, samples, items, took_ms, kinds = served.batches.T
+    shapes, shape_of = np.unique((kinds * _SHAPES + samples) * _SHAPES + items, return_inverse=True)
+    within = (starts_ms >= arrivals[first]) & (starts_ms <= arrivals[last])
+    sizes, curves = [Counter[int]() for _ in part.kinds], list[NDArray[np.float64]]()
+    for shape, often in zip(
+        shapes.tolist(), np.bincount(shape_of[within], minlength=len(shapes)).tolist(), strict=True
+    ):
+        of_kind, its_items = map(int, divmod(shape, _SHAPES))
+        kind, its_samples = divmod(of_kind, int(_SHAPES))
+        curves.append(part.kinds[kind].service.curve_ms(its_samples, its_items))
+        if often:
+            sizes[kind][its_samples] += often
+    measured = slice(first, last + 1)
+    latency_ms = (served.done_ms - arrivals)[measured]
+    if served.batch_of is not None:
+        batch_of = served.batch_of[measured]
+        latency_ms += _evenly(curves, shape_of[batch_of], chance.uniform()) - took_ms[batch_of]
+    return _Run(latency_ms, float(took_ms[within].sum()) / lasts_ms, sizes, lasts_ms)
+
+
+def _evenly(curves: Sequence[NDArray[np.float64]], which: NDArray[np.int64], first: float) -> NDArray[np.float64]:
+    """Return a service time for each request, of the curve of its batch: all quantiles come equally often.
+
+    How long a batch takes does not depend on how long its requests waited. So each may take any time of its curve, and
+    a replication that drew more slow batches than the record has does not count more requests as late (conditional
+    Monte Carlo, with a Weyl sequence in the place of the integral).
+    """
+    lengths = np.array([len(curve) for curve in curves])
+    places = ((first + _GOLDEN * np.arange(len(which))) % 1.0 * lengths[which]).astype(np.int64)
+    times: NDArray[np.float64] = np.concatenate(curves)[(np.cumsum(lengths) - lengths)[which] + places]
+    return times
 
 
 class _Latencies:
-    """Latencies of replications, by the weight that each replication has.
+    """Latencies of replications, each of which is cut into batches (batch means)."""
 
-    By how much the mean of ``_Run.slow`` differs from 0, means are corrected by their regression on it (Lavenberg and
-    Welch, "A perspective on the use of control variables to increase the efficiency of Monte Carlo simulations", 1981).
-    """
+    def __init__(self, runs: Sequence[Sequence[_Run]], parts: NDArray[np.float64], goal: Goal, batches: int) -> None:
+        """Take the replications, each of some parts, the weight of each part, what is judged, and batches of each."""
+        self._runs, self._parts, self._goal, self._batches = runs, parts, goal, batches
+        self.means = len(runs) * batches
 
-    def __init__(self, runs: Sequence[Sequence[_Run]], parts: NDArray[np.float64], goal: Goal) -> None:
-        """Take the replications, each of some parts, the weight of each part, and what is judged."""
-        self._runs, self._parts, self._goal = runs, parts, goal
-        slow = self._by_run(lambda one: one.slow)
-        self._off = slow - slow.mean()
-        self._square = float(self._off @ self._off) if len(runs) >= _REPLICATIONS else 0.0
-        self._weights = np.full(len(runs), 1 / len(runs))
-        if self._square > 0:
-            self._weights -= slow.mean() / self._square * self._off
-
-    def _by_run(self, figure: Callable[[_Run], float]) -> NDArray[np.float64]:
-        by_run: NDArray[np.float64] = np.array([[figure(one) for one in run] for run in self._runs]) @ self._parts
-        return by_run
-
-    def share(self, is_in: Callable[[NDArray[np.float64]], NDArray[np.bool_]]) -> tuple[float, float, float]:
-        """Return a share of the requests, its standard error, and what share of the variance slow batches leave."""
-        each = self._by_run(lambda one: float(np.mean(is_in(one.latency_ms))))
-        left = each - each.mean()
-        plain = float(left @ left)
-        if self._square > 0:
-            left -= float(self._off @ each) / self._square * self._off
-        variance = float(left @ left) / (len(each) - 1 - (self._square > 0))
-        error = sqrt(variance * float(self._weights @ self._weights))
-        return float(self._weights @ each), error, float(left @ left) / plain if plain > 0 else 1.0
+    def share(self, is_in: Callable[[NDArray[np.float64]], NDArray[np.bool_]]) -> tuple[float, float]:
+        """Return a share of the requests, and its standard error."""
+        each = [
+            [np.mean(batch) for batch in np.array_split(is_in(one.latency_ms), self._batches)]
+            for run in self._runs
+            for one in run
+        ]
+        of_parts = np.reshape(each, (len(self._runs), len(self._parts), self._batches))
+        means = np.einsum("rpb,p->rb", of_parts, self._parts)
+        return float(means.mean()), float(means.std(ddof=1)) / sqrt(self.means)
 
     @property
     def half_width(self) -> float:
@@ -478,7 +483,7 @@ class _Latencies:
     def _together(self) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
         """All latencies, and the weight of each; None if all count alike."""
         latencies = [one.latency_ms for run in self._runs for one in run]
-        shares = np.outer(np.maximum(0.0, self._weights), self._parts).ravel() / list(map(len, latencies))
+        shares = np.tile(self._parts, len(self._runs)) / list(map(len, latencies))
         alike = shares.min() == shares.max()
         return np.concatenate(latencies), None if alike else np.repeat(shares, list(map(len, latencies)))
 
@@ -488,8 +493,8 @@ class _Latencies:
         latencies, each = self._together
         share = self._goal.percentile / 100
         (tail,) = _quantiles(latencies, each, [share])
-        _, error, _ = self.share(lambda latency_ms: latency_ms <= tail)
-        error = t_quantile(len(self._runs) - 1) * error if tail < inf else 0.0
+        _, error = self.share(lambda latency_ms: latency_ms <= tail)
+        error = t_quantile(self.means - 1) * error if tail < inf else 0.0
         low, high = _quantiles(latencies, each, [max(0.0, share - error), min(1.0, share + error)])
         return low, tail, high
 

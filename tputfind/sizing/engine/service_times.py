@@ -67,7 +67,6 @@ class ServiceTimes:
         shares = (np.arange(times) + 0.5) / times
         curves = [np.quantile(measured[size], shares, method="inverted_cdf") for size in self.sizes]
         self._curves = _isotonic(np.stack(curves), [len(measured[size]) for size in self.sizes])
-        self._above = dict[tuple[float, int, int], float]()
         self._whole, self._per_ms, self._mean_ms = whole, dict[int, float](), dict[int, float]()
         self.items_per_sample = len(whole) / sum(whole) if whole else 1.0
         self.least_cap = max(whole) if whole else 1
@@ -77,14 +76,15 @@ class ServiceTimes:
         """The largest batch size that was measured."""
         return self.sizes[-1]
 
-    def curve_ms(self, batch_size: int) -> NDArray[np.float64]:
-        """Return the times of a batch size, rising.
+    def curve_ms(self, batch_size: int, requests: float | None = None) -> NDArray[np.float64]:
+        """Return the times of a batch size, rising; with the overheads of so many requests, if it is not the usual one.
 
         Raises:
             ValueError: it is larger than any measured.
         """
-        overheads, items = self.overheads, batch_size * self.items_per_sample
-        return self._model_ms(batch_size) + (overheads.per_batch_ms + overheads.per_request_ms * items)
+        overheads = self.overheads
+        requests = batch_size * self.items_per_sample if requests is None else requests
+        return self._model_ms(batch_size) + (overheads.per_batch_ms + overheads.per_request_ms * requests)
 
     def mean_ms(self, batch_size: int) -> float:
         """Return the mean time of a batch size; errors as for ``curve_ms``."""
@@ -104,14 +104,6 @@ class ServiceTimes:
             answers_ms = self.overheads.per_answer_ms * samples * self.items_per_sample
             self._per_ms[batch_size] = samples / max(busy_ms, answers_ms)
         return self._per_ms[batch_size]
-
-    def share_above(self, most_ms: float, samples: int, items: int) -> float:
-        """Return how likely a batch of so many samples and items takes longer than a bound."""
-        key = most_ms, samples, items
-        if key not in self._above:
-            times = self._model_ms(samples) + self.overheads.per_batch_ms + self.overheads.per_request_ms * items
-            self._above[key] = float(np.mean(times > most_ms))
-        return self._above[key]
 
     def largest_within(self, most_ms: float) -> int | None:
         """Return the largest batch size whose mean time is within a bound; None if none is."""

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tputfind.sizing.engine.events import Answers, Clock, Device, Router
+from tputfind.sizing.engine.events import Answers, BatchRun, Clock, Device, Router
 from tputfind.sizing.engine.servers import PROFILES, Greedy, Server
 from tputfind.sizing.engine.service_times import ServiceTimes
 from tputfind.sizing.traffic.stream import without_idle
@@ -35,22 +35,25 @@ class Kind(NamedTuple):
 
 
 class Served(NamedTuple):
-    """When each request was answered (inf: refused), and the batches of each kind: a row each has its start in ms, its
-    samples, its items and its ms.
+    """When each request was answered (inf: refused), and all batches: a row each, as in ``BatchRun``.
+
+    ``batch_of`` has the row of each request (-1: refused). It is None if an answer waits for more than one batch.
     """
 
     done_ms: NDArray[np.float64]
-    batches: list[NDArray[np.float64]]
+    batches: NDArray[np.float64]
+    batch_of: NDArray[np.int64] | None
 
     @property
     def busy_ms(self) -> float:
         """How long devices computed, all together."""
-        return float(sum(batches[:, 3].sum() for batches in self.batches))
+        return float(self.batches[:, 3].sum())
 
     @property
     def sizes(self) -> list[list[int]]:
         """How many batches of each size each kind of device ran."""
-        return [np.bincount(batches[:, 1].astype(np.int64)).tolist() for batches in self.batches]
+        kinds = self.batches[:, 4]
+        return [np.bincount(self.batches[kinds == kind, 1].astype(np.int64)).tolist() for kind in np.unique(kinds)]
 
 
 def serve(
@@ -79,13 +82,12 @@ def serve(
     clock = Clock()
     whole = samples.tolist() if samples is not None and server.is_whole else None
     answers = Answers(len(arrivals), whole, server.per_answer_ms)
-    devices, logs = list[Device](), list[list[tuple[float, int, int, float]]]()
+    devices, log = list[Device](), list[BatchRun]()
     free = iter(free_ms)
     for number, kind in enumerate(fleet):
         draw = kind.service.drawn(kind.cap, (*seed, number) if number else seed)
-        logs.append([])
         for _ in range(kind.devices):
-            devices.append(Device(kind.cap, draw, logs[-1]))
+            devices.append(Device(kind.cap, draw, log, number))
             devices[-1].freed = next(free)
     in_one = server.routing == "shared" or len(devices) == 1
     queues = [devices] if in_one and not PROFILES[server.batcher].in_replicas else [[device] for device in devices]
@@ -99,8 +101,9 @@ def serve(
         clock.now = time
         route(request, 1 if items is None else items[request])
     advance(inf)
-    batches = [np.fromiter(chain.from_iterable(log), np.float64, 4 * len(log)).reshape(-1, 4) for log in logs]
-    return Served(np.array(answers.done), batches)
+    batches = np.fromiter(chain.from_iterable(log), np.float64, 5 * len(log)).reshape(-1, 5)
+    in_one_batch = items is None and server.per_answer_ms == 0
+    return Served(np.array(answers.done), batches, np.array(answers.batch) if in_one_batch else None)
 
 
 def _is_one_greedy_queue(fleet: Sequence[Kind], server: Server, samples: NDArray[np.int64] | None) -> bool:
@@ -133,11 +136,11 @@ def _serve_greedily(
         marks.append(tail)
         head = tail
     sizes = np.diff(marks)
-    batches = np.stack([starts, sizes, sizes, spans_ms], axis=1)
+    batches = np.stack([starts, sizes, sizes, spans_ms, np.zeros(len(sizes))], axis=1)
     done_ms = np.repeat(batches[:, 0] + batches[:, 3], sizes)
     if samples is not None:
-        done_ms = np.maximum.reduceat(done_ms, np.cumsum(samples) - samples)
-    return Served(done_ms, [batches])
+        return Served(np.maximum.reduceat(done_ms, np.cumsum(samples) - samples), batches, None)
+    return Served(done_ms, batches, np.repeat(np.arange(len(sizes)), sizes))
 
 
 def exact_times(arrivals: NDArray[np.float64], fleet: Sequence[Kind], server: Server, most: int) -> NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import ceil, floor, inf, log10, sqrt
@@ -20,24 +21,30 @@ from tputfind.sizing.planner.question import MOST_DEVICES, Demand
 MORE_TRAFFIC: Final = 1.2
 LATE_REQUESTS: Final = 200
 """Least late requests expected in a judgement, at the share that the target allows."""
-_MOST_QUICK, _MOST = 6e6, 1.5e6
+_MOST_QUICK, _MOST = 6e6, 1e6
 """Maximum requests of a judgement, batch by batch and request by request; keeps it within some seconds."""
 _PILOT: Final = 0.15
 """Requests of a pilot, as a share of the least of a judgement."""
 _MOST_PILOT_QUICK, _MOST_PILOT = 150_000, 50_000
 CELL, _PILOT_CELL = 256, 32
-_JUDGED_TO: Final = 0.02
+_PHASES_QUICK, _PHASES = 40, 12
+"""Length of each replication of a pilot in usual batch times."""
+_JUDGED_TO: Final = 0.004
 """Standard error of the late share, as a share of the allowed one, from which on more replications tell little."""
 _HALF_WIDTH: Final = 0.03
 """Half-width of a percentile's interval, as a share, for which replications of a fleet that meets the target go on."""
 _MOST_MORE_TRAFFIC: Final = 100_000
 """Maximum requests that serve the row of more traffic."""
-_NEAR: Final = 1.3
-"""Batch limits whose pilot comes this near to the target are judged."""
+_PILOT_ERRORS, _PILOT_ERROR = 3.0, 0.05
+"""Batch limits are judged whose pilot has so many standard errors more late requests than allowed; an error is no less
+than the second, as a share of the allowed ones.
+"""
 _AS_WELL: Final = 0.05
 """A measured batch size is preferred to a batch limit if its percentile is longer by this share at the most."""
-_JUDGED, _UNDECIDED = 3, 2
+_JUDGED_QUICK, _JUDGED = (4, 2), (3, 2)
 """Maximum batch limits that are judged for one number of devices, and that stay undecided."""
+_NEARLY: Final = 1.1
+"""Times the allowed late requests up to which batch limits beside one are judged too."""
 _FEW: Final = 12
 """Batch limits up to this are all candidates; larger ones lie a share apart."""
 _APART: Final = 1.12
@@ -92,7 +99,7 @@ class Search:
         self._judged: dict[tuple[int, int], Simulated] = {}
         self._best: dict[int, Simulated] = {}
         self._last: dict[float, tuple[int, int]] = {}
-        self._met = 0
+        self._nearest = 0, 0
 
     def at(self, **changed: object) -> Search:
         """Return a search with other fields of the demand, and the same service times."""
@@ -200,30 +207,59 @@ class Search:
         return bool(ranked) and ranked[0].outcome.tail_ms <= target_ms
 
     def best(self, devices: int) -> Simulated:
-        """Return how a number of devices does with the first batch limit that meets the target, or with the best."""
+        """Return how a number of devices does with the first batch limit that meets the target, or with the best.
+
+        Those are judged whose pilots are the best, and those beside the best one judged.
+        """
         if devices not in self._best:
-            ranked = self._ranked(devices, self.demand.rate_per_s)
-            if self._met and self.keeps_up(devices, self._met, self.demand.rate_per_s):
-                ranked.append(self.pilot(devices, self._met))
-            if not ranked:  # with no batch limit they keep up: the one that does the most
+            pilots = {one.outcome.batch_cap: one for one in self._ranked(devices, self.demand.rate_per_s)}
+            if not pilots:  # with no batch limit they keep up: the one that does the most
                 return self.judge(devices, max(self.caps, key=self.service.per_ms))
-            near = [pilot for pilot in ranked if pilot.outcome.tail_ms <= _NEAR * self.demand.target_ms] or ranked[:1]
-            # Near saturation no simulation is long enough; batch limits that leave more of a device's time may be.
-            near.sort(key=lambda pilot: (not self._can_tell(pilot), pilot.outcome.batch_cap != self._met))
-            judged = list[Simulated]()
-            for pilot in near[:_JUDGED]:
-                judged.append(self.judge(devices, pilot.outcome.batch_cap))
-                if judged[-1].outcome.meets_target:
-                    self._met = pilot.outcome.batch_cap
+            before, last = self._nearest
+            if before / _ALIKE <= devices <= before * _ALIKE and self.keeps_up(devices, last, self.demand.rate_per_s):
+                pilots.setdefault(last, self.pilot(devices, last))
+            judged = dict[int, Simulated]()
+            most_judged, most_undecided = _JUDGED_QUICK if self._is_quick else _JUDGED
+            while len(judged) < most_judged:
+                # Batch limits above the largest batch that came are all alike.
+                reached = min(
+                    (one.largest_batch for cap, one in judged.items() if one.largest_batch < cap), default=inf
+                )
+                near = [
+                    one for one in pilots if one not in judged and one < reached and self._may_meet(pilots[one].outcome)
+                ]
+                if judged and not near:
                     break
-                if [one.outcome.verdict for one in judged].count("undecided") == _UNDECIDED:
+                # Near saturation no simulation is long enough; batch limits that leave more of a device's time may be.
+                cap = min(
+                    near or pilots,
+                    key=lambda cap: (not self._can_tell(pilots[cap]), cap != last, *_merit_of_pilot(pilots[cap])),
+                )
+                judged[cap] = self.judge(devices, cap)
+                if judged[cap].outcome.meets_target:
                     break
-            self._best[devices] = min(judged, key=_merit)
+                if [one.outcome.verdict for one in judged.values()].count("undecided") == most_undecided:
+                    break
+                best = min(judged.values(), key=_merit).outcome
+                if best.batch_cap == cap and best.late <= _NEARLY * self.demand.goal.late:
+                    pilots.update((one, self.pilot(devices, one)) for one in self._beside(devices, cap))
+            self._best[devices] = min(judged.values(), key=_merit)
+            self._nearest = devices, self._best[devices].outcome.batch_cap
         return self._best[devices]
+
+    def _beside(self, devices: int, cap: int) -> list[int]:
+        """Return the candidates beside a batch limit."""
+        place = bisect_left(self.caps, cap)
+        beside = *self.caps[max(0, place - 1) : place], *self.caps[place + 1 : place + 2]
+        return [one for one in beside if self.keeps_up(devices, one, self.demand.rate_per_s)]
+
+    def _may_meet(self, pilot: Outcome) -> bool:
+        late = self.demand.goal.late
+        return pilot.late - _PILOT_ERRORS * max(pilot.late_error, _PILOT_ERROR * late) <= late
 
     def tightest(self, devices: int) -> list[int]:
         """Return the batch limits whose pilots have the least percentiles, the least first."""
-        return [pilot.outcome.batch_cap for pilot in self._ranked(devices, self.demand.rate_per_s)[:_JUDGED]]
+        return [pilot.outcome.batch_cap for pilot in self._ranked(devices, self.demand.rate_per_s)[: _JUDGED[0]]]
 
     def with_room(self, devices: int) -> Outcome:
         """Return so many devices with the batch limit that bears 20 % more traffic best, among those that are judged to
@@ -244,7 +280,7 @@ class Search:
             return max(more_ms, target_ms) / preferred, more_ms, pilot.outcome.utilization
 
         within = {one.outcome.batch_cap: one for one in (*ranked, *near) if one.outcome.tail_ms <= target_ms}
-        for pilot in sorted(within.values(), key=room)[:_JUDGED]:
+        for pilot in sorted(within.values(), key=room)[: _JUDGED[0]]:
             judged = self.judge(devices, pilot.outcome.batch_cap).outcome
             if judged.meets_target:
                 return judged
@@ -292,7 +328,8 @@ class Search:
         if key not in self._pilots:
             most = _MOST_PILOT_QUICK if self._is_quick else _MOST_PILOT
             least = _PILOT * self._floor
-            effort = Effort(least, max(most, 1.3 * least), inf, inf, CELL if self._is_quick else _PILOT_CELL)
+            cell, phases = (CELL, _PHASES_QUICK) if self._is_quick else (_PILOT_CELL, _PHASES)
+            effort = Effort(least, max(most, 1.3 * least), inf, inf, cell, phases)
             self._pilots[key] = self._simulated(*key, effort, _PILOTS)
         return self._pilots[key]
 
@@ -368,7 +405,7 @@ def _merit(one: Simulated) -> tuple[bool, bool, float, float]:
 
 
 def _merit_of_pilot(one: Simulated) -> tuple[float, float, int]:
-    return one.outcome.tail_ms, one.outcome.refused, one.outcome.batch_cap
+    return one.outcome.late, one.outcome.tail_ms, one.outcome.batch_cap
 
 
 def step_at(devices: int) -> int:
