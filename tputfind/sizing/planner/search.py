@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import ceil, floor, inf, log10, sqrt
 from typing import Final
@@ -204,7 +204,7 @@ class Search:
         """
         target_ms = margin * self.demand.target_ms
         ranked = self._ranked(devices, rate_per_s or self.demand.rate_per_s, target_ms)
-        return bool(ranked) and ranked[0].outcome.tail_ms <= target_ms
+        return any(pilot.outcome.tail_ms <= target_ms for pilot in ranked)
 
     def best(self, devices: int) -> Simulated:
         """Return how a number of devices does with the first batch limit that meets the target, or with the best.
@@ -212,40 +212,43 @@ class Search:
         Those are judged whose pilots are the best, and those beside the best one judged.
         """
         if devices not in self._best:
-            pilots = {one.outcome.batch_cap: one for one in self._ranked(devices, self.demand.rate_per_s)}
+            rate_per_s = self.demand.rate_per_s
+            pilots = {one.outcome.batch_cap: one for one in self._ranked(devices, rate_per_s)}
             if not pilots:  # with no batch limit they keep up: the one that does the most
                 return self.judge(devices, max(self.caps, key=self.service.per_ms))
             before, last = self._nearest
-            if before / _ALIKE <= devices <= before * _ALIKE and self.keeps_up(devices, last, self.demand.rate_per_s):
-                pilots.setdefault(last, self.pilot(devices, last))
-            judged = dict[int, Simulated]()
+            last = last if before / _ALIKE <= devices <= before * _ALIKE else 0
+            if last and self.keeps_up(devices, last, rate_per_s):
+                pilots[last] = self.pilot(devices, last)
+            judged = list[Simulated]()
             most_judged, most_undecided = _JUDGED_QUICK if self._is_quick else _JUDGED
             while len(judged) < most_judged:
-                # Batch limits above the largest batch that came are all alike.
-                reached = min(
-                    (one.largest_batch for cap, one in judged.items() if one.largest_batch < cap), default=inf
-                )
-                near = [
-                    one for one in pilots if one not in judged and one < reached and self._may_meet(pilots[one].outcome)
-                ]
-                if judged and not near:
+                cap = self._next_to_judge(pilots, judged, last)
+                if cap is None:
                     break
-                # Near saturation no simulation is long enough; batch limits that leave more of a device's time may be.
-                cap = min(
-                    near or pilots,
-                    key=lambda cap: (not self._can_tell(pilots[cap]), cap != last, *_merit_of_pilot(pilots[cap])),
-                )
-                judged[cap] = self.judge(devices, cap)
-                if judged[cap].outcome.meets_target:
+                judged.append(self.judge(devices, cap))
+                undecided = sum(one.outcome.verdict == "undecided" for one in judged)
+                if judged[-1].outcome.meets_target or undecided == most_undecided:
                     break
-                if [one.outcome.verdict for one in judged.values()].count("undecided") == most_undecided:
-                    break
-                best = min(judged.values(), key=_merit).outcome
-                if best.batch_cap == cap and best.late <= _NEARLY * self.demand.goal.late:
-                    pilots.update((one, self.pilot(devices, one)) for one in self._beside(devices, cap))
-            self._best[devices] = min(judged.values(), key=_merit)
+                best = min(judged, key=_merit)
+                if best is judged[-1] and best.outcome.late <= _NEARLY * self.demand.goal.late:
+                    pilots |= {one: self.pilot(devices, one) for one in self._beside(devices, cap)}
+            self._best[devices] = min(judged, key=_merit)
             self._nearest = devices, self._best[devices].outcome.batch_cap
         return self._best[devices]
+
+    def _next_to_judge(self, pilots: Mapping[int, Simulated], judged: Sequence[Simulated], first: int) -> int | None:
+        """Return the batch limit that is judged next; None if the pilots of all others miss the target."""
+
+        def order(cap: int) -> tuple[bool, bool, float, float, int]:
+            # Near saturation no simulation is long enough; batch limits that leave more of a device's time may be.
+            return not self._can_tell(pilots[cap]), cap != first, *_merit_of_pilot(pilots[cap])
+
+        done = [one.outcome.batch_cap for one in judged]
+        # Batch limits above the largest batch that came are all alike.
+        most = min((one.largest_batch for one in judged if one.largest_batch < one.outcome.batch_cap), default=inf)
+        near = [cap for cap, one in pilots.items() if cap not in done and cap < most and self._may_meet(one.outcome)]
+        return min(near if judged else near or pilots, key=order, default=None)
 
     def _beside(self, devices: int, cap: int) -> list[int]:
         """Return the candidates beside a batch limit."""
