@@ -248,7 +248,9 @@ class Search:
         # Batch limits above the largest batch that came are all alike.
         most = min((one.largest_batch for one in judged if one.largest_batch < one.outcome.batch_cap), default=inf)
         near = [cap for cap, one in pilots.items() if cap not in done and cap < most and self._may_meet(one.outcome)]
-        return min(near if judged else near or pilots, key=order, default=None)
+        return min(
+            near, key=order, default=None if judged else min(pilots, key=lambda cap: _merit_of_pilot(pilots[cap]))
+        )
 
     def _beside(self, devices: int, cap: int) -> list[int]:
         """Return the candidates beside a batch limit."""
