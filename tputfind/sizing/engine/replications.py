@@ -45,8 +45,10 @@ _LEAST_CHANCE: Final = 0.1
 """Least standard error of the late share, as a share of the binomial one: rare bursts may not have been seen."""
 _ONE_SIDED: Final = 0.8
 """Confidence of an interval, each side of which is passed in 10 of 100 cases."""
-_PRECISE: Final = 2.5
-"""Times the wanted error up to which an error is taken at its word: a few bursts may hide a larger one."""
+_PRECISE, _IMPRECISE = 2.5, 5.0
+"""Times the wanted error up to which an error is taken at its word, and standard errors below the allowed share of a
+fleet that meets the target if its error is larger: a few bursts may hide it.
+"""
 _UNDECIDED, _BATCH = 0.6, 8
 """Share of the most requests after which a fleet that is near to its target stays undecided. A batch counts as many
 requests as the second: it takes as long.
@@ -244,7 +246,7 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     is_sure = _relaxations(plans, len(runs)) >= _ENOUGH or is_far or traffic.gaps is not None
     half = t_quantile(measured.means - 1, _ONE_SIDED) * error
     is_precise = error <= _PRECISE * effort.near * goal.late
-    meets = late + (half if is_precise else _MISSES * error) <= goal.late
+    meets = late + (half if is_precise else _IMPRECISE * error) <= goal.late
     verdict: Verdict = "misses" if late - half > goal.late else "meets" if is_sure and meets else "undecided"
     samples = [sum(size * often for size, often in counted.items()) for counted in sizes]
     outcome = Outcome(

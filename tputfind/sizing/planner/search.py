@@ -29,7 +29,7 @@ _MOST_PILOT_QUICK, _MOST_PILOT = 150_000, 50_000
 CELL, _PILOT_CELL = 256, 32
 _PHASES_QUICK, _PHASES = 40, 12
 """Length of each replication of a pilot in usual batch times."""
-_JUDGED_TO: Final = 0.004
+_JUDGED_TO_QUICK, _JUDGED_TO = 0.004, 0.02
 """Standard error of the late share, as a share of the allowed one, from which on more replications tell little."""
 _HALF_WIDTH: Final = 0.03
 """Half-width of a percentile's interval, as a share, for which replications of a fleet that meets the target go on."""
@@ -298,7 +298,9 @@ class Search:
             pilot = self.pilot(devices, cap)
             if self._can_tell(pilot):
                 # Less is known of the share of late requests if few may be late.
-                near = _JUDGED_TO * min(2.0, sqrt(0.01 / self.demand.goal.late))
+                near = (_JUDGED_TO_QUICK if self._is_quick else _JUDGED_TO) * min(
+                    2.0, sqrt(0.01 / self.demand.goal.late)
+                )
                 effort = Effort(self._floor, self._most, near, _HALF_WIDTH, CELL)
                 self._judged[key] = self._simulated(devices, cap, self.demand.rate_per_s, effort, _JUDGEMENTS)
             else:
