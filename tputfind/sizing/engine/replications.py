@@ -86,6 +86,8 @@ class Effort(NamedTuple):
     ``near`` is the standard error of the late share, as a share of what the target allows, from which on more would
     tell little. ``half_width`` is that wanted of the percentile's interval, as a share.
 
+    ``phases`` is the length of a replication in usual batch times; half of that passes before it.
+
     Above ``cell`` devices behind one queue or a router, so many are simulated, as one of equal cells behind a random
     split.
     """
