@@ -212,6 +212,24 @@ def test_from_python_it_is_one_call_and_the_script_needs_no_main_guard(tmp_path)
     assert len(list((tmp_path / "kept").glob("*.json"))) == 1
 
 
+def test_from_python_progress_is_shown_where_it_is_wanted(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import tputfind\n"
+        f"model = {str(MODELS / 'plain.py')!r} + ':sleeps'\n"
+        "for shown in (True, False, None):\n"
+        "    tputfind.find(model, batch_sizes=[1], batches=10, processes=1, progress=shown)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+
+    assert ":sleeps: timing batch 1" in done.stderr
+    assert done.stderr.count("timing batch 1") == 1
+    assert done.stdout == ""
+
+
 def test_from_python_a_listener_is_given_the_record_as_it_grows(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

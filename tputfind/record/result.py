@@ -6,9 +6,11 @@ TYPE_CHECKING = False  # as in the package itself, which imports this first
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from typing import Any
 
     import pandas as pd
+    from matplotlib.figure import Figure
 
 _reports: Callable[[], Any] | None = None
 
@@ -37,9 +39,24 @@ class Result:
         frame: pd.DataFrame = _report_module().frame(self)
         return frame
 
+    def plot(self) -> Figure:
+        """Return the figure that a record saves as .svg or .png, with which matplotlib can go on.
+
+        Raises:
+            BadRequest: the result has no plot, or matplotlib is not installed.
+        """
+        figure: Figure = _report_module().plot(self)
+        return figure
+
     def __repr__(self) -> str:
         """Return what a command prints of the result: a prompt and a notebook show it as it is on a terminal."""
         return str(_report_module().text(self))
+
+
+def shown_progress() -> AbstractContextManager[Any]:
+    """Show progress on stderr, as a command does, while the context lasts; what it yields is to be told."""
+    shown: AbstractContextManager[Any] = _report_module().progress()
+    return shown
 
 
 def _report_module() -> Any:

@@ -1,17 +1,22 @@
-"""What Python code gets of a result: files, a pandas table and text, all of them of its document."""
+"""What Python code gets of a result: files, a pandas table, a plot and text, all of them of its document."""
 
 from __future__ import annotations
 
 import io
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from tputfind.errors import BadRequest
 from tputfind.report.document import Document
 from tputfind.report.outputs import Places, check_places
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
+
+    from tputfind.report.progress import DeviceProgress
 
 _WIDTH = 100
 
@@ -63,6 +68,30 @@ def frame(result: Any) -> pd.DataFrame:
     data = document_of(result).data
     assert data is not None  # each result by itself has a table
     return to_frame(data)
+
+
+def plot(result: Any) -> Figure:
+    """Return the plot of a result.
+
+    Raises:
+        BadRequest: it has none, or matplotlib is not installed.
+    """
+    from tputfind.report.charts import draw
+
+    chart = document_of(result).chart
+    if chart is None:
+        raise BadRequest(f"this {result.KIND} has no plot", "plots are of records with timed rows")
+    draw.check_installed("plot()")
+    return draw.figure(chart)
+
+
+def progress() -> AbstractContextManager[DeviceProgress]:
+    """Show progress on stderr; what it yields is to be told."""
+    from rich.console import Console
+
+    from tputfind.report.progress import show_progress
+
+    return show_progress(Console(stderr=True))
 
 
 def text(result: Any) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from types import NoneType
 from typing import Final, NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ from tputfind.errors import BadRequest, OutOfTime, TputfindError
 from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.record import TRIAL_STEPS, Edge, Record, Row
+from tputfind.record.result import shown_progress
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.edge import find_edge
@@ -42,7 +44,7 @@ def find(
     *,
     inputs: Callable[[int], object] | None = None,
     output: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress | None = None,
     trust_model_file: bool = False,
     **options: object,
 ) -> Record:
@@ -69,7 +71,7 @@ def find(
             samples of a small one, unless ``fresh_inputs=True``. ``input_size=(3, 224, 224)`` or
             ``input="ids:int64:Bx128:30000"`` do without it.
         output: a folder for the record; None saves nothing.
-        progress: told what is being done.
+        progress: whether to show on stderr what is being done; or what is to be told instead.
         trust_model_file: load a file of a model or of weights even where that can run code of the file's.
         options: the command line's, with underscores: ``dtype="fp16"``, ``memory_limit="8GiB"``. Numbers are bytes,
             milliseconds (``max_latency``, ``slo``), seconds (``max_seconds``, ``budget``, ``trial_timeout``) or, for
@@ -84,18 +86,24 @@ def find(
             The model's own traceback, if there is one, is a note of the error and its ``traceback``.
     """
     spec = read_spec(live.name_of(model), options)
-    if progress is not None and not all(callable(getattr(progress, name, None)) for name in _TOLD):
+    if not isinstance(progress, (bool, NoneType)) and not all(
+        callable(getattr(progress, name, None)) for name in _TOLD
+    ):
         kind = type(progress).__name__
         methods = "doing(what, seconds_left), did(what), measured(record)"
         raise BadRequest(f"progress: {echoed(progress)} is a {kind}, without methods {methods}")
     folder = None if output is None else files.path_of("output", output)
     if folder is not None:
         files.check_folder(folder)
+    shown = shown_progress() if progress is True else nullcontext(progress or Silent())
     with (
+        shown as told,
         _model_traceback_noted(),
         live.pickled(model, inputs) as file,
         Children(trust_model_file=trust_model_file, live=file) as children,
     ):
+        if progress is True:
+            told.about(spec.model)
         children.end_within(spec.budget_s)
         inspection = inspect(spec, children)
         if inspection.environment.can.own_memory and (held := live.memory_held(inspection.environment.device)):
@@ -104,7 +112,7 @@ def find(
         record_file = record_file_of(folder, spec, inspection)
         begun = new_record(spec, inspection, f"find {spec.model} {words}".strip())
         record_file.try_out(begun)
-        record, _, ended_by = measure(begun, children, record_file, progress or Silent())
+        record, _, ended_by = measure(begun, children, record_file, told)
         if ended_by is not None:
             raise ended_by
         if record_file.problem is not None:

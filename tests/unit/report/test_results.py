@@ -47,6 +47,14 @@ def test_result_saves_itself_in_every_form_and_replaces_only_its_own(make, tmp_p
     assert (tmp_path / "mine.csv").read_bytes() == names[1].read_bytes()
 
 
+def test_plot_of_a_record_is_a_figure_and_other_results_have_none():
+    figure = example().plot()
+
+    assert figure.axes[0].get_xlabel() == "batch size"
+    with pytest.raises(BadRequest, match="this comparison has no plot"):
+        MAKERS["comparison"]().plot()
+
+
 @each_result
 def test_result_has_the_table_of_its_csv_as_a_frame(make, tmp_path):
     result = make()

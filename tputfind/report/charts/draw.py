@@ -64,6 +64,12 @@ def check_installed(what: str) -> None:
         raise BadRequest(f"{what} needs matplotlib", "pip install 'tputfind[plot]'") from None
 
 
+def figure(chart: Chart) -> Figure:
+    """Return a chart by itself, to be shown or changed."""
+    with _style():
+        return drawing.titled(chart, LIGHT)
+
+
 def image(chart: Chart, ending: str) -> bytes:
     """Return a chart by itself, as a file with one of ``ENDINGS``; as SVG its colours follow the reader's scheme."""
     with _style():
