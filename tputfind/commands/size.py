@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -13,11 +12,10 @@ from rich.console import Console
 
 from tputfind.analysis import fleet
 from tputfind.analysis.notices import to_read
-from tputfind.commands.arrivals import Recorded, arrivals_of, rows_of
 from tputfind.commands.console import Given, finish, say, stop_signals, tell
-from tputfind.commands.observed import read_log
 from tputfind.commands.outputs import records_read, taken_from
 from tputfind.errors import BadRequest, NoPlan, TputfindError
+from tputfind.readers.csv_files import Recorded, arrivals_of, log_of, prices_of
 from tputfind.record import files
 from tputfind.record.record import Record
 from tputfind.report.outputs import Outputs, Places, Source, check_places
@@ -25,7 +23,7 @@ from tputfind.report.progress import show_progress
 from tputfind.report.renderers.files import forms
 from tputfind.report.views import size
 from tputfind.sizing.calibration.overheads import Log
-from tputfind.sizing.planner.costs import COLUMNS, Price, read_prices
+from tputfind.sizing.planner.costs import Price
 from tputfind.sizing.planner.plan import answers
 from tputfind.sizing.planner.question import Demand, read_demand
 
@@ -93,7 +91,7 @@ def read_request(
         raise BadRequest("--observed is of a server on one record's device, and takes one record")
     recorded = Recorded(None, None) if arrivals_file is None else arrivals_of(arrivals_file)
     demand = read_demand({**options, **recorded._asdict()})
-    prices = [] if prices_file is None else _prices(prices_file)
+    prices = [] if prices_file is None else prices_of(prices_file)
     sources = records_read(records)
     sources += [Source("the file of arrivals", arrivals_file)] if arrivals_file is not None else []
     sources += [Source("a log", path) for path in logged]
@@ -105,7 +103,7 @@ def read_request(
         demand,
         prices,
         check_places(places, sources, json="plans"),
-        [read_log(path) for path in logged],
+        [log_of(path) for path in logged],
         told,
         {id(record): path for path, record in loaded},
     )
@@ -171,10 +169,3 @@ def _progress_line() -> Iterator[Callable[[str], None]]:
 
     with show_progress(console) as progress:
         yield show
-
-
-def _prices(path: Path) -> list[Price]:
-    try:
-        return read_prices(rows_of(path))
-    except ValueError as error:
-        raise BadRequest(f"--price {path}: {error}", f"its columns, apart by commas, are {','.join(COLUMNS)}") from None

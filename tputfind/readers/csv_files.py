@@ -1,4 +1,4 @@
-"""Files of tables that users give: the times of recorded requests, and the rows of any CSV, as it is or by gzip."""
+"""CSV files that users give, as they are or packed by gzip: recorded requests, logs of servers, prices."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from typing import Final, Literal, NamedTuple
 from tputfind import options as values
 from tputfind import units
 from tputfind.errors import BadRequest
+from tputfind.sizing.calibration.logs import COLUMNS as _LOG
+from tputfind.sizing.calibration.logs import log_of as made_log
+from tputfind.sizing.calibration.overheads import Log
+from tputfind.sizing.planner.costs import COLUMNS, Price, read_prices
 from tputfind.sizing.traffic.stream import gaps_of
 
 _MOST_BYTES: Final = 2**27
@@ -83,7 +87,7 @@ def arrivals_of(path: Path) -> Recorded:
     try:
         for row, (line, cells) in enumerate(rows_of(path)):
             try:
-                kind, time = time_of(cells[0], kind)
+                kind, time = _time_of(cells[0], kind)
                 if place is not None:
                     samples.append(_samples(cells, place))
             except ValueError as problem:
@@ -110,7 +114,69 @@ def _samples(cells: list[str], place: int) -> int:
         raise ValueError(f"samples: {problem}") from None
 
 
-def time_of(cell: str, before: Kind | None) -> tuple[Kind, float]:
+def log_of(path: Path) -> Log:
+    """Return the log that a CSV holds: ``sent`` and ``answered``, and ``begun`` and ``ended`` if it has both.
+
+    Times are seconds, or dates and times as ISO 8601 writes them, all of one clock.
+
+    Raises:
+        BadRequest: the file cannot be read, or holds no such times; its message names the line.
+    """
+    try:
+        rows = rows_of(path)
+        _, header = next(rows, (1, []))
+        places = _columns_of(header)
+        columns: dict[str, list[float]] = {word: [] for word in places}
+        lines: list[str] = []
+        kind: Kind | None = None
+        for line, cells in rows:
+            for word, place in places.items():
+                cell = cells[place] if place < len(cells) else ""
+                kind, time = _time_in_log(cell, kind, f"line {line}: {word}")
+                columns[word].append(time)
+            lines.append(f"line {line}")
+        return made_log(path.name, columns, lines)
+    except ValueError as error:
+        raise BadRequest(
+            f"--observed {path}: {error}", "a CSV with the columns sent and answered, in seconds; begun and ended too"
+        ) from None
+
+
+def _time_in_log(cell: str, before: Kind | None, name: str) -> tuple[Kind, float]:
+    if not cell:
+        raise ValueError(f"{name} is empty: leave out requests that failed")
+    try:
+        return _time_of(cell, before)
+    except ValueError as problem:
+        raise ValueError(f"{name}: {problem}") from None
+
+
+def _columns_of(header: list[str]) -> dict[str, int]:
+    """Return where the columns are."""
+    words = [word.lower() for word in header]
+    missing = [word for word in _LOG[:2] if word not in words]
+    if missing:
+        raise ValueError(f"its header lacks {' and '.join(missing)}: {units.echoed(','.join(header))}")
+    twice = [word for word in _LOG if words.count(word) > 1]
+    if twice:
+        raise ValueError(f"two columns are named {twice[0]}")
+    known = _LOG if set(_LOG) <= set(words) else _LOG[:2]
+    return {word: words.index(word) for word in known}
+
+
+def prices_of(path: Path) -> list[Price]:
+    """Return the prices that a CSV holds.
+
+    Raises:
+        BadRequest: the file cannot be read, or holds no prices; its message names the line.
+    """
+    try:
+        return read_prices(rows_of(path))
+    except ValueError as error:
+        raise BadRequest(f"--price {path}: {error}", f"its columns, apart by commas, are {','.join(COLUMNS)}") from None
+
+
+def _time_of(cell: str, before: Kind | None) -> tuple[Kind, float]:
     """Return what kind of time a cell holds, as those before it, and the time: in its own unit, or in seconds."""
     try:
         kind: Kind = "number"

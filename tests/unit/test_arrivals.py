@@ -6,8 +6,8 @@ import gzip
 
 import pytest
 
-from tputfind.commands.arrivals import arrivals_of
 from tputfind.errors import BadRequest
+from tputfind.readers.csv_files import arrivals_of
 
 SECONDS = [0.5 * number for number in range(120)]
 DATES = [f"2026-11-24T10:{second // 60:02}:{second % 60:02}.500+01:00" for second in range(120)]

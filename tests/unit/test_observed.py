@@ -6,8 +6,8 @@ import gzip
 
 import pytest
 
-from tputfind.commands.observed import read_log
 from tputfind.errors import BadRequest
+from tputfind.readers.csv_files import log_of
 
 ROWS = [(0.5 * number, 0.5 * number + 0.02) for number in range(120)]
 PLAIN = "\n".join(["sent,answered", *(f"{sent},{answered}" for sent, answered in ROWS)])
@@ -22,7 +22,7 @@ def written(tmp_path, content: str | bytes):
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_seconds_in_any_order_of_rows_and_columns_are_read(tmp_path, pack):
     lines = [f"{number},{answered},{sent}" for number, (sent, answered) in enumerate(ROWS)]
-    log = read_log(written(tmp_path, pack("\n".join(["id,Answered,sent", *reversed(lines)]).encode())))
+    log = log_of(written(tmp_path, pack("\n".join(["id,Answered,sent", *reversed(lines)]).encode())))
 
     assert log.name == "log.csv"
     assert log.sent_ms.tolist() == pytest.approx([1000 * sent for sent, _ in ROWS])
@@ -34,16 +34,16 @@ def test_seconds_in_any_order_of_rows_and_columns_are_read(tmp_path, pack):
 def test_dates_are_read(tmp_path):
     lines = [f"2026-11-24T10:00:{n % 60:02}.5+01:00,2026-11-24T10:00:{n % 60:02}.75+01:00" for n in range(120)]
 
-    assert set(read_log(written(tmp_path, "\n".join(["sent,answered", *lines]))).latency_ms) == {250.0}
+    assert set(log_of(written(tmp_path, "\n".join(["sent,answered", *lines]))).latency_ms) == {250.0}
 
 
 def test_the_begin_and_end_of_batches_are_read_where_both_are_there(tmp_path):
     lines = [f"{sent},{sent + 0.01},{sent + 0.015},{answered}" for sent, answered in ROWS]
-    both = read_log(written(tmp_path, "\n".join(["sent,begun,ended,answered", *lines])))
+    both = log_of(written(tmp_path, "\n".join(["sent,begun,ended,answered", *lines])))
 
     assert both.begun_ms == pytest.approx(both.sent_ms + 10)
     assert both.ended_ms == pytest.approx(both.sent_ms + 15)
-    assert read_log(written(tmp_path, "\n".join(["sent,begun,other,answered", *lines]))).begun_ms is None
+    assert log_of(written(tmp_path, "\n".join(["sent,begun,other,answered", *lines]))).begun_ms is None
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_the_begin_and_end_of_batches_are_read_where_both_are_there(tmp_path):
 )
 def test_what_is_wrong_with_a_log_is_told_with_its_line(tmp_path, content, said):
     with pytest.raises(BadRequest) as refused:
-        read_log(written(tmp_path, content))
+        log_of(written(tmp_path, content))
     assert str(tmp_path / "log.csv") in refused.value.message
     assert said in refused.value.message
     assert "sent and answered, in seconds" in refused.value.hint
@@ -75,4 +75,4 @@ def test_what_is_wrong_with_a_log_is_told_with_its_line(tmp_path, content, said)
 
 def test_a_missing_log_is_told(tmp_path):
     with pytest.raises(BadRequest, match="cannot be read: No such file"):
-        read_log(tmp_path / "none.csv")
+        log_of(tmp_path / "none.csv")

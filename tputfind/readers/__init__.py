@@ -1,0 +1,1 @@
+"""Files that users give: recorded requests, logs of servers, prices."""
