@@ -49,7 +49,7 @@ _MEANT: Final = {
     "binary": "bisect",
     "help": "--help",
     **{f"--{form}": f"--save FILE.{form}" for form in ("json", "csv", "md", "html")},
-    "--plot": "--save FILE.svg",
+    "--plot": "--save FILE",
 }
 """What others call it, and earlier versions did; after an option, what it takes."""
 CALLED: Final = {

@@ -101,7 +101,7 @@ def test_a_value_that_no_option_takes_is_one_short_line(tmp_path, arguments, mes
             "--price takes one file, and 2 are named: a.csv, b.csv",
         ),
         (("report", RECORD, "--csv", "a.csv"), "there is no option --csv: did you mean --save FILE.csv? (see"),
-        (("resnet18", "--plot", "a.svg"), "there is no option --plot: did you mean --save FILE.svg? (see"),
+        (("resnet18", "--plot", "a.svg"), "there is no option --plot: did you mean --save FILE? (see"),
         (("compare", "a.json", "b.json", "--md", "a.md"), "did you mean --save FILE.md? (see tputfind compare --help)"),
         *((("resnet18", *theirs.split()), f"did you mean {ours}?") for theirs, ours in THEIRS.items()),
         (("size", RECORD, "--qps", "100"), "did you mean --rate?"),

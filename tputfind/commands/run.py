@@ -169,6 +169,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
         ignore_signals()  # what follows takes a second, and must not be lost to a second signal
         problems += [one.ended_by for one in found if isinstance(one.ended_by, TputfindError)]
         interrupted |= any(isinstance(one.ended_by, KeyboardInterrupt) for one in found)
+        interrupted |= host is not None and host.interrupted
         not_begun = [spec.model for spec in request.job.specs[len(found) :]] if host is None else host.not_begun
         kept = [one for one in found if one.record.trials or one.record.rows]
         saved, document = _write(kept, request.outputs, problems)

@@ -134,6 +134,11 @@ class Host:
         return places, known
 
     @property
+    def interrupted(self) -> bool:
+        """Whether a signal ended it, though nothing that was measured was cut short."""
+        return self._stations.interrupted
+
+    @property
     def problems(self) -> list[TputfindError]:
         """What must be told of devices that were taken out, and of what nobody did."""
         told: list[TputfindError] = [_told_of(lost, self._devices) for lost in self.lost]

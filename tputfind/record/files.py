@@ -39,7 +39,7 @@ def path_of(name: str, given: object) -> Path:
     """
     text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else given
     if not isinstance(text, str):
-        raise BadRequest(f"{name} {text!r} is no path")
+        raise BadRequest(f"{name} {echoed(text)} is no path")
     if not text:
         raise BadRequest(f"{name} is empty", "leave it out, or name a file or folder")
     if not text.isprintable():

@@ -126,7 +126,8 @@ class Outputs:
             try:
                 self._write(output, make())
             except TputfindError as problem:
-                self.problems.append(problem)
+                if output.path != _STDOUT or not isinstance(problem.__context__, BrokenPipeError):  # nobody reads on
+                    self.problems.append(problem)
             except Exception as defect:  # of ours, or of a library: shown in full, and the other files are written
                 what = f"{output.path} could not be made: {type(defect).__name__}: {defect}"
                 self.problems.append(TputfindError(what, "this is a fault of tputfind's", traceback.format_exc()))
@@ -192,7 +193,7 @@ def _output(called: str, place: str | os.PathLike[str], can_be: Sequence[str], j
         )
         raise BadRequest(f"{called} {path}: the ending says what is written: {endings}", on_stdout)
     kind: Kind = json if form == "json" else form  # type: ignore[assignment]  # the other forms are kinds
-    return Output(called, _STDOUT if path == Path(f"-{path.suffix}") else path, form, kind)
+    return Output(called, _STDOUT if os.fspath(place) == f"-{path.suffix}" else path, form, kind)
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -51,7 +51,8 @@ class DeviceProgress:
         self.line = ""
         self.last_did = ""
         self.record: Record | None = None
-        listener.devices[name] = self
+        with listener.lock:  # others draw what is there
+            listener.devices[name] = self
 
     def of(self, name: str) -> DeviceProgress:
         """Return where one device of several tells what it does."""

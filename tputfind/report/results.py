@@ -80,7 +80,7 @@ def plot(result: Any) -> Figure:
 
     chart = document_of(result).chart
     if chart is None:
-        raise BadRequest(f"this {result.KIND} has no plot", "plots are of records with timed rows")
+        raise BadRequest(f"there is no plot of this {result.KIND}", "plots are of records with timed rows")
     draw.check_installed("plot()")
     return draw.figure(chart)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import NoneType
@@ -86,16 +86,18 @@ def find(
             The model's own traceback, if there is one, is a note of the error and its ``traceback``.
     """
     spec = read_spec(live.name_of(model), options)
-    if not isinstance(progress, (bool, NoneType)) and not all(
-        callable(getattr(progress, name, None)) for name in _TOLD
-    ):
+    shown: AbstractContextManager[Progress]
+    if isinstance(progress, (bool, NoneType)):
+        shown = shown_progress() if progress else nullcontext(Silent())
+    elif all(callable(getattr(progress, name, None)) for name in _TOLD):
+        shown = nullcontext(progress)
+    else:
         kind = type(progress).__name__
         methods = "doing(what, seconds_left), did(what), measured(record)"
         raise BadRequest(f"progress: {echoed(progress)} is a {kind}, without methods {methods}")
     folder = None if output is None else files.path_of("output", output)
     if folder is not None:
         files.check_folder(folder)
-    shown = shown_progress() if progress is True else nullcontext(progress or Silent())
     with (
         shown as told,
         _model_traceback_noted(),
