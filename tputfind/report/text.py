@@ -28,12 +28,14 @@ from tputfind.analysis.answers import (
 )
 from tputfind.analysis.time_spent import seconds_spent
 from tputfind.record import identity
-from tputfind.record.record import Edge, Record, Row, Trial
+from tputfind.record.choices import Phase
+from tputfind.record.record import Edge, LimitedBy, Record, Row, Trial
+from tputfind.record.spec import Spec
 from tputfind.report import snippet
 from tputfind.stats import percentile
 from tputfind.units import ROUGH, format_bytes, format_seconds, format_sizes
 
-_STOPPED_BY: Final = {
+_STOPPED_BY: Final[dict[LimitedBy, str]] = {
     "memory": "batch {at} does not fit in memory",
     "index": "batch {at} passes a 32-bit limit of a kernel, not of memory",
     "kernel": "kernel limit at batch {at}: {why}",
@@ -42,6 +44,7 @@ _STOPPED_BY: Final = {
     "unsupported": "batch {at} has no kernel",
     "died": "the process died at batch {at}",
     "timeout": "batch {at}: {why}",
+    "latency": "batch {at} takes too long: --max-latency",
     "cut_short": "the search was cut short",
     "wrong_output": "batch {at} computes wrong outputs",
     "error": "the model fails at batch {at}",
@@ -49,6 +52,8 @@ _STOPPED_BY: Final = {
 
 
 _MARKS: Final[dict[Answer, str]] = {"fastest": "F", "knee": "K", "largest": "L", "safe": "S"}
+TO_USE: Final[dict[Phase, str]] = {"infer": "Deploy", "train": "Train with"}
+"""The label of the answer that comes first."""
 BEST_RECIPE: Final = "B", "the best recipe"
 
 
@@ -58,9 +63,15 @@ def title(record: Record) -> str:
     memory = record.environment.memory_total_bytes if spec.memory_limit_bytes is None else spec.memory_limit_bytes
     size = "" if memory is None else f", {format_bytes(memory)}"
     copies = {"none": "", "h2d": ", inputs copied in", "both": ", inputs copied in and outputs out"}[spec.transfer]
-    recipe = " ".join((spec.dtype, spec.layout, *spec.mode_and_phase))
+    recipe = " ".join((spec.dtype, *layout_shown(spec, record.input_shape), *spec.mode_and_phase))
     busy = f", all {spec.busy_devices} devices busy" if spec.load == "all_busy" else ""
     return f"{spec.model} {recipe} {record.input_shape} on {device_of(record)}{size}{copies}{busy}"
+
+
+def layout_shown(spec: Spec, input_shape: str) -> tuple[str, ...]:
+    """Return the layout in a tuple; an empty one where no input is an image, or a volume, that could have another."""
+    images = any(shape.count("x") in (2, 3) for shape in input_shape.split("+"))
+    return (spec.layout,) if images or spec.layout != "nchw" else ()
 
 
 def device_of(record: Record) -> str:
@@ -183,7 +194,7 @@ def summary(record: Record) -> list[tuple[str, str]]:
     """Return the answers of a record, each a label and a text."""
     best, bend = fastest(record.rows), knee(record.rows)
     return [
-        *([("Deploy", _deploy(record, best))] if best else []),
+        *([(TO_USE[record.spec.phase], _deploy(record, best))] if best else []),
         ("Largest batch", _largest(record)),
         *([("Safe batch", _safe(record, record.safe))] if record.safe else []),
         ("Fastest batch", _row_text(record, best)),

@@ -6,7 +6,9 @@ import io
 import json
 import subprocess
 import sys
+from typing import get_args
 
+import msgspec
 import pandas
 import pytest
 from support.folders import RESULTS
@@ -16,6 +18,7 @@ from support.shown import csv_of, frame
 import tputfind
 from tputfind.errors import BadRequest
 from tputfind.record import files
+from tputfind.record.record import Edge, LimitedBy
 
 CLOCKS = RESULTS / "nvidia-h200" / "clocks"
 MAKERS = {
@@ -47,11 +50,23 @@ def test_result_saves_itself_in_every_form_and_replaces_only_its_own(make, tmp_p
     assert (tmp_path / "mine.csv").read_bytes() == names[1].read_bytes()
 
 
+@pytest.mark.parametrize("limited_by", get_args(LimitedBy))
+@pytest.mark.parametrize("closed", [True, False])
+def test_record_is_shown_however_its_search_ended(limited_by, closed, tmp_path):
+    edge = Edge(largest_batch=4, limited_by=limited_by, fails_at=8, closed=closed)
+    record = msgspec.structs.replace(example(), edge=edge)
+
+    record.save(tmp_path / "a.json", tmp_path / "a.html")
+
+    (answer,) = (line for line in repr(record).splitlines() if line.startswith("Largest batch"))
+    assert "4" in answer
+
+
 def test_plot_of_a_record_is_a_figure_and_other_results_have_none():
     figure = example().plot()
 
     assert figure.axes[0].get_xlabel() == "batch size"
-    with pytest.raises(BadRequest, match="this comparison has no plot"):
+    with pytest.raises(BadRequest, match="no plot of this comparison"):
         MAKERS["comparison"]().plot()
 
 

@@ -23,6 +23,7 @@ from tputfind.record.clocks import (
 from tputfind.record.clocks import Cell as Timed
 from tputfind.record.spec import Spec
 from tputfind.report.document import Cell, Column, Document, Sentences, Table, data_table, figure, table
+from tputfind.report.text import layout_shown
 from tputfind.units import shortened
 
 _LONGEST_STAGE: Final = 17
@@ -68,7 +69,7 @@ def _title(found: Methods | Pipeline) -> str:
 
 
 def _model(spec: Spec, input_shape: str) -> str:
-    return f"{spec.model} {spec.dtype} {spec.layout} {input_shape}"
+    return " ".join((spec.model, spec.dtype, *layout_shown(spec, input_shape), input_shape))
 
 
 def _explained(found: Methods | Pipeline) -> str:

@@ -52,8 +52,6 @@ _MOST_TRACEBACKS: Final = 10
 _MOST_LINES: Final = 400
 """Maximum lines of a table; keeps a page under 1 MB."""
 _LONGEST_MESSAGE: Final = 200
-_IN_A_TILE: Final = "Deploy"
-"""The label of the answer that the page opens with."""
 
 
 def document(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> Document:
@@ -109,7 +107,7 @@ def _of_recipes(records: Sequence[Record]) -> Iterator[Document]:
 def _answers(record: Record, *, several: bool, in_tiles: bool) -> Document:
     """Return the answers of a record; the batch to deploy is left out if the page opens with it."""
     state = [] if record.finished else [("Unfinished", "the run was cut short, or still goes on")]
-    found = [one for one in text.summary(record) if several or not in_tiles or one[0] != _IN_A_TILE]
+    found = [one for one in text.summary(record) if several or not in_tiles or one[0] not in text.TO_USE.values()]
     return Document(title=text.title(record) if several else "", sections=(Answers((*state, *found)),))
 
 

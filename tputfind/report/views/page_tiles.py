@@ -49,7 +49,11 @@ def _tiles(record: Record, row: Row, among: int) -> Iterator[Tile]:
     recipe = identity.name_of(record.spec)
     if among > 1:
         yield Tile(label="Best recipe", figure=recipe, note=f"of {among} records")
-    yield Tile(label="Batch to deploy", figure=str(row.batch_size), note=_why(record, row, fastest(record.rows) or row))
+    yield Tile(
+        label="Batch to deploy" if record.spec.phase == "infer" else "Batch to train with",
+        figure=str(row.batch_size),
+        note=_why(record, row, fastest(record.rows) or row),
+    )
     yield Tile(label="Throughput", figure=format_rate(record, row), unit="samples/s", note=_beside(record, row))
     latency_ms, slowest_ms = (percentile(row.latency_ms, percent) for percent in (50, 99))
     if latency_ms is not None:
