@@ -13,6 +13,7 @@ import argparse
 from collections import Counter
 from itertools import count
 from pathlib import Path
+from statistics import fmean
 from typing import Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from msgspec.structs import replace
 
 from tputfind.record.files import load_record
 from tputfind.record.record import Record, Row, Timing
-from tputfind.sizing.engine.replications import Effort, Fleet, simulate
+from tputfind.sizing.engine.replications import Effort, Fleet, Goal, simulate
 from tputfind.sizing.engine.service_times import service_times_of
 from tputfind.sizing.engine.serving import Kind
 from tputfind.sizing.planner.plan import plan
@@ -29,6 +30,7 @@ from tputfind.sizing.planner.question import read_demand
 LIKE: Final = Path(__file__).parents[1] / "results/nvidia-h100/default/resnet50-fp16.json"
 """Gives everything but the latencies."""
 SIZES: Final = 1, 2, 4, 8, 16, 32, 64
+NEAR: Final = 1.2
 DEMANDS: Final = (("20000", "15ms"), ("20000", "8ms"), ("2000", "8ms"), ("100000", "30ms"))
 
 
@@ -45,15 +47,26 @@ def drawn(draw: np.random.Generator, processes: int, batches: int) -> Record:
     return replace(load_record(LIKE), rows=tuple(rows), notices=())
 
 
+def late(fleet: Fleet, goal: Goal) -> float:
+    """Return the share of late requests in many long replications."""
+    effort = Effort(3_000_000, 6_000_000)
+    return fmean(simulate(fleet, goal, effort, (seed,)).outcome.late for seed in range(1000, 1020))
+
+
 def true_devices(known: Record, rate: str, slo: str) -> int:
-    """Return the least number of devices that meets the target with every third batch limit."""
+    """Return the least number of devices that meets the target with one of every third batch limit.
+
+    Near the target it takes many long replications: at 98 % of the highest rate, single ones of 3 million requests have
+    0.8 to 1.8 % late requests.
+    """
     demand = read_demand({"rate": rate, "slo": slo, "seed": 1000})
     service = service_times_of(known)
     for devices in count(1):
         fleets = [Fleet([Kind(devices, cap, service)], demand.rate_per_s) for cap in range(1, SIZES[-1] + 1, 3)]
         able = [fleet for fleet in fleets if fleet.utilization < 1]
-        outcomes = (simulate(fleet, demand.goal, Effort(200_000, 2_000_000), (1000,)).outcome for fleet in able)
-        if any(outcome.tail_ms <= demand.target_ms for outcome in outcomes):
+        tails = [simulate(fleet, demand.goal, Effort(200_000, 2_000_000), (1000,)).outcome.tail_ms for fleet in able]
+        near = [fleet for fleet, tail_ms in zip(able, tails, strict=True) if tail_ms <= NEAR * demand.target_ms]
+        if any(late(fleet, demand.goal) <= demand.goal.late for fleet in near):
             return devices
     raise AssertionError
 
