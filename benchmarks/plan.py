@@ -307,7 +307,7 @@ def pairs(asked: argparse.Namespace) -> None:
 def repeats(asked: argparse.Namespace) -> None:
     """Print how the rates of one model's runs scatter, beside what the processes of each run let expect."""
     with tempfile.TemporaryDirectory() as folder:
-        records = [run(f"{MODELS[0]} {CAP}", Path(folder))[0] for _ in range(asked.count)]
+        records = [run(f"{MODELS[0]} {CAP} --processes 3", Path(folder))[0] for _ in range(asked.count)]
     by_row = [[record.rows[at] for record in records] for at in range(len(records[0].rows))]
     for rows in by_row:
         rates = [one.samples_per_s or 0.0 for one in rows]
