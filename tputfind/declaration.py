@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from inspect import Parameter, signature
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -56,7 +57,8 @@ class Option(NamedTuple):
         return f"[{'|'.join(self.takes)}]{'[,...]' if self.lists else ''}"
 
 
-def declared(struct: type[msgspec.Struct]) -> dict[str, Option]:
+@cache
+def declared(struct: type[msgspec.Struct]) -> Mapping[str, Option]:
     """Return the options that fill fields of a struct, by field."""
     hints = get_type_hints(struct, include_extras=True)
     return {

@@ -14,10 +14,10 @@ from typing import Final, Literal, NamedTuple
 from tputfind import options as values
 from tputfind import units
 from tputfind.errors import BadRequest
-from tputfind.sizing.calibration.logs import COLUMNS as _LOG
-from tputfind.sizing.calibration.logs import log_of as made_log
+from tputfind.sizing.calibration import logs
 from tputfind.sizing.calibration.overheads import Log
-from tputfind.sizing.planner.costs import COLUMNS, Price, read_prices
+from tputfind.sizing.planner import costs
+from tputfind.sizing.planner.costs import Price
 from tputfind.sizing.traffic.stream import gaps_of
 
 _MOST_BYTES: Final = 2**27
@@ -135,7 +135,7 @@ def log_of(path: Path) -> Log:
                 kind, time = _time_in_log(cell, kind, f"line {line}: {word}")
                 columns[word].append(time)
             lines.append(f"line {line}")
-        return made_log(path.name, columns, lines)
+        return logs.log_of(path.name, columns, lines)
     except ValueError as error:
         raise BadRequest(
             f"--observed {path}: {error}", "a CSV with the columns sent and answered, in seconds; begun and ended too"
@@ -154,13 +154,13 @@ def _time_in_log(cell: str, before: Kind | None, name: str) -> tuple[Kind, float
 def _columns_of(header: list[str]) -> dict[str, int]:
     """Return where the columns are."""
     words = [word.lower() for word in header]
-    missing = [word for word in _LOG[:2] if word not in words]
+    missing = [word for word in logs.COLUMNS[:2] if word not in words]
     if missing:
         raise ValueError(f"its header lacks {' and '.join(missing)}: {units.echoed(','.join(header))}")
-    twice = [word for word in _LOG if words.count(word) > 1]
+    twice = [word for word in logs.COLUMNS if words.count(word) > 1]
     if twice:
         raise ValueError(f"two columns are named {twice[0]}")
-    known = _LOG if set(_LOG) <= set(words) else _LOG[:2]
+    known = logs.COLUMNS if set(logs.COLUMNS) <= set(words) else logs.COLUMNS[:2]
     return {word: words.index(word) for word in known}
 
 
@@ -171,9 +171,11 @@ def prices_of(path: Path) -> list[Price]:
         BadRequest: the file cannot be read, or holds no prices; its message names the line.
     """
     try:
-        return read_prices(rows_of(path))
+        return costs.read_prices(rows_of(path))
     except ValueError as error:
-        raise BadRequest(f"--price {path}: {error}", f"its columns, apart by commas, are {','.join(COLUMNS)}") from None
+        raise BadRequest(
+            f"--price {path}: {error}", f"its columns, apart by commas, are {','.join(costs.COLUMNS)}"
+        ) from None
 
 
 def _time_of(cell: str, before: Kind | None) -> tuple[Kind, float]:
