@@ -209,6 +209,13 @@ def test_the_same_command_with_resume_goes_on_and_a_finished_record_is_only_show
     assert (tmp_path / "cut.json").read_bytes() == before
 
 
+def test_a_record_in_which_nothing_was_timed_is_shown_if_it_knows_of_the_edge(resumed, cut_short):
+    edge = {"largest_batch": 10_240, "limited_by": "index", "fails_at": 10_752, "closed": False}
+    shown = resumed(cut_short, rows=[], edge=edge, finished="2026-01-01T00:00:00Z")
+
+    assert "Largest batch  between 10240 and 10751" in shown.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "changes", "expected"),
     [

@@ -230,7 +230,7 @@ def _write(
     """Write every file that was asked for; what could not be goes to the problems.
 
     Returns:
-        The records that are saved, and what is to be shown, if anything was timed.
+        The records that are saved, and what is to be shown, if anything was found out.
     """
     from tputfind.report.renderers.files import forms
     from tputfind.report.views.records import document as document_of
@@ -244,7 +244,7 @@ def _write(
     problems += [one.file.problem for one in kept if one.file.problem is not None]
     problems += outputs.problems
     saved = [str(one.file.path) for one in kept if one.file.path and one.file.problem is None]
-    return saved, document if any(one.record.rows for one in kept) else None
+    return saved, document if any(one.record.rows or one.record.edge for one in kept) else None
 
 
 def _table(record: Record) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from tputfind.record.record import Edge, LimitedBy
@@ -29,6 +29,8 @@ _LEAST_LIMIT: Final = 8
 _LEAST_GRID: Final = 2**15
 """Powers of two from here on are where limits mostly lie: the last that passes, or, of grids, the first that does not.
 """
+_NEAR_GRID: Final = 3 / 4
+"""Of a power of two that fails: if so many pass, no rounder number lies between, and that is the limit of a grid."""
 _CREDIT: Final = 1
 """Useless forecasts tolerated before bisection; each step that narrows the bracket earns one more."""
 _NEAR_LATENCY: Final = 0.05
@@ -50,6 +52,7 @@ def find_edge(
     first: int | None = None,
     forecast: Expect | None = None,
     worth: Callable[[int], bool] | None = None,
+    index_limits: Callable[[], Sequence[int]] | None = None,
 ) -> Edge:
     """Return the largest multiple of ``granularity`` up to ``max_batch`` that passes both questions.
 
@@ -59,7 +62,8 @@ def find_edge(
     four times as many until a batch does not pass, then bisects; ``linear`` counts up instead. A forecast only chooses
     where to look. Where it brings the search no further than bisection would have, it loses credit, and without credit
     it waits until a step of that has earned some (as in Brent's method for roots: bad guesses cost little more than
-    none). What is no matter of size, such as an index or a kernel's limit, is looked for at the roundest numbers.
+    none). What is no matter of size, such as an index or a kernel's limit, is looked for at
+    ``index_limits`` and the roundest numbers.
 
     Where larger batches fit again beyond one that does not, the forecast may expect so. One is then tried, and if it
     passes the search goes on there.
@@ -84,8 +88,10 @@ def find_edge(
         first: a guess at the answer, or a batch that is answered already: it is asked before all others.
         forecast: what to expect from what is known.
         worth: says of a batch, where none is known to fail, whether it is to be tried; all are, where it is None.
+        index_limits: returns the batch sizes, in ascending order, beyond which a tensor has more elements than 32 bits
+            count.
     """
-    search = _Search(max_batch // granularity, granularity, forecast, (first or 0) // granularity)
+    search = _Search(max_batch // granularity, granularity, forecast, (first or 0) // granularity, index_limits)
     while (unit := search.next(linear=linear)) is not None:
         if worth is not None and search.passes and search.fails_at > search.cap and not worth(unit * granularity):
             return Edge(largest_batch=search.passes * granularity, limited_by="timeout", closed=False)
@@ -129,12 +135,20 @@ def _between(passes: int, fails_at: int, limited_by: LimitedBy, granularity: int
 class _Search:
     """What is known of batch sizes, in steps of the granularity, and what to ask next."""
 
-    def __init__(self, cap: int, granularity: int, forecast: Expect | None, guess: int) -> None:
+    def __init__(
+        self,
+        cap: int,
+        granularity: int,
+        forecast: Expect | None,
+        guess: int,
+        index_limits: Callable[[], Sequence[int]] | None = None,
+    ) -> None:
         self.cap = cap
         self.failed: dict[int, LimitedBy] = {cap + 1: "cap"}
         self._passed = [0]
         self._granularity = granularity
         self._forecast = forecast
+        self._index_limits = index_limits
         self._guess = min(max(0, guess), cap) or None
         self._credit = _CREDIT
         self._expected = False
@@ -174,9 +188,7 @@ class _Search:
         if not passes:
             return max(1, fails_at // _BLIND_GROWTH) if of_size and fails_at <= self.cap else 1
         if not of_size:
-            above = passes >= _LEAST_LIMIT and passes & (passes - 1) == 0
-            below = fails_at >= _LEAST_GRID and fails_at & (fails_at - 1) == 0
-            unit = passes + 1 if above else fails_at - 1 if below else _roundest(passes, fails_at)
+            unit = self._at_a_limit()
         elif fails_at > self.cap:
             unit = _BLIND_GROWTH * passes
         else:
@@ -184,6 +196,21 @@ class _Search:
             if near:
                 unit = max(unit, math.floor(fails_at * (1 - _SET_BACK * (1 << max(0, self._below - 1)))))
         return min(max(unit, passes + 1), fails_at - 1, max(MOST_GROWTH * passes, passes + 1))
+
+    def _at_a_limit(self) -> int:
+        """Return what to ask where an index or a kernel sets the limit.
+
+        That is the middle of the batch sizes at which a tensor grows past 32 bits, or else the roundest number.
+        """
+        passes, fails_at = self.passes, self.fails_at
+        limits = {size // self._granularity for size in (self._index_limits() if self._index_limits else ())}
+        inside = sorted(unit for unit in limits if passes < unit < fails_at)
+        near = fails_at >= _LEAST_GRID or passes >= _NEAR_GRID * fails_at
+        if (passes in limits and len(inside) <= 1) or (passes >= _LEAST_LIMIT and passes & (passes - 1) == 0):
+            return passes + 1
+        if near and fails_at & (fails_at - 1) == 0:
+            return fails_at - 1
+        return inside[len(inside) // 2] if inside else _roundest(passes, fails_at)
 
     def next(self, *, linear: bool) -> int | None:
         """Return what to ask; None where both sides of the edge are known, and nothing is expected beyond."""
@@ -208,6 +235,8 @@ class _Search:
             return unit if self.fails_at < unit <= most and unit not in self.failed else None
         lowest = self.passes + (1 << 2 * max(0, self._above - 1))
         highest = self.fails_at - (1 << 2 * max(0, self._below - 1))
+        if unit >= highest and self.failed[self.fails_at] not in _OF_SIZE:
+            return None  # of what stands in the way there, a forecast says nothing
         if known_to_fail is None and unit < _TRUSTED * self.passes:
             unit += 1
         if highest <= lowest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tputfind.record.record import LimitedBy, Trial
@@ -18,6 +18,7 @@ _LAST_BYTES: Final = 2**20
 """NVIDIA's driver cannot give out the last MiB of a device."""
 _MOST_MISSING_BYTES: Final = 64 * 2**20
 _LESS_BYTES: Final = (0, *(2**power for power in range(20, 27)))
+_MOST_ELEMENTS: Final = 2**31 - 1
 _SAMPLES: Final = 256
 """Batch sizes on either side of an edge that are forecast, to see whether fits and fails alternate there."""
 
@@ -72,6 +73,25 @@ def expected_batch(known: Known, passes: int, fails: int | None) -> int | None:
     if found < passes or (fails is not None and found >= fails):
         found = edge_where(lambda size: size <= passes or ((fails is None or size < fails) and fits(size)), **steps)
     return found
+
+
+def index_limits(traces: Sequence[Trace], element_bytes: Collection[int]) -> list[int]:
+    """Return the batch sizes beyond which some tensor has more elements than 32 bits count, in ascending order.
+
+    They are those of tensors that grow in proportion to the batch, by the request for each in the latest trace that is
+    complete, and ``element_bytes``: the bytes that an element may have. There are none without a trace.
+    """
+    trace = next((trace for trace in reversed(traces) if trace.complete), None)
+    if trace is None or not readable(trace):
+        return []
+    sizes = [event.value for event in trace.events() if event.kind == "allocate"][trace.fixed :]
+    per_sample = {
+        size // trace.batch_size // width
+        for size in sizes
+        for width in element_bytes
+        if size % (trace.batch_size * width) == 0
+    }
+    return sorted({_MOST_ELEMENTS // elements for elements in per_sample if elements})
 
 
 class NonMonotonic(NamedTuple):

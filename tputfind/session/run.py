@@ -228,6 +228,7 @@ def _search(session: Session, progress: Progress) -> Edge:
             first=first_batch(session.record),
             forecast=session.expected,
             worth=session.is_worth_a_trial,
+            index_limits=session.index_limits,
         )
         steady = session.edge_is_current(edge)
         if steady:

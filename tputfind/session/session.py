@@ -15,7 +15,7 @@ from tputfind.record.files import RecordFile
 from tputfind.record.record import TRIAL_STEPS, Edge, Failure, LimitedBy, Record, Row, Trial, merged
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.edge import bracket
-from tputfind.search.forecast import Known, NonMonotonic, expected_batch, expected_non_monotonic
+from tputfind.search.forecast import Known, NonMonotonic, expected_batch, expected_non_monotonic, index_limits
 from tputfind.session import estimate, expectations, plan, progress
 from tputfind.session.barrier import Barrier
 from tputfind.session.inspect import now
@@ -29,6 +29,8 @@ _SMALL: Final = 64
 """Times smaller than the largest: what is timed last under a budget."""
 _LONGEST_SEARCH_S: Final = 300.0
 """Seconds that trials may take together for a larger batch to be tried while none has failed."""
+_ELEMENT_BYTES: Final = {"fp16": (2,), "bf16": (2,), "fp32": (4,), "tf32": (4,)}
+"""Of activations by dtype; other ways have both."""
 _OF_THE_MODEL: Final = ("error", "unsupported", "index_limit")
 """Failures that a step raised, and that its handling may have brought about."""
 
@@ -207,6 +209,11 @@ class Session:
         if self._spec.search != "forecast":
             return None
         return expected_batch(self.known(memory_limit_bytes or self._runner.memory_limit_bytes), passes, fails)
+
+    def index_limits(self) -> list[int]:
+        """Return the batch sizes beyond which a tensor has more elements than 32 bits count, as far as traces tell."""
+        traces = [trial.trace for trial in self.record.trials if trial.trace is not None]
+        return index_limits(traces, _ELEMENT_BYTES.get(self._spec.dtype, (2, 4)))
 
     def is_worth_a_trial(self, batch_size: int) -> bool:
         """Return whether a trial of a batch is expected to end in time, and to leave as much for the next batch."""

@@ -236,6 +236,51 @@ def test_a_kernel_limit_at_a_power_of_two_takes_one_trial_on_either_side():
     assert ask.asked == [976, 3904, 15616, 8192, 4096, 4097]
 
 
+def test_a_limit_of_32_bits_takes_a_few_trials_where_the_sizes_of_tensors_are_known():
+    ask, limits = Oracle(10_699, "index"), [1783, 2674, 3566, 5349, 7133, 9510, 10_699, 14_266, 19_021]
+
+    def asked_first(passes, fails):
+        return {61: 976, 976: 15_026}.get(passes)
+
+    find_edge(
+        ask,
+        Oracle(10_699),
+        granularity=1,
+        max_batch=NO_CAP,
+        first=61,
+        forecast=asked_first,
+        index_limits=lambda: limits,
+    )
+
+    assert ask.asked == [61, 976, 15_026, 7133, 10_699, 10_700]
+
+
+@given(
+    edge=EDGES,
+    obstacle=st.sampled_from(["index", "kernel"]),
+    limits=st.lists(st.integers(1, 100_000), max_size=30),
+    granularity=st.integers(1, 5),
+)
+def test_sizes_of_tensors_that_set_no_limit_do_not_change_the_answer(edge, obstacle, limits, granularity):
+    ask = Oracle(edge, obstacle)
+
+    found = find_edge(
+        ask, Oracle(edge), granularity=granularity, max_batch=NO_CAP, first=61, index_limits=lambda: sorted(limits)
+    )
+
+    assert found.largest_batch == edge // granularity * granularity
+    assert {found.largest_batch, found.fails_at} - {0} <= set(ask.asked)
+    assert len(set(ask.asked)) == len(ask.asked)
+
+
+def test_a_kernel_that_fails_at_a_power_of_two_is_tried_at_the_batch_below_and_no_forecast_creeps_up_on_it():
+    ask = Oracle(511, "kernel")
+
+    find_edge(ask, Oracle(511), granularity=1, max_batch=NO_CAP, first=488, forecast=lambda passes, fails: 521)
+
+    assert ask.asked == [488, 522, 512, 511]
+
+
 def test_a_batch_that_gave_no_answer_in_time_is_closed_in_on_to_a_third_and_is_no_edge():
     ask = Oracle(1000, "timeout")
 

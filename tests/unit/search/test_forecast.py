@@ -4,6 +4,7 @@ import copy
 import math
 import random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from tputfind.search.forecast import (
     edge_where,
     expected_batch,
     expected_non_monotonic,
+    index_limits,
     non_monotonic_where,
 )
 from tputfind.search.replay import Forecast, Memory
@@ -266,6 +268,35 @@ def fitted(batch_size, peak_mib, step_ms=1.0):
 def known(*trials, **fields):
     answers = {trial.batch_size: trial.failure is None for trial in trials}
     return Known(trials, answers, granularity=1, max_batch=NO_CAP, **fields)
+
+
+def requesting(batch_size, sizes, *, fixed=(), complete=True):
+    return Trace(
+        batch_size=batch_size,
+        fixed=len(fixed),
+        memory_bytes=1024 * MIB,
+        capped=False,
+        expandable=False,
+        complete=complete,
+        packed=packed([Event("allocate", size) for size in (*fixed, *sizes)]),
+    )
+
+
+def test_32_bits_count_no_more_elements_than_the_tensors_of_so_many_samples_have():
+    per_sample = 56 * 56 * 64
+    traces = [
+        requesting(61, [7 * 61]),
+        requesting(976, [976 * per_sample * 2, 976 * 1000 * 2, 12_345], fixed=[976 * 2]),
+        requesting(15_026, [15_026 * 2], complete=False),
+    ]
+
+    assert index_limits(traces, (2,)) == [(2**31 - 1) // per_sample, (2**31 - 1) // 1000]
+    assert index_limits(traces, (4,)) == [2 * (2**31 // per_sample) + 1, (2**31 - 1) // 500]
+    assert index_limits(traces[2:], (2,)) == []
+
+
+def test_a_trace_that_cannot_be_read_tells_of_no_limits():
+    assert index_limits([msgspec.structs.replace(requesting(976, [976]), packed=b"rubbish")], (1,)) == []
 
 
 def test_without_trials_nothing_is_expected():
