@@ -43,8 +43,8 @@ def contrastive():
 
 
 def wide_contrastive():
-    tower = nn.Sequential(nn.Linear(1024, 2048), nn.GELU(), nn.Linear(2048, 256))
-    return Contrastive(tower), lambda batch: (torch.randn(batch, 1024), torch.randn(batch, 1024))
+    tower = nn.Sequential(nn.Linear(64, 2048), nn.GELU(), nn.Linear(2048, 256))
+    return Contrastive(tower), lambda batch: (torch.randn(batch, 64), torch.randn(batch, 64))
 
 
 class Stalls(nn.Module):
