@@ -31,7 +31,7 @@ _SPAN: Final = re.compile("([0-9]{1,9}) *(?:-|\\.\\.|:| ) *([0-9]{1,9})")
 """What may stand for all batch sizes between two, or for the two."""
 _TIMES: Final = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 """A small m is none: it could be a thousandth, or a minute."""
-_PER_S: Final = re.compile(r"\s*(?:/\s*s(?:ec)?|[rq]ps)$", re.IGNORECASE)
+_PER_S: Final = re.compile(r"(?:/\s*s(?:ec)?|[rq]ps)$", re.IGNORECASE)
 _MEANT: Final = {
     "half": "fp16",
     "float16": "fp16",
@@ -291,7 +291,7 @@ def rate(value: object) -> float:
     """Return a number per second, of a number or of text such as ``5000``, ``5,000``, ``5k``, ``5000/s``, ``5krps``."""
     if not isinstance(value, str):
         return number(value)
-    text = _PER_S.sub("", value.strip())
+    text = _PER_S.sub("", value.strip()).rstrip()
     times = _TIMES.get(text[-1:])
     text = _ungrouped(text if times is None else text[:-1])
     if not is_number(text):
