@@ -50,7 +50,7 @@ def record_of(request: Request, at: Node, *, samples: int = 100, **fields: objec
 
 
 class SimulatedCluster:
-    """See ``jobs.Executor``. Time passes while somebody waits for the end of a job, and at no other time."""
+    """See ``jobs.Executor``. Time passes while somebody sleeps or waits for the end of a job, and at no other time."""
 
     def __init__(
         self,
@@ -77,6 +77,9 @@ class SimulatedCluster:
 
     def clock(self) -> float:
         return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
 
     def start(self, number: int, place: ClusterPlace, request: bytes) -> None:
         self._asked[number] = (place, request, 0)

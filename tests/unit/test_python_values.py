@@ -43,6 +43,7 @@ class Listens:
         (lambda: tputfind.find("resnet18", save="a.csv"), "there is no option 'save'"),
         (lambda: tputfind.compare(RECORD, None), "new: None is a NoneType, and no Record"),
         (lambda: tputfind.compare("a", "b"), "old: 'a' is a str, and no Record"),
+        (lambda: tputfind.to_deploy("b.json"), "record: 'b.json' is a str, and no Record"),
         (lambda: tputfind.compare(RECORD, RECORD, tolerance="much"), "tolerance: 'much' is not a number"),
         (lambda: tputfind.compare(RECORD, RECORD, tolerance=None), "tolerance: None is not a number"),
         (lambda: tputfind.load_record(None), "path: None is a NoneType, and no str or Path"),

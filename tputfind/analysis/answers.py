@@ -7,7 +7,7 @@ from math import inf
 from typing import Final, Literal, NamedTuple
 
 from tputfind.record.method import REPEATABILITY
-from tputfind.record.record import Edge, Record, Row, Trial
+from tputfind.record.record import Edge, Record, Row, Trial, check_record
 from tputfind.record.spec import Spec
 from tputfind.stats import (
     CONFIDENCE,
@@ -128,7 +128,11 @@ def to_deploy(record: Record) -> Row | None:
 
     Of rows that are alike to 5 %, the knee is the smallest, which answers first and takes the least memory. None where
     nothing was timed or meets the SLO.
+
+    Raises:
+        BadRequest: it is no record.
     """
+    check_record("record", record)
     if record.spec.slo_ms is not None:
         return fastest_within_slo(record)
     return knee(record.rows) or fastest(record.rows)

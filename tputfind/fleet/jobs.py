@@ -108,10 +108,11 @@ class Jobs:
         *,
         trust_model_file: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Take the jobs by number, what runs them, who is told, and the command line that the records are to hold.
 
-        The clock is the simulation's where the jobs are simulated.
+        ``clock`` and ``sleep`` are the simulation's if the jobs are simulated.
         """
         self._jobs = jobs
         self._total = max(jobs, default=0) + 1
@@ -120,6 +121,7 @@ class Jobs:
         self._command = command
         self._trust_model_file = trust_model_file
         self._clock = clock
+        self._sleep = sleep
         self._open = {number: _State() for number in jobs}
         self._addresses: dict[str, str] = {}
         self._alive: list[Node] = []
@@ -237,9 +239,9 @@ class Jobs:
                 for end in ends:
                     yield self._came(end, self._open.pop(end.number))
         self._executor.cancel(list(self._open))
-        until_s = time.monotonic() + _LAST_WORDS_S
-        while time.monotonic() < until_s:
-            time.sleep(_POLL_S / 5)
+        until_s = self._clock() + _LAST_WORDS_S
+        while self._clock() < until_s:
+            self._sleep(_POLL_S / 5)
             self._hear()
         for number, state in self._open.items():
             if state.record is not None:

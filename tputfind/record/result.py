@@ -7,11 +7,13 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from typing import Any
+    from typing import Any, Never
 
     import pandas as pd
     from matplotlib.figure import Figure
 
+_FUNCTIONS = ("compare", "size", "to_deploy")
+"""Functions of the package that take a record, where others may look for a method."""
 _reports: Callable[[], Any] | None = None
 
 
@@ -47,6 +49,13 @@ class Result:
         """
         figure: Figure = _report_module().plot(self)
         return figure
+
+    if not TYPE_CHECKING:  # type checkers know which attributes there are
+
+        def __getattr__(self, name: str) -> Never:
+            """Refuse an attribute that is missing; name the function of the package that is meant, if there is one."""
+            instead = f": call tputfind.{name}({self.KIND})" if name in _FUNCTIONS else ""
+            raise AttributeError(f"a {type(self).__name__} has no {name!r}{instead}", name=name, obj=self)
 
     def __repr__(self) -> str:
         """Return what a command prints of the result: a prompt and a notebook show it as it is on a terminal."""

@@ -37,7 +37,8 @@ def some_jobs(nodes, count, choice="next", **fields):
 
 
 def follow(asked, cluster, progress=None):
-    return list(Jobs(asked, cluster, progress or Silent(), "tputfind ... --ray", clock=cluster.clock).follow())
+    listener, times = progress or Silent(), {"clock": cluster.clock, "sleep": cluster.sleep}
+    return list(Jobs(asked, cluster, listener, "tputfind ... --ray", **times).follow())
 
 
 def answering(fields_of):
@@ -270,6 +271,33 @@ def test_an_interruption_keeps_the_records_that_had_arrived():
     assert isinstance(came[1].ended_by, KeyboardInterrupt)
     assert came[1].record.finished is None
     assert came[1].record.rows
+
+
+def test_interrupted_jobs_have_a_moment_of_the_same_clock_for_their_last_words():
+    there = [node(1)]
+
+    class Interrupted(SimulatedCluster):
+        def ended(self, timeout_s):
+            if self.now_s > 20:
+                raise KeyboardInterrupt
+            return super().ended(timeout_s)
+
+        def words(self):
+            words = list(super().words())
+            if self.now_s < 21:  # less than a second after the interruption
+                return words
+            return [*words, msgspec.json.encode(Word(number=0, node=there[0].id, record=self.record))]
+
+    cluster = Interrupted(there, lambda *_: 100.0)
+    asked = some_jobs(there, 1)
+    request = jobs.Request(spec=asked[0].sent, command="tputfind", trust_model_file=False)
+    cluster.record = msgspec.Raw(msgspec.json.encode(record_of(request, there[0])))
+
+    (came,) = follow(asked, cluster)
+
+    assert isinstance(came.ended_by, KeyboardInterrupt)
+    assert came.record.rows
+    assert 22 <= cluster.now_s < 23
 
 
 def test_an_interruption_keeps_the_jobs_that_had_ended_and_were_not_looked_at_yet():

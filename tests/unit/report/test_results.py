@@ -117,6 +117,13 @@ def test_result_refuses_a_form_that_it_has_not(name, why, tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["to_deploy", "compare", "size"])
+def test_function_of_the_package_that_is_called_as_a_method_is_named(name):
+    with pytest.raises(AttributeError, match=f"a Record has no '{name}': call tputfind.{name}\\(record\\)"):
+        getattr(example(), name)
+    assert not hasattr(example(), "colour")
+
+
 def test_record_is_drawn(tmp_path):
     example().save(tmp_path / "a.svg", tmp_path / "a.png")
 
