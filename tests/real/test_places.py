@@ -56,6 +56,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
         ("report", "old.json", "--save", "old.json"),
         ("compare", "old.json", "older/old.json", "--save", "older/old.json"),
         ("compare", ".", "older", "--save", "older/old.json"),
+        ("resnet18", "--ray", "--resume", "older", "--save", "older/old.json"),
     ],
 )
 def test_no_command_writes_over_what_it_reads(folder, asked):
@@ -66,6 +67,17 @@ def test_no_command_writes_over_what_it_reads(folder, asked):
     assert ran.status == 2
     assert "would be written over" in ran.err
     assert ran.err.count("\n") == 1
+    assert contents(folder) == before
+
+
+def test_measurement_is_replaced_by_the_same_command_and_by_no_other(folder):
+    asked = ("plain.py:keyword_inputs", "--batch-sizes", 1, *QUICK, "--no-save", "--save", "a.json")
+    first, again = run(folder, *asked), run(folder, *asked)
+    before = contents(folder)
+    other = run(folder, *asked, "--layout", "nhwc")
+
+    assert (first.status, again.status, other.status) == (0, 0, 2), again.err
+    assert "--save a.json holds another measurement: layout (nchw there, nhwc here)" in other.err
     assert contents(folder) == before
 
 

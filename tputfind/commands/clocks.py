@@ -14,6 +14,7 @@ from tputfind.commands.outputs import sources_of, taken_from
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
 from tputfind.record.clocks import MOST_REPEATS, Asked
+from tputfind.record.identity import Question
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.report.outputs import Outputs, Places, check_places
@@ -93,7 +94,7 @@ def read_request(
         problems.append("--warmup 0: what is timed warm needs at least one step of it")
     if problems:
         raise BadRequest("; ".join(dict.fromkeys(problems)), "see tputfind clocks --help")
-    outputs = check_places(places, sources_of(specs), json="clocks")
+    outputs = check_places(places, sources_of(specs), json="clocks", question=Question(tuple(specs)))
     return Request(Asked(tuple(specs), batch_size, repeats, drop, host_work_ms), outputs, quiet, trust_model_file)
 
 

@@ -12,6 +12,7 @@ from tputfind.commands.console import Given, finish, stop_signals, typed
 from tputfind.commands.outputs import sources_of, taken_from
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
+from tputfind.record.identity import Question
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report.outputs import Outputs, Places, check_places
 from tputfind.report.progress import show_progress
@@ -88,7 +89,7 @@ def read_request(
         problems.append("--on-fake does without a device: leave --device out")
     if problems:
         raise BadRequest("; ".join(problems), "see tputfind forecast --help")
-    outputs = check_places(places, sources_of([spec]), json="forecast")
+    outputs = check_places(places, sources_of([spec]), json="forecast", question=Question((spec,)))
     return Request(spec, sizes, on_fake, outputs, quiet, trust_model_file)
 
 

@@ -32,7 +32,7 @@ _NAMED: Final = {option.name: option for option in MEASURING}
 FIRST: Final = tuple(_NAMED[name] for name in ("dtype", "mode", "device", "image_size", "max_batch", "slo", "budget"))
 """What most runs need; ``tputfind --help`` shows no others."""
 _TRUST: Final = Option(OTHER, "load a file of a model or of weights even if it can run code", name="trust_model_file")
-_OVERWRITE: Final = Option(WRITE, "let these files replace files that tputfind did not write", name="overwrite")
+_OVERWRITE: Final = Option(WRITE, "let these files replace any file that is not read", name="overwrite")
 _QUIET: Final = Option(OTHER, "show no progress", name="quiet")
 TRACEBACK: Final = Option(OTHER, "show the traceback of an error", name="traceback")
 _SAVE: Final = Option(

@@ -13,6 +13,7 @@ from tputfind.errors import BadRequest
 from tputfind.record import files
 from tputfind.record.clocks import Methods, Pipeline
 from tputfind.record.forecast import Forecasts
+from tputfind.record.identity import question_of
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report.document import Document
@@ -66,7 +67,8 @@ def read_request(records: Sequence[str], places: Places, *, slo: str | None, per
     answered = [_with(record, slo, percentile) for record in read]
     document = _document(answered, [record.spec for record in read], others)
     kind: Kind = "record" if read else "forecast" if isinstance(others[0], Forecasts) else "clocks"
-    outputs = check_places(places, records_read(records), json=kind, forms=forms(document))
+    question = question_of(every[0])  # the only one if JSON is among the forms
+    outputs = check_places(places, records_read(records), json=kind, question=question, forms=forms(document))
     return Request(document, view.tracebacks(answered), outputs)
 
 

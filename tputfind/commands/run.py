@@ -15,7 +15,7 @@ from rich.console import Console
 from tputfind.commands.clusters import cluster_of
 from tputfind.commands.console import Given, finish, stop_signals, tell, typed
 from tputfind.commands.options import MEASURING
-from tputfind.commands.outputs import sources_of, taken_from
+from tputfind.commands.outputs import records_read, sources_of, taken_from
 from tputfind.errors import BadRecord, BadRequest, Interrupted, TputfindError
 from tputfind.fleet import cluster, sweep
 from tputfind.fleet.cluster import Cluster
@@ -25,6 +25,7 @@ from tputfind.fleet.sweep import Job
 from tputfind.processes import cores
 from tputfind.processes.children import Children
 from tputfind.record import files
+from tputfind.record.identity import Question
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report.document import Document
@@ -50,7 +51,9 @@ def main(given: Given, *, show_traceback: bool) -> int:
     options = {one.name: None if given[one.name] is False else given[one.name] for one in MEASURING}
     how = {name: given[name] for name in ("quiet", "trust_model_file")}
     if asked is not None:
-        request = read_request(given["models"], options, places, None, several=asked.choice != "next", **how)
+        others = sorted(asked.resumed.glob("*.json")) if asked.resumed else ()
+        several = asked.choice != "next"
+        request = read_request(given["models"], options, places, None, several=several, others=others, **how)
         return do(request._replace(cluster=asked), show_traceback=show_traceback)
     comparing = {name: given[name] for name in ("each", "all_busy")}
     request = read_request(given["models"], options, places, given["resume"], **comparing, **how)
@@ -80,12 +83,14 @@ def read_request(
     each: bool = False,
     all_busy: bool = False,
     several: bool = False,
+    others: Sequence[Path] = (),
     quiet: bool,
     trust_model_file: bool = False,
 ) -> Request:
     """Return the request that a command line describes, checked before anything is measured for it.
 
-    ``several`` says that a model is measured on several devices of a cluster.
+    ``several`` says that a model is measured on several devices of a cluster, which reads the ``others``, records that
+    are there already.
 
     Raises:
         BadRequest: a model, an option or a place is wrong, or they do not go together.
@@ -102,7 +107,8 @@ def read_request(
         recipes = list(sweep.each_recipe(options))
         specs = [spec for model in models for spec in dict.fromkeys(read_spec(model, one) for one in recipes)]
         forms = ENDINGS[1:] if len(specs) > 1 or each or all_busy or several else ENDINGS
-        outputs = check_places(places, sources_of(specs), forms=forms)
+        sources = [*records_read(others), *sources_of(specs)]
+        outputs = check_places(places, sources, question=Question(tuple(specs)), forms=forms)
         return Request(Job(specs, places.folder, typed()), outputs, quiet, trust_model_file, devices)
     if len(models) > 1:
         raise BadRequest("--resume goes on with one record, and several models were named")
@@ -118,7 +124,8 @@ def read_request(
     sources = [Source("the record to go on with", path), *sources_of([spec])]
     folder = None if places.folder is None else Path(os.path.realpath(path)).parent
     table = None if folder is None else table_of(path)
-    outputs = check_places(places._replace(folder=folder), sources, table=table)
+    question = Question((spec,), record.environment.device_name)
+    outputs = check_places(places._replace(folder=folder), sources, question=question, table=table)
     return Request(Job([spec], folder, typed(), (record, path)), outputs, quiet, trust_model_file)
 
 

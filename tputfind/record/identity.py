@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any, Final, Literal, cast, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, cast, get_type_hints
 
 import msgspec
 
+from tputfind.record.clocks import Methods, Pipeline
+from tputfind.record.forecast import Forecasts
 from tputfind.record.record import Record
-from tputfind.record.spec import Spec
+from tputfind.record.spec import Spec, as_found
 
 
 def name_of(spec: Spec) -> str:
@@ -40,6 +42,33 @@ def differing(old: msgspec.Struct, new: msgspec.Struct, *among: Role) -> Iterato
         before, after = getattr(old, name), getattr(new, name)
         if role in among and before != after:
             yield name, before, after
+
+
+class Question(NamedTuple):
+    """What a measurement answers: its specs, two for a pipeline, and its device; None for one that is not known yet."""
+
+    specs: tuple[Spec, ...] = ()
+    device_name: str | None = None
+
+
+def question_of(result: Record | Methods | Pipeline | Forecasts) -> Question:
+    """Return the question that a result answers."""
+    specs = result.specs if isinstance(result, Pipeline) else (result.spec,)
+    return Question(specs, result.device_name if isinstance(result, Forecasts) else result.environment.device_name)
+
+
+def unlike_questions(old: Question, new: Question) -> list[str]:
+    """Return what differs between two questions, with both values; nothing if they are the same."""
+    if len(old.specs) != len(new.specs):
+        return [f"models ({len(old.specs)} there, {len(new.specs)} here)"]
+    pairs = [
+        pair
+        for before, after in zip(old.specs, new.specs, strict=True)
+        for pair in differing(before, as_found(after, before), "work", "told", "asked")
+    ]
+    if new.device_name is not None and new.device_name != old.device_name:
+        pairs.append(("device", old.device_name, new.device_name))
+    return [f"{name} ({before} there, {after} here)" for name, before, after in pairs]
 
 
 def work_key(record: Record) -> tuple[tuple[str, object], ...]:

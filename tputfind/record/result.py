@@ -26,7 +26,8 @@ class Result:
         """Write files, each in the form that its ending says: .json, .csv, .md, .html, and of a record .svg and .png.
 
         Args:
-            file: where to write; what tputfind wrote there in the same form is replaced.
+            file: where to write; what tputfind wrote there in the same form is replaced, but for a measurement of
+                another model, device or configuration.
             more: other files, each as the first.
             overwrite: replace any other file too.
 

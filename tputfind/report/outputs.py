@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tputfind.errors import BadRequest, TputfindError
-from tputfind.record import files
+from tputfind.record import files, identity
+from tputfind.record.identity import Question
 from tputfind.report import kinds
 from tputfind.report.charts import draw
 from tputfind.report.kinds import Kind
 
 ENDINGS: Final = ("json", "csv", "md", "html", *draw.ENDINGS)
 """Every form that a file can have; of a result that is no record of a run, none is drawn."""
+MEASURED: Final = ("record", "clocks", "forecast")
+"""Kinds of JSON that hold measurements: what is lost with such a file cannot be made again from other files."""
 _STDOUT: Final = Path("/dev/stdout")
 _ABSENT: Final = {form: f"a .{form} holds one result, and several are asked for" for form in ("json", "csv")}
 _NO_PLOT: Final = "this result has no plot"
@@ -57,10 +60,13 @@ class Outputs:
     ``saved`` are those that were written, ``problems`` says which could not be.
     """
 
-    def __init__(self, named: Sequence[Output], sources: Sequence[Source], *, overwrite: bool) -> None:
-        """Take the outputs, and what must not be written over."""
+    def __init__(
+        self, named: Sequence[Output], sources: Sequence[Source], question: Question, *, overwrite: bool
+    ) -> None:
+        """Take the outputs, what must not be written over, and what the JSON of measurements will answer."""
         self._named = named
         self._sources = list(sources)
+        self._question = question
         self._overwrite = overwrite
         self.saved: list[str] = []
         self.problems: list[TputfindError] = []
@@ -79,10 +85,13 @@ class Outputs:
         for source in self._sources:
             if _same(path, source.path):
                 raise BadRequest(f"{told} is {source.what}, and would be written over", "name another file")
-        if not self._overwrite and not _may_be_replaced(path, output.kind):
-            ours = f"{kinds.NAMES[output.kind]} of tputfind's"
-            given = "overwrite=True" if output.wanted_by == "save" else "--overwrite"
-            raise BadRequest(f"{told} is there already, and is no {ours}", f"name another file, or give {given}")
+        if self._overwrite:
+            return
+        hint = f"name another file, or give {'overwrite=True' if output.wanted_by == 'save' else '--overwrite'}"
+        if not _may_be_replaced(path, output.kind):
+            raise BadRequest(f"{told} is there already, and is no {kinds.NAMES[output.kind]} of tputfind's", hint)
+        if output.kind in MEASURED and (differing := _unlike(path, self._question)):
+            raise BadRequest(f"{told} holds another measurement: {differing}", hint)
 
     def check_all(self, table: Output | None = None) -> None:
         """Refuse what ``check`` does, and two that are the same file.
@@ -146,6 +155,7 @@ def check_places(
     sources: Sequence[Source] = (),
     *,
     json: Kind = "record",
+    question: Question | None = None,
     forms: Iterable[str] | None = None,
     table: Output | None = None,
 ) -> Outputs:
@@ -155,6 +165,7 @@ def check_places(
         places: what is to be written.
         sources: what is read.
         json: what JSON holds.
+        question: what that answers if it is a measurement, which replaces none that answers another question.
         forms: the forms that the result will have, if that is not every one that such a result can have.
         table: the CSV of a record that is gone on with, or None.
 
@@ -167,7 +178,7 @@ def check_places(
     for output in named:
         if drawn and output.form in ("html", *drawn):  # pages of other results have no plots
             draw.check_installed(f"{output.wanted_by} {output.path}")
-    outputs = Outputs(named, sources, overwrite=places.overwrite)
+    outputs = Outputs(named, sources, question or Question(), overwrite=places.overwrite)
     if places.folder is not None:
         files.check_folder(places.folder)
     outputs.check_all(table)
@@ -212,6 +223,17 @@ def _may_be_replaced(path: Path, kind: Kind) -> bool:
         return path.stat().st_size == 0 or kinds.is_report(path, kind)
     except OSError:  # what cannot be read is not known to be ours
         return False
+
+
+def _unlike(path: Path, question: Question) -> str:
+    """Return in what the measurement in a file differs from one that answers a question; empty if in nothing."""
+    if path.stat().st_size == 0:
+        return ""
+    try:
+        found = files.load(path)
+    except TputfindError as unreadable:
+        return unreadable.message
+    return "; ".join(identity.unlike_questions(identity.question_of(found), question))
 
 
 def _holds(path: Path, data: bytes) -> bool:

@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from tputfind.errors import BadRequest
+from tputfind.record.identity import question_of
 from tputfind.report.document import Document
-from tputfind.report.outputs import Places, check_places
+from tputfind.report.outputs import MEASURED, Places, check_places
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +56,9 @@ def save(result: Any, names: Sequence[str | os.PathLike[str]], *, overwrite: boo
     from tputfind.report.renderers.files import forms
 
     made = forms(document_of(result))
-    outputs = check_places(Places(None, tuple(names), overwrite, "save"), json=result.KIND, forms=made)
+    question = question_of(result) if result.KIND in MEASURED else None
+    places = Places(None, tuple(names), overwrite, "save")
+    outputs = check_places(places, json=result.KIND, question=question, forms=made)
     outputs.write(made)
     if outputs.problems:
         raise outputs.problems[0]

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,8 @@ from tputfind.analysis.compare import compare
 from tputfind.commands.outputs import sources_of
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.record import files
+from tputfind.record.files import load_record
+from tputfind.record.identity import Question, question_of, unlike_questions
 from tputfind.record.spec import read_spec
 from tputfind.report.charts import charts, draw
 from tputfind.report.kinds import NAMES, Kind, is_report
@@ -140,7 +143,7 @@ def test_nothing_that_is_read_ever_changes_and_nothing_else_of_others_without_ov
         places = Places(None, tuple(f"{folder}/{place}" for place in wanted), overwrite)
         sources = [Source("read", folder / one) for one in read]
         try:
-            outputs = check_places(places, sources)
+            outputs = check_places(places, sources, question=question_of(example()))
         except BadRequest:
             assert content_of(folder) == before
             return
@@ -159,6 +162,69 @@ def test_nothing_that_is_read_ever_changes_and_nothing_else_of_others_without_ov
                 path = folder / "copy"
                 path.write_bytes(content)
                 assert is_report(path, "record" if ending == "json" else ending)
+                assert ending != "json" or not unlike_questions(question_of(load_record(path)), question_of(example()))
+
+
+def spec_with(**fields):
+    return msgspec.structs.replace(example().spec, **fields)
+
+
+@pytest.mark.parametrize(
+    ("question", "differing"),
+    [
+        (question_of(example()), None),
+        (Question((example().spec,)), None),
+        (Question((spec_with(trial_timeout_s=60.0, strict=True),)), None),
+        (Question((spec_with(grad_mode="enabled"),)), None),
+        (Question((spec_with(model="vgg11"),)), r"model \(resnet50 there, vgg11 here\)"),
+        (Question((spec_with(dtype="bf16", mode="compile"),)), r"dtype \(.*\); mode \(eager there, compile here\)"),
+        (Question((spec_with(batches=7),)), "batches"),
+        (question_of(example())._replace(device_name="NVIDIA A10"), r"device \(.* there, NVIDIA A10 here\)"),
+        (Question(()), "models"),
+    ],
+)
+def test_record_is_replaced_by_one_of_the_same_question_alone(tmp_path, question, differing):
+    path = tmp_path / "a.json"
+    example().save(path)
+    places = Places(None, (path,))
+
+    if differing is None:
+        check_places(places, question=question).write({"json": lambda: b"new"})
+        assert path.read_bytes() == b"new"
+        return
+    with pytest.raises(BadRequest, match=rf"--save .*a.json holds another measurement: {differing}") as refused:
+        check_places(places, question=question)
+    assert refused.value.hint.endswith("or give --overwrite")
+    assert files.load_record(path) == example()
+    check_places(places._replace(overwrite=True), question=question)
+
+
+def test_measurement_that_cannot_be_read_is_not_replaced(tmp_path):
+    (tmp_path / "a.json").write_bytes(example().to_json()[:-100])
+
+    with pytest.raises(BadRequest, match=r"holds another measurement: .*a.json is not a tputfind record"):
+        check_places(Places(None, (tmp_path / "a.json",)), question=question_of(example()))
+
+
+def test_record_that_comes_while_the_run_goes_on_is_kept_if_it_answers_another_question(tmp_path):
+    outputs = check_places(Places(None, (tmp_path / "a.json",)), question=Question((spec_with(model="vgg11"),)))
+    example().save(tmp_path / "a.json")
+
+    outputs.write({"json": lambda: b"record of vgg11"})
+
+    assert files.load_record(tmp_path / "a.json") == example()
+    assert "holds another measurement" in outputs.problems[0].message
+
+
+@pytest.mark.parametrize("name", ["resnet50-fp16-batch-1.json", "mobilenet_v3_large-resnet50-fp32.json"])
+def test_timings_of_clocks_are_replaced_by_those_of_the_same_models_alone(name, tmp_path):
+    found = files.load(RESULTS / "nvidia-h200" / "clocks" / name)
+    found.save(tmp_path / "a.json")
+    found.save(tmp_path / "a.json")
+    other = files.load(RESULTS / "nvidia-h200" / "clocks" / "mobilenet_v3_large-fp32.json")
+
+    with pytest.raises(BadRequest, match=r"save .* holds another measurement: model"):
+        other.save(tmp_path / "a.json")
 
 
 @pytest.mark.parametrize(
