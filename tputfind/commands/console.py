@@ -46,12 +46,15 @@ def finish(
     """
     from rich.console import Console
 
+    from tputfind.report.document import Defect, attempt
     from tputfind.report.renderers.terminal import print_document
 
-    problems = outputs.problems if problems is None else problems
+    problems = [*(outputs.problems if problems is None else problems)]
+    problems += [defect.to_error() for defect in document.defects] if document is not None else []
     with terminal_that_may_be_gone(problems):
         if document is not None and not outputs.uses_stdout:
-            print_document(document, Console())
+            shown = attempt("what is printed", lambda: print_document(document, Console()))
+            problems += [shown.to_error()] if isinstance(shown, Defect) else []
     with terminal_that_may_be_gone(problems, stream=2):
         if saved := [*records, *outputs.saved]:
             tell(f"saved {', '.join(saved)}")

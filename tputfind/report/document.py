@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
+from tputfind.errors import TputfindError
 from tputfind.record.record import Notice
 from tputfind.report.charts.chart import Chart
-from tputfind.units import format_figure
+from tputfind.units import format_figure, printable
 
 _NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 Tone = Literal["", "good", "bad", "unsure"]
@@ -133,12 +134,30 @@ class Notices(msgspec.Struct, frozen=True):
     entries: tuple[Warned, ...]
 
 
+class Defect(msgspec.Struct, frozen=True):
+    """A fault of this tool or of a library, in the place of what it kept from being made."""
+
+    what: str
+    error: Any
+
+    @property
+    def line(self) -> str:
+        """What could not be made, and why, on one line."""
+        return printable(f"{self.what} could not be made: {type(self.error).__name__}: {self.error}")
+
+    def to_error(self) -> TputfindError:
+        """Return the error to show; its cause is where the fault lies."""
+        told = TputfindError(self.line, "a fault of tputfind's, which --traceback shows")
+        told.__cause__ = self.error
+        return told
+
+
 class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A result, or a part of one, under its title.
 
-    A page shows a ``folded`` part on demand, and links to a part by its ``name``. Only the whole has these: ``data`` is
-    the table of a CSV, ``source`` the result itself, for JSON, ``chart`` what an image shows, and ``page`` makes the
-    document of a page if that is another one.
+    A page shows a ``folded`` part on demand, and links to a part by its ``name``. Only the whole has these: ``data``
+    makes the table of a CSV, ``source`` is the result itself, for JSON, ``chart`` what an image shows, and ``page``
+    makes the document of a page if that is another one.
     """
 
     title: str = ""
@@ -146,9 +165,9 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lead: str = ""
     name: str = ""
     folded: bool = False
-    data: Table | None = None
+    data: Callable[[], Table] | None = None
     source: Any = None
-    chart: Chart | None = None
+    chart: Chart | Defect | None = None
     page: Callable[[], Document] | None = None
 
     @property
@@ -156,8 +175,41 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether it holds nothing but other documents."""
         return all(isinstance(section, Document) for section in self.sections)
 
+    @property
+    def defects(self) -> list[Defect]:
+        """The defects among all its sections."""
+        nested = (section.defects for section in self.sections if isinstance(section, Document))
+        own = [section for section in self.sections if isinstance(section, Defect)]
+        return [*own, *(defect for defects in nested for defect in defects)]
 
-Section = Answers | Table | Sentences | Code | Notices | Charts | Tiles | Link | Document
+
+Section = Answers | Table | Sentences | Code | Notices | Charts | Tiles | Link | Defect | Document
+_T = TypeVar("_T")
+
+
+def attempt(what: str, make: Callable[[], _T]) -> _T | Defect:
+    """Return what ``make`` makes, or the defect that keeps it from that: it costs no other part of a result."""
+    try:
+        return make()
+    except (TputfindError, OSError):  # neither is a defect: the latter is of a terminal or a disk
+        raise
+    except Exception as error:
+        return Defect(what, error)
+
+
+def sections_of(what: str, make: Callable[[], Iterable[Section]]) -> tuple[Section, ...]:
+    """Return the sections that ``make`` makes, or the defect that keeps it from that."""
+    made = attempt(what, lambda: tuple(make()))
+    return (made,) if isinstance(made, Defect) else made
+
+
+def whole(make: Callable[[], Document], **forms: Any) -> Document:
+    """Return the document of a result, made by ``make``; ``forms`` are the fields of what other files hold.
+
+    A defect keeps it from neither of these.
+    """
+    made = attempt("the report", make)
+    return msgspec.structs.replace(Document(sections=(made,)) if isinstance(made, Defect) else made, **forms)
 
 
 def table(columns: Iterable[Column], rows: Iterable[Sequence[Cell | str]], **more: Any) -> Table:

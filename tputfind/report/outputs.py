@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -14,6 +13,7 @@ from tputfind.record import files, identity
 from tputfind.record.identity import Question
 from tputfind.report import kinds
 from tputfind.report.charts import draw
+from tputfind.report.document import Defect
 from tputfind.report.kinds import Kind
 
 ENDINGS: Final = ("json", "csv", "md", "html", *draw.ENDINGS)
@@ -137,9 +137,8 @@ class Outputs:
             except TputfindError as problem:
                 if output.path != _STDOUT or not isinstance(problem.__context__, BrokenPipeError):  # nobody reads on
                     self.problems.append(problem)
-            except Exception as defect:  # of ours, or of a library: shown in full, and the other files are written
-                what = f"{output.path} could not be made: {type(defect).__name__}: {defect}"
-                self.problems.append(TputfindError(what, "this is a fault of tputfind's", traceback.format_exc()))
+            except Exception as defect:  # of ours, or of a library: the other files are written
+                self.problems.append(Defect(str(output.path), defect).to_error())
 
     def _write(self, output: Output, data: bytes) -> None:
         """Write a file, unless it became one that must not be written over since it was checked."""

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from tputfind.record.record import Record
 from tputfind.report import text
+from tputfind.report.document import Defect, attempt
 from tputfind.report.renderers import terminal
 from tputfind.report.views.records import rows_table
 from tputfind.units import format_seconds
@@ -141,7 +142,8 @@ class _TerminalListener(_PlainListener):
         lines = [f"{device.name:<{width}} {device.line}".strip() for device in several or [self.devices[""]]]
         shown: list[RenderableType] = [Text(line, no_wrap=True, overflow=cut) for line in lines]  # type: ignore[arg-type]
         with suppress(*_NOBODY_WATCHES):
-            table = [] if several else self._rows_so_far(self.devices[""].record)
+            so_far = () if several else attempt("the table so far", lambda: self._rows_so_far(self.devices[""].record))
+            table = () if isinstance(so_far, Defect) else so_far  # the report tells it: a run does not end by it
             self.live.update(Group(*table, *shown[: max(1, console.height - 1)]), refresh=True)
 
     def _rows_so_far(self, record: Record | None) -> list[RenderableType]:

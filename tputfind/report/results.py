@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tputfind.errors import BadRequest
 from tputfind.record.identity import question_of
-from tputfind.report.document import Document
+from tputfind.report.document import Defect, Document
 from tputfind.report.outputs import MEASURED, Places, check_places
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def frame(result: Any) -> pd.DataFrame:
 
     data = document_of(result).data
     assert data is not None  # each result by itself has a table
-    return to_frame(data)
+    return to_frame(data())
 
 
 def plot(result: Any) -> Figure:
@@ -84,6 +84,8 @@ def plot(result: Any) -> Figure:
     chart = document_of(result).chart
     if chart is None:
         raise BadRequest(f"there is no plot of this {result.KIND}", "plots are of records with timed rows")
+    if isinstance(chart, Defect):
+        raise chart.to_error()
     draw.check_installed("plot()")
     return draw.figure(chart)
 

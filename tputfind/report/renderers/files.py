@@ -7,7 +7,8 @@ from functools import partial
 
 from tputfind.record.untrusted import indented
 from tputfind.report.charts import draw
-from tputfind.report.document import Document
+from tputfind.report.charts.chart import Chart
+from tputfind.report.document import Defect, Document
 from tputfind.report.renderers.csv import to_csv
 from tputfind.report.renderers.html import to_html
 from tputfind.report.renderers.markdown import to_markdown
@@ -19,9 +20,16 @@ def forms(document: Document) -> dict[str, Callable[[], bytes]]:
     if document.source is not None:
         found["json"] = partial(indented, document.source)
     if document.data is not None:
-        found["csv"] = partial(to_csv, document.data)
+        data = document.data
+        found["csv"] = lambda: to_csv(data())
     found["md"] = partial(to_markdown, document)
     found["html"] = lambda: to_html(document.page() if document.page else document)
     if document.chart is not None:
-        found |= {ending: partial(draw.image, document.chart, ending) for ending in draw.ENDINGS}
+        found |= {ending: partial(_image, document.chart, ending) for ending in draw.ENDINGS}
     return found
+
+
+def _image(chart: Chart | Defect, ending: str) -> bytes:
+    if isinstance(chart, Defect):
+        raise chart.to_error()
+    return draw.image(chart, ending)

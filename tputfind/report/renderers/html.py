@@ -7,8 +7,9 @@ import hashlib
 from importlib import resources
 
 from tputfind.report.charts import draw
+from tputfind.report.charts.chart import Chart
 from tputfind.report.charts.colours import DARK, LIGHT
-from tputfind.report.document import Document, Section
+from tputfind.report.document import Defect, Document, Section, attempt
 
 
 def to_html(document: Document) -> bytes:
@@ -25,7 +26,7 @@ def to_html(document: Document) -> bytes:
     text = environment.from_string(part("page.html.jinja")).render(
         page=document,
         kind_of=_kind_of,
-        draw=draw.inline,
+        draw=_drawing,
         style=Markup(part("page.css")),  # noqa: S704
         script=Markup(script),  # noqa: S704
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -36,7 +37,11 @@ def to_html(document: Document) -> bytes:
     return text.encode(errors="replace")
 
 
-def _kind_of(section: Section) -> str:
+def _drawing(chart: Chart) -> draw.Inline | Defect:
+    return attempt("this plot", lambda: draw.inline(chart))
+
+
+def _kind_of(section: Section | draw.Inline) -> str:
     return type(section).__name__
 
 

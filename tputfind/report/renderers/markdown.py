@@ -8,7 +8,7 @@ from typing import Final
 
 from rich.cells import cell_len
 
-from tputfind.report.document import Answers, Code, Document, Notices, Section, Sentences, Table, notice_line
+from tputfind.report.document import Answers, Code, Defect, Document, Notices, Section, Sentences, Table, notice_line
 
 _FENCE: Final = "```"
 _ACTIVE: Final = re.compile(r"(\\*)([`\[\]])")
@@ -55,6 +55,8 @@ def _block(section: Section) -> Iterator[str]:
             yield "\n".join(f"- {line}" for line in section.lines)
         case Code():
             yield "\n".join((f"{_FENCE}{section.language}", *section.lines, _FENCE))
+        case Defect():
+            yield section.line
         case Notices():
             yield "Notices:"
             yield _numbered(tuple(map(notice_line, section.entries)))

@@ -18,6 +18,7 @@ from tputfind.report.document import (
     Cell,
     Code,
     Column,
+    Defect,
     Document,
     Notices,
     Section,
@@ -65,7 +66,7 @@ def _blocks(document: Document) -> list[Section]:
             found += _blocks(section)
         elif isinstance(section, Table) and section.title:
             found += [Document(title=section.title, sections=()), section]
-        elif isinstance(section, Answers | Table | Sentences | Code | Notices):
+        elif isinstance(section, Answers | Table | Sentences | Code | Notices | Defect):
             found.append(section)
     return found
 
@@ -82,6 +83,8 @@ def _print_section(section: Section, console: Console) -> None:
                 print_line(sentence, console, mark="- ")
         case Code():
             console.print(Text("\n".join(section.lines)), soft_wrap=True)
+        case Defect():
+            print_line(section.line, console, style="red")
         case Notices():
             console.print(Text("Notices", style="bold"))
             _print_numbered(map(notice_line, section.entries), console)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from tputfind.record.clocks import (
@@ -22,7 +23,18 @@ from tputfind.record.clocks import (
 )
 from tputfind.record.clocks import Cell as Timed
 from tputfind.record.spec import Spec
-from tputfind.report.document import Cell, Column, Document, Sentences, Table, data_table, figure, table
+from tputfind.report.document import (
+    Cell,
+    Column,
+    Document,
+    Sentences,
+    Table,
+    data_table,
+    figure,
+    sections_of,
+    table,
+    whole,
+)
 from tputfind.report.text import layout_shown
 from tputfind.units import shortened
 
@@ -32,11 +44,20 @@ _LONGEST_STAGE: Final = 17
 
 def document(found: Methods | Pipeline) -> Document:
     """Return the tables of one batch or of a pipeline, and the sentences."""
-    tables = (_methods(found.cells), _boundaries(found.cells)) if isinstance(found, Methods) else (_stages(found),)
     sentences = (Sentences(found.sentences),) if found.sentences else ()
-    return Document(
-        title=_title(found), lead=_explained(found), sections=(*tables, *sentences), data=_data(found), source=found
+    return whole(
+        lambda: Document(
+            title=_title(found),
+            lead=_explained(found),
+            sections=(*sections_of("the table", lambda: _tables(found)), *sentences),
+        ),
+        source=found,
+        data=partial(_data, found),
     )
+
+
+def _tables(found: Methods | Pipeline) -> tuple[Table, ...]:
+    return (_methods(found.cells), _boundaries(found.cells)) if isinstance(found, Methods) else (_stages(found),)
 
 
 def _data(found: Methods | Pipeline) -> Table:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from tputfind.analysis.compare import Comparison, Judgement, Verdict
-from tputfind.report.document import Answers, Cell, Column, Document, Table, Tone, count, data_table, table
+from tputfind.report.document import (
+    Answers,
+    Cell,
+    Column,
+    Document,
+    Table,
+    Tone,
+    count,
+    data_table,
+    sections_of,
+    table,
+    whole,
+)
 from tputfind.units import format_about, format_known
 
 _WORDS: Final[dict[Verdict, str]] = {
@@ -29,12 +42,22 @@ _TONES: Final[dict[Verdict, Tone]] = {
 
 def document(comparisons: Sequence[Comparison]) -> Document:
     """Return a part for each comparison."""
-    parts = tuple(
-        Document(title=_title(one), sections=(_table(one), Answers(tuple(answers(one))))) for one in comparisons
-    )
+    return whole(lambda: _document(comparisons), source=list(comparisons), data=partial(_data, comparisons))
+
+
+def _document(comparisons: Sequence[Comparison]) -> Document:
+    parts = tuple(map(_part, comparisons))
     title = parts[0].title if len(parts) == 1 else f"{len(parts)} comparisons: NEW over OLD"
     sections = parts[0].sections if len(parts) == 1 else parts
-    return Document(title=title, sections=sections, data=_data(comparisons), source=list(comparisons))
+    return Document(title=title, sections=sections)
+
+
+def _part(comparison: Comparison) -> Document:
+    sections = (
+        *sections_of("the table of batch sizes", lambda: [_table(comparison)]),
+        *sections_of("the answers", lambda: [Answers(tuple(answers(comparison)))]),
+    )
+    return Document(title=_title(comparison), sections=sections)
 
 
 def _data(comparisons: Sequence[Comparison]) -> Table:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tputfind.record.forecast import CardForecast, Forecasts
 from tputfind.record.types import LARGEST_BATCH
-from tputfind.report.document import Cell, Column, Document, Sentences, Table, count, data_table, table
+from tputfind.report.document import Cell, Column, Document, Sentences, Table, count, data_table, sections_of, table
 from tputfind.units import GIB, format_bytes, format_share
 
 _FROM_TRIALS: Final = (
@@ -22,18 +23,14 @@ def document(found: Forecasts) -> Document:
     spec = found.spec
     tried = ", ".join(map(str, found.tried))
     columns = map(Column, ("memory", "largest batch, forecast", "give or take"))
+    lines = (f"from {_source(found)}, batch {tried}", _ON_FAKE if found.device_name is None else _FROM_TRIALS)
     return Document(
         title=f"{spec.model} {spec.dtype} {spec.layout}: forecast, not measured",
         sections=(
-            table(columns, map(_row, found.cards)),
-            Sentences(
-                (
-                    f"from {_source(found)}, batch {tried}",
-                    _ON_FAKE if found.device_name is None else _FROM_TRIALS,
-                )
-            ),
+            *sections_of("the table", lambda: [table(columns, map(_row, found.cards))]),
+            Sentences(lines),
         ),
-        data=_data(found),
+        data=partial(_data, found),
         source=found,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from tputfind.analysis import recipes
@@ -30,6 +30,7 @@ from tputfind.report.document import (
     Charts,
     Code,
     Column,
+    Defect,
     Document,
     Link,
     Notices,
@@ -37,8 +38,10 @@ from tputfind.report.document import (
     Seen,
     Table,
     Warned,
+    attempt,
     count,
     figure,
+    sections_of,
     without_blanks,
 )
 from tputfind.report.views import fleet
@@ -57,24 +60,41 @@ _LONGEST_MESSAGE: Final = 200
 def document(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> Document:
     """Return the page of one or several records; ``asked`` are their specs, if answers are to other ones."""
     named = list(zip(names_of(records) if len(records) > 1 else [""], records, strict=True))
-    drawn, rows, warned = tuple(series.charts(records)), rows_table(named), tuple(_notices(named))
+    noticed = attempt("the notices", lambda: tuple(_notices(named)))
+    warned = () if isinstance(noticed, Defect) else noticed
     return Document(
         title=title_of(records),
         sections=(
-            Document(title="Answers", name="answers", sections=tuple(_opening(named, warned))),
-            _part("Plots", "plots", Charts(drawn) if drawn else "Nothing was measured that could be drawn."),
-            _part("Batch sizes", "rows", rows if rows.rows else "No batch size was timed."),
-            _part("Notices", "notices", Notices(warned) if warned else "There are none."),
-            Document(title="How it was measured", name="measured", sections=tuple(_measured(named, asked))),
+            _part("Answers", "answers", lambda: _opening(named, warned)),
+            _part("Plots", "plots", lambda: _plots(records), "Nothing was measured that could be drawn."),
+            _part("Batch sizes", "rows", lambda: _rows(named), "No batch size was timed."),
+            _part("Notices", "notices", lambda: _warnings(noticed), "There are none."),
+            _part("How it was measured", "measured", lambda: _measured(named, asked)),
         ),
     )
 
 
-def _part(title: str, name: str, held: Section | str) -> Document:
-    """Return a part of a page with its section, or with a line that says why there is none."""
-    if isinstance(held, str):
-        return Document(title=title, name=name, lead=held, sections=())
-    return Document(title=title, name=name, sections=(held,))
+def _part(title: str, name: str, make: Callable[[], Iterable[Section]], if_none: str = "") -> Document:
+    """Return a part of a page, or the defect that keeps it from being made; a line if it has no section."""
+    sections = sections_of(title.lower(), make)
+    return Document(title=title, name=name, sections=sections, lead="" if sections else if_none)
+
+
+def _plots(records: Sequence[Record]) -> Iterator[Charts]:
+    if drawn := tuple(series.charts(records)):
+        yield Charts(drawn)
+
+
+def _rows(named: Named) -> Iterator[Table]:
+    if (rows := rows_table(named)).rows:
+        yield rows
+
+
+def _warnings(noticed: tuple[Warned, ...] | Defect) -> Iterator[Section]:
+    if isinstance(noticed, Defect):
+        yield noticed
+    elif noticed:
+        yield Notices(noticed)
 
 
 def _opening(named: Named, warned: Sequence[Warned]) -> Iterator[Section]:

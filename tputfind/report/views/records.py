@@ -16,18 +16,24 @@ from tputfind.record.record import Notice, Record, Row
 from tputfind.record.spec import Spec
 from tputfind.report import columns, text
 from tputfind.report.charts import charts
+from tputfind.report.charts.chart import Chart
 from tputfind.report.document import (
     Answers,
     Cell,
     Code,
     Column,
+    Defect,
     Document,
+    Section,
     Table,
     answers_of,
+    attempt,
     count,
     data_table,
     notices_of,
+    sections_of,
     table,
+    whole,
     without_blanks,
 )
 from tputfind.report.views import fleet, page
@@ -44,34 +50,45 @@ def document(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> 
 
     ``asked`` are the specs that the records were measured with, if answers are to other ones.
     """
-    begun = "begun" in identity.distinguishing_fields(records)
-    parts = [of_record(record, f", begun {record.started}" if begun else "") for record in records]
-    parts += [_of_recipes(of_model) for of_model in text.models_in_recipes(records)]
-    parts += fleet.documents(records)
-    if text.stand_alone(records):
-        beside = side_by_side(records, text.record_names(records))
-        parts.append(Document(title=text.beside_title(records), sections=(beside,)))
-    measured = records if asked is None else map(_with_spec, records, asked)
-    drawn = charts.throughput(records)
-    return Document(
-        sections=tuple(parts),
-        data=data(records),
-        source=next(iter(measured)) if len(records) == 1 else None,
-        chart=None if drawn.empty else drawn,
+    source = records[0] if len(records) == 1 else None
+    if source is not None and asked is not None:
+        source = msgspec.structs.replace(source, spec=asked[0])
+    drawn = attempt("the plot", lambda: charts.throughput(records))
+    return whole(
+        lambda: Document(sections=tuple(_parts(records))),
+        source=source,
+        data=partial(data, records),
+        chart=None if isinstance(drawn, Chart) and drawn.empty else drawn,
         page=partial(page.document, records, asked),
     )
 
 
-def _with_spec(record: Record, spec: Spec) -> Record:
-    return msgspec.structs.replace(record, spec=spec)
+def _parts(records: Sequence[Record]) -> Iterator[Section]:
+    begun = "begun" in identity.distinguishing_fields(records)
+    for record in records:
+        yield of_record(record, f", begun {record.started}" if begun else "")
+    yield from sections_of("the table of recipes", lambda: map(_of_recipes, text.models_in_recipes(records)))
+    yield from sections_of("the table of devices", lambda: fleet.documents(records))
+    yield from sections_of("the table of all records", lambda: _beside(records))
+
+
+def _beside(records: Sequence[Record]) -> Iterator[Document]:
+    if text.stand_alone(records):
+        beside = side_by_side(records, text.record_names(records))
+        yield Document(title=text.beside_title(records), sections=(beside,))
 
 
 def of_record(record: Record, begun: str = "") -> Document:
     """Return the part of one record; its title may say when the record was ``begun``."""
-    notices = found_notices.to_read(record)
+    found = attempt("the notices", lambda: found_notices.to_read(record))
+    notices = () if isinstance(found, Defect) else found
     return Document(
         title=f"{text.title(record)}{begun}",
-        sections=(rows_table(record, notices), Answers(tuple(text.summary(record))), *notices_of(notices)),
+        sections=(
+            *sections_of("the table of batch sizes", lambda: [rows_table(record, notices)]),
+            *sections_of("the answers", lambda: [Answers(tuple(text.summary(record)))]),
+            *((found,) if isinstance(found, Defect) else notices_of(found)),
+        ),
     )
 
 

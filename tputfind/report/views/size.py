@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from tputfind.report.document import (
     Answers,
@@ -17,7 +18,9 @@ from tputfind.report.document import (
     figure,
     notices_of,
     percent,
+    sections_of,
     table,
+    whole,
 )
 from tputfind.report.views import size_answers as words
 from tputfind.report.views.servers import configuration
@@ -31,16 +34,19 @@ from tputfind.sizing.planner.plan import Plan, together
 
 def document(found: Found) -> Document:
     """Return the plans of each model, ranked if there are several, and the sum of several models."""
+    without = [{"model": record.spec.model, "reason": error.message} for record, error in found.without]
+    source = {"plans": found.plans, "without": without, "together": together(found)}
+    return whole(lambda: _document(found), source=source, data=partial(data, found))
+
+
+def _document(found: Found) -> Document:
     parts = [part for plans in found.models for part in _parts_of_model(found, plans)]
     parts += [Document(sections=(sums,)) for sums in answers_of(words.sum_of_models(found))]
-    without = [{"model": record.spec.model, "reason": error.message} for record, error in found.without]
     streams = {words.stream(plan) for plan in found.plans}
     common = f": {streams.pop()}" if len(streams) == 1 else ""
     return Document(
         title=parts[0].title if len(parts) == 1 else f"{len(found.plans)} plans{common}",
         sections=parts[0].sections if len(parts) == 1 else tuple(parts),
-        data=data(found),
-        source={"plans": found.plans, "without": without, "together": together(found)},
     )
 
 
@@ -72,14 +78,19 @@ def _ranking(found: Found, plans: Sequence[Plan]) -> Document:
 
 
 def _sections(plan: Plan) -> Iterator[Section]:
-    yield Answers(tuple(words.summary(plan)))
-    yield _cases(plan)
-    if plan.observed is not None:
-        yield _observed(plan.observed)
-    yield Answers(tuple(words.details(plan)))
+    observed = plan.observed
+    yield from sections_of("the answers", lambda: [Answers(tuple(words.summary(plan)))])
+    yield from sections_of("the table", lambda: [_cases(plan)])
+    if observed is not None:
+        yield from sections_of("the table of observed latencies", lambda: [_observed(observed)])
+    yield from sections_of("the details", lambda: [Answers(tuple(words.details(plan)))])
+    yield from sections_of("the server's configuration", lambda: _configuration(plan))
+    yield from notices_of(plan.notices)
+
+
+def _configuration(plan: Plan) -> Iterator[Code]:
     if lines := configuration(plan):
         yield Code(tuple(lines))
-    yield from notices_of(plan.notices)
 
 
 def _cases(plan: Plan) -> Table:
