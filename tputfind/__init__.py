@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from tputfind.analysis.answers import to_deploy
     from tputfind.analysis.compare import compare
+    from tputfind.fleet.find import find
     from tputfind.record.files import load_record
     from tputfind.record.record import Record
-    from tputfind.session.run import find
     from tputfind.sizing.planner.plan import size
     from tputfind.stages.timer import StageTimer
 
@@ -27,7 +27,7 @@ __all__ = ["Record", "StageTimer", "__version__", "compare", "find", "load_recor
 
 _HOMES = {
     "compare": "tputfind.analysis.compare",
-    "find": "tputfind.session.run",
+    "find": "tputfind.fleet.find",
     "load_record": "tputfind.record.files",
     "size": "tputfind.sizing.planner.plan",
     "Record": "tputfind.record.record",

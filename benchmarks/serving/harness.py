@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ class Case(NamedTuple):
     """What is served, by what, and by how many processes the requests are sent."""
 
     model: str
-    options: dict[str, object]
+    options: dict[str, Any]
     server: str
     cap: int
     wait_ms: float
@@ -83,10 +83,11 @@ class Load(NamedTuple):
 
 def measured(case: Case, folder: str | None = None) -> Record:
     """Return the tool's record of the model at every size up to the cap, as the server is going to run it; keep it."""
-    return tputfind.find(
+    record: Record = tputfind.find(
         case.model, batch_sizes=range(1, case.cap + 1), processes=2, batches=100, max_seconds=2.5,
-        output=folder, **case.options,  # type: ignore[arg-type]  # read from JSON
+        output=folder, **case.options,
     )  # fmt: skip
+    return record
 
 
 def loaded(port: int, case: Case, rate_per_s: float, requests: int) -> Load:

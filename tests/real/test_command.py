@@ -212,6 +212,55 @@ def test_from_python_it_is_one_call_and_the_script_needs_no_main_guard(tmp_path)
     assert len(list((tmp_path / "kept").glob("*.json"))) == 1
 
 
+def test_from_python_several_recipes_show_the_document_of_the_command_line(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import tputfind\n"
+        f"model = {str(MODELS / 'plain.py')!r} + ':keyword_inputs'\n"
+        "quick = {'batch_sizes': [1, 2], 'batches': 10, 'processes': 1}\n"
+        "found = tputfind.find(model, dtype=['fp32', 'bf16'], layout='nchw,nhwc', output='kept', **quick)\n"
+        "print([(one.spec.dtype, one.spec.layout, len(one.rows)) for one in found])\n"
+        "open('shown', 'w').write(repr(found))\n"
+        "found.save('all.csv', 'all.md', 'all.html')\n"
+        "assert len(found.frame()) == 8\n"
+        "try: found.save('all.json')\n"
+        "except tputfind.errors.BadRequest as refused: print(refused.message)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+
+    kinds = [(dtype, layout, 2) for dtype in ("fp32", "bf16") for layout in ("nchw", "nhwc")]
+    assert done.stdout.splitlines() == [
+        str(kinds),
+        "save all.json: a .json holds one result, and several are asked for",
+    ]
+    paths = sorted((tmp_path / "kept").glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+    shown = run(tmp_path, "report", *paths, "--save", "again.md")
+    assert (tmp_path / "shown").read_text().split() == shown.out.split()
+    assert (tmp_path / "all.md").read_bytes() == (tmp_path / "again.md").read_bytes()
+
+
+def test_from_python_a_recipe_that_cannot_run_is_a_failed_row_unless_none_can(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import tputfind\n"
+        f"model = {str(MODELS / 'plain.py')!r} + ':keyword_inputs'\n"
+        "quick = {'batch_sizes': [1], 'batches': 10, 'processes': 1, 'device': 'cpu'}\n"
+        "found = tputfind.find(model, mode=('eager', 'cudagraph'), **quick)\n"
+        "print([[row.status for row in one.rows] for one in found])\n"
+        "(one,) = tputfind.find(model, mode=['eager'], **quick)\n"
+        "print(type(one).__name__)\n"
+        "try: tputfind.find(model, mode='cudagraph', dtype=['fp32', 'fp16'], **quick)\n"
+        "except tputfind.errors.NoSuchDevice as refused: print('refused')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+
+    assert done.stdout.splitlines() == ["[['ok'], ['unsupported']]", "Record", "refused"], done.stderr
+
+
 def test_from_python_progress_is_shown_where_it_is_wanted(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

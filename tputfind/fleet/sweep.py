@@ -38,9 +38,16 @@ class Job(NamedTuple):
 
 def each_recipe(options: Mapping[str, object]) -> Iterator[dict[str, object]]:
     """Yield the options of every recipe that the lists among them ask for, the first values first."""
-    lists = {name: value.split(",") for name in LISTED if isinstance(value := options.get(name), str)}
+    lists = {name: _values(value) for name in LISTED if (value := options.get(name)) is not None}
     for values in itertools.product(*(dict.fromkeys(values) for values in lists.values())):
         yield {**options, **dict(zip(lists, values, strict=True))}
+
+
+def _values(value: object) -> Sequence[object]:
+    """Return the values that an option is given, with commas between them or in a sequence."""
+    if isinstance(value, str):
+        return value.split(",")
+    return value if isinstance(value, (list, tuple)) and value else [value]
 
 
 def in_queue(spec: Spec, busy: int) -> Spec:

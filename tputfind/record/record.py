@@ -381,6 +381,13 @@ class Record(Result, msgspec.Struct, frozen=True, kw_only=True):
         return indented(self)
 
 
+class Records(Result, list[Record]):
+    """Records of one call, which show and save themselves together."""
+
+    KIND = "record"
+    __slots__ = ()
+
+
 def check_record(name: str, value: object) -> None:
     """Raise BadRequest where what Python code gives under a name is no record."""
     if not isinstance(value, Record):

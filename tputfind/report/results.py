@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tputfind.errors import BadRequest
 from tputfind.record.identity import question_of
+from tputfind.record.record import Records
 from tputfind.report.document import Defect, Document
 from tputfind.report.outputs import MEASURED, Places, check_places
 
@@ -28,7 +29,7 @@ def document_of(result: Any) -> Document:
         case "record":
             from tputfind.report.views import records
 
-            return records.document([result])
+            return records.document(result if isinstance(result, Records) else [result])
         case "clocks":
             from tputfind.report.views import clocks
 
@@ -56,7 +57,7 @@ def save(result: Any, names: Sequence[str | os.PathLike[str]], *, overwrite: boo
     from tputfind.report.renderers.files import forms
 
     made = forms(document_of(result))
-    question = question_of(result) if result.KIND in MEASURED else None
+    question = question_of(result) if result.KIND in MEASURED and "json" in made else None
     places = Places(None, tuple(names), overwrite, "save")
     outputs = check_places(places, json=result.KIND, question=question, forms=made)
     outputs.write(made)

@@ -1,0 +1,168 @@
+"""The command line's main job, from Python: one model in one recipe or several."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from types import NoneType
+from typing import Any, Final, overload
+
+from tputfind.analysis.recipes import LISTED
+from tputfind.declaration import with_options_of
+from tputfind.errors import BadRequest, TputfindError
+from tputfind.fleet.sweep import Job, each_recipe, sweep
+from tputfind.processes.children import Children
+from tputfind.record import files
+from tputfind.record.record import Record, Records
+from tputfind.record.result import shown_progress
+from tputfind.record.spec import Spec, read_spec
+from tputfind.session import live
+from tputfind.session.progress import Progress, Silent
+from tputfind.session.run import Measured
+from tputfind.units import echoed
+
+Several = list[str] | tuple[str, ...]
+_TOLD: Final = ("doing", "did", "measured")
+"""Methods that a listener must have."""
+
+
+@overload
+def find(
+    model: str | Callable[..., object],
+    *,
+    dtype: str = ...,
+    layout: str = ...,
+    mode: str = ...,
+    inputs: Callable[[int], object] | None = None,
+    output: str | Path | None = None,
+    progress: bool | Progress | None = None,
+    trust_model_file: bool = False,
+    **options: object,
+) -> Record: ...
+@overload
+def find(
+    model: str | Callable[..., object],
+    *,
+    dtype: str | Several = ...,
+    layout: str | Several = ...,
+    mode: str | Several = ...,
+    inputs: Callable[[int], object] | None = None,
+    output: str | Path | None = None,
+    progress: bool | Progress | None = None,
+    trust_model_file: bool = False,
+    **options: object,
+) -> Records: ...
+@with_options_of(Spec)
+def find(
+    model: str | Callable[..., object],
+    *,
+    inputs: Callable[[int], object] | None = None,
+    output: str | Path | None = None,
+    progress: bool | Progress | None = None,
+    trust_model_file: bool = False,
+    **options: object,
+) -> Record | Records:
+    """Find the largest batch of a model and time every batch size: the command line's main job, from Python.
+
+    In a script or a notebook, the model may be an object::
+
+        tputfind.find(my_module, inputs=lambda batch: torch.randn(batch, 3, 32, 32), device="cuda")
+        tputfind.find(lambda: Net(width=64), input_size=(3, 32, 32))
+
+    It is pickled by cloudpickle, by value where it was defined in the script or notebook, and rebuilt in the fresh
+    process of each trial. A module is copied there with its weights. The module itself is neither changed nor moved.
+    What it holds of a GPU's memory counts as memory of others, so that the largest batch is one for what is left; a
+    warning says so. As for every model, ``dtype`` says what the copy is converted to (``fp32`` by default), and
+    ``phase`` whether it infers or trains, whatever mode the module is in. The record names it ``Net (live)``, with the
+    SHA-256 of the pickled bytes. It holds no object: it can be shown and compared, and not resumed.
+
+    Args:
+        model: a torchvision name, ``timm:NAME``, ``hf:NAME``, a file of a model, ``file.py:factory``,
+            ``package.module:factory``; or a ``torch.nn.Module``; or a function without parameters (a lambda, a closure,
+            a partial, a class) that returns a module, or a module and what makes its inputs.
+        inputs: what makes the inputs of a live module from a batch size: a tensor, a tuple of arguments or a dict of
+            keyword arguments, of random numbers, with as many samples as it was asked for. A large batch repeats the
+            samples of a small one, unless ``fresh_inputs=True``. ``input_size=(3, 224, 224)`` or
+            ``input="ids:int64:Bx128:30000"`` do without it.
+        output: a folder for the record; None saves nothing.
+        progress: whether to show on stderr what is being done; or what is to be told instead.
+        trust_model_file: load a file of a model or of weights even where that can run code of the file's.
+        options: the command line's, with underscores: ``dtype="fp16"``, ``memory_limit="8GiB"``. Numbers are bytes,
+            milliseconds (``max_latency``, ``slo``), seconds (``max_seconds``, ``budget``, ``trial_timeout``) or, for
+            ``max_noise`` and for ``headroom`` below 1, a share. ``dtype``, ``layout`` and ``mode`` take several values
+            (``dtype=["fp16", "bf16"]`` or ``"fp16,bf16"``): each combination is measured.
+
+    Returns:
+        The record: ``record.rows`` and ``record.largest_batch``, all samples included. Its repr shows it as a table.
+        For several values, a list of records: a combination that cannot run has one failed row.
+
+    Raises:
+        BadRequest: an option is wrong, or the object cannot travel to another process (an open file, a lock, ...).
+        TputfindError: the request, the device or the model does not allow it; ``NothingFits`` after saving the record.
+            The model's own traceback, if there is one, is a note of the error and its ``traceback``.
+    """
+    name = live.name_of(model)
+    specs = list(dict.fromkeys(read_spec(name, recipe) for recipe in each_recipe(options)))
+    is_list = any(isinstance(value := options.get(one), (list, tuple)) or "," in str(value) for one in LISTED)
+    shown = _shown(progress)
+    folder = None if output is None else files.path_of("output", output)
+    if folder is not None:
+        files.check_folder(folder)
+    words = " ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
+    job = Job(specs, folder, f"find {specs[0].model} {words}".strip())
+    found: list[Measured] = []
+    with (
+        shown as told,
+        _model_traceback_noted(),
+        live.pickled(model, inputs) as file,
+        Children(trust_model_file=trust_model_file, live=file) as children,
+    ):
+        for measured in sweep(job, children, told):
+            environment = measured.record.environment
+            if not found and environment.can.own_memory and (held := live.memory_held(environment.device)):
+                warnings.warn(held, stacklevel=2)
+            found.append(measured)
+            if isinstance(measured.ended_by, KeyboardInterrupt):
+                raise measured.ended_by
+            if measured.ended_by is None and measured.file.problem is not None:
+                warnings.warn(f"the record was not saved: {measured.file.problem}", stacklevel=2)
+        failures = [one.ended_by for one in found if one.ended_by is not None]
+        if len(failures) == len(found):
+            raise failures[0]
+    return Records(one.record for one in found) if is_list else found[0].record
+
+
+def _shown(progress: object) -> AbstractContextManager[Progress]:
+    """Return the context in which progress is shown, or told to a listener.
+
+    Raises:
+        BadRequest: it is no listener.
+    """
+    if isinstance(progress, (bool, NoneType)):
+        return shown_progress() if progress else nullcontext(Silent())
+    if all(callable(getattr(progress, name, None)) for name in _TOLD):
+        return nullcontext(_Listener(progress))
+    kind = type(progress).__name__
+    methods = "doing(what, seconds_left), did(what), measured(record)"
+    raise BadRequest(f"progress: {echoed(progress)} is a {kind}, without methods {methods}")
+
+
+class _Listener:
+    """A listener of the caller's, who need not hear which model the next words are about."""
+
+    def __init__(self, listener: Any) -> None:
+        self.doing, self.did, self.measured = (getattr(listener, name) for name in _TOLD)
+        self.about = getattr(listener, "about", Silent().about)
+
+
+@contextmanager
+def _model_traceback_noted() -> Iterator[None]:
+    """Add the model's own traceback to an error as a note: Python shows it below the error."""
+    try:
+        yield
+    except TputfindError as error:
+        if error.traceback:
+            error.add_note(f"The model's own traceback:\n{error.traceback.rstrip()}")
+        raise
