@@ -85,7 +85,7 @@ def overhead(work: Callable[[], object], synchronize: Callable[[], None]) -> Non
     print(f"    overhead                   {100 * (with_ms / without_ms - 1):9.3f} % of the medians")
     print(f"    of each round              {100 * (min(ratios) - 1):9.3f} to {100 * (max(ratios) - 1):.3f} %")
     print(f"    overhead a stage           {(with_ms - without_ms) * 1000 / stages:9.2f} us")
-    print(timer.table().to_string(index=False))
+    print(timer.frame().to_string(index=False))
 
 
 def seconds_of(work: Callable[[], object], synchronize: Callable[[], None]) -> float:

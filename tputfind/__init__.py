@@ -1,9 +1,9 @@
 """Find the largest batch a PyTorch model can take and how fast every batch size is.
 
 ``find`` measures a model: a name, a module, or a function that builds one. ``load_record`` reads what a measurement
-saved, ``to_deploy`` names the batch to deploy, ``compare`` says what became faster or slower from one record to
-another, ``size`` how many devices a stream of requests takes, ``StageTimer`` times the stages of a pipeline of one's
-own. Importing this package imports neither torch nor pandas.
+saved, and ``load`` what any command did. ``to_deploy`` names the batch to deploy, ``compare`` says what became faster
+or slower from one record to another, ``size`` how many devices a stream of requests takes, ``StageTimer`` times the
+stages of a pipeline of one's own. Importing this package imports neither torch nor pandas.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ if TYPE_CHECKING:
     from tputfind.analysis.answers import to_deploy
     from tputfind.analysis.compare import compare
     from tputfind.fleet.find import find
+    from tputfind.readers.results import load
     from tputfind.record.files import load_record
     from tputfind.record.record import Record
     from tputfind.sizing.planner.plan import size
     from tputfind.stages.timer import StageTimer
 
-__all__ = ["Record", "StageTimer", "__version__", "compare", "find", "load_record", "size", "to_deploy"]
+__all__ = ["Record", "StageTimer", "__version__", "compare", "find", "load", "load_record", "size", "to_deploy"]
 
 _HOMES = {
     "compare": "tputfind.analysis.compare",
     "find": "tputfind.fleet.find",
+    "load": "tputfind.readers.results",
     "load_record": "tputfind.record.files",
     "size": "tputfind.sizing.planner.plan",
     "Record": "tputfind.record.record",

@@ -79,7 +79,7 @@ def test_stages_after_each_other_and_nested_ones_are_each_timed_right():
             with timer.stage("classify/embed"):
                 spin(2 * MS)
 
-    table = timer.table().set_index("stage")
+    table = timer.frame().set_index("stage")
 
     print(table.to_string())
     assert table.index.tolist() == ["detect", "nms", "classify", "classify/embed"]

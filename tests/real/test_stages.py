@@ -158,7 +158,7 @@ def test_nothing_is_known_of_a_stage_that_only_failed():
 
     assert (line.count, line.failed, line.unresolved) == (0, 1, 0)
     assert (line.host_ms, line.device_ms, line.enqueue_ms, line.share) == (None, None, None, None)
-    assert len(timer.table()) == 1
+    assert len(timer.frame()) == 1
 
 
 def test_leaving_a_block_early_is_no_failure():
@@ -229,7 +229,7 @@ def test_the_table_has_every_column_and_leaves_the_device_empty():
         with timer.stage("draw", device=False):
             pass
 
-    table = timer.table()
+    table = timer.frame()
 
     assert {name: str(kind) for name, kind in table.dtypes.items()} == COLUMNS
     assert table["stage"].tolist() == ["detect", "draw"]
@@ -242,7 +242,7 @@ def test_the_table_has_every_column_and_leaves_the_device_empty():
 
 
 def test_a_table_of_nothing_has_the_same_columns():
-    table = StageTimer("cpu").table()
+    table = StageTimer("cpu").frame()
 
     assert len(table) == 0
     assert {name: str(kind) for name, kind in table.dtypes.items()} == COLUMNS

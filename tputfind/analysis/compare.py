@@ -114,6 +114,13 @@ class Comparison(Result, msgspec.Struct, frozen=True, kw_only=True):
         return [one for one in self.rows if one.may_be_slower_than(share) and not one.slower_than(share)]
 
 
+class Comparisons(Result, list[Comparison]):
+    """Comparisons of several records, which show and save themselves together."""
+
+    KIND = "comparison"
+    __slots__ = ()
+
+
 def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bool = False) -> Comparison:
     """Return what became of the throughput from one record to a later one, of the same work on the same device.
 

@@ -10,17 +10,19 @@ import msgspec
 from tputfind.commands.console import Given, finish
 from tputfind.commands.outputs import records_read, taken_from
 from tputfind.errors import BadRequest
-from tputfind.record import files
+from tputfind.readers.results import load
 from tputfind.record.clocks import Methods, Pipeline
 from tputfind.record.forecast import Forecasts
 from tputfind.record.identity import question_of
 from tputfind.record.record import Record
+from tputfind.record.result import Result
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report.document import Document
 from tputfind.report.kinds import Kind
 from tputfind.report.outputs import Outputs, Places, check_places
 from tputfind.report.renderers.files import forms
-from tputfind.report.views import clocks, forecast, page
+from tputfind.report.results import document_of
+from tputfind.report.views import page
 from tputfind.report.views import records as view
 
 
@@ -58,7 +60,7 @@ def read_request(records: Sequence[str], places: Places, *, slo: str | None, per
     """
     if not records:
         raise BadRequest("no record to show", "tputfind report results/resnet50-fp16-nvidia-h200.json")
-    every = [files.load(path) for path in records]
+    every = [load(path) for path in records]
     read = [one for one in every if isinstance(one, Record)]
     others = [one for one in every if not isinstance(one, Record)]
     named = [name for name, value in (("slo", slo), ("percentile", percentile)) if value is not None]
@@ -66,8 +68,9 @@ def read_request(records: Sequence[str], places: Places, *, slo: str | None, per
         raise BadRequest(f"--{named[0]} is for records of runs, and none was named")
     answered = [_with(record, slo, percentile) for record in read]
     document = _document(answered, [record.spec for record in read], others)
-    kind: Kind = "record" if read else "forecast" if isinstance(others[0], Forecasts) else "clocks"
-    question = question_of(every[0])  # the only one if JSON is among the forms
+    first = every[0]  # the only one if JSON is among the forms
+    question = question_of(first) if isinstance(first, Record | Methods | Pipeline | Forecasts) else None
+    kind: Kind = "record" if read else first.KIND  # type: ignore[assignment]  # each result's is one
     outputs = check_places(places, records_read(records), json=kind, question=question, forms=forms(document))
     return Request(document, view.tracebacks(answered), outputs)
 
@@ -97,14 +100,12 @@ def do(request: Request, *, show_traceback: bool) -> int:
     return finish(document, outputs, show_traceback=show_traceback)
 
 
-def _document(
-    records: Sequence[Record], asked: Sequence[Spec], others: Sequence[Methods | Pipeline | Forecasts]
-) -> Document:
+def _document(records: Sequence[Record], asked: Sequence[Spec], others: Sequence[Result]) -> Document:
     """Return all that was read as one document: records, measured with what was asked, then what other commands saved.
 
     Its table, its plot and its page are those of the records.
     """
-    of_others = [forecast.document(one) if isinstance(one, Forecasts) else clocks.document(one) for one in others]
+    of_others = [document_of(one) for one in others]
     parts = [view.document(records, asked), *of_others] if records else of_others
     if len(parts) == 1:
         return parts[0]

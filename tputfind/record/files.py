@@ -119,17 +119,18 @@ def load_record(path: str | Path) -> Record:
         BadRecord: the file is missing, unreadable, cut short, edited out of shape, or of a schema that this version
             does not read.
     """
-    return from_json(_content(path), str(path))
+    return from_json(content(path), str(path))
 
 
 def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts:
     """Read what a run, ``tputfind clocks`` or ``tputfind forecast`` saved; errors as for ``load_record``."""
-    data = _content(path)
+    data = content(path)
     loaders = {"clocks": clocks.from_json, "forecast": forecast.from_json}
     return loaders.get(command_of(data) or "", from_json)(data, str(path))
 
 
-def _content(path: str | Path) -> bytes:
+def content(path: str | Path) -> bytes:
+    """Return what a file holds; errors as for ``load_record``, but for those of what it holds."""
     if not isinstance(path, (str, Path)):
         raise BadRequest(f"path: {echoed(path)} is a {type(path).__name__}, and no str or Path")
     if path == "":

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from tputfind.errors import BadRequest
 from tputfind.record.identity import question_of
-from tputfind.record.record import Records
 from tputfind.report.document import Defect, Document
 from tputfind.report.outputs import MEASURED, Places, check_places
 
@@ -29,7 +28,7 @@ def document_of(result: Any) -> Document:
         case "record":
             from tputfind.report.views import records
 
-            return records.document(result if isinstance(result, Records) else [result])
+            return records.document(result if isinstance(result, list) else [result])
         case "clocks":
             from tputfind.report.views import clocks
 
@@ -41,7 +40,7 @@ def document_of(result: Any) -> Document:
         case "comparison":
             from tputfind.report.views import compare
 
-            return compare.document([result])
+            return compare.document(result if isinstance(result, list) else [result])
         case _:
             from tputfind.report.views import size
 

@@ -184,7 +184,7 @@ class StageTimer:
                 boxes = detector(batch)
             with timer.stage("draw", device=False):
                 draw(frame, boxes)
-        print(timer.table())
+        print(timer.frame())
 
     Stages may be nested, threads may share a timer, and memory is bounded however long the loop. Under CUDA graph
     capture no marks are set. While one thread captures and others measure, capture with the ``capture_error_mode``
@@ -246,7 +246,7 @@ class StageTimer:
         with self._marks.lock:
             return list(self._stages[name].spans.chosen) if name in self._stages else []
 
-    def table(self) -> pd.DataFrame:
+    def frame(self) -> pd.DataFrame:
         """Wait for the device, and return ``StageTime`` as a table: one line per stage, in order of first use."""
         import pandas as pd  # here, because importing the timer must stay light
 

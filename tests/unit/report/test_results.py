@@ -11,12 +11,14 @@ from typing import get_args
 import msgspec
 import pandas
 import pytest
+from msgspec.structs import replace
 from support.folders import RESULTS
 from support.records import FORECASTS, example
 from support.shown import csv_of, frame
 
 import tputfind
-from tputfind.errors import BadRequest
+from tputfind.commands import report
+from tputfind.errors import BadRecord, BadRequest
 from tputfind.record import files
 from tputfind.record.record import Edge, LimitedBy
 
@@ -25,6 +27,7 @@ MAKERS = {
     "record": example,
     "comparison": lambda: tputfind.compare(example(), example(), force=True),
     "plans": lambda: tputfind.size(example(), rate=50, slo="1s"),
+    "plans_of_a_full_device": lambda: tputfind.size(example(), rate=3000, slo="1s"),
     "plan": lambda: tputfind.size(example(), rate=50, slo="1s")[0],
     "methods": lambda: files.load(CLOCKS / "resnet50-fp16-batch-1.json"),
     "pipeline": lambda: files.load(CLOCKS / "mobilenet_v3_large-resnet50-fp32.json"),
@@ -48,6 +51,72 @@ def test_result_saves_itself_in_every_form_and_replaces_only_its_own(make, tmp_p
     assert not (tmp_path / "new.md").exists()
     result.save(tmp_path / "mine.csv", overwrite=True)
     assert (tmp_path / "mine.csv").read_bytes() == names[1].read_bytes()
+
+
+@each_result
+def test_saved_result_is_loaded_as_the_same_result_and_shown_by_report(make, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "100")  # as wide as a repr
+    result = make()
+    result.save(tmp_path / "a.json")
+
+    loaded = tputfind.load(tmp_path / "a.json")
+    loaded.save(tmp_path / "b.json")
+
+    saved = json.loads((tmp_path / "a.json").read_bytes())
+    assert json.loads((tmp_path / "b.json").read_bytes()) == saved
+    assert repr(loaded) == repr(result)
+    assert loaded.frame().equals(result.frame())
+    given = {"records": [tmp_path / "a.json"], "slo": None, "percentile": None, "overwrite": False}
+    assert report.main({**given, "save": (tmp_path / "c.json", tmp_path / "c.html")}, show_traceback=False) == 0
+    assert capsys.readouterr().out.split() == repr(result).split()
+    assert json.loads((tmp_path / "c.json").read_bytes()) == saved
+
+
+def test_plans_of_several_models_are_loaded_with_the_models_that_have_none(tmp_path):
+    other = replace(example(), spec=replace(example().spec, model="vgg11"))
+    slow = replace(example(), spec=replace(example().spec, model="slow"), rows=())
+    for records in ((example(), other), (example(), other, slow)):
+        plans = tputfind.size(*records, rate=50, slo="1s")
+        plans.save(tmp_path / "plans.json", overwrite=True)
+
+        loaded = tputfind.load(tmp_path / "plans.json")
+
+        assert repr(loaded) == repr(plans)
+        assert [record.spec.model for record, _ in loaded.answers.unplanned] == ["slow"] * (len(records) == 3)
+        assert ("Together" in repr(plans)) == (len(records) == 2)
+        assert loaded.frame().equals(plans.frame())
+
+
+def test_comparisons_are_loaded_as_a_list_that_shows_itself(tmp_path):
+    both = [tputfind.compare(example(), example(), force=True)] * 2
+    (tmp_path / "a.json").write_bytes(msgspec.json.encode(both))
+
+    loaded = tputfind.load(tmp_path / "a.json")
+
+    assert (loaded, len(loaded.frame())) == (both, 2 * len(both[0].frame()))
+    assert "2 comparisons" not in repr(loaded)
+    assert repr(loaded).count("NEW over OLD") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[]", "must be a list"),
+        ('[{"model": 1}]', "is not a tputfind record: [0].model is 1"),
+        ('{"plans": []}', "plans is"),
+        ('{"plans": [{"model": "a"}]}', "has no field"),
+        ("{}", "has no field schema"),
+        ("", "cut short"),
+    ],
+)
+def test_json_that_is_no_result_is_refused_in_one_line(text, why, tmp_path):
+    (tmp_path / "a.json").write_text(text)
+
+    with pytest.raises(BadRecord) as refused:
+        tputfind.load(tmp_path / "a.json")
+
+    assert why in refused.value.message
+    assert "\n" not in refused.value.message
 
 
 @pytest.mark.parametrize("limited_by", get_args(LimitedBy))

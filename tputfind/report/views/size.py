@@ -35,7 +35,7 @@ from tputfind.sizing.planner.plan import Plan, together
 def document(found: Found) -> Document:
     """Return the plans of each model, ranked if there are several, and the sum of several models."""
     without = [{"model": record.spec.model, "reason": error.message} for record, error in found.without]
-    source = {"plans": found.plans, "without": without, "together": together(found)}
+    source = {"plans": found.plans, "without": without, "together": together(found), "ranked_by": found.ranked_by}
     return whole(lambda: _document(found), source=source, data=partial(data, found))
 
 

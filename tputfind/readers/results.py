@@ -1,0 +1,103 @@
+"""Results that commands saved as JSON, read back as the values that they were."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import groupby
+from math import inf
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from tputfind.analysis.compare import Comparison, Comparisons
+from tputfind.errors import TputfindError
+from tputfind.record import files
+from tputfind.record.clocks import Methods, Pipeline
+from tputfind.record.environment import Environment
+from tputfind.record.forecast import Forecasts
+from tputfind.record.record import Record
+from tputfind.record.spec import Spec
+from tputfind.record.untrusted import printable_json, told_as_bad_record
+from tputfind.sizing.engine.replications import Outcome
+from tputfind.sizing.planner.plan import Answers, Plan, Plans, Ranking
+
+_COMPARISONS: Final = re.compile(rb"\s*\[")
+_PLANS: Final = re.compile(rb'\s*\{\s*"plans"\s*:')
+
+
+_INFINITE: Final = re.compile(rb'("(?:mean|p50|p95|p99|tail|tail_low|tail_high)_ms":\s*)null')
+"""A latency of an outcome without an end, which JSON has no number for."""
+_HUGE_MS: Final = 1e15
+"""Stands for it while it is read."""
+
+
+class _Without(msgspec.Struct, frozen=True):
+    """A model without a plan."""
+
+    model: str
+    reason: str
+
+
+class _SavedPlans(msgspec.Struct, frozen=True, kw_only=True):
+    plans: Annotated[tuple[Plan, ...], Meta(min_length=1)]
+    without: tuple[_Without, ...] = ()
+    ranked_by: Ranking = "devices"
+
+
+def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts | Comparison | Comparisons | Plans:
+    """Read what a command saved as ``.json``: a record, timings of ``clocks``, forecasts, comparisons or plans.
+
+    Raises:
+        BadRequest: the path is none.
+        BadRecord: the file is missing, unreadable, cut short, edited out of shape, or of a schema that this version
+            does not read.
+    """
+    data = files.content(path)
+    if _PLANS.match(data):
+        with told_as_bad_record(data, str(path)):
+            finite = _INFINITE.sub(rb"\g<1>%.0e" % _HUGE_MS, printable_json(data))
+            return Plans(_answers(msgspec.json.decode(finite, type=_SavedPlans)))
+    if _COMPARISONS.match(data):
+        with told_as_bad_record(data, str(path)):
+            kind = Annotated[list[Comparison], Meta(min_length=1)]
+            found: list[Comparison] = msgspec.json.decode(printable_json(data), type=kind)
+        return found[0] if len(found) == 1 else Comparisons(found)
+    return files.load(path)
+
+
+def _answers(saved: _SavedPlans) -> Answers:
+    """Return plans as they were found; of records without a plan, no more than their model is known."""
+    plans = [_with_infinity(plan) for plan in saved.plans]
+    models = [list(of) for _, of in groupby(plans, lambda plan: (plan.model, plan.input_shape))]
+    without = [(_record_of(one.model), TputfindError(one.reason)) for one in saved.without]
+    planned = {plan.model for plan in saved.plans}
+    unplanned = _first_of_each(one for one in without if one[0].spec.model not in planned)
+    return Answers(plans, without, saved.ranked_by, models, unplanned)
+
+
+def _with_infinity(plan: Plan) -> Plan:
+    """Return a plan whose outcomes have infinite latencies again."""
+    outcomes = {name: one for name in Plan.__struct_fields__ if isinstance(one := getattr(plan, name), Outcome)}
+    return msgspec.structs.replace(plan, **{name: _infinite(one) for name, one in outcomes.items()})
+
+
+def _infinite(outcome: Outcome) -> Outcome:
+    fields = msgspec.structs.asdict(outcome).items()
+    return msgspec.structs.replace(outcome, **{name: inf for name, value in fields if value == _HUGE_MS})
+
+
+def _first_of_each(without: Iterable[tuple[Record, TputfindError]]) -> list[tuple[Record, TputfindError]]:
+    first: dict[str, tuple[Record, TputfindError]] = {}
+    for record, error in without:
+        first.setdefault(record.spec.model, (record, error))
+    return list(first.values())
+
+
+def _record_of(model: str) -> Record:
+    environment = Environment(
+        device="", device_name="", torch="", python="", host="", cpu_name="", cpu_count=0, torch_threads=0
+    )
+    return Record(tputfind="", command="", started="", spec=Spec(model=model), environment=environment, input_shape="")
