@@ -8,6 +8,9 @@ import msgspec
 
 from tputfind.record.types import ASKED, FREE, TOLD, WORK, Bytes, CountFromZero
 
+ACCELERATORS_PER_HOST: Final = 8
+"""Those of an ordinary server."""
+
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a device can do, as it says itself.
@@ -100,6 +103,13 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: Annotated[Capabilities | None, FREE] = None
     clock: Annotated[Clock | None, TOLD] = None
     clock_test: Annotated[ClockTest | None, FREE] = None
+
+    @property
+    def devices_per_host(self) -> int | None:
+        """How many devices like this a host has: eight accelerators, one CPU; None for sets of its cores."""
+        if not self.can.on_host:
+            return ACCELERATORS_PER_HOST
+        return 1 if self.device == "cpu" else None
 
     @property
     def can(self) -> Capabilities:

@@ -209,6 +209,18 @@ def test_plans_are_a_list_and_a_plan_alone_is_a_result():
     assert repr(best) in repr(plans).replace("by devices", "")
 
 
+@pytest.mark.parametrize(
+    ("device", "hosts"), [("cuda:1", ", on 1 host of 8"), ("cpu", ", on 2 hosts"), ("cpu:0-3", "")]
+)
+def test_plan_counts_the_hosts_that_its_devices_fill_if_that_is_known(device, hosts):
+    can = None if device != "cpu:0-3" else replace(example().environment, device="cpu", capabilities=None).can
+    environment = replace(example().environment, device=device, capabilities=can)
+
+    (plan,) = tputfind.size(replace(example(), environment=environment), rate=50, slo="1s", devices=2)
+
+    assert f"\nDevices        2{hosts}: batches" in repr(plan)
+
+
 def test_loading_a_record_imports_nothing_that_shows_it(tmp_path):
     example().save(tmp_path / "record.json")
     program = (

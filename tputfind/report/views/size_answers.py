@@ -22,8 +22,6 @@ OVERHEADS: Final = {
 }
 """Fields of a demand, in words."""
 MORE_LABEL: Final = f"{MORE_TRAFFIC - 1:.0%} more"
-_DEVICES_PER_HOST: Final = 8
-"""Devices of an ordinary server."""
 _LISTED: Final = 4
 """Up to so many numbers of samples are listed with their shares."""
 _QUEUES: Final[Mapping[Batcher, str]] = {
@@ -50,12 +48,19 @@ def stream(plan: Plan) -> str:
 def summary(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield what a manager reads: devices and hosts, utilization, and cost, or else power, if known."""
     outcome = plan.outcome
-    hosts = -(-outcome.devices // _DEVICES_PER_HOST)
-    on = f"{hosts} host{'s' * (hosts > 1)} of {_DEVICES_PER_HOST}"
-    yield "Devices", f"{outcome.devices}{_range(plan)}, on {on}: batches of up to {outcome.batch_cap}"
+    yield "Devices", f"{outcome.devices}{_range(plan)}{_hosts(plan)}: batches of up to {outcome.batch_cap}"
     yield "Utilization", f"{format_percent(outcome.utilization)} of the rate of full batches"
     costs, powers = list(_costs(plan)), list(_powers(plan))
     yield from costs or powers[:1]
+
+
+def _hosts(plan: Plan) -> str:
+    """Say how many hosts the devices fill, if it is known how many a host has."""
+    each = plan.devices_per_host
+    if each is None:
+        return ""
+    hosts = -(-plan.outcome.devices // each)
+    return f", on {hosts} host{'s' * (hosts > 1)}{f' of {each}' if each > 1 else ''}"
 
 
 def details(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from tputfind.errors import BadRequest, NoPlan, TputfindError
+from tputfind.record.environment import ACCELERATORS_PER_HOST
 from tputfind.record.identity import name_of, requests_key
 from tputfind.record.record import Notice, Record, check_record
 from tputfind.record.result import Result
@@ -83,6 +84,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
     cost_per_million: Above0 | None = None
     energy: Energy | None = None
     input_shape: str = ""
+    devices_per_host: Count | None = ACCELERATORS_PER_HOST
     mix: Mix | None = None
     no_mix: str = ""
     observed: Observed | None = None
@@ -289,6 +291,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         recipe=name_of(record.spec),
         device_name=record.environment.device_name,
         input_shape=record.input_shape,
+        devices_per_host=record.environment.devices_per_host,
         demand=msgspec.structs.replace(demand, gaps=None, counts=None),
         samples_per_s=rate_per_s * samples,
         arrivals=0 if demand.gaps is None else len(demand.gaps) + 1,
