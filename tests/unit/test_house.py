@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.folders import ROOT
+from support.seams import LISTS
 
 import tputfind
 
@@ -44,9 +45,6 @@ def test_every_room_says_what_it_is_for():
 def place_of(path: str) -> Path:
     """Where a file of the repository lies; those of the package lie where it is installed."""
     return (Path(tputfind.__file__).parents[1] if path.startswith("tputfind/") else ROOT) / path
-
-
-LISTS = re.findall(r"### (.+)\n((?:\d\. .*\n)+)", (ROOT / "docs" / "design.md").read_text())
 
 
 @pytest.mark.parametrize(("what", "listed"), LISTS)

@@ -1,0 +1,15 @@
+"""The lists of docs/design.md that say which files a new column, option, result, ... takes."""
+
+from __future__ import annotations
+
+import re
+
+from support.folders import ROOT
+
+LISTS = re.findall(r"### (.+)\n((?:\d\. .*\n)+)", (ROOT / "docs" / "design.md").read_text())
+
+
+def files_for(what: str, name: str) -> set[str]:
+    """Return the files that a list names, for a thing of this name."""
+    lines = dict(LISTS)[what].splitlines()
+    return {path.replace("NAME", name) for line in lines for path in re.findall(r"`([\w/.-]+\.\w+)`", line)}
