@@ -30,12 +30,12 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from tputfind.analysis.answers import fastest, knee, known_interval, throughput_interval
-from tputfind.analysis.time_spent import seconds_spent
 from tputfind.processes.messages import Plan
 from tputfind.record.files import load_record
 from tputfind.record.pace import host_bound
 from tputfind.record.record import Record, Row, Timing, merged
 from tputfind.record.spec import Spec
+from tputfind.report.text import seconds_spent
 from tputfind.session import plan
 from tputfind.stats import percentile, t_quantile
 from tputfind.worker.timing import lacking_batches, settled_from

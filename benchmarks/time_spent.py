@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 
-from tputfind.analysis.time_spent import seconds_spent
 from tputfind.record.files import load_record
+from tputfind.report.text import seconds_spent
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import json, sys, torch
 from tputfind.record.spec import read_spec
-from tputfind.worker.building import build
+from tputfind.worker.placing import build
 from tputfind.worker.conversion import arrange_module, move_module
 from tputfind.worker.models import find_model
 from tputfind.worker.settings import seed_all

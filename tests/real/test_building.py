@@ -12,10 +12,10 @@ import transformers
 from torch import nn
 
 from tputfind.record.spec import read_spec
-from tputfind.worker.building import build
 from tputfind.worker.conversion import arrange_module
 from tputfind.worker.models import find_model
 from tputfind.worker.models.source import Source
+from tputfind.worker.placing import build
 from tputfind.worker.settings import seed_all
 from tputfind.worker.workload import Workload
 

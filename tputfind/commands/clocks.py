@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from rich.console import Console
 
@@ -17,7 +17,7 @@ from tputfind.record.clocks import MOST_REPEATS, Asked
 from tputfind.record.identity import Question
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LARGEST_BATCH
-from tputfind.report.outputs import Outputs, Places, check_places
+from tputfind.report.outputs import check_places
 from tputfind.report.progress import show_progress
 from tputfind.report.renderers.files import forms
 from tputfind.report.views import clocks as view
@@ -33,42 +33,31 @@ _LONGEST_HOST_WORK_MS: Final = 60_000.0
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Do what was given, and return the exit code.
+    """Time what was given, write, show, and return the exit code.
 
     Raises:
         TputfindError: why it cannot be done.
     """
-    places = taken_from(given)
-    how = {name: given.pop(name) for name in ("quiet", "trust_model_file")}
-    return do(read_request(given.pop("models"), given, places, **how), show_traceback=show_traceback)
+    places, quiet, trust = taken_from(given), given.pop("quiet"), given.pop("trust_model_file")
+    asked = read_asked(given.pop("models"), given)
+    outputs = check_places(places, sources_of(asked.specs), json="clocks", question=Question(asked.specs))
+    with stop_signals() as ignore_signals:
+        children = Children(trust_model_file=trust)
+        with children, show_progress(Console(stderr=True, quiet=quiet)) as progress:
+            found = clocks.measure(asked, children, progress, typed())
+        ignore_signals()  # what follows takes a moment, and must not be lost to a signal
+        document = view.document(found)
+        outputs.write(forms(document))
+    return finish(document, outputs, show_traceback=show_traceback)
 
 
-class Request(NamedTuple):
-    """What to time, and where to write it."""
-
-    asked: Asked
-    outputs: Outputs
-    quiet: bool = False
-    trust_model_file: bool = False
-
-
-def read_request(
-    models: Sequence[str],
-    options: Mapping[str, object],
-    places: Places,
-    *,
-    quiet: bool = False,
-    trust_model_file: bool = False,
-) -> Request:
-    """Return the request that a command line describes, checked before anything is measured for it.
+def read_asked(models: Sequence[str], options: Mapping[str, object]) -> Asked:
+    """Return what a command line asks for.
 
     Args:
         models: one or two.
         options: as ``spec.read_spec`` takes them, and ``batch_size``, ``repeats``, ``drop`` and ``host_work``, as text.
             None means: not given.
-        places: where to write.
-        quiet: whether to show no progress.
-        trust_model_file: whether to load files of models even where that can run code of theirs.
 
     Raises:
         BadRequest: what is wrong, all of it in one line.
@@ -94,24 +83,7 @@ def read_request(
         problems.append("--warmup 0: what is timed warm needs at least one step of it")
     if problems:
         raise BadRequest("; ".join(dict.fromkeys(problems)), "see tputfind clocks --help")
-    outputs = check_places(places, sources_of(specs), json="clocks", question=Question(tuple(specs)))
-    return Request(Asked(tuple(specs), batch_size, repeats, drop, host_work_ms), outputs, quiet, trust_model_file)
-
-
-def do(request: Request, *, show_traceback: bool) -> int:
-    """Measure, write, show, and return the exit code.
-
-    Raises:
-        TputfindError: the device or a model does not allow it.
-    """
-    with stop_signals() as ignore_signals:
-        children = Children(trust_model_file=request.trust_model_file)
-        with children, show_progress(Console(stderr=True, quiet=request.quiet)) as progress:
-            found = clocks.measure(request.asked, children, progress, typed())
-        ignore_signals()  # what follows takes a moment, and must not be lost to a signal
-        document, outputs = view.document(found), request.outputs
-        outputs.write(forms(document))
-    return finish(document, outputs, show_traceback=show_traceback)
+    return Asked(tuple(specs), batch_size, repeats, drop, host_work_ms)
 
 
 def _count(name: str, given: dict[str, object], problems: list[str], least: int, most: int) -> int:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tputfind import options
-from tputfind.analysis.compare import TOLERANCE, Comparison, compare, subject
-from tputfind.analysis.gate import gate
+from tputfind.analysis.compare import TOLERANCE, Comparison, compare, gate, subject
 from tputfind.commands.console import Given, finish, say
 from tputfind.commands.outputs import records_read, taken_from
 from tputfind.errors import BadRecord, BadRequest, TooNoisy, TputfindError
 from tputfind.record import files
 from tputfind.record.identity import name_of, work_key
 from tputfind.record.record import Record
-from tputfind.report.outputs import Outputs, Places, check_places
+from tputfind.report.outputs import Source, check_places
 
 _SHARES: Final[dict[str, tuple[str, options.Reader]]] = {
     "tolerance": ("tolerance", options.share),
@@ -25,52 +24,53 @@ _SHARES: Final[dict[str, tuple[str, options.Reader]]] = {
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Do what was given, and return the exit code.
-
-    Raises:
-        TputfindError: why it cannot be done.
-    """
-    places = taken_from(given)
-    return do(read_request(given.pop("old"), given.pop("new"), places, **given), show_traceback=show_traceback)
-
-
-class Request(NamedTuple):
-    """Which records to compare with which, how, and where to write it.
-
-    ``problems`` is what could not be looked at, ``notes`` what a reader should know and no gate fails on.
-    """
-
-    pairs: list[tuple[Record, Record]]
-    tolerance: float
-    fail_slower: float | None
-    force: bool
-    outputs: Outputs
-    problems: list[TputfindError]
-    notes: list[TputfindError]
-
-
-def read_request(
-    old: str, new: str, places: Places, *, tolerance: str | None, fail_slower: str | None, force: bool
-) -> Request:
-    """Return the request that a command line describes, with all records read.
-
-    Args:
-        old: a record, or a folder of them.
-        new: the same.
-        places: files to write.
-        tolerance: the share up to which a difference is none, such as ``1%``, or None.
-        fail_slower: the share beyond which a slower row is a regression, or None.
-        force: compare unlike things too.
+    """Judge what was given, write, show, and return the exit code.
 
     Raises:
         BadRequest: an option is wrong, or the two have nothing in common.
         BadRecord: a file is no record.
     """
-    asked, wrong = options.fields_of({"tolerance": tolerance, "fail_slower": fail_slower}, _SHARES)
+    places, old, new, force = taken_from(given), given["old"], given["new"], given["force"]
+    asked, wrong = options.fields_of({name: given[name] for name in _SHARES}, _SHARES)
     if wrong:
         raise BadRequest("; ".join(wrong))
-    problems: list[TputfindError] = []
-    notes: list[TputfindError] = []
+    shares: Mapping[str, Any] = {"tolerance": TOLERANCE, "fail_slower": None, **asked}
+    problems: list[TputfindError] = []  # what could not be looked at
+    notes: list[TputfindError] = []  # what a reader should know and no gate fails on
+    pairs, sources = _pairs(old, new, problems, notes)
+    outputs = check_places(places, sources, json="comparison")
+    compared: list[Comparison] = []
+    for before, after in pairs:
+        try:
+            compared.append(compare(before, after, tolerance=shares["tolerance"], force=force))
+        except BadRequest as unlike:
+            problems.append(BadRequest(f"{_named(after)}: {unlike.message}", unlike.hint) if len(pairs) > 1 else unlike)
+    if not compared:
+        for problem in problems[1:]:
+            say(problem, show_traceback=show_traceback)
+        raise problems[0]
+    from tputfind.report.renderers.files import forms
+    from tputfind.report.views import compare as view
+
+    document = view.document(compared)
+    outputs.write(forms(document))
+    code = gate(compared, shares["fail_slower"], problems)
+    for problem in [*notes, *problems]:  # before the table, with which a pipe may take all other output away
+        say(problem, show_traceback=show_traceback)
+    unwritten = finish(document, outputs, show_traceback=show_traceback)
+    # An output that is missing must not pass where a pull request that is too noisy may.
+    return (unwritten or code) if code == TooNoisy.exit_code else (code or unwritten)
+
+
+def _pairs(
+    old: str, new: str, problems: list[TputfindError], notes: list[TputfindError]
+) -> tuple[list[tuple[Record, Record]], list[Source]]:
+    """Return which records to compare with which, and the files that they were read from.
+
+    Raises:
+        BadRequest: the two have nothing in common.
+        BadRecord: a file is no record.
+    """
     for name, place in (("OLD", old), ("NEW", new)):
         if not place:
             raise BadRequest(f"{name} is empty", "name a record, or a folder of records")
@@ -92,47 +92,7 @@ def read_request(
     if not pairs:
         raise BadRequest(f"{old} and {new} hold no records of the same work", "name two records and --force")
     notes += _in_reverse(pairs)
-    shares = {"tolerance": TOLERANCE, "fail_slower": None, **asked}
-    return Request(
-        pairs=pairs,
-        force=force,
-        outputs=check_places(places, sources, json="comparison"),
-        problems=problems,
-        notes=notes,
-        **shares,  # type: ignore[arg-type]  # each reader returns its field's type
-    )
-
-
-def do(request: Request, *, show_traceback: bool) -> int:
-    """Judge, write, show, and return the exit code.
-
-    Raises:
-        TputfindError: nothing could be compared.
-    """
-    compared: list[Comparison] = []
-    problems = list(request.problems)
-    for old, new in request.pairs:
-        try:
-            compared.append(compare(old, new, tolerance=request.tolerance, force=request.force))
-        except BadRequest as unlike:
-            problems.append(
-                BadRequest(f"{_named(new)}: {unlike.message}", unlike.hint) if len(request.pairs) > 1 else unlike
-            )
-    if not compared:
-        for problem in problems[1:]:
-            say(problem, show_traceback=show_traceback)
-        raise problems[0]
-    from tputfind.report.renderers.files import forms
-    from tputfind.report.views import compare as view
-
-    document, outputs = view.document(compared), request.outputs
-    outputs.write(forms(document))
-    code = gate(compared, request.fail_slower, problems)
-    for problem in [*request.notes, *problems]:  # before the table, with which a pipe may take all other output away
-        say(problem, show_traceback=show_traceback)
-    unwritten = finish(document, outputs, show_traceback=show_traceback)
-    # An output that is missing must not pass where a pull request that is too noisy may.
-    return (unwritten or code) if code == TooNoisy.exit_code else (code or unwritten)
+    return pairs, sources
 
 
 def _in(folder: Path) -> list[Path]:

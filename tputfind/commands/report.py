@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -19,7 +18,7 @@ from tputfind.record.result import Result
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report.document import Document
 from tputfind.report.kinds import Kind
-from tputfind.report.outputs import Outputs, Places, check_places
+from tputfind.report.outputs import check_places
 from tputfind.report.renderers.files import forms
 from tputfind.report.results import document_of
 from tputfind.report.views import page
@@ -27,37 +26,13 @@ from tputfind.report.views import records as view
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Do what was given, and return the exit code.
-
-    Raises:
-        TputfindError: why it cannot be done.
-    """
-    places = taken_from(given)
-    return do(read_request(given.pop("records"), places, **given), show_traceback=show_traceback)
-
-
-class Request(NamedTuple):
-    """What to show, and where to write it."""
-
-    document: Document
-    tracebacks: Document
-    """Those that the records keep."""
-    outputs: Outputs
-
-
-def read_request(records: Sequence[str], places: Places, *, slo: str | None, percentile: str | None) -> Request:
-    """Return the request that a command line describes, with all records read.
-
-    Args:
-        records: files that runs of the tool saved.
-        places: files to write.
-        slo: the latency to name the best batch under, or None for what the record was asked with.
-        percentile: of that latency, or None.
+    """Show what was given again, write, and return the exit code.
 
     Raises:
         BadRequest: an option is wrong or of no use, or a file to write is one of the records.
         BadRecord: a file is no record.
     """
+    places, records, slo, percentile = taken_from(given), given["records"], given["slo"], given["percentile"]
     if not records:
         raise BadRequest("no record to show", "tputfind report results/resnet50-fp16-nvidia-h200.json")
     every = [load(path) for path in records]
@@ -72,7 +47,11 @@ def read_request(records: Sequence[str], places: Places, *, slo: str | None, per
     question = question_of(first) if isinstance(first, Record | Methods | Pipeline | Forecasts) else None
     kind: Kind = "record" if read else first.KIND  # type: ignore[assignment]  # each result's is one
     outputs = check_places(places, records_read(records), json=kind, question=question, forms=forms(document))
-    return Request(document, view.tracebacks(answered), outputs)
+    outputs.write(forms(document))
+    if show_traceback:
+        kept = view.tracebacks(answered)
+        document = msgspec.structs.replace(document, sections=(*document.sections, kept))
+    return finish(document, outputs, show_traceback=show_traceback)
 
 
 def _with(record: Record, slo: str | None, percentile: str | None) -> Record:
@@ -89,15 +68,6 @@ def _with(record: Record, slo: str | None, percentile: str | None) -> Record:
             percentile=record.spec.percentile if percentile is None else asked.percentile,
         ),
     )
-
-
-def do(request: Request, *, show_traceback: bool) -> int:
-    """Write, show, and return the exit code."""
-    document, outputs = request.document, request.outputs
-    outputs.write(forms(document))
-    if show_traceback:
-        document = msgspec.structs.replace(document, sections=(*document.sections, request.tracebacks))
-    return finish(document, outputs, show_traceback=show_traceback)
 
 
 def _document(records: Sequence[Record], asked: Sequence[Spec], others: Sequence[Result]) -> Document:

@@ -7,12 +7,11 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import msgspec
 from rich.console import Console
 
-from tputfind.commands.clusters import cluster_of
 from tputfind.commands.console import Given, finish, stop_signals, tell, typed
 from tputfind.commands.options import MEASURING
 from tputfind.commands.outputs import records_read, sources_of, taken_from
@@ -21,6 +20,7 @@ from tputfind.fleet import cluster, sweep
 from tputfind.fleet.cluster import Cluster
 from tputfind.fleet.devices import is_list, names
 from tputfind.fleet.host import Devices, Host
+from tputfind.fleet.places import Choice
 from tputfind.fleet.sweep import Job
 from tputfind.processes import cores
 from tputfind.processes.children import Children
@@ -34,6 +34,29 @@ from tputfind.report.progress import show_progress
 from tputfind.session import outcome, resume
 from tputfind.session.run import Measured
 from tputfind.units import echoed
+
+
+def cluster_of(given: Given) -> Cluster | None:
+    """Return the cluster that is asked for, None for this host.
+
+    Raises:
+        BadRequest: options do not go together.
+    """
+    named = [choice for choice in get_args(Choice) if given.get(choice)]
+    if given["ray"] is None:
+        if given["kinds"]:
+            raise BadRequest("--kinds is for the devices of a cluster, and needs --ray")
+        return None
+    if given["all_busy"]:
+        raise BadRequest("--all-busy is for the devices of one host", "run it on a node of the cluster, without --ray")
+    if is_list(given["device"]):
+        raise BadRequest(f"--device {given['device']}: with --ray, name one kind of device", "--each measures all")
+    if len(named) > 1:
+        raise BadRequest("--kinds and --each both say on which devices: give one", "--each measures all of each kind")
+    resumed = None if given["resume"] is None else files.path_of("--resume", given["resume"])
+    if resumed is not None and not resumed.is_dir():
+        raise BadRequest(f"--resume {resumed}: with --ray, it names the folder of the records that are there already")
+    return Cluster(given["ray"], named[0] if named else "next", resumed, given["trust_model_file"])
 
 
 def main(given: Given, *, show_traceback: bool) -> int:

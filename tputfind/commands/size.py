@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from rich.console import Console
@@ -18,14 +18,12 @@ from tputfind.errors import BadRequest, NoPlan, TputfindError
 from tputfind.readers.csv_files import Recorded, arrivals_of, log_of, prices_of
 from tputfind.record import files
 from tputfind.record.record import Record
-from tputfind.report.outputs import Outputs, Places, Source, check_places
+from tputfind.report.outputs import Source, check_places
 from tputfind.report.progress import show_progress
 from tputfind.report.renderers.files import forms
 from tputfind.report.views import size
-from tputfind.sizing.calibration.overheads import Log
-from tputfind.sizing.planner.costs import Price
 from tputfind.sizing.planner.plan import answers
-from tputfind.sizing.planner.question import Demand, read_demand
+from tputfind.sizing.planner.question import read_demand
 
 _AFTER_S: Final = 2.0
 """What ends sooner needs no progress."""
@@ -34,102 +32,43 @@ _REFRESH_S, _EVERY_S = 0.2, 10.0
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Do what was given, and return the exit code.
-
-    Raises:
-        TputfindError: why it cannot be done.
-    """
-    places = taken_from(given)
-    records, price_file = given.pop("records"), given.pop("price")
-    how = {name: given.pop(name) for name in ("arrivals", "observed")}
-    return do(read_request(records, given, places, price_file=price_file, **how), show_traceback=show_traceback)
-
-
-class Request(NamedTuple):
-    """What to size, from what, and where to write it."""
-
-    records: list[Record]
-    demand: Demand
-    prices: list[Price]
-    outputs: Outputs
-    logs: list[Log]
-    told: list[str]
-    """What is to be known of the records that the plans rest on."""
-    paths: dict[int, str]
-    """The file that each record was read from, by the record's identity: two may be equal."""
-
-
-def read_request(
-    records: Sequence[str],
-    options: Mapping[str, object],
-    places: Places,
-    *,
-    arrivals: str | None,
-    observed: Sequence[str] | None,
-    price_file: str | None,
-) -> Request:
-    """Return the request that a command line describes, checked before anything is simulated.
-
-    Args:
-        records: files that runs of the tool saved.
-        options: as ``read_demand`` takes them.
-        places: files to write.
-        arrivals: a file of the times at which requests came, and perhaps of their samples, or None.
-        observed: logs of a server, one for each load, or None.
-        price_file: a file of prices, or None.
+    """Plan for what was given, write, show, and return the exit code.
 
     Raises:
         BadRequest: what is wrong with the options or a file.
         BadRecord: a file is no record.
+        TputfindError: no record allows a plan.
     """
+    places, records, observed = taken_from(given), given.pop("records"), given.pop("observed")
+    arrivals, price = given.pop("arrivals"), given.pop("price")
     if not records:
         raise BadRequest("no record to size from", "tputfind size results/resnet50-fp16-nvidia-h200.json --rate ...")
     logged = tuple(files.path_of("--observed", path) for path in observed or ())
     arrivals_file = None if arrivals is None else files.path_of("--arrivals", arrivals)
-    prices_file = None if price_file is None else files.path_of("--price", price_file)
+    prices_file = None if price is None else files.path_of("--price", price)
     if logged and len(records) > 1:
         raise BadRequest("--observed is of a server on one record's device, and takes one record")
     recorded = Recorded(None, None) if arrivals_file is None else arrivals_of(arrivals_file)
-    demand = read_demand({**options, **recorded._asdict()})
+    demand = read_demand({**given, **recorded._asdict()})
     prices = [] if prices_file is None else prices_of(prices_file)
     sources = records_read(records)
     sources += [Source("the file of arrivals", arrivals_file)] if arrivals_file is not None else []
     sources += [Source("a log", path) for path in logged]
     sources += [Source("the file of prices", prices_file)] if prices_file is not None else []
     loaded = [(path, _in_words_of_today(files.load_record(path))) for path in records]
-    read, told = fleet.to_plan_with([record for _, record in loaded])
-    return Request(
-        read,
-        demand,
-        prices,
-        check_places(places, sources, json="plans"),
-        [log_of(path) for path in logged],
-        told,
-        {id(record): path for path, record in loaded},
-    )
-
-
-def _in_words_of_today(record: Record) -> Record:
-    """Return a record with its notices as reports show them: those of an old one may name options that are gone."""
-    return msgspec.structs.replace(record, notices=tuple(to_read(record)))
-
-
-def do(request: Request, *, show_traceback: bool) -> int:
-    """Simulate, write, show, and return the exit code.
-
-    Raises:
-        TputfindError: no record allows a plan.
-    """
-    for line in request.told:
+    read, notes = fleet.to_plan_with([record for _, record in loaded])
+    outputs, logs = check_places(places, sources, json="plans"), [log_of(path) for path in logged]
+    for line in notes:
         tell(line)
     with stop_signals(), _progress_line() as show:
-        found = answers(request.records, request.demand, request.prices, show, request.logs)
-    without = [_naming_its_file(error, record, request.paths) for record, error in found.without]
+        found = answers(read, demand, prices, show, logs)
+    paths = {id(record): path for path, record in loaded}  # two records may be equal
+    without = [_naming_its_file(error, record, paths) for record, error in found.without]
     if not found.plans:
         for error in without[1:]:
             say(error, show_traceback=show_traceback)
         raise without[0]
-    document, outputs = size.document(found), request.outputs
+    document = size.document(found)
     outputs.write(forms(document))
     code = finish(document, outputs, show_traceback=show_traceback)
     for error in without:
@@ -143,10 +82,15 @@ def do(request: Request, *, show_traceback: bool) -> int:
             code = code or missed.exit_code
     for _, error in found.unplanned:
         code = code or error.exit_code
-    for plan in found.plans if request.prices else ():
+    for plan in found.plans if prices else ():
         if plan.price is None:
             say(BadRequest(f"--price has none of {plan.device_name}"), show_traceback=show_traceback)
     return code
+
+
+def _in_words_of_today(record: Record) -> Record:
+    """Return a record with its notices as reports show them: those of an old one may name options that are gone."""
+    return msgspec.structs.replace(record, notices=tuple(to_read(record)))
 
 
 def _naming_its_file(error: TputfindError, record: Record, paths: Mapping[int, str]) -> TputfindError:

@@ -13,16 +13,71 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from tputfind.errors import BadRecord, ModelFailed, NoSuchDevice, OutOfTime, TputfindError
-from tputfind.fleet.answers import ran_again, unknown_environment, unlike, word_of
 from tputfind.fleet.on_node import Request, Word
 from tputfind.fleet.places import ClusterPlace, Node
 from tputfind.record import identity
-from tputfind.record.record import FailureKind, Record, from_json
+from tputfind.record.environment import Environment
+from tputfind.record.record import FailureKind, Notice, Record, from_json
 from tputfind.record.spec import Spec, as_found
+from tputfind.record.untrusted import printable_json, wrong_json
 from tputfind.session.inspect import now
 from tputfind.session.outcome import failed_record
 from tputfind.session.progress import Progress
 from tputfind.version import __version__
+
+
+def word_of(data: bytes) -> Word:
+    """Return the answer of a node; BadRecord where it is none."""
+    try:
+        return msgspec.json.decode(printable_json(data), type=Word)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRecord(f"the answer of a node is none: {wrong_json(data, error)}") from None
+
+
+def ran_again(starts: Sequence[str]) -> Iterator[Notice]:
+    """Yield a notice where a job was started more than once, at these addresses."""
+    if len(starts) > 1:
+        yield Notice(
+            kind="ran_again",
+            seen=f"the job was started {len(starts)} times: on {', '.join(starts)}",
+            cause="a node of the cluster was lost, or Ray ended a process there",
+            advice="look at the logs of that node before buying more like it",
+        )
+
+
+def unlike(record: Record, first: Record | None) -> Iterator[Notice]:
+    """Yield a notice where a node has other software than the one whose record came first."""
+    if first is None:
+        return
+    pairs = [("tputfind", record.tputfind, first.tputfind), ("method", record.method, first.method)]
+    names = ("torch", "driver", "cuda", "cudnn", "python")
+    pairs += [(name, getattr(record.environment, name), getattr(first.environment, name)) for name in names]
+    differing = [
+        f"{name} {mine or 'unknown'} here, {other or 'unknown'} there" for name, mine, other in pairs if mine != other
+    ]
+    if differing:
+        yield Notice(
+            kind="unlike_nodes",
+            seen=f"this node and {first.environment.host}, measured first, differ: {'; '.join(differing)}",
+            cause="the nodes of the cluster were not installed alike",
+            advice="install the same on all nodes: else a difference of devices may be one of software",
+        )
+
+
+def unknown_environment(place: ClusterPlace, address: str) -> Environment:
+    """Return what is known of a node that did not say: where it is, and which kind of device it was asked for."""
+    name = place.kind or place.resource
+    return Environment(
+        device=place.device,
+        device_name=name,
+        torch="",
+        python="",
+        host=address,
+        cpu_name="",
+        cpu_count=0,
+        torch_threads=0,
+    )
+
 
 MOST_STARTS: Final = 4
 """A job that was started as often, and ended with its process or its node, is not started again."""

@@ -66,7 +66,7 @@ def save(result: Any, names: Sequence[str | os.PathLike[str]], *, overwrite: boo
 
 def frame(result: Any) -> pd.DataFrame:
     """Return the table of a result's CSV."""
-    from tputfind.report.renderers.frame import to_frame
+    from tputfind.report.renderers.csv import to_frame
 
     data = document_of(result).data
     assert data is not None  # each result by itself has a table

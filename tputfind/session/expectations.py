@@ -1,10 +1,14 @@
-"""What the trials of a record let expect of other batch sizes: its forecasts lead the search."""
+"""What a record so far lets expect: of other batch sizes, which leads the search, and of the time that is left."""
 
 from __future__ import annotations
 
-from tputfind.record.record import LimitedBy, Record
+from collections.abc import Iterable, Sequence
+
+from tputfind.record.record import LimitedBy, Record, Row
+from tputfind.record.spec import Spec
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.forecast import FIRST_BATCH, Known, expected_batch
+from tputfind.session import plan
 from tputfind.session.outcome import max_latency_ms, obstacle
 from tputfind.session.trials import others_unchanged
 
@@ -56,3 +60,66 @@ def edge_if_expandable(record: Record, trials: Known) -> int | None:
 def first_batch(record: Record) -> int | None:
     """Return the batch size to try first, where the first trial's trace lets forecast the others."""
     return FIRST_BATCH if record.environment.can.allocator_trace and record.spec.search == "forecast" else None
+
+
+_SECONDS_TO_LOAD = 1.0
+_TRIALS_BY_FORECAST = 2
+"""Median of the trials left in a search that forecasts lead, once one has failed."""
+_STEPS_BEFORE = 3
+"""The first step, the second, and one that leads in."""
+
+
+def seconds_of_search(record: Record, fits: int, fails: int) -> float | None:
+    """Return about how long the trials between two batch sizes take; None where that cannot be told.
+
+    Args:
+        record: its latest trial is taken for the next ones.
+        fits: the largest batch known to pass, or 0.
+        fails: the smallest known not to, or 0 while there is none.
+    """
+    steps = (fails - fits) // record.spec.granularity
+    if fails <= fits or record.spec.search == "linear":
+        return None
+    left = max(1, steps - 1).bit_length()
+    if record.trials[-1].trace is not None and record.spec.search == "forecast":
+        left = min(left, _TRIALS_BY_FORECAST)
+    return left * record.trials[-1].seconds
+
+
+def seconds_of_rows(record: Record, batch_sizes: Iterable[int], number: int = 0) -> float | None:
+    """Return about how long it still takes to time batch sizes; None before any trial.
+
+    These are this process of each, with this number from 0, and those that the rows which answers rest on take further
+    at the least. A process takes what the processes of its row took on average.
+    """
+    known = [(trial.batch_size, trial.step_ms) for trial in record.trials if trial.step_ms is not None]
+    if not known:
+        return None
+    ahead, deciding = set(batch_sizes), plan.deciding(record.spec, record.rows, record.edge)
+    total_s = 0.0
+    for row in record.rows:
+        if row.timings:
+            further = _further_processes(record.spec, row, number) if row.batch_size in deciding else 0
+            total_s += (further + (row.batch_size in ahead)) * row.seconds / len(row.timings)
+    timed = {row.batch_size for row in record.rows if row.timings}
+    return total_s + sum(_seconds_of_first(record, known, batch_size) for batch_size in ahead - timed)
+
+
+def _further_processes(spec: Spec, row: Row, number: int) -> int:
+    """Return how many processes a row takes at the least beyond those of this number, if answers rest on it."""
+    return max(0, spec.row_processes - max(len(row.timings), number + 1)) if plan.wants_more(spec, row) else 0
+
+
+def _seconds_of_first(record: Record, known: Sequence[tuple[int, float]], batch_size: int) -> float:
+    """Return about how long the first process of a row takes, by the step times of trials."""
+    planned = plan.of_process(record.spec, 0)
+    near, step_ms = min(known, key=lambda pair: abs(pair[0] - batch_size))
+    step_s = step_ms / 1000 * max(1.0, batch_size / near)
+    windows_s = max(step_s * planned.batches, planned.window_s)
+    if record.environment.can.events:  # else one window gives both
+        latency_s = step_s * planned.latency_batches
+        windows_s += latency_s if planned.every_latency else min(latency_s, planned.window_s)
+    warmup_s = step_s * (_STEPS_BEFORE + planned.warmup)
+    return _SECONDS_TO_LOAD + max(
+        min(windows_s + warmup_s, planned.max_seconds), step_s * (_STEPS_BEFORE + planned.least_batches)
+    )

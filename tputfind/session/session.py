@@ -16,7 +16,7 @@ from tputfind.record.record import TRIAL_STEPS, Edge, Failure, LimitedBy, Record
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.edge import bracket
 from tputfind.search.forecast import Known, NonMonotonic, expected_batch, expected_non_monotonic, index_limits
-from tputfind.session import estimate, expectations, plan, progress
+from tputfind.session import expectations, plan, progress
 from tputfind.session.barrier import Barrier
 from tputfind.session.inspect import now
 from tputfind.session.outcome import LIMITS, no_answer, obstacle
@@ -182,7 +182,7 @@ class Session:
             if obstacle(self.record, trial) is None:
                 self._keep_trial(trial)
                 self._progress.doing(
-                    progress.timing(batch_size, 0, 0), estimate.seconds_of_rows(self.record, [batch_size])
+                    progress.timing(batch_size, 0, 0), expectations.seconds_of_rows(self.record, [batch_size])
                 )
                 row = next(answers, None)
                 if isinstance(row, Row):
@@ -194,7 +194,7 @@ class Session:
 
     def _tell_of_trial(self, batch_size: int, steps: int, limit_bytes: int | None) -> None:
         fits, fails = self._bracket(limit_bytes)
-        seconds_left = estimate.seconds_of_search(self.record, fits, fails)
+        seconds_left = expectations.seconds_of_search(self.record, fits, fails)
         self._progress.doing(progress.question(batch_size, steps, fits, fails), seconds_left)
 
     def _keep_trial(self, trial: Trial) -> None:
@@ -294,7 +294,7 @@ class Session:
         with closing(self._runner.time_batches(batch_sizes, number, planned, passed, self.record.trials)) as rows:
             while settled < len(batch_sizes):
                 ahead = (*batch_sizes[settled:], *later)
-                seconds_left = estimate.seconds_of_rows(self.record, ahead, number)
+                seconds_left = expectations.seconds_of_rows(self.record, ahead, number)
                 self._progress.doing(progress.timing(ahead[0], number, len(ahead) - 1), seconds_left)
                 row = next(rows, None)
                 if row is None:

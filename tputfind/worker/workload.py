@@ -17,7 +17,6 @@ from tputfind.record.choices import GradMode
 from tputfind.record.record import Notice, OutputCheck
 from tputfind.record.spec import Spec
 from tputfind.worker.batch import Batch
-from tputfind.worker.building import build
 from tputfind.worker.conversion import REAL, arrange_module, move_module
 from tputfind.worker.inputs import (
     Call,
@@ -38,7 +37,7 @@ from tputfind.worker.inputs import (
 )
 from tputfind.worker.models import find_model
 from tputfind.worker.modes import MODES
-from tputfind.worker.placing import Placement, check_host_memory
+from tputfind.worker.placing import Placement, build, check_host_memory
 from tputfind.worker.repeats import repeatable_split
 from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_fp32_arithmetic, set_on_import
 from tputfind.worker.structures import drained, is_of_torch, tensors_of

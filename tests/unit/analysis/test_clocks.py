@@ -16,7 +16,6 @@ from support.records import example
 
 from tputfind.analysis import clocks as findings
 from tputfind.commands import clocks
-from tputfind.commands.outputs import Places
 from tputfind.errors import BadRequest
 from tputfind.record.clocks import (
     Cell,
@@ -446,17 +445,17 @@ def test_the_json_holds_every_sample_and_reads_back(found):
 )
 def test_a_request_that_cannot_be_carried_out_is_refused_in_one_line(models, options, expected):
     with pytest.raises(BadRequest, match=re.escape(expected)) as refused:
-        clocks.read_request(models, options, Places(None))
+        clocks.read_asked(models, options)
 
     assert "\n" not in refused.value.message
 
 
 def test_the_defaults_are_those_of_the_help():
-    asked = clocks.read_request(["a", "b"], {"repeats": None}, Places(None)).asked
+    asked = clocks.read_asked(["a", "b"], {"repeats": None})
 
     assert (asked.batch_size, asked.repeats, asked.drop, asked.host_work_ms) == (32, 200, 5, 10.0)
     assert [spec.batch_sizes for spec in asked.specs] == [(32,), (32,)]
-    assert clocks.read_request(["a"], {}, Places(None)).asked.repeats == 50
+    assert clocks.read_asked(["a"], {}).repeats == 50
 
 
 def test_its_help_and_its_parent_leave_torch_alone():

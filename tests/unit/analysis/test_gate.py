@@ -6,8 +6,7 @@ import msgspec
 import pytest
 from support.records import example
 
-from tputfind.analysis.compare import Comparison, compare
-from tputfind.analysis.gate import gate
+from tputfind.analysis.compare import Comparison, compare, gate
 from tputfind.errors import BadRequest, Regression, TooNoisy
 from tputfind.record.record import Health, Record, Row, Timing
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from support.folders import BENCHMARKS, RESULTS, ROOT
 from support.records import example, row
 
-from tputfind.analysis.time_spent import seconds_spent
 from tputfind.record.files import load_record
 from tputfind.record.record import Compiled
+from tputfind.report.text import seconds_spent
 
 RECORDS = sorted(RESULTS.glob("nvidia-h200/kinds/*.json"))
 

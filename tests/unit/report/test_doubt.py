@@ -13,7 +13,7 @@ from support.shown import frame, print_report
 from tputfind.analysis import notices
 from tputfind.record.record import Edge, Record, Row, Timing, Trial
 from tputfind.report import text
-from tputfind.report.views import page_tiles as tiles
+from tputfind.report.views import page
 
 PACES_MS = {2: 1.0, 8: 3.8}
 """Of batch 2, and of batch 8, which is the fastest."""
@@ -62,7 +62,7 @@ def test_where_rates_scatter_by_more_than_half_it_is_not_known_and_has_no_digits
     assert "best guess batch 2: ~1000 samples/s" in deploy(record)
     assert "of the rate of batch 8" not in deploy(record)
     assert dict(text.summary(record))["Fastest batch"].startswith("8, ~2000 samples/s, known to within ")
-    (group,) = tiles.groups([record])
+    (group,) = page.groups([record])
     assert next(tile.note for tile in group.sections[0].tiles if tile.label == "Batch to deploy").startswith(
         "not known, rates"
     )

@@ -18,9 +18,9 @@ from support.shown import page_of
 
 import tputfind
 from tputfind.record.record import Edge, Failure, Notice, Row, Timing, Trial
-from tputfind.report.charts import bars, chart, charts, colours, draw, figure, health, memory, values
+from tputfind.report.charts import bars, chart, charts, colours, device, draw, figure
 from tputfind.report.views import page
-from tputfind.report.views.page_tiles import groups
+from tputfind.report.views.page import groups
 
 replace = msgspec.structs.replace
 HOSTILE = (
@@ -320,7 +320,7 @@ def test_one_record_and_records_of_several_batch_sizes_are_no_bars():
 @pytest.mark.parametrize("records", [[example()], [example(), long(12)], of_one_batch_each()])
 def test_every_point_of_a_plot_has_its_value_in_words(records):
     for one in charts.charts(records):
-        read = values.stops(one)
+        read = draw.stops(one)
 
         assert sorted(id(point) for stop in read for point in stop.points) == sorted(map(id, drawn(one)))
         for stop in read:
@@ -329,7 +329,7 @@ def test_every_point_of_a_plot_has_its_value_in_words(records):
 
 
 def test_where_records_share_a_batch_size_their_values_are_read_together():
-    stops = {stop.text.splitlines()[0]: stop for stop in values.stops(charts.throughput([example(), long(4)]))}
+    stops = {stop.text.splitlines()[0]: stop for stop in draw.stops(charts.throughput([example(), long(4)]))}
 
     _, one, other = stops["batch 1"].text.splitlines()
     assert len(stops["batch 1"].points) == 2
@@ -401,7 +401,7 @@ def test_trials_without_a_peak_that_ran_out_of_memory_stand_at_the_limit():
         Trial(batch_size=9, failure=Failure(kind="died", message="")),
     )
 
-    shown = {one.look: one.points for one in memory.memory([replace(example(), trials=trials)]).series}
+    shown = {one.look: one.points for one in device.memory([replace(example(), trials=trials)]).series}
 
     assert [(point.x, point.y) for point in shown["fitted"]] == [(4, 1024)]
     assert [(point.x, point.y) for point in shown["failed"]] == [(8, 24 * 1024)]
@@ -431,7 +431,7 @@ def test_clock_and_power_follow_the_order_of_the_run():
     rows = (Row(batch_size=1, timings=timed(100.0, 110.0)), Row(batch_size=2, timings=timed(200.0, None, 220.0)))
     record = replace(example(), rows=rows)
 
-    assert [(point.x, point.y) for point in drawn(health.power([record]))] == [(1, 100), (2, 200), (3, 110), (5, 220)]
+    assert [(point.x, point.y) for point in drawn(device.power([record]))] == [(1, 100), (2, 200), (3, 110), (5, 220)]
 
 
 def test_records_are_named_by_what_sets_them_apart():
@@ -550,7 +550,7 @@ def test_text_and_lines_stand_out_from_the_paper(of):
 
 
 def test_every_colour_of_a_plot_is_the_pages():
-    drawing = draw.inline(memory.memory([example()])).svg
+    drawing = draw.inline(device.memory([example()])).svg
 
     assert not re.search(r"(fill|stroke): #[0-9a-f]{6}", drawing)
     assert {f"var(--{name})" for name in ("ink", "series-0", "warning")} <= set(

@@ -15,7 +15,7 @@ from tputfind.record.record import Record
 from tputfind.report.renderers.files import forms
 from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views import size
-from tputfind.report.views.size_data import line_of
+from tputfind.report.views.size import line_of
 from tputfind.sizing.planner.costs import Price
 from tputfind.sizing.planner.mixes import Mix, Part
 from tputfind.sizing.planner.plan import Answers, answers

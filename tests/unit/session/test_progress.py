@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from support.records import example
 
 from tputfind.record.record import Row, Timing, Trial
-from tputfind.session import estimate, progress
+from tputfind.session import expectations, progress
 
 PACES_MS = (10.0, 20.0, 15.0)
 
@@ -45,14 +45,14 @@ def test_a_first_process_says_how_many_rows_follow_and_a_further_one_why_it_runs
 
 
 def test_estimate_of_rows_takes_the_seconds_that_their_processes_took():
-    assert estimate.seconds_of_rows(run_of(*rows(2, 1, 2, 4)), [1, 2, 4], 2) == 6.0
+    assert expectations.seconds_of_rows(run_of(*rows(2, 1, 2, 4)), [1, 2, 4], 2) == 6.0
 
 
 def test_estimate_of_rows_holds_the_processes_that_answers_will_take_at_the_least():
-    assert estimate.seconds_of_rows(run_of(*rows(1, 1, 2, 4)), [1, 2, 4], 1) == 12.0  # this process and a third
+    assert expectations.seconds_of_rows(run_of(*rows(1, 1, 2, 4)), [1, 2, 4], 1) == 12.0  # this process and a third
 
 
 def test_estimate_of_the_first_rows_grows_with_the_rows_to_follow():
     run = run_of()
 
-    assert estimate.seconds_of_rows(run, [1, 2, 4]) > estimate.seconds_of_rows(run, [1]) > 0
+    assert expectations.seconds_of_rows(run, [1, 2, 4]) > expectations.seconds_of_rows(run, [1]) > 0

@@ -13,7 +13,7 @@ from support.records import HEALTH, example, row
 from tputfind import load_record
 from tputfind.analysis.answers import health
 from tputfind.record.record import Failure, Record
-from tputfind.report.views import size_answers, size_data
+from tputfind.report.views import size, size_answers
 from tputfind.sizing.engine.events import Routing
 from tputfind.sizing.engine.replications import Effort, Fleet, Goal, Simulated, simulate
 from tputfind.sizing.engine.servers import Server
@@ -162,7 +162,7 @@ def test_a_plan_says_its_power_and_its_energy():
     assert [label for label in words if label in ("Power", "Energy")] == ["Power", "Energy"]
     assert "computing takes 400 W a device" in words["Power"]
     assert "batches of 16, the best by energy and by rate" in words["Energy"]
-    assert None not in [size_data.line_of(found)[name] for name in size_data._ENERGY]
+    assert None not in [size.line_of(found)[name] for name in size._ENERGY]
 
 
 def test_energy_is_of_samples_if_requests_have_several():

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tputfind.analysis.answers import Best, answers, format_latency, format_rate, known_interval
 from tputfind.record.record import Record, Row
-from tputfind.report.charts import bars, health, memory
+from tputfind.report.charts import bars, device
 from tputfind.report.charts.chart import (
     BATCH_SIZE,
     Axis,
@@ -41,10 +41,10 @@ def charts(records: Sequence[Record]) -> list[Chart]:
     every = (
         throughput(records),
         tradeoff(records),
-        memory.memory(records),
+        device.memory(records),
         latency(records),
-        health.clock(records),
-        health.power(records),
+        device.clock(records),
+        device.power(records),
     )
     return [_with_cuts(_thinned(chart)) for chart in every if not chart.empty]
 

@@ -14,11 +14,14 @@ from tputfind.errors import BadRequest
 from tputfind.report.charts import figure as drawing
 from tputfind.report.charts.chart import Chart, shortened
 from tputfind.report.charts.colours import DARK, LIGHT
-from tputfind.report.charts.values import stops
 from tputfind.report.kinds import PLOT_MAKER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+import msgspec
+
+from tputfind.report.charts.chart import Point, Series
+from tputfind.units import format_figure
 
 ENDINGS: Final = ("svg", "png")
 _IN_PLACE_OF: Final = {name: f"#{0xABC000 + place:06x}" for place, name in enumerate(LIGHT)}
@@ -159,3 +162,43 @@ def _style() -> Iterator[None]:
             settings: dict[str, Any] = mpl.rcParams  # type: ignore[assignment]  # newer versions list every name
             settings.update(_STYLE)
             yield
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """A place on the plot's axis: what is read there, a line for each value, and the points where they are drawn."""
+
+    text: str
+    points: tuple[Point, ...]
+
+
+def stops(chart: Chart) -> list[Stop]:
+    """Return every place of a plot, from left to right; of bars from the top."""
+    named = {series.number: series.name for series in chart.series if series.name}
+    several = len(named) > 1
+    there: dict[float, list[tuple[Series, Point]]] = {}
+    for series in chart.series:
+        for point in series.points:
+            there.setdefault(point.x, []).append((series, point))
+    return [
+        Stop(
+            "\n".join([_heading(chart, x), *_lines(there[x], named if several else {})]),
+            tuple(point for _, point in there[x]),
+        )
+        for x in sorted(there)
+    ]
+
+
+def _heading(chart: Chart, x: float) -> str:
+    if chart.names:
+        return chart.names[int(x)]
+    return chart.x.reads.format(int(x) if x == int(x) else format_figure(x))
+
+
+def _lines(there: list[tuple[Series, Point]], named: dict[int, str]) -> Iterator[str]:
+    """Yield the values at one place, those of one record on one line."""
+    of_record: dict[int, list[str]] = {}
+    for series, point in there:
+        of_record.setdefault(series.number, []).append(point.text)
+    for number, texts in of_record.items():
+        name = named.get(number)
+        yield f"{name}: {', '.join(texts)}" if name else ", ".join(texts)

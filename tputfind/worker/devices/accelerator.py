@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
+from time import perf_counter_ns
 from typing import Any, Final, cast
 
 import torch
@@ -18,8 +20,65 @@ from tputfind.worker.devices.host import software
 from tputfind.worker.devices.limit import around_every_module, left_for_allocator
 from tputfind.worker.devices.protocol import MemoryUse, Stopwatch
 from tputfind.worker.devices.self_test import self_test
-from tputfind.worker.devices.stopwatches import AcceleratorEvents, SynchronisedHostClock
-from tputfind.worker.devices.vendors import module_of
+
+
+class AcceleratorEvents:
+    """Marks recorded as events on the current stream: recording one makes neither host nor device wait."""
+
+    def __init__(self, device: torch.device, marks: int) -> None:
+        self._events = [torch.Event(device, enable_timing=True) for _ in range(marks)]
+        self._marked = 0
+        for event in self._events:  # torch makes an event at its first record, and that may take device memory
+            event.record()
+
+    def mark(self) -> None:
+        """Record the next event."""
+        self._events[self._marked].record()
+        self._marked += 1
+
+    def spans_ms(self) -> list[float]:
+        """Wait for the last event, return the milliseconds between consecutive ones, and begin anew."""
+        events = self._events[: self._marked]
+        self._marked = 0
+        events[-1].synchronize()
+        return [early.elapsed_time(late) for early, late in pairwise(events)]
+
+
+class SynchronisedHostClock:
+    """Marks taken with the host clock, each when the device has done all that was submitted."""
+
+    def __init__(self, synchronize: Callable[[], None]) -> None:
+        self._synchronize = synchronize
+        self._marks_ns: list[int] = []
+
+    def mark(self) -> None:
+        """Wait for the device, and mark this moment."""
+        self._synchronize()
+        self._marks_ns.append(perf_counter_ns())
+
+    def spans_ms(self) -> list[float]:
+        """Return the milliseconds between consecutive marks, and begin anew."""
+        marks_ns, self._marks_ns = self._marks_ns, []
+        return [(late - early) / 1e6 for early, late in pairwise(marks_ns)]
+
+
+VISIBLE_DEVICES: Final = {
+    "nvidia": "CUDA_VISIBLE_DEVICES",
+    "amd": "HIP_VISIBLE_DEVICES",
+    "intel": "ZE_AFFINITY_MASK",
+    "huawei": "ASCEND_RT_VISIBLE_DEVICES",
+}
+"""By vendor, the variable that says which devices a process may see."""
+VENDORS: Final = {"cuda": "nvidia", "xpu": "intel", "npu": "huawei"}
+"""By torch's name of a kind of device. Under ROCm ``cuda`` is AMD's."""
+MODULES: Final = {"hpu": "habana_frameworks.torch"}
+"""The package that adds a kind of device to torch; of any other kind it is ``torch_KIND``."""
+
+
+def module_of(kind: str) -> str:
+    """Return the package that adds a kind of device to torch."""
+    return MODULES.get(kind, f"torch_{kind}")
+
 
 _SHORT_BYTES: Final = 256 * 2**20
 _HALVES: Final = {

@@ -1,11 +1,14 @@
-"""The plot of memory: what rows and trials took, and the limits. Pure functions of records."""
+"""The plots of the device: its memory, what took it and its limits; its clock and its power. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import msgspec
 
 from tputfind.analysis.answers import peak_bytes
-from tputfind.record.record import Record, Trial
+from tputfind.record.record import Health, Record, Trial
 from tputfind.report.charts.chart import (
     BATCH_SIZE,
     Axis,
@@ -19,7 +22,7 @@ from tputfind.report.charts.chart import (
     scale_of,
     title_of,
 )
-from tputfind.units import MIB, format_bytes
+from tputfind.units import MIB, format_bytes, format_figure
 
 
 def memory(records: Sequence[Record]) -> Chart:
@@ -92,3 +95,54 @@ def _trial_point(record: Record, trial: Trial, limit: int | None = None) -> Poin
         peak = limit if peak is None and trial.failure.kind == "out_of_memory" else peak
         text = f"its trial failed: {trial.failure.kind.replace('_', ' ')}"
     return None if peak is None else Point(x=trial.batch_size, y=peak / MIB, text=text)
+
+
+def clock(records: Sequence[Record]) -> Chart:
+    """Return the SM clock of every throughput window."""
+    chart = _over_windows(records, "clock", "SM clock over the run", "MHz", lambda seen: seen.sm_clock_mhz)
+    highest = {t.health.sm_clock_max_mhz for one in records for row in one.rows for t in row.timings if t.health}
+    levels = [Level(axis="y", value=mhz, text=f"highest clock: {mhz:g} MHz") for mhz in highest if mhz is not None]
+    return msgspec.structs.replace(chart, levels=tuple(levels) if len(levels) == 1 else ())
+
+
+def power(records: Sequence[Record]) -> Chart:
+    """Return the power of every throughput window."""
+    return _over_windows(records, "power", "Power over the run", "W", lambda seen: seen.power_w)
+
+
+def _over_windows(
+    records: Sequence[Record],
+    kind: Literal["clock", "power"],
+    title: str,
+    unit: str,
+    value_of: Callable[[Health], float | None],
+) -> Chart:
+    def points(record: Record) -> Iterator[Point]:
+        for number, health in enumerate(_windows(record), 1):
+            value = None if health is None else value_of(health)
+            if value is not None:
+                yield Point(x=number, y=value, text=f"{format_figure(value)} {unit}")
+
+    series = each_record(records, points)
+    values = [point.y for one in series for point in one.points]
+    ends = f"From {format_figure(min(values))} to {format_figure(max(values))} {unit}. " if values else ""
+    return Chart(
+        kind=kind,
+        title=title,
+        about=title_of(records),
+        words=f"{ends}A point is one process of a row: the first of every batch size, then the second, and so on.",
+        x=Axis(label="throughput window, in order", scale="from_zero", reads="window {}"),
+        y=Axis(label=unit, scale="from_zero"),
+        series=series,
+    )
+
+
+def _windows(record: Record) -> Iterator[Health | None]:
+    """Yield the device's health in every window, the first of each row, then the second, and so on.
+
+    Rows take turns in this order, but for one that the search timed by itself, before the others: when a window was is
+    not in the record.
+    """
+    rounds = max((len(row.timings) for row in record.rows), default=0)
+    for number in range(rounds):
+        yield from (row.timings[number].health for row in record.rows if number < len(row.timings))
