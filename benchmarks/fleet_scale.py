@@ -27,10 +27,10 @@ import pandas as pd
 from support.simulated_cluster import SimulatedCluster, node
 
 from tputfind import load_record
-from tputfind.fleet.jobs import ClusterJob, Jobs
-from tputfind.fleet.on_node import Request, Word
-from tputfind.fleet.places import Node, places_of
 from tputfind.record.record import Record
+from tputfind.runners.jobs import ClusterJob, Jobs
+from tputfind.runners.on_node import Request, Word
+from tputfind.runners.places import Node, places_of
 from tputfind.session.progress import Silent
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -36,7 +36,7 @@ from tputfind.record.pace import host_bound
 from tputfind.record.record import Record, Row, Timing, merged
 from tputfind.record.spec import Spec
 from tputfind.report.text import seconds_spent
-from tputfind.session import plan
+from tputfind.session import stopping
 from tputfind.stats import percentile, t_quantile
 from tputfind.worker.timing import lacking_batches, settled_from
 
@@ -107,7 +107,7 @@ def coverage(_: argparse.Namespace) -> None:
     for kind, spec, device_bound in kinds:
         print(f"{kind}\nscatter  {'normal':32}skewed (exponential)")
         for factor in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5, 4.0):
-            scatter = factor * (plan.ALIKE if device_bound else WANTED)
+            scatter = factor * (stopping.ALIKE if device_bound else WANTED)
             told = [simulated(scatter, spec, device_bound=device_bound, skewed=skewed) for skewed in (False, True)]
             parts = "   ".join(f"{held:6.1%} of {SIMULATED}, {count:4.1f} processes" for held, count in told)
             print(f"{scatter:7.2%}  {parts}")
@@ -127,7 +127,7 @@ def simulated(scatter: float, spec: Spec, *, device_bound: bool, skewed: bool) -
     held = processes = 0
     for _ in range(SIMULATED):
         row = Row(batch_size=1)
-        while plan.wants_more(spec, row):
+        while stopping.wants_more(spec, row):
             offset = (draw.expovariate(1.0) - 1.0) if skewed else draw.gauss(0.0, 1.0)
             pace_ms = step_ms * (1 + offset * scatter)
             timing = Timing(device_ms=(pace_ms,), enqueue_ms=(1.0,) if device_bound else ())
@@ -200,14 +200,14 @@ def replayed(record: Record, spec: Spec, draw: random.Random) -> Record:
     rows: dict[int, Row] = {}
     while True:
         in_order = tuple(rows[size] for size in sorted(rows))
-        number, sizes = plan.next_round(spec, in_order, sorted(sources), record.edge)
+        number, sizes = stopping.next_round(spec, in_order, sorted(sources), record.edge)
         if not sizes:
             break
         for size in sizes:
             made = one_process(spec, sources[size], order[size], number, draw)
             rows[size] = merged(rows[size], made) if number else made
     rest_s = record.wall_s - sum(row.seconds for row in record.rows)
-    ended = plan.ended(spec, in_order, record.edge)
+    ended = stopping.ended(spec, in_order, record.edge)
     return replace(record, spec=spec, rows=ended, wall_s=rest_s + sum(row.seconds for row in ended))
 
 
@@ -218,7 +218,7 @@ def one_process(spec: Spec, source: Row, order: Sequence[Timing], number: int, d
     means = [fmean(timing.device_ms) for timing in source.timings]
     timing = order[number] if number < len(means) else draw.choice(source.timings)
     shift = 1.0 if number < len(means) else draw.gauss(fmean(means), stdev(means)) / fmean(timing.device_ms)
-    made = process(plan.of_process(spec, number), timing, shift, draw)
+    made = process(stopping.of_process(spec, number), timing, shift, draw)
     seconds = around_s + (made.warmup_s or 0.0) + windows_s(made)
     return Row(batch_size=source.batch_size, timings=(made,), seconds=seconds)
 

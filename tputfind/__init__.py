@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from tputfind.analysis.answers import to_deploy
     from tputfind.analysis.compare import compare
-    from tputfind.fleet.find import find
     from tputfind.readers.results import load
     from tputfind.record.files import load_record
     from tputfind.record.record import Record
+    from tputfind.runners.find import find
     from tputfind.sizing.planner.plan import size
     from tputfind.stages.timer import StageTimer
 
@@ -28,7 +28,7 @@ __all__ = ["Record", "StageTimer", "__version__", "compare", "find", "load", "lo
 
 _HOMES = {
     "compare": "tputfind.analysis.compare",
-    "find": "tputfind.fleet.find",
+    "find": "tputfind.runners.find",
     "load": "tputfind.readers.results",
     "load_record": "tputfind.record.files",
     "size": "tputfind.sizing.planner.plan",

@@ -91,12 +91,12 @@ def test_the_row_after_a_trial_takes_the_memory_that_the_trial_took(tmp_path):
 
 def test_memory_is_free_again_after_a_child_was_killed():
     from tputfind.record.spec import read_spec
-    from tputfind.session import plan
+    from tputfind.session import stopping
 
     spec = read_spec("resnet18", {"device": "cuda", "batches": "100000", "max_seconds": "60"})
     with Children() as children:
         (before,) = children.ask(TryBatch(spec, 8), Trial)
-        rows = children.ask(TimeBatches(spec, plan.of_process(spec, 0), (1, 256)), Timed)
+        rows = children.ask(TimeBatches(spec, stopping.of_process(spec, 0), (1, 256)), Timed)
         time.sleep(3)
         rows.close()
         (after,) = children.ask(TryBatch(spec, 8), Trial)

@@ -19,10 +19,10 @@ from support.ray_cluster import ray_nodes
 
 import tputfind
 from tputfind.errors import OutOfTime
-from tputfind.fleet import cluster, jobs, on_node
-from tputfind.fleet.cluster import Cluster, RayExecutor
-from tputfind.fleet.sweep import Job
 from tputfind.record.spec import read_spec
+from tputfind.runners import cluster, jobs, on_node
+from tputfind.runners.cluster import Cluster, RayExecutor
+from tputfind.runners.sweep import Job
 from tputfind.session.progress import Silent
 
 pytestmark = pytest.mark.cluster

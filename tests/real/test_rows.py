@@ -17,7 +17,7 @@ from tputfind.analysis.answers import fastest, knee, throughput_interval
 from tputfind.processes.children import Children
 from tputfind.processes.messages import TimeBatches, Timed, TryBatch
 from tputfind.record.spec import read_spec
-from tputfind.session import plan
+from tputfind.session import stopping
 from tputfind.session.inspect import inspect
 
 ONE = ("--batch-sizes", 1, "--device", "cpu")
@@ -175,7 +175,7 @@ def test_the_process_of_a_trial_goes_on_as_the_row_of_its_batch(tmp_path, ask, m
 
 def test_a_row_behind_its_trial_has_the_first_step_and_the_memory_of_a_row_in_a_fresh_process():
     spec = read_spec("resnet18", {"image_size": 64, "device": "cpu"})
-    timing = plan.of_process(spec, 0)
+    timing = stopping.of_process(spec, 0)
     with Children() as children:
         can = inspect(spec, children).environment.can
         going = list(children.ask(TryBatch(spec, 8, can=can, then=timing), Timed, 60))

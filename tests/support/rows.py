@@ -8,13 +8,13 @@ from tputfind.processes.children import Children
 from tputfind.processes.messages import TimeBatches, Timed
 from tputfind.record.record import Row
 from tputfind.record.spec import Spec
-from tputfind.session import plan
+from tputfind.session import stopping
 from tputfind.session.trials import row_of
 
 
 def time_rows(children: Children, spec: Spec, *batch_sizes: int, timeout_s: float | None = None) -> Iterator[Row]:
     """The rows as one process times them, the first of each row's."""
-    question = TimeBatches(spec, plan.of_process(spec, 0), batch_sizes)
+    question = TimeBatches(spec, stopping.of_process(spec, 0), batch_sizes)
     for answer in children.ask(question, Timed, timeout_s):
         if answer.batch is not None:
             yield row_of(answer.batch, seconds=answer.seconds)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from tputfind.fleet.jobs import NODE_LOST, End
-from tputfind.fleet.on_node import ALIVE_S, Request, Word
-from tputfind.fleet.places import ClusterPlace, Node
 from tputfind.record.environment import Environment
 from tputfind.record.record import Record, Row, Timing
+from tputfind.runners.jobs import NODE_LOST, End
+from tputfind.runners.on_node import ALIVE_S, Request, Word
+from tputfind.runners.places import ClusterPlace, Node
 
 RETRIES = 3
 

@@ -14,11 +14,11 @@ import tputfind
 ROOMS = {
     "analysis",
     "commands",
-    "fleet",
     "processes",
     "readers",
     "record",
     "report",
+    "runners",
     "search",
     "session",
     "sizing",

@@ -47,14 +47,14 @@ def document(found):
 COMMAND = """\
 from tputfind.analysis.toy import Toy
 from tputfind.commands.console import finish
-from tputfind.commands.outputs import taken_from
+from tputfind.commands.outputs import read_places
 from tputfind.report.outputs import check_places
 from tputfind.report.renderers.files import forms
 from tputfind.report.views import toy
 
 
 def main(given, *, show_traceback):
-    places = taken_from(given)
+    places = read_places(given)
     outputs = check_places(places, json="toy")
     document = toy.document(Toy(toy=given["name"], parts=tuple(map(int, given["parts"].split("+")))))
     outputs.write(forms(document))

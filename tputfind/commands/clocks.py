@@ -10,7 +10,7 @@ from rich.console import Console
 from tputfind import options as values
 from tputfind import units
 from tputfind.commands.console import Given, finish, stop_signals, typed
-from tputfind.commands.outputs import sources_of, taken_from
+from tputfind.commands.outputs import model_sources, read_places
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
 from tputfind.record.clocks import MOST_REPEATS, Asked
@@ -38,9 +38,9 @@ def main(given: Given, *, show_traceback: bool) -> int:
     Raises:
         TputfindError: why it cannot be done.
     """
-    places, quiet, trust = taken_from(given), given.pop("quiet"), given.pop("trust_model_file")
+    places, quiet, trust = read_places(given), given.pop("quiet"), given.pop("trust_model_file")
     asked = read_asked(given.pop("models"), given)
-    outputs = check_places(places, sources_of(asked.specs), json="clocks", question=Question(asked.specs))
+    outputs = check_places(places, model_sources(asked.specs), json="clocks", question=Question(asked.specs))
     with stop_signals() as ignore_signals:
         children = Children(trust_model_file=trust)
         with children, show_progress(Console(stderr=True, quiet=quiet)) as progress:

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from tputfind import options
 from tputfind.analysis.compare import TOLERANCE, Comparison, compare, gate, subject
 from tputfind.commands.console import Given, finish, say
-from tputfind.commands.outputs import records_read, taken_from
+from tputfind.commands.outputs import read_places, record_sources
 from tputfind.errors import BadRecord, BadRequest, TooNoisy, TputfindError
 from tputfind.record import files
 from tputfind.record.identity import name_of, work_key
@@ -30,7 +30,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
         BadRequest: an option is wrong, or the two have nothing in common.
         BadRecord: a file is no record.
     """
-    places, old, new, force = taken_from(given), given["old"], given["new"], given["force"]
+    places, old, new, force = read_places(given), given["old"], given["new"], given["force"]
     asked, wrong = options.fields_of({name: given[name] for name in _SHARES}, _SHARES)
     if wrong:
         raise BadRequest("; ".join(wrong))
@@ -83,11 +83,11 @@ def _pairs(
             f"{old if Path(old).is_dir() else new} is a folder",
         )
     if Path(old).is_dir():
-        sources = records_read(path for folder in (old, new) for path in _in(Path(folder)))
+        sources = record_sources(path for folder in (old, new) for path in _in(Path(folder)))
         before, after = (_records(Path(folder), problems, notes) for folder in (old, new))
         pairs = _paired(before, after, problems)
     else:
-        sources = records_read([old, new])
+        sources = record_sources([old, new])
         pairs = [(files.load_record(old), files.load_record(new))]
     if not pairs:
         raise BadRequest(f"{old} and {new} hold no records of the same work", "name two records and --force")

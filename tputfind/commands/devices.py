@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tputfind.commands.console import Given, print_columns
-from tputfind.fleet.cluster import list_nodes
-from tputfind.fleet.places import devices_of
 from tputfind.processes.children import Children
 from tputfind.processes.messages import ListDevices
 from tputfind.record.environment import Environment
+from tputfind.runners.cluster import list_nodes
+from tputfind.runners.places import devices_of
 from tputfind.units import format_bytes
 
 

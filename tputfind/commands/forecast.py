@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tputfind import options as values
 from tputfind.commands.console import Given, finish, stop_signals, typed
-from tputfind.commands.outputs import sources_of, taken_from
+from tputfind.commands.outputs import model_sources, read_places
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
 from tputfind.record.identity import Question
@@ -29,7 +29,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     Raises:
         TputfindError: why it cannot be done.
     """
-    places = taken_from(given)
+    places = read_places(given)
     model, memory = given.pop("model"), given.pop("memory")
     how = {name: given.pop(name) for name in ("on_fake", "quiet", "trust_model_file")}
     return do(read_request(model, given, memory, places, **how), show_traceback=show_traceback)
@@ -89,7 +89,7 @@ def read_request(
         problems.append("--on-fake does without a device: leave --device out")
     if problems:
         raise BadRequest("; ".join(problems), "see tputfind forecast --help")
-    outputs = check_places(places, sources_of([spec]), json="forecast", question=Question((spec,)))
+    outputs = check_places(places, model_sources([spec]), json="forecast", question=Question((spec,)))
     return Request(spec, sizes, on_fake, outputs, quiet, trust_model_file)
 
 

@@ -13,25 +13,25 @@ from tputfind.record.spec import Spec
 from tputfind.report.outputs import Places, Source
 
 
-def taken_from(given: dict[str, Any], folder: Path | None = None) -> Places:
+def read_places(given: dict[str, Any], folder: Path | None = None) -> Places:
     """Take the places out of what was given to a command, and return them."""
     return Places(folder, given.pop("save") or (), given.pop("overwrite"))
 
 
-def records_read(names: Iterable[str | Path]) -> list[Source]:
+def record_sources(names: Iterable[str | Path]) -> list[Source]:
     """Return records as sources."""
     return [Source("one of the records", Path(name)) for name in names]
 
 
-def sources_of(specs: Iterable[Spec]) -> list[Source]:
+def model_sources(specs: Iterable[Spec]) -> list[Source]:
     """Return the files that measuring these models is known to read, without importing anything.
 
     What else a user's own file reads is not known beforehand.
     """
-    return list(dict.fromkeys(source for spec in specs for source in _sources_of(spec)))
+    return list(dict.fromkeys(source for spec in specs for source in _model_sources(spec)))
 
 
-def _sources_of(spec: Spec) -> Iterator[Source]:
+def _model_sources(spec: Spec) -> Iterator[Source]:
     if spec.weights is not None:
         yield Source("the file of weights", Path(spec.weights))
     home = spec.model.rpartition(":")[0]

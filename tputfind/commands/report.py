@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tputfind.commands.console import Given, finish
-from tputfind.commands.outputs import records_read, taken_from
+from tputfind.commands.outputs import read_places, record_sources
 from tputfind.errors import BadRequest
 from tputfind.readers.results import load
 from tputfind.record.clocks import Methods, Pipeline
@@ -32,7 +32,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
         BadRequest: an option is wrong or of no use, or a file to write is one of the records.
         BadRecord: a file is no record.
     """
-    places, records, slo, percentile = taken_from(given), given["records"], given["slo"], given["percentile"]
+    places, records, slo, percentile = read_places(given), given["records"], given["slo"], given["percentile"]
     if not records:
         raise BadRequest("no record to show", "tputfind report results/resnet50-fp16-nvidia-h200.json")
     every = [load(path) for path in records]
@@ -46,7 +46,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     first = every[0]  # the only one if JSON is among the forms
     question = question_of(first) if isinstance(first, Record | Methods | Pipeline | Forecasts) else None
     kind: Kind = "record" if read else first.KIND  # type: ignore[assignment]  # each result's is one
-    outputs = check_places(places, records_read(records), json=kind, question=question, forms=forms(document))
+    outputs = check_places(places, record_sources(records), json=kind, question=question, forms=forms(document))
     outputs.write(forms(document))
     if show_traceback:
         kept = view.tracebacks(answered)

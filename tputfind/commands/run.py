@@ -14,14 +14,8 @@ from rich.console import Console
 
 from tputfind.commands.console import Given, finish, stop_signals, tell, typed
 from tputfind.commands.options import MEASURING
-from tputfind.commands.outputs import records_read, sources_of, taken_from
+from tputfind.commands.outputs import model_sources, read_places, record_sources
 from tputfind.errors import BadRecord, BadRequest, Interrupted, TputfindError
-from tputfind.fleet import cluster, sweep
-from tputfind.fleet.cluster import Cluster
-from tputfind.fleet.devices import is_list, names
-from tputfind.fleet.host import Devices, Host
-from tputfind.fleet.places import Choice
-from tputfind.fleet.sweep import Job
 from tputfind.processes import cores
 from tputfind.processes.children import Children
 from tputfind.record import files
@@ -31,6 +25,12 @@ from tputfind.record.spec import Spec, read_spec
 from tputfind.report.document import Document
 from tputfind.report.outputs import ENDINGS, Outputs, Places, Source, check_places, table_of
 from tputfind.report.progress import show_progress
+from tputfind.runners import cluster, sweep
+from tputfind.runners.cluster import Cluster
+from tputfind.runners.devices import is_list, names
+from tputfind.runners.host import Devices, Host
+from tputfind.runners.places import Choice
+from tputfind.runners.sweep import Job
 from tputfind.session import outcome, resume
 from tputfind.session.run import Measured
 from tputfind.units import echoed
@@ -70,7 +70,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
         raise BadRequest("--output cannot be combined with --resume, which writes into the record's own folder")
     asked = cluster_of(given)
     folder = output or (asked.resumed if asked else None) or Path("results")
-    places = taken_from(given, None if given["no_save"] else folder)
+    places = read_places(given, None if given["no_save"] else folder)
     options = {one.name: None if given[one.name] is False else given[one.name] for one in MEASURING}
     how = {name: given[name] for name in ("quiet", "trust_model_file")}
     if asked is not None:
@@ -130,7 +130,7 @@ def read_request(
         recipes = list(sweep.each_recipe(options))
         specs = [spec for model in models for spec in dict.fromkeys(read_spec(model, one) for one in recipes)]
         forms = ENDINGS[1:] if len(specs) > 1 or each or all_busy or several else ENDINGS
-        sources = [*records_read(others), *sources_of(specs)]
+        sources = [*record_sources(others), *model_sources(specs)]
         outputs = check_places(places, sources, question=Question(tuple(specs)), forms=forms)
         return Request(Job(specs, places.folder, typed()), outputs, quiet, trust_model_file, devices)
     if len(models) > 1:
@@ -144,7 +144,7 @@ def read_request(
     if len(list(sweep.each_recipe(options))) > 1:
         raise BadRequest("--resume goes on with one record, and several recipes were asked for")
     spec = read_spec(models[0], options) if models else _with(record.spec, patience)
-    sources = [Source("the record to go on with", path), *sources_of([spec])]
+    sources = [Source("the record to go on with", path), *model_sources([spec])]
     folder = None if places.folder is None else Path(os.path.realpath(path)).parent
     table = None if folder is None else table_of(path)
     question = Question((spec,), record.environment.device_name)

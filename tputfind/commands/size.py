@@ -13,7 +13,7 @@ from rich.console import Console
 from tputfind.analysis import fleet
 from tputfind.analysis.notices import to_read
 from tputfind.commands.console import Given, finish, say, stop_signals, tell
-from tputfind.commands.outputs import records_read, taken_from
+from tputfind.commands.outputs import read_places, record_sources
 from tputfind.errors import BadRequest, NoPlan, TputfindError
 from tputfind.readers.csv_files import Recorded, arrivals_of, log_of, prices_of
 from tputfind.record import files
@@ -39,7 +39,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
         BadRecord: a file is no record.
         TputfindError: no record allows a plan.
     """
-    places, records, observed = taken_from(given), given.pop("records"), given.pop("observed")
+    places, records, observed = read_places(given), given.pop("records"), given.pop("observed")
     arrivals, price = given.pop("arrivals"), given.pop("price")
     if not records:
         raise BadRequest("no record to size from", "tputfind size results/resnet50-fp16-nvidia-h200.json --rate ...")
@@ -51,7 +51,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     recorded = Recorded(None, None) if arrivals_file is None else arrivals_of(arrivals_file)
     demand = read_demand({**given, **recorded._asdict()})
     prices = [] if prices_file is None else prices_of(prices_file)
-    sources = records_read(records)
+    sources = record_sources(records)
     sources += [Source("the file of arrivals", arrivals_file)] if arrivals_file is not None else []
     sources += [Source("a log", path) for path in logged]
     sources += [Source("the file of prices", prices_file)] if prices_file is not None else []

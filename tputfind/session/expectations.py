@@ -8,7 +8,7 @@ from tputfind.record.record import LimitedBy, Record, Row
 from tputfind.record.spec import Spec
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.forecast import FIRST_BATCH, Known, expected_batch
-from tputfind.session import plan
+from tputfind.session import stopping
 from tputfind.session.outcome import max_latency_ms, obstacle
 from tputfind.session.trials import others_unchanged
 
@@ -95,7 +95,7 @@ def seconds_of_rows(record: Record, batch_sizes: Iterable[int], number: int = 0)
     known = [(trial.batch_size, trial.step_ms) for trial in record.trials if trial.step_ms is not None]
     if not known:
         return None
-    ahead, deciding = set(batch_sizes), plan.deciding(record.spec, record.rows, record.edge)
+    ahead, deciding = set(batch_sizes), stopping.deciding(record.spec, record.rows, record.edge)
     total_s = 0.0
     for row in record.rows:
         if row.timings:
@@ -107,12 +107,12 @@ def seconds_of_rows(record: Record, batch_sizes: Iterable[int], number: int = 0)
 
 def _further_processes(spec: Spec, row: Row, number: int) -> int:
     """Return how many processes a row takes at the least beyond those of this number, if answers rest on it."""
-    return max(0, spec.row_processes - max(len(row.timings), number + 1)) if plan.wants_more(spec, row) else 0
+    return max(0, spec.row_processes - max(len(row.timings), number + 1)) if stopping.wants_more(spec, row) else 0
 
 
 def _seconds_of_first(record: Record, known: Sequence[tuple[int, float]], batch_size: int) -> float:
     """Return about how long the first process of a row takes, by the step times of trials."""
-    planned = plan.of_process(record.spec, 0)
+    planned = stopping.of_process(record.spec, 0)
     near, step_ms = min(known, key=lambda pair: abs(pair[0] - batch_size))
     step_s = step_ms / 1000 * max(1.0, batch_size / near)
     windows_s = max(step_s * planned.batches, planned.window_s)

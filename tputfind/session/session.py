@@ -16,7 +16,7 @@ from tputfind.record.record import TRIAL_STEPS, Edge, Failure, LimitedBy, Record
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.edge import bracket
 from tputfind.search.forecast import Known, NonMonotonic, expected_batch, expected_non_monotonic, index_limits
-from tputfind.session import expectations, plan, progress
+from tputfind.session import expectations, progress, stopping
 from tputfind.session.barrier import Barrier
 from tputfind.session.inspect import now
 from tputfind.session.outcome import LIMITS, no_answer, obstacle
@@ -61,14 +61,14 @@ class Session:
                 self._progress.did(f"{found}")
 
     def time_rows(self, batch_sizes: Sequence[int]) -> None:
-        """Time batch sizes until each has ended: see ``plan``; or until a round after which the edge's row has failed.
+        """Time batch sizes until each has ended (``stopping``), or until a round after which the edge's row has failed.
 
         Under a budget those far below the largest come last: the host sets their pace, and no answer rests on them.
         """
         while True:
-            number, left = plan.next_round(self._spec, self.record.rows, batch_sizes, self.record.edge)
+            number, left = stopping.next_round(self._spec, self.record.rows, batch_sizes, self.record.edge)
             if number:  # all have had their turn, so that it shows which rest
-                self.update(rows=plan.ended(self._spec, self.record.rows, self.record.edge))
+                self.update(rows=stopping.ended(self._spec, self.record.rows, self.record.edge))
             largest = self.row(self.record.edge.largest_batch) if self.record.edge is not None else None
             if not left or (largest is not None and largest.failure is not None):
                 return
@@ -101,7 +101,7 @@ class Session:
 
     def finish(self) -> None:
         """Say that nothing more is measured, and what ended the rows that would take a further process."""
-        rows = plan.ended(self._spec, self.record.rows, self.record.edge, over=True)
+        rows = stopping.ended(self._spec, self.record.rows, self.record.edge, over=True)
         self.update(rows=rows, finished=now())
 
     def save_again(self) -> None:
@@ -172,7 +172,7 @@ class Session:
     def _try_and_time(self, batch_size: int) -> None:
         """Keep what becomes of a trial and of the row that its process goes on with, if it gets that far."""
         self._tell_of_trial(batch_size, TRIAL_STEPS, self._runner.memory_limit_bytes)
-        planned, passed = plan.of_process(self._spec, 0), self._passed_below(batch_size)
+        planned, passed = stopping.of_process(self._spec, 0), self._passed_below(batch_size)
         with closing(self._runner.try_and_time(batch_size, passed, planned, self.record.trials)) as answers:
             trial = next(answers)
             assert isinstance(trial, Trial)
@@ -243,7 +243,7 @@ class Session:
         both_sides = {**known.passes, largest: True, edge.fails_at: False}
         around = expected_non_monotonic(known._replace(passes=both_sides), largest)
         at_edge = self._trial(largest, TRIAL_STEPS, limit_bytes)
-        if at_edge is not None and TRIAL_STEPS * (at_edge.step_ms or 0.0) > 1000 * plan.row_seconds(spec):
+        if at_edge is not None and TRIAL_STEPS * (at_edge.step_ms or 0.0) > 1000 * stopping.row_seconds(spec):
             self.update(edge=msgspec.structs.replace(edge, smaller_forecast=around.fails))
             return around
         if around.fails is not None and self.try_batch(around.fails) != "memory":
@@ -252,7 +252,7 @@ class Session:
             return around
         trial = self._trial(around.fits, TRIAL_STEPS, limit_bytes)
         steps = max(_LONGER_STEPS, TRIAL_STEPS + spec.soak)
-        if trial is not None and steps * (trial.step_ms or 0.0) <= 1000 * plan.row_seconds(spec):
+        if trial is not None and steps * (trial.step_ms or 0.0) <= 1000 * stopping.row_seconds(spec):
             self.try_batch(around.fits, steps=steps)
         return around
 
@@ -290,7 +290,7 @@ class Session:
         """
         settled, failed = 0, None
         passed = self._passed_below(batch_sizes[0])
-        planned = plan.of_process(self._spec, number)
+        planned = stopping.of_process(self._spec, number)
         with closing(self._runner.time_batches(batch_sizes, number, planned, passed, self.record.trials)) as rows:
             while settled < len(batch_sizes):
                 ahead = (*batch_sizes[settled:], *later)
@@ -319,7 +319,7 @@ class Session:
         row = self.row(batch_size)
         number = 0 if row is None else len(row.timings)
         self._progress.doing(f"timing batch {batch_size} with all devices busy, process {number + 1}", None)
-        planned = plan.of_process(self._spec, number)
+        planned = stopping.of_process(self._spec, number)
         (timed,) = self._runner.time_batches((batch_size,), number, planned, None, taken, barrier=barrier)
         self._keep(timed)
 
@@ -328,7 +328,7 @@ class Session:
         before = self.row(row.batch_size)
         others = (other for other in self.record.rows if other is not before)
         whole = row if before is None else merged(before, row)
-        whole = msgspec.structs.replace(whole, ended_by=plan.ended_by(self._spec, whole))
+        whole = msgspec.structs.replace(whole, ended_by=stopping.ended_by(self._spec, whole))
         self.update(rows=tuple(sorted((*others, whole), key=lambda row: row.batch_size)))
 
     def _trial(self, batch_size: int, steps: int, limit_bytes: int | None) -> Trial | None:

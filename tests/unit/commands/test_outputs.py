@@ -17,7 +17,7 @@ from support.records import FORECASTS, example
 from support.shown import csv_of, markdown_of, page_of
 
 from tputfind.analysis.compare import compare
-from tputfind.commands.outputs import sources_of
+from tputfind.commands.outputs import model_sources
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.record import files
 from tputfind.record.files import load_record
@@ -248,14 +248,14 @@ def test_the_files_of_a_model_are_known_to_be_read(tmp_path, monkeypatch, model,
         (tmp_path / name).write_bytes(b"content")
     (tmp_path / "package" / "__init__.py").touch()
 
-    read = {source.path.resolve() for source in sources_of([read_spec(model, options)])}
+    read = {source.path.resolve() for source in model_sources([read_spec(model, options)])}
 
     own = {"ds2.py:Plain": 0, "saved.pt2": 1, "hf:config.json": 3, "hf:llama": 4, "package.inner.models:make": 5}
     place = tmp_path / names[own.get(model, 2)]
     assert place.resolve() in read
     (tmp_path / "link.csv").symlink_to(place)
     with pytest.raises(BadRequest, match="would be written over"):
-        check_places(Places(None, ("link.csv",), overwrite=True), sources_of([read_spec(model, options)]))
+        check_places(Places(None, ("link.csv",), overwrite=True), model_sources([read_spec(model, options)]))
 
 
 def test_a_package_whose_folders_are_no_packages_is_looked_for_without_harm(tmp_path, monkeypatch):
@@ -263,7 +263,7 @@ def test_a_package_whose_folders_are_no_packages_is_looked_for_without_harm(tmp_
     (tmp_path / "a" / "b").mkdir(parents=True)
 
     for model in ("a.b.c:make", "missing:make", ".x:make", "os.path:join", "torch.nn:Linear"):
-        sources_of([read_spec(model, {})])
+        model_sources([read_spec(model, {})])
 
 
 @pytest.mark.parametrize(

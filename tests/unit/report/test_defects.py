@@ -14,7 +14,6 @@ import tputfind
 from tputfind.analysis import notices
 from tputfind.commands import report, run
 from tputfind.errors import TputfindError
-from tputfind.fleet.sweep import Job
 from tputfind.record import files
 from tputfind.report import results, text
 from tputfind.report.charts import charts, draw
@@ -22,6 +21,7 @@ from tputfind.report.outputs import Places, check_places
 from tputfind.report.progress import show_progress
 from tputfind.report.renderers.files import forms
 from tputfind.report.views import clocks, compare, fleet, forecast, page, records, size
+from tputfind.runners.sweep import Job
 from tputfind.session.run import Measured
 
 LINE = "could not be made: ZeroDivisionError: broken"

@@ -9,7 +9,7 @@ from tputfind.errors import ModelFailed
 from tputfind.processes.messages import Diagnosis
 from tputfind.record.files import RecordFile
 from tputfind.record.record import TRIAL_STEPS, Edge, Failure, Row, Trial
-from tputfind.session import plan
+from tputfind.session import stopping
 from tputfind.session.progress import Silent
 from tputfind.session.session import Session
 
@@ -154,7 +154,7 @@ class Timer:
         return 0
 
     def time_batches(self, batch_sizes, number, planned, passed, taken):
-        assert planned == plan.of_process(self._spec, number)
+        assert planned == stopping.of_process(self._spec, number)
         self.asked.append((number, tuple(batch_sizes)))
         for place, size in enumerate(batch_sizes):
             if self._fails(number, size, place == 0):

@@ -9,9 +9,9 @@ from threading import Thread
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tputfind.fleet.devices import HostPlace
 from tputfind.processes import signals
 from tputfind.processes.children import Children
+from tputfind.runners.devices import HostPlace
 from tputfind.session.barrier import Meeting
 
 

@@ -12,17 +12,17 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tputfind.errors import BadRequest, BrokenInstall, ModelFailed, NoSuchDevice, TputfindError
-from tputfind.fleet import sweep
-from tputfind.fleet.devices import HostPlace, overlaps, places_of
-from tputfind.fleet.stations import Stations
-from tputfind.fleet.sweep import Job
-from tputfind.fleet.together import Alone, Together, busy_device, common_batch_sizes
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.messages import Inspection, TryDevice
 from tputfind.record import identity
 from tputfind.record.environment import Environment
 from tputfind.record.files import RecordFile, slug
 from tputfind.record.spec import Spec
+from tputfind.runners import sweep
+from tputfind.runners.devices import HostPlace, overlaps, places_of
+from tputfind.runners.stations import Stations
+from tputfind.runners.sweep import Job
+from tputfind.runners.together import Alone, Together, busy_device, common_batch_sizes
 from tputfind.session import run
 from tputfind.session.inspect import inspect, new_record, record_file_of
 from tputfind.session.outcome import error_of

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tputfind.analysis.answers import throughput_interval
 from tputfind.record.record import Edge, Failure, Row, Timing, merged
 from tputfind.record.spec import MOST_PROCESSES, PROCESSES, Spec
-from tputfind.session import plan
+from tputfind.session import stopping
 
 DEFAULT = Spec(model="m")
 NARROW = Spec(model="m", max_noise=0.03)
@@ -44,22 +44,22 @@ def test_row_ends_after_three_processes_at_most(steps_ms, seconds, share, asked)
     made = [process(step_ms, seconds=seconds, enqueue_share=share) for step_ms in steps_ms]
     spec = msgspec.structs.replace(DEFAULT, **asked)
 
-    assert plan.ended_by(spec, made[0]) is None
-    assert plan.ended_by(spec, row_of(*made[:2])) in (None, "alike")
-    assert plan.ended_by(spec, row_of(*made)) == "full"
+    assert stopping.ended_by(spec, made[0]) is None
+    assert stopping.ended_by(spec, row_of(*made[:2])) in (None, "alike")
+    assert stopping.ended_by(spec, row_of(*made)) == "full"
 
 
 @given(st.lists(paces, min_size=MOST_PROCESSES, max_size=MOST_PROCESSES), st.floats(0.001, 20.0))
 def test_row_that_noise_is_asked_of_ends_with_its_seconds(steps_ms, seconds):
     row = process(steps_ms[0], seconds=seconds)
     for step_ms in steps_ms[1:]:
-        if plan.ended_by(NARROW, row) is not None:
+        if stopping.ended_by(NARROW, row) is not None:
             break
         row = merged(row, process(step_ms, seconds=seconds))
 
-    assert plan.ended_by(NARROW, row) in ("known", "time")
+    assert stopping.ended_by(NARROW, row) in ("known", "time")
     assert len(row.timings) >= 3
-    assert row.seconds < plan.row_seconds(NARROW) + max(seconds, 3 * seconds)
+    assert row.seconds < stopping.row_seconds(NARROW) + max(seconds, 3 * seconds)
 
 
 @given(st.lists(st.floats(0.9, 1.1), min_size=3, max_size=8), st.floats(1.0, 5.0))
@@ -68,24 +68,24 @@ def test_more_noise_never_makes_a_row_known(shares, factor):
         middle = sum(shares) / len(shares)
         return row_of(*(process(10 * (1 + scale * (share - middle))) for share in shares))
 
-    if plan.ended_by(NARROW, row(1.0)) != "known":
-        assert plan.ended_by(NARROW, row(factor)) != "known"
+    if stopping.ended_by(NARROW, row(1.0)) != "known":
+        assert stopping.ended_by(NARROW, row(factor)) != "known"
 
 
 @given(st.lists(st.floats(0.9, 1.1), min_size=3, max_size=8))
 def test_row_is_known_if_its_interval_is_as_narrow_as_asked(shares):
     row = row_of(*(process(10 * share) for share in shares))
 
-    assert (plan.ended_by(NARROW, row) == "known") == (throughput_interval(row).half_width <= NARROW.max_noise)
+    assert (stopping.ended_by(NARROW, row) == "known") == (throughput_interval(row).half_width <= NARROW.max_noise)
 
 
 def test_row_takes_as_many_processes_as_asked():
     five, alone = (msgspec.structs.replace(DEFAULT, processes=processes) for processes in (5, 1))
     narrow = msgspec.structs.replace(five, max_noise=0.03)
 
-    assert [plan.ended_by(five, row_of(*[process(10.0)] * count)) for count in (3, 4, 5)] == [None, None, "full"]
-    assert [plan.ended_by(narrow, row_of(*[process(10.0)] * count)) for count in (3, 4, 5)] == [None, None, "known"]
-    assert plan.ended_by(alone, row_of(process(10.0, 2))) == "full"
+    assert [stopping.ended_by(five, row_of(*[process(10.0)] * count)) for count in (3, 4, 5)] == [None, None, "full"]
+    assert [stopping.ended_by(narrow, row_of(*[process(10.0)] * count)) for count in (3, 4, 5)] == [None, None, "known"]
+    assert stopping.ended_by(alone, row_of(process(10.0, 2))) == "full"
 
 
 def on_card(step_ms, batches=2, enqueue_share=0.1):
@@ -95,15 +95,15 @@ def on_card(step_ms, batches=2, enqueue_share=0.1):
 def test_two_processes_do_for_a_row_if_they_differ_by_half_a_percent_at_most():
     alike, apart = (row_of(on_card(10.0), on_card(other)) for other in (10.045, 10.055))
 
-    assert plan.ended_by(DEFAULT, row_of(on_card(10.0))) is None
-    assert plan.ended_by(DEFAULT, alike) == "alike"
-    assert throughput_interval(alike).half_width > plan.ALIKE
-    assert plan.ended_by(DEFAULT, apart) is None
+    assert stopping.ended_by(DEFAULT, row_of(on_card(10.0))) is None
+    assert stopping.ended_by(DEFAULT, alike) == "alike"
+    assert throughput_interval(alike).half_width > stopping.ALIKE
+    assert stopping.ended_by(DEFAULT, apart) is None
 
 
 @pytest.mark.parametrize("share", [0.9, None], ids=["the host sets the pace", "nobody knows what sets the pace"])
 def test_two_processes_do_for_no_row_that_the_host_may_set_the_pace_of(share):
-    assert plan.ended_by(DEFAULT, row_of(*[on_card(10.0, enqueue_share=share)] * 2)) is None
+    assert stopping.ended_by(DEFAULT, row_of(*[on_card(10.0, enqueue_share=share)] * 2)) is None
 
 
 EXACT = [{"processes": 3}, {"batches": 6}, {"thorough": True}, {"max_noise": 0.01}, {"batch_sizes": (4,)}]
@@ -113,30 +113,30 @@ EXACT = [{"processes": 3}, {"batches": 6}, {"thorough": True}, {"max_noise": 0.0
 def test_two_processes_do_for_no_row_that_more_was_asked_of(asked):
     row = row_of(on_card(10.0, batches=30), on_card(10.005, batches=30))
 
-    assert plan.ended_by(msgspec.structs.replace(DEFAULT, **asked), row) is None
+    assert stopping.ended_by(msgspec.structs.replace(DEFAULT, **asked), row) is None
 
 
 def test_the_processes_of_a_row_share_four_seconds():
-    assert plan.of_process(DEFAULT, 0).max_seconds == pytest.approx(4 / 3)
+    assert stopping.of_process(DEFAULT, 0).max_seconds == pytest.approx(4 / 3)
 
 
 def test_row_goes_on_within_its_seconds_only_if_noise_is_asked_for():
     wide = [process(step_ms, 100, seconds=1.1) for step_ms in (10, 20, 15)]
 
-    assert plan.ended_by(DEFAULT, row_of(*wide)) == "full"
-    assert plan.ended_by(NARROW, row_of(*wide)) is None
-    assert plan.ended_by(NARROW, row_of(*wide, process(12, seconds=0.9))) == "time"
+    assert stopping.ended_by(DEFAULT, row_of(*wide)) == "full"
+    assert stopping.ended_by(NARROW, row_of(*wide)) is None
+    assert stopping.ended_by(NARROW, row_of(*wide, process(12, seconds=0.9))) == "time"
     longer = msgspec.structs.replace(NARROW, max_seconds=7.0)
-    assert plan.ended_by(longer, row_of(*wide, process(12, seconds=0.9))) is None
+    assert stopping.ended_by(longer, row_of(*wide, process(12, seconds=0.9))) is None
 
 
 def test_a_fixed_number_of_batches_is_timed_once_and_a_cut_one_is_told():
     asked = msgspec.structs.replace(DEFAULT, batches=9)
     cut = msgspec.structs.replace(process(20.0).timings[0], ended_by="time")
 
-    assert plan.ended_by(asked, row_of(process(10), process(20), process(30))) == "full"
-    assert plan.ended_by(asked, row_of(process(10), Row(batch_size=4, timings=(cut,)), process(30))) == "time"
-    assert plan.ended_by(msgspec.structs.replace(DEFAULT, thorough=True), row_of(*[process(10)] * 3)) == "full"
+    assert stopping.ended_by(asked, row_of(process(10), process(20), process(30))) == "full"
+    assert stopping.ended_by(asked, row_of(process(10), Row(batch_size=4, timings=(cut,)), process(30))) == "time"
+    assert stopping.ended_by(msgspec.structs.replace(DEFAULT, thorough=True), row_of(*[process(10)] * 3)) == "full"
 
 
 def test_compiling_once_takes_nothing_from_the_seconds_of_a_row():
@@ -147,24 +147,24 @@ def test_compiling_once_takes_nothing_from_the_seconds_of_a_row():
         timing = msgspec.structs.replace(row.timings[0], compiled=Compiled(seconds=seconds, graphs=1))
         return msgspec.structs.replace(row, timings=(timing,))
 
-    assert plan.ended_by(NARROW, row_of(compiled(10, 30.0), compiled(20, 0.4), compiled(15, 0.4))) is None
-    assert plan.ended_by(NARROW, row_of(compiled(10, 30.0), compiled(20, 3.0), compiled(15, 3.0))) == "time"
+    assert stopping.ended_by(NARROW, row_of(compiled(10, 30.0), compiled(20, 0.4), compiled(15, 0.4))) is None
+    assert stopping.ended_by(NARROW, row_of(compiled(10, 30.0), compiled(20, 3.0), compiled(15, 3.0))) == "time"
 
 
 def test_a_row_that_failed_takes_no_further_process():
     row = Row(batch_size=4, failure=Failure(kind="died", message="it died"))
 
-    assert plan.ended_by(DEFAULT, row) is None
-    assert not plan.wants_more(DEFAULT, row)
-    assert plan.next_round(DEFAULT, [row], [4], None) == (0, [])
+    assert stopping.ended_by(DEFAULT, row) is None
+    assert not stopping.wants_more(DEFAULT, row)
+    assert stopping.next_round(DEFAULT, [row], [4], None) == (0, [])
 
 
 @given(st.integers(1, 10), st.integers(1, 1000) | st.none(), st.booleans())
 def test_the_processes_of_a_row_share_what_it_takes(processes, batches, thorough):
     spec = Spec(model="m", processes=processes, batches=batches, thorough=thorough and batches is None)
-    plans = [plan.of_process(spec, number) for number in range(processes)]
+    plans = [stopping.of_process(spec, number) for number in range(processes)]
 
-    assert sum(each.max_seconds for each in plans) == pytest.approx(plan.row_seconds(spec))
+    assert sum(each.max_seconds for each in plans) == pytest.approx(stopping.row_seconds(spec))
     assert all(each.batches >= each.least_batches >= 1 for each in plans)
     if batches is not None:
         assert sum(each.batches for each in plans) == max(batches, processes)
@@ -180,8 +180,8 @@ def test_the_processes_of_a_row_share_what_it_takes(processes, batches, thorough
 def test_a_percentile_that_a_target_is_set_for_takes_all_its_latencies():
     spec = Spec(model="m", slo_ms=10.0, percentile=99.9)
 
-    assert sum(plan.of_process(spec, number).latency_batches for number in range(3)) == 1000
-    assert plan.of_process(spec, 0).every_latency
+    assert sum(stopping.of_process(spec, number).latency_batches for number in range(3)) == 1000
+    assert stopping.of_process(spec, 0).every_latency
 
 
 def rows_of(**counts: int) -> list[Row]:
@@ -200,11 +200,11 @@ def rows_of(**counts: int) -> list[Row]:
 def test_all_rows_take_their_turn_before_any_is_timed_again():
     sizes = [1, 2, 4, 8]
 
-    assert plan.next_round(EVERY_ROW, [], sizes, None) == (0, sizes)
-    assert plan.next_round(EVERY_ROW, rows_of(b8=1), sizes, None) == (0, [1, 2, 4])
-    assert plan.next_round(EVERY_ROW, rows_of(b1=1, b2=1, b4=1, b8=1), sizes, None) == (1, sizes)
-    assert plan.next_round(EVERY_ROW, rows_of(b1=2, b2=1, b4=2, b8=1), sizes, None) == (1, [2, 8])
-    assert plan.next_round(DEFAULT, rows_of(b8=1), sizes, None) == (0, [1, 2, 4])
+    assert stopping.next_round(EVERY_ROW, [], sizes, None) == (0, sizes)
+    assert stopping.next_round(EVERY_ROW, rows_of(b8=1), sizes, None) == (0, [1, 2, 4])
+    assert stopping.next_round(EVERY_ROW, rows_of(b1=1, b2=1, b4=1, b8=1), sizes, None) == (1, sizes)
+    assert stopping.next_round(EVERY_ROW, rows_of(b1=2, b2=1, b4=2, b8=1), sizes, None) == (1, [2, 8])
+    assert stopping.next_round(DEFAULT, rows_of(b8=1), sizes, None) == (0, [1, 2, 4])
 
 
 @pytest.mark.parametrize("budget_s", [None, 60.0])
@@ -214,22 +214,22 @@ def test_only_rows_that_answers_rest_on_are_timed_again(budget_s):
     edge = Edge(largest_batch=32, limited_by="memory", fails_at=33)
     once = rows_of(b1=1, b2=1, b4=1, b8=1, b16=1, b32=1)
 
-    assert plan.next_round(asked, once[:3], sizes, edge) == (0, [8, 16, 32])
-    assert plan.next_round(asked, once, sizes, edge) == (1, [4, 8, 16])
+    assert stopping.next_round(asked, once[:3], sizes, edge) == (0, [8, 16, 32])
+    assert stopping.next_round(asked, once, sizes, edge) == (1, [4, 8, 16])
     full = [
         row_of(*[process(1000 * row.batch_size / row.samples_per_s)] * 3, batch_size=row.batch_size) for row in once
     ]
     rows = [*once[:2], *full[2:5], once[5]]
-    assert plan.next_round(asked, rows, sizes, edge) == (0, [])
+    assert stopping.next_round(asked, rows, sizes, edge) == (0, [])
     ends = ["beside", "beside", None, None, None, "beside"]  # the others have had their end since they were timed
-    assert [row.ended_by for row in plan.ended(asked, rows, edge)] == ends
+    assert [row.ended_by for row in stopping.ended(asked, rows, edge)] == ends
 
 
 @pytest.mark.parametrize("asked", EXACT, ids=str)
 def test_all_rows_are_timed_again_if_an_option_is_exact(asked):
     once = rows_of(b1=1, b2=1, b4=1, b8=1)
 
-    assert plan.next_round(msgspec.structs.replace(DEFAULT, **asked), once, [1, 2, 4, 8], None) == (1, [1, 2, 4, 8])
+    assert stopping.next_round(msgspec.structs.replace(DEFAULT, **asked), once, [1, 2, 4, 8], None) == (1, [1, 2, 4, 8])
 
 
 def card_rows(rates, enqueue_share=0.1):
@@ -241,12 +241,12 @@ def card_rows(rates, enqueue_share=0.1):
 def test_contenders_are_those_that_one_process_may_have_put_below_an_answer():
     rates = [50.0, 92.0, 94.0, 96.0, 98.5, 100.0, 99.0, 90.0]
 
-    assert plan.contenders(DEFAULT, card_rows(rates), None) == {4, 8, 16, 32, 64}
-    assert plan.contenders(DEFAULT, card_rows(rates, 0.9), None) == {2, 4, 8, 16, 32, 64}
+    assert stopping.contenders(DEFAULT, card_rows(rates), None) == {4, 8, 16, 32, 64}
+    assert stopping.contenders(DEFAULT, card_rows(rates, 0.9), None) == {2, 4, 8, 16, 32, 64}
     edge = Edge(largest_batch=64, limited_by="memory", fails_at=65)
-    assert plan.contenders(DEFAULT, card_rows(rates[:7]), edge) == {4, 8, 16, 32}
-    assert plan.contenders(DEFAULT, card_rows([*rates[:6], 110.0]), edge) == {64}
-    assert plan.contenders(DEFAULT, [Row(batch_size=1)], None) == set()
+    assert stopping.contenders(DEFAULT, card_rows(rates[:7]), edge) == {4, 8, 16, 32}
+    assert stopping.contenders(DEFAULT, card_rows([*rates[:6], 110.0]), edge) == {64}
+    assert stopping.contenders(DEFAULT, [Row(batch_size=1)], None) == set()
 
 
 def test_under_an_slo_batches_that_may_be_the_one_to_deploy_are_contenders():
@@ -254,10 +254,10 @@ def test_under_an_slo_batches_that_may_be_the_one_to_deploy_are_contenders():
     rows = [with_latencies(row, row.latency_ms * 3) for row in once]
     asked = msgspec.structs.replace(DEFAULT, slo_ms=130.0)
 
-    assert plan.contenders(DEFAULT, rows, None) == {16}
-    assert plan.contenders(asked, rows, None) == {4, 16}
+    assert stopping.contenders(DEFAULT, rows, None) == {16}
+    assert stopping.contenders(asked, rows, None) == {4, 16}
     unsure = [*rows[:2], with_latencies(rows[2], [125.0, 126.0, 131.0]), *rows[3:]]
-    assert plan.contenders(asked, unsure, None) == {2, 4, 16}
+    assert stopping.contenders(asked, unsure, None) == {2, 4, 16}
 
 
 def with_latencies(row, latency_ms):
@@ -286,14 +286,14 @@ def test_rounds_end_with_as_many_processes_as_the_answers_need(rows_made, second
     decided: set[int] = set()
     for _ in range(MOST_PROCESSES * len(sizes) + 1):
         in_order = [rows[size] for size in sorted(rows)]
-        number, wanted = plan.next_round(spec, in_order, sizes, edge)
+        number, wanted = stopping.next_round(spec, in_order, sizes, edge)
         if not wanted:
             break
         assert {len(rows[size].timings) if size in rows else 0 for size in wanted} == {number}
         assert number or set(wanted) == set(sizes) - set(rows)
         if number:
             decided |= set(wanted)
-            assert set(wanted) <= plan.deciding(spec, in_order, edge)
+            assert set(wanted) <= stopping.deciding(spec, in_order, edge)
         for size in wanted:
             rate, noise = rows_made[sizes.index(size)]
             made = process(1000 * size / rate * rng.gauss(1, noise), seconds=seconds, enqueue_share=share)
@@ -304,10 +304,10 @@ def test_rounds_end_with_as_many_processes_as_the_answers_need(rows_made, second
 
     assert not wanted
     assert sorted(rows) == sizes
-    deciding = plan.deciding(spec, in_order, edge)
-    for row in plan.ended(spec, in_order, edge):
+    deciding = stopping.deciding(spec, in_order, edge)
+    for row in stopping.ended(spec, in_order, edge):
         if row.failure is None:
             assert (len(row.timings) == 1) is (row.batch_size not in decided)
-            assert row.batch_size not in deciding or len(row.timings) >= (3 if plan.is_exact(spec) else 2)
+            assert row.batch_size not in deciding or len(row.timings) >= (3 if stopping.is_exact(spec) else 2)
             assert row.batch_size in decided or row.ended_by == "beside"
             assert spec.max_noise is not None or len(row.timings) <= 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tputfind.fleet.sweep import each_recipe
+from tputfind.runners.sweep import each_recipe
 
 VALUES = {"dtype": ["fp32", "fp16", "bf16"], "layout": ["nchw", "nhwc"], "mode": ["eager", "compile", "cudagraph"]}
 LISTS = {name: st.lists(st.sampled_from(values), min_size=1, max_size=4) for name, values in VALUES.items()}

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from support.simulated_cluster import SimulatedCluster, node, record_of
 
 from tputfind.errors import BadRecord, DeviceInUse, ModelFailed, NoSuchDevice, OutOfTime, UnknownModel
-from tputfind.fleet import jobs
-from tputfind.fleet.jobs import ClusterJob, Jobs
-from tputfind.fleet.on_node import Word
-from tputfind.fleet.places import places_of
 from tputfind.processes.messages import Refusal
 from tputfind.record.spec import Spec
+from tputfind.runners import jobs
+from tputfind.runners.jobs import ClusterJob, Jobs
+from tputfind.runners.on_node import Word
+from tputfind.runners.places import places_of
 from tputfind.session.progress import Silent
 
 

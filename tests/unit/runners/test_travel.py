@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tputfind.fleet.travel import packed
 from tputfind.record.spec import Spec
+from tputfind.runners.travel import packed
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from tputfind.errors import BadRecord, ModelFailed, NoSuchDevice, OutOfTime, TputfindError
-from tputfind.fleet.on_node import Request, Word
-from tputfind.fleet.places import ClusterPlace, Node
 from tputfind.record import identity
 from tputfind.record.environment import Environment
 from tputfind.record.record import FailureKind, Notice, Record, from_json
 from tputfind.record.spec import Spec, as_found
 from tputfind.record.untrusted import printable_json, wrong_json
+from tputfind.runners.on_node import Request, Word
+from tputfind.runners.places import ClusterPlace, Node
 from tputfind.session.inspect import now
 from tputfind.session.outcome import failed_record
 from tputfind.session.progress import Progress

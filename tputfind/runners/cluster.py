@@ -19,16 +19,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tputfind.errors import BadRequest, TputfindError
-from tputfind.fleet import task, travel
-from tputfind.fleet.jobs import MOST_STARTS, NODE_LOST, OUT_OF_MEMORY, PROCESS_DIED, Came, ClusterJob, End, Jobs
-from tputfind.fleet.places import HOST, KIND, Choice, ClusterPlace, Node, answers, left_out, places_of
-from tputfind.fleet.sweep import Job, in_queue
 from tputfind.processes import signals
 from tputfind.processes.messages import Inspection
 from tputfind.record import files
 from tputfind.record.method import METHOD
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
+from tputfind.runners import task, travel
+from tputfind.runners.jobs import MOST_STARTS, NODE_LOST, OUT_OF_MEMORY, PROCESS_DIED, Came, ClusterJob, End, Jobs
+from tputfind.runners.places import HOST, KIND, Choice, ClusterPlace, Node, answers, left_out, places_of
+from tputfind.runners.sweep import Job, in_queue
 from tputfind.session.inspect import record_file_of
 from tputfind.session.outcome import error_of
 from tputfind.session.progress import Progress

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tputfind.errors import BadRequest
-from tputfind.fleet.devices import is_list, names
+from tputfind.runners.devices import is_list, names
 
 
 @pytest.mark.parametrize(

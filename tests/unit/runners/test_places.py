@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from support.simulated_cluster import node, record_of
 
 from tputfind.errors import BadRequest, NoSuchDevice
-from tputfind.fleet.on_node import Request
-from tputfind.fleet.places import Node, answers, left_out, places_of
 from tputfind.record import identity
 from tputfind.record.spec import Spec
+from tputfind.runners.on_node import Request
+from tputfind.runners.places import Node, answers, left_out, places_of
 
 H100 = node(1, "H100", GPU=8, CPU=64)
 L4 = node(2, "L4", GPU=1, CPU=16)

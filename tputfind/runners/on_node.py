@@ -13,11 +13,11 @@ from typing import Any, Final
 import msgspec
 
 from tputfind.errors import BadRequest, TputfindError
-from tputfind.fleet.sweep import Job, sweep
 from tputfind.processes.children import Children
 from tputfind.processes.messages import Refusal
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
+from tputfind.runners.sweep import Job, sweep
 from tputfind.version import __version__
 
 _RECORD_EVERY_S: Final = 5.0

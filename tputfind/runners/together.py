@@ -9,12 +9,12 @@ from typing import NamedTuple
 import msgspec
 
 from tputfind.errors import OutOfTime
-from tputfind.fleet.devices import HostPlace
-from tputfind.fleet.stations import Stations
 from tputfind.processes.children import Children
 from tputfind.record.files import RecordFile, slug
 from tputfind.record.record import Record, Trial
-from tputfind.session import plan
+from tputfind.runners.devices import HostPlace
+from tputfind.runners.stations import Stations
+from tputfind.session import stopping
 from tputfind.session.barrier import Meeting, Seat
 from tputfind.session.inspect import now, stem_of
 from tputfind.session.progress import Progress
@@ -50,7 +50,7 @@ def common_batch_sizes(alone: Iterable[Alone]) -> list[int]:
 def _of_answers(record: Record) -> set[int]:
     """Return the batch sizes that the answers of a record rest on."""
     largest = set() if record.edge is None else {record.edge.largest_batch}
-    return plan.contenders(record.spec, record.rows, record.edge) | largest
+    return stopping.contenders(record.spec, record.rows, record.edge) | largest
 
 
 def busy_device(
@@ -127,7 +127,7 @@ class Together:
 
 def _wants_more(session: Session, batch_size: int) -> bool:
     row = session.row(batch_size)
-    return row is None or plan.wants_more(session.record.spec, row)
+    return row is None or stopping.wants_more(session.record.spec, row)
 
 
 def _time_one(device: BusyDevice, batch_size: int, seat: Seat) -> None:

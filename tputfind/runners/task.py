@@ -50,7 +50,7 @@ def task(number: int, request: bytes, board: Any) -> bytes:
     told.start()
     told.join()
     try:
-        from tputfind.fleet import on_node
+        from tputfind.runners import on_node
     except ImportError as error:
         refusal = {"error": "BrokenInstall", "message": f"tputfind does not import there: {error}", "hint": ""}
         refusal |= {"hint": "install tputfind, and torch, on every node", "traceback": ""}

@@ -12,13 +12,13 @@ from typing import Any, Final, overload
 from tputfind.analysis.recipes import LISTED
 from tputfind.declaration import with_options_of
 from tputfind.errors import BadRequest, TputfindError
-from tputfind.fleet.sweep import Job, each_recipe, sweep
 from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.record import Record, Records
 from tputfind.record.result import shown_progress
 from tputfind.record.spec import Spec, read_spec
-from tputfind.session import live
+from tputfind.runners.sweep import Job, each_recipe, sweep
+from tputfind.session import pickling
 from tputfind.session.progress import Progress, Silent
 from tputfind.session.run import Measured
 from tputfind.units import echoed
@@ -103,7 +103,7 @@ def find(
         TputfindError: the request, the device or the model does not allow it; ``NothingFits`` after saving the record.
             The model's own traceback, if there is one, is a note of the error and its ``traceback``.
     """
-    name = live.name_of(model)
+    name = pickling.name_of(model)
     specs = list(dict.fromkeys(read_spec(name, recipe) for recipe in each_recipe(options)))
     is_list = any(isinstance(value := options.get(one), (list, tuple)) or "," in str(value) for one in LISTED)
     shown = _shown(progress)
@@ -116,12 +116,12 @@ def find(
     with (
         shown as told,
         _model_traceback_noted(),
-        live.pickled(model, inputs) as file,
+        pickling.pickled(model, inputs) as file,
         Children(trust_model_file=trust_model_file, live=file) as children,
     ):
         for measured in sweep(job, children, told):
             environment = measured.record.environment
-            if not found and environment.can.own_memory and (held := live.memory_held(environment.device)):
+            if not found and environment.can.own_memory and (held := pickling.memory_held(environment.device)):
                 warnings.warn(held, stacklevel=2)
             found.append(measured)
             if isinstance(measured.ended_by, KeyboardInterrupt):

@@ -7,11 +7,11 @@ import pytest
 from support.records import example, row
 
 from tputfind.errors import DeviceInUse, OutOfTime
-from tputfind.fleet.devices import HostPlace
-from tputfind.fleet.stations import Done
-from tputfind.fleet.together import Alone, Together, busy_device, common_batch_sizes
 from tputfind.record.files import RecordFile
 from tputfind.record.record import Failure, Row
+from tputfind.runners.devices import HostPlace
+from tputfind.runners.stations import Done
+from tputfind.runners.together import Alone, Together, busy_device, common_batch_sizes
 from tputfind.session.progress import Silent
 from tputfind.session.run import Measured
 from tputfind.session.session import Session
