@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 
 import msgspec
@@ -37,10 +37,13 @@ def wanted(rate: float = 1.0, slo: float = TARGET_MS, **more: object) -> Demand:
 
 
 class Simulations:
-    """What was simulated, each with its effort; every fleet has the percentile that it is given, or is undecided."""
+    """What was simulated, each with its effort; every fleet has the percentile that it is given, or is undecided.
 
-    def __init__(self, tail: Tail, undecided: tuple[int, ...] = ()) -> None:
-        self.tail, self.undecided = tail, undecided
+    Half of the requests are late if it misses the target, and none if it meets it. ``late`` says otherwise, by devices.
+    """
+
+    def __init__(self, tail: Tail, undecided: tuple[int, ...] = (), late: Sequence[float] | None = None) -> None:
+        self.tail, self.undecided, self.late = tail, undecided, late
         self.made: list[tuple[int, int, float, float]] = []
 
     def __call__(self, fleet: Fleet, goal: Goal, effort: Effort, seed: object) -> Simulated:
@@ -58,7 +61,7 @@ class Simulations:
             rate_per_s=fleet.rate_per_s,
             utilization=fleet.utilization,
             verdict=verdict,
-            late=0.0 if is_met else 0.5,
+            late=self.late[min(devices, len(self.late) - 1)] if self.late else 0.0 if is_met else 0.5,
             late_error=0.0,
             tail_ms=tail_ms,
             tail_low_ms=tail_ms,
@@ -279,3 +282,31 @@ def test_each_simulation_is_told_of_before_it_is_made(simulated):
 @pytest.mark.parametrize(("start", "least"), [(1, 1), (1, 17), (50, 17), (17, 17), (16, 17)])
 def test_least_number_from_any_start(start, least):
     assert least_number(lambda number: number >= least, start, 1) == least
+
+
+@pytest.mark.parametrize(
+    ("late", "seen"),
+    [
+        ([0.5] * 17 + [0.0105] * 14 + [0.006] * 69, "p98.9 takes 17 devices, and p99.09 31"),
+        ([0.5] * 20 + [0.0095] * 80, "p98.9 takes 20 devices, and p99.09 more than 40"),
+        ([0.0095 * (31 / max(1, devices)) ** 0.3 for devices in range(100)], "p98.9 takes 20 devices, and p99.09 36"),
+        ([0.0095 * (31 / max(1, devices)) ** 2 for devices in range(100)], None),
+        ([0.0095 * (31 / max(1, devices)) ** 10 for devices in range(100)], None),
+    ],
+)
+def test_number_that_hangs_on_the_allowed_share_of_late_requests_is_told(simulated, late, seen):
+    simulated(lambda devices, cap, rate: 2.0 if late[min(devices, 99)] <= 0.01 else 32.0, (), late)
+
+    told = [notice for notice in plan(record(), wanted(network=10, slo=40.0)).notices if notice.kind == "on_edge"]
+
+    assert [notice.seen for notice in told] == ([] if seen is None else [seen])
+
+
+def test_edge_counts_spare_devices_and_says_what_a_longer_target_takes(simulated):
+    late = [0.5] * 17 + [0.0105] * 14 + [0.006] * 69
+    simulated(lambda devices, cap, rate: 2.0 if devices >= 31 else 32.0 if devices >= 12 else 99.0, (), late)
+
+    (told,) = [one for one in plan(record(), wanted(network=10, slo=40.0, spare=2)).notices if one.kind == "on_edge"]
+
+    assert told.seen == "p98.9 takes 19 devices, and p99.09 33"
+    assert told.advice.startswith("--slo 43ms takes 14; ")

@@ -5,8 +5,8 @@ chance leaves open.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, hypot, inf, log, sqrt
-from typing import Final
+from math import ceil, exp, hypot, inf, log, sqrt
+from typing import Final, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -40,6 +40,10 @@ _FAR: Final = 4.0
 """Times the percentile of a plan beyond which nothing is told apart."""
 _FARTHEST: Final = 2
 """Times the devices of a plan beyond which its range has no end."""
+BESIDE: Final = 1.1
+"""Times the late requests that are allowed, and the target, of the demands beside one."""
+_HANGS: Final = 0.1
+"""Share of the devices, and two at the least, by which such a demand must differ to be told."""
 
 
 def solved(record: Record, demand: Demand, tell: Tell | None = None) -> Demand:
@@ -187,6 +191,38 @@ def range_of(search: Search, found: Outcome) -> tuple[int, int | None]:
         fewest = _least_if_faster(search, fewest, slower)
     least_load = search.keeping_up(slower)
     return fewest, None if most is None else max(most, found.devices, least_load)
+
+
+class Edge(NamedTuple):
+    """Devices if a tenth more requests may be late, if a tenth fewer may, and if the target is a tenth longer.
+
+    None if even twice as many devices do not meet it.
+    """
+
+    more_late: int
+    fewer_late: int | None
+    longer: int | None
+
+
+def edge_of(search: Search, found: Outcome, fewer: Outcome | None) -> Edge | None:
+    """Return what demands beside the demand take, if the number hangs on the share of late requests; None if not.
+
+    It does if more devices hardly change that share: it then meets the allowed one by chance. ``fewer`` is the next
+    smaller number, as for a plan.
+    """
+    late, devices = search.demand.goal.late, found.devices
+    apart = max(2, ceil(_HANGS * devices))
+    below, above = devices - apart, devices + apart
+    more_late, fewer_late = devices, cast("int | None", devices)
+    if below > 0 and fewer is not None and fewer.late <= BESIDE * late and search.may_have_late(below, BESIDE):
+        more_late = least_number(lambda one: search.may_have_late(one, BESIDE), below, 1) or below
+    if found.late > late / BESIDE and not search.may_have_late(above, 1 / BESIDE):
+        most = _FARTHEST * devices
+        fewer_late = least_number(lambda one: search.may_have_late(one, 1 / BESIDE), above, devices, most)
+    if more_late == fewer_late:
+        return None
+    longer = least_number(lambda one: search.may_meet(one, BESIDE), devices, 1, _FARTHEST * devices)
+    return Edge(more_late, fewer_late, longer)
 
 
 def _least_if_faster(search: Search, fewest: int, faster: float) -> int:

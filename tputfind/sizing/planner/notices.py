@@ -10,6 +10,7 @@ import msgspec
 from tputfind.record.record import Notice, Record
 from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.engine.service_times import FEWEST_SAMPLES, Overheads, timed_rows
+from tputfind.sizing.planner.inverse import BESIDE, Edge
 from tputfind.sizing.planner.question import PRESETS, Demand
 from tputfind.stats import samples_for_percentile
 from tputfind.units import format_sizes
@@ -29,8 +30,12 @@ _TOLD: Final = (
 _LISTED: Final = 3
 
 
-def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> Iterator[Notice]:
+def notices(
+    record: Record, outcome: Outcome, largest: int, demand: Demand, edge: Edge | None = None
+) -> Iterator[Notice]:
     """Yield what a record and a demand say against a plan; ``largest`` is the largest batch measured."""
+    if edge is not None:
+        yield _on_edge(edge, outcome, demand)
     measured = {row.batch_size for row in timed_rows(record)}
     smallest = min(measured, default=1)
     if smallest > (demand.samples_per_request[0][0] if demand.is_whole else 1):
@@ -107,3 +112,18 @@ def notices(record: Record, outcome: Outcome, largest: int, demand: Demand) -> I
             cause="the record has no --transfer",
             advice="measure with --transfer both, or give --observed",
         )
+
+
+def _on_edge(edge: Edge, outcome: Outcome, demand: Demand) -> Notice:
+    """Return the notice of a number that hangs on the share of late requests."""
+    late, longer_ms = 100 - demand.percentile, demand.network_ms + BESIDE * demand.target_ms
+    more_late, fewer_late, longer = (None if number is None else number + demand.spare for number in edge)
+    most = f"more than {2 * outcome.devices}" if fewer_late is None else f"{fewer_late}"
+    easier = f"--slo {longer_ms:.4g}ms takes {longer}; " if longer is not None and longer < outcome.devices else ""
+    return Notice(
+        kind="on_edge",
+        seen=f"p{100 - BESIDE * late:.4g} takes {more_late} devices, and p{100 - late / BESIDE:.4g} {most}",
+        cause="about as many requests are late as may be, and more devices hardly help those in slow batches"
+        + " or held by the delay" * (demand.server.held_ms > 0),
+        advice=f"{easier}measure with --thorough to know better how many batches are slow",
+    )

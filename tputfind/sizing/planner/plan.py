@@ -21,7 +21,7 @@ from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.engine.service_times import service_times_of
 from tputfind.sizing.planner.closed_forms import devices_at_full_batch, devices_by_batch_time, devices_by_mean
 from tputfind.sizing.planner.costs import Energy, Price, check_prices, energy_of, power_of, price_of
-from tputfind.sizing.planner.inverse import range_of, solved
+from tputfind.sizing.planner.inverse import edge_of, range_of, solved
 from tputfind.sizing.planner.mixes import Mix, Offer, cheapest_mix
 from tputfind.sizing.planner.notices import notices
 from tputfind.sizing.planner.question import Demand, Solved, read_demand
@@ -279,6 +279,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
             serving = search.judge(serving.devices, search.best(demand.devices).outcome.batch_cap).outcome
     fewest, most = (None if bound is None else bound + demand.spare for bound in bounds)
     fewer = search.fewer(serving.devices)
+    edge = edge_of(search, serving, fewer) if demand.devices is None else None
     simulated = search.judge(serving.devices + demand.spare, serving.batch_cap)
     outcome, service, samples = simulated.outcome, search.service, demand.mean_samples
     slope_ms, intercept_ms = service.line_ms()
@@ -312,7 +313,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         slope_ms=slope_ms,
         intercept_ms=intercept_ms,
         delay_ms=demand.wait_ms,
-        notices=tuple(notices(record, outcome, service.largest, demand)),
+        notices=tuple(notices(record, outcome, service.largest, demand, edge)),
         price=price,
         cost_per_hour=per_hour,
         cost_per_million=None if per_hour is None else per_hour / (3600 * answered_per_s) * 1e6,

@@ -203,8 +203,15 @@ class Search:
         It is at the demand's rate, or at another.
         """
         target_ms = margin * self.demand.target_ms
-        ranked = self._ranked(devices, rate_per_s or self.demand.rate_per_s, target_ms)
-        return any(pilot.outcome.tail_ms <= target_ms for pilot in ranked)
+        return self._may(devices, rate_per_s or self.demand.rate_per_s, lambda pilot: pilot.tail_ms <= target_ms)
+
+    def may_have_late(self, devices: int, times: float) -> bool:
+        """Whether a pilot of so many devices has no more late requests than a multiple of those allowed."""
+        late = times * self.demand.goal.late
+        return self._may(devices, self.demand.rate_per_s, lambda pilot: pilot.late <= late)
+
+    def _may(self, devices: int, rate_per_s: float, is_enough: Callable[[Outcome], bool]) -> bool:
+        return any(is_enough(pilot.outcome) for pilot in self._ranked(devices, rate_per_s, is_enough))
 
     def best(self, devices: int) -> Simulated:
         """Return how a number of devices does with the first batch limit that meets the target, or with the best.
@@ -356,7 +363,9 @@ class Search:
         """Whether a fleet bears a rate at the utilization allowed."""
         return self.demand.keeps_up_at(self.fleet(devices, cap, rate_per_s).utilization)
 
-    def _ranked(self, devices: int, rate_per_s: float, enough_ms: float = -inf) -> list[Simulated]:
+    def _ranked(
+        self, devices: int, rate_per_s: float, is_enough: Callable[[Outcome], bool] | None = None
+    ) -> list[Simulated]:
         """Return pilots of so many devices, the best first, up to the first that is good enough.
 
         They are of every few candidates, then of those beside the best. If a good enough one will do, the last best one
@@ -368,11 +377,11 @@ class Search:
         places, step = [*range(len(caps) - 1, 0, -_COARSE), 0] if caps else [], _COARSE
         if caps and before / _ALIKE <= devices <= before * _ALIKE:
             nearest = min(range(len(caps)), key=lambda place: abs(caps[place] - last))
-            places, step = [nearest, *(places if enough_ms == -inf else ())], _COARSE // 2
+            places, step = [nearest, *(places if is_enough is None else ())], _COARSE // 2
         while places:
             for place in dict.fromkeys(places):
                 self._try(devices, caps, place, rate_per_s, found)
-                if found[place].outcome.tail_ms <= enough_ms:
+                if is_enough is not None and is_enough(found[place].outcome):
                     step = 0
                     break
             best = min(found, key=lambda place: (*_merit_of_pilot(found[place]), place))
