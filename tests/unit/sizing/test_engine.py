@@ -36,6 +36,8 @@ POISSON = Traffic()
 # No request comes at the very moment at which a window ends: who is first then is a matter of chance in a server too.
 gaps_ms = st.integers(0, 200).map(lambda tenths: tenths / 10 + math.sqrt(2) / 1000)
 arrivals = st.lists(gaps_ms, min_size=1, max_size=60).map(lambda gaps: np.array(list(itertools.accumulate(gaps))))
+together = st.lists(st.integers(0, 3), min_size=1, max_size=60).map(lambda gaps: 1.0 + np.cumsum(gaps))
+"""Times of which many are equal, as in bursts."""
 counts, caps, limits = st.integers(1, 4), st.integers(1, 8), st.integers(1, 6)
 waits = st.integers(1, 30).map(lambda halves: halves / 2)
 routings: st.SearchStrategy[Routing] = st.sampled_from(["shared", "random", "least-loaded", "two-choices"])
@@ -73,7 +75,7 @@ def test_serve_any_server_answers_each_request_once(times, devices, cap, batcher
     assert served.busy_ms <= devices * served.done_ms.max() + 1e-9
 
 
-@given(arrivals, counts, caps, st.sampled_from([None, 3, (2, 1, 4)]))
+@given(arrivals | together, counts, caps, st.sampled_from([None, 3, (2, 1, 4)]))
 def test_serve_greedily_equals_the_event_engine(times, devices, cap, samples):
     counted = None if samples is None else np.resize(np.array(samples), len(times))
     fast = run(times, devices, cap, samples=counted, by_events=False)

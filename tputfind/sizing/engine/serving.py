@@ -119,16 +119,22 @@ def _serve_greedily(
     free_ms: Sequence[float],
     seed: Sequence[int],
 ) -> Served:
-    """Serve one queue: the device that is free first takes all that waits, up to its largest batch."""
+    """Serve one queue: the device that is free first takes all that waits, up to its largest batch.
+
+    An idle device takes a request as it comes: the next one is not there yet, even if it comes at the same time.
+    """
     came = arrivals.tolist() if samples is None else np.repeat(arrivals, samples).tolist()
+    ends = None if samples is None else np.repeat(np.cumsum(samples), samples).tolist()
     cap, draw, free = kind.cap, kind.service.drawn(kind.cap, seed), sorted(free_ms)
     starts, spans_ms, marks = list[float](), list[float](), [0]
     count, head = len(came), 0
     while head < count:
         start = free[0]
-        if start < came[head]:  # noqa: PLR1730  # max takes three times as long
+        if start < came[head]:
             start = came[head]
-        tail = bisect_right(came, start, head + 1, min(head + cap, count))
+            tail = head + 1 if ends is None else min(head + cap, ends[head])
+        else:
+            tail = bisect_right(came, start, head + 1, min(head + cap, count))
         took_ms = draw(tail - head, tail - head)
         starts.append(start)
         spans_ms.append(took_ms)
