@@ -26,7 +26,10 @@ _MOST_QUICK, _MOST = 6e6, 1e6
 _PILOT: Final = 0.15
 """Requests of a pilot, as a share of the least of a judgement."""
 _MOST_PILOT_QUICK, _MOST_PILOT = 150_000, 50_000
-CELL, _PILOT_CELL = 256, 32
+CELL, _PILOT_CELL = 256, 128
+"""Maximum devices behind a router, or one queue, that are simulated together. Pilots of fewer would take large fleets
+near saturation for late.
+"""
 _PHASES_QUICK, _PHASES = 40, 12
 """Length of each replication of a pilot in usual batch times."""
 _JUDGED_TO_QUICK, _JUDGED_TO = 0.004, 0.02
