@@ -47,6 +47,8 @@ SUBJECTS = {
     "tests": "Tests on a GPU: `pytest -m gpu -s -v`",
     "thorough": "`--thorough` beside the default, one after the other",
     "timing": "What measuring costs, and power limits: `benchmarks/sampling.py`, `stages.py`, `power_limit.py`",
+    "training": "Forecasts of training without a device: `benchmarks/training_forecasts.py`",
+    "training/edges": "Largest batches of training that they are held against: `training_forecasts.py --measure`",
     "verdicts": "Verdicts of `tputfind compare` on known pairs: `benchmarks/verdicts.py`",
 }
 

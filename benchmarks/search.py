@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 
@@ -96,7 +97,7 @@ def add_forecasts(children: Children, spec: Spec, edges: dict[int, int], lines: 
     if not edges:
         return
     start = perf_counter()
-    found = forecast.measure(spec, sorted(edges), children, Silent(), "benchmarks/search.py")
+    found = forecast.forecast_with(spec, sorted(edges), children, Silent(), "benchmarks/search.py")
     print(spec.model, spec.dtype, spec.layout, found.cards, found.tried, f"{perf_counter() - start:.1f} s", flush=True)
     for card in found.cards:
         for line in lines:
@@ -106,7 +107,7 @@ def add_forecasts(children: Children, spec: Spec, edges: dict[int, int], lines: 
                 line |= {"command_stated_percent": 100 * card.error, "command_trials": len(found.tried)}
 
 
-def searched(children: Children, model: str, given: dict[str, str | None]) -> tuple[Edge, Session]:
+def searched(children: Children, model: str, given: Mapping[str, str | bool | None]) -> tuple[Edge, Session]:
     """Return the edge, and what knows the trials."""
     spec = read_spec(model, given)
     inspection = inspect(spec, children)

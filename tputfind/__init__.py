@@ -2,8 +2,9 @@
 
 ``find`` measures a model: a name, a module, or a function that builds one. ``load_record`` reads what a measurement
 saved, and ``load`` what any command did. ``to_deploy`` names the batch to deploy, ``compare`` says what became faster
-or slower from one record to another, ``size`` how many devices a stream of requests takes, ``StageTimer`` times the
-stages of a pipeline of one's own. Importing this package imports neither torch nor pandas.
+or slower from one record to another, ``forecast`` the largest batch on devices with other memory, ``size`` how many
+devices a stream of requests takes, ``StageTimer`` times the stages of a pipeline of one's own. Importing this package
+imports neither torch nor pandas.
 """
 
 from __future__ import annotations
@@ -21,14 +22,27 @@ if TYPE_CHECKING:
     from tputfind.record.files import load_record
     from tputfind.record.record import Record
     from tputfind.runners.find import find
+    from tputfind.session.forecast import forecast
     from tputfind.sizing.planner.plan import size
     from tputfind.stages.timer import StageTimer
 
-__all__ = ["Record", "StageTimer", "__version__", "compare", "find", "load", "load_record", "size", "to_deploy"]
+__all__ = [
+    "Record",
+    "StageTimer",
+    "__version__",
+    "compare",
+    "find",
+    "forecast",
+    "load",
+    "load_record",
+    "size",
+    "to_deploy",
+]
 
 _HOMES = {
     "compare": "tputfind.analysis.compare",
     "find": "tputfind.runners.find",
+    "forecast": "tputfind.session.forecast",
     "load": "tputfind.readers.results",
     "load_record": "tputfind.record.files",
     "size": "tputfind.sizing.planner.plan",

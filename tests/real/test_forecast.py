@@ -5,8 +5,13 @@ from __future__ import annotations
 import csv
 
 import pytest
+import torch
 from support.command import run
 from support.folders import MODELS
+
+import tputfind
+from tputfind.errors import BadRequest
+from tputfind.record.forecast import from_json
 
 ON_FAKE = ("--on-fake", "--device", "cpu")
 
@@ -73,3 +78,74 @@ def test_without_a_gpu_a_forecast_points_to_fake_tensors(tmp_path, ask):
 
     assert ran.status == 2
     assert "--on-fake" in ran.err
+
+
+def test_a_forecast_of_training_splits_the_memory_and_says_what_would_hold_more(tmp_path):
+    saved = ("--save", "cards.csv", "--save", "cards.json")
+    asked = ("timm:test_vit", "--phase", "train", "--optimizer", "adamw", "--memory", "1GiB,2GiB")
+    ran = run(tmp_path, "forecast", *asked, "--on-fake", *saved, "--quiet")
+
+    assert ran.status == 0, ran.err
+    assert "timm:test_vit train adamw fp32 nchw: forecast, not measured" in ran.out
+    lines = [*csv.DictReader((tmp_path / "cards.csv").open())]
+    assert [(line["dtype"], line["grad_checkpoint"]) for line in lines[::2]] == [
+        *(("fp32", "False"), ("amp-bf16", "False"), ("fp32", "True"), ("amp-bf16", "True"))
+    ]
+    assert "--dtype amp-bf16 --grad-checkpoint" in ran.out
+    one, two = lines[:2]
+    parts = [f"{kind}_gib" for kind in ("weights", "gradients", "optimizer", "activations", "overhead")]
+    # At the forecast batch the parts come to the memory, short of no more than one segment of the allocator.
+    assert 0.9 < sum(float(one[part]) for part in parts) <= 1
+    assert 1.9 < sum(float(two[part]) for part in parts) <= 2
+    assert float(one["optimizer_gib"]) == pytest.approx(2 * float(one["weights_gib"]), rel=0.2)
+    batches = [int(line["largest_batch_forecast"]) for line in lines]
+    assert batches[0] < batches[1]
+    assert batches[0] < batches[4]  # checkpointing holds more
+    found = from_json((tmp_path / "cards.json").read_bytes(), "cards.json")
+    assert [variant.largest_batches for variant in found.variants] == [
+        tuple(batches[2:4]),
+        tuple(batches[4:6]),
+        tuple(batches[6:]),
+    ]
+
+
+def test_without_a_device_fake_tensors_are_used_unasked(tmp_path, ask, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    ran = ask(tmp_path, "forecast", f"{MODELS}/plain.py:four_mebibytes", "--memory", "1208MiB", "--quiet")
+
+    assert ran.status == 0, ran.err
+    assert "from fake tensors, batch 61" in ran.out
+
+
+def test_python_forecasts_a_live_module_that_trains():
+    module = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 10))
+
+    found = tputfind.forecast(
+        module, memory=["2GiB", 2**30], phase="train", optimizer="adamw", input_size=(1024,), on_fake=True
+    )
+
+    small, large = found.cards
+    assert small.memory_bytes == 2**30
+    assert small.largest_batch < large.largest_batch
+    # A sample keeps its input, the hidden layer before and after ReLU, and the gradients of both meanwhile.
+    assert (large.largest_batch - small.largest_batch) * 4 * 4096 < 2**30
+    assert "forecast, not measured" in repr(found)
+    assert found.frame().shape[0] == 2 * (1 + len(found.variants))
+
+
+@pytest.mark.parametrize(
+    ("memory", "said"),
+    [("16", "'16' is not a size"), ([], "--memory says for which"), (0, "is not between 1 and"), (None, "None")],
+)
+def test_python_says_what_is_wrong_with_a_memory(memory, said):
+    with pytest.raises(BadRequest, match=said):
+        tputfind.forecast("resnet18", memory=memory)
+
+
+def test_what_cannot_train_is_one_line(tmp_path, ask):
+    factory = f"{MODELS}/compiled.py:nothing_to_train"
+    ran = ask(tmp_path, "forecast", factory, "--phase", "train", "--memory", "1GiB", "--on-fake", "--quiet")
+
+    assert ran.status == 2
+    assert "has nothing to train" in ran.err
+    assert ran.err.count("\n") == 1

@@ -84,7 +84,7 @@ def test_a_scaler_of_gradients_has_found_its_scale_before_anything_is_measured()
         batch = workload.batch(8)
 
     assert scaler.get_scale() < 2**40
-    assert len(workload._training._optimizer.state) == 4
+    assert len(workload._training.optimizer.state) == 4
     assert workload.check_training(batch).result == "loss"
 
 

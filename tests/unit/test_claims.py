@@ -184,6 +184,19 @@ def forecasts_on_fake() -> tuple[str, ...]:
     return f"{(off == 0).sum()}", f"{len(off)}"
 
 
+def training_forecasts() -> tuple[str, ...]:
+    found = table("nvidia-h200/training/forecasts.csv")
+    off = found.off_percent
+    assert (off.abs() <= found.stated_percent).all()
+    return (
+        f"{len(found)}",
+        f"{off.abs().median():.1f}",
+        f"{off.abs().max():.1f}",
+        f"{(off > 0).sum()}",
+        f"{off.max():.1f}",
+    )
+
+
 def edges_that_differ() -> tuple[str, ...]:
     both = pd.concat([table(f"nvidia-h200/search/{dtype}.csv") for dtype in ("fp16", "fp32")])
     words = {1: "One"}
@@ -659,6 +672,11 @@ CLAIMS = [
         "The first row of a run stands after {} to {} s, one of every batch size after {} to {} s",
         "nvidia-h100/plan/progress-resnet50-fp16.txt",
         seconds_to_rows,
+    ),
+    Claim(
+        "{} forecasts of training are off by {} % at the median and {} % at the most; {} are too high",
+        "nvidia-h200/training/forecasts.csv",
+        training_forecasts,
     ),
     Claim("{} of {} forecasts from fake tensors are exact", "nvidia-h200/search/on-fake.csv", forecasts_on_fake),
     Claim(

@@ -74,12 +74,12 @@ COMMANDS: Final = {
     ),
     "forecast": Command(
         "Forecast the largest batch on devices with other memory.",
-        "It takes a few trials on the device that is here.",
+        "It takes a few trials on the device that is here; if there is none, fake tensors.",
         (Argument("model", "MODEL"),),
         options.FORECAST,
         (
             "tputfind forecast resnet50 --memory 16GiB,24GiB,80GiB --dtype fp16",
-            "tputfind forecast vit_b_16 --memory 24GiB --on-fake",
+            "tputfind forecast vit_b_16 --phase train --optimizer adamw --memory 24GiB",
         ),
     ),
     "size": Command(

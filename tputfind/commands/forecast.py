@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
 
-from tputfind import options as values
 from tputfind.commands.console import Given, finish, stop_signals, typed
 from tputfind.commands.outputs import model_sources, read_places
 from tputfind.errors import BadRequest
@@ -19,8 +18,6 @@ from tputfind.report.progress import show_progress
 from tputfind.report.renderers.files import forms
 from tputfind.report.views import forecast
 from tputfind.session import forecast as forecast_run
-
-_MOST_MEMORIES: Final = 1000
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
@@ -71,16 +68,8 @@ def read_request(
         BadRequest: what is wrong, all of it in one line.
     """
     problems: list[str] = []
-    sizes: tuple[int, ...] = ()
-    if not memory:
-        problems.append("--memory says for which: --memory 16GiB,24GiB,80GiB")
-    else:
-        try:
-            sizes = tuple(sorted({values.size(text) for text in memory.split(",")}))
-            if len(sizes) > _MOST_MEMORIES:
-                problems.append(f"--memory: {len(sizes)} sizes are more than {_MOST_MEMORIES}")
-        except ValueError as problem:
-            problems.append(f"--memory: {problem}")
+    sizes, wrong = forecast_run.read_memories(memory or ())
+    problems += [wrong] if wrong else []
     try:
         spec = read_spec(model, options)
     except BadRequest as problem:
@@ -99,11 +88,12 @@ def do(request: Request, *, show_traceback: bool) -> int:
     Raises:
         TputfindError: the device or the model does not allow it.
     """
-    ask = forecast_run.on_fake if request.on_fake else forecast_run.measure
     children = Children(trust_model_file=request.trust_model_file)
     with stop_signals(), children, show_progress(Console(stderr=True, quiet=request.quiet)) as progress:
         progress.about(request.spec.model)
-        found = ask(request.spec, request.memories_bytes, children, progress, typed())
+        found = forecast_run.forecast_with(
+            request.spec, request.memories_bytes, children, progress, typed(), on_fake=request.on_fake
+        )
     document, outputs = forecast.document(found), request.outputs
     outputs.write(forms(document))
     return finish(document, outputs, show_traceback=show_traceback)

@@ -14,6 +14,7 @@ from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import TRIAL_STEPS, Failure, Notice, OutputCheck, Setting, Sight, Timing, Trial
 from tputfind.record.sources import SourceName
 from tputfind.record.spec import Spec
+from tputfind.record.trace import Trace
 from tputfind.record.types import Amount, Bytes, Count, CountFromZero
 
 
@@ -106,10 +107,21 @@ class TimePipeline(msgspec.Struct, frozen=True, tag=True):
 
 
 class TraceOnFake(msgspec.Struct, frozen=True, tag=True):
-    """What would this batch size ask of a CUDA device's memory allocator? Answered by one ``Trace``, on no device."""
+    """What would this batch size ask of a device's memory? Answered by one ``FakeTrace``, on no device."""
 
     spec: Spec
     batch_size: int
+
+
+class FakeTrace(msgspec.Struct, frozen=True):
+    """A trace from fake tensors, and which of its allocations, by number, are gradients, optimizer state, or kept by
+    libraries for themselves. The fixed ones are weights; all others are activations, inputs among them.
+    """
+
+    trace: Trace
+    gradients: tuple[int, ...] = ()
+    optimizer: tuple[int, ...] = ()
+    libraries: tuple[int, ...] = ()
 
 
 class Diagnose(msgspec.Struct, frozen=True, tag=True):

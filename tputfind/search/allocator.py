@@ -110,7 +110,7 @@ class CachingAllocator:
 
     def allocate(self, size_bytes: int) -> Block | None:
         """Return the block that serves a request, or None where there is no memory for it."""
-        size = max(ROUND_BYTES, _up(size_bytes, ROUND_BYTES))
+        size = rounded_bytes(size_bytes)
         small = size <= SMALL_BYTES
         block = self._best_fit(size, small=small) or self._new(size, small=small)
         if block is None:
@@ -245,6 +245,11 @@ class CachingAllocator:
     def _reserve(self, count: int) -> None:
         self.reserved_bytes += count
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+
+
+def rounded_bytes(size_bytes: int) -> int:
+    """Return the bytes of the smallest block that serves a request."""
+    return max(ROUND_BYTES, _up(size_bytes, ROUND_BYTES))
 
 
 def segment_bytes(size: int) -> int:

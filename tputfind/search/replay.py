@@ -7,13 +7,13 @@ would fit. The idea of replaying a trace through the allocator's rules is xMem's
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise, product
 from typing import Final, NamedTuple
 
 from tputfind.record.trace import Event, Trace
-from tputfind.search.allocator import Block, CachingAllocator
+from tputfind.search.allocator import Block, CachingAllocator, rounded_bytes
 
 _TOLERANCE_BYTES: Final = 2 * 2**20
 """The model may be wrong by this about what a trial took, and is not used for its like where it is wrong by more."""
@@ -71,6 +71,28 @@ class Program:
         allocator = CachingAllocator(memory.limit_bytes, expandable=memory.expandable, capped=memory.capped)
         fits = self._run(allocator, batch_size, memory.limit_bytes)
         return Replay(fits, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
+
+    def allocated_at_peak(self, batch_size: int, kinds: Mapping[int, str]) -> dict[str, int]:
+        """Return the bytes by kind at the moment of a batch size at which most are allocated, without any limit.
+
+        ``kinds`` are those of allocations, by number; the others of the fixed ones are ``weights``, all others
+        ``activations``.
+        """
+        held: list[tuple[str, int]] = []
+        now: dict[str, int] = {}
+        peak: dict[str, int] = {}
+        for kind, value in self._events:
+            if kind == "allocate":
+                number = len(held)
+                what = kinds.get(number, "weights" if number < self.trace.fixed else "activations")
+                held.append((what, rounded_bytes(self._size(number, batch_size))))
+                now[what] = now.get(what, 0) + held[number][1]
+                if sum(now.values()) > sum(peak.values()):
+                    peak = dict(now)
+            elif kind == "release":
+                what, size = held[value]
+                now[what] -= size
+        return peak
 
     def lacked_bytes(self) -> int | None:
         """Return what the process would have held with the request that ended it, where the model grants that.

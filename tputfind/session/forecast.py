@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from itertools import product
 from typing import Final
 
+import msgspec
+
+from tputfind import options as values
+from tputfind.declaration import with_options_of
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
-from tputfind.processes.messages import TraceOnFake
+from tputfind.processes.messages import FakeTrace, Inspection, TraceOnFake
+from tputfind.record.choices import Dtype
 from tputfind.record.files import RecordFile
-from tputfind.record.forecast import CardForecast, Forecasts
+from tputfind.record.forecast import CardForecast, Forecasts, MemorySplit, VariantForecast
 from tputfind.record.method import METHOD
 from tputfind.record.record import Trial
-from tputfind.record.spec import Spec
-from tputfind.record.trace import Trace
+from tputfind.record.result import shown_progress
+from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.forecast import (
     FIRST_BATCH,
@@ -24,15 +31,17 @@ from tputfind.search.forecast import (
     expected_non_monotonic,
     non_monotonic_where,
 )
-from tputfind.search.replay import Forecast, Memory, ratio
+from tputfind.search.replay import Forecast, Memory, Program, ratio
+from tputfind.session import live
 from tputfind.session.catalogue import check_torchvision
 from tputfind.session.inspect import inspect, new_record, now
 from tputfind.session.outcome import no_answer
-from tputfind.session.progress import Progress
+from tputfind.session.progress import Progress, Silent
 from tputfind.session.session import Session
 from tputfind.session.trials import FIRST_TIMEOUT_S, TrialRunner
 from tputfind.version import __version__
 
+_MOST_MEMORIES: Final = 1000
 _FIRST_BATCHES: Final = FIRST_BATCH, 7, 1
 _NEAR: Final = 1.1
 """A trial within this factor of a forecast is near enough."""
@@ -40,10 +49,106 @@ _MOST_TRIALS: Final = 2
 """Most trials that are taken to come near to one forecast."""
 _ERRORS: Final = ((_NEAR, 0.03), (2.0, 0.1), (math.inf, 0.2))
 """How far a forecast from a trial within such a factor is off at the most, nine times in ten."""
-_ERROR_ON_FAKE: Final = 0.2
+_ERROR_ON_FAKE: Final = {"infer": 0.2, "train": 0.05}
+"""The error that is stated, by phase: benchmarks found none as large."""
+_KINDS: Final = ("gradients", "optimizer", "libraries")
+_NARROWER: Final[dict[Dtype, Dtype]] = {
+    "fp32": "amp-bf16",
+    "tf32": "amp-bf16",
+    "amp-fp16": "bf16",
+    "amp-bf16": "bf16",
+}
+"""The dtype that a training may be forecast in besides."""
+_ENDLESS: Final = Memory(2**60)
 
 
-def measure(spec: Spec, memories: Sequence[int], children: Children, progress: Progress, command: str) -> Forecasts:
+@with_options_of(Spec)
+def forecast(
+    model: str | Callable[..., object],
+    *,
+    memory: str | float | Iterable[str | float],
+    inputs: Callable[[int], object] | None = None,
+    on_fake: bool = False,
+    progress: bool | None = None,
+    trust_model_file: bool = False,
+    **options: object,
+) -> Forecasts:
+    """Forecast the largest batch on devices with other memory: ``tputfind forecast``, from Python.
+
+    If there is a CUDA device, a few trials on it are taken. Else, and if ``on_fake`` is true, the steps run on fake
+    tensors, which need no device::
+
+        tputfind.forecast("resnet50", memory="24GiB,80GiB", phase="train", optimizer="adamw")
+
+    Args:
+        model: as ``tputfind.find`` takes it: a name, a module, or a function that builds one.
+        memory: sizes such as ``"24GiB,80GiB"``, or several of them; numbers are bytes.
+        inputs: what makes the inputs of a live module, as for ``find``.
+        on_fake: use no device even if there is one.
+        progress: whether to show on stderr what is being done.
+        trust_model_file: load a file of a model or of weights even where that can run code of the file's.
+        options: the command line's, with underscores: ``phase="train"``, ``grad_checkpoint=True``.
+
+    Returns:
+        The forecasts, from the smallest memory on: ``forecasts.cards[0].largest_batch``, and what takes the memory.
+
+    Raises:
+        BadRequest: an option is wrong, or the model does not run on fake tensors.
+        TputfindError: the request, the device or the model does not allow it.
+    """
+    memories, wrong = read_memories(memory)
+    if wrong:
+        raise BadRequest(wrong)
+    spec = read_spec(live.name_of(model), options)
+    words = " ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
+    command = f"forecast {spec.model} {words}".strip()
+    with (
+        shown_progress() if progress else nullcontext(Silent()) as told,
+        live.pickled(model, inputs) as file,
+        Children(trust_model_file=trust_model_file, live=file) as children,
+    ):
+        return forecast_with(spec, memories, children, told, command, on_fake=on_fake)
+
+
+def read_memories(memory: object) -> tuple[tuple[int, ...], str]:
+    """Return sizes in bytes, from the smallest on, and what is wrong with them; empty if nothing is."""
+    texts = memory.split(",") if isinstance(memory, str) else memory if isinstance(memory, Iterable) else [memory]
+    try:
+        sizes = tuple(sorted({values.size(text) for text in texts}))
+    except ValueError as problem:
+        return (), f"--memory: {problem}"
+    if not sizes:
+        return (), "--memory says for which: --memory 16GiB,24GiB,80GiB"
+    return sizes, f"--memory: {len(sizes)} sizes are more than {_MOST_MEMORIES}" if len(sizes) > _MOST_MEMORIES else ""
+
+
+def forecast_with(
+    spec: Spec,
+    memories: Sequence[int],
+    children: Children,
+    progress: Progress,
+    command: str,
+    *,
+    on_fake: bool = False,
+) -> Forecasts:
+    """Forecast from trials if there is a device that allows it, else from fake tensors; errors as for either."""
+    if on_fake:
+        return forecast_on_fake(spec, memories, children, progress, command)
+    inspection = inspect(spec, children)
+    if spec.device == "auto" and not inspection.environment.can.allocator_trace:
+        return forecast_on_fake(spec, memories, children, progress, command)
+    return measure(spec, inspection, memories, children, progress, command=command)
+
+
+def measure(
+    spec: Spec,
+    inspection: Inspection,
+    memories: Sequence[int],
+    children: Children,
+    progress: Progress,
+    *,
+    command: str,
+) -> Forecasts:
     """Forecast the largest batch for devices with these bytes of memory, from trials on the one that is here.
 
     A first trial is small. For each memory there are up to two more, near its forecast, where this device has the
@@ -52,12 +157,11 @@ def measure(spec: Spec, memories: Sequence[int], children: Children, progress: P
     Raises:
         TputfindError: the device or the model does not allow it.
     """
-    inspection = inspect(spec, children)
     environment = inspection.environment
     if not environment.can.allocator_trace:
         raise BadRequest(
             "forecasts are made from what a CUDA device's memory allocator was asked for, and there is none here",
-            "--on-fake makes coarser ones without a device",
+            "leave --device out, or give --on-fake: fake tensors need no device",
         )
     record = new_record(spec, inspection, command)
     session = Session(record, TrialRunner(children, spec, environment), RecordFile(None, ""), progress)
@@ -76,8 +180,12 @@ def measure(spec: Spec, memories: Sequence[int], children: Children, progress: P
     )
 
 
-def on_fake(spec: Spec, memories: Sequence[int], children: Children, progress: Progress, command: str) -> Forecasts:
+def forecast_on_fake(
+    spec: Spec, memories: Sequence[int], children: Children, progress: Progress, command: str
+) -> Forecasts:
     """Forecast as ``measure`` does, without a device: from what the model would ask for, workspaces not included.
+
+    Each memory is split into what takes it. Training is also forecast in the other ways to run it that need less.
 
     Raises:
         TputfindError: the model does not run on fake tensors.
@@ -86,16 +194,7 @@ def on_fake(spec: Spec, memories: Sequence[int], children: Children, progress: P
         check_torchvision(children)
     started = now()
     progress.doing("running it on fake tensors", None)
-    trace = children.ask_one(TraceOnFake(spec, FIRST_BATCH), Trace, FIRST_TIMEOUT_S)
-
-    def card(memory_bytes: int) -> CardForecast:
-        memory = Memory(memory_bytes, expandable=spec.allocator == "expandable", capped=True)
-        fits = Forecast([trace], memory).fits
-        found = edge_where(fits, granularity=1, max_batch=LARGEST_BATCH)
-        around = non_monotonic_where(fits, found, granularity=1, max_batch=LARGEST_BATCH)
-        error = max(_ERROR_ON_FAKE, _spread(found, around))
-        return CardForecast(memory_bytes=memory_bytes, largest_batch=found, error=error)
-
+    cards = cards_on_fake(spec, memories, children)
     return Forecasts(
         method=METHOD,
         tputfind=__version__,
@@ -104,8 +203,62 @@ def on_fake(spec: Spec, memories: Sequence[int], children: Children, progress: P
         spec=spec,
         device_name=None,
         tried=(FIRST_BATCH,),
-        cards=tuple(map(card, memories)),
+        cards=cards,
+        variants=tuple(_variants(spec, memories, children, progress)),
     )
+
+
+def cards_on_fake(spec: Spec, memories: Sequence[int], children: Children) -> tuple[CardForecast, ...]:
+    """Return a forecast for each memory from a trace of fake tensors.
+
+    Raises:
+        TputfindError: the model does not run on fake tensors.
+    """
+    traced = children.ask_one(TraceOnFake(spec, FIRST_BATCH), FakeTrace, FIRST_TIMEOUT_S)
+    return tuple(_card_on_fake(spec, traced, memory_bytes) for memory_bytes in memories)
+
+
+def _card_on_fake(spec: Spec, traced: FakeTrace, memory_bytes: int) -> CardForecast:
+    memory = Memory(memory_bytes, expandable=spec.allocator == "expandable", capped=True)
+    forecast = Forecast([traced.trace], memory)
+    found = edge_where(forecast.fits, granularity=1, max_batch=LARGEST_BATCH)
+    around = non_monotonic_where(forecast.fits, found, granularity=1, max_batch=LARGEST_BATCH)
+    error = max(_ERROR_ON_FAKE[spec.phase], _spread(found, around))
+    return CardForecast(
+        memory_bytes=memory_bytes,
+        largest_batch=found,
+        error=error,
+        split=None if found == LARGEST_BATCH else _split(traced, max(1, found), memory if found else None),
+    )
+
+
+def _split(traced: FakeTrace, batch_size: int, memory: Memory | None) -> MemorySplit:
+    """Return what takes the memory at a batch size that fits in it, or without an end of the memory."""
+    program = Program(traced.trace)
+    kinds = {number: kind for kind in _KINDS for number in getattr(traced, kind)}
+    bytes_by_kind = program.allocated_at_peak(batch_size, kinds)
+    reserved_bytes = program.replay(batch_size, memory or _ENDLESS).peak_reserved_bytes
+    outside_bytes = next(value for kind, value in traced.trace.events() if kind == "outside")
+    tensors = {f"{kind}_bytes": bytes_by_kind.get(kind, 0) for kind in ("weights", "gradients", "optimizer")}
+    activations_bytes = bytes_by_kind.get("activations", 0)
+    free_bytes = reserved_bytes - activations_bytes - sum(tensors.values())
+    return MemorySplit(**tensors, activations_bytes=activations_bytes, overhead_bytes=outside_bytes + free_bytes)
+
+
+def _variants(spec: Spec, memories: Sequence[int], children: Children, progress: Progress) -> Iterator[VariantForecast]:
+    """Yield forecasts of the ways to run a training that need less memory than the one asked for."""
+    dtypes, checkpoints = (
+        dict.fromkeys([spec.dtype, _NARROWER.get(spec.dtype, spec.dtype)]),
+        {spec.grad_checkpoint, True},
+    )
+    for checkpoint, dtype in product(sorted(checkpoints), dtypes) if spec.phase == "train" else ():
+        varied = msgspec.structs.replace(spec, dtype=dtype, grad_checkpoint=checkpoint)
+        if varied == spec:
+            continue
+        progress.doing(f"running it on fake tensors in {dtype}{', with checkpointing' if checkpoint else ''}", None)
+        with suppress(BadRequest):  # a model may not offer checkpointing, or not run in that dtype
+            batches = tuple(card.largest_batch for card in cards_on_fake(varied, memories, children))
+            yield VariantForecast(dtype=dtype, grad_checkpoint=checkpoint, largest_batches=batches)
 
 
 def _take_first_trial(session: Session) -> None:

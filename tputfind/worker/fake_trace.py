@@ -4,34 +4,43 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from math import prod
 from typing import Any, Final
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import functional
+from torch.optim import Optimizer
+from torch.optim import optimizer as _optimizers
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.processes.failures import Circumstances, of_exception
+from tputfind.processes.messages import FakeTrace
 from tputfind.record.record import TRIAL_STEPS
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Event, Trace, packed
 from tputfind.worker.patched import replaced
+from tputfind.worker.training import Training
 from tputfind.worker.workload import Workload
 
 OUTSIDE_BYTES: Final = 692 * 2**20
 """What the context, kernels and library handles of a process take: after a first step on an H200, with torch 2.11."""
+OUTSIDE_TRAINING_BYTES: Final = 766 * 2**20
+"""The same after a first step of training."""
 _BLAS_WORKSPACES: Final = 32 * 2**20, 2**20
-"""What cuBLAS and cuBLASLt keep from the first matrix product on, on Hopper."""
+"""What cuBLAS and cuBLASLt keep from the first matrix product of a thread on, on Hopper."""
 _HEAD_UNIT: Final = 8  # attention is one kernel for heads of a multiple of this length
 _aten: Final = torch.ops.aten
+_device_of: Final = torch.ops.prim.device.default
+_META: Final = torch.device("meta")
 _PRODUCTS: Final = {getattr(_aten, name).default for name in ("linear", "addmm", "mm", "bmm", "baddbmm")}
 
 
-def fake_trace(spec: Spec, batch_size: int) -> Trace:
+def fake_trace(spec: Spec, batch_size: int) -> FakeTrace:
     """Return what a trial's steps would ask of the allocator, from steps on fake CUDA tensors.
 
     What only a kernel on a device knows of is not in it, such as the workspaces of convolutions.
@@ -44,9 +53,10 @@ def fake_trace(spec: Spec, batch_size: int) -> Trace:
     workload = _FakeWorkload(spec, torch.device("cpu"))
     recorder = _Recorder()
     try:
-        with _like_a_gpu(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), recorder:
+        with _like_a_gpu(recorder), _autograd(spec), FakeTensorMode(allow_non_fake_inputs=True), recorder:
             workload.move()
             fixed = recorder.allocated
+            recorder.watch(workload.optimizer)
             step = workload.batch(batch_size)
             output: object = None
             for _ in range(TRIAL_STEPS):
@@ -59,15 +69,21 @@ def fake_trace(spec: Spec, batch_size: int) -> Trace:
         reason = of_exception(error, Circumstances(batch_size)).message
         message = f"{spec.model} does not run on fake tensors: {reason}"
         raise BadRequest(message, "leave --on-fake out, on a machine with a GPU") from None
-    data = packed((Event("outside", OUTSIDE_BYTES), *recorder.events))
-    return Trace(
+    outside_bytes = OUTSIDE_TRAINING_BYTES if spec.phase == "train" else OUTSIDE_BYTES
+    trace = Trace(
         batch_size=batch_size,
         fixed=fixed,
         memory_bytes=2**40,
         capped=False,
         expandable=False,
         complete=True,
-        packed=data,
+        packed=packed((Event("outside", outside_bytes), *recorder.events)),
+    )
+    return FakeTrace(
+        trace,
+        gradients=tuple(sorted(recorder.gradients)),
+        optimizer=tuple(sorted(recorder.optimizer)),
+        libraries=tuple(recorder.libraries),
     )
 
 
@@ -75,55 +91,138 @@ class _FakeWorkload(Workload):
     """A workload built on the CPU for real: some models look at their weights while they are built."""
 
     def move(self) -> None:
-        """Put fakes of the weights on a fake GPU, in the order of ``Module.to``; batches are made there from now on."""
+        """Put fakes of the weights on a fake GPU, in the order of ``Module.to``; batches are made there from now on.
+
+        A module that trains gets an optimizer of the fakes.
+        """
         self._device = torch.device("cuda")
         moved: dict[torch.Tensor, torch.Tensor] = {}
+        self._accumulators = list[object]()
 
         def place(module: nn.Module) -> None:
             for named in (module.named_parameters, module.named_buffers):
                 for name, tensor in list(named(recurse=False, remove_duplicate=False)):
                     if tensor not in moved:
-                        fake = tensor.to(self._device)
-                        learnt = isinstance(tensor, nn.Parameter)
-                        moved[tensor] = nn.Parameter(fake, tensor.requires_grad) if learnt else fake
+                        moved[tensor] = self._faked(tensor)
                         moved[moved[tensor]] = moved[tensor]  # the module may have another place in the model
                     setattr(module, name, moved[tensor])
 
         self._module.apply(place)
+        if self._training is not None:
+            self._training = Training(self._module, self._spec, self._device)
+
+    def _faked(self, tensor: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            fake = tensor.to(self._device)
+        if not isinstance(tensor, nn.Parameter):
+            return fake
+        parameter = nn.Parameter(fake, tensor.requires_grad)
+        if self._training is not None and tensor.requires_grad:
+            # What accumulates its gradient is made now, while the graph takes its device for one that there is.
+            _asked_by_graph(parameter)
+            view = parameter.view_as(parameter)
+            assert view.grad_fn is not None
+            self._accumulators.append(view.grad_fn.next_functions[0][0])
+        return parameter
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        """What trains the module; None if nothing does."""
+        return None if self._training is None else self._training.optimizer
 
     def _repeated(self, batch_size: int, draw: int) -> None:
         """Have all samples made: fakes take neither time nor memory."""
 
 
 class _Recorder(TorchDispatchMode):
-    """Keeps when storages on the fake GPU are made and when they die."""
+    """Keeps when storages on the fake GPU are made and when they die, and which hold gradients or optimizer state.
+
+    Fake tensors take three paths through torch that others do not. A sum of gradients and the bias of a linear layer
+    are added out of place: they are counted as in place. The graph of autograd would run on a thread of its device, and
+    there is none: the graph is told that tensors are on the meta device, which the calling thread works for.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.events, self.allocated = list[Event](), 0
-        self._alive: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-        self._multiplied: list[int] = []
+        self.gradients, self.optimizer, self.libraries = set[int](), set[int](), list[int]()
+        self.in_linear = False
+        self._numbers: weakref.WeakKeyDictionary[torch.UntypedStorage, int] = weakref.WeakKeyDictionary()
+        self._holders: dict[int, int] = {}
+        self._multiplied: set[bool] = set()
+
+    def watch(self, optimizer: Optimizer | None) -> None:
+        """Learn at each step of an optimizer which storages are gradients and which its state."""
+        if optimizer is None:
+            return
+
+        def before(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
+            weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+            self.gradients.update(self._numbers_of([weight.grad for weight in weights]))
+
+        def after(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
+            self.optimizer.update(self._numbers_of(list(optimizer.state.values())))
+
+        optimizer.register_step_pre_hook(before)
+        optimizer.register_step_post_hook(after)
+
+    def _numbers_of(self, value: object) -> Iterator[int]:
+        for leaf in tree_leaves(value):
+            if isinstance(leaf, torch.Tensor) and (number := self._numbers.get(leaf.untyped_storage())) is not None:
+                yield number
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> object:
         """Run an operation, and see what it returns."""
+        if func is _device_of:
+            return self._device_of(args[0])
         if func in _IN_STEPS:
             with self:
                 return _IN_STEPS[func](*args)
+        if kwargs and kwargs.get("device") == _META:
+            kwargs = {**kwargs, "device": getattr(args[0] if args else None, "fake_device", "cuda")}
         scratch = [self._allocate(count) for count in _scratch_bytes(func, args)]
         result = func(*args, **(kwargs or {}))
+        in_place = func is _aten.add.Tensor and (self.in_linear or _in_backward()) and _fits_into(result, args[0])
         for value in tree_leaves(result):
             if isinstance(value, torch.Tensor) and value.is_cuda:
                 storage = value.untyped_storage()
-                if storage.nbytes() and storage not in self._alive:
-                    self._alive.add(storage)
-                    weakref.finalize(storage, self._release, self._allocate(storage.nbytes()))
-        for number in scratch:
+                if storage.nbytes() and storage not in self._numbers:
+                    number = self._numbers.get(args[0].untyped_storage()) if in_place else None
+                    self._hold(storage, self._allocate(storage.nbytes()) if number is None else number)
+        scratch += map(self._allocate, _scratch_bytes_behind(func, args))
+        for number in reversed(scratch):
             self._release(number)
-        if func in _PRODUCTS and not self._multiplied and args[0].is_cuda:
-            self._multiplied = [self._allocate(count) for count in _BLAS_WORKSPACES]
+        if torch.is_grad_enabled() and any(map(_learns, tree_leaves((args, kwargs)))):
+            for value in tree_leaves(result):
+                if isinstance(value, torch.Tensor):
+                    _asked_by_graph(value)
+        if func in _PRODUCTS and args[0].is_cuda and (thread := _in_backward()) not in self._multiplied:
+            self._multiplied.add(thread)
+            self.libraries += map(self._allocate, _BLAS_WORKSPACES)
         return result
+
+    def _hold(self, storage: torch.UntypedStorage, number: int) -> None:
+        """Have a storage keep an allocation, which goes with the last that keeps it."""
+        self._numbers[storage] = number
+        self._holders[number] = self._holders.get(number, 0) + 1
+        weakref.finalize(storage, self._let_go, number)
+
+    def _let_go(self, number: int) -> None:
+        self._holders[number] -= 1
+        if not self._holders[number]:
+            self._release(number)
+
+    def _device_of(self, tensor: Any) -> torch.device:
+        """Return the meta device to the graph of autograd, and the tensor's to everybody else, such as autocast.
+
+        The graph is the first to ask about the result of an operation that is to be differentiated.
+        """
+        if not torch.is_grad_enabled():
+            return _META if _in_backward() else tensor.fake_device
+        graph_asks, tensor.graph_asks = getattr(tensor, "graph_asks", False), False
+        return _META if graph_asks else tensor.fake_device
 
     def _allocate(self, count: int) -> int:
         self.events.append(Event("allocate", count))
@@ -134,18 +233,87 @@ class _Recorder(TorchDispatchMode):
         self.events.append(Event("release", number))
 
 
+def _asked_by_graph(tensor: Any) -> None:
+    """Have the next question about a tensor's device, and its base's where it is a view, taken for the graph's."""
+    tensor.graph_asks = True
+    base = tensor._base  # noqa: SLF001
+    if base is not None:
+        base.graph_asks = True
+
+
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled()  # noqa: SLF001
+
+
+def _fits_into(result: Any, first: Any) -> bool:
+    return isinstance(first, torch.Tensor) and (result.shape, result.dtype) == (first.shape, first.dtype)
+
+
+def _learns(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
 def _scratch_bytes(func: Any, args: tuple[Any, ...]) -> list[int]:
     """Return what a kernel takes for itself, where that is of its input's size and not known to the fake."""
-    copies = 0
     if func in {_aten.native_layer_norm.default, _aten._softmax.default}:  # noqa: SLF001
-        copies = 0 if args[0].is_contiguous() else 1
+        copied = [args[0]]
+    elif func is _aten.native_layer_norm_backward.default:
+        copied = [args[0], args[1]]
     elif func is _aten.roll.default and len(args) > 2:  # axis by axis
-        copies = len(args[2]) - 1
-    return [args[0].nbytes] * copies if copies and args[0].is_cuda else []
+        return [args[0].nbytes] * (len(args[2]) - 1) if args[0].is_cuda else []
+    else:
+        return []
+    return [tensor.nbytes for tensor in copied if tensor.is_cuda and not tensor.is_contiguous()]
+
+
+def _scratch_bytes_behind(func: Any, args: tuple[Any, ...]) -> list[int]:
+    """Return what a kernel takes for itself once it has its output: a sum over rows is added up in many blocks.
+
+    A bias has its gradient that way. The blocks are those of a device of 132 multiprocessors.
+    """
+    if func is not _aten.sum.dim_IntList or not args[0].is_cuda:
+        return []
+    *rows, columns = args[0].shape
+    by_thread = prod(rows) // 4
+    if sorted(axis % args[0].dim() for axis in args[1]) != list(range(len(rows))) or columns % 4 or by_thread < 16:
+        return []
+    blocks = max(min(-(-2112 // -(-columns // 128)), -(-by_thread // 16)), -(-by_thread // 256))
+    return [4 * columns * 128 * blocks, 24] if blocks > 1 else []
+
+
+def _autograd(spec: Spec) -> AbstractContextManager[Any]:
+    return torch.enable_grad() if spec.phase == "train" else torch.no_grad()
 
 
 @contextmanager
-def _like_a_gpu() -> Iterator[None]:
+def _linear_watched(recorder: _Recorder) -> Iterator[None]:
+    """Have the recorder know when a linear layer adds its bias."""
+    linear = functional.linear
+
+    def watched(*args: Any, **keywords: Any) -> Any:
+        recorder.in_linear = True
+        try:
+            return linear(*args, **keywords)
+        finally:
+            recorder.in_linear = False
+
+    with replaced(functional, "linear", watched):
+        yield
+
+
+@contextmanager
+def _foreach_of_fakes() -> Iterator[None]:
+    """Have optimizers update all weights at once, as they do those of a GPU, if the weights are fakes."""
+    types = _optimizers._foreach_supported_types  # noqa: SLF001
+    types.append(FakeTensor)
+    try:
+        yield
+    finally:
+        types.remove(FakeTensor)
+
+
+@contextmanager
+def _like_a_gpu(recorder: _Recorder) -> Iterator[None]:
     """Have autocast and attention do what they do where there is a GPU: without, the one is off, the other in steps."""
     attention = functional.scaled_dot_product_attention
 
@@ -154,14 +322,56 @@ def _like_a_gpu() -> Iterator[None]:
             return attention(query, key, value, *args, **keywords)
         if torch.is_autocast_enabled("cuda"):
             query, key, value = (each.to(torch.get_autocast_dtype("cuda")) for each in (query, key, value))
+        if torch.is_grad_enabled() and any(map(_learns, (query, key, value))):
+            return _Attention.apply(query, key, value)
         return _attended(query, value)
 
     with (
         replaced(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
         replaced(torch.cuda, "is_bf16_supported", lambda *_: True),
+        replaced(torch.amp.GradScaler, "_maybe_opt_step", lambda _scaler, optimizer, *_: optimizer.step()),
+        replaced(torch.amp.GradScaler, "get_scale", lambda _scaler: 1.0),
+        _linear_watched(recorder),
+        _foreach_of_fakes(),
         replaced(functional, "scaled_dot_product_attention", attend),
     ):
         yield
+
+
+class _Attention(torch.autograd.Function):
+    """Attention in one kernel, as training takes it: with what the kernels of its backward pass keep and take.
+
+    On Hopper that is cuDNN's kernel in half precision, and the memory-efficient one in fp32.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        batch, heads, length, _ = query.shape
+        seeds = [query.new_empty(1, dtype=torch.int64) for _ in range(2)]
+        output = _attended(query, value) if query.dtype == torch.float32 else _like(query, value.shape[-1])
+        sums = query.new_empty((batch, heads, length), dtype=torch.float32)
+        ctx.save_for_backward(query, key, value, output, sums, *seeds)
+        _asked_by_graph(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *_gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        query, key, value, *_ = ctx.saved_tensors
+        batch, heads, length, width = query.shape
+        gradients = tuple(map(torch.empty_like, (query, key, value)))
+        if query.dtype == torch.float32:
+            query.new_empty((batch, heads, length))
+        else:
+            query.new_empty(batch * heads * length * (width + 1), dtype=torch.float32)
+        return gradients
+
+
+def _like(query: torch.Tensor, width: int) -> torch.Tensor:
+    """Return an empty tensor whose axes lie in memory as those of the query."""
+    order = sorted(range(query.dim()), key=query.stride, reverse=True)
+    shape = [*query.shape[:-1], width]
+    empty = query.new_empty([shape[axis] for axis in order])
+    return empty.permute([order.index(axis) for axis in range(query.dim())])
 
 
 def _attended(query: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

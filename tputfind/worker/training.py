@@ -42,14 +42,14 @@ class Training:
         weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if not weights:
             raise BadRequest(f"--phase train: {spec.model} has nothing to train")
-        self._optimizer = _OPTIMIZERS[spec.optimizer or "sgd"](weights, lr=_LEARNING_RATE)
+        self.optimizer = _OPTIMIZERS[spec.optimizer or "sgd"](weights, lr=_LEARNING_RATE)
         self._scaler = torch.amp.GradScaler(device.type) if spec.scales_gradients else None
         self._scale = 0.0
         self.loss_is_own = True
 
     def step_of(self, model: Callable[..., object]) -> Callable[..., torch.Tensor]:
         """Return the step that trains a model; it takes the model's arguments and returns the loss."""
-        optimizer, scaler = self._optimizer, self._scaler
+        optimizer, scaler = self.optimizer, self._scaler
 
         def step(*arguments: object, **keywords: object) -> torch.Tensor:
             output = drained(model(*arguments, **keywords))
@@ -78,7 +78,7 @@ class Training:
             return
         for _ in range(_MOST_SKIPPED):
             step()
-            if self._optimizer.state:
+            if self.optimizer.state:
                 self._scale = self._scaler.get_scale()
                 return
         raise CannotRunSo("its gradients are finite at no scale, so that the optimizer never takes a step")

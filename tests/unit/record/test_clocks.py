@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from support.folders import RESULTS
 from support.records import FORECASTS
@@ -46,6 +47,18 @@ def test_forecasts_come_back_as_they_were(tmp_path):
     assert files.load(tmp_path / "forecast.json") == FORECASTS
 
 
+def test_forecasts_of_schema_1_are_read_without_what_takes_the_memory(tmp_path):
+    earlier = msgspec.json.decode(FORECASTS.to_json())
+    earlier["schema"] = 1
+    del earlier["variants"], earlier["cards"][0]["split"]
+    (tmp_path / "forecast.json").write_bytes(msgspec.json.encode(earlier))
+
+    found = files.load(tmp_path / "forecast.json")
+
+    assert found.cards == FORECASTS.cards
+    assert found.variants == ()
+
+
 def test_a_record_of_a_run_is_loaded_as_one():
     assert isinstance(files.load(RESULTS / "nvidia-h100/default/resnet50-fp16.json"), Record)
 
@@ -61,7 +74,7 @@ def test_a_record_of_a_run_is_loaded_as_one():
         (METHODS, {"schema": 99}, "has schema 99, and this version reads up to 2"),
         (PIPELINE, {"host_work_ms": "long"}, "host_work_ms"),
         (None, {"cards": [{"memory_bytes": 1, "largest_batch": -1, "error": 0}]}, "largest_batch"),
-        (None, {"schema": 99}, "has schema 99, and this version reads up to 1"),
+        (None, {"schema": 99}, "has schema 99, and this version reads up to 2"),
         (None, {"tried": "all"}, "tried"),
     ],
 )
