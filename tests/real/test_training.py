@@ -76,6 +76,50 @@ def test_gradients_and_what_the_optimizer_keeps_are_part_of_the_peak(children):
     assert adamw - sgd > 0.9 * weights_mib  # a second moment, and what its step takes besides
 
 
+def _bytes_of_state(optimizer: str) -> int:
+    workload = Workload(read_spec(SMALL, {"phase": "train", "optimizer": optimizer}), torch.device("cpu"))
+    with torch.enable_grad():
+        workload.batch(8)()
+    states = workload._training.optimizer.state.values()
+    return sum(value.nbytes for state in states for value in state.values() if torch.is_tensor(value) and value.dim())
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("sgd", 1), ("Adam", 2), ("torch.optim.NAdam", 2), ("ADAMAX", 2), ("rmsprop", 1), ("adagrad", 1), ("rprop", 2)],
+)
+def test_every_optimizer_of_torch_is_made_by_its_name_and_keeps_its_state(name, kept):
+    weights = sum(weight.nbytes for weight in Workload(read_spec(SMALL, {}), torch.device("cpu"))._module.parameters())
+
+    assert _bytes_of_state(name) == kept * weights
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "amp-fp16"])
+def test_clipping_holds_the_norm_of_the_gradients_to_what_was_asked_for(dtype, monkeypatch):
+    asked = {"phase": "train", "clip": "0.001", "dtype": dtype}
+    workload = Workload(read_spec(SMALL, asked), torch.device("cpu"))
+    norms, weights = [], list(workload._module.parameters())
+    workload._training.optimizer.register_step_pre_hook(
+        lambda *_: norms.append(torch.linalg.vector_norm(torch.cat([weight.grad.flatten() for weight in weights])))
+    )
+
+    with torch.enable_grad():
+        workload.batch(8)()
+
+    assert [float(norm) for norm in norms] == pytest.approx([0.001] * len(norms), rel=1e-2)
+    assert norms
+
+
+def test_a_record_holds_the_optimizer_and_the_norm(tmp_path, ask):
+    asked = ("--optimizer", "Adafactor", "--clip", 1, "--batch-sizes", 2)
+    ran = ask(tmp_path, SMALL, *asked, *TRAIN)
+
+    assert ran.status == 0, ran.err
+    spec = ran.record("*-train-*").spec
+    assert (spec.optimizer, spec.clip) == ("adafactor", 1.0)
+    assert "optimizer (adafactor)" in ran.out or "stand-in" in ran.out
+
+
 def test_a_scaler_of_gradients_has_found_its_scale_before_anything_is_measured():
     workload = Workload(read_spec(SMALL, {"phase": "train", "dtype": "amp-fp16"}), torch.device("cpu"))
     scaler = workload._training._scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
@@ -122,6 +166,13 @@ def test_checkpointing_is_what_the_library_of_the_model_makes_of_it(tmp_path, as
         ("resnet18", ("--phase", "train", "--dtype", "fp16"), "--phase train in pure fp16 comes to NaN"),
         ("traced.pt", ("--phase", "train", "--input-size", "8"), "traced.pt holds a program for inference"),
         ("resnet18", ("--optimizer", "adamw"), "--optimizer and --grad-checkpoint are for --phase train"),
+        ("resnet18", ("--clip", "1"), "--clip is for --phase train"),
+        ("resnet18", ("--phase", "train", "--clip", "0"), "--clip: '0' is not above zero"),
+        ("resnet18", ("--phase", "train", "--optimizer", "adamv"), "torch.optim has no 'adamv': did you mean"),
+        ("resnet18", ("--phase", "train", "--optimizer", "adam w"), "'adam w' is not the name of an optimizer"),
+        ("resnet18", ("--phase", "train", "--optimizer", "LBFGS"), "evaluates the model several times a step"),
+        ("resnet18", ("--phase", "train", "--optimizer", "sparseadam"), "this model has dense ones"),
+        ("resnet18", ("--phase", "train", "--optimizer", "muon"), "does not take the weights of this model"),
     ],
 )
 def test_what_cannot_be_trained_is_one_line(tmp_path, ask, model, more, expected):

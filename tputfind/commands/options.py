@@ -93,7 +93,7 @@ CLOCKS: Final = (
 FORECAST: Final = (
     Option(FORECASTS, "forecast for devices with this much memory, such as 16GiB,24GiB,80GiB", "LIST", name="memory"),
     Option(FORECASTS, "use no device even if there is one: fake tensors tell what takes the memory", name="on_fake"),
-    *_measuring("phase", "optimizer", "grad_checkpoint", "allocator", "trial_timeout"),
+    *_measuring("phase", "optimizer", "clip", "grad_checkpoint", "allocator", "trial_timeout"),
     _SAVE,
     _OVERWRITE,
     _TRUST,

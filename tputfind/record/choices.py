@@ -12,7 +12,6 @@ Allocator = Literal["native", "expandable"]
 Mode = Literal["eager", "compile", "cudagraph"]
 Phase = Literal["infer", "train"]
 GradMode = Literal["inference", "no_grad", "enabled"]
-Optimizer = Literal["sgd", "adamw"]
 Transfer = Literal["none", "h2d", "both"]
 Load = Literal["solo", "queue", "all_busy"]
 DTYPES: Final = get_args(Dtype)
@@ -23,7 +22,6 @@ MODES: Final = get_args(Mode)
 GRAD_MODES: Final = get_args(GradMode)
 """From the strictest to the loosest."""
 PHASES: Final = get_args(Phase)
-OPTIMIZERS: Final = get_args(Optimizer)
 TRANSFERS: Final = get_args(Transfer)
 DEVICES: Final = ("auto", "cpu", "cpu:0-3", "cuda", "cuda:N", "xpu", "npu", "hpu", "accelerator")
 """``N`` stands for the number of a device, which each kind of them takes, ``0-3`` for any set of cores."""

@@ -17,7 +17,7 @@ from tputfind.record.types import Amount, Bytes, Count, CountFromZero
 from tputfind.record.untrusted import check_schema, command_of, indented, printable_json, told_as_bad_record
 from tputfind.units import echoed
 
-SCHEMA: Final = 10
+SCHEMA: Final = 11
 """Raised when a field is added or changes its meaning."""
 OLDEST_SCHEMA: Final = 5
 """The first that this version reads."""

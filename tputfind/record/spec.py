@@ -23,7 +23,6 @@ from tputfind.record.choices import (
     Layout,
     Load,
     Mode,
-    Optimizer,
     Phase,
     Search,
     Transfer,
@@ -51,6 +50,7 @@ LONGEST_NAME: Final = 4096
 """Characters of a model's name, as of a path: no file system's are longer."""
 
 
+_OPTIMIZER: Final = "[a-z][a-z0-9_]{0,40}"
 _Memory = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 _Share = Annotated[float, Meta(gt=0, lt=1)]
 _Sizes = Annotated[tuple[Count, ...], Meta(min_length=1)]
@@ -101,7 +101,19 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         Phase, WORK, Option(WHAT, "measure inference, or training: forward, loss, backward, optimizer step")
     ] = "infer"
     optimizer: Annotated[
-        Optimizer | None, WORK, Option(WHAT, "train with SGD (with momentum) or AdamW", default="sgd")
+        Annotated[str, Meta(pattern=f"^{_OPTIMIZER}$")] | None,
+        WORK,
+        Option(
+            WHAT,
+            "train with this optimizer of torch.optim, such as adamw or adafactor; sgd has momentum",
+            "NAME",
+            _optimizer,
+            default="sgd",
+        ),
+    ] = None
+    """A class of ``torch.optim`` in lower case; whether there is one, the worker knows."""
+    clip: Annotated[
+        Above0 | None, WORK, Option(WHAT, "clip gradients to this norm before the optimizer's step", "NORM", _norm)
     ] = None
     grad_checkpoint: Annotated[bool, TOLD, Option(WHAT, "train in less memory, and compute activations twice")] = False
     grad_mode: Annotated[GradMode, TOLD] = "inference"
@@ -437,6 +449,10 @@ def _conflicts(spec: Spec) -> list[str]:
             "--optimizer and --grad-checkpoint are for --phase train",
         ),
         (
+            spec.phase == "infer" and spec.clip is not None,
+            "--clip is for --phase train",
+        ),
+        (
             spec.phase == "train" and spec.dtype == "fp16",
             "--phase train in pure fp16 comes to NaN: --dtype amp-fp16, amp-bf16 or bf16 train",
         ),
@@ -531,6 +547,21 @@ def _input(value: object) -> Input:
         raise ValueError(f"{dtype} takes no bound: {echoed(value)}")
     below = values.whole(parts[3], most=256 if dtype == "uint8" else LARGEST_BATCH) if len(parts) == 4 else 2
     return Input(name=name, dtype=dtype, shape=tuple(lengths), below=below)  # type: ignore[arg-type]  # both are checked
+
+
+def _optimizer(value: object) -> str:
+    """Return the name of an optimizer in lower case, of ``AdamW``, ``adamw`` or ``torch.optim.AdamW``."""
+    name = value.strip().lower().removeprefix("torch.optim.") if isinstance(value, str) else ""
+    if not re.fullmatch(_OPTIMIZER, name):
+        raise ValueError(f"{echoed(value)} is not the name of an optimizer, such as adamw")
+    return name
+
+
+def _norm(value: object) -> float:
+    norm = values.number(value)
+    if norm <= 0:
+        raise ValueError(f"{echoed(value)} is not above zero")
+    return norm
 
 
 def _headroom(value: object) -> int | float:

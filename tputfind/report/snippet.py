@@ -68,6 +68,23 @@ def _model(spec: Spec) -> Iterator[str]:
             yield f"model = ...{end}  # {spec.model}"
 
 
+_SPELLED: Final = {
+    "adamw": "AdamW",
+    "asgd": "ASGD",
+    "nadam": "NAdam",
+    "radam": "RAdam",
+    "rmsprop": "RMSprop",
+    "sgd": "SGD",
+}
+"""Classes of torch.optim whose name is not that of the option with a capital letter."""
+
+
+def _optimizer(name: str) -> str:
+    """Return what makes an optimizer."""
+    settings = ", momentum=0.9" if name == "sgd" else ""
+    return f"torch.optim.{_SPELLED.get(name, name.capitalize())}(model.parameters(), lr=1e-4{settings})"
+
+
 def _step(spec: Spec, modes: str) -> Iterator[str]:
     if spec.mode == "cudagraph":
         yield "side = torch.cuda.Stream()"
@@ -82,12 +99,7 @@ def _step(spec: Spec, modes: str) -> Iterator[str]:
         yield "graph.replay()  # after x.copy_(...): y then holds the outputs"
         return
     if spec.phase == "train":
-        make = (
-            "SGD(model.parameters(), lr=1e-4, momentum=0.9)"
-            if spec.optimizer != "adamw"
-            else "AdamW(model.parameters())"
-        )
-        yield f"optimizer = torch.optim.{make}"
+        yield f"optimizer = {_optimizer(spec.optimizer or 'sgd')}"
     yield f"with {modes}:"
     yield "    y = model(x)"
     if spec.phase == "train":
@@ -96,5 +108,8 @@ def _step(spec: Spec, modes: str) -> Iterator[str]:
             yield "scaler = torch.amp.GradScaler()  # once, and not at every step"
         yield "loss = torch.nn.functional.cross_entropy(y.float(), labels)"
         yield "scaler.scale(loss).backward()" if scaled else "loss.backward()"
+        if spec.clip is not None:
+            yield from ("scaler.unscale_(optimizer)",) if scaled else ()
+            yield f"torch.nn.utils.clip_grad_norm_(model.parameters(), {spec.clip:g})"
         yield "scaler.step(optimizer), scaler.update()" if scaled else "optimizer.step()"
         yield "optimizer.zero_grad()"

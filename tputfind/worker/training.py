@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
 from typing import Any, Final
 
 import torch
@@ -11,9 +11,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from tputfind.errors import BadRequest
-from tputfind.processes.failures import CannotRunSo
+from tputfind.options import did_you_mean
+from tputfind.processes.failures import CannotRunSo, said
 from tputfind.record.record import OutputCheck
 from tputfind.record.spec import Spec
+from tputfind.units import echoed
 from tputfind.worker.structures import drained, tensors_of
 
 _LEARNING_RATE: Final = 1e-4
@@ -21,10 +23,8 @@ _LEARNING_RATE: Final = 1e-4
 _MOST_SKIPPED: Final = 40
 """The scale starts at 2^16 and is halved at every step that overflows."""
 _SKIPPED: Final = "the scaler skipped steps that overflowed, so that the optimizer's part is missing from some"
-_OPTIMIZERS: Final[dict[str, Callable[..., torch.optim.Optimizer]]] = {
-    "sgd": partial(torch.optim.SGD, momentum=0.9),
-    "adamw": torch.optim.AdamW,
-}
+_SETTINGS: Final[dict[str, dict[str, Any]]] = {"SGD": {"momentum": 0.9}}
+"""What optimizers are made with beside the learning rate, by class."""
 
 
 class Training:
@@ -34,7 +34,8 @@ class Training:
         """Put a module into training mode, and make what trains it.
 
         Raises:
-            BadRequest: it has nothing to train, or does not offer the checkpointing that was asked for.
+            BadRequest: it has nothing to train, does not offer the checkpointing that was asked for, or cannot be
+                trained by the optimizer.
         """
         module.train()
         if spec.grad_checkpoint:
@@ -42,7 +43,8 @@ class Training:
         weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if not weights:
             raise BadRequest(f"--phase train: {spec.model} has nothing to train")
-        self.optimizer = _OPTIMIZERS[spec.optimizer or "sgd"](weights, lr=_LEARNING_RATE)
+        self.optimizer = _make_optimizer(spec.optimizer or "sgd", module, weights)
+        self._weights, self._clip = weights, spec.clip
         self._scaler = torch.amp.GradScaler(device.type) if spec.scales_gradients else None
         self._scale = 0.0
         self.loss_is_own = True
@@ -58,15 +60,23 @@ class Training:
             loss = stand_in_loss(output) if own is None else own
             if scaler is None:
                 loss.backward()  # type: ignore[no-untyped-call]
+                self._clip_gradients()
                 optimizer.step()
             else:
                 scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+                if self._clip is not None:  # the norm is that of gradients without the scale
+                    scaler.unscale_(optimizer)
+                    self._clip_gradients()
                 scaler.step(optimizer)
                 scaler.update()
             optimizer.zero_grad()
             return loss.detach()
 
         return step
+
+    def _clip_gradients(self) -> None:
+        if self._clip is not None:
+            nn.utils.clip_grad_norm_(self._weights, self._clip)
 
     def settle(self, step: Callable[[], object]) -> None:
         """Take steps until the optimiser has taken one: a scaler finds its scale by skipping those that overflow.
@@ -91,6 +101,50 @@ class Training:
         if self._scaler is not None and self._scaler.get_scale() < self._scale:
             return OutputCheck(result="unchecked", remark=_SKIPPED)
         return OutputCheck(result="loss")
+
+
+def _make_optimizer(name: str, module: nn.Module, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return an optimizer of ``torch.optim`` by its name in lower case.
+
+    Raises:
+        BadRequest: there is none of that name, it takes a closure, or it does not take these weights.
+    """
+    classes = _optimizers()
+    if name not in classes:
+        near = did_you_mean(name, tuple(classes))
+        raise BadRequest(
+            f"--optimizer: torch.optim has no {echoed(name)}{near}", f"it has {', '.join(sorted(classes))}"
+        )
+    made = classes[name]
+    if signature(made.step).parameters["closure"].default is Parameter.empty:
+        raise BadRequest(
+            f"--optimizer {name} evaluates the model several times a step, through a closure",
+            "choose one that takes a step from gradients, such as adamw",
+        )
+    if made is torch.optim.SparseAdam and not _are_sparse(module, weights):
+        raise BadRequest(
+            f"--optimizer {name} takes sparse gradients alone, and this model has dense ones", "choose adam or adamw"
+        )
+    try:
+        return made(weights, lr=_LEARNING_RATE, **_SETTINGS.get(made.__name__, {}))  # type: ignore[call-arg]
+    except (ValueError, TypeError) as error:
+        raise BadRequest(f"--optimizer {name} does not take the weights of this model: {said(error)}") from None
+
+
+def _optimizers() -> dict[str, type[torch.optim.Optimizer]]:
+    """Return the optimizers of torch.optim by their name in lower case."""
+    every = {name.lower(): getattr(torch.optim, name) for name in dir(torch.optim)}
+    return {
+        name: each
+        for name, each in every.items()
+        if isinstance(each, type) and issubclass(each, torch.optim.Optimizer) and each is not torch.optim.Optimizer
+    }
+
+
+def _are_sparse(module: nn.Module, weights: Sequence[nn.Parameter]) -> bool:
+    """Return whether each weight belongs to a layer that makes sparse gradients."""
+    found = [layer.weight for layer in module.modules() if getattr(layer, "sparse", False)]
+    return all(any(weight is other for other in found) for weight in weights)
 
 
 def stand_in_loss(output: Any) -> torch.Tensor:

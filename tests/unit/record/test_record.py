@@ -145,9 +145,16 @@ def test_a_record_of_schema_9_still_loads_and_says_nothing_of_parameters_or_sett
     assert {(tuple(row.parameter_bytes), row.seen) for row in record.rows} == {((), ())}
 
 
-def test_a_record_of_schema_10_still_loads_and_says_what_ended_its_rows(golden):
-    golden("schema-10.json", example().to_json())
+def test_a_record_of_schema_10_still_loads_and_clips_no_gradients():
     record = tputfind.load_record(GOLDEN / "schema-10.json")
+
+    assert (record.schema, record.spec.clip) == (10, None)
+    assert record.rows == example().rows
+
+
+def test_a_record_of_schema_11_still_loads_and_says_what_ended_its_rows(golden):
+    golden("schema-11.json", example().to_json())
+    record = tputfind.load_record(GOLDEN / "schema-11.json")
 
     assert record == example()
     assert [row.ended_by for row in record.rows] == ["full", None, "full", "time"]

@@ -29,6 +29,7 @@ OTHER = {
     "mode": "compile",
     "phase": "train",
     "optimizer": "sgd",
+    "clip": 1.0,
     "grad_checkpoint": True,
     "fresh_inputs": True,
     "grad_mode": "no_grad",
