@@ -32,7 +32,7 @@ from tputfind.search.forecast import (
     non_monotonic_where,
 )
 from tputfind.search.replay import Forecast, Memory, Program, ratio
-from tputfind.session import live
+from tputfind.session import pickling
 from tputfind.session.catalogue import check_torchvision
 from tputfind.session.inspect import inspect, new_record, now
 from tputfind.session.outcome import no_answer
@@ -99,12 +99,12 @@ def forecast(
     memories, wrong = read_memories(memory)
     if wrong:
         raise BadRequest(wrong)
-    spec = read_spec(live.name_of(model), options)
+    spec = read_spec(pickling.name_of(model), options)
     words = " ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
     command = f"forecast {spec.model} {words}".strip()
     with (
         shown_progress() if progress else nullcontext(Silent()) as told,
-        live.pickled(model, inputs) as file,
+        pickling.pickled(model, inputs) as file,
         Children(trust_model_file=trust_model_file, live=file) as children,
     ):
         return forecast_with(spec, memories, children, told, command, on_fake=on_fake)
