@@ -26,6 +26,7 @@ _ON_FAKE: Final = {
     ),
 }
 _SPLIT: Final = ("weights", "gradients", "optimizer", "activations", "overhead")
+_OF_TRAINING: Final = ("gradients", "optimizer")
 _WORDS: Final = {0: "none fits", LARGEST_BATCH: "no end in sight"}
 
 
@@ -70,12 +71,14 @@ def _splits(found: Forecasts) -> Iterator[Table]:
     """Yield the table of what takes the memory, if it is known."""
     splits = [(max(1, card.largest_batch), card.split) for card in found.cards if card.split is not None]
     if splits:
-        yield table(map(Column, ("batch", *_SPLIT)), [(count(size), *_split(split)) for size, split in splits])
+        kinds = [kind for kind in _SPLIT if found.spec.phase == "train" or kind not in _OF_TRAINING]
+        rows = [(count(size), *(_memory(split, kind) for kind in kinds)) for size, split in splits]
+        yield table(map(Column, ("batch", *kinds)), rows)
 
 
-def _split(split: MemorySplit) -> list[Cell]:
-    sizes = [getattr(split, f"{kind}_bytes") for kind in _SPLIT]
-    return [Cell(format_bytes(size), size) for size in sizes]
+def _memory(split: MemorySplit, kind: str) -> Cell:
+    size = getattr(split, f"{kind}_bytes")
+    return Cell(format_bytes(size), size)
 
 
 def _variants(found: Forecasts) -> Iterator[Table]:
