@@ -1,10 +1,10 @@
 """Find the largest batch a PyTorch model can take and how fast every batch size is.
 
-``find`` measures a model: a name, a module, or a function that builds one. ``load_record`` reads what a measurement
-saved, and ``load`` what any command did. ``to_deploy`` names the batch to deploy, ``compare`` says what became faster
-or slower from one record to another, ``forecast`` the largest batch on devices with other memory, ``size`` how many
-devices a stream of requests takes, ``StageTimer`` times the stages of a pipeline of one's own. Importing this package
-imports neither torch nor pandas.
+``find`` measures a model (a name, a module, or a function that builds one) or a ``Step`` of one's own, which learns its
+device from ``context``. ``load_record`` reads what a measurement saved, and ``load`` what any command did.
+``to_deploy`` names the batch to deploy, ``compare`` says what became faster or slower from one record to another,
+``forecast`` the largest batch on devices with other memory, ``size`` how many devices a stream of requests takes,
+``StageTimer`` times the stages of a pipeline of one's own. Importing this package imports neither torch nor pandas.
 """
 
 from __future__ import annotations
@@ -25,12 +25,16 @@ if TYPE_CHECKING:
     from tputfind.session.forecast import forecast
     from tputfind.sizing.planner.plan import size
     from tputfind.stages.timer import StageTimer
+    from tputfind.step import Context, Step, context
 
 __all__ = [
+    "Context",
     "Record",
     "StageTimer",
+    "Step",
     "__version__",
     "compare",
+    "context",
     "find",
     "forecast",
     "load",
@@ -41,6 +45,9 @@ __all__ = [
 
 _HOMES = {
     "compare": "tputfind.analysis.compare",
+    "context": "tputfind.step",
+    "Context": "tputfind.step",
+    "Step": "tputfind.step",
     "find": "tputfind.runners.find",
     "forecast": "tputfind.session.forecast",
     "load": "tputfind.readers.results",

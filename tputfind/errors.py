@@ -45,6 +45,12 @@ class UnknownModel(TputfindError, LookupError):
     exit_code = 2
 
 
+class IsOwnStep(TputfindError):
+    """Raised when what was taken for a model is a step of the user's own."""
+
+    exit_code = 2
+
+
 class BrokenInstall(TputfindError, ImportError):
     """Raised when torch or torchvision does not import."""
 

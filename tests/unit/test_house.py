@@ -25,7 +25,7 @@ ROOMS = {
     "stages",
     "worker",
 }
-NAMES = ("__init__", "__main__", "declaration", "errors", "options", "stats", "units", "version")
+NAMES = ("__init__", "__main__", "declaration", "errors", "options", "stats", "step", "units", "version")
 MODULES = {f"{name}.py" for name in NAMES}
 
 

@@ -200,7 +200,7 @@ def rate_ratio_interval(above: Row, below: Row, confidence: float = CONFIDENCE) 
     interval = ratio_interval(spans[0], spans[1], REPEATABILITY, confidence)
     if interval is None:
         return None
-    batches = above.batch_size / below.batch_size
+    batches = above.samples_per_step / below.samples_per_step
     return Interval(interval.low * batches, interval.high * batches)
 
 
@@ -245,7 +245,9 @@ def health(row: Row) -> RowHealth | None:
     if not known:
         return None
     metered = [(seen.power_w * seconds, seconds) for seen, seconds in known if seen.power_w is not None]
-    samples = sum(len(t.device_ms) for t in row.timings if t.health and t.health.power_w is not None) * row.batch_size
+    samples = (
+        sum(len(t.device_ms) for t in row.timings if t.health and t.health.power_w is not None) * row.samples_per_step
+    )
     energy_j, metered_s = sum(energy for energy, _ in metered), sum(seconds for _, seconds in metered)
     reasons = {name for seen, _ in known for name in seen.slowed}
     return RowHealth(

@@ -166,7 +166,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """What a run will measure: the environment, the shape of one sample (``3x224x224``), the number of parameters, and
     the SHA-256 of a user's own file (the factory's, or that of the weights), which packages that are slow to import it
     needs, and what must be known of the model to use any number of it; what the user's file has set in torch; and the
-    granularity of batches that its inputs have, where they have one and nobody has said so.
+    granularity of batches that its inputs have, where they have one and nobody has said so; and whether it is a step of
+    the user's own.
     """
 
     environment: Environment
@@ -177,6 +178,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     caveats: tuple[Notice, ...] = ()
     settings: tuple[Setting, ...] = ()
     granularity: int | None = None
+    own_step: bool = False
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,6 +210,7 @@ class TimedBatch(msgspec.Struct, frozen=True, kw_only=True):
     output: OutputCheck | None = None
     parameter_bytes: dict[str, Bytes] = {}
     seen: tuple[Sight, ...] = ()
+    samples: Count | None = None
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,8 @@ Layout = Literal["nchw", "nhwc"]
 Search = Literal["forecast", "bisect", "linear"]
 Allocator = Literal["native", "expandable"]
 Mode = Literal["eager", "compile", "cudagraph"]
-Phase = Literal["infer", "train"]
+Phase = Literal["infer", "train", "step"]
+"""``step`` is one of the user's own, which does what it does: it is found, and cannot be asked for."""
 GradMode = Literal["inference", "no_grad", "enabled"]
 Transfer = Literal["none", "h2d", "both"]
 Load = Literal["solo", "queue", "all_busy"]
@@ -21,7 +22,7 @@ ALLOCATORS: Final = get_args(Allocator)
 MODES: Final = get_args(Mode)
 GRAD_MODES: Final = get_args(GradMode)
 """From the strictest to the loosest."""
-PHASES: Final = get_args(Phase)
+PHASES: Final = tuple(phase for phase in get_args(Phase) if phase != "step")
 TRANSFERS: Final = get_args(Transfer)
 DEVICES: Final = ("auto", "cpu", "cpu:0-3", "cuda", "cuda:N", "xpu", "npu", "hpu", "accelerator")
 """``N`` stands for the number of a device, which each kind of them takes, ``0-3`` for any set of cores."""

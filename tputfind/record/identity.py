@@ -16,7 +16,9 @@ from tputfind.record.spec import Spec, as_found
 
 
 def name_of(spec: Spec) -> str:
-    """Name the recipe of a spec: ``fp16 nhwc compile``."""
+    """Name the recipe of a spec: ``fp16 nhwc compile``; of a step of the user's own, ``own step``."""
+    if spec.phase == "step":
+        return "own step"
     return " ".join([spec.dtype, spec.layout, spec.mode, *(["train"] if spec.phase == "train" else [])])
 
 

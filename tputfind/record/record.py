@@ -210,6 +210,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     process began. ``seconds`` is what the processes spent on the row, 0 for one that died. ``ended_by`` says why no
     further process timed it, None while one is still to, and in older records. ``parameter_bytes`` are the bytes of the
     model's parameters by dtype, as they were measured; empty in older records. ``seen`` is what was seen of the model.
+    ``samples`` are those of a step, if a step of the user's own says that they are not the batch size.
     """
 
     batch_size: Count
@@ -224,6 +225,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     ended_by: RowEnd | None = None
     parameter_bytes: dict[str, Bytes] = {}
     seen: tuple[Sight, ...] = ()
+    samples: Count | None = None
+
+    @property
+    def samples_per_step(self) -> int:
+        """The samples that a step takes: the batch size, unless a step of the user's own says otherwise."""
+        return self.samples or self.batch_size
 
     @property
     def status(self) -> Status:
@@ -253,10 +260,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def samples_per_s(self) -> float | None:
-        """Throughput: batches times batch size over all windows; None where nothing was timed, or the row failed."""
+        """Throughput: samples of all batches over all windows; None where nothing was timed, or the row failed."""
         device_ms = () if self.failure else self.device_ms
         window_ms = sum(device_ms)
-        return len(device_ms) * self.batch_size * 1000 / window_ms if window_ms > 0 else None
+        return len(device_ms) * self.samples_per_step * 1000 / window_ms if window_ms > 0 else None
 
 
 def merged(row: Row, later: Row) -> Row:
@@ -273,6 +280,7 @@ def merged(row: Row, later: Row) -> Row:
         seconds=row.seconds + later.seconds,
         parameter_bytes=row.parameter_bytes or later.parameter_bytes,
         seen=tuple(dict.fromkeys((*row.seen, *later.seen))),
+        samples=row.samples or later.samples,
     )
 
 

@@ -13,10 +13,11 @@ import msgspec
 from msgspec import Meta
 
 from tputfind import options as values
-from tputfind.declaration import FAR, HOW, LONG, OTHER, WHAT, Option, readers_of
+from tputfind.declaration import FAR, HOW, LONG, OTHER, WHAT, Option, declared, readers_of
 from tputfind.errors import BadRequest
 from tputfind.record.choices import (
     DEVICES,
+    PHASES,
     Allocator,
     Dtype,
     GradMode,
@@ -98,7 +99,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         "eager"
     )
     phase: Annotated[
-        Phase, WORK, Option(WHAT, "measure inference, or training: forward, loss, backward, optimizer step")
+        Phase, WORK, Option(WHAT, "measure inference, or training: forward, loss, backward, optimizer step", PHASES)
     ] = "infer"
     optimizer: Annotated[
         Annotated[str, Meta(pattern=f"^{_OPTIMIZER}$")] | None,
@@ -389,7 +390,41 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 def as_found(asked: Spec, found: Spec) -> Spec:
     """Return what was asked for, with what a run of it found out: how the model runs at all."""
     granularity = found.granularity if asked.granularity == 1 and asked.batch_sizes is None else asked.granularity
+    if found.phase == "step" and not refused_by_step(asked):
+        asked = own_step(asked)
     return msgspec.structs.replace(asked, grad_mode=found.grad_mode, granularity=granularity)
+
+
+def own_step(spec: Spec) -> Spec:
+    """Return the spec of a step of the user's own: as it is, under torch's own mode of autograd.
+
+    Raises:
+        BadRequest: options ask for what would be done to a model.
+    """
+    if refused := refused_by_step(spec):
+        raise BadRequest(
+            f"{spec.model} is a step of its own, which is run as it is: leave {', '.join(refused)} out",
+            "what it computes, in which dtype and on which inputs, its own code says",
+        )
+    return msgspec.structs.replace(spec, phase="step", dtype="own", grad_mode="enabled")
+
+
+def refused_by_step(spec: Spec) -> list[str]:
+    """Return the options of a spec that are not the defaults, and would change a model or make its inputs."""
+    defaults = Spec(model=spec.model)
+    return [
+        option.flag
+        for field, option in declared(Spec).items()
+        if field in _NOT_FOR_STEPS and getattr(spec, field) not in (getattr(defaults, field), _OF_STEPS.get(field))
+    ]
+
+
+_OF_STEPS: Final = {"dtype": "own", "phase": "step"}
+_NOT_FOR_STEPS: Final = {
+    *("dtype", "layout", "mode", "phase", "optimizer", "grad_checkpoint", "weights", "transfer", "fresh_inputs"),
+    *("image_size", "input_size", "sequence_length", "inputs"),
+}
+"""Fields that say what is done to a model, or which inputs it is given."""
 
 
 def read_spec(model: str, options: Mapping[str, object]) -> Spec:

@@ -22,6 +22,9 @@ _GRAD_MODES: Final[dict[GradMode, str]] = {
 def lines(record: Record, batch_size: int) -> Iterator[str]:
     """Yield the lines that run the step of a record at a batch size."""
     spec = record.spec
+    if spec.phase == "step":
+        yield f"...  # {spec.model} at batch size {batch_size}, on {record.environment.device}"
+        return
     device = json.dumps(record.environment.device.partition(":")[0])
     yield from _model(spec)
     if spec.dtype == "tf32":

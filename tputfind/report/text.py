@@ -51,7 +51,7 @@ _STOPPED_BY: Final[dict[LimitedBy, str]] = {
 
 
 _MARKS: Final[dict[Answer, str]] = {"fastest": "F", "knee": "K", "largest": "L", "safe": "S"}
-TO_USE: Final[dict[Phase, str]] = {"infer": "Deploy", "train": "Train with"}
+TO_USE: Final[dict[Phase, str]] = {"infer": "Deploy", "train": "Train with", "step": "Run with"}
 """The label of the answer that comes first."""
 BEST_RECIPE: Final = "B", "the best recipe"
 
@@ -64,11 +64,14 @@ def title(record: Record) -> str:
     copies = {"none": "", "h2d": ", inputs copied in", "both": ", inputs copied in and outputs out"}[spec.transfer]
     recipe = " ".join((spec.dtype, *layout_shown(spec, record.input_shape), *spec.mode_and_phase))
     busy = f", all {spec.busy_devices} devices busy" if spec.load == "all_busy" else ""
-    return f"{spec.model} {recipe} {record.input_shape} on {device_of(record)}{size}{copies}{busy}"
+    work = " ".join(filter(None, (spec.model, recipe, record.input_shape)))
+    return f"{work} on {device_of(record)}{size}{copies}{busy}"
 
 
 def layout_shown(spec: Spec, input_shape: str) -> tuple[str, ...]:
     """Return the layout in a tuple; an empty one where no input is an image, or a volume, that could have another."""
+    if spec.phase == "step":
+        return ()
     images = any(shape.count("x") in (2, 3) for shape in input_shape.split("+"))
     return (spec.layout,) if images or spec.layout != "nchw" else ()
 

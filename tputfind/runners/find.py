@@ -16,11 +16,12 @@ from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.record import Record, Records
 from tputfind.record.result import shown_progress
-from tputfind.record.spec import Spec, read_spec
+from tputfind.record.spec import Spec, own_step, read_spec
 from tputfind.runners.sweep import Job, each_recipe, sweep
 from tputfind.session import pickling
 from tputfind.session.progress import Progress, Silent
 from tputfind.session.run import Measured
+from tputfind.step import Step
 from tputfind.units import echoed
 
 Several = list[str] | tuple[str, ...]
@@ -30,8 +31,9 @@ _TOLD: Final = ("doing", "did", "measured")
 
 @overload
 def find(
-    model: str | Callable[..., object],
+    model: str | Callable[..., object] | None = None,
     *,
+    step: Callable[..., object] | Step | None = None,
     dtype: str = ...,
     layout: str = ...,
     mode: str = ...,
@@ -43,8 +45,9 @@ def find(
 ) -> Record: ...
 @overload
 def find(
-    model: str | Callable[..., object],
+    model: str | Callable[..., object] | None = None,
     *,
+    step: Callable[..., object] | Step | None = None,
     dtype: str | Several = ...,
     layout: str | Several = ...,
     mode: str | Several = ...,
@@ -56,8 +59,9 @@ def find(
 ) -> Records: ...
 @with_options_of(Spec)
 def find(
-    model: str | Callable[..., object],
+    model: str | Callable[..., object] | None = None,
     *,
+    step: Callable[..., object] | Step | None = None,
     inputs: Callable[[int], object] | None = None,
     output: str | Path | None = None,
     progress: bool | Progress | None = None,
@@ -82,6 +86,8 @@ def find(
         model: a torchvision name, ``timm:NAME``, ``hf:NAME``, a file of a model, ``file.py:factory``,
             ``package.module:factory``; or a ``torch.nn.Module``; or a function without parameters (a lambda, a closure,
             a partial, a class) that returns a module, or a module and what makes its inputs.
+        step: a step of one's own instead of a model: a function of the batch size that returns a callable, a
+            ``tputfind.Step``, or a function without parameters that returns one.
         inputs: what makes the inputs of a live module from a batch size: a tensor, a tuple of arguments or a dict of
             keyword arguments, of random numbers, with as many samples as it was asked for. A large batch repeats the
             samples of a small one, unless ``fresh_inputs=True``. ``input_size=(3, 224, 224)`` or
@@ -103,8 +109,11 @@ def find(
         TputfindError: the request, the device or the model does not allow it; ``NothingFits`` after saving the record.
             The model's own traceback, if there is one, is a note of the error and its ``traceback``.
     """
-    name = pickling.name_of(model)
+    what = _only_one(model, step)
+    name = pickling.name_of(what)
     specs = list(dict.fromkeys(read_spec(name, recipe) for recipe in each_recipe(options)))
+    if step is not None:
+        specs = list(dict.fromkeys(map(own_step, specs)))
     is_list = any(isinstance(value := options.get(one), (list, tuple)) or "," in str(value) for one in LISTED)
     shown = _shown(progress)
     folder = None if output is None else files.path_of("output", output)
@@ -116,7 +125,7 @@ def find(
     with (
         shown as told,
         _model_traceback_noted(),
-        pickling.pickled(model, inputs) as file,
+        pickling.pickled(what, inputs) as file,
         Children(trust_model_file=trust_model_file, live=file) as children,
     ):
         for measured in sweep(job, children, told):
@@ -132,6 +141,18 @@ def find(
         if len(failures) == len(found):
             raise failures[0]
     return Records(one.record for one in found) if is_list else found[0].record
+
+
+def _only_one(
+    model: str | Callable[..., object] | None, step: Callable[..., object] | Step | None
+) -> str | Callable[..., object] | Step:
+    """Return the model or the step, of which a run has one."""
+    if isinstance(step, str):
+        raise BadRequest(f"step: {echoed(step)} is a name: hand it over as the model")
+    given = [one for one in (model, step) if one is not None]
+    if len(given) != 1:
+        raise BadRequest(f"give a model or a step{', not both' if given else ''}")
+    return given[0]
 
 
 def _shown(progress: object) -> AbstractContextManager[Progress]:

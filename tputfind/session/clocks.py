@@ -40,7 +40,7 @@ from tputfind.record.environment import Capabilities
 from tputfind.record.method import METHOD
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
-from tputfind.session.inspect import inspect, now
+from tputfind.session.inspect import as_inspected, inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
 from tputfind.session.trials import FIRST_TIMEOUT_S, diagnosis_of
@@ -82,7 +82,8 @@ def _time_methods(asked: Asked, children: Children, progress: Progress, command:
     progress.doing("looking at the model and the device", None)
     inspection = inspect(spec, children)
     can = inspection.environment.can
-    asked = asked._replace(can=can)
+    spec = as_inspected(spec, inspection)
+    asked = asked._replace(can=can, specs=(spec,))
     cells = _warm_cells(asked, can, children, progress)
     known = figures_of(cells, "host_clock_synchronised")
     expected_s = asked.repeats * known.mean_ms / 1000 if known else 0.0
@@ -227,7 +228,9 @@ def _time_pipeline(asked: Asked, children: Children, progress: Progress, command
         progress.doing("looking at the model and the device", None)
         inspections.append(inspect(spec, children))
     progress.about(f"{first.model}, CPU work, {second.model}")
-    times = _pipeline_times(asked._replace(can=inspections[0].environment.can), children, progress)
+    first, second = map(as_inspected, asked.specs, inspections)
+    asked = asked._replace(specs=(first, second), can=inspections[0].environment.can)
+    times = _pipeline_times(asked, children, progress)
     if times.failure is not None:
         failed = msgspec.structs.replace(first, model=times.failed_model)
         raise no_answer(failed, asked.batch_size, times.failure, smallest=False)

@@ -164,7 +164,7 @@ def measure(
             "leave --device out, or give --on-fake: fake tensors need no device",
         )
     record = new_record(spec, inspection, command)
-    session = Session(record, TrialRunner(children, spec, environment), RecordFile(None, ""), progress)
+    session = Session(record, TrialRunner(children, record.spec, environment), RecordFile(None, ""), progress)
     session.until_it_runs(lambda: _take_first_trial(session))
     cards = tuple(_forecast(session, memory_bytes) for memory_bytes in memories)
     tried = tuple(sorted({trial.batch_size for trial in session.record.trials}))

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from tputfind.analysis import notices
-from tputfind.errors import ModelFailed
+from tputfind.errors import IsOwnStep, ModelFailed
 from tputfind.processes import cores
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.messages import Inspect, Inspection
@@ -16,7 +16,7 @@ from tputfind.record import files
 from tputfind.record.environment import Environment
 from tputfind.record.record import Record
 from tputfind.record.sources import SOURCES
-from tputfind.record.spec import Spec
+from tputfind.record.spec import Spec, own_step
 from tputfind.session.catalogue import check_torchvision
 from tputfind.session.health import memory_in_use_bytes
 from tputfind.session.trials import FIRST_TIMEOUT_S, check_memory
@@ -27,7 +27,7 @@ def inspect(spec: Spec, children: Children) -> Inspection:
     """Return what the spec will be measured on; refuse what cannot be, before anything is measured."""
     _preload(spec, children)
     try:
-        inspection = children.ask_one(Inspect(spec), Inspection, spec.trial_timeout_s or FIRST_TIMEOUT_S)
+        inspection = _inspection(spec, children)
     except ChildFailed as death:
         raise ModelFailed(
             f"{spec.model} cannot be built: {death}", notices.advice(death.failure.kind, spec.mode)
@@ -40,6 +40,21 @@ def inspect(spec: Spec, children: Children) -> Inspection:
     environment = msgspec.structs.replace(inspection.environment, **fields)
     check_memory(spec, environment)
     return msgspec.structs.replace(inspection, environment=environment)
+
+
+def _inspection(spec: Spec, children: Children) -> Inspection:
+    """Return what one process finds out; of what turns out to be a step of the user's own, what a further one does."""
+    timeout_s = spec.trial_timeout_s or FIRST_TIMEOUT_S
+    try:
+        return children.ask_one(Inspect(spec), Inspection, timeout_s)
+    except IsOwnStep:
+        return children.ask_one(Inspect(own_step(spec)), Inspection, timeout_s)
+
+
+def as_inspected(spec: Spec, inspection: Inspection) -> Spec:
+    """Return what was asked for, with what the inspection found out: its granularity, or that it is a step."""
+    spec = own_step(spec) if inspection.own_step else spec
+    return spec if inspection.granularity is None else msgspec.structs.replace(spec, granularity=inspection.granularity)
 
 
 def _preload(spec: Spec, children: Children) -> None:
@@ -63,7 +78,7 @@ def record_file_of(
     folder: Path | None, spec: Spec, inspection: Inspection, more: tuple[str, ...] = ()
 ) -> files.RecordFile:
     """Return the file that the record of this run is saved in, if there is a folder for it."""
-    return files.RecordFile(folder, stem_of(spec, inspection.environment, more))
+    return files.RecordFile(folder, stem_of(as_inspected(spec, inspection), inspection.environment, more))
 
 
 def stem_of(spec: Spec, environment: Environment, more: tuple[str, ...] = ()) -> str:
@@ -83,9 +98,7 @@ def new_record(spec: Spec, inspection: Inspection, command: str) -> Record:
         tputfind=__version__,
         command=command,
         started=now(),
-        spec=spec
-        if inspection.granularity is None
-        else msgspec.structs.replace(spec, granularity=inspection.granularity),
+        spec=as_inspected(spec, inspection),
         environment=inspection.environment,
         input_shape=inspection.input_shape,
         parameters=inspection.parameters,

@@ -15,6 +15,7 @@ from tputfind.session.inspect import now
 
 HOST_MAX_LATENCY_MS: Final = 1000.0
 """Where the memory is the host's, going on to the end of it would take hours, for batches that nobody waits for."""
+_FAR: Final = 2**20
 LIMITS: Final[dict[FailureKind, LimitedBy]] = {
     "out_of_memory": "memory",
     "index_limit": "index",
@@ -37,6 +38,28 @@ def obstacle(record: Record, trial: Trial) -> LimitedBy | None:
     slow = limit_ms is not None and trial.step_ms is not None and trial.step_ms > limit_ms
     # The smallest batch is let through however slow: a slow answer is better than none.
     return "latency" if slow and trial.batch_size > record.spec.granularity else None
+
+
+def check_batch_size_counts(record: Record, trial: Trial) -> None:
+    """Refuse a step of the user's own that is seen to ignore its batch size: any other needs a byte a sample.
+
+    Raises:
+        BadRequest: a million times the batch size takes neither time nor memory.
+    """
+    passed = [one for one in record.trials if one.failure is None]
+    if record.spec.phase != "step" or not passed or trial.failure is not None:
+        return
+    first = min(passed, key=lambda one: one.batch_size)
+    steps_ms, peaks = (first.step_ms, trial.step_ms), (first.peak_allocated_bytes, trial.peak_allocated_bytes)
+    if trial.batch_size < _FAR * first.batch_size or None in steps_ms or None in peaks:
+        return
+    slower, grown = (steps_ms[1] or 0.0) >= 2 * (steps_ms[0] or 0.0), (peaks[1] or 0) - (peaks[0] or 0)
+    if not slower and grown < trial.batch_size - first.batch_size:
+        raise BadRequest(
+            f"{record.spec.model}: batch size {trial.batch_size} takes neither more time nor more memory than "
+            f"{first.batch_size}",
+            "its batch must have as many samples as the batch size",
+        )
 
 
 def max_latency_ms(record: Record) -> float | None:
@@ -80,7 +103,7 @@ def no_answer(spec: Spec, batch_size: int, failure: Failure, *, smallest: bool =
     advice = notices.advice(failure.kind, spec.mode)
     # The traceback is of use to whoever wrote the model.
     shown = failure.traceback if spec.own_code else ""
-    by_default = (spec.dtype, spec.layout, spec.mode) == ("fp32", "nchw", "eager")
+    by_default = (spec.dtype, spec.layout, spec.mode) == ("fp32", "nchw", "eager") or spec.phase == "step"
     if failure.kind == "unsupported" and not (spec.own_code and by_default):
         mode = "" if spec.mode == "eager" else f" --mode {spec.mode}"
         mode += "" if spec.phase == "infer" else f" --phase {spec.phase}"

@@ -19,6 +19,7 @@ from typing import IO, Any, Final
 from tputfind.errors import BadRequest
 from tputfind.processes.failures import said
 from tputfind.record.sources import LIVE
+from tputfind.step import Step
 from tputfind.units import echoed, format_bytes, printable, shortened
 
 _LONGEST_NAME: Final = 200
@@ -34,6 +35,8 @@ def name_of(model: object) -> str:
     """
     if isinstance(model, str):
         return model
+    if isinstance(model, Step):
+        model = model.run
     if not callable(model):
         raise BadRequest(f"model: {echoed(model)} is a {type(model).__name__}, and no name, module or function")
     while isinstance(model, functools.partial):

@@ -19,7 +19,7 @@ from tputfind.search.forecast import Known, NonMonotonic, expected_batch, expect
 from tputfind.session import expectations, progress, stopping
 from tputfind.session.barrier import Barrier
 from tputfind.session.inspect import now
-from tputfind.session.outcome import LIMITS, no_answer, obstacle
+from tputfind.session.outcome import LIMITS, check_batch_size_counts, no_answer, obstacle
 from tputfind.session.progress import Progress
 from tputfind.session.trials import TrialRunner, expected_s, others_unchanged
 
@@ -198,6 +198,7 @@ class Session:
         self._progress.doing(progress.question(batch_size, steps, fits, fails), seconds_left)
 
     def _keep_trial(self, trial: Trial) -> None:
+        check_batch_size_counts(self.record, trial)
         self.update(trials=(*self.record.trials, trial))
         self._progress.did(f"batch {trial.batch_size} {progress.verdict(trial, obstacle(self.record, trial))}")
 

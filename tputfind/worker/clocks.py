@@ -17,8 +17,9 @@ from tputfind.worker.devices import failure_of, open_device
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.loops import back_to_back, one_at_a_time
 from tputfind.worker.modes.cudagraph import captured
+from tputfind.worker.own_step import make_workload
 from tputfind.worker.warm_up import warm_up
-from tputfind.worker.workload import Workload, inference
+from tputfind.worker.workload import inference
 
 _WINDOW_S: Final = 0.6
 """For which warm-up settles: it takes half as long at the least, so that an idle device clocks up."""
@@ -93,7 +94,7 @@ class _Timed:
     @cached_property
     def _batch(self) -> Batch:
         self._device.limit_memory(self._asked.spec.memory_limit_bytes)
-        workload = Workload(self._asked.spec, self._device.torch_device)
+        workload = make_workload(self._asked.spec, self._device.torch_device)
         with inference(self._asked.spec.grad_mode):
             batch = workload.batch(self._asked.batch_size)
         workload.check_samples(batch)

@@ -17,6 +17,7 @@ from tputfind.record.spec import Spec
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.granularity import candidates, granularity_notice
 from tputfind.worker.inspect import opened
+from tputfind.worker.own_step import OwnStep, make_workload
 from tputfind.worker.workload import Workload, gradients
 
 _STEPS: Final = 2
@@ -58,14 +59,14 @@ class _Attempt:
         """Take a spec and a device; what was ``built`` for the same model, dtype and layout serves again."""
         self.spec = spec
         self._device = device
-        self._workload: Workload | None = None if built is None else built._workload  # noqa: SLF001  # of this class
+        self._workload: Workload | OwnStep | None = None if built is None else built._workload  # noqa: SLF001  # of this class
         self._trains = trains
 
     def error(self, *batch_sizes: int) -> BaseException | None:
         """Return what a few steps at these batch sizes raise; None if nothing."""
         try:
-            self._workload = self._workload or Workload(self.spec, self._device.torch_device)
-            if self._trains:
+            self._workload = self._workload or make_workload(self.spec, self._device.torch_device)
+            if self._trains and isinstance(self._workload, Workload):
                 self._workload.train()
             with gradients(self.spec):
                 for size in batch_sizes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -46,6 +47,7 @@ from tputfind.worker.modes import MODES
 from tputfind.worker.modes.compile import check_still, fell_back, graphs_now
 from tputfind.worker.novelty import remembers_inputs
 from tputfind.worker.output_check import check_output
+from tputfind.worker.own_step import OwnStep, make_workload
 from tputfind.worker.pipeline import time_pipeline
 from tputfind.worker.timing import Windows, time_windows
 from tputfind.worker.transfer import LEAD_IN, Transfer
@@ -175,7 +177,7 @@ def _tried(asked: TryBatch, listener: _Told) -> _Tried:
     try:
         device.limit_memory(limit_bytes, by_module=MODES[asked.spec.mode].as_it_is)
         device.record_allocations()
-        workload = Workload(asked.spec, device.torch_device, listener.doing)
+        workload = make_workload(asked.spec, device.torch_device, listener.doing)
         with gradients(asked.spec):
             loaded = _load(asked.spec, device, workload, asked.batch_size)
             spans_ms = try_steps(device, loaded.work, asked.steps, listener.busy)
@@ -243,7 +245,7 @@ def _time_batches(asked: TimeBatches, listener: _Told, tried: _Tried | None = No
             if workload is None:
                 limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
                 device.limit_memory(limit_bytes, by_module=MODES[asked.spec.mode].as_it_is)
-                workload = Workload(asked.spec, device.torch_device, listener.doing)
+                workload = make_workload(asked.spec, device.torch_device, listener.doing)
             timed = _time_batch(asked, device, workload, batch_size, listener, load=load, tried=tried)
         except TputfindError:
             raise
@@ -261,7 +263,7 @@ def _time_batches(asked: TimeBatches, listener: _Told, tried: _Tried | None = No
 def _time_batch(
     asked: TimeBatches,
     device: Device,
-    workload: Workload,
+    workload: Workload | OwnStep,
     batch_size: int,
     listener: _Told,
     *,
@@ -309,13 +311,14 @@ def _time_batch(
         output=output,
         parameter_bytes=workload.parameter_bytes,
         seen=seen,
+        samples=workload.samples(batch_size),
     )
 
 
 def _is_left_alone(asked: TimeBatches, batch: Batch) -> bool:
     """Return whether the last output stays as it is until it is checked: nothing is run or restored before."""
     once = asked.number == 0 and not asked.together and batch.restore is None
-    return once and asked.spec.phase != "train" and asked.spec.transfer == "none"
+    return once and asked.spec.phase == "infer" and asked.spec.transfer == "none"
 
 
 def _seen(loaded: _Loaded, *, compiled_before: int) -> Iterator[Sight]:
@@ -332,7 +335,7 @@ def _seen(loaded: _Loaded, *, compiled_before: int) -> Iterator[Sight]:
 def _remembers_inputs(asked: TimeBatches, device: Device, loaded: _Loaded, step_ms: float) -> bool:
     """Return whether the model is seen to answer faster for inputs that it has seen."""
     spec = asked.spec
-    if asked.number or spec.phase == "train" or spec.transfer != "none" or not MODES[spec.mode].as_it_is:
+    if asked.number or spec.phase != "infer" or spec.transfer != "none" or not MODES[spec.mode].as_it_is:
         return False
     try:
         return remembers_inputs(device, loaded.batch, partial(loaded.workload.batch, loaded.batch.size), step_ms)
@@ -380,11 +383,11 @@ def _to_nanoseconds(spans_ms: Sequence[float]) -> tuple[float, ...]:
 
 
 def _check(
-    spec: Spec, device: Device, workload: Workload, batch: Batch, output: object = None
-) -> OutputCheck | Failure:
+    spec: Spec, device: Device, workload: Workload | OwnStep, batch: Batch, output: object = None
+) -> OutputCheck | Failure | None:
     """Check an output of the batch, or one more; what keeps the check from running is no failure of the row."""
     try:
-        if spec.phase == "train":
+        if spec.phase != "infer":
             return workload.check_training(batch)
         if batch.restore is not None:
             batch.restore()
@@ -396,7 +399,7 @@ def _check(
 
 
 class _Loaded(NamedTuple):
-    workload: Workload
+    workload: Workload | OwnStep
     stopwatch: Stopwatch
     batches: list[Batch]
     work: Work
@@ -408,11 +411,13 @@ class _Loaded(NamedTuple):
         return self.batches[0]
 
 
-def _load(spec: Spec, device: Device, workload: Workload, batch_size: int, draw: int = 0) -> _Loaded:
+def _load(spec: Spec, device: Device, workload: Workload | OwnStep, batch_size: int, draw: int = 0) -> _Loaded:
     """Put on the device all that timing a batch size takes, events included.
 
     A trial does the same as a row, since near the edge a few MiB decide.
     """
+    if spec.phase == "step":
+        gc.collect()  # what its maker made for another batch size may hold itself in cycles
     device.reset_memory_use()
     stopwatch = device.stopwatch(MOST_MARKED + 1)
     if spec.transfer == "none":

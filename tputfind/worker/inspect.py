@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import os
 from hashlib import file_digest, sha256
+from typing import Final
 
 import msgspec
 import torch
 
-from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, TputfindError
+from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, NothingFits, TputfindError
 from tputfind.processes.children import ONLY_DEVICE
 from tputfind.processes.failures import Circumstances, of_exception, said
 from tputfind.processes.messages import Inspection
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import Setting
 from tputfind.record.spec import Spec
+from tputfind.step import Context, set_context
 from tputfind.units import format_bytes
-from tputfind.worker.devices import open_device
+from tputfind.worker.devices import open_device, torch_device
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.granularity import granularity_notice, smallest_that_works
 from tputfind.worker.inputs import drawn_of, shape_text
 from tputfind.worker.models import find_model, import_user_file, slow_imports
 from tputfind.worker.models.source import Source
 from tputfind.worker.modes import MODES
+from tputfind.worker.own_step import OwnStep, check_imported
 from tputfind.worker.workload import Workload
+
+_TOO_LARGE: Final = "try a device with more memory"
 
 
 def opened(spec: Spec, can: Capabilities | None) -> Device:
     """Return the device of a spec, which is the only one that this process sees where it was kept from others."""
+    name = os.environ.get(ONLY_DEVICE) or spec.device
+    set_context(lambda: Context(torch_device(name)))
     import_user_file(spec)
-    device = open_device(os.environ.get(ONLY_DEVICE) or spec.device, can)
+    device = open_device(name, can)
     device.choose_allocator(spec.allocator)
     return device
 
@@ -72,19 +79,23 @@ def inspect(spec: Spec) -> Inspection:
     if spec.memory_limit_bytes is not None and total is not None and spec.memory_limit_bytes > total:
         raise BadRequest(f"--memory-limit is more than the {format_bytes(total)} that {environment.device} has")
     try:
-        return _looked_at(spec, environment)
+        return _looked_at(spec, device, environment)
     except TputfindError:
         raise
     except BaseException as error:  # the user's file and factory can raise anything
         failure = of_exception(error, Circumstances())
+        if failure.kind == "out_of_memory":
+            raise NothingFits(f"{spec.model} cannot be built: {failure.message}", _TOO_LARGE) from None
         raise ModelFailed(f"{spec.model} cannot be built: {failure.message}", "", failure.traceback) from None
 
 
-def _looked_at(spec: Spec, environment: Environment) -> Inspection:
+def _looked_at(spec: Spec, device: Device, environment: Environment) -> Inspection:
     """Return what is known of a model beforehand, or find out by building it.
 
     The weights of a library's model take no memory then.
     """
+    if spec.phase == "step" and not environment.can.own_memory:
+        check_imported(spec)
     source = find_model(spec)
     unfit = source.unfit(environment.can)
     if unfit:
@@ -92,14 +103,16 @@ def _looked_at(spec: Spec, environment: Environment) -> Inspection:
     parameters, inputs = source.parameters, source.inputs
     settings: tuple[Setting, ...] = ()
     caveats, granularity = source.caveats, None
-    if parameters is None or inputs is None or spec.weights is not None or spec.phase == "train":
-        workload = Workload(spec, torch.device("cpu"), filled=False)
+    if parameters is None or inputs is None or spec.weights is not None or spec.phase != "infer":
+        workload = _unfilled(spec, device)
         parameters = parameters or workload.parameters or None  # those of int8 and of frozen programs are not counted
         granularity, why = _granularity(spec, workload)
         if granularity is not None:
             changed = msgspec.structs.replace(spec, granularity=granularity)
-            workload = Workload(changed, torch.device("cpu"), filled=False)
+            workload = _unfilled(changed, device)
             caveats += (granularity_notice(granularity, why),)
+        if isinstance(workload, OwnStep):
+            workload.try_out()
         shape = workload.input_shape()
         caveats += tuple(workload.caveats())
         settings = workload.settings
@@ -114,10 +127,18 @@ def _looked_at(spec: Spec, environment: Environment) -> Inspection:
         caveats=caveats,
         settings=settings,
         granularity=granularity,
+        own_step=spec.phase == "step",
     )
 
 
-def _granularity(spec: Spec, workload: Workload) -> tuple[int | None, str]:
+def _unfilled(spec: Spec, device: Device) -> Workload | OwnStep:
+    """Return a model on the CPU, with weights that may have no memory; or a step of the user's own as it is."""
+    if spec.phase == "step":
+        return OwnStep(spec, device.torch_device)
+    return Workload(spec, torch.device("cpu"), filled=False)
+
+
+def _granularity(spec: Spec, workload: Workload | OwnStep) -> tuple[int | None, str]:
     """Return the granularity that the user's inputs have although nobody has said so, and why; None if they have none.
 
     Raises:

@@ -17,7 +17,8 @@ from tputfind.stages.timer import StageTimer
 from tputfind.worker.clocks import Step, warmed_s
 from tputfind.worker.devices import failure_of, open_device
 from tputfind.worker.devices.protocol import Device
-from tputfind.worker.workload import Workload, inference
+from tputfind.worker.own_step import make_workload
+from tputfind.worker.workload import inference
 
 _CALIBRATIONS: Final = 5
 _TRIED: Final = 20_000
@@ -81,7 +82,7 @@ def _arithmetic_ns(count: int) -> int:
 
 def _resident(spec: Spec, device: Device, batch_size: int, announce: Callable[[float], None]) -> tuple[Step, float]:
     """Return the step of a model, warmed up, and about how many seconds it takes."""
-    workload = Workload(spec, device.torch_device)
+    workload = make_workload(spec, device.torch_device)
     with inference(spec.grad_mode):
         batch = workload.batch(batch_size)
         workload.check_samples(batch)

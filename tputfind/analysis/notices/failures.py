@@ -120,7 +120,7 @@ def of_outputs(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             batch_sizes=sizes(rows),
         )
     no_numbers = [row for row in timed if row.output and row.output.result == "not_finite"]
-    if no_numbers and record.spec.phase == "train":
+    if no_numbers and record.spec.phase != "infer":
         yield Notice(
             kind="loss_not_finite",
             seen=f"the loss is NaN or infinite at {batches(no_numbers)}",

@@ -86,7 +86,7 @@ def of_hosts(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         spans_ms = [mean(row.device_ms) or 1.0 for row in bound]
         shares = [(mean(row.enqueue_ms) or 0.0) / span_ms for row, span_ms in zip(bound, spans_ms, strict=True)]
         grows = max(spans_ms) > _SAME_LAUNCHES * min(spans_ms)
-        way = "train" if record.spec.phase == "train" else record.spec.mode
+        way = record.spec.mode if record.spec.phase == "infer" else record.spec.phase
         less_python = _LESS_PYTHON.get(way, "try a larger batch")
         yield Notice(
             kind="host_bound",

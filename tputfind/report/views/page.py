@@ -21,6 +21,7 @@ from tputfind.analysis.answers import (
 from tputfind.analysis.notices import to_read
 from tputfind.analysis.notices.words import cut_in_the_middle
 from tputfind.record import identity
+from tputfind.record.choices import Phase
 from tputfind.record.record import Failure, Record, Row
 from tputfind.record.spec import Spec
 from tputfind.report import columns, text
@@ -284,6 +285,11 @@ def failure_line(failure: Failure) -> str:
     return f"{failure.kind.replace('_', ' ')}: {cut_in_the_middle(failure.message, _LONGEST_MESSAGE)}"
 
 
+_BATCH_TO_USE: Final[dict[Phase, str]] = {
+    "infer": "Batch to deploy",
+    "train": "Batch to train with",
+    "step": "Batch to run with",
+}
 _MOST_GROUPS: Final = 3
 """Up to so many models or devices have tiles; the table answers for more."""
 
@@ -311,7 +317,7 @@ def _tiles(record: Record, row: Row, among: int) -> Iterator[Tile]:
     if among > 1:
         yield Tile(label="Best recipe", figure=recipe, note=f"of {among} records")
     yield Tile(
-        label="Batch to deploy" if record.spec.phase == "infer" else "Batch to train with",
+        label=_BATCH_TO_USE[record.spec.phase],
         figure=str(row.batch_size),
         note=_why(record, row, fastest(record.rows) or row),
     )

@@ -53,6 +53,14 @@ def open_device(name: str, can: Capabilities | None = None) -> Device:
     return Cuda(index) if kind == "cuda" else Accelerator(wanted, index, can)
 
 
+def torch_device(name: str) -> torch.device:
+    """Return torch's device for a name that ``open_device`` takes, without opening it."""
+    kind, _, number = name.partition(":")
+    if kind in ("auto", "accelerator"):
+        kind = kind_here() or "cpu"
+    return torch.device("cpu") if kind == "cpu" else torch.device(kind, int(number or 0))
+
+
 def all_devices() -> list[Device]:
     """Return every device here, the CPU last."""
     kind = kind_here()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from difflib import get_close_matches
+from functools import wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -14,10 +16,12 @@ from torch import nn
 
 from tputfind.errors import BadRequest, UnknownModel
 from tputfind.record.spec import Spec
+from tputfind.step import Step
 from tputfind.units import shortened
 from tputfind.worker.inputs import Call, Inputs
 from tputfind.worker.models import scripts, torchvision_models
 from tputfind.worker.models.source import LONGEST_PATH, Source, found, given_inputs
+from tputfind.worker.models.steps import is_step, is_step_maker, of_step, raise_own_step, source_of_maker
 from tputfind.worker.models.user_code import (
     NO_EXIT,
     NO_MAIN,
@@ -27,7 +31,7 @@ from tputfind.worker.models.user_code import (
 )
 from tputfind.worker.settings import noting_imports
 
-RETURN: Final = "return a torch.nn.Module, or a module and a callable batch -> inputs"
+RETURN: Final = "return a torch.nn.Module, or a module and a callable batch -> inputs; or a tputfind.Step"
 
 
 def find(spec: Spec) -> Source:
@@ -37,6 +41,11 @@ def find(spec: Spec) -> Source:
     home, _, attribute = spec.model.rpartition(":")
     module = import_home(spec.model)
     factory = getattr(module, attribute, None)
+    if isinstance(factory, Step):
+        raise BadRequest(
+            f"{spec.model} is a step that was made as {home} was imported, before its memory counts",
+            "name a function that makes and returns it",
+        )
     if not callable(factory):
         what = "has no" if factory is None else "holds something that cannot be called under"
         callables = [name for name, value in vars(module).items() if callable(value)]
@@ -47,16 +56,27 @@ def find(spec: Spec) -> Source:
         raise UnknownModel(
             f"{home} {what} {shortened(attribute)!r}", f"did you mean {' or '.join(near)}?" if near else ""
         )
-    check_takes_nothing(spec.model, factory)
-    inputs = given_inputs(spec)
-
-    def build() -> tuple[nn.Module, Inputs]:
-        with without_arguments(spec.model, "as it is called", NO_EXIT):
-            made = factory()
-        return check_made(spec, made, inputs)
-
     file = getattr(module, "__file__", None)
-    return Source(build, inputs, path=Path(file) if file else None)
+    path = Path(file) if file else None
+    if is_step_maker(factory):
+        return source_of_maker(spec, _without_arguments(spec.model, factory), path)
+    check_takes_nothing(spec.model, factory)
+    factory = _without_arguments(spec.model, factory)
+    if spec.phase == "step":
+        return of_step(spec, factory, path)
+    inputs = given_inputs(spec)
+    return Source(lambda: check_made(spec, factory(), inputs), inputs, path=path)
+
+
+def _without_arguments(model: str, factory: Callable[..., object]) -> Callable[..., object]:
+    """Return a factory that sees an empty command line; see ``without_arguments``."""
+
+    @wraps(factory)
+    def called(*arguments: object) -> object:
+        with without_arguments(model, "as it is called", NO_EXIT):
+            return factory(*arguments)
+
+    return called
 
 
 _imported: dict[str, ModuleType | BaseException] = {}
@@ -94,6 +114,8 @@ def check_made(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module
         if inputs is not None:
             raise BadRequest(f"{spec.model} makes its own inputs: leave --input-size, --image-size and --input out")
         return made
+    if is_step(made):
+        raise_own_step(spec)
     if made is None:
         raise UnknownModel(f"{spec.model} returned nothing", RETURN)
     raise UnknownModel(

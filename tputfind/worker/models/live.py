@@ -15,9 +15,11 @@ from tputfind.errors import BadRequest, UnknownModel
 from tputfind.processes.children import LIVE_OBJECT
 from tputfind.processes.failures import said
 from tputfind.record.spec import Spec
+from tputfind.step import Step, context
 from tputfind.worker.inputs import Inputs
 from tputfind.worker.models.factory import check_made
 from tputfind.worker.models.source import Source, given_inputs
+from tputfind.worker.models.steps import is_step_maker, of_step, raise_own_step, source_of_maker
 
 
 def find(spec: Spec) -> Source:
@@ -33,10 +35,18 @@ def find(spec: Spec) -> Source:
         )
     if spec.weights is not None:
         raise BadRequest(f"weights: {spec.model} has its own")
-    path, inputs = Path("/proc/self/fd", number), given_inputs(spec)
+    path = Path("/proc/self/fd", number)
+    if spec.phase == "step":
+        made, _ = _unpickled(spec, path)
+        if is_step_maker(made):
+            return source_of_maker(spec, made, path)
+        return of_step(spec, lambda: made if isinstance(made, Step) else made(), path)
+    inputs = given_inputs(spec)
 
     def build() -> tuple[nn.Module, Inputs]:
         model, make_inputs = _unpickled(spec, path)
+        if isinstance(model, Step) or is_step_maker(model):
+            raise_own_step(spec)
         made = model if isinstance(model, nn.Module) else model()
         if make_inputs is not None:
             if isinstance(made, tuple):
@@ -55,12 +65,15 @@ def find(spec: Spec) -> Source:
 def _unpickled(spec: Spec, path: Path) -> tuple[Any, Any]:
     """Return the object, its tensors on the CPU, and what makes its inputs, None where nothing was given.
 
+    Tensors of a step of the user's own that lay on an accelerator lie on the device that is measured.
+
     Torch reads each tensor into memory of its own, as a factory's lie; a file that was mapped would count and run
     otherwise.
     """
     try:
         if zipfile.is_zipfile(path):
-            pair: tuple[Any, Any] = torch.load(str(path), map_location="cpu", weights_only=False)
+            where = _as_it_lay if spec.phase == "step" else "cpu"
+            pair: tuple[Any, Any] = torch.load(str(path), map_location=where, weights_only=False)
         else:
             with path.open("rb") as file:
                 pair = pickle.load(file)  # noqa: S301  # the user's own object, from the user's own process
@@ -70,3 +83,8 @@ def _unpickled(spec: Spec, path: Path) -> tuple[Any, Any]:
             "define it in the script or notebook itself, or call cloudpickle.register_pickle_by_value(MODULE) first",
         ) from None
     return pair
+
+
+def _as_it_lay(storage: Any, location: str) -> Any:
+    restore: Any = torch.serialization.default_restore_location
+    return restore(storage, "cpu" if location == "cpu" else f"{context().device}")

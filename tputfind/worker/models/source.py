@@ -14,6 +14,7 @@ from tputfind.errors import UnknownModel
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Notice
 from tputfind.record.spec import Input, Spec
+from tputfind.step import Step
 from tputfind.worker.inputs import Call, Drawn, Inputs
 
 LONGEST_PATH: Final = 300
@@ -34,7 +35,8 @@ class Source(NamedTuple):
     What is known beforehand: ``inputs``, where they are to be drawn; the number of ``parameters``; ``path``, the file
     that a user's factory lies in; ``unfit``, which says why a device with these capabilities cannot run the model as
     asked, or nothing; ``caveats``, what must be known to use any number of it; ``made_of``, what else decides what is
-    built, as text; ``deferrable``, whether the module is a library's with random weights, which ``deferred`` can build.
+    built, as text; ``deferrable``, whether the module is a library's with random weights, which ``deferred`` can build;
+    ``step``, which makes the step of the user's own that it is instead of a model.
     """
 
     build: Callable[[], tuple[nn.Module, Inputs]]
@@ -46,6 +48,7 @@ class Source(NamedTuple):
     made_of: str = ""
     deferrable: bool = False
     finish: Callable[[nn.Module], None] = lambda _: None
+    step: Callable[[], Step] | None = None
 
 
 def imported(package: str, extra: str) -> Any:

@@ -1,0 +1,98 @@
+"""Steps and what is taken for one: each a name for ``steps.py:NAME``."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import tputfind
+
+
+def pair():
+    layer = nn.Linear(8, 8)
+
+    def run(batch):
+        with torch.no_grad():
+            return layer(batch)
+
+    return run, lambda size: torch.randn(size, 8)
+
+
+def nothing(batch_size):
+    torch.randn(batch_size)
+
+
+def text(batch_size):
+    return f"{batch_size}"
+
+
+def width(width):
+    return nn.Linear(width, width)
+
+
+async def coroutine(batch_size):
+    return lambda: batch_size
+
+
+def runs_a_coroutine(batch_size):
+    async def step():
+        return torch.randn(batch_size)
+
+    return step
+
+
+def never_reads(batch_size):
+    x = torch.randn(8, 8)
+    return lambda: x @ x
+
+
+def ignores(batch_size):
+    x = torch.randn(8, 8)
+    assert batch_size
+    return lambda: x @ x
+
+
+def same_batch():
+    return tputfind.Step(lambda batch: batch @ batch, lambda _: torch.randn(8, 8))
+
+
+def data_set_that_ends():
+    data = torch.randn(9, 8)
+    return tputfind.Step(lambda batch: batch * 2, lambda size: data[:size])
+
+
+def run_is_text():
+    return tputfind.Step("run", lambda size: torch.randn(size, 8))
+
+
+def modules_are_text():
+    return tputfind.Step(lambda batch: batch, lambda size: torch.randn(size, 8), modules=["net"])
+
+
+def no_samples():
+    return tputfind.Step(lambda batch: batch, lambda size: torch.randn(size, 8), samples=0)
+
+
+def half_samples():
+    return tputfind.Step(lambda batch: batch, lambda size: torch.randn(size, 8), samples=lambda size: size / 2)
+
+
+def make_is_a_coroutine():
+    async def make(size):
+        return torch.randn(size, 8)
+
+    return tputfind.Step(lambda batch: batch * 2, make)
+
+
+def never_steps():
+    layer = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(layer.parameters())
+    return tputfind.Step(lambda batch: layer(batch).sum(), lambda size: torch.randn(size, 8), optimizers=optimizer)
+
+
+def fails(batch_size):
+    x = torch.randn(batch_size, 8)
+    return lambda: x @ torch.randn(9, 9)
+
+
+HELD = tputfind.Step(lambda batch: batch * 2, lambda size: torch.randn(size, 8))

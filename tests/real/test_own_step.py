@@ -1,0 +1,213 @@
+"""Steps of the user's own: their edges and times are those of the bare loop, and what is no step is refused."""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter
+
+import cloudpickle
+import pytest
+import torch
+from models import train_contrastive, train_ema, train_gan
+from support import bare
+from support.command import QUICK, run
+from support.folders import MODELS
+from torch import nn
+
+import tputfind
+from tputfind.errors import BadRequest
+from tputfind.record.spec import own_step, read_spec
+from tputfind.worker.own_step import OwnStep
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
+CPU = torch.device("cpu")
+SEARCH = ("--device", "cpu", "--max-latency", "none", *QUICK)
+ONE = ("--device", "cpu", "--batch-sizes", 4, *QUICK)
+MIB = 2**20
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@linux_only
+@pytest.mark.parametrize(
+    ("script", "limit", "granularity", "above"),
+    [("train_gan", 400, 1, 8), ("train_ema", 136, 1, 16), ("train_contrastive", 147, 256, 3072)],
+)
+def test_edge_of_a_training_script_equals_bisection_of_its_bare_loop(tmp_path, script, limit, granularity, above):
+    path = f"{MODELS}/{script}.py"
+    asked = (f"{path}:step", "--memory-limit", f"{limit}MiB", "--granularity", granularity, *SEARCH)
+    ran = run(tmp_path, *asked, environment=bare.ENVIRONMENT)
+
+    assert ran.status == 0, ran.err
+    edge = ran.record().edge
+    assert (edge.closed, edge.limited_by, edge.fails_at) == (True, "memory", edge.largest_batch + granularity)
+    assert edge.largest_batch == bare.largest_batch(path, limit * MIB, above, granularity)
+
+
+@pytest.mark.parametrize("script", [train_gan, train_ema])
+def test_step_takes_as_long_as_in_the_bare_loop(script):
+    step = OwnStep(own_step(read_spec(f"{MODELS}/{script.__name__.rpartition('.')[2]}.py:step", {})), CPU)
+    measured, loop_s = [], []
+    batch = step.batch(1)
+    for _ in range(2):
+        batch()
+    for _ in range(6):  # in turn, and the fastest of each, since the machine has other work
+        start_s = perf_counter()
+        batch()
+        measured.append(perf_counter() - start_s)
+        loop_s.append(min(script.loop(1, 3)))
+
+    assert min(measured) == pytest.approx(min(loop_s), rel=0.15)
+
+
+def test_record_of_a_step_says_that_it_is_one_and_counts_all_samples(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/train_ema.py:step", *ONE)
+
+    assert ran.status == 0, ran.err
+    record = ran.record("*-own-step-*")
+    (row,) = record.rows
+    assert (record.spec.phase, record.spec.dtype, record.spec.grad_mode) == ("step", "own", "enabled")
+    assert "own nchw step" not in ran.out
+    assert row.samples == 4 * train_ema.TIMES
+    assert row.samples_per_s == pytest.approx(16 * len(row.device_ms) * 1000 / sum(row.device_ms))
+    assert row.output.result == "loss"
+    assert record.parameters == sum(weight.numel() for weight in train_ema.Trainer(CPU).model.parameters())
+    assert "samples_per_step" in [notice.kind for notice in record.notices]
+
+
+def test_optimizer_that_a_scaler_skips_at_first_has_stepped_after_the_first_step():
+    step = OwnStep(own_step(read_spec(f"{MODELS}/train_ema.py:step", {})), CPU)
+
+    assert not step._step.optimizers[0].state
+    step.batch(1)()
+    assert step._step.optimizers[0].state
+
+
+def test_step_maker_is_called_anew_for_every_batch_size(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/train_contrastive.py:step", "--device", "cpu", "--batch-sizes", "4,8", *QUICK)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert [row.batch_size for row in record.rows if row.status == "ok"] == [4, 8]
+    assert record.input_shape == ""
+    assert "samples_by_word" in [notice.kind for notice in record.notices]
+
+
+def test_step_cut_short_is_resumed_and_compared(tmp_path, ask):
+    asked = (f"{MODELS}/steps.py:pair", "--device", "cpu", *QUICK)
+    whole = ask(tmp_path, *asked, "--batch-sizes", "1,2")
+    (path,) = (tmp_path / "results").glob("*.json")
+    cut = path.with_name("cut.json")
+    cut.write_bytes(path.read_bytes().replace(whole.record().finished.encode(), b"NEVER", 1))
+    cut.write_text(cut.read_text().replace('"finished": "NEVER"', '"finished": null'))
+
+    resumed = ask(tmp_path, *asked, "--batch-sizes", "1,2", "--resume", cut)
+    compared = ask(tmp_path, "compare", path, cut)
+    other = ask(tmp_path, *asked, "--batch-sizes", "1,2", "--dtype", "bf16", "--resume", path)
+
+    assert resumed.status == 0, resumed.err
+    assert compared.status in (0, 1), compared.err
+    assert other.status == 2
+
+
+REFUSED = [
+    ("steps.py:pair", ("--dtype", "fp16"), 2, "is a step of its own, which is run as it is: leave --dtype out"),
+    ("steps.py:pair", ("--layout", "nhwc", "--phase", "train"), 2, "leave --layout, --phase out"),
+    ("steps.py:pair", ("--input-size", "3x8x8"), 2, "leave --input-size out"),
+    ("steps.py:pair", ("--mode", "compile"), 2, "leave --mode out"),
+    ("steps.py:nothing", (), 2, "called with batch size 4 returned nothing"),
+    ("steps.py:text", (), 2, "called with batch size 4 returned str, which cannot be called"),
+    ("steps.py:width", (), 2, "takes arguments (width): name a function without arguments that returns width(...)"),
+    ("steps.py:coroutine", (), 2, "is a coroutine function, which returns no step"),
+    ("steps.py:runs_a_coroutine", (), 2, "a step returned a coroutine, and ran nothing"),
+    ("steps.py:never_reads", (), 2, "never reads its batch size"),
+    ("steps.py:same_batch", (), 5, "its batch is of the same size at batch sizes 4 and 8"),
+    ("steps.py:data_set_that_ends", ("--batch-sizes", "4,16"), 5, "its batch holds 9 samples at batch size 16"),
+    ("steps.py:run_is_text", (), 2, "tputfind.Step: run is a str, and no function of a batch"),
+    ("steps.py:modules_are_text", (), 2, "tputfind.Step: modules holds a str, and no torch.nn.Module"),
+    ("steps.py:no_samples", (), 2, "tputfind.Step: samples is 0"),
+    ("steps.py:half_samples", (), 2, "samples(4) returned 2.0, and no whole number from 1"),
+    ("steps.py:make_is_a_coroutine", (), 2, "tputfind.Step: make_batch is a coroutine function"),
+    ("steps.py:never_steps", (), 2, "SGD did not step in 100 steps"),
+    ("steps.py:HELD", (), 2, "is a step that was made as"),
+    ("steps.py:fails", (), 5, "mat1 and mat2 shapes cannot be multiplied"),
+    ("imports_a_model.py:step", (), 2, "makes 16 MiB of tensors as it is imported, which would not count"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "status", "told"), REFUSED, ids=[case[0] + "".join(case[1]) for case in REFUSED]
+)
+def test_what_is_no_step_is_refused_in_one_line(tmp_path, ask, *, name, more, status, told):
+    ran = ask(tmp_path, f"{MODELS}/{name}", *ONE, *more)
+
+    assert ran.status == status, ran.err
+    assert told in " ".join(ran.err.split())
+    assert ("Traceback" in ran.err) == (name == "steps.py:fails")
+
+
+def test_step_that_ignores_its_batch_size_is_refused_when_nothing_grows(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/steps.py:ignores", "--device", "cpu", *QUICK)
+
+    assert ran.status == 2
+    assert "takes neither more time nor more memory than 1" in " ".join(ran.err.split())
+
+
+QUICKLY = {"device": "cpu", "batches": 10, "warmup": 1, "processes": 1, "batch_sizes": [1, 8]}
+
+
+def live_maker(batch_size):
+    x, layer = torch.randn(batch_size, 8), nn.Linear(8, 8)
+    return lambda: layer(x).sum().backward()
+
+
+def live_factory():
+    layer = nn.Linear(8, 8)
+    return tputfind.Step(lambda batch: layer(batch).sum(), lambda size: torch.randn(size, 8), modules=layer)
+
+
+@pytest.mark.parametrize("given", [{"step": live_maker}, {"model": live_maker}, {"step": live_factory}], ids=str)
+def test_find_takes_the_step_of_a_script(given):
+    record = tputfind.find(**given, **QUICKLY)
+
+    assert [row.status for row in record.rows] == ["ok", "ok"]
+    assert (record.spec.phase, record.spec.dtype) == ("step", "own")
+    assert record.spec.model.endswith(" (live)")
+
+
+def test_find_takes_a_live_step_with_its_weights():
+    layer = nn.Linear(8, 8)
+    known = layer.weight.sum().item()
+
+    def train(batch):
+        assert layer.weight.sum().item() == known
+        return layer(batch).square().mean()
+
+    record = tputfind.find(step=tputfind.Step(train, lambda size: torch.randn(size, 8), modules=[layer]), **QUICKLY)
+
+    assert [row.status for row in record.rows] == ["ok", "ok"]
+    assert record.input_shape == "8"
+    assert record.parameters == 72
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "give a model or a step"),
+        ({"model": "resnet18", "step": live_maker}, "give a model or a step, not both"),
+        ({"step": "train.py:step"}, "hand it over as the model"),
+        ({"step": live_maker, "dtype": "fp16"}, "leave --dtype out"),
+    ],
+    ids=str,
+)
+def test_find_refuses_a_step_beside_what_it_cannot_take(given, told):
+    with pytest.raises(BadRequest, match=told):
+        tputfind.find(**given)
+
+
+def test_context_tells_the_device_outside_of_a_measurement_too():
+    assert tputfind.context().device.type in ("cpu", "cuda")
+
+
+def test_training_scripts_run_by_themselves():
+    assert all(len(script.loop(1, 1)) == 1 for script in (train_gan, train_ema, train_contrastive))

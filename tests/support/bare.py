@@ -1,0 +1,54 @@
+"""Bare loops of training scripts in fresh processes, under a ceiling on memory as a trial has it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from support import command
+
+ENVIRONMENT = command.ENVIRONMENT | {"MALLOC_MMAP_THRESHOLD_": "131072"}
+"""Each block of memory is mapped by itself: what a heap keeps of freed ones differs from process to process."""
+
+_LOOP = """
+import importlib.util, json, sys
+import torch, torch._dynamo
+from tputfind.worker.devices.cpu import Cpu
+from tputfind.worker.devices import failure_of
+about = importlib.util.spec_from_file_location("script", sys.argv[1])
+script = importlib.util.module_from_spec(about)
+about.loader.exec_module(script)
+device = Cpu()
+device.limit_memory(int(sys.argv[4]) or None)
+try:
+    seconds = script.loop(int(sys.argv[2]), int(sys.argv[3]))
+except (RuntimeError, MemoryError) as error:
+    failure = failure_of(error, device, int(sys.argv[2]))
+    assert failure.kind == "out_of_memory", failure
+    seconds = None
+device.lift_limit()
+print(json.dumps(seconds))
+"""
+
+
+def step_seconds(script: str, batch_size: int, steps: int = 3, limit_bytes: int = 0) -> list[float] | None:
+    """The seconds of each step of a script's own loop; None where it runs out of memory."""
+    arguments = [sys.executable, "-c", _LOOP, script, *map(str, (batch_size, steps, limit_bytes))]
+    done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    seconds: list[float] | None = json.loads(done.stdout)
+    return seconds
+
+
+def largest_batch(script: str, limit_bytes: int, fails: int, granularity: int = 1) -> int:
+    """The largest batch with which a script's own loop takes three steps, by bisection below one that fails."""
+    assert step_seconds(script, fails, limit_bytes=limit_bytes) is None
+    passes = 0
+    while fails - passes > granularity:
+        middle = (passes + fails) // 2 // granularity * granularity
+        if step_seconds(script, middle, limit_bytes=limit_bytes) is None:
+            fails = middle
+        else:
+            passes = middle
+    return passes

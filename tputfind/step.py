@@ -1,0 +1,110 @@
+"""A step of the user's own: what ``FILE.py:NAME`` may return and ``tputfind.find(step=...)`` takes."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from tputfind.errors import BadRequest
+from tputfind.units import echoed
+
+
+class Context(NamedTuple):
+    """Where a step is to run: ``device`` is a ``torch.device``."""
+
+    device: Any
+
+
+class Step:
+    """A step of training or inference that is measured as it is: nothing in it is moved or converted.
+
+    ::
+
+        def step():
+            device = tputfind.context().device
+            model, optimizer = ...
+            return tputfind.Step(lambda batch: train(model, optimizer, batch), lambda size: make(size, device))
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Any], object],
+        make_batch: Callable[[int], object],
+        *,
+        modules: object = (),
+        optimizers: object = (),
+        samples: int | Callable[[int], int] = 1,
+    ) -> None:
+        """Take the parts of a step.
+
+        Args:
+            run: takes one step. Its one argument is what ``make_batch`` returned, as it is: a tuple stays one argument.
+            make_batch: makes, from a batch size, the batch of a step, on the device of ``context()``. It is called once
+                for every batch size and process, before anything is timed.
+            modules: a module, or several, whose parameters are counted.
+            optimizers: an optimizer, or several. Steps are taken until each has stepped, so that its state counts: a
+                gradient scaler may skip the first steps, and a generator may be trained every few steps only.
+            samples: how many samples a step takes for each of the batch size, as with gradient accumulation, or a
+                function that returns the samples of a step from the batch size.
+
+        Raises:
+            BadRequest: a part is of another type.
+        """
+        self.run = _function("run", run, "of a batch")
+        self.make_batch = _function("make_batch", make_batch, "of the batch size")
+        self.modules = _several("modules", modules, "parameters", "torch.nn.Module")
+        self.optimizers = _several("optimizers", optimizers, "param_groups", "torch.optim.Optimizer")
+        if not callable(samples) and (not isinstance(samples, int) or isinstance(samples, bool) or samples < 1):
+            raise BadRequest(
+                f"tputfind.Step: samples is {echoed(samples)}, and no whole number from 1 or function of the batch size"
+            )
+        self.samples = samples
+
+
+def _function(name: str, value: Any, of_what: str) -> Callable[[Any], object]:
+    if not callable(value):
+        raise BadRequest(f"tputfind.Step: {name} is {_article(value)}, and no function {of_what}")
+    if inspect.iscoroutinefunction(value):
+        raise BadRequest(
+            f"tputfind.Step: {name} is a coroutine function, and calling it runs nothing",
+            "give a function that runs it, such as lambda batch: asyncio.run(step(batch))",
+        )
+    checked: Callable[[Any], object] = value
+    return checked
+
+
+def _several(name: str, value: object, attribute: str, kind: str) -> tuple[Any, ...]:
+    """Return one object or several as a tuple."""
+    values = (value,) if hasattr(value, attribute) or not isinstance(value, Iterable) else tuple(value)
+    for each in values:
+        if not hasattr(each, attribute):
+            raise BadRequest(f"tputfind.Step: {name} holds {_article(each)}, and no {kind}")
+    return values
+
+
+def _article(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+_known: list[Callable[[], Context]] = []
+"""What tells the context of this process, if it is one that measures."""
+
+
+def context() -> Context:
+    """Return the device that a step is to run on; outside of a measurement the accelerator that is here, or the CPU."""
+    if _known:
+        return _known[0]()
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return Context("cpu")
+    return Context(
+        (torch.accelerator.is_available() and torch.accelerator.current_accelerator()) or torch.device("cpu")
+    )
+
+
+def set_context(tell: Callable[[], Context]) -> None:
+    """Have ``context`` return what ``tell`` does: for a process that measures."""
+    _known[:] = [tell]

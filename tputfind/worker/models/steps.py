@@ -1,0 +1,121 @@
+"""Steps of the user's own: how they are told from models, and a source of one."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from torch import nn
+
+from tputfind.errors import BadRequest, IsOwnStep, UnknownModel
+from tputfind.record.spec import Spec
+from tputfind.step import Step
+from tputfind.worker.models.source import Source
+from tputfind.worker.models.user_code import check_takes_nothing
+
+
+class StepOfSize(Step):
+    """A step that is made anew for every batch size: its batch is what runs it."""
+
+
+def is_step_maker(factory: object) -> bool:
+    """Return whether a callable makes a step of a batch size: its one required argument is positional.
+
+    Modules and their classes take other things.
+    """
+    is_module = isinstance(factory, nn.Module) or (isinstance(factory, type) and issubclass(factory, nn.Module))
+    if is_module or not callable(factory):
+        return False
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # of a function in C, which does not tell
+        return False
+    positional = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    by_length = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    needed = [each for each in parameters if each.default is each.empty and each.kind not in by_length]
+    return len(needed) == 1 and needed[0].kind in positional
+
+
+def is_step(made: object) -> bool:
+    """Return whether a factory made a step: a ``Step``, or a plain function and what makes its batch."""
+    if isinstance(made, Step):
+        return True
+    if not isinstance(made, tuple) or len(made) != 2:
+        return False
+    return all(callable(part) for part in made) and not isinstance(made[0], (nn.Module, type))
+
+
+def source_of_maker(spec: Spec, maker: Callable[[Any], object], path: Path | None = None) -> Source:
+    """Return the source of what a step maker makes: one call of what it returns for a batch size is one step.
+
+    Raises:
+        IsOwnStep: the spec does not ask for a step yet.
+        BadRequest: the maker cannot make steps of a batch size.
+    """
+    function = inspect.unwrap(maker)
+    if inspect.iscoroutinefunction(function):
+        raise BadRequest(
+            f"{spec.model} is a coroutine function, which returns no step",
+            "write def instead of async def, and asyncio.run inside",
+        )
+    if _never_reads(function):
+        raise BadRequest(f"{spec.model} never reads its batch size", "make the step's batch of as many samples")
+
+    def make(batch_size: int) -> object:
+        step = maker(batch_size)
+        if isinstance(step, (nn.Module, tuple, Step)):  # a factory of models or of steps that takes an argument
+            check_takes_nothing(spec.model, maker)
+        return _checked(f"{spec.model} called with batch size {batch_size}", step, "no step", _MAKER)
+
+    return of_step(spec, lambda: StepOfSize(lambda step: step(), make), path)
+
+
+_MAKER = "return a function without arguments: one call is one step"
+
+
+def _checked(subject: str, value: object, missing: str, hint: str) -> object:
+    if inspect.iscoroutine(value):
+        value.close()
+        raise BadRequest(f"{subject} returned a coroutine, and {missing}", "write def instead of async def")
+    if not callable(value):
+        what = "nothing" if value is None else f"{type(value).__name__}, which cannot be called"
+        raise BadRequest(f"{subject} returned {what}", hint)
+    return value
+
+
+def _never_reads(maker: Callable[[Any], object]) -> bool:
+    """Return whether a function's code never reads its one required argument."""
+    code = getattr(maker, "__code__", None)
+    if code is None or code.co_argcount != 1:
+        return False
+    name = code.co_varnames[0]
+    return name not in code.co_cellvars and all(one.argval != name for one in dis.get_instructions(code))
+
+
+def of_step(spec: Spec, make: Callable[[], object], path: Path | None = None) -> Source:
+    """Return the source of a step; IsOwnStep if the spec does not ask for one yet."""
+    if spec.phase != "step":
+        raise_own_step(spec)
+
+    def step() -> Step:
+        made = make()
+        if isinstance(made, Step):
+            return made
+        if is_step(made):
+            assert isinstance(made, tuple)
+            return Step(*made)
+        raise UnknownModel(
+            f"{spec.model} returned {type(made).__name__}, which is no step", "return a tputfind.Step(run, make_batch)"
+        )
+
+    return Source(lambda: raise_own_step(spec), path=path, step=step)
+
+
+def raise_own_step(spec: Spec) -> NoReturn:
+    """Say that a name leads to a step, where a model was looked for."""
+    raise IsOwnStep(
+        f"{spec.model} is a step of its own, which runs on its device alone", "measure it there: tputfind FILE.py:NAME"
+    )

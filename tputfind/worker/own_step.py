@@ -1,0 +1,301 @@
+"""A step of the user's own on a device: it is run as it is, and its batches are the user's."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import torch
+
+from tputfind.errors import BadRequest, ModelFailed, TputfindError
+from tputfind.record.record import Notice, OutputCheck
+from tputfind.record.spec import Spec
+from tputfind.units import format_bytes
+from tputfind.worker.batch import Batch
+from tputfind.worker.devices.accelerator import kind_here
+from tputfind.worker.inputs import Call, Split, divides, is_counted, outline, sample_shapes, shows_samples, split_of
+from tputfind.worker.models import find_model
+from tputfind.worker.models.steps import StepOfSize
+from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_on_import
+from tputfind.worker.structures import drained
+from tputfind.worker.workload import Workload, dtype_name
+
+_MOST_UNTIL_STEPPED: Final = 100
+"""Steps that are taken at the most until each optimizer has stepped."""
+_SMALL_BYTES: Final = 2**20
+"""Tensors that importing a file may leave: they move no edge."""
+_ONCE: Final = "make_batch must make as many samples as it is called with, for every batch size"
+
+
+class _Seen(NamedTuple):
+    """What small batches show: where the samples lie, the shape of one, whether a batch grows with the batch size, and
+    whether a tensor has one row a sample.
+    """
+
+    split: Split
+    shape: str
+    grows: bool
+    shows_samples: bool
+
+
+class OwnStep:
+    """The step of a spec on a device: ``batch`` gives it something to do, as ``Workload.batch`` does."""
+
+    trains_by_stand_in = False
+
+    def __init__(self, spec: Spec, device: torch.device, doing: Callable[[str], None] = lambda _: None) -> None:
+        """Have the user's factory make the step.
+
+        Args:
+            spec: which step, and the seed.
+            device: the one that ``tputfind.context()`` tells.
+            doing: told what is done on the host, in the past tense, and an empty text when it is done.
+
+        Raises:
+            TputfindError: there is no such step.
+            Exception: whatever the user's code raises.
+        """
+        self._spec = spec
+        self._device = device
+        self._doing = doing
+        seed_all(spec.seed)
+        before = read_settings()
+        source = find_model(spec)
+        assert source.step is not None
+        self._step = source.step()
+        noted = (*set_on_import(), *changed_settings(before))
+        self.settings = tuple(msgspec.structs.replace(setting, kept=True) for setting in noted)
+        self._stepped: set[int] = set()
+        for number, optimizer in enumerate(self._step.optimizers):
+            optimizer.register_step_post_hook(lambda *_, number=number: self._stepped.add(number))
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameters of its modules and in its optimizers."""
+        return sum(parameter.numel() for parameter in self._weights())
+
+    @property
+    def parameter_bytes(self) -> dict[str, int]:
+        """The bytes of these parameters by dtype."""
+        counts: dict[str, int] = {}
+        for tensor in self._weights():
+            name = dtype_name(tensor)
+            counts[name] = counts.get(name, 0) + tensor.numel() * tensor.element_size()
+        return counts
+
+    def samples(self, batch_size: int) -> int | None:
+        """Return the samples of a step; None if they are the batch size.
+
+        Raises:
+            BadRequest: the user's function returns no number of samples.
+        """
+        given = self._step.samples
+        count = given(batch_size) if callable(given) else given * batch_size
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise BadRequest(
+                f"{self._spec.model}: samples({batch_size}) returned {count!r}, and no whole number from 1"
+            )
+        return None if count == batch_size else count
+
+    def batch(self, batch_size: int, draw: int = 0) -> Batch:
+        """Have the user's function make one batch, and the step run on it."""
+        self._doing(f"made batch {batch_size}")
+        call = self._made(batch_size, draw)
+        self._doing("")
+        batch = Batch(self._run, batch_size, call, lambda: self._seen.split)
+        batch.outline = None if self._makes_its_batch else outline(call)
+        self._run_once: Callable[[Any], object] | None = self._first
+        return batch
+
+    def check_training(self, batch: Batch) -> OutputCheck | None:
+        """Take one more step; say whether its loss is a number if it returns one, and nothing otherwise."""
+        loss = batch()
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+            return None
+        return OutputCheck(result="loss" if bool(torch.isfinite(loss)) else "not_finite")
+
+    def check_samples(self, batch: Batch) -> None:
+        """Make sure that a batch holds as many samples as it is said to; as ``Workload.check_samples`` does.
+
+        Raises:
+            ModelFailed: the user's function made another number.
+        """
+        count = next(batch.miscounts(), None)
+        model = self._spec.model
+        if count is not None:
+            samples = f"{count} sample{'' if count == 1 else 's'}"
+            raise ModelFailed(f"{model}: its batch holds {samples} at batch size {batch.size}", _ONCE)
+        step = self._spec.granularity
+        half = batch.size // 2 // step * step
+        if half < self._spec.smallest_batch or self._makes_its_batch or is_counted(self._seen.split):
+            return
+        if outline(self._made(half)) == batch.outline:
+            raise ModelFailed(f"{model}: its batch is of the same size at batch sizes {half} and {batch.size}", _ONCE)
+
+    def try_out(self) -> None:
+        """Take one step at the smallest batch size, so that what it imports is known: a trial says of what it fails.
+
+        Raises:
+            TputfindError: it is no step.
+        """
+        try:
+            with torch.enable_grad():
+                drained(self.batch(self._spec.smallest_batch)())
+        except TputfindError:
+            raise
+        except BaseException:  # the user's code can raise anything
+            return
+
+    def make_inputs(self, batch_size: int) -> None:
+        """Make a batch, and drop it: some functions take multiples of a number alone."""
+        if not self._makes_its_batch:
+            self._made(batch_size)
+
+    def input_shape(self) -> str:
+        """Return the shape of one sample, as far as batches show it; empty if the step makes its own batch.
+
+        Raises:
+            ModelFailed: the batch does not depend on the batch size.
+        """
+        if not self._seen.grows:
+            size = self._spec.smallest_batch
+            raise ModelFailed(
+                f"{self._spec.model}: its batch is of the same size at batch sizes {size} and {2 * size}", _ONCE
+            )
+        return self._seen.shape
+
+    def caveats(self) -> Iterator[Notice]:
+        """Yield what must be known to use any number of this step."""
+        size = self._spec.smallest_batch
+        if not self._seen.shows_samples:
+            yield Notice(
+                kind="samples_by_word",
+                seen="samples counted by the step",
+                cause="no tensor of its batch has one row a sample",
+                advice="make sure that it takes as many as the batch size",
+            )
+        if (samples := self.samples(size)) is not None:
+            yield Notice(
+                kind="samples_per_step",
+                seen=f"samples/s count {samples} samples a step at batch size {size}",
+                cause="samples= of the step says so",
+                advice="memory is that of the batch size",
+            )
+
+    def _weights(self) -> Iterator[torch.Tensor]:
+        held: dict[int, torch.Tensor] = {}
+        for module in self._step.modules:
+            held |= {id(parameter): parameter for parameter in module.parameters()}
+        for optimizer in self._step.optimizers:
+            held |= {id(parameter): parameter for group in optimizer.param_groups for parameter in group["params"]}
+        yield from held.values()
+
+    def _run(self, batch: object) -> object:
+        run = self._run_once or self._step.run
+        self._run_once = None
+        return run(batch)
+
+    def _first(self, batch: object) -> object:
+        """Take the first step of a batch size, and further ones until each optimizer has stepped.
+
+        Raises:
+            BadRequest: it runs nothing, or elsewhere; or an optimizer does not step.
+        """
+        output = self._step.run(batch)
+        if inspect.iscoroutine(output):
+            output.close()
+            raise BadRequest(
+                f"{self._spec.model}: a step returned a coroutine, and ran nothing",
+                "write def instead of async def, and asyncio.run inside",
+            )
+        self._check_place()
+        for _ in range(_MOST_UNTIL_STEPPED):
+            idle = [one for number, one in enumerate(self._step.optimizers) if number not in self._stepped]
+            if not idle:
+                return output
+            output = drained(output)
+            output = self._step.run(batch)
+        never = f"{type(idle[0]).__name__} did not step in {_MOST_UNTIL_STEPPED} steps"
+        raise BadRequest(
+            f"{self._spec.model}: {never}, so that no state of it would count",
+            "name in optimizers= those that a step uses",
+        )
+
+    def _check_place(self) -> None:
+        """Raise BadRequest if a step took no memory of its device, but memory of another."""
+        own = _takes_memory_of(self._device)
+        if own is False or (own is None and _takes_memory_of_another()):
+            raise BadRequest(
+                f"{self._spec.model}: its step does not run on {self._device}, which is measured",
+                "make what it holds on tputfind.context().device",
+            )
+
+    @property
+    def _makes_its_batch(self) -> bool:
+        return isinstance(self._step, StepOfSize)
+
+    @cached_property
+    def _seen(self) -> _Seen:
+        """What two small batches show, neither of which is kept."""
+        if self._makes_its_batch:
+            return _Seen("unknown", "", grows=True, shows_samples=False)
+        sizes = [factor * self._spec.smallest_batch for factor in (1, 2)]
+        calls = [self._made(size) for size in sizes]
+        split = split_of(calls, sizes)
+        grows = divides(split) or outline(calls[0]) != outline(calls[1])
+        shape = "+".join(sample_shapes(calls, split)) or type(calls[0][0][0]).__name__
+        return _Seen(split, shape, grows=grows, shows_samples=shows_samples(calls[0], split))
+
+    def _made(self, batch_size: int, draw: int = 0) -> Call:
+        """Return the batch of a batch size as arguments, from the same random numbers for a draw."""
+        seed_all(self._spec.seed + batch_size + draw * 1_000_003)
+        made = self._step.make_batch(batch_size)
+        if inspect.iscoroutine(made):
+            made.close()
+            raise BadRequest(f"{self._spec.model}: make_batch returned a coroutine", "write def instead of async def")
+        return (made,), {}
+
+
+def check_imported(spec: Spec) -> None:
+    """Refuse a file that makes tensors as it is imported: they belong to the process before it has anything to do.
+
+    Call it before anything else makes any.
+    """
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for tensor in gc.get_objects()
+        if issubclass(type(tensor), torch.Tensor) and tensor.layout is torch.strided
+    }
+    total_bytes = sum(storages.values())
+    if total_bytes > _SMALL_BYTES:
+        home, _, name = spec.model.rpartition(":")
+        raise BadRequest(
+            f"{home} makes {format_bytes(total_bytes)} of tensors as it is imported, which would not count",
+            f"make them in {name}",
+        )
+
+
+def _takes_memory_of(device: torch.device) -> bool | None:
+    """Return whether this process has memory of a device that has its own; None if that is not known."""
+    module: Any = torch.get_device_module(device)
+    taken = getattr(module, "max_memory_allocated", None)
+    return None if taken is None else bool(taken(device) > 0)
+
+
+def _takes_memory_of_another() -> bool:
+    other = kind_here()
+    return other is not None and bool(_takes_memory_of(torch.device(other)))
+
+
+def make_workload(
+    spec: Spec, device: torch.device, doing: Callable[[str], None] = lambda _: None
+) -> Workload | OwnStep:
+    """Return what a spec measures on a device: the user's own step, or a model that is inferred or trained.
+
+    Errors as for both.
+    """
+    return OwnStep(spec, device, doing) if spec.phase == "step" else Workload(spec, device, doing)
