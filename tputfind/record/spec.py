@@ -422,7 +422,7 @@ def refused_by_step(spec: Spec) -> list[str]:
 _OF_STEPS: Final = {"dtype": "own", "phase": "step"}
 _NOT_FOR_STEPS: Final = {
     *("dtype", "layout", "mode", "phase", "optimizer", "grad_checkpoint", "weights", "transfer", "fresh_inputs"),
-    *("image_size", "input_size", "sequence_length", "inputs"),
+    *("image_size", "input_size", "sequence_length", "inputs", "clip"),
 }
 """Fields that say what is done to a model, or which inputs it is given."""
 
