@@ -166,7 +166,11 @@ def live_factory():
     return tputfind.Step(lambda batch: layer(batch).sum(), lambda size: torch.randn(size, 8), modules=layer)
 
 
-@pytest.mark.parametrize("given", [{"step": live_maker}, {"model": live_maker}, {"step": live_factory}], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [{"step": live_maker}, {"model": live_maker}, {"step": live_factory}],
+    ids=["maker", "as a model", "factory"],
+)
 def test_find_takes_the_step_of_a_script(given):
     record = tputfind.find(**given, **QUICKLY)
 
@@ -198,7 +202,7 @@ def test_find_takes_a_live_step_with_its_weights():
         ({"step": "train.py:step"}, "hand it over as the model"),
         ({"step": live_maker, "dtype": "fp16"}, "leave --dtype out"),
     ],
-    ids=str,
+    ids=["nothing", "both", "a name", "a dtype"],
 )
 def test_find_refuses_a_step_beside_what_it_cannot_take(given, told):
     with pytest.raises(BadRequest, match=told):
