@@ -53,13 +53,19 @@ def step() -> tputfind.Step:
     return tputfind.Step(trainer.train, lambda size: batch_of(size, device), **kept)
 
 
-def loop(batch_size: int, steps: int) -> list[float]:
+def wait(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize()
+
+
+def loop(batch_size: int, steps: int, where: str = "cpu") -> list[float]:
     """Train as a script does, and return the seconds of each step."""
-    device = torch.device("cpu")
+    device = torch.device(where)
     trainer, batch, seconds = Trainer(device), batch_of(batch_size, device), []
     for _ in range(steps):
         start_s = perf_counter()
         loss = trainer.train(batch)
+        wait(device)
         seconds.append(perf_counter() - start_s)
     del loss
     return seconds
