@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from statistics import median
 
 import pytest
+from support import bare
 from support.command import QUICK, measured
 from support.folders import MODELS
 
-_LOOP = """
-import importlib.util, json, sys
-import torch
-about = importlib.util.spec_from_file_location("script", sys.argv[1])
-script = importlib.util.module_from_spec(about)
-about.loader.exec_module(script)
-try:
-    print(json.dumps(script.loop(int(sys.argv[2]), int(sys.argv[3]), "cuda")))
-except torch.OutOfMemoryError:
-    print("null")
-"""
-
-
-def bare(script, batch_size, steps):
-    """Return the seconds of each step of a script's own loop; None where memory runs out."""
-    done = subprocess.run(
-        [sys.executable, "-c", _LOOP, script, str(batch_size), str(steps)], capture_output=True, text=True, check=True
-    )
-    return json.loads(done.stdout)
+CUDA = ("cuda",)
 
 
 @pytest.mark.parametrize("script", ["train_gan", "train_ema"])
@@ -39,8 +19,8 @@ def test_bare_loop_takes_the_largest_batch_of_a_step_and_no_more(tmp_path, scrip
 
     print(f"{script}: largest batch {edge.largest_batch}, fails at {edge.fails_at}")
     assert (edge.closed, edge.limited_by) == (True, "memory")
-    assert bare(path, edge.largest_batch, 4) is not None
-    assert bare(path, edge.fails_at, 4) is None
+    assert bare.step_seconds(path, edge.largest_batch, 4, where=CUDA) is not None
+    assert bare.step_seconds(path, edge.fails_at, 4, where=CUDA) is None
 
 
 @pytest.mark.parametrize("script", ["train_gan", "train_ema"])
@@ -48,7 +28,7 @@ def test_step_takes_as_long_as_in_the_bare_loop(tmp_path, script):
     path = f"{MODELS}/{script}.py"
     record = measured(tmp_path, f"{path}:step", "--batch-sizes", 512, "--max-seconds", 3, "--device", "cuda")
     timed_ms = median(span for timing in record.rows[0].timings for span in timing.latency_ms)
-    loop_ms = 1000 * median(bare(path, 512, 30)[10:])
+    loop_ms = 1000 * median(bare.step_seconds(path, 512, 30, where=CUDA)[10:])
 
     print(f"{script}: {timed_ms:.3f} ms a step, {loop_ms:.3f} in the bare loop")
     assert timed_ms == pytest.approx(loop_ms, rel=0.02)

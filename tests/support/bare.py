@@ -23,7 +23,7 @@ about.loader.exec_module(script)
 device = Cpu()
 device.limit_memory(int(sys.argv[4]) or None)
 try:
-    seconds = script.loop(int(sys.argv[2]), int(sys.argv[3]))
+    seconds = script.loop(int(sys.argv[2]), int(sys.argv[3]), *sys.argv[5:])
 except (RuntimeError, MemoryError) as error:
     failure = failure_of(error, device, int(sys.argv[2]))
     assert failure.kind == "out_of_memory", failure
@@ -33,12 +33,15 @@ print(json.dumps(seconds))
 """
 
 
-def step_seconds(script: str, batch_size: int, steps: int = 3, limit_bytes: int = 0) -> list[float] | None:
+def step_seconds(
+    script: str, batch_size: int, steps: int = 3, limit_bytes: int = 0, where: tuple[str, ...] = ()
+) -> list[float] | None:
     """The seconds of each step of a script's own loop; None where it runs out of memory.
 
-    Or crashes under a limit: not every library checks whether it was given the memory that it asked for.
+    Or crashes under a limit, which only the CPU has: not every library checks whether it was given the memory that it
+    asked for. ``where`` may name another device.
     """
-    arguments = [sys.executable, "-c", _LOOP, script, *map(str, (batch_size, steps, limit_bytes))]
+    arguments = [sys.executable, "-c", _LOOP, script, *map(str, (batch_size, steps, limit_bytes)), *where]
     done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     if limit_bytes and done.returncode == -signal.SIGSEGV:
         return None
