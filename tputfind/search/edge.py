@@ -52,7 +52,7 @@ def find_edge(
     first: int | None = None,
     forecast: Expect | None = None,
     worth: Callable[[int], bool] | None = None,
-    index_limits: Callable[[], Sequence[int]] | None = None,
+    index_limits: Callable[[], Sequence[int]] = tuple,
 ) -> Edge:
     """Return the largest multiple of ``granularity`` up to ``max_batch`` that passes both questions.
 
@@ -141,7 +141,7 @@ class _Search:
         granularity: int,
         forecast: Expect | None,
         guess: int,
-        index_limits: Callable[[], Sequence[int]] | None = None,
+        index_limits: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self.cap = cap
         self.failed: dict[int, LimitedBy] = {cap + 1: "cap"}
@@ -203,7 +203,7 @@ class _Search:
         That is the middle of the batch sizes at which a tensor grows past 32 bits, or else the roundest number.
         """
         passes, fails_at = self.passes, self.fails_at
-        limits = {size // self._granularity for size in (self._index_limits() if self._index_limits else ())}
+        limits = {size // self._granularity for size in self._index_limits()}
         inside = sorted(unit for unit in limits if passes < unit < fails_at)
         near = fails_at >= _LEAST_GRID or passes >= _NEAR_GRID * fails_at
         if (passes in limits and len(inside) <= 1) or (passes >= _LEAST_LIMIT and passes & (passes - 1) == 0):

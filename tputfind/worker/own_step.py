@@ -22,7 +22,7 @@ from tputfind.worker.models import find_model
 from tputfind.worker.models.steps import StepOfSize
 from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_on_import
 from tputfind.worker.structures import drained
-from tputfind.worker.workload import Workload, dtype_name
+from tputfind.worker.workload import Workload, dtype_name, seed_of
 
 _MOST_UNTIL_STEPPED: Final = 100
 """Steps that are taken at the most until each optimizer has stepped."""
@@ -252,7 +252,7 @@ class OwnStep:
 
     def _made(self, batch_size: int, draw: int = 0) -> Call:
         """Return the batch of a batch size as arguments, from the same random numbers for a draw."""
-        seed_all(self._spec.seed + batch_size + draw * 1_000_003)
+        seed_all(seed_of(self._spec, batch_size, draw))
         made = self._step.make_batch(batch_size)
         if inspect.iscoroutine(made):
             made.close()

@@ -297,7 +297,7 @@ class Workload:
                 inputs = self._repeated(batch_size, draw) or self._in_full(batch_size, draw)
                 self._doing("")
             else:
-                torch.manual_seed(self._seed(batch_size, draw))
+                torch.manual_seed(seed_of(self._spec, batch_size, draw))
                 inputs = _Made(tree_map(lambda value: self._drawn(value, batch_size), self._wanted))
         return inputs
 
@@ -327,13 +327,10 @@ class Workload:
     def _made(self, batch_size: int, draw: int = 0) -> Call:
         """Return what the user's callable makes for a batch size, the same every time for a draw, as it made it."""
         assert callable(self._wanted)
-        seed_all(self._seed(batch_size, draw))
+        seed_all(seed_of(self._spec, batch_size, draw))
         made = self._wanted(batch_size)
         set_fp32_arithmetic(tf32=self._spec.dtype == "tf32")  # whatever the user's callable has set
         return as_call(made, self._forward)
-
-    def _seed(self, batch_size: int, draw: int) -> int:
-        return self._spec.seed + batch_size + draw * _NEXT_DRAW
 
     def _drawn(self, drawn: object, batch_size: int) -> object:
         if not isinstance(drawn, Drawn):
@@ -365,6 +362,11 @@ def inference(mode: GradMode = "inference") -> AbstractContextManager[Any]:
 def gradients(spec: Spec) -> AbstractContextManager[Any]:
     """Return the mode of autograd that every step of a spec runs under."""
     return torch.enable_grad() if spec.phase == "train" else inference(spec.grad_mode)
+
+
+def seed_of(spec: Spec, batch_size: int, draw: int) -> int:
+    """Return the seed of a draw of the inputs of a batch size."""
+    return spec.seed + batch_size + draw * _NEXT_DRAW
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
