@@ -111,6 +111,9 @@ MEANINGS: Final = {
     "busy_devices": "devices that worked at the same time, this one among them",
     "all_busy_share": "share of the window during which all of them worked, where all were to",
     "cores": "cores of the host that the device's processes were kept to",
+    "parallel": "how several devices share one model: `ddp` or `fsdp`",
+    "ranks": "devices that it runs on; batch sizes are those of each, throughput is that of all",
+    "scaling_efficiency": "throughput as a share of so many times that of one device, where that was measured",
 }
 TYPES: Final = {"string": "text", "Int64": "whole number", "Float64": "number", "boolean": "`True` or `False`"}
 

@@ -12,9 +12,14 @@ from tputfind.units import echoed
 
 
 class Context(NamedTuple):
-    """Where a step is to run: ``device`` is a ``torch.device``."""
+    """Where a step is to run: ``device`` is a ``torch.device``; ``rank`` is that of this process among ``world_size``.
+
+    With ``--gpus`` torch's process group is up when the step is made.
+    """
 
     device: Any
+    rank: int = 0
+    world_size: int = 1
 
 
 class Step:

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 
 from support import command
 
@@ -31,6 +32,22 @@ except (RuntimeError, MemoryError) as error:
 device.lift_limit()
 print(json.dumps(seconds))
 """
+
+
+def ranks_take(script: str, batch_size: int, limit_bytes: int = 0, ranks: int = 2) -> bool:
+    """Whether a script's own loop takes three steps in several processes that torch's own launcher starts.
+
+    Each has a ceiling on memory, and its own of the host's cores.
+    """
+    own_cores = "import os; os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[int(os.environ['RANK'])]})"
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
+        program.write(f"{own_cores}\n{_LOOP}\nif seconds is None: os._exit(3)\nos._exit(0)")
+        program.flush()
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", f"{ranks}"]
+        arguments = [*launcher, program.name, script, *map(str, (batch_size, 3, limit_bytes))]
+        done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 or "exitcode  : 3" in done.stderr, done.stderr
+    return done.returncode == 0
 
 
 def step_seconds(

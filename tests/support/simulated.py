@@ -450,7 +450,12 @@ class SimulatedChildren(Children):
                 end.close()
 
     def ask(
-        self, question: Any, answer_type: Any, timeout_s: float | None = None, gate: int | None = None, **_: object
+        self,
+        question: Any,
+        answer_type: Any,
+        timeout_s: float | None = None,
+        gate: int | None = None,
+        group: Any = None,
     ) -> Generator[Any]:
         """Yield the answers; errors as for ``Children.ask``."""
         self._timeout_s = timeout_s

@@ -18,6 +18,7 @@ from tputfind.commands.outputs import model_sources, read_places, record_sources
 from tputfind.errors import BadRecord, BadRequest, Interrupted, TputfindError
 from tputfind.processes import cores
 from tputfind.processes.children import Children
+from tputfind.processes.ranks import children_of
 from tputfind.record import files
 from tputfind.record.identity import Question
 from tputfind.record.record import Record
@@ -159,6 +160,10 @@ def _devices_of(options: Mapping[str, object], *, each: bool, all_busy: bool) ->
         BadRequest: the list is none, or there is none to compare.
     """
     device = options.get("device")
+    if options.get("gpus") or options.get("parallel"):  # one job on all of them
+        if each or all_busy:
+            raise BadRequest("--each and --all-busy measure devices one by one: leave --gpus and --parallel out")
+        return None
     if not isinstance(device, str) or not (each or all_busy or is_list(device)):
         if each or all_busy:
             raise BadRequest(f"--{'each' if each else 'all-busy'} needs to know the devices", "give --device all")
@@ -231,12 +236,13 @@ def _measured(request: Request) -> Iterator[Measured]:
 
 def _children(request: Request) -> Children:
     """Return what asks processes; of a record that is gone on with they keep to the cores that they were kept to."""
-    resumed = request.job.resumed
+    spec, resumed = request.job.specs[0], request.job.resumed
     kept_to = None if resumed is None else resumed[0].environment.cores
     if kept_to is None:
-        return Children(trust_model_file=request.trust_model_file)
+        return children_of(spec, trust_model_file=request.trust_model_file)
     try:
-        return Children(trust_model_file=request.trust_model_file, cores=cores.read(kept_to) & cores.here())
+        kept = cores.read(kept_to) & cores.here()
+        return children_of(spec, trust_model_file=request.trust_model_file, cores=kept)
     except ValueError:
         raise BadRecord(f"the record names no cores: {echoed(kept_to)}") from None
 

@@ -22,7 +22,7 @@ import msgspec
 
 from tputfind.errors import BrokenInstall, OutOfTime, TputfindError
 from tputfind.processes import failures, folder
-from tputfind.processes.messages import Question, Reply
+from tputfind.processes.messages import Asked, Group, Question, Reply
 from tputfind.record.record import Failure
 from tputfind.record.untrusted import printable_json
 from tputfind.units import printable
@@ -139,6 +139,12 @@ class Children:
         """Have the thread that asks, now or next, meet a KeyboardInterrupt. Another thread may call it."""
         self._interrupting.send_bytes(b"")
 
+    def end_child(self) -> None:
+        """End the child at work, if there is one; whoever hears it sees it die. Another thread may call it."""
+        if self._control is not None:
+            with suppress(OSError):
+                self._control.send_bytes(KILL)
+
     @property
     def server_pid(self) -> int | None:
         """The process that every child descends from; None where it has not started."""
@@ -183,24 +189,27 @@ class Children:
         answer_type: type[Answer],
         timeout_s: float | None = None,
         gate: int | None = None,
+        group: Group | None = None,
     ) -> Generator[Answer]:
         """Yield the answers of one fresh child as they come, and end when it has ended.
 
         Leaving early kills the child. So does a silence of ``timeout_s`` seconds beyond what the child announced. From
-        ``gate``, the reading end of a pipe, the child reads when it may go on: see ``worker.handlers``.
+        ``gate``, the reading end of a pipe, the child reads when it may go on: see ``worker.handlers``. It is one of a
+        ``group`` if there is one: see ``ranks``.
 
         Raises:
             TputfindError: the child refused the question.
             ChildFailed: the child ended without having said all, or was silent for too long.
             OutOfTime: the end that ``end_within`` set has come.
-        KeyboardInterrupt: ``interrupt`` was called.
+            KeyboardInterrupt: ``interrupt`` was called.
         """
         control = self._connected()
         answers, theirs = os.pipe()
         with tempfile.TemporaryFile() as output:
             try:
                 try:
-                    _hand_over(control, question, (theirs, output.fileno(), output.fileno() if gate is None else gate))
+                    asked = Asked(question=question, group=group)
+                    _hand_over(control, asked, (theirs, output.fileno(), output.fileno() if gate is None else gate))
                 finally:
                     os.close(theirs)
                 yield from self._heard(control, answers, output, answer_type, timeout_s)
@@ -313,10 +322,10 @@ REINSTALL: Final = "install the pair that goes together: pip install --upgrade -
 RUN_AGAIN: Final = "free memory of the host, and run it again"
 
 
-def _hand_over(control: Connection, question: Question, handles: Sequence[int]) -> None:
+def _hand_over(control: Connection, asked: Asked, handles: Sequence[int]) -> None:
     """Send the server a question, the pipe for its answers, the file for what the child prints, and its gate."""
     with suppress(OSError):  # a dead server shows as the end of both pipes
-        control.send_bytes(msgspec.json.encode(question))
+        control.send_bytes(msgspec.json.encode(asked))
         for handle in handles:
             send_handle(control, handle, None)
 

@@ -23,6 +23,11 @@ def here() -> frozenset[int]:
     return frozenset(range(os.cpu_count() or 1))
 
 
+def is_host(name: str) -> bool:
+    """Whether the name of a device is that of the host's processors, or of some of them."""
+    return name.partition(":")[0] == "cpu"
+
+
 def of_device(name: str) -> frozenset[int] | None:
     """Return the cores of a device such as ``cpu:0-3``; None for a device that is no set of cores.
 

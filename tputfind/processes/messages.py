@@ -162,6 +162,24 @@ Question = (
 )
 
 
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process is in a job of several: its ``rank`` of ``size``, the device as it was named, which is the same
+    for all if it has no number, and the folder where they find each other.
+    """
+
+    rank: int
+    size: int
+    device: str
+    folder: str
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A question as a process gets it, with its group if it has one."""
+
+    question: Question
+    group: Group | None = None
+
+
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """What a run will measure: the environment, the shape of one sample (``3x224x224``), the number of parameters, and
     the SHA-256 of a user's own file (the factory's, or that of the weights), which packages that are slow to import it

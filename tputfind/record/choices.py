@@ -15,6 +15,7 @@ Phase = Literal["infer", "train", "step"]
 GradMode = Literal["inference", "no_grad", "enabled"]
 Transfer = Literal["none", "h2d", "both"]
 Load = Literal["solo", "queue", "all_busy"]
+Parallel = Literal["ddp", "fsdp"]
 DTYPES: Final = get_args(Dtype)
 LAYOUTS: Final = get_args(Layout)
 SEARCHES: Final = get_args(Search)

@@ -70,6 +70,15 @@ _OF_CPU: Final = Capabilities(
 )
 
 
+class RankDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """The device of one rank of a job. Unknown is None."""
+
+    device: str
+    device_name: str
+    device_uuid: str | None = None
+    memory_total_bytes: Bytes | None = None
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """What the numbers were taken on. Unknown is None.
 
@@ -100,9 +109,16 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     torch_threads: Annotated[CountFromZero, TOLD]
     cores: Annotated[str | None, TOLD] = None
     """Those of the host that a device's process was kept to, such as ``0-15+32-47``; None where it was not."""
+    others: Annotated[tuple[RankDevice, ...], TOLD] = ()
+    """The devices of the ranks from 1, if one model runs on several; ``device`` is that of rank 0."""
     capabilities: Annotated[Capabilities | None, FREE] = None
     clock: Annotated[Clock | None, TOLD] = None
     clock_test: Annotated[ClockTest | None, FREE] = None
+
+    @property
+    def device_uuids(self) -> tuple[str | None, ...]:
+        """Of the devices of all ranks."""
+        return (self.device_uuid, *(other.device_uuid for other in self.others))
 
     @property
     def devices_per_host(self) -> int | None:

@@ -16,10 +16,13 @@ from tputfind.record.spec import Spec, as_found
 
 
 def name_of(spec: Spec) -> str:
-    """Name the recipe of a spec: ``fp16 nhwc compile``; of a step of the user's own, ``own step``."""
-    if spec.phase == "step":
-        return "own step"
-    return " ".join([spec.dtype, spec.layout, spec.mode, *(["train"] if spec.phase == "train" else [])])
+    """Name the recipe of a spec: ``fp16 nhwc compile``; of a step of the user's own, ``own step``.
+
+    On several devices it ends with ``ddp x2``.
+    """
+    ranks = [] if spec.ranks is None else [*filter(None, [spec.parallel]), f"x{spec.ranks}"]
+    words = ["own step"] if spec.phase == "step" else [spec.dtype, spec.layout, spec.mode]
+    return " ".join([*words, *(["train"] if spec.phase == "train" else []), *ranks])
 
 
 Role = Literal["work", "told", "asked", "free"]

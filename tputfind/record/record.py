@@ -341,8 +341,9 @@ class Record(Result, msgspec.Struct, frozen=True, kw_only=True):
     ``source_sha256`` is of the file that a user's factory lies in, of the file of weights, or of the pickled bytes of a
     live object. ``caveats`` are what must be known of the model, whatever is measured of it; ``settings`` are those of
     torch that the user's file made. ``edge`` is the largest batch, ``safe`` the largest with the memory that
-    ``--headroom`` keeps free. ``finished`` is None while the run goes on, and for ever if it was cut short; ``resumed``
-    says when it was taken up again. Times are ISO 8601, UTC.
+    ``--headroom`` keeps free. If a model runs on several devices, batch sizes are those of each, and ``single_rows``
+    are some of them on the first device by itself. ``finished`` is None while the run goes on, and for ever if it was
+    cut short; ``resumed`` says when it was taken up again. Times are ISO 8601, UTC.
     """
 
     KIND = "record"
@@ -365,6 +366,7 @@ class Record(Result, msgspec.Struct, frozen=True, kw_only=True):
     edge: Edge | None = None
     safe: Edge | None = None
     rows: tuple[Row, ...] = ()
+    single_rows: tuple[Row, ...] = ()
     notices: tuple[Notice, ...] = ()
 
     @property
@@ -383,6 +385,16 @@ class Record(Result, msgspec.Struct, frozen=True, kw_only=True):
     def row(self, batch_size: int) -> Row | None:
         """Return the row of a batch size, if there is one."""
         return next((row for row in self.rows if row.batch_size == batch_size), None)
+
+    def scaling_efficiency(self, row: Row) -> float | None:
+        """Return the rate of a row as a share of what its devices would do if none waited for others; None if unknown.
+
+        The rate of one device is that of the same batch size, measured in the same run.
+        """
+        single = next((one for one in self.single_rows if one.batch_size == row.batch_size), None)
+        if single is None or not single.samples_per_s or row.samples_per_s is None:
+            return None
+        return row.samples_per_s / (single.samples_per_s * (self.spec.ranks or 1))
 
     def to_json(self) -> bytes:
         """Return the record as indented JSON, for a file."""

@@ -24,6 +24,7 @@ from tputfind.record.choices import (
     Layout,
     Load,
     Mode,
+    Parallel,
     Phase,
     Search,
     Transfer,
@@ -42,6 +43,8 @@ _DEVICE: Final = re.compile(
     rf"auto|cpu(?::(?:node[0-9]{{1,3}}|{_CORES}(?:\+{_CORES})*))?|([a-z][a-z0-9_]{{1,30}})(?::[0-9]{{1,3}})?"
 )
 _KINDS: Final = {name for name in DEVICES if name not in ("auto", "cpu", "cpu:0-3", "cuda:N")}
+MOST_RANKS: Final = 64
+"""One model runs on no more devices of a host than this."""
 MOST_PROCESSES: Final = 100
 """A row is timed in no more processes than this."""
 PROCESSES: Final = 3
@@ -98,6 +101,23 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     mode: Annotated[Mode, TOLD, Option(HOW, "run eager, through torch.compile, or as a CUDA graph", lists=True)] = (
         "eager"
     )
+    parallel: Annotated[
+        Parallel | None,
+        WORK,
+        Option(HOW, "train one model on several devices: ddp copies it to each, fsdp shards its weights"),
+    ] = None
+    gpus: Annotated[
+        Annotated[int, Meta(ge=1, le=MOST_RANKS)] | None,
+        WORK,
+        Option(
+            HOW,
+            "run one model, or a step of your own, on the first N devices; batch sizes are those of each",
+            "N",
+            partial(values.whole, most=MOST_RANKS),
+            default="1",
+        ),
+    ] = None
+    """The ranks of a job; None if there are no ranks, or as many as ``device`` names."""
     phase: Annotated[
         Phase, WORK, Option(WHAT, "measure inference, or training: forward, loss, backward, optimizer step", PHASES)
     ] = "infer"
@@ -352,9 +372,20 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         return SOURCES[self.source].package is None
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices that it names: several if each is for one rank of a job."""
+        return tuple(self.device.split(","))
+
+    @property
+    def ranks(self) -> int | None:
+        """The ranks of the job, one a device; None if it takes no part in a group of processes."""
+        return self.gpus or (None if self.parallel is None else len(self.devices))
+
+    @property
     def mode_and_phase(self) -> tuple[str, ...]:
-        """The mode and the phase, where they are not the defaults."""
-        return tuple(word for word in (self.mode, self.phase) if word not in ("eager", "infer"))
+        """The mode, the phase, and how several devices share the work, where these are not the defaults."""
+        words = (self.mode, self.phase, self.parallel)
+        return tuple(word for word in words if word not in ("eager", "infer", None))
 
     @property
     def row_processes(self) -> int:
@@ -422,7 +453,7 @@ def refused_by_step(spec: Spec) -> list[str]:
 _OF_STEPS: Final = {"dtype": "own", "phase": "step"}
 _NOT_FOR_STEPS: Final = {
     *("dtype", "layout", "mode", "phase", "optimizer", "grad_checkpoint", "weights", "transfer", "fresh_inputs"),
-    *("image_size", "input_size", "sequence_length", "inputs", "clip"),
+    *("image_size", "input_size", "sequence_length", "inputs", "clip", "parallel"),
 }
 """Fields that say what is done to a model, or which inputs it is given."""
 
@@ -494,6 +525,34 @@ def _conflicts(spec: Spec) -> list[str]:
         (
             spec.phase == "train" and spec.mode == "cudagraph",
             "--mode cudagraph captures inference: with --phase train, leave it out",
+        ),
+        (
+            len(spec.devices) > 1 and spec.ranks is None,
+            f"--device {spec.device} are several devices: --parallel ddp or fsdp trains one model on them",
+        ),
+        (
+            len(spec.devices) > 1 and spec.ranks not in (None, len(spec.devices)),
+            f"--device names {len(spec.devices)} devices, and --gpus {spec.gpus}",
+        ),
+        (
+            spec.parallel is not None and spec.phase == "infer",
+            f"--parallel {spec.parallel} trains: add --phase train",
+        ),
+        (
+            spec.parallel is not None and (spec.ranks or 1) < 2,
+            f"--parallel {spec.parallel} takes two devices or more, such as --gpus 2",
+        ),
+        (
+            spec.gpus is not None and spec.gpus > 1 and spec.devices[0][-1:].isdigit() and len(spec.devices) == 1,
+            f"--device {spec.device} is one device, and --gpus {spec.gpus}: name them all, or none by number",
+        ),
+        (
+            spec.ranks is not None and spec.mode != "eager",
+            f"--mode {spec.mode} is for one device: leave it out, or compile in a step of your own",
+        ),
+        (
+            spec.ranks is not None and spec.transfer != "none",
+            "--transfer is for one device",
         ),
         (
             spec.batch_sizes is not None and spec.max_batch is not None,
@@ -639,8 +698,16 @@ def _percentile(value: object) -> float:
 
 
 def _device(value: object) -> str:
-    """Return the name of a device; other kinds than the known ones are those that an installed package brings."""
-    name = value.strip().lower() if isinstance(value, str) else ""
+    """Return the name of a device, or of several with commas between them.
+
+    Other kinds than the known ones are those that an installed package brings.
+    """
+    names = value.strip().lower().split(",") if isinstance(value, str) else [""]
+    return ",".join(dict.fromkeys(map(_one_device, names)))
+
+
+def _one_device(value: str) -> str:
+    name = value.strip()
     found = _DEVICE.fullmatch(name)
     kind = found and found[1]
     if not found or (kind and kind not in _KINDS and find_spec(f"torch_{kind}") is None):

@@ -65,7 +65,10 @@ def title(record: Record) -> str:
     recipe = " ".join((spec.dtype, *layout_shown(spec, record.input_shape), *spec.mode_and_phase))
     busy = f", all {spec.busy_devices} devices busy" if spec.load == "all_busy" else ""
     work = " ".join(filter(None, (spec.model, recipe, record.input_shape)))
-    return f"{work} on {device_of(record)}{size}{copies}{busy}"
+    several = spec.ranks is not None and spec.ranks > 1
+    where = f"{spec.ranks} x {device_of(record)}" if several else device_of(record)
+    each = " each; batch sizes are those of one" if several else ""
+    return f"{work} on {where}{size}{each}{copies}{busy}"
 
 
 def layout_shown(spec: Spec, input_shape: str) -> tuple[str, ...]:
@@ -201,8 +204,19 @@ def summary(record: Record) -> list[tuple[str, str]]:
         *([("Safe batch", _safe(record, record.safe))] if record.safe else []),
         ("Fastest batch", _row_text(record, best)),
         *([("Knee", f"{_row_text(record, bend)}, the smallest with {KNEE_SHARE:.0%} of the best")] if bend else []),
+        *([("Scaling", scaling)] if (scaling := _scaling(record)) else []),
         *([("Took", _took(record))] if record.wall_s else []),
     ]
+
+
+def _scaling(record: Record) -> str:
+    """Say how much faster several devices are than one; empty if that was not measured."""
+    known = [(row, share) for row in record.rows if (share := record.scaling_efficiency(row)) is not None]
+    times = (
+        f"{share * (record.spec.ranks or 1):.2f} times one at batch {row.batch_size} ({share:.0%})"
+        for row, share in known
+    )
+    return f"{record.spec.ranks} devices do {', '.join(times)}" if known else ""
 
 
 def _deploy(record: Record, best: Row) -> str:

@@ -46,7 +46,7 @@ def places_of(device: str, children: Children) -> list[HostPlace]:
         NoSuchDevice: one of them is not here.
     """
     listed = list(children.ask(ListDevices(), Environment))
-    here = {one.device: one for one in listed if not _on_host(one.device)}
+    here = {one.device: one for one in listed if not cores.is_host(one.device)}
     named = names(device) or list(here)
     if not named:
         raise NoSuchDevice("--device all: there is no accelerator here", _CORE_SETS)
@@ -62,7 +62,7 @@ def places_of(device: str, children: Children) -> list[HostPlace]:
 
 def overlaps(places: Sequence[HostPlace]) -> Iterator[str]:
     """Say which places share cores of the host that they compute on."""
-    sets = [(place.name, cores.of_device(place.name) or cores.here()) for place in places if _on_host(place.name)]
+    sets = [(place.name, cores.of_device(place.name) or cores.here()) for place in places if cores.is_host(place.name)]
     for (one, ours), (other, theirs) in combinations(sets, 2):
         if shared := ours & theirs:
             yield f"{one} and {other} share core {cores.text(shared)}: they slow each other down"
@@ -100,14 +100,10 @@ def _is_accelerator(name: str, here: Mapping[str, Environment]) -> bool:
     """
     if name in here:
         return True
-    if not _on_host(name):
+    if not cores.is_host(name):
         raise NoSuchDevice(f"there is no {name} here: torch sees {', '.join(here) or 'no accelerator'}", _LISTS)
     cores.of_device(name)
     return False
-
-
-def _on_host(name: str) -> bool:
-    return name.partition(":")[0] == "cpu"
 
 
 def _alone(environment: Environment, count: int) -> dict[str, str]:

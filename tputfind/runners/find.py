@@ -12,7 +12,7 @@ from typing import Any, Final, overload
 from tputfind.analysis.recipes import LISTED
 from tputfind.declaration import with_options_of
 from tputfind.errors import BadRequest, TputfindError
-from tputfind.processes.children import Children
+from tputfind.processes.ranks import children_of
 from tputfind.record import files
 from tputfind.record.record import Record, Records
 from tputfind.record.result import shown_progress
@@ -126,7 +126,7 @@ def find(
         shown as told,
         _model_traceback_noted(),
         pickling.pickled(what, inputs) as file,
-        Children(trust_model_file=trust_model_file, live=file) as children,
+        children_of(specs[0], trust_model_file=trust_model_file, live=file) as children,
     ):
         for measured in sweep(job, children, told):
             environment = measured.record.environment

@@ -70,13 +70,15 @@ def resource_of(device: str) -> str:
     return _RESOURCES.get(device, device.upper())
 
 
-def places_of(nodes: Sequence[Node], device: str, choice: Choice) -> list[ClusterPlace]:
-    """Return the places where each spec is to be measured.
+def places_of(nodes: Sequence[Node], device: str, choice: Choice, ranks: int = 1) -> list[ClusterPlace]:
+    """Return the places where each spec is to be measured, which takes a device for each of its ``ranks``.
 
     Raises:
-        BadRequest: the device is one that only a host can choose.
-        NoSuchDevice: no node has such a device, or none says of which kind it is.
+        BadRequest: the device is one that only a host can choose, or one model is to run on each.
+        NoSuchDevice: no node has such a device, or as many, or none says of which kind it is.
     """
+    if choice == "each" and ranks > 1:
+        raise BadRequest("--each measures every device by itself: leave --gpus and --parallel out")
     if not device.isalpha():
         kind = re.match("[a-z]*", device)
         name = kind[0] if kind else "cuda"
@@ -87,24 +89,27 @@ def places_of(nodes: Sequence[Node], device: str, choice: Choice) -> list[Cluste
     if not having:
         what = f"{resource_of(device)} for --device {device}"
         raise NoSuchDevice(f"none of the {len(nodes)} nodes of the cluster has a {what}", _LISTS)
+    if resource_of(device) != HOST and not (having := _having(nodes, device, ranks)):
+        what = f"no node of the cluster has {ranks} {resource_of(device)}"
+        raise NoSuchDevice(f"{what}: the ranks of one model run on one node", _LISTS)
     if choice == "each":
         return [place for node in having for place in _each(node, device)]
     if choice == "next":
-        return [_place(having, device)]
+        return [_place(having, device, ranks)]
     kinds = sorted({node.kind for node in having} - {""})
     if not kinds:
         raise NoSuchDevice(f"--kinds: no node says of which kind it is: none has the label {KIND}", _LISTS)
-    return [_place([node for node in having if node.kind == kind], device, kind) for kind in kinds]
+    return [_place([node for node in having if node.kind == kind], device, ranks, kind) for kind in kinds]
 
 
-def _having(nodes: Sequence[Node], device: str) -> list[Node]:
-    return [node for node in nodes if node.resources.get(resource_of(device), 0) >= 1]
+def _having(nodes: Sequence[Node], device: str, count: int = 1) -> list[Node]:
+    return [node for node in nodes if node.resources.get(resource_of(device), 0) >= count]
 
 
-def _place(nodes: Sequence[Node], device: str, kind: str | None = None) -> ClusterPlace:
-    """Return one device of any of these nodes; a CPU is a whole node, so that two jobs never share one."""
+def _place(nodes: Sequence[Node], device: str, ranks: int, kind: str | None = None) -> ClusterPlace:
+    """Return a device a rank of any of these nodes; a CPU is a whole node, so that two jobs never share one."""
     resource = resource_of(device)
-    count = max(int(node.resources[resource]) for node in nodes) if resource == HOST else 1
+    count = max(int(node.resources[resource]) for node in nodes) if resource == HOST else ranks
     return ClusterPlace(device, resource, count, kind)
 
 

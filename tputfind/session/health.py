@@ -51,21 +51,25 @@ _COUNTERS: Final = {
 """Field values (NVML_FI_DEV_CLOCKS_EVENT_REASON_*): nanoseconds that the clocks were held down for each reason."""
 
 
-def memory_in_use_bytes(device_uuid: str | None) -> int | None:
-    """Return what processes hold of a GPU's memory, without what the driver keeps for itself.
+def memory_in_use_bytes(*device_uuids: str | None) -> int | None:
+    """Return what processes hold of the memory of GPUs, without what the driver keeps for itself.
 
-    Between two children of ours, all of it is others'. None where NVML or the GPU is not there, or too old to tell.
+    Between two children of ours, all of it is others'. None where NVML or a GPU is not there, or too old to tell.
 
     Args:
-        device_uuid: as ``Environment.device_uuid`` has it; None for a device that is no GPU.
+        device_uuids: as ``Environment.device_uuids`` has them; None for a device that is no GPU.
     """
-    if device_uuid is None:
+    if None in device_uuids:
         return None
     try:
-        nvml, handle = _opened(device_uuid)
-        return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
+        return sum(map(_memory_in_use_bytes, filter(None, device_uuids)))
     except Exception:  # ImportError, or whatever NVML raises where driver, library or GPU are not as it expects
         return None
+
+
+def _memory_in_use_bytes(device_uuid: str) -> int:
+    nvml, handle = _opened(device_uuid)
+    return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ def inspect(spec: Spec, children: Children) -> Inspection:
         ) from None
     for package in inspection.imports:
         children.preload(package)
-    others_bytes = memory_in_use_bytes(inspection.environment.device_uuid)
+    others_bytes = memory_in_use_bytes(*inspection.environment.device_uuids)
     kept_to = None if children.cores is None else cores.text(children.cores)
     fields = {"memory_of_others_bytes": others_bytes, "cores": kept_to}
     environment = msgspec.structs.replace(inspection.environment, **fields)
@@ -88,7 +88,8 @@ def stem_of(spec: Spec, environment: Environment, more: tuple[str, ...] = ()) ->
     """
     name = spec.model.replace(".py:", "-").rpartition("/")[2]
     layout = () if spec.layout == "nchw" else (spec.layout,)
-    parts = (name, spec.dtype, *layout, *spec.mode_and_phase, environment.device_name, *more)
+    ranks = () if spec.ranks is None else (f"x{spec.ranks}",)
+    parts = (name, spec.dtype, *layout, *spec.mode_and_phase, *ranks, environment.device_name, *more)
     return "-".join(map(files.slug, parts))
 
 

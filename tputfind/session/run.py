@@ -77,6 +77,7 @@ def _search_and_time(session: Session, children: Children, progress: Progress) -
                 raise
             edge = found
         _time_up_to(session, edge, progress)
+    session.time_singly()
     session.finish()
 
 

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from tputfind.analysis import notices
+from tputfind.analysis.answers import answers
 from tputfind.processes.failures import Passed, for_want_of_memory, is_kernel_fault
 from tputfind.record.files import RecordFile
 from tputfind.record.record import TRIAL_STEPS, Edge, Failure, LimitedBy, Record, Row, Trial, merged
@@ -68,6 +69,7 @@ class Session:
         while True:
             number, left = stopping.next_round(self._spec, self.record.rows, batch_sizes, self.record.edge)
             if number:  # all have had their turn, so that it shows which rest
+                self.time_singly()
                 self.update(rows=stopping.ended(self._spec, self.record.rows, self.record.edge))
             largest = self.row(self.record.edge.largest_batch) if self.record.edge is not None else None
             if not left or (largest is not None and largest.failure is not None):
@@ -311,6 +313,20 @@ class Session:
             self._keep(failed)
             settled += 1
         return settled
+
+    def time_singly(self) -> None:
+        """Time batch sizes that an answer rests on, once, on the first of several devices by itself."""
+        if (self._spec.ranks or 1) < 2 or (self.record.edge is None and self._spec.batch_sizes is None):
+            return
+        sizes = {row.batch_size for _, row in answers(self.record)} - {
+            row.batch_size for row in self.record.single_rows
+        }
+        for batch_size in sorted(sizes):
+            self._progress.doing(f"timing batch {batch_size} on one device by itself", None)
+            planned = stopping.of_process(self._spec, 0)
+            (row,) = self._runner.on_one_device().time_batches((batch_size,), 0, planned, None, self.record.trials)
+            self._progress.did(f"batch {batch_size} on one device: {progress.result(row, 0)}")
+            self.update(single_rows=(*self.record.single_rows, row))
 
     def time_beside_others(self, batch_size: int, barrier: Barrier, taken: Sequence[Trial]) -> None:
         """Time a batch size in one more process, which meets those of other devices at a barrier.

@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from tputfind.errors import BadRequest, DeviceInUse
+from tputfind.processes import cores
 from tputfind.processes.children import ChildFailed, Children
-from tputfind.processes.cores import of_device
 from tputfind.processes.failures import Passed, is_kernel_fault, of_misuse
 from tputfind.processes.messages import Diagnose, Diagnosis, Plan, TimeBatches, Timed, TimedBatch, TryBatch
 from tputfind.record.environment import Capabilities, Environment
@@ -48,11 +48,25 @@ class TrialRunner:
         """
         self._children = children
         self.spec = spec
+        self._environment = environment
         self._uuid = environment.device_uuid
+        self._uuids = environment.device_uuids
         self._can = environment.can
-        self._cores = of_device(environment.device)
+        self._cores = cores.of_device(environment.device)
         self.memory_limit_bytes = _limit_bytes(spec, environment)
         self.lowered_limit_bytes = _lowered_bytes(spec, environment)
+
+    def on_one_device(self) -> TrialRunner:
+        """Return what asks of the same work on the first of several devices by itself; on a CPU, on its share of it."""
+        device = self.spec.devices[0]
+        if self._can.on_host and device in ("auto", "cpu"):
+            device = f"cpu:{cores.text(cores.split(cores.here(), self.spec.ranks or 1)[0])}"
+        gpus = 1 if self.spec.phase == "step" else None
+        spec = msgspec.structs.replace(self.spec, parallel=None, gpus=gpus, device=device)
+        limit_bytes = self.memory_limit_bytes
+        return TrialRunner(
+            self._children, msgspec.structs.replace(spec, memory_limit_bytes=limit_bytes), self._environment
+        )
 
     def memory_of_others_bytes(self) -> int | None:
         """Return what other processes hold of the device now, between two of ours; None where it cannot be told.
@@ -60,7 +74,7 @@ class TrialRunner:
         Raises:
             DeviceInUse: ``--strict``, and others hold some.
         """
-        others_bytes = health.memory_in_use_bytes(self._uuid)
+        others_bytes = health.memory_in_use_bytes(*self._uuids)
         _check_others(self.spec, others_bytes)
         return others_bytes
 
@@ -307,9 +321,10 @@ def _check_others(spec: Spec, others_bytes: int | None) -> None:
 
 def _limit_bytes(spec: Spec, environment: Environment) -> int | None:
     """Return the limit of trials and rows; of the host's memory there always is one, the same for the whole run."""
-    if spec.memory_limit_bytes is None and environment.can.memory_limit and not environment.can.own_memory:
-        return environment.memory_free_bytes
-    return spec.memory_limit_bytes
+    free_bytes = environment.memory_free_bytes
+    if spec.memory_limit_bytes is not None or not environment.can.memory_limit or environment.can.own_memory:
+        return spec.memory_limit_bytes
+    return None if free_bytes is None else free_bytes // (spec.ranks or 1)
 
 
 def _lowered_bytes(spec: Spec, environment: Environment) -> int | None:

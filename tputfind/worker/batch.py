@@ -16,6 +16,7 @@ from tputfind.record.record import Compiled, Sight
 from tputfind.worker.inputs import Call, Indivisible, Split, divides, miscounts, moves, picked, shape_of
 from tputfind.worker.modes.compile import first_output
 from tputfind.worker.modes.mode import Mode
+from tputfind.worker.ranks import take_turn
 from tputfind.worker.structures import drained, draining, is_lazy, tensors_of
 
 _ROOM: Final = 1.25
@@ -55,7 +56,8 @@ class Batch:
         self._run: Callable[[], object] = self._first
 
     def __call__(self) -> object:
-        """Run the step."""
+        """Run the step, as all other processes of a job do meanwhile."""
+        take_turn()
         return self._run()
 
     def prepare(self, mode: Mode) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from tputfind.errors import TputfindError
 from tputfind.processes.failures import Circumstances, Passed, of_exception
 from tputfind.processes.messages import (
+    Asked,
     Diagnose,
     Inspect,
     ListDevices,
@@ -34,6 +35,7 @@ from tputfind.processes.messages import (
 from tputfind.record.record import Failure, OutputCheck, Sight, Timing, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
+from tputfind.worker import ranks
 from tputfind.worker.batch import Batch
 from tputfind.worker.clocks import time_methods
 from tputfind.worker.devices import all_devices, failure_of
@@ -61,7 +63,7 @@ def answer(question: bytes, send: Callable[[bytes], None], gate_fd: int) -> None
     """Answer one question from the parent, message by message.
 
     Args:
-        question: a ``messages.Question`` as JSON.
+        question: a ``messages.Asked`` as JSON.
         send: takes each ``messages.Reply`` as JSON.
         gate_fd: has a byte to read each time that a child which meets others may go on.
     """
@@ -69,7 +71,9 @@ def answer(question: bytes, send: Callable[[bytes], None], gate_fd: int) -> None
     def say(reply: Reply) -> None:
         send(msgspec.json.encode(reply))
 
-    asked = msgspec.json.decode(question, type=Question)
+    wrapped = msgspec.json.decode(question, type=Asked)
+    asked = wrapped.question
+    ranks.begin(wrapped.group)
     together = isinstance(asked, TimeBatches) and asked.together
     listener = _Told(say, gate_fd if together else None)
     try:
@@ -180,7 +184,11 @@ def _tried(asked: TryBatch, listener: _Told) -> _Tried:
         workload = make_workload(asked.spec, device.torch_device, listener.doing)
         with gradients(asked.spec):
             loaded = _load(asked.spec, device, workload, asked.batch_size)
-            spans_ms = try_steps(device, loaded.work, asked.steps, listener.busy)
+            if ranks.leads():
+                spans_ms = try_steps(device, loaded.work, asked.steps, listener.busy)
+                ranks.end_turns()
+            else:
+                spans_ms = _followed(device, loaded.work)
         _check_still(asked.spec, loaded)
         device.check_limit()
         used, trace = device.memory_use(), _trace(device, asked.batch_size, complete=True)
@@ -192,6 +200,7 @@ def _tried(asked: TryBatch, listener: _Told) -> _Tried:
     except TputfindError:
         raise
     except BaseException as error:  # a model can raise anything, sys.exit too; the classifier says what
+        ranks.wait_if_lost(error)
         failure = failure_of(error, device, asked.batch_size, asked.passed, asked.spec.smallest_batch)
         trace = _trace(device, asked.batch_size, complete=False)
         if loaded is not None:
@@ -208,6 +217,20 @@ def _tried(asked: TryBatch, listener: _Told) -> _Tried:
         seen=loaded.batch.seen,
     )
     return _Tried(trial, device, loaded if goes_on else None, spans_ms[0])
+
+
+def _followed(device: Device, work: Work) -> list[float]:
+    """Take the steps that rank 0 takes; return, in ms, what one took."""
+    steps, start = 0, perf_counter()
+
+    def counted() -> object:
+        nonlocal steps
+        steps += 1
+        return work.step()
+
+    ranks.follow(work._replace(step=counted))
+    device.synchronize()
+    return [1000 * (perf_counter() - start) / max(1, steps - 1)]
 
 
 def _check_samples(loaded: _Loaded, *, failed: bool = False) -> None:
@@ -250,6 +273,7 @@ def _time_batches(asked: TimeBatches, listener: _Told, tried: _Tried | None = No
         except TputfindError:
             raise
         except BaseException as error:  # as above
+            ranks.wait_if_lost(error)
             failure = failure_of(error, device, batch_size, passed, asked.spec.smallest_batch)
             timed = TimedBatch(batch_size=batch_size, failure=failure)
         seconds = perf_counter() - start - (listener.met_s - met_s)
@@ -274,6 +298,12 @@ def _time_batch(
     with gradients(spec):
         loaded = tried.loaded if tried is not None else None
         loaded = loaded or _load(spec, device, workload, batch_size, asked.number)
+        if not ranks.leads():
+            _followed(device, loaded.work)
+            device.check_limit()
+            used = device.memory_use()
+            _check_samples(loaded)
+            return TimedBatch(batch_size=batch_size, **used._asdict())
         try:
             windows = time_windows(device, loaded.work, loaded.stopwatch, asked.plan, listener, load=load)
             last = windows.output if _is_left_alone(asked, loaded.batch) else None
@@ -298,6 +328,7 @@ def _time_batch(
         listener.busy(_CHECK_STEPS * max(windows.latency_ms) / 1000)
         output = _check(spec, device, workload, loaded.batch, last) if asked.number == 0 else None
         del last
+        ranks.end_turns()
         if isinstance(output, Failure):
             return TimedBatch(batch_size=batch_size, failure=output)
         if _remembers_inputs(asked, device, loaded, min(windows.latency_ms)):
@@ -311,8 +342,15 @@ def _time_batch(
         output=output,
         parameter_bytes=workload.parameter_bytes,
         seen=seen,
-        samples=workload.samples(batch_size),
+        samples=_samples(workload, batch_size),
     )
+
+
+def _samples(workload: Workload | OwnStep, batch_size: int) -> int | None:
+    """Return the samples of a step of all processes of a job; None if they are the batch size."""
+    _, size = ranks.rank_and_size()
+    samples = workload.samples(batch_size)
+    return samples if size == 1 else size * (samples or batch_size)
 
 
 def _is_left_alone(asked: TimeBatches, batch: Batch) -> bool:

@@ -18,6 +18,7 @@ from tputfind.record.record import Setting
 from tputfind.record.spec import Spec
 from tputfind.step import Context, set_context
 from tputfind.units import format_bytes
+from tputfind.worker import ranks
 from tputfind.worker.devices import open_device, torch_device
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.granularity import granularity_notice, smallest_that_works
@@ -33,11 +34,12 @@ _TOO_LARGE: Final = "try a device with more memory"
 
 def opened(spec: Spec, can: Capabilities | None) -> Device:
     """Return the device of a spec, which is the only one that this process sees where it was kept from others."""
-    name = os.environ.get(ONLY_DEVICE) or spec.device
-    set_context(lambda: Context(torch_device(name)))
+    name = os.environ.get(ONLY_DEVICE) or ranks.device_of(spec)
+    set_context(lambda: Context(torch_device(name), *ranks.rank_and_size()))
     import_user_file(spec)
     device = open_device(name, can)
     device.choose_allocator(spec.allocator)
+    ranks.join(device.torch_device)
     return device
 
 
@@ -118,6 +120,11 @@ def _looked_at(spec: Spec, device: Device, environment: Environment) -> Inspecti
         settings = workload.settings
     else:
         shape = shape_text([drawn.sample_shape for drawn in drawn_of(inputs)])
+    if spec.ranks is not None and spec.parallel is None and spec.phase != "step":
+        raise BadRequest(
+            f"--gpus {spec.ranks}: {spec.model} is a model, and nothing says how it runs on several devices",
+            "--phase train --parallel ddp trains it so; a step of your own may do what it likes",
+        )
     return Inspection(
         environment=environment,
         input_shape=shape,

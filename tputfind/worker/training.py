@@ -16,6 +16,7 @@ from tputfind.processes.failures import CannotRunSo, said
 from tputfind.record.record import OutputCheck
 from tputfind.record.spec import Spec
 from tputfind.units import echoed
+from tputfind.worker import ranks
 from tputfind.worker.structures import drained, tensors_of
 
 _LEARNING_RATE: Final = 1e-4
@@ -30,8 +31,8 @@ _SETTINGS: Final[dict[str, dict[str, Any]]] = {"SGD": {"momentum": 0.9}}
 class Training:
     """What training takes beside the model: an optimiser and, for fp16 by autocast, a scaler of gradients."""
 
-    def __init__(self, module: nn.Module, spec: Spec, device: torch.device) -> None:
-        """Put a module into training mode, and make what trains it.
+    def __init__(self, module: nn.Module, spec: Spec, device: torch.device, *, spreads: bool = False) -> None:
+        """Put a module into training mode, and make what trains it, on all devices of its job if it ``spreads``.
 
         Raises:
             BadRequest: it has nothing to train, does not offer the checkpointing that was asked for, or cannot be
@@ -40,9 +41,10 @@ class Training:
         module.train()
         if spec.grad_checkpoint:
             _checkpoint(module, spec.model)
-        weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        if not weights:
+        if not any(parameter.requires_grad for parameter in module.parameters()):
             raise BadRequest(f"--phase train: {spec.model} has nothing to train")
+        self.module = module = ranks.spread(module, spec, device) if spreads else module
+        weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.optimizer = _make_optimizer(spec.optimizer or "sgd", module, weights)
         self._weights, self._clip = weights, spec.clip
         self._scaler = torch.amp.GradScaler(device.type) if spec.scales_gradients else None

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map
 
 from tputfind.errors import ModelFailed
@@ -112,7 +113,8 @@ class Workload:
             with torch.no_grad():  # lazy layers have no parameters, to count or to train, before they have seen a batch
                 call = self._inputs(spec.smallest_batch).call
                 drained(self._module(*call[0], **call[1]))
-        self._training = Training(self._module, spec, device) if spec.phase == "train" else None
+        self._training = Training(self._module, spec, device, spreads=filled) if spec.phase == "train" else None
+        self._module = module if self._training is None else self._training.module
         self._mode = MODES[spec.mode](self._module, self._step_of, torch.get_device_module(device).synchronize)
         self.parameters = sum(parameter.numel() for parameter in module.parameters())
 
@@ -370,7 +372,12 @@ def seed_of(spec: Spec, batch_size: int, draw: int) -> int:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """Return the name of a tensor's dtype, or of its class if that is one of its own, as quantised weights have it."""
+    """Return the name of a tensor's dtype, or of its class if that is one of its own, as quantised weights have it.
+
+    The dtype of a tensor that is sharded over devices is that of its parts.
+    """
+    if isinstance(tensor, DTensor):
+        tensor = tensor.to_local()
     plain = is_of_torch(tensor)
     return f"{tensor.dtype}".removeprefix("torch.") if plain else type(tensor).__name__
 

@@ -80,7 +80,7 @@ def test_the_examples_of_help_can_be_typed(example):
 def test_the_choices_of_help_are_read_in_upper_and_lower_case(option):
     for choice in option.takes:
         word = choice.replace(":N", ":1")
-        training = {"phase": "train"} if option.name == "optimizer" else {}
+        training = {"parallel": {"phase": "train", "gpus": 2}, "optimizer": {"phase": "train"}}.get(option.name, {})
         read = [read_spec("m", {option.name: each, **training}) for each in (word, word.upper(), f" {word} ")]
         assert {getattr(spec, option.name) for spec in read} == {word}
 
@@ -89,7 +89,7 @@ def test_the_choices_of_help_are_read_in_upper_and_lower_case(option):
 def test_what_help_calls_the_default_is_that_of_a_spec(option):
     default = getattr(Spec(model="m"), option.name)
 
-    assert option.default == {"allocator": "the environment's", "optimizer": "sgd"}.get(option.name, default)
+    assert option.default == {"allocator": "the environment's", "optimizer": "sgd"}.get(option.name, default or "")
 
 
 def test_what_options_of_other_tools_lead_to_is_there():

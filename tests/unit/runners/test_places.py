@@ -115,3 +115,13 @@ def test_a_record_answers_for_its_own_kind_or_node_alone():
     assert not answers(record, spec, on_l4._replace(node=H100))
     assert not answers(record, Spec(model="resnet18", device="cuda"), l4)
     assert not answers(made, spec, anywhere), "a record of no cluster"
+
+
+def test_the_ranks_of_a_job_take_as_many_devices_of_one_node():
+    (place,) = places_of([H100, L4, HEAD], "cuda", "next", ranks=4)
+
+    assert (place.amount, [place.may_be(each) for each in (H100, L4)]) == (4, [True, False])
+    with pytest.raises(NoSuchDevice, match="no node of the cluster has 16 GPU: the ranks of one model run on one node"):
+        places_of([H100, H100], "cuda", "next", ranks=16)
+    with pytest.raises(BadRequest, match="leave --gpus and --parallel out"):
+        places_of([H100], "cuda", "each", ranks=2)

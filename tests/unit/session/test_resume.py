@@ -27,6 +27,8 @@ OTHER = {
     "dtype": "bf16",
     "layout": "nhwc",
     "mode": "compile",
+    "parallel": "ddp",
+    "gpus": 2,
     "phase": "train",
     "optimizer": "sgd",
     "clip": 1.0,

@@ -1,0 +1,43 @@
+"""Training on two GPUs of one host: edges and rates are those of a bare loop that torchrun starts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from support.command import ENVIRONMENT, measured
+from support.folders import ROOT
+
+pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+TRAIN = ("--phase", "train", "--dtype", "amp-bf16", "--optimizer", "adamw", "--gpus", 2)
+
+
+def bare_loop(*asked) -> str:
+    """What the bare loop prints for a model, a kind, a batch size and a number of steps."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    program = [f"{ROOT}/benchmarks/ranks.py", *map(str, asked)]
+    done = subprocess.run([*launcher, *program], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    return done.stdout
+
+
+def test_edge_of_ddp_runs_in_a_bare_loop_and_one_more_does_not(tmp_path):
+    edge = measured(tmp_path, "resnet50", *TRAIN, "--parallel", "ddp", "--budget", "60s").edge
+
+    print(f"largest batch {edge.largest_batch}, fails at {edge.fails_at}")
+    assert (edge.closed, edge.limited_by) == (True, "memory")
+    assert "samples/s" in bare_loop("resnet50", "ddp", edge.largest_batch, 3)
+    assert "is out of memory" in bare_loop("resnet50", "ddp", edge.fails_at, 3)
+
+
+@pytest.mark.parametrize(("model", "parallel"), [("resnet50", "ddp"), ("vit_b_16", "fsdp")])
+def test_rate_of_two_devices_is_that_of_a_bare_loop(tmp_path, model, parallel):
+    record = measured(tmp_path, model, *TRAIN, "--parallel", parallel, "--batch-sizes", 256, "--max-seconds", 4)
+    (bare_rate,) = map(float, re.findall(r"([\d.]+) samples/s", bare_loop(model, parallel, 256)))
+
+    print(f"{model} {parallel}: {record.rows[0].samples_per_s:.1f} samples/s, {bare_rate} in the bare loop")
+    assert record.rows[0].samples_per_s == pytest.approx(bare_rate, rel=0.02)
+    assert record.scaling_efficiency(record.rows[0]) == pytest.approx(1, abs=0.25)

@@ -1,0 +1,55 @@
+"""Steps of several ranks that fail in one of them, when and how a file says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import tputfind
+
+
+def _fail_at(moment: str) -> None:
+    asked = json.loads(Path(os.environ["FAILS_AS"]).read_text())
+    if asked["moment"] != moment or asked["rank"] != tputfind.context().rank:
+        return
+    match asked["how"]:
+        case "raises":
+            raise ValueError("had enough")
+        case "exits":
+            os._exit(7)
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "hangs":
+            time.sleep(1e6)
+        case "out of memory":
+            torch.empty(2**45)
+
+
+def fails() -> tputfind.Step:
+    _fail_at("factory")
+    model = DistributedDataParallel(nn.Linear(16, 16))
+    steps = iter(range(100))
+
+    def run(batch: torch.Tensor) -> torch.Tensor:
+        _fail_at(f"step {next(steps)}")
+        loss = model(batch).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    def make_batch(size: int) -> torch.Tensor:
+        _fail_at("batch")
+        return torch.randn(size, 16)
+
+    return tputfind.Step(run, make_batch, modules=model)
+
+
+def unlike() -> tputfind.Step:
+    model = DistributedDataParallel(nn.Linear(16, 16))
+    return tputfind.Step(lambda batch: model(batch).sum(), lambda size: torch.randn(size + tputfind.context().rank, 16))

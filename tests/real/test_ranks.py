@@ -1,0 +1,141 @@
+"""One model on several devices: two processes of gloo on this host's cores, as torchrun would start them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+import time
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import bare
+from support.command import QUICK, run
+from support.folders import MODELS
+
+from tputfind.processes.children import ChildFailed
+from tputfind.processes.messages import TryBatch
+from tputfind.processes.ranks import Ranks
+from tputfind.record.record import Trial
+from tputfind.record.spec import own_step, read_spec
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
+MIB = 2**20
+TWO = ("--device", "cpu", "--gpus", 2)
+SEARCH = (*TWO, "--max-latency", "none", *QUICK)
+SMALL = ("resnet18", "--phase", "train", "--image-size", 32, *TWO, "--batch-sizes", "2,4", *QUICK)
+
+
+@linux_only
+def test_edge_ran_on_both_ranks_and_one_more_fails_in_the_bare_loop_too(tmp_path):
+    path, limit = f"{MODELS}/train_ddp.py", 150
+    ran = run(tmp_path, f"{path}:step", "--memory-limit", f"{limit}MiB", *SEARCH, environment=bare.ENVIRONMENT)
+
+    assert ran.status == 0, ran.err
+    edge = ran.record("*-x2-*").edge
+    assert (edge.closed, edge.limited_by, edge.fails_at) == (True, "memory", edge.largest_batch + 1)
+    assert bare.ranks_take(path, edge.largest_batch, limit * MIB)
+    assert not bare.ranks_take(path, edge.fails_at, limit * MIB)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_model_trains_on_two_devices_and_is_set_beside_one(tmp_path, parallel):
+    ran = run(tmp_path, *SMALL, "--parallel", parallel, "--save", "rows.csv")
+
+    assert ran.status == 0, ran.err
+    record = ran.record(f"*-train-{parallel}-x2-*")
+    assert [row.samples for row in record.rows] == [4, 8]
+    assert all(row.status == "ok" and row.output.result == "loss" for row in record.rows)
+    assert set(record.rows[0].parameter_bytes) == {"float32"}
+    assert len(record.environment.others) == 1
+    assert record.single_rows
+    for single in record.single_rows:
+        row = record.row(single.batch_size)
+        share = row.samples_per_s / (2 * single.samples_per_s)
+        assert record.scaling_efficiency(row) == pytest.approx(share)
+        assert f"at batch {single.batch_size} ({share:.0%})" in " ".join(ran.out.split())
+    with (tmp_path / "rows.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert {(line["parallel"], line["ranks"]) for line in lines} == {(parallel, "2")}
+
+
+REFUSED = [
+    (("resnet18", *TWO), "nothing says how it runs on several devices"),
+    (("resnet18", "--parallel", "ddp", *TWO), "--parallel ddp trains: add --phase train"),
+    (("resnet18", "--phase", "train", "--parallel", "fsdp", "--gpus", 1), "takes two devices or more"),
+    (("resnet18", "--phase", "train", "--parallel", "ddp", "--gpus", 2, "--device", "cuda:1"), "is one device"),
+    (("resnet18", "--phase", "train", "--parallel", "ddp", *TWO, "--mode", "compile"), "--mode compile is for one"),
+    (("resnet18", "--phase", "train", "--parallel", "ddp", *TWO, "--each"), "leave --gpus and --parallel out"),
+    ((f"{MODELS}/steps.py:pair", "--parallel", "ddp", "--phase", "train", *TWO), "leave --parallel, --phase out"),
+    ((f"{MODELS}/ranks.py:unlike", *TWO), "the ranks make batches of unlike samples or sizes"),
+]
+
+
+@pytest.mark.parametrize(("asked", "told"), REFUSED, ids=[" ".join(map(str, one[0][-4:])) for one in REFUSED])
+def test_what_cannot_run_on_several_devices_is_refused_in_one_line(tmp_path, *, asked, told):
+    ran = run(tmp_path, *asked, *QUICK)
+
+    assert ran.status in (2, 5), ran.err
+    assert told in " ".join(ran.err.split())
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_more_devices_than_there_are_is_refused_in_one_line(tmp_path, device):
+    asked = ("resnet18", "--phase", "train", "--parallel", "ddp", "--gpus", 64, "--device", device)
+    ran = run(tmp_path, *asked, *QUICK)
+
+    assert ran.status == 3
+    assert "64 ranks take as many" in ran.err
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """Two ranks, and the file that says how they fail."""
+    path = tmp_path_factory.mktemp("ranks") / "fails.json"
+    os.environ["FAILS_AS"] = str(path)
+    with Ranks() as asked:
+        yield asked, path
+    del os.environ["FAILS_AS"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_that_hangs_ends_all_when_time_is_up(ranks, rank):
+    asked, path = ranks
+    path.write_text(json.dumps({"rank": rank, "moment": "step 2", "how": "hangs"}))
+    spec = own_step(read_spec(f"{MODELS}/ranks.py:fails", {"device": "cpu", "gpus": 2}))
+
+    with pytest.raises(ChildFailed, match=r"no answer within [0-9.]+ s: a rank hangs, or all are slow") as raised:
+        asked.ask_one(TryBatch(spec, 4), Trial, 4.0)
+    assert raised.value.failure.kind == "timeout"
+    assert not [child for server in psutil.Process().children() for child in server.children(recursive=True)]
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rank=st.integers(0, 1),
+    moment=st.sampled_from(["factory", "batch", "step 0", "step 2"]),
+    how=st.sampled_from(["raises", "exits", "killed", "out of memory"]),
+)
+def test_rank_that_fails_at_any_moment_is_named_and_ends_all(ranks, rank, moment, how):
+    asked, path = ranks
+    path.write_text(json.dumps({"rank": rank, "moment": moment, "how": how}))
+    spec = own_step(read_spec(f"{MODELS}/ranks.py:fails", {"device": "cpu", "gpus": 2}))
+
+    trial = None
+    try:
+        trial = asked.ask_one(TryBatch(spec, 4), Trial, 60.0)
+        told = trial.failure.message
+    except Exception as error:  # it died
+        told = str(error)
+    ended_s = time.monotonic()
+
+    assert f"rank {rank}" in told
+    if how == "out of memory":
+        assert trial.failure.kind == "out_of_memory"
+    servers = psutil.Process().children()
+    assert not [child for server in servers for child in server.children(recursive=True)]
+    assert time.monotonic() - ended_s < 5

@@ -1,0 +1,320 @@
+"""One job in several processes, a rank each: what all of them say of a question is one answer, or one failure."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from threading import Condition, Thread
+from types import MappingProxyType
+from typing import IO, Any, Final
+
+import msgspec
+
+from tputfind.errors import ModelFailed, NoSuchDevice, TputfindError
+from tputfind.processes import failures
+from tputfind.processes.children import Answer, ChildFailed, Children
+from tputfind.processes.cores import here, is_host
+from tputfind.processes.messages import (
+    Diagnosis,
+    Group,
+    Inspection,
+    ListDevices,
+    Question,
+    Timed,
+)
+from tputfind.record.environment import Environment, RankDevice
+from tputfind.record.record import Failure
+from tputfind.record.spec import Spec
+
+_LISTS: Final = "tputfind devices lists what is here"
+_PATIENCE_S: Final = 60.0
+"""What the other ranks are given to answer after rank 0 has, where nobody says how long."""
+
+
+def children_of(
+    spec: Spec, *, trust_model_file: bool, live: IO[bytes] | None = None, cores: frozenset[int] | None = None
+) -> Children:
+    """Return what asks the processes of a spec: one a question, or one for each rank of its job."""
+    made = Ranks if spec.ranks is not None else Children
+    return made(trust_model_file=trust_model_file, live=live, cores=cores)
+
+
+class Ranks(Children):
+    """Asks every question of as many processes as its spec has ranks, which form a group of torch's.
+
+    What fails in one of them fails: all are ended at once. This object is rank 0, which says when steps are taken.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        """Take what ``Children`` does, for every rank."""
+        super().__init__(**options)
+        self._options = MappingProxyType(options)
+        self._others: list[Children] = []
+        self._numbers = itertools.count()
+        self._packages: list[str] = []
+
+    @property
+    def server_pid(self) -> None:
+        """None: all that this process has started works for it."""
+
+    def close(self) -> None:
+        """End the servers, and with them every child."""
+        with ExitStack() as stack:
+            for other in self._others:
+                stack.callback(other.close)
+            super().close()
+
+    def preload(self, package: str) -> str:
+        """Have each server import a package; errors as for ``Children.preload``."""
+        self._packages.append(package)
+        for other in self._others:
+            other.preload(package)
+        return super().preload(package)
+
+    def ask(
+        self,
+        question: Question,
+        answer_type: type[Answer],
+        timeout_s: float | None = None,
+        gate: int | None = None,
+        group: Group | None = None,
+    ) -> Generator[Answer]:
+        """Yield the answers of all ranks, each as one; errors as for ``Children.ask``, named by the rank."""
+        spec = getattr(question, "spec", None)
+        size = None if spec is None else spec.ranks
+        if spec is None or size is None:
+            yield from super().ask(question, answer_type, timeout_s, gate, group)
+            return
+        if len(self._others) < size - 1:
+            self._check_devices(spec, size)
+        while len(self._others) < size - 1:
+            other = Children(**self._options)
+            for package in self._packages:
+                other.preload(package)
+            self._others.append(other)
+        folder = self._meeting_place(size)
+        job = _Job(self, timeout_s)
+        try:
+            names = spec.devices if len(spec.devices) == size else spec.devices * size
+            members = [Group(rank=rank, size=size, device=name, folder=str(folder)) for rank, name in enumerate(names)]
+            for member, other in zip(members[1:], self._others, strict=False):
+                job.begin(other, question, answer_type, member)
+            yield from job.answers(super().ask(question, answer_type, timeout_s, gate, members[0]))
+        finally:
+            job.end()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _check_devices(self, spec: Spec, size: int) -> None:
+        """Raise NoSuchDevice if there are fewer devices than ranks, before a process is started for each."""
+        listed = [one.device for one in super().ask(ListDevices(), Environment)]
+        accelerators = [name for name in listed if not is_host(name)]
+        on_host = is_host(spec.device) or (spec.device == "auto" and not accelerators)
+        count = len(here()) if on_host else len(accelerators)
+        if count < size:
+            what = "cores" if on_host else "accelerators"
+            raise NoSuchDevice(f"{size} ranks take as many {what}, and {count} are here", _LISTS)
+
+    def _meeting_place(self, size: int) -> Path:
+        """Make the folder in which the ranks of a question find each other; the server's end removes it too."""
+        self._connected()
+        assert self._cache is not None
+        folder = self._cache / f"ranks-{next(self._numbers)}"
+        folder.mkdir(parents=True)
+        for rank in range(1, size):
+            os.mkfifo(folder / f"{rank}")
+        return folder
+
+
+class _Job:
+    """What the ranks say of one question: rank 0 in the thread that asks, the others each in their own."""
+
+    def __init__(self, leader: Children, timeout_s: float | None) -> None:
+        self._leader = leader
+        self._timeout_s = timeout_s
+        self._changed = Condition()
+        self._others: dict[int, Children] = {}
+        self._threads: list[Thread] = []
+        self._answers: dict[int, list[Any]] = {}
+        self._working: set[int] = set()
+        self._failed: tuple[int, BaseException] | None = None
+        self._over = False
+
+    def begin(self, other: Children, question: Question, answer_type: type[Answer], group: Group) -> None:
+        """Ask a rank other than 0."""
+        rank = group.rank
+        self._others[rank] = other
+        self._answers[rank] = []
+        self._working.add(rank)
+
+        def hear() -> None:
+            error: BaseException | None = None
+            try:
+                for answer in other.ask(question, answer_type, group=group):
+                    with self._changed:
+                        self._answers[rank].append(answer)
+                        self._changed.notify_all()
+                        failed = _failure_in(answer) is not None
+                    if failed:
+                        self._end_leader()
+            except BaseException as caught:  # whatever it is, who waits for this rank must hear of it
+                error = caught
+            with self._changed:
+                self._working.discard(rank)
+                if error is not None and self._failed is None and not self._over:
+                    self._failed = rank, error
+                self._changed.notify_all()
+            if error is not None:
+                self._end_leader()
+
+        thread = Thread(target=hear, name=f"rank {rank}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def answers(self, leading: Generator[Answer]) -> Generator[Answer]:
+        """Yield each answer of rank 0, with what the others said of the same."""
+        number = 0
+        with closing(leading):
+            try:
+                for answer in leading:
+                    if isinstance(answer, Timed) and answer.window is not None:
+                        yield answer
+                        continue
+                    if not isinstance(answer, Diagnosis):  # of which that of rank 0 will do
+                        self._wait_for(number, optional=isinstance(answer, Inspection))
+                    yield self._whole(answer, number)
+                    if self._failing(number) is not None:
+                        return
+                    number += 1
+            except ChildFailed as death:
+                failing = self._failing(number)
+                if self._failed is None and failing is not None:  # rank 0 was ended for it
+                    rank, answer = failing
+                    yield _named(answer, rank)
+                    return
+                self._raise_failed()
+                raise ChildFailed(_failure_named(death.failure, 0)) from None
+
+    def end(self) -> None:
+        """End what is still at work, and wait until it has ended."""
+        with self._changed:
+            self._over = True
+            working = set(self._working)
+        for rank in working:
+            self._others[rank].end_child()
+        for thread in self._threads:
+            thread.join()
+
+    def _end_leader(self) -> None:
+        if not self._over:
+            self._leader.end_child()
+
+    def _wait_for(self, number: int, *, optional: bool) -> None:
+        """Wait until all others have said as much as rank 0, or one has failed.
+
+        Raises:
+            ChildFailed: one was silent for too long.
+        """
+        patience_s = self._timeout_s or _PATIENCE_S
+        with self._changed:
+            heard = self._changed.wait_for(
+                lambda: self._failed is not None or not self._lacking(number), _PATIENCE_S if optional else patience_s
+            )
+            late = min(self._lacking(number), default=0)
+        self._raise_failed()
+        if not heard and not optional:
+            raise ChildFailed(_failure_named(failures.of_silence(patience_s), late))
+
+    def _lacking(self, number: int) -> list[int]:
+        return [rank for rank, said in self._answers.items() if len(said) <= number and rank in self._working]
+
+    def _failing(self, number: int) -> tuple[int, Any] | None:
+        """Return the first of the other ranks whose answer tells of a failure, and that answer."""
+        for rank, said in self._answers.items():
+            if len(said) > number and _failure_in(said[number]) is not None:
+                return rank, said[number]
+        return None
+
+    def _raise_failed(self) -> None:
+        if self._failed is None:
+            return
+        rank, error = self._failed
+        if isinstance(error, ChildFailed):
+            raise ChildFailed(_failure_named(error.failure, rank)) from None
+        if isinstance(error, TputfindError):
+            raise type(error)(f"{error.message} (rank {rank})", error.hint, error.traceback) from None
+        raise error
+
+    def _whole(self, answer: Any, number: int) -> Any:
+        others = [said[number] for said in self._answers.values() if len(said) > number]
+        if isinstance(answer, Inspection):
+            shapes = [one.input_shape for one in (answer, *others)]
+            if len(set(shapes)) > 1:
+                told = ", ".join(f"{shape} at rank {rank}" for rank, shape in enumerate(shapes))
+                raise ModelFailed(
+                    f"the ranks make batches of unlike samples or sizes: {told}",
+                    "make as many samples as the batch size on every rank",
+                )
+            environment = msgspec.structs.replace(
+                answer.environment, others=tuple(_device_of(other.environment) for other in others)
+            )
+            return msgspec.structs.replace(answer, environment=environment)
+        if _failure_in(answer) is not None:
+            return _named(answer, 0)
+        failing = self._failing(number)
+        if failing is not None:
+            return _named(failing[1], failing[0])
+        return with_peaks_of(answer, others)
+
+
+def _device_of(environment: Any) -> RankDevice:
+    return RankDevice(**{name: getattr(environment, name) for name in RankDevice.__struct_fields__})
+
+
+def _part_of(answer: Any) -> tuple[str, Any]:
+    """Return what an answer tells of a batch, a trial or a timing, and the name of its field if it has one."""
+    if isinstance(answer, Timed):
+        return ("trial", answer.trial) if answer.trial is not None else ("batch", answer.batch)
+    return "", answer
+
+
+def _with_part(answer: Any, name: str, part: Any) -> Any:
+    return msgspec.structs.replace(answer, **{name: part}) if name else part
+
+
+def _failure_in(answer: Any) -> Failure | None:
+    return getattr(_part_of(answer)[1], "failure", None)
+
+
+def _named(answer: Any, rank: int) -> Any:
+    """Return an answer whose failure says at which rank it was."""
+    name, part = _part_of(answer)
+    return _with_part(answer, name, msgspec.structs.replace(part, failure=_failure_named(part.failure, rank)))
+
+
+def _failure_named(failure: Failure, rank: int) -> Failure:
+    """Return a failure that says at which rank it was; in a silence, rank 0 may wait for any other."""
+    if failure.kind == "timeout" and rank == 0:
+        return msgspec.structs.replace(failure, message=f"{failure.message}: a rank hangs, or all are slow")
+    return msgspec.structs.replace(failure, message=f"rank {rank}: {failure.message}")
+
+
+_PEAKS: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "allocator_retries")
+
+
+def with_peaks_of(answer: Any, others: Sequence[Any]) -> Any:
+    """Return the answer of one rank with the most memory that any of them took: the fullest device decides."""
+    name, part = _part_of(answer)
+    theirs = [_part_of(other)[1] for other in others]
+    if not all(hasattr(part, peak) for peak in _PEAKS[:2]):
+        return answer
+    known = {
+        peak: max(counts)
+        for peak in _PEAKS
+        if hasattr(part, peak)
+        and (counts := [count for one in (part, *theirs) if (count := getattr(one, peak)) is not None])
+    }
+    return _with_part(answer, name, msgspec.structs.replace(part, **known))
