@@ -124,7 +124,7 @@ SIZE: Final = (
     Option(SERVER, "batch requests as this server does", get_args(Batcher), name="batcher", default="greedy"),
     Option(
         SERVER,
-        "let the batcher wait this long for more requests; auto: find out",
+        "let the batcher wait this long for more requests",
         "TIME",
         name="delay",
         default="the server's",

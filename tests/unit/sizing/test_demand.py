@@ -59,7 +59,6 @@ def test_each_option_is_its_field():
         "spare": 2,
         "max_utilization": 0.7,
         "max_queue": None,
-        "search_delay": False,
         "samples_per_request": ((1, 0.75), (4, 0.25)),
         "counts": None,
         "max_ongoing": None,
@@ -144,10 +143,6 @@ def test_requests_of_ray_are_routed_as_ray_does_unless_told_otherwise():
         ),
         ({"batcher": "mosec", "delay": 0}, "--delay of the mosec batcher is whole ms from 1 on"),
         ({"batcher": "triton", "delay": 9e-4}, "--delay: 0.0009 ms is neither 0 nor at least 1us"),
-        (
-            {"batcher": "mosec", "delay": "auto", "devices": 3},
-            "--delay auto looks for the fewest devices, and does without --devices",
-        ),
         (
             {"gaps": (1.0,) * 99, "burstiness": 2},
             "--burstiness and --samples-per-request have nothing to add to --arrivals that show them",

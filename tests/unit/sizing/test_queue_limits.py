@@ -10,7 +10,6 @@ from support.queues import refused_of_constant
 from support.records import example, row
 
 import tputfind
-from tputfind.errors import NoPlan
 from tputfind.record.record import Record, Timing
 from tputfind.report.renderers.files import forms
 from tputfind.report.views.size import document
@@ -75,25 +74,6 @@ def test_a_plan_tells_what_is_refused_and_by_which_setting():
     written = msgspec.json.decode(forms(document(found))["json"]())["plans"][0]
     assert written["demand"]["max_queue"] == 40
     assert written["outcome"]["refused"] == found.plans[0].outcome.refused
-
-
-def test_the_delay_is_the_shortest_with_which_the_fewest_devices_are_enough():
-    """Ray closes no batch before its delay is over: a long one leaves nothing of the target."""
-    batches, asked = record(5.0, 5.1, 5.2, 5.4), {"rate": 2000, "slo": 13.0, "batcher": "ray", "max_ongoing": 100}
-
-    (found,) = answers([batches], read_demand({**asked, "delay": "auto"})).plans
-
-    needed = {ms: tputfind.size(batches, **asked, delay=ms)[0].outcome.devices for ms in (0.0, 1.6, 6.5)}
-    assert found.outcome.devices == min(needed.values()) < needed[6.5]
-    assert found.delay_ms == min(ms for ms, devices in needed.items() if devices == found.outcome.devices)
-    assert dict(details(found))["Delay"] == (
-        f"{found.delay_ms:g} ms: of 7 delays tried, 0 to 10 ms, the shortest with the fewest devices"
-    )
-
-
-def test_where_no_delay_helps_the_reason_is_that_of_one():
-    with pytest.raises(NoPlan, match="no device is fast enough"):
-        tputfind.size(record(5.0), rate=100, slo=4.0, batcher="triton", delay="auto")
 
 
 def test_a_target_that_a_lone_request_just_meets_is_refused_before_anything_is_simulated():

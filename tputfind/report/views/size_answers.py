@@ -10,7 +10,6 @@ from tputfind.sizing.calibration.logs import Observed
 from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.engine.servers import Batcher
 from tputfind.sizing.planner.costs import Energy
-from tputfind.sizing.planner.inverse import delays_ms
 from tputfind.sizing.planner.plan import Answers, Plan, Rules, together
 from tputfind.sizing.planner.search import CELL, MORE_TRAFFIC
 from tputfind.units import format_figure, format_kwh, format_share, format_span, format_watts
@@ -175,10 +174,6 @@ def _best_by_energy(energy: Energy) -> str:
 def _server(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield settings of the server, and the share of requests that it refuses."""
     demand, refused = plan.demand, plan.outcome.refused
-    if demand.search_delay:
-        tried = delays_ms(demand)
-        of = f"of {len(tried)} delays tried, {tried[0]:g} to {tried[-1]:g} ms"
-        yield "Delay", f"{plan.delay_ms:g} ms: {of}, the shortest with the fewest devices"
     if demand.most_ongoing is not None:
         yield "Limit", f"{demand.most_ongoing} requests at a time for each device, and no larger batch"
     if demand.max_queue is not None:

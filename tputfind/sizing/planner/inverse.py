@@ -1,6 +1,4 @@
-"""Questions beside the number of devices: the highest rate, the tightest target, the best delay, and the range that
-chance leaves open.
-"""
+"""Questions beside the number of devices: the highest rate, the tightest target, and the range that chance leaves."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from tputfind.errors import NoPlan
 from tputfind.record.record import Record
 from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.engine.service_times import ServiceTimes, service_times_of, timed_rows
-from tputfind.sizing.planner.question import SHORTEST_DELAY_MS, Demand
+from tputfind.sizing.planner.question import Demand
 from tputfind.sizing.planner.search import Search, Tell, alone_ms, least_number, rounded_up
 from tputfind.stats import t_quantile
 from tputfind.units import format_figure
@@ -31,8 +29,6 @@ _LEAST_SHARE: Final = 2.0**-20
 _LOOSER: Final = 1.01
 """Factor from a target that is just missed by other streams to the next."""
 _LONGEST_MS: Final = 1e9
-_PARTS: Final = 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2
-"""Delays that are tried, as shares of the target."""
 _RANGE_QUANTILE: Final = 1.645
 """Standard errors to either side that hold 90 % of a normal distribution."""
 _RESAMPLES: Final = 12
@@ -58,8 +54,6 @@ def solved(record: Record, demand: Demand, tell: Tell | None = None) -> Demand:
         return msgspec.structs.replace(demand, rate_per_s=_highest_rate(Search(record, demand, tell), serving))
     if demand.solve == "slo":
         return msgspec.structs.replace(demand, slo_ms=_tightest_target(Search(record, demand, tell), serving))
-    if demand.search_delay:
-        return msgspec.structs.replace(demand, delay_ms=_best_delay(record, demand, tell))
     return demand
 
 
@@ -120,37 +114,6 @@ def _tightest_target(search: Search, devices: int) -> float:
             break
         target_ms = rounded_up(_LOOSER * target_ms)
     return demand.network_ms + target_ms
-
-
-def delays_ms(demand: Demand) -> list[float]:
-    """Return the delays that are tried, the shortest first: none, the server's own, and parts of the target."""
-    parts = [float(f"{part * demand.target_ms:.2g}") for part in _PARTS]
-    delays = [0.0, demand.profile.delay_ms, *(delay for delay in parts if delay >= SHORTEST_DELAY_MS)]
-    if demand.profile.delays == "whole ms":
-        delays = [max(1.0, float(round(delay))) for delay in delays]
-    return sorted(set(delays))
-
-
-def _best_delay(record: Record, demand: Demand, tell: Tell | None) -> float:
-    """Return the shortest of some delays with which the fewest devices meet the target.
-
-    Raises:
-        BadRequest: the record has no rows that tell.
-        NoPlan: no number of devices does, whichever the delay.
-    """
-    found: tuple[int, float] | None = None
-    refused = list[NoPlan]()
-    for delay_ms in delays_ms(demand):
-        search = Search(record, msgspec.structs.replace(demand, delay_ms=delay_ms), tell)
-        try:
-            if found is None or (found[0] > 1 and search.may_meet(found[0] - 1)):
-                best = search.least().devices, delay_ms
-                found = best if found is None else min(found, best)
-        except NoPlan as error:
-            refused.append(error)
-    if found is None:
-        raise refused[0]
-    return found[1]
 
 
 def _counted(devices: int) -> str:

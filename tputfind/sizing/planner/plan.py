@@ -331,9 +331,8 @@ def plan_by_logs(
         BadRequest: the logs do not tell, or the question does not go with them.
         NoPlan: no number of devices meets the demand.
     """
-    if demand.traffic.has_several_samples or demand.search_delay:
-        what = "--delay auto" if demand.search_delay else "requests of several samples"
-        raise BadRequest(f"--observed does not go with {what}")
+    if demand.traffic.has_several_samples:
+        raise BadRequest("--observed does not go with requests of several samples")
     found = calibration_of(record, demand, logs)
     calibrated = with_estimate(demand, found.estimate)
     planned = plan(record, calibrated, price, tell)

@@ -36,14 +36,13 @@ MOST_DEVICES: Final = 10_000_000
 LOWEST_RATE: Final = 1e-9
 HIGHEST_RATE: Final = 1e12
 """Requests per second: from one in thirty years on."""
-SHORTEST_DELAY_MS: Final = 1e-3
+_SHORTEST_DELAY_MS: Final = 1e-3
 PRESETS: Final[dict[str, Overheads]] = {
     "mosec": Overheads(0.465, 0.0457),
     "litserve": Overheads(0.582, 0.155, 0.391),
 }
 """Overheads measured here, of ViT-L/16 on an H200 (``results/nvidia-h200/serving``)."""
 Solved = Literal["devices", "rate", "slo", "nothing"]
-_AUTO: Final = "auto"
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +55,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     ``solve`` names the answer: the least number of devices, or, for given devices, the highest rate or the tightest
     target (``rate_per_s`` or ``slo_ms`` then stands for the answer), or nothing but how they do. The target is met with
-    ``spare`` devices gone, at a utilization of at most ``max_utilization``. With ``search_delay`` the delay is looked
-    for too. At most ``max_queue`` requests wait in a queue. ``max_ongoing`` bounds the batch of a replica.
+    ``spare`` devices gone, at a utilization of at most ``max_utilization``. At most ``max_queue`` requests wait in a
+    queue. ``max_ongoing`` bounds the batch of a replica.
     """
 
     rate_per_s: Above0
@@ -82,7 +81,6 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     solve: Solved = "devices"
     spare: CountFromZero = 0
     max_utilization: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    search_delay: bool = False
 
     @property
     def profile(self) -> Profile:
@@ -163,7 +161,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         profile, devices, wait_ms, timed = self.profile, self.devices, self.wait_ms, len(self.gaps or ()) + 1
         is_delay = {
             "any": True,
-            "none": wait_ms == 0 and not self.search_delay,
+            "none": wait_ms == 0,
             "whole ms": wait_ms >= 1 and wait_ms == int(wait_ms),
         }
         rules = [
@@ -176,10 +174,6 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
             (
                 not profile.in_replicas or self.routing != "shared",
                 f"--batcher {self.batcher} batches in each replica: --routing two-choices, least-loaded or random",
-            ),
-            (
-                not self.search_delay or self.solve == "devices",
-                "--delay auto looks for the fewest devices, and does without --devices",
             ),
             (
                 self.counts is None or len(self.counts) == timed,
@@ -213,8 +207,6 @@ def read_demand(options: Mapping[str, object]) -> Demand:
         if "counts" in fields:
             fields["samples_per_request"] = shares_of(Counter(fields["counts"]))
         fields["solve"] = missing[0] if missing else "nothing"
-        if fields.get("delay_ms") == _AUTO:
-            fields["search_delay"], fields["delay_ms"] = True, None
         overheads = fields.pop("overhead", Overheads())
         try:
             return Demand(**fields).with_overheads(overheads)
@@ -245,12 +237,10 @@ def _utilization(value: object) -> float:
     return 1.0 if value in ("100%", "1", 1) else values.share(value)
 
 
-def _delay(value: object) -> float | str:
-    """Read a duration, or the word that asks for the best one."""
-    if isinstance(value, str) and value.strip().lower() == _AUTO:
-        return _AUTO
+def _delay(value: object) -> float:
+    """Read a duration that no clock is too coarse for."""
     delay_ms = values.ms(value)
-    if 0 < delay_ms < SHORTEST_DELAY_MS:
+    if 0 < delay_ms < _SHORTEST_DELAY_MS:
         raise ValueError(f"{delay_ms:g} ms is neither 0 nor at least 1us")
     return delay_ms
 
