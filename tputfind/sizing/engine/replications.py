@@ -62,8 +62,6 @@ _WANDERS, _EVEN = 20.0, 0.05
 second."""
 _LEAST_LEFT: Final = 0.02
 """Smallest share of a device's time that counts as left by the part of a batch that grows with its size."""
-_SHAPES: Final = 2.0**24
-"""More than the items of any batch."""
 _ROUNDS: Final = 200
 """Maximum rounds to find a usual batch: near saturation each is hardly larger than the one before."""
 
@@ -86,7 +84,8 @@ class Effort(NamedTuple):
     ``near`` is the standard error of the late share, as a share of what the target allows, from which on more would
     tell little. ``half_width`` is that wanted of the percentile's interval, as a share.
 
-    ``phases`` is the length of a replication in usual batch times; half of that passes before it.
+    ``phases`` is the length of a replication in usual batch times; half of that passes before it. After ``first``
+    replications a fleet that misses the target by far is left.
 
     Above ``cell`` devices behind one queue or a router, so many are simulated, as one of equal cells behind a random
     split.
@@ -98,6 +97,7 @@ class Effort(NamedTuple):
     half_width: float = inf
     cell: int = 256
     phases: float = _PHASES
+    first: int = _FIRST
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,7 +217,8 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     plans = [_plan(part, fleet, effort) for part in parts]
     weights = np.array([part.weight for part in parts])
     runs: list[list[_Run]] = []
-    first = wanted = _FIRST if traffic.gaps is None else _FIRST_RECORDED
+    first = _FIRST if traffic.gaps is None else _FIRST_RECORDED
+    wanted = effort.first if traffic.gaps is None else first
     while True:
         for number in range(len(runs), wanted):
             pairs = enumerate(zip(parts, plans, strict=True))
@@ -234,7 +235,7 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         is_long = effort.near == inf or _relaxations(plans, len(runs)) >= _ENOUGH
         is_known = measured.half_width <= effort.half_width if excess < -_MEETS else is_near
         is_judged = requests >= effort.least and (excess > _MISSES or (is_long and is_known))
-        if is_spent or is_judged or (len(runs) == first and excess > _BY_FAR):
+        if is_spent or (is_judged and len(runs) >= first) or (len(runs) <= first and excess > _BY_FAR):
             break
         wanted = ceil(1.5 * wanted)
     sizes = [Counter[int]() for _ in kinds]
@@ -426,14 +427,17 @@ def _run(part: _Part, plan: _Plan, fleet: Fleet, seed: Sequence[int]) -> _Run:
     last = first + plan.measured - 1 if traffic.gaps is None else len(arrivals) - 1
     lasts_ms = part.devices * (last + 1 - first) * each_ms
     starts_ms, samples, items, took_ms, kinds = served.batches.T
-    shapes, shape_of = np.unique((kinds * _SHAPES + samples) * _SHAPES + items, return_inverse=True)
+    width = max(kind.cap for kind in part.kinds) + 1
+    shapes, shape_of = _numbered((kinds * width + samples).astype(np.int64))
+    if server.is_whole:  # the overhead of a batch then depends on its requests
+        shapes, shape_of = np.unique((kinds * width + samples) * width + items, return_inverse=True)
     within = (starts_ms >= arrivals[first]) & (starts_ms <= arrivals[last])
     sizes, curves = [Counter[int]() for _ in part.kinds], list[NDArray[np.float64]]()
     for shape, often in zip(
         shapes.tolist(), np.bincount(shape_of[within], minlength=len(shapes)).tolist(), strict=True
     ):
-        of_kind, its_items = map(int, divmod(shape, _SHAPES))
-        kind, its_samples = divmod(of_kind, int(_SHAPES))
+        of_kind, its_items = map(int, divmod(shape, width)) if server.is_whole else (shape, None)
+        kind, its_samples = divmod(of_kind, width)
         curves.append(part.kinds[kind].service.curve_ms(its_samples, its_items))
         if often:
             sizes[kind][its_samples] += often
@@ -443,6 +447,13 @@ def _run(part: _Part, plan: _Plan, fleet: Fleet, seed: Sequence[int]) -> _Run:
         batch_of = served.batch_of[measured]
         latency_ms += _evenly(curves, shape_of[batch_of], chance.uniform()) - took_ms[batch_of]
     return _Run(latency_ms, float(took_ms[within].sum()) / lasts_ms, sizes, lasts_ms)
+
+
+def _numbered(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the distinct ones of small whole numbers, rising, and the place among them of each number."""
+    are_there = np.bincount(values) > 0
+    places: NDArray[np.int64] = np.cumsum(are_there) - 1
+    return np.flatnonzero(are_there), places[values]
 
 
 def _evenly(curves: Sequence[NDArray[np.float64]], which: NDArray[np.int64], first: float) -> NDArray[np.float64]:

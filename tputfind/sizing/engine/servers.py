@@ -27,14 +27,16 @@ class Mosec(Station):
     The first request of a worker starts its timer. When that is over, or the batch is full, the worker begins.
     """
 
-    def put(self, request: int) -> None:
-        """Give an item to the worker that is first in line."""
-        if self.idle:
-            worker = self.idle.popleft()
-            if not self._gives(worker, request):
-                self.idle.append(worker)
-        else:
-            super().put(request)
+    def arrive(self, request: int, items: int) -> None:
+        """Give each item of a request to the worker that is first in line."""
+        idle = self.idle
+        for _ in range(items):
+            if not idle:
+                self.put(request)
+            elif self._gives(idle[0], request):
+                idle.popleft()
+            else:
+                idle.rotate(-1)
 
     def free(self, device: Device) -> None:
         """Let a worker take what waits; if that fills no batch, it stands in line."""
@@ -45,11 +47,12 @@ class Mosec(Station):
 
     def _gives(self, worker: Device, request: int) -> bool:
         """Return whether a request fills the batch of a worker, which then begins."""
-        worker.batch.append(request)
-        if len(worker.batch) >= worker.cap:
+        batch = worker.batch
+        batch.append(request)
+        if len(batch) >= worker.cap:
             self._closes(worker)
             return True
-        if len(worker.batch) == 1:
+        if len(batch) == 1:
             self.clock.at(self.closes_ms(worker), self._is_over, (worker, worker.turn))
         return False
 
@@ -238,7 +241,7 @@ class Ray(Station):
 
     def _opens(self, now: float) -> None:
         self._first_ms = now
-        if self.delay_ms > 0:
+        if self.delay_ms > 0 and len(self.queue) < self.cap:
             self.clock.at(now + self.delay_ms, self._is_over, now)
 
     def _is_over(self, opened_ms: float) -> None:

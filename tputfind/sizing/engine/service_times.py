@@ -122,18 +122,21 @@ class ServiceTimes:
     def drawn(self, cap: int, seed: Sequence[int]) -> Callable[[int, int], float]:
         """Return a function that draws the time of a batch up to a cap, by its samples and its items."""
         curves: list[memoryview | None] = [None] * (cap + 1)
-        chance, times = np.random.default_rng([*seed, 3]), self._curves.shape[1]
-        numbers: Iterator[int] = chain.from_iterable(chance.integers(times, size=_DRAWN).tolist() for _ in count())
-        per_batch, per_item = self.overheads.per_batch_ms, self.overheads.per_request_ms
+        places, per_item = self.places(seed), self.overheads.per_request_ms
 
         def draw(samples: int, items: int) -> float:
             curve = curves[samples]
             if curve is None:
-                curve = curves[samples] = self._model_ms(samples).data
-            drawn: float = curve[next(numbers)]
-            return drawn + per_batch + per_item * items
+                curve = curves[samples] = (self._model_ms(samples) + self.overheads.per_batch_ms).data
+            drawn: float = curve[next(places)]
+            return drawn + per_item * items
 
         return draw
+
+    def places(self, seed: Sequence[int]) -> Iterator[int]:
+        """Yield places of a curve, all equally likely."""
+        chance, times = np.random.default_rng([*seed, 3]), self._curves.shape[1]
+        return chain.from_iterable(chance.integers(times, size=_DRAWN).tolist() for _ in count())
 
     def _model_ms(self, batch_size: int) -> NDArray[np.float64]:
         """Return the times of a batch size without overheads, on the line between the measured sizes around it."""

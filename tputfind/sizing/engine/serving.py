@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import chain
+from heapq import heapreplace
+from itertools import chain, repeat
 from math import inf
 from typing import Final, NamedTuple
 
@@ -95,11 +96,11 @@ def serve(
     route = Router(stations, server.routing, repr(tuple(seed))).route
     items = samples.tolist() if samples is not None and not server.is_whole else None
     events, advance = clock.events, clock.advance
-    for request, time in enumerate(arrivals.tolist()):
+    for request, (time, its_items) in enumerate(zip(arrivals.tolist(), items or repeat(1), strict=False)):
         if events and events[0][0] < time:
             advance(time)
         clock.now = time
-        route(request, 1 if items is None else items[request])
+        route(request, its_items)
     advance(inf)
     batches = np.fromiter(chain.from_iterable(log), np.float64, 5 * len(log)).reshape(-1, 5)
     in_one_batch = items is None and server.per_answer_ms == 0
@@ -125,9 +126,11 @@ def _serve_greedily(
     """
     came = arrivals.tolist() if samples is None else np.repeat(arrivals, samples).tolist()
     ends = None if samples is None else np.repeat(np.cumsum(samples), samples).tolist()
-    cap, draw, free = kind.cap, kind.service.drawn(kind.cap, seed), sorted(free_ms)
-    starts, spans_ms, marks = list[float](), list[float](), [0]
-    count, head = len(came), 0
+    cap, places, free, count = kind.cap, kind.service.places(seed), sorted(free_ms), len(came)
+    curves: list[memoryview | None] = [None] * (cap + 1)
+    starts_ms, spans_ms = array("d", bytes(8 * count)), array("d", bytes(8 * count))
+    marks = array("q", bytes(8 * count + 8))
+    head = number = 0
     while head < count:
         start = free[0]
         if start < came[head]:
@@ -135,14 +138,16 @@ def _serve_greedily(
             tail = head + 1 if ends is None else min(head + cap, ends[head])
         else:
             tail = bisect_right(came, start, head + 1, min(head + cap, count))
-        took_ms = draw(tail - head, tail - head)
-        starts.append(start)
-        spans_ms.append(took_ms)
-        heapq.heapreplace(free, start + took_ms)
-        marks.append(tail)
-        head = tail
-    sizes = np.diff(marks)
-    batches = np.stack([starts, sizes, sizes, spans_ms, np.zeros(len(sizes))], axis=1)
+        curve = curves[tail - head]
+        if curve is None:
+            curve = curves[tail - head] = kind.service.curve_ms(tail - head).data
+        took_ms = curve[next(places)]
+        starts_ms[number], spans_ms[number] = start, took_ms
+        heapreplace(free, start + took_ms)
+        number += 1
+        marks[number] = head = tail
+    sizes = np.diff(marks[: number + 1])
+    batches = np.stack([starts_ms[:number], sizes, sizes, spans_ms[:number], np.zeros(number)], axis=1)
     done_ms = np.repeat(batches[:, 0] + batches[:, 3], sizes)
     if samples is not None:
         return Served(np.maximum.reduceat(done_ms, np.cumsum(samples) - samples), batches, None)
