@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import ceil, floor, inf, log10, sqrt
@@ -53,6 +52,10 @@ _FEW: Final = 12
 _APART: Final = 1.12
 _COARSE: Final = 4
 """Candidates from one that is tried first to the next."""
+_SCANNED: Final = 1.1
+"""Up to so many times as many devices, and down to as many fewer, only those near the last ones are tried."""
+_MINIMA: Final = 2
+"""Batch limits around which others are tried: small batches may be as good as those of about the delay."""
 _PARTS: Final = 32
 """Batches that an average request is split into by the smallest batch limit that is tried."""
 _MOST_PARTS: Final = 100
@@ -102,6 +105,7 @@ class Search:
         self._judged: dict[tuple[int, int], Simulated] = {}
         self._best: dict[int, Simulated] = {}
         self._last: dict[float, tuple[int, int]] = {}
+        self._scanned: tuple[int, list[int]] = 0, []
         self._nearest = 0, 0
 
     def at(self, **changed: object) -> Search:
@@ -263,10 +267,11 @@ class Search:
         )
 
     def _beside(self, devices: int, cap: int) -> list[int]:
-        """Return the candidates beside a batch limit."""
-        place = bisect_left(self.caps, cap)
-        beside = *self.caps[max(0, place - 1) : place], *self.caps[place + 1 : place + 2]
-        return [one for one in beside if self.keeps_up(devices, one, self.demand.rate_per_s)]
+        """Return the candidates beside a batch limit, and those halfway to them."""
+        smaller = max((one for one in self.caps if one < cap), default=cap)
+        larger = min((one for one in self.caps if one > cap), default=cap)
+        beside = {smaller, (smaller + cap) // 2, (cap + larger) // 2, larger} - {cap}
+        return [one for one in sorted(beside) if self.keeps_up(devices, one, self.demand.rate_per_s)]
 
     def _may_meet(self, pilot: Outcome) -> bool:
         late = self.demand.goal.late
@@ -346,7 +351,7 @@ class Search:
             most = _MOST_PILOT_QUICK if self._is_quick else _MOST_PILOT
             least = _PILOT * self._floor
             cell, phases = (CELL, _PHASES_QUICK) if self._is_quick else (_PILOT_CELL, _PHASES)
-            effort = Effort(least, max(most, 1.3 * least), inf, inf, cell, phases)
+            effort = Effort(least, max(most, 1.3 * least), inf, inf, cell, phases, first=1)
             self._pilots[key] = self._simulated(*key, effort, _PILOTS)
         return self._pilots[key]
 
@@ -371,29 +376,35 @@ class Search:
     ) -> list[Simulated]:
         """Return pilots of so many devices, the best first, up to the first that is good enough.
 
-        They are of every few candidates, then of those beside the best. If a good enough one will do, the last best one
-        comes first, and then those beside it. Of batch limits that no batch comes near only the largest is among them.
+        They are of every few candidates, then of those beside the two best local minima; for about as many devices as
+        before only of those beside the last ones. If a good enough one will do, the last best one comes first. Of batch
+        limits that no batch comes near only the largest is among them.
         """
         caps = [cap for cap in self.caps if self.keeps_up(devices, cap, rate_per_s)]
         found = dict[int, Simulated]()
         before, last = self._last.get(rate_per_s, (0, 0))
+        scanned, minima = self._scanned
         places, step = [*range(len(caps) - 1, 0, -_COARSE), 0] if caps else [], _COARSE
-        if caps and before / _ALIKE <= devices <= before * _ALIKE:
-            nearest = min(range(len(caps)), key=lambda place: abs(caps[place] - last))
-            places, step = [nearest, *(places if is_enough is None else ())], _COARSE // 2
+        if caps and is_enough is None and scanned / _SCANNED <= devices <= scanned * _SCANNED:
+            places, step = [_nearest(caps, cap) for cap in minima], _COARSE // 2
+        elif caps and before / _ALIKE <= devices <= before * _ALIKE:
+            places, step = [_nearest(caps, last), *(places if is_enough is None else ())], _COARSE // 2
         while places:
             for place in dict.fromkeys(places):
                 self._try(devices, caps, place, rate_per_s, found)
                 if is_enough is not None and is_enough(found[place].outcome):
                     step = 0
                     break
-            best = min(found, key=lambda place: (*_merit_of_pilot(found[place]), place))
-            self._last[rate_per_s] = devices, found[best].outcome.batch_cap
+            least = _minima({place: _merit_of_pilot(pilot) for place, pilot in found.items()})[:_MINIMA]
+            self._last[rate_per_s] = devices, found[least[0]].outcome.batch_cap
             places = []
             while step and not places:
-                beside = (best + step, best - step)
+                beside = [place + way for place in (least if is_enough is None else least[:1]) for way in (step, -step)]
                 places = [place for place in beside if 0 <= place < len(caps) and place not in found]
                 step = step if places else step // 2
+        if found and is_enough is None:
+            before = scanned if scanned / _SCANNED <= devices <= scanned * _SCANNED else devices
+            self._scanned = before, [caps[place] for place in least]
         return sorted({id(one): one for one in found.values()}.values(), key=_merit_of_pilot)
 
     def _try(
@@ -425,6 +436,19 @@ def _merit(one: Simulated) -> tuple[bool, bool, float, float]:
 
 def _merit_of_pilot(one: Simulated) -> tuple[float, float, int]:
     return one.outcome.late, one.outcome.tail_ms, one.outcome.batch_cap
+
+
+def _nearest(caps: Sequence[int], cap: int) -> int:
+    return min(range(len(caps)), key=lambda place: abs(caps[place] - cap))
+
+
+def _minima(merits: Mapping[int, tuple[float, ...]]) -> list[int]:
+    """Return the places whose merit none beside them excels, the best first; of equal ones the first."""
+    order, least = sorted(merits), dict[tuple[float, ...], int]()
+    for number, place in enumerate(order):
+        if merits[place] == min(merits[near] for near in order[max(0, number - 1) : number + 2]):
+            least.setdefault(merits[place], place)
+    return [least[merit] for merit in sorted(least)]
 
 
 def step_at(devices: int) -> int:
