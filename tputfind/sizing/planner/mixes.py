@@ -72,7 +72,7 @@ def cheapest_mix(offers: Sequence[Offer], demand: Demand, tell: Tell | None = No
     """Return the cheapest mix of two kinds of devices that meets a demand, or say why there is none that is cheaper.
 
     For each pair of kinds, and each of up to 12 counts of the one, the fewest of the other are found with which the mix
-    meets the target. Batch limits are those of the plans of one kind, and those beside them.
+    meets the target. Batch limits are those of the plans of one kind, those beside them, and the fastest.
 
     Args:
         offers: kinds of devices, each with its plan alone.
@@ -98,7 +98,7 @@ class _Pair:
         searches = [Search(offer.record, demand, tell) for offer in pair]
         self._services = [search.service for search in searches]
         self._caps = [
-            list(_beside(search.caps, offer.alone.batch_cap)) for search, offer in zip(searches, pair, strict=True)
+            list(_beside(search, offer.alone.batch_cap)) for search, offer in zip(searches, pair, strict=True)
         ]
         self._most_per_ms = [
             max(map(service.per_ms, caps)) for service, caps in zip(self._services, self._caps, strict=True)
@@ -192,8 +192,8 @@ class _Pair:
         return Mix(parts=parts, outcome=simulated.outcome, cost_per_hour=per_hour, cost_per_million=per_million)
 
 
-def _beside(caps: Sequence[int], cap: int) -> Iterator[int]:
-    """Yield a batch limit, the next larger one, and the next smaller one."""
-    yield cap
-    yield from [larger for larger in caps if larger > cap][:1]
-    yield from [smaller for smaller in caps if smaller < cap][-1:]
+def _beside(search: Search, cap: int) -> Iterator[int]:
+    """Yield a batch limit, that of the highest throughput, and the next larger and the next smaller candidate."""
+    larger = [one for one in search.caps if one > cap][:1]
+    smaller = [one for one in search.caps if one < cap][-1:]
+    yield from dict.fromkeys([cap, max(search.caps, key=search.service.per_ms), *larger, *smaller])
