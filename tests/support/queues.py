@@ -1,4 +1,4 @@
-"""Queues in closed form."""
+"""Queues in closed form, and what batches tell of simulated ones."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 from math import factorial
 
 import numpy as np
+
+from tputfind.sizing.engine.serving import Served
 
 
 def refused_of_constant(load: float, places: int) -> float:
@@ -23,3 +25,13 @@ def refused_of_constant(load: float, places: int) -> float:
     balance = np.vstack([matrix.T - np.eye(states), np.ones(states)])
     left = np.linalg.lstsq(balance, [0.0] * states + [1.0], rcond=None)[0]
     return 1 - 1 / (left[0] + load)
+
+
+def busy_ms(served: Served) -> float:
+    """Return how long devices computed, all together."""
+    return float(served.batches[:, 3].sum())
+
+
+def batches_by_size(served: Served) -> list[int]:
+    """Return how many batches of each size were run."""
+    return np.bincount(served.batches[:, 1].astype(np.int64)).tolist()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.folders import BENCHMARKS, RESULTS
-from support.queues import refused_of_constant
+from support.queues import batches_by_size, busy_ms, refused_of_constant
 
 from tputfind.record.files import load_record
 from tputfind.sizing.engine.events import Routing
@@ -67,12 +67,12 @@ def test_serve_any_server_answers_each_request_once(times, devices, cap, batcher
         routing = "two-choices"  # each replica of Ray Serve has a queue of its own
     served = run(times, devices, cap, batcher=batcher, delay_ms=wait_ms, routing=routing)
 
-    batches = sum(served.sizes[0])
+    batches = sum(batches_by_size(served))
     assert (served.done_ms - times).min() >= 5.5 - 1e-9
-    assert sum(size * often for size, often in enumerate(served.sizes[0])) == len(times)
+    assert sum(size * often for size, often in enumerate(batches_by_size(served))) == len(times)
     assert math.ceil(len(times) / cap) <= batches <= len(times)
-    assert served.busy_ms == pytest.approx(5 * batches + 0.5 * len(times))
-    assert served.busy_ms <= devices * served.done_ms.max() + 1e-9
+    assert busy_ms(served) == pytest.approx(5 * batches + 0.5 * len(times))
+    assert busy_ms(served) <= devices * served.done_ms.max() + 1e-9
 
 
 @given(arrivals | together, counts, caps, st.sampled_from([None, 3, (2, 1, 4)]))
@@ -82,8 +82,8 @@ def test_serve_greedily_equals_the_event_engine(times, devices, cap, samples):
     plain = run(times, devices, cap, samples=counted)
 
     assert fast.done_ms == pytest.approx(plain.done_ms)
-    assert fast.sizes == plain.sizes
-    assert fast.busy_ms == pytest.approx(plain.busy_ms)
+    assert batches_by_size(fast) == batches_by_size(plain)
+    assert busy_ms(fast) == pytest.approx(busy_ms(plain))
 
 
 @given(arrivals, counts, caps, waits)
@@ -137,7 +137,7 @@ def test_serve_with_a_limit_answers_or_refuses_each_request(times, devices, cap,
     for batcher in ("greedy", "triton", "mosec", "litserve"):
         served = run(times, devices, cap, batcher=batcher, delay_ms=wait_ms, limit=limit)
         answered = np.isfinite(served.done_ms)
-        assert sum(size * often for size, often in enumerate(served.sizes[0])) == answered.sum()
+        assert sum(size * often for size, often in enumerate(batches_by_size(served))) == answered.sum()
         assert (served.done_ms > 0).all()
         roomy = run(times, devices, cap, batcher=batcher, delay_ms=wait_ms, limit=1000)
         assert np.isfinite(roomy.done_ms).all()
@@ -150,7 +150,7 @@ def test_serve_split_and_whole_requests(batcher):
     times, samples = [0.0, 1.0, 2.0], np.array([2, 2, 2])
     served = run(times, cap=3, samples=samples, batcher=batcher, is_whole=whole)
 
-    sizes = {size: often for size, often in enumerate(served.sizes[0]) if often}
+    sizes = {size: often for size, often in enumerate(batches_by_size(served)) if often}
     assert sizes == ({2: 3} if whole else {2: 1, 3: 1, 1: 1})
 
 

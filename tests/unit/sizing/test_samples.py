@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.queues import batches_by_size, busy_ms
 from support.records import example
 
 from tputfind.errors import BadRequest, NoPlan
@@ -110,8 +111,8 @@ def test_every_request_is_answered_whatever_the_server(asked, device_count, batc
     served = serve(np.array(times), np.array(counts), kinds, demand.server, free_ms=free, seed=(3,))
 
     assert (served.done_ms - times).min() >= 5.5 - 1e-9
-    assert sum(size * often for size, often in enumerate(served.sizes[0])) == sum(counts)
-    assert served.busy_ms == pytest.approx(5 * sum(served.sizes[0]) + 0.5 * sum(counts))
+    assert sum(size * often for size, often in enumerate(batches_by_size(served))) == sum(counts)
+    assert busy_ms(served) == pytest.approx(5 * sum(batches_by_size(served)) + 0.5 * sum(counts))
 
 
 def simulated(service: ServiceTimes, cap: int, rate_per_s: float, **given: object) -> Outcome:
@@ -167,7 +168,7 @@ def test_a_utilization_of_one_is_what_devices_do_that_always_have_full_batches(c
 
     served = serve(np.arange(30_000) * 1e-6, counts, kinds, demand.server, free_ms=[1.0], seed=(0,))
 
-    assert service.per_ms(cap) == pytest.approx(counts.sum() / served.busy_ms, rel=0.01)
+    assert service.per_ms(cap) == pytest.approx(counts.sum() / busy_ms(served), rel=0.01)
 
 
 def planned(price: Price | None = None, **more: object) -> Plan:

@@ -209,8 +209,8 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         effort: how long to go on.
         seed: of all chance.
     """
-    kinds, rate_per_s, server, traffic = fleet
-    load, devices = fleet.utilization, fleet.devices
+    kinds, _, server, traffic = fleet
+    load = fleet.utilization
     if load >= 1 and server.limit == inf:
         return _saturated(fleet)
     parts = _parts(fleet, effort.cell)
@@ -252,23 +252,25 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     meets = late + (half if is_precise else _IMPRECISE * error) <= goal.late
     verdict: Verdict = "misses" if late - half > goal.late else "meets" if is_sure and meets else "undecided"
     samples = [sum(size * often for size, often in counted.items()) for counted in sizes]
-    outcome = Outcome(
-        devices=devices,
-        batch_cap=max(kind.cap for kind in kinds),
-        rate_per_s=rate_per_s,
-        utilization=load,
-        verdict=verdict,
-        late=late,
-        late_error=error,
-        busy=min(1.0, busy),
-        mean_batch=sum(samples) / max(1, sum(map(Counter.total, sizes))),
-        requests=requests,
-        goodput_per_s=rate_per_s * (1 - late),
-        **figures,
-    )
+    figures |= {"late": late, "late_error": error, "busy": min(1.0, busy)}
+    figures["mean_batch"] = sum(samples) / max(1, sum(map(Counter.total, sizes)))
+    outcome = _outcome(fleet, verdict=verdict, requests=requests, **figures)
     lasts_ms = sum(one.lasts_ms for run in runs for one in run)
     shares = [each / max(1, sum(samples)) for each in samples] if len(parts) == 1 else weights.tolist()
     return Simulated(outcome, sizes, lasts_ms, shares)
+
+
+def _outcome(fleet: Fleet, *, verdict: Verdict, requests: int, **figures: float) -> Outcome:
+    return Outcome(
+        devices=fleet.devices,
+        batch_cap=max(kind.cap for kind in fleet.kinds),
+        rate_per_s=fleet.rate_per_s,
+        utilization=fleet.utilization,
+        verdict=verdict,
+        requests=requests,
+        goodput_per_s=fleet.rate_per_s * (1 - figures["late"]),
+        **figures,
+    )
 
 
 def can_tell(fleet: Fleet, goal: Goal, most: float, cell: int, tail_ms: float) -> bool:
@@ -303,22 +305,9 @@ def _longest_tail_ms(part: _Part, fleet: Fleet, goal: Goal, tail_ms: float) -> f
 
 def _saturated(fleet: Fleet) -> Simulated:
     """Return the outcome of a fleet whose queue grows without bound."""
-    latencies = dict.fromkeys(("mean_ms", "p50_ms", "p95_ms", "p99_ms", "tail_ms", "tail_low_ms", "tail_high_ms"), inf)
-    cap = max(kind.cap for kind in fleet.kinds)
-    outcome = Outcome(
-        devices=fleet.devices,
-        batch_cap=cap,
-        rate_per_s=fleet.rate_per_s,
-        utilization=fleet.utilization,
-        verdict="misses",
-        late=1.0,
-        late_error=0.0,
-        goodput_per_s=0.0,
-        busy=1.0,
-        mean_batch=cap,
-        requests=0,
-        **latencies,
-    )
+    figures = dict.fromkeys(("mean_ms", "p50_ms", "p95_ms", "p99_ms", "tail_ms", "tail_low_ms", "tail_high_ms"), inf)
+    figures |= {"late": 1.0, "late_error": 0.0, "busy": 1.0, "mean_batch": max(kind.cap for kind in fleet.kinds)}
+    outcome = _outcome(fleet, verdict="misses", requests=0, **figures)
     return Simulated(outcome, [Counter({kind.cap: 1}) for kind in fleet.kinds], inf, [0.0 for _ in fleet.kinds])
 
 

@@ -45,17 +45,6 @@ class Served(NamedTuple):
     batches: NDArray[np.float64]
     batch_of: NDArray[np.int64] | None
 
-    @property
-    def busy_ms(self) -> float:
-        """How long devices computed, all together."""
-        return float(self.batches[:, 3].sum())
-
-    @property
-    def sizes(self) -> list[list[int]]:
-        """How many batches of each size each kind of device ran."""
-        kinds = self.batches[:, 4]
-        return [np.bincount(self.batches[kinds == kind, 1].astype(np.int64)).tolist() for kind in np.unique(kinds)]
-
 
 def serve(
     arrivals: NDArray[np.float64],
