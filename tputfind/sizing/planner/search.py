@@ -289,6 +289,7 @@ class Search:
         """
         rate_per_s, target_ms, measured = self.demand.rate_per_s, self.demand.target_ms, self.service.sizes
         best = self.best(devices)
+        self._scanned = 0, []  # any batch limit may leave the most room
         ranked = self._ranked(devices, rate_per_s)
         sizes = [size for size in measured if self.least_cap <= size <= self.caps[-1]]
         near = [self.pilot(devices, size) for size in sizes if self.keeps_up(devices, size, MORE_TRAFFIC * rate_per_s)]
