@@ -111,6 +111,7 @@ MEANINGS: Final = {
     "busy_devices": "devices that worked at the same time, this one among them",
     "all_busy_share": "share of the window during which all of them worked, where all were to",
     "cores": "cores of the host that the device's processes were kept to",
+    "samples_per_step": "samples in a step: the batch size, times `--accumulate` or as a step of your own says",
     "parallel": "how several devices share one model: `ddp` or `fsdp`",
     "ranks": "devices that it runs on; batch sizes are those of each, throughput is that of all",
     "scaling_efficiency": "throughput as a share of so many times that of one device, where that was measured",

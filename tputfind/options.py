@@ -53,6 +53,8 @@ _MEANT: Final = {
 }
 """What others call it, and earlier versions did; after an option, what it takes."""
 CALLED: Final = {
+    "--accumulate": "grad-accum grad-accumulation gradient-accumulation-steps accumulate-grad-batches accum-steps "
+    "accumulation",
     "--allocator expandable": "expandable-segments",
     "--arrivals": "arrival trace traces log logs",
     "--batch-size": "b bs bsz batch batchsize batch-sizes",
@@ -71,6 +73,7 @@ CALLED: Final = {
     "--dtype fp16": "fp16 half float16",
     "--dtype fp32": "fp32 float32",
     "--dtype tf32": "tf32 allow-tf32",
+    "--effective-batch": "effective-batch-size global-batch-size global-batch total-batch-size",
     "--grad-checkpoint": "checkpointing gradient-checkpointing activation-checkpointing",
     "--image-size": "size img-size imgsz resolution res height width",
     "--input-size": "shape input-shape",

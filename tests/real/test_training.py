@@ -80,7 +80,7 @@ def _bytes_of_state(optimizer: str) -> int:
     workload = Workload(read_spec(SMALL, {"phase": "train", "optimizer": optimizer}), torch.device("cpu"))
     with torch.enable_grad():
         workload.batch(8)()
-    states = workload._training.optimizer.state.values()
+    states = workload._training.optimizers[0].state.values()
     return sum(value.nbytes for state in states for value in state.values() if torch.is_tensor(value) and value.dim())
 
 
@@ -99,7 +99,7 @@ def test_clipping_holds_the_norm_of_the_gradients_to_what_was_asked_for(dtype, m
     asked = {"phase": "train", "clip": "0.001", "dtype": dtype}
     workload = Workload(read_spec(SMALL, asked), torch.device("cpu"))
     norms, weights = [], list(workload._module.parameters())
-    workload._training.optimizer.register_step_pre_hook(
+    workload._training.optimizers[0].register_step_pre_hook(
         lambda *_: norms.append(torch.linalg.vector_norm(torch.cat([weight.grad.flatten() for weight in weights])))
     )
 
@@ -108,6 +108,65 @@ def test_clipping_holds_the_norm_of_the_gradients_to_what_was_asked_for(dtype, m
 
     assert [float(norm) for norm in norms] == pytest.approx([0.001] * len(norms), rel=1e-2)
     assert norms
+
+
+def test_accumulation_computes_what_a_plain_loop_over_micro_batches_does():
+    asked = {"phase": "train", "accumulate": 3}
+    workload = Workload(read_spec(SMALL, asked), torch.device("cpu"))
+    plain = Workload(read_spec(SMALL, {}), torch.device("cpu"))
+    module, batch = plain._module.train(), plain.batch(8)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1e-4, momentum=0.9)
+    stepped = []
+    workload._training.optimizers[0].register_step_post_hook(lambda *_: stepped.append(1))
+
+    with torch.enable_grad():
+        trained = workload.batch(8)
+        trained(), trained()
+        for _ in range(2):
+            for _ in range(3):
+                (cross_entropy(batch(), torch.arange(8) % 4) / 3).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert len(stepped) == 2
+    assert all(map(torch.allclose, workload._module.parameters(), module.parameters()))
+    assert workload.samples(8) == 24
+
+
+def test_throughput_counts_every_micro_batch_and_the_table_says_so(tmp_path, ask):
+    ran = ask(tmp_path, SMALL, "--accumulate", 4, "--batch-sizes", "2,8", "--save", "a.csv", *TRAIN)
+
+    assert ran.status == 0, ran.err
+    row = ran.record("*-train-*").rows[1]
+    assert row.samples_per_s == pytest.approx(32 * len(row.device_ms) * 1000 / sum(row.device_ms))
+    assert ", 4 batches a step" in " ".join(ran.out.split())
+    header, *_, last = (tmp_path / "a.csv").read_text().splitlines()
+    assert dict(zip(header.split(","), last.split(","), strict=True))["samples_per_step"] == "32"
+
+
+def test_accumulation_takes_the_memory_of_a_micro_batch(children):
+    def peak_mib(accumulate: int) -> float:
+        spec = read_spec(f"{MODELS}/compiled.py:wide", {"device": "cpu", "phase": "train", "accumulate": accumulate})
+        trial = children.ask_one(TryBatch(spec, 8), Trial, 60)
+        assert trial.failure is None
+        return trial.peak_allocated_bytes / 2**20
+
+    assert peak_mib(8) == pytest.approx(peak_mib(2), rel=0.05)
+
+
+def test_effective_batch_is_answered_by_a_run_and_by_its_report(tmp_path, ask):
+    ran = ask(tmp_path, SMALL, "--effective-batch", 24, "--batch-sizes", "2,8", *TRAIN)
+    (path,) = (tmp_path / "results").glob("*.json")
+    again = ask(tmp_path, "report", path, "--effective-batch", "48")
+    inferred = ask(tmp_path, SMALL, "--device", "cpu", "--batch-sizes", 2, *QUICK, "--save", "infer.json")
+    refused = ask(tmp_path, "report", "infer.json", "--effective-batch", "48")
+
+    assert ran.status == 0, ran.err
+    assert "batch 8 x 3 accumulated" in " ".join(ran.out.split())
+    assert "batch 8 x 6 accumulated" in " ".join(again.out.split())
+    assert inferred.status == 0, inferred.err
+    assert (refused.status, len(refused.err.splitlines())) == (2, 1)
+    assert "--effective-batch is for records of --phase train" in refused.err
 
 
 def test_a_record_holds_the_optimizer_and_the_norm(tmp_path, ask):
@@ -128,7 +187,7 @@ def test_a_scaler_of_gradients_has_found_its_scale_before_anything_is_measured()
         batch = workload.batch(8)
 
     assert scaler.get_scale() < 2**40
-    assert len(workload._training.optimizer.state) == 4
+    assert len(workload._training.optimizers[0].state) == 4
     assert workload.check_training(batch).result == "loss"
 
 
@@ -167,6 +226,9 @@ def test_checkpointing_is_what_the_library_of_the_model_makes_of_it(tmp_path, as
         ("traced.pt", ("--phase", "train", "--input-size", "8"), "traced.pt holds a program for inference"),
         ("resnet18", ("--optimizer", "adamw"), "--optimizer and --grad-checkpoint are for --phase train"),
         ("resnet18", ("--clip", "1"), "--clip is for --phase train"),
+        ("resnet18", ("--accumulate", "4"), "--accumulate is for --phase train"),
+        ("resnet18", ("--effective-batch", "64"), "--effective-batch is for --phase train"),
+        ("resnet18", ("--phase", "train", "--accumulate", "0"), "--accumulate: 0 is not between 1"),
         ("resnet18", ("--phase", "train", "--clip", "0"), "--clip: '0' is not above zero"),
         ("resnet18", ("--phase", "train", "--optimizer", "adamv"), "torch.optim has no 'adamv': did you mean"),
         ("resnet18", ("--phase", "train", "--optimizer", "adam w"), "'adam w' is not the name of an optimizer"),

@@ -93,7 +93,7 @@ CLOCKS: Final = (
 FORECAST: Final = (
     Option(FORECASTS, "forecast for devices with this much memory, such as 16GiB,24GiB,80GiB", "LIST", name="memory"),
     Option(FORECASTS, "use no device even if there is one: fake tensors tell what takes the memory", name="on_fake"),
-    *_measuring("phase", "optimizer", "clip", "grad_checkpoint", "allocator", "trial_timeout"),
+    *_measuring("phase", "optimizer", "clip", "accumulate", "grad_checkpoint", "allocator", "trial_timeout"),
     _SAVE,
     _OVERWRITE,
     _TRUST,
@@ -181,6 +181,13 @@ REPORT: Final = (
         default="the record's",
     ),
     Option(SHOW, "compare this percentile of the latency with --slo", "P", name="percentile", default="the record's"),
+    Option(
+        SHOW,
+        "name the batch and its accumulation that come to N samples an optimizer step the fastest",
+        "N",
+        name="effective_batch",
+        default="the record's",
+    ),
     _SAVE,
     _OVERWRITE,
     Option(OTHER, "also show the tracebacks of models that the records keep, and that of an error", name="traceback"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -32,16 +32,16 @@ def main(given: Given, *, show_traceback: bool) -> int:
         BadRequest: an option is wrong or of no use, or a file to write is one of the records.
         BadRecord: a file is no record.
     """
-    places, records, slo, percentile = read_places(given), given["records"], given["slo"], given["percentile"]
+    places, records = read_places(given), given["records"]
+    asked = {name: given[name] for name in ("slo", "percentile", "effective_batch") if given[name] is not None}
     if not records:
         raise BadRequest("no record to show", "tputfind report results/resnet50-fp16-nvidia-h200.json")
     every = [load(path) for path in records]
     read = [one for one in every if isinstance(one, Record)]
     others = [one for one in every if not isinstance(one, Record)]
-    named = [name for name, value in (("slo", slo), ("percentile", percentile)) if value is not None]
-    if named and not read:
-        raise BadRequest(f"--{named[0]} is for records of runs, and none was named")
-    answered = [_with(record, slo, percentile) for record in read]
+    if asked and not read:
+        raise BadRequest(f"--{next(iter(asked)).replace('_', '-')} is for records of runs, and none was named")
+    answered = [_with(record, asked) for record in read]
     document = _document(answered, [record.spec for record in read], others)
     first = every[0]  # the only one if JSON is among the forms
     question = question_of(first) if isinstance(first, Record | Methods | Pipeline | Forecasts) else None
@@ -54,20 +54,18 @@ def main(given: Given, *, show_traceback: bool) -> int:
     return finish(document, outputs, show_traceback=show_traceback)
 
 
-def _with(record: Record, slo: str | None, percentile: str | None) -> Record:
-    """Return the record as if it had been asked with this latency."""
+def _with(record: Record, asked: Mapping[str, str]) -> Record:
+    """Return the record as if it had been asked with this latency or effective batch."""
+    trains = "effective_batch" in asked
+    if trains and record.spec.phase != "train":
+        raise BadRequest(f"--effective-batch is for records of --phase train, which that of {record.spec.model} is not")
     try:
-        asked = read_spec(record.spec.model, {"slo": slo, "percentile": percentile})
+        spec = read_spec(record.spec.model, {**asked, **({"phase": "train"} if trains else {})})
     except BadRequest as problem:
         raise BadRequest(problem.message, "see tputfind report --help") from None
-    return msgspec.structs.replace(
-        record,
-        spec=msgspec.structs.replace(
-            record.spec,
-            slo_ms=record.spec.slo_ms if slo is None else asked.slo_ms,
-            percentile=record.spec.percentile if percentile is None else asked.percentile,
-        ),
-    )
+    fields = {"slo_ms" if name == "slo" else name for name in asked}
+    changed = {name: getattr(spec, name) for name in fields}
+    return msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, **changed))
 
 
 def _document(records: Sequence[Record], asked: Sequence[Spec], others: Sequence[Result]) -> Document:

@@ -136,6 +136,20 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     clip: Annotated[
         Above0 | None, WORK, Option(WHAT, "clip gradients to this norm before the optimizer's step", "NORM", _norm)
     ] = None
+    accumulate: Annotated[
+        Count, WORK, Option(WHAT, "take N batches, one after the other, for each optimizer step", "N", values.whole)
+    ] = 1
+    """Micro-batches of a step: throughput counts the samples of all."""
+    effective_batch: Annotated[
+        Count | None,
+        ASKED,
+        Option(
+            WHAT,
+            "also name the batch and its accumulation that come to N samples an optimizer step the fastest",
+            "N",
+            values.whole,
+        ),
+    ] = None
     grad_checkpoint: Annotated[bool, TOLD, Option(WHAT, "train in less memory, and compute activations twice")] = False
     grad_mode: Annotated[GradMode, TOLD] = "inference"
     """The mode of autograd that inference runs under: ``inference_mode``, unless the model was found to fail there."""
@@ -453,7 +467,8 @@ def refused_by_step(spec: Spec) -> list[str]:
 _OF_STEPS: Final = {"dtype": "own", "phase": "step"}
 _NOT_FOR_STEPS: Final = {
     *("dtype", "layout", "mode", "phase", "optimizer", "grad_checkpoint", "weights", "transfer", "fresh_inputs"),
-    *("image_size", "input_size", "sequence_length", "inputs", "clip", "parallel"),
+    *("image_size", "input_size", "sequence_length", "inputs", "clip", "accumulate"),
+    *("effective_batch", "parallel"),
 }
 """Fields that say what is done to a model, or which inputs it is given."""
 
@@ -517,6 +532,14 @@ def _conflicts(spec: Spec) -> list[str]:
         (
             spec.phase == "infer" and spec.clip is not None,
             "--clip is for --phase train",
+        ),
+        (
+            spec.phase == "infer" and spec.accumulate > 1,
+            "--accumulate is for --phase train",
+        ),
+        (
+            spec.phase == "infer" and spec.effective_batch is not None,
+            "--effective-batch is for --phase train",
         ),
         (
             spec.phase == "train" and spec.dtype == "fp16",

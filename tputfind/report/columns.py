@@ -215,6 +215,7 @@ COLUMNS: Final = (
     _known("busy_devices", "Int64", lambda record, _: record.spec.busy_devices),
     Column("all_busy_share", "Float64", lambda _, row: all_busy_share(row)),
     _known("cores", "string", lambda record, _: record.environment.cores),
+    Column("samples_per_step", "Int64", lambda _, row: row.samples_per_step),
     _known("parallel", "string", lambda record, _: record.spec.parallel),
     _known("ranks", "Int64", lambda record, _: record.spec.ranks or 1),
     Column("scaling_efficiency", "Float64", lambda record, row: record.scaling_efficiency(row)),

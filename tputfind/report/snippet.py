@@ -103,14 +103,19 @@ def _step(spec: Spec, modes: str) -> Iterator[str]:
         return
     if spec.phase == "train":
         yield f"optimizer = {_optimizer(spec.optimizer or 'sgd')}"
-    yield f"with {modes}:"
-    yield "    y = model(x)"
+    scaled = spec.phase == "train" and spec.dtype == "amp-fp16"
+    if scaled:
+        yield "scaler = torch.amp.GradScaler()  # once, and not at every step"
+    times = spec.accumulate
+    indent = "" if times == 1 else "    "
+    if indent:
+        yield f"for x, labels in batches:  # {times} of them"
+    yield f"{indent}with {modes}:"
+    yield f"{indent}    y = model(x)"
     if spec.phase == "train":
-        scaled = spec.dtype == "amp-fp16"
-        if scaled:
-            yield "scaler = torch.amp.GradScaler()  # once, and not at every step"
-        yield "loss = torch.nn.functional.cross_entropy(y.float(), labels)"
-        yield "scaler.scale(loss).backward()" if scaled else "loss.backward()"
+        share = "" if times == 1 else f" / {times}"
+        yield f"{indent}loss = torch.nn.functional.cross_entropy(y.float(), labels){share}"
+        yield f"{indent}scaler.scale(loss).backward()" if scaled else f"{indent}loss.backward()"
         if spec.clip is not None:
             yield from ("scaler.unscale_(optimizer)",) if scaled else ()
             yield f"torch.nn.utils.clip_grad_norm_(model.parameters(), {spec.clip:g})"

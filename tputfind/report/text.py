@@ -26,13 +26,14 @@ from tputfind.analysis.answers import (
     to_deploy,
     too_late,
 )
+from tputfind.analysis.effective import reach, sizes_that_divide
 from tputfind.record import identity
 from tputfind.record.choices import Phase
 from tputfind.record.record import Edge, LimitedBy, Record, Row, Trial
 from tputfind.record.spec import Spec
 from tputfind.report import snippet
 from tputfind.stats import percentile
-from tputfind.units import ROUGH, format_bytes, format_seconds, format_sizes
+from tputfind.units import ROUGH, format_bytes, format_figure, format_seconds, format_sizes
 
 _STOPPED_BY: Final[dict[LimitedBy, str]] = {
     "memory": "batch {at} does not fit in memory",
@@ -63,12 +64,13 @@ def title(record: Record) -> str:
     size = "" if memory is None else f", {format_bytes(memory)}"
     copies = {"none": "", "h2d": ", inputs copied in", "both": ", inputs copied in and outputs out"}[spec.transfer]
     recipe = " ".join((spec.dtype, *layout_shown(spec, record.input_shape), *spec.mode_and_phase))
+    times = f", {spec.accumulate} batches a step" if spec.accumulate > 1 else ""
     busy = f", all {spec.busy_devices} devices busy" if spec.load == "all_busy" else ""
     work = " ".join(filter(None, (spec.model, recipe, record.input_shape)))
     several = spec.ranks is not None and spec.ranks > 1
     where = f"{spec.ranks} x {device_of(record)}" if several else device_of(record)
     each = " each; batch sizes are those of one" if several else ""
-    return f"{work} on {where}{size}{each}{copies}{busy}"
+    return f"{work} on {where}{size}{each}{copies}{times}{busy}"
 
 
 def layout_shown(spec: Spec, input_shape: str) -> tuple[str, ...]:
@@ -203,6 +205,7 @@ def summary(record: Record) -> list[tuple[str, str]]:
         ("Largest batch", _largest(record)),
         *([("Safe batch", _safe(record, record.safe))] if record.safe else []),
         ("Fastest batch", _row_text(record, best)),
+        *([("Effective", _effective(record))] if record.spec.effective_batch else []),
         *([("Knee", f"{_row_text(record, bend)}, the smallest with {KNEE_SHARE:.0%} of the best")] if bend else []),
         *([("Scaling", scaling)] if (scaling := _scaling(record)) else []),
         *([("Took", _took(record))] if record.wall_s else []),
@@ -245,6 +248,24 @@ def _deploy(record: Record, best: Row) -> str:
         f"; p{percent:g} of faster batches is unknown: run with --slo" if unknown and spec.slo_ms is not None else ""
     )
     return f"{', '.join(figures)}; {beside}{left_out}"
+
+
+def _effective(record: Record) -> str:
+    """Say which batch size, and how often accumulated, comes to the effective batch the fastest."""
+    spec, size = record.spec, record.spec.effective_batch or 0
+    reached = reach(record, size)
+    if reached is None:
+        largest = record.largest_batch or size
+        others = [each for each in sizes_that_divide(spec, largest) if record.row(each) is None]
+        advice = f": --batch-sizes {','.join(map(str, others))} times some" if others else ""
+        return f"{size} a step: no batch size that was timed divides it and leaves room for gradients{advice}"
+    row, times, devices = reached.row, reached.accumulate, reached.devices
+    parts = [f"batch {row.batch_size}", *([f"{times} accumulated"] if times > 1 else [])]
+    parts += [f"{devices} devices"] if devices > 1 else []
+    least, most = ("at least ", "at most ") if reached.repeats > 1 else ("", "")
+    figures = f"{least}{format_rate(record, row)} samples/s, {most}{format_figure(reached.step_ms)} ms a step"
+    more = f"; --accumulate {times} --batch-sizes {row.batch_size} measures it" if reached.repeats > 1 else ""
+    return f"{size} a step: {doubt_of(record, (row,))}{' x '.join(parts)}, {figures}{more}"
 
 
 def doubt_of(record: Record, rows: Sequence[Row]) -> str:

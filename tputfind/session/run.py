@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from tputfind.analysis.effective import sizes_that_divide
 from tputfind.errors import OutOfTime, TputfindError
 from tputfind.processes.children import Children
 from tputfind.record import files
@@ -99,7 +100,9 @@ def _time_up_to(session: Session, edge: Edge, progress: Progress) -> None:
         session.update(edge=edge)
         safe = _search_safe(session, edge) if edge.closed else None
         session.update(safe=safe)
-        sizes = {*session.record.spec.sizes_up_to(edge.largest_batch), edge.largest_batch}
+        spec = session.record.spec
+        sizes = {*spec.sizes_up_to(edge.largest_batch), *sizes_that_divide(spec, edge.largest_batch)}
+        sizes |= {edge.largest_batch}
         session.time_rows(sorted((sizes | {safe.largest_batch if safe else 0}) - {0}))
         row = session.row(edge.largest_batch)
         if row is None or row.failure is None:

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from tputfind.analysis.answers import KNEE_SHARE, fastest, knee, throughput_interval, too_late
+from tputfind.analysis.effective import rows_that_reach
 from tputfind.processes.messages import Plan
 from tputfind.record.pace import doubt_of_one_process, host_bound
 from tputfind.record.record import Edge, Row, RowEnd
@@ -116,8 +117,9 @@ def contenders(spec: Spec, rows: Sequence[Row], edge: Edge | None) -> set[int]:
     """Return the batch sizes that are an answer, or may be one as far as their first process tells.
 
     They are the fastest and the knee; neighbours of the fastest that may be faster, and smaller batches that may be the
-    knee; with ``--slo`` also the batches that may be the one to deploy. The largest batch is not among them for being
-    the largest, nor for being beside the fastest: that it fits does not rest on its throughput, and it takes longest.
+    knee; with ``--slo`` also the batches that may be the one to deploy, with ``--effective-batch`` those that may come
+    to it the fastest. The largest batch is not among them for being the largest, nor for being beside the fastest: that
+    it fits does not rest on its throughput, and it takes longest.
     """
     timed = [row for row in rows if row.samples_per_s is not None]
     best, bend = fastest(timed), knee(timed)
@@ -126,10 +128,18 @@ def contenders(spec: Spec, rows: Sequence[Row], edge: Edge | None) -> set[int]:
     place, most = timed.index(best), best.samples_per_s or 0.0
     beside = [row for row in timed[max(0, place - 1) : place + 2] if not edge or row.batch_size != edge.largest_batch]
     found = [best, *(row for row in beside if _may_reach(row, most)), *_to_deploy(spec, timed)]
+    found += [] if spec.effective_batch is None else _to_accumulate(spec, timed, spec.effective_batch)
     if bend is not None:
         smaller = [row for row in timed if row.batch_size < bend.batch_size]
         found += [bend, *(row for row in smaller if _may_reach(row, KNEE_SHARE * most))]
     return {row.batch_size for row in found}
+
+
+def _to_accumulate(spec: Spec, timed: Sequence[Row], size: int) -> list[Row]:
+    """Return the rows that may come to the effective batch the fastest."""
+    divide = rows_that_reach(spec, timed, size)
+    most = max((row.samples_per_s or 0.0 for row in divide), default=0.0)
+    return [row for row in divide if _may_reach(row, most)]
 
 
 def _may_reach(row: Row, samples_per_s: float) -> bool:

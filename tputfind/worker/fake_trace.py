@@ -56,7 +56,8 @@ def fake_trace(spec: Spec, batch_size: int) -> FakeTrace:
         with _like_a_gpu(recorder), _autograd(spec), FakeTensorMode(allow_non_fake_inputs=True), recorder:
             workload.move()
             fixed = recorder.allocated
-            recorder.watch(workload.optimizer)
+            for optimizer in workload.optimizers:
+                recorder.watch(optimizer)
             step = workload.batch(batch_size)
             output: object = None
             for _ in range(TRIAL_STEPS):
@@ -126,9 +127,9 @@ class _FakeWorkload(Workload):
         return parameter
 
     @property
-    def optimizer(self) -> Optimizer | None:
-        """What trains the module; None if nothing does."""
-        return None if self._training is None else self._training.optimizer
+    def optimizers(self) -> Sequence[Optimizer]:
+        """What trains the module; empty if nothing does."""
+        return () if self._training is None else self._training.optimizers
 
     def _repeated(self, batch_size: int, draw: int) -> None:
         """Have all samples made: fakes take neither time nor memory."""
@@ -151,10 +152,8 @@ class _Recorder(TorchDispatchMode):
         self._holders: dict[int, int] = {}
         self._multiplied: set[bool] = set()
 
-    def watch(self, optimizer: Optimizer | None) -> None:
+    def watch(self, optimizer: Optimizer) -> None:
         """Learn at each step of an optimizer which storages are gradients and which its state."""
-        if optimizer is None:
-            return
 
         def before(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]

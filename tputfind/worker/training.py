@@ -45,27 +45,31 @@ class Training:
             raise BadRequest(f"--phase train: {spec.model} has nothing to train")
         self.module = module = ranks.spread(module, spec, device) if spreads else module
         weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self.optimizer = _make_optimizer(spec.optimizer or "sgd", module, weights)
-        self._weights, self._clip = weights, spec.clip
+        self.optimizers = [_make_optimizer(spec.optimizer or "sgd", module, weights)]
+        self._weights, self._clip, self._times = weights, spec.clip, spec.accumulate
         self._scaler = torch.amp.GradScaler(device.type) if spec.scales_gradients else None
         self._scale = 0.0
         self.loss_is_own = True
 
     def step_of(self, model: Callable[..., object]) -> Callable[..., torch.Tensor]:
-        """Return the step that trains a model; it takes the model's arguments and returns the loss."""
-        optimizer, scaler = self.optimizer, self._scaler
+        """Return the step that trains a model; it takes the model's arguments and returns the loss.
+
+        With accumulation a step takes the batch as often as it is to have micro-batches, one after the other.
+        """
+        (optimizer,), scaler, times = self.optimizers, self._scaler, self._times
 
         def step(*arguments: object, **keywords: object) -> torch.Tensor:
-            output = drained(model(*arguments, **keywords))
-            own = own_loss(output)
-            self.loss_is_own = own is not None
-            loss = stand_in_loss(output) if own is None else own
+            for _ in range(times):
+                output = drained(model(*arguments, **keywords))
+                own = own_loss(output)
+                self.loss_is_own = own is not None
+                loss = stand_in_loss(output) if own is None else own
+                loss = loss if times == 1 else loss / times
+                (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
             if scaler is None:
-                loss.backward()  # type: ignore[no-untyped-call]
                 self._clip_gradients()
                 optimizer.step()
             else:
-                scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
                 if self._clip is not None:  # the norm is that of gradients without the scale
                     scaler.unscale_(optimizer)
                     self._clip_gradients()
@@ -90,7 +94,7 @@ class Training:
             return
         for _ in range(_MOST_SKIPPED):
             step()
-            if self.optimizer.state:
+            if self.optimizers[0].state:
                 self._scale = self._scaler.get_scale()
                 return
         raise CannotRunSo("its gradients are finite at no scale, so that the optimizer never takes a step")

@@ -149,9 +149,9 @@ class Workload:
         """Whether a loss of ours stood in for the model's own, as far as steps were taken."""
         return self._training is not None and not self._training.loss_is_own
 
-    def samples(self, batch_size: int) -> int | None:  # noqa: ARG002  # a step of the user's own may say otherwise
-        """Return the samples of a step; None if they are the batch size, as those of every model are."""
-        return None
+    def samples(self, batch_size: int) -> int | None:
+        """Return the samples of a step; None if they are the batch size."""
+        return None if self._spec.accumulate == 1 else self._spec.accumulate * batch_size
 
     def train(self) -> None:
         """Put the module into training mode, which inference is not measured in."""

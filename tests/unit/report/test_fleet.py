@@ -72,7 +72,7 @@ def test_all_places_that_show_records_show_devices_side_by_side_and_say_which_we
     ]
     assert text.record_names(every) == ["cuda:0, solo", "cuda:1, solo", "cuda:0, all busy", "cuda:1, all busy"]
     lines = csv_of(every).decode().splitlines()
-    assert [line.split(",")[-7:-3] for line in lines[1:]] == [
+    assert [line.split(",")[-8:-4] for line in lines[1:]] == [
         ["solo", "1", "", ""],
         ["solo", "1", "", ""],
         ["all busy", "2", "1", ""],

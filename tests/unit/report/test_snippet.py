@@ -37,3 +37,10 @@ def test_a_snippet_does_not_convert_complex_weights_and_says_what_it_does():
 
     assert 'model = model.to("cuda")  # and its real floating-point parameters to torch.float16' in text
     assert 'model = model.to("cuda", torch.float16)' in lines_of({"float16": 8}, dtype="fp16")
+
+
+def test_a_snippet_accumulates_as_it_was_measured():
+    text = lines_of(phase="train", dtype="bf16", accumulate=4)
+
+    assert "for x, labels in batches:  # 4 of them\n    with torch" in text
+    assert "labels) / 4\n    loss.backward()\noptimizer.step()" in text

@@ -32,6 +32,8 @@ OTHER = {
     "phase": "train",
     "optimizer": "sgd",
     "clip": 1.0,
+    "accumulate": 4,
+    "effective_batch": 64,
     "grad_checkpoint": True,
     "fresh_inputs": True,
     "grad_mode": "no_grad",

@@ -40,9 +40,10 @@ def document(found: Forecasts) -> Document:
         spec.layout,
     )
     checkpoint = "; activations computed twice" if spec.grad_checkpoint else ""
+    times = f"; {spec.accumulate} batches a step" if spec.accumulate > 1 else ""
     columns = map(Column, ("memory", "largest batch, forecast", "give or take"))
     return Document(
-        title=f"{' '.join(words)}{checkpoint}: forecast, not measured",
+        title=f"{' '.join(words)}{checkpoint}{times}: forecast, not measured",
         sections=(
             *sections_of("the table", lambda: [table(columns, map(_row, found.cards))]),
             *sections_of("what takes the memory", lambda: _splits(found)),
