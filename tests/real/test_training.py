@@ -169,6 +169,94 @@ def test_effective_batch_is_answered_by_a_run_and_by_its_report(tmp_path, ask):
     assert "--effective-batch is for records of --phase train" in refused.err
 
 
+_TINY = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 99}
+_ENCODES = {f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+_BART = {"d_model": 32, "vocab_size": 99, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, **_ENCODES}
+_VIT = {"image_size": 32, "patch_size": 8, **{name: _TINY[name] for name in list(_TINY)[:4]}}
+_HEADS = [
+    ("BertForMaskedLM", "Bert", _TINY, {"labels": (8,)}),
+    ("BertForSequenceClassification", "Bert", {**_TINY, "num_labels": 5}, {"labels": ()}),
+    ("BertForSequenceClassification", "Bert", {**_TINY, "num_labels": 1}, {"labels": ()}),
+    ("BertForTokenClassification", "Bert", _TINY, {"labels": (8,)}),
+    ("BertForQuestionAnswering", "Bert", _TINY, {"start_positions": (), "end_positions": ()}),
+    ("BertForPreTraining", "Bert", _TINY, {"labels": (8,), "next_sentence_label": ()}),
+    ("LlamaForCausalLM", "Llama", _TINY, {"labels": (8,)}),
+    ("BartForConditionalGeneration", "Bart", _BART, {"labels": (8,)}),
+    ("ViTForImageClassification", "ViT", _VIT, {"labels": ()}),
+    ("BertModel", "Bert", _TINY, {}),
+]
+
+
+@pytest.mark.parametrize(("head", "kind", "about", "labels"), _HEADS, ids=[f"{one[0]}{len(one[2])}" for one in _HEADS])
+def test_model_of_transformers_trains_with_its_own_loss_from_labels(tmp_path, head, kind, about, labels):
+    config = getattr(transformers, f"{kind}Config")(**about)
+    config.architectures = [head]
+    config.save_pretrained(tmp_path / "tiny")
+    more = {} if kind == "ViT" else {"sequence_length": 8}
+    workload = Workload(read_spec(f"hf:{tmp_path}/tiny", {"phase": "train", **more}), torch.device("cpu"))
+
+    with torch.enable_grad():
+        batch = workload.batch(3)
+        loss = batch()
+    keywords = batch._inputs[1]
+    made = workload._module(**keywords)
+
+    drawn = {name: tuple(value.shape) for name, value in keywords.items() if "label" in name or "position" in name}
+    assert drawn == {name: (3, *shape) for name, shape in labels.items()}
+    assert bool(torch.isfinite(loss))
+    assert workload.trains_by_stand_in == (not labels)
+    assert (getattr(made, "loss", None) is None) == (not labels)
+
+
+def test_loss_that_stands_in_for_that_of_a_model_without_a_head_is_said(tmp_path, ask):
+    transformers.BertConfig(**_TINY).save_pretrained(tmp_path / "tiny")
+    ran = ask(tmp_path, f"hf:{tmp_path}/tiny", "--sequence-length", 8, "--batch-sizes", 2, *TRAIN)
+
+    assert ran.status == 0, ran.err
+    assert "the loss is a stand-in" in " ".join(ran.out.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "takes"),
+    [
+        ("ssd300_vgg16", {"boxes", "labels"}),
+        ("maskrcnn_resnet50_fpn", {"boxes", "labels", "masks"}),
+        ("keypointrcnn_resnet50_fpn", {"boxes", "labels", "keypoints"}),
+    ],
+)
+def test_targets_of_a_detector_lie_inside_of_its_images(name, takes):
+    spec = read_spec(name, {"phase": "train", "image_size": 96})
+    workload = Workload(spec, torch.device("cpu"), filled=False)
+    images, targets = workload._inputs(3).call[0]
+
+    assert (len(images), len(targets)) == (3, 3)
+    assert workload.input_shape() == "3x96x96"
+    for target in targets:
+        left, top, right, bottom = target["boxes"].unbind(1)
+        assert set(target) == takes
+        assert bool(((left >= 0) & (left < right) & (right <= 96) & (top >= 0) & (top < bottom) & (bottom <= 96)).all())
+        assert int(target["labels"].min()) > 0
+    assert not torch.equal(targets[0]["boxes"], targets[1]["boxes"])
+
+
+def test_detector_trains_by_the_sum_of_its_losses(tmp_path, ask):
+    parts = {"classes": torch.ones((), requires_grad=True), "boxes": torch.full((), 2.0, requires_grad=True)}
+    ran = ask(tmp_path, "ssdlite320_mobilenet_v3_large", "--image-size", 320, "--batch-sizes", 2, *TRAIN)
+
+    assert float(own_loss(parts)) == 3.0
+    assert ran.status == 0, ran.err
+    (row,) = ran.record("*-train-*").rows
+    assert (row.output.result, row.seen) == ("loss", ())
+    assert "7 objects as targets, drawn at random" in " ".join(ran.out.split())
+
+
+def test_segmentation_says_that_its_loss_is_a_stand_in(tmp_path, ask):
+    ran = ask(tmp_path, "lraspp_mobilenet_v3_large", "--image-size", 64, "--batch-sizes", 2, *TRAIN)
+
+    assert ran.status == 0, ran.err
+    assert "the loss is a stand-in: the mean square of the outputs" in " ".join(ran.out.split())
+
+
 def test_a_record_holds_the_optimizer_and_the_norm(tmp_path, ask):
     asked = ("--optimizer", "Adafactor", "--clip", 1, "--batch-sizes", 2)
     ran = ask(tmp_path, SMALL, *asked, *TRAIN)
@@ -217,7 +305,6 @@ def test_checkpointing_is_what_the_library_of_the_model_makes_of_it(tmp_path, as
 @pytest.mark.parametrize(
     ("model", "more", "expected"),
     [
-        ("ssd300_vgg16", ("--phase", "train"), "ssd300_vgg16 takes targets beside its images"),
         ("quantized_resnet18", ("--phase", "train"), "quantized_resnet18 computes in int8"),
         (f"{MODELS}/compiled.py:nothing_to_train", ("--phase", "train"), "has nothing to train"),
         ("resnet18", ("--phase", "train", "--grad-checkpoint"), "--grad-checkpoint: resnet18 does not offer it"),

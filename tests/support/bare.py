@@ -67,13 +67,13 @@ def step_seconds(
     return seconds
 
 
-def largest_batch(script: str, limit_bytes: int, fails: int, granularity: int = 1) -> int:
+def largest_batch(script: str, limit_bytes: int, fails: int, granularity: int = 1, where: tuple[str, ...] = ()) -> int:
     """The largest batch with which a script's own loop takes three steps, by bisection below one that fails."""
-    assert step_seconds(script, fails, limit_bytes=limit_bytes) is None
+    assert step_seconds(script, fails, limit_bytes=limit_bytes, where=where) is None
     passes = 0
     while fails - passes > granularity:
         middle = (passes + fails) // 2 // granularity * granularity
-        if step_seconds(script, middle, limit_bytes=limit_bytes) is None:
+        if step_seconds(script, middle, limit_bytes=limit_bytes, where=where) is None:
             fails = middle
         else:
             passes = middle

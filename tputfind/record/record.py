@@ -72,11 +72,13 @@ Sight = Literal[
     "recompiled",
     "fell_back",
     "loss_stand_in",
+    "own_optimizers",
 ]
 """What was seen of a model while it was timed: its output was lazy and was drained within the step; its inputs repeat
 the samples of a smaller batch; it writes into its inputs, which were restored between steps, or could not be; it is
 faster for inputs that it has seen; a part that the model compiles itself was compiled anew during the timing, or torch
-gave that up and ran it uncompiled; it returned no loss, so that a stand-in trained it."""
+gave that up and ran it uncompiled; it returned no loss, so that a stand-in trained it; it was trained by optimizers of
+its own."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

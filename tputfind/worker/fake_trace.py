@@ -23,8 +23,8 @@ from tputfind.processes.messages import FakeTrace
 from tputfind.record.record import TRIAL_STEPS
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Event, Trace, packed
+from tputfind.worker.lightning import make_training
 from tputfind.worker.patched import replaced
-from tputfind.worker.training import Training
 from tputfind.worker.workload import Workload
 
 OUTSIDE_BYTES: Final = 692 * 2**20
@@ -110,7 +110,7 @@ class _FakeWorkload(Workload):
 
         self._module.apply(place)
         if self._training is not None:
-            self._training = Training(self._module, self._spec, self._device)
+            self._training = make_training(self._module, self._spec, self._device)
 
     def _faked(self, tensor: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():

@@ -364,6 +364,8 @@ def _seen(loaded: _Loaded, *, compiled_before: int) -> Iterator[Sight]:
     yield from loaded.batch.seen
     if loaded.workload.trains_by_stand_in:
         yield "loss_stand_in"
+    if loaded.workload.has_own_optimizers:
+        yield "own_optimizers"
     if fell_back():
         yield "fell_back"
     elif graphs_now() != compiled_before:
@@ -398,7 +400,7 @@ def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded, first
     # On the CPU the call is the work, and a gradient scaler waits for it: there is no submitting it apart.
     enqueue_ms = [] if spec.scales_gradients or not device.capabilities.events else windows.enqueue_ms
     compiled = loaded.batch.compiled is not None or not MODES[spec.mode].as_it_is
-    no_first = spec.scales_gradients or compiled or device.slows_first_step
+    no_first = loaded.workload.settles or compiled or device.slows_first_step
     return Timing(
         device_ms=_to_nanoseconds(throughput.device_ms),
         latency_ms=_to_nanoseconds(windows.latency_ms),

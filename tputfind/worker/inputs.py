@@ -37,6 +37,13 @@ class Drawn:
     listed: bool = False
 
 
+@dataclass(frozen=True)
+class Each:
+    """A list of one value a sample, each of which ``make`` draws on a device."""
+
+    make: Callable[[torch.device], object]
+
+
 Call = tuple[tuple[object, ...], dict[str, object]]
 """Positional and keyword arguments."""
 MakeInputs = Callable[[int], object]
@@ -154,6 +161,8 @@ def _axis_of(tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> Split:
 
 def split_of_drawn(value: object) -> Split:
     """Return where the samples lie in what is drawn as the value says."""
+    if isinstance(value, Each):
+        return "listed"
     if isinstance(value, Drawn):
         return "listed" if value.listed else "whole" if value.axis is None else value.axis
     if isinstance(value, (list, tuple)):

@@ -113,8 +113,7 @@ def _looked_at(spec: Spec, device: Device, environment: Environment) -> Inspecti
             changed = msgspec.structs.replace(spec, granularity=granularity)
             workload = _unfilled(changed, device)
             caveats += (granularity_notice(granularity, why),)
-        if isinstance(workload, OwnStep):
-            workload.try_out()
+        workload.try_out()
         shape = workload.input_shape()
         caveats += tuple(workload.caveats())
         settings = workload.settings

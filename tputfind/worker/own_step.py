@@ -45,7 +45,7 @@ class _Seen(NamedTuple):
 class OwnStep:
     """The step of a spec on a device: ``batch`` gives it something to do, as ``Workload.batch`` does."""
 
-    trains_by_stand_in = False
+    trains_by_stand_in = has_own_optimizers = settles = False
 
     def __init__(self, spec: Spec, device: torch.device, doing: Callable[[str], None] = lambda _: None) -> None:
         """Have the user's factory make the step.

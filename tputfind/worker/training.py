@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import nn
@@ -31,6 +31,11 @@ _SETTINGS: Final[dict[str, dict[str, Any]]] = {"SGD": {"momentum": 0.9}}
 class Training:
     """What training takes beside the model: an optimiser and, for fp16 by autocast, a scaler of gradients."""
 
+    module: nn.Module
+    """What is trained, spread over devices if it is to be."""
+    optimizers: list[torch.optim.Optimizer]
+    has_own_optimizers: ClassVar = False
+
     def __init__(self, module: nn.Module, spec: Spec, device: torch.device, *, spreads: bool = False) -> None:
         """Put a module into training mode, and make what trains it, on all devices of its job if it ``spreads``.
 
@@ -51,7 +56,7 @@ class Training:
         self._scale = 0.0
         self.loss_is_own = True
 
-    def step_of(self, model: Callable[..., object]) -> Callable[..., torch.Tensor]:
+    def step_of(self, model: Callable[..., object]) -> Callable[..., Any]:
         """Return the step that trains a model; it takes the model's arguments and returns the loss.
 
         With accumulation a step takes the batch as often as it is to have micro-batches, one after the other.
@@ -84,6 +89,11 @@ class Training:
         if self._clip is not None:
             nn.utils.clip_grad_norm_(self._weights, self._clip)
 
+    @property
+    def settles(self) -> bool:
+        """Whether steps are taken before any is timed."""
+        return self._scaler is not None
+
     def settle(self, step: Callable[[], object]) -> None:
         """Take steps until the optimiser has taken one: a scaler finds its scale by skipping those that overflow.
 
@@ -99,7 +109,7 @@ class Training:
                 return
         raise CannotRunSo("its gradients are finite at no scale, so that the optimizer never takes a step")
 
-    def check(self, step: Callable[[], object]) -> OutputCheck:
+    def check(self, step: Callable[[], object]) -> OutputCheck | None:
         """Take one more step; say whether its loss is a number, and whether the optimiser stepped every time."""
         loss = step()
         if not isinstance(loss, torch.Tensor) or not bool(torch.isfinite(loss)):
@@ -173,7 +183,15 @@ def stand_in_loss(output: Any) -> torch.Tensor:
 
 
 def own_loss(output: Any) -> torch.Tensor | None:
-    """Return the loss that a model returns, under the name ``loss`` or as a scalar in front; None if it has none."""
+    """Return the loss that a model returns; None if it has none.
+
+    It stands under the name ``loss`` or as a scalar in front. A dict of nothing but scalars holds parts of a loss, as
+    detectors return them, and their sum is the loss.
+    """
+    if isinstance(output, Mapping) and output and "loss" not in output:
+        parts = list(output.values())
+        if all(isinstance(part, torch.Tensor) and part.dim() == 0 and part.requires_grad for part in parts):
+            return torch.stack(parts).sum()
     named = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     first = output[0] if isinstance(output, tuple) and output else output
     for loss in (named, first):

@@ -22,6 +22,7 @@ from tputfind.worker.conversion import REAL, arrange_module, move_module
 from tputfind.worker.inputs import (
     Call,
     Drawn,
+    Each,
     Split,
     as_call,
     divides,
@@ -36,13 +37,14 @@ from tputfind.worker.inputs import (
     split_of,
     split_of_drawn,
 )
+from tputfind.worker.lightning import make_training
 from tputfind.worker.models import find_model
+from tputfind.worker.models.lightning import TrainingStep
 from tputfind.worker.modes import MODES
 from tputfind.worker.placing import Placement, build, check_host_memory
 from tputfind.worker.repeats import repeatable_split
 from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_fp32_arithmetic, set_on_import
 from tputfind.worker.structures import drained, is_of_torch, tensors_of
-from tputfind.worker.training import Training
 
 _WEIGHTS: Final = {"fp16": torch.float16, "bf16": torch.bfloat16, "own": None}
 _NEXT_DRAW: Final = 1_000_003
@@ -113,7 +115,7 @@ class Workload:
             with torch.no_grad():  # lazy layers have no parameters, to count or to train, before they have seen a batch
                 call = self._inputs(spec.smallest_batch).call
                 drained(self._module(*call[0], **call[1]))
-        self._training = Training(self._module, spec, device, spreads=filled) if spec.phase == "train" else None
+        self._training = make_training(self._module, spec, device, spreads=filled) if spec.phase == "train" else None
         self._module = module if self._training is None else self._training.module
         self._mode = MODES[spec.mode](self._module, self._step_of, torch.get_device_module(device).synchronize)
         self.parameters = sum(parameter.numel() for parameter in module.parameters())
@@ -149,6 +151,21 @@ class Workload:
         """Whether a loss of ours stood in for the model's own, as far as steps were taken."""
         return self._training is not None and not self._training.loss_is_own
 
+    @property
+    def has_own_optimizers(self) -> bool:
+        """Whether the model brings the optimizers that train it."""
+        return self._training is not None and self._training.has_own_optimizers
+
+    @property
+    def settles(self) -> bool:
+        """Whether a batch has taken steps before the first that is measured."""
+        return self._training is not None and self._training.settles
+
+    def try_out(self) -> None:
+        """Refuse a batch that is drawn like an example and does not fit what trains the model; see ``TrainingStep``."""
+        if isinstance(self._module, TrainingStep) and self._module.takes_example:
+            self._module.check_takes(self._inputs(max(2, self._spec.smallest_batch)).call[0][0], self._spec.model)
+
     def samples(self, batch_size: int) -> int | None:
         """Return the samples of a step; None if they are the batch size."""
         return None if self._spec.accumulate == 1 else self._spec.accumulate * batch_size
@@ -157,7 +174,7 @@ class Workload:
         """Put the module into training mode, which inference is not measured in."""
         self._module.train()
 
-    def check_training(self, batch: Batch) -> OutputCheck:
+    def check_training(self, batch: Batch) -> OutputCheck | None:
         """Say what can be said of steps of training, after all of them; see ``Training.check``."""
         assert self._training is not None
         return self._training.check(batch)
@@ -335,6 +352,8 @@ class Workload:
         return as_call(made, self._forward)
 
     def _drawn(self, drawn: object, batch_size: int) -> object:
+        if isinstance(drawn, Each):
+            return [self._placement.place(drawn.make(self._device)) for _ in range(batch_size)]
         if not isinstance(drawn, Drawn):
             return drawn
         if drawn.listed:

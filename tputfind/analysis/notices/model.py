@@ -128,16 +128,28 @@ def _of_dtypes(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
 
 
 def _of_training(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
-    """Notice of a user's model that is trained by a loss or an optimizer that are not its own."""
+    """Notice of a model that is trained by a loss or an optimizer that are not its own.
+
+    Classifiers of torchvision and timm train with the cross-entropy of their scores, as anywhere.
+    """
     spec = record.spec
-    if spec.phase != "train" or not spec.own_code or not timed:
+    if spec.phase != "train" or not timed:
         return
-    optimizer = f"optimizer ({spec.optimizer or 'sgd'})"
     loss = any("loss_stand_in" in row.seen for row in timed)
-    if loss or spec.optimizer is None:
+    if spec.source == "hf" and loss:
         yield Notice(
             kind="stand_ins",
-            seen=f"the loss and the {optimizer} are stand-ins" if loss else f"the {optimizer} is a stand-in",
-            cause="the model's own are not known",
-            advice="return the loss under the name loss; --optimizer" if loss else "--optimizer names another",
+            seen="the loss is a stand-in",
+            cause="this class of transformers makes none from labels that are known",
+            advice="name a class with a head under architectures in config.json",
         )
+    optimizer = spec.optimizer is None and not any("own_optimizers" in row.seen for row in timed)
+    if not spec.own_code or not (loss or optimizer):
+        return
+    named = f"optimizer ({spec.optimizer or 'sgd'})"
+    yield Notice(
+        kind="stand_ins",
+        seen=f"the loss and the {named} are stand-ins" if loss else f"the {named} is a stand-in",
+        cause="the model's own are not known",
+        advice="return the loss under the name loss; --optimizer" if loss else "--optimizer names another",
+    )

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Final, TypeGuard
 
 from torch import nn
 
@@ -18,8 +18,9 @@ from tputfind.errors import BadRequest, UnknownModel
 from tputfind.record.spec import Spec
 from tputfind.step import Step
 from tputfind.units import shortened
-from tputfind.worker.inputs import Call, Inputs
+from tputfind.worker.inputs import Call, Inputs, MakeInputs
 from tputfind.worker.models import scripts, torchvision_models
+from tputfind.worker.models.lightning import as_training, example_call, is_lightning
 from tputfind.worker.models.source import LONGEST_PATH, Source, found, given_inputs
 from tputfind.worker.models.steps import is_step, is_step_maker, of_step, raise_own_step, source_of_maker
 from tputfind.worker.models.user_code import (
@@ -103,14 +104,18 @@ def import_home(model: str) -> ModuleType:
 
 def check_made(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module, Inputs]:
     """Return what a factory made as a module and its inputs, or refuse it."""
+    module, make = made if _is_pair(made) else (made, None)
+    if spec.phase == "train" and is_lightning(module) and (make is None or inputs is None):
+        return as_training(spec, module, make, inputs)
     if isinstance(made, nn.Module):
+        inputs = inputs or example_call(made)
         if inputs is None:
             raise BadRequest(
                 f"{spec.model} returns a module and does not say what it takes",
                 "give the shape of one sample (--input-size 3x224x224) or --input, or return (module, batch -> inputs)",
             )
         return made, inputs
-    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module) and callable(made[1]):
+    if _is_pair(made):
         if inputs is not None:
             raise BadRequest(f"{spec.model} makes its own inputs: leave --input-size, --image-size and --input out")
         return made
@@ -122,6 +127,11 @@ def check_made(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module
         f"{spec.model} returned {type(made).__name__}, which is no module",
         RETURN,
     )
+
+
+def _is_pair(made: object) -> TypeGuard[tuple[nn.Module, MakeInputs]]:
+    """Return whether a factory made a module and what makes its inputs."""
+    return isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module) and callable(made[1])
 
 
 def _import_file(path: Path, attribute: str) -> ModuleType:

@@ -15,7 +15,8 @@ from torch import nn
 from tputfind.errors import BadRequest
 from tputfind.processes.failures import said
 from tputfind.record.spec import Spec
-from tputfind.worker.inputs import Drawn, Inputs
+from tputfind.worker.inputs import Drawn, Each, Inputs
+from tputfind.worker.models.hf_labels import draw_labels
 from tputfind.worker.models.hf_model import Model, Packed, Part, Prompt, Same, most_tokens
 from tputfind.worker.models.hf_rules import BESIDE, MAIN, RULES
 from tputfind.worker.structures import tensors_of
@@ -111,6 +112,8 @@ def draw_inputs(spec: Spec, module: nn.Module, config: Any, heard: Heard) -> Inp
     parts: dict[str, Part] = {name: part for name, part in rules if part is not None}
     if "input_ids" in parts:
         parts |= _prompt(parts, heard.places)
+    if spec.phase == "train":
+        parts |= draw_labels(model, parts)
     if "logits_to_keep" in model.takes and spec.phase == "infer":
         # As generation does for the prompt: all keys and values, the logits of the next token.
         parts |= {"logits_to_keep": 1, "use_cache": True}
@@ -245,6 +248,8 @@ def _made(part: Part, size: int) -> object:
         for token, _ in part.places:
             text[text == token] = 0
         return torch.cat([*(torch.full((size, count), token) for token, count in part.places), text], 1)
+    if isinstance(part, Each):
+        return [part.make(torch.device("cpu")) for _ in range(size)]
     if isinstance(part, Packed):
         first, *rest = part.rows.sample_shape
         return _numbers((size * first, *rest), part.rows)

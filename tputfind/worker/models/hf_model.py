@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tputfind.record.spec import Spec
-from tputfind.worker.inputs import Drawn
+from tputfind.worker.inputs import Drawn, Each
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Prompt:
     places: tuple[tuple[int, int], ...]
 
 
-Part = Drawn | Packed | Same | Prompt | int | bool
+Part = Drawn | Each | Packed | Same | Prompt | int | bool
 
 
 class Model:

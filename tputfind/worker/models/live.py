@@ -18,6 +18,7 @@ from tputfind.record.spec import Spec
 from tputfind.step import Step, context
 from tputfind.worker.inputs import Inputs
 from tputfind.worker.models.factory import check_made
+from tputfind.worker.models.lightning import is_lightning
 from tputfind.worker.models.source import Source, given_inputs
 from tputfind.worker.models.steps import is_step_maker, of_step, raise_own_step, source_of_maker
 
@@ -52,7 +53,7 @@ def find(spec: Spec) -> Source:
             if isinstance(made, tuple):
                 raise BadRequest(f"{spec.model} makes its own inputs: leave inputs out")
             made = made, make_inputs
-        if isinstance(made, nn.Module) and inputs is None:
+        if isinstance(made, nn.Module) and inputs is None and not is_lightning(made):
             raise BadRequest(
                 f"{spec.model} does not say what it takes",
                 "give inputs=lambda batch: torch.randn(batch, 3, 224, 224), or input_size=(3, 224, 224)",

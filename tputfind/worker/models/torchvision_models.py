@@ -19,6 +19,7 @@ from tputfind.record.spec import Spec
 from tputfind.units import shortened
 from tputfind.worker.inputs import Call, Drawn, Inputs, shape_text
 from tputfind.worker.models.checked import weights_only
+from tputfind.worker.models.detection import OBJECTS, targets_of
 from tputfind.worker.models.scripts import factories_of
 from tputfind.worker.models.source import LONGEST_PATH, Source, found
 from tputfind.worker.models.weights import file_of, load
@@ -40,7 +41,8 @@ _SIZED: Final = {"vit_": "image_size", "maxvit_": "input_size"}
 class _Family(NamedTuple):
     """One of torchvision's families: the module it lives in, how its models are called, what their builders want.
 
-    A sample has ``dimensions``, the channels in front; a model takes as many ``arguments`` of that shape.
+    A sample has ``dimensions``, the channels in front; a model takes as many ``arguments`` of that shape. One that
+    ``classifies`` returns scores by class, which trainings set against labels as the built-in one does.
     """
 
     module: str
@@ -48,15 +50,16 @@ class _Family(NamedTuple):
     arguments: int = 1
     detects: bool = False
     quantized: bool = False
+    classifies: bool = True
 
 
 FAMILIES: Final = {
     "classification": _Family(""),
     "quantized": _Family("quantization", quantized=True),
-    "detection": _Family("detection", detects=True),
-    "segmentation": _Family("segmentation"),
+    "detection": _Family("detection", detects=True, classifies=False),
+    "segmentation": _Family("segmentation", classifies=False),
     "video": _Family("video", dimensions=4),
-    "optical flow": _Family("optical_flow", arguments=2),
+    "optical flow": _Family("optical_flow", arguments=2, classifies=False),
 }
 
 
@@ -68,9 +71,10 @@ def find(spec: Spec) -> Source:
     if spec.model not in names:
         raise _unknown_name(spec.model, list(names))
     family = FAMILIES[names[spec.model]]
-    if spec.phase == "train" and (family.detects or family.quantized):
-        why = "takes targets beside its images" if family.detects else "computes in int8"
-        raise BadRequest(f"--phase train: {spec.model} {why}", "a factory may return a model that makes its own loss")
+    if spec.phase == "train" and family.quantized:
+        raise BadRequest(
+            f"--phase train: {spec.model} computes in int8", "a factory may return a model that makes its own loss"
+        )
     file, weights = file_of(spec), _chosen_weights(spec)
     published = weights or models.get_model_weights(spec.model).DEFAULT
     own_shape = _own_shape(spec.model, names[spec.model], published)
@@ -79,6 +83,8 @@ def find(spec: Spec) -> Source:
     if weights and resized:
         raise BadRequest(f"--weights {spec.weights} of {spec.model} are for samples of {shape_text([own_shape])} alone")
     inputs: Call = (Drawn(shape, image=family.detects, listed=family.detects),) * family.arguments, {}
+    if family.detects and spec.phase == "train":
+        inputs = (*inputs[0], targets_of(spec.model, published.meta, shape)), {}
 
     def build() -> tuple[nn.Module, Inputs]:
         arguments = {"weights": published} | resized | ({"quantize": True} if family.quantized else {})
@@ -96,7 +102,7 @@ def find(spec: Spec) -> Source:
         None if resized else published.meta["num_params"],
         path=file,
         unfit=lambda device: _unfit_for_int8(spec, device) if family.quantized else "",
-        caveats=tuple(_of_detector(spec, own_shape, shape)) if family.detects else (),
+        caveats=tuple(_of_detector(spec, own_shape, shape) if family.detects else _of_training(spec, family)),
         deferrable=is_random and not family.quantized,
         finish=_fill_heads if is_random else lambda _: None,
     )
@@ -232,7 +238,14 @@ def _unfit_for_int8(spec: Spec, can: Capabilities) -> str:
 
 
 def _of_detector(spec: Spec, own: tuple[int, ...], asked: tuple[int, ...]) -> Iterator[Notice]:
-    if spec.weights is None:
+    if spec.phase == "train":
+        yield Notice(
+            kind="drawn_targets",
+            seen=f"each image has {OBJECTS} objects as targets, drawn at random",
+            cause="a detector trains on targets beside its images",
+            advice="a factory may return the model and what makes its images and targets",
+        )
+    elif spec.weights is None:
         yield Notice(
             kind="random_weights",
             seen="the model has random weights, so what it detects is chance",
@@ -246,6 +259,16 @@ def _of_detector(spec: Spec, own: tuple[int, ...], asked: tuple[int, ...]) -> It
             seen=f"{spec.model} resizes samples of {shape_text([asked])} to {shape_text([(asked[0], *inside)])} inside",
             cause="torchvision's detectors do so with any image",
             advice="a factory of your own can build one with another min_size and max_size",
+        )
+
+
+def _of_training(spec: Spec, family: _Family) -> Iterator[Notice]:
+    if spec.phase == "train" and not family.classifies:
+        yield Notice(
+            kind="stand_ins",
+            seen="the loss is a stand-in: the mean square of the outputs",
+            cause=f"{spec.model} makes none, and scores no classes of whole samples",
+            advice="a factory may return a model that makes its own",
         )
 
 

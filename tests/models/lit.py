@@ -1,0 +1,210 @@
+"""LightningModules, each a factory for ``lit.py:NAME``, and the loops that train them without Lightning."""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter
+
+import lightning
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, softplus
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader, TensorDataset
+
+FORMS = ("one", "list", "lists", "dict", "dicts", "scheduler in a dict")
+
+
+class Classifier(lightning.LightningModule):
+    """Optimized automatically; it logs, and warms its learning rate up by the length of the training."""
+
+    def __init__(self, form: str = "dict", width: int = 64) -> None:
+        super().__init__()
+        self.form = form
+        self.layers = nn.Sequential(nn.Linear(32, width), nn.ReLU(), nn.Linear(width, width), nn.Linear(width, 10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.layers(x)
+        return scores.mean(1) if scores.dim() > 2 else scores
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = cross_entropy(self(x), y)
+        self.log("loss", loss, prog_bar=True)
+        self.log_dict({"again": loss, "step": float(self.global_step)})
+        return {"loss": loss, "scores": None}
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3)
+        steps = self.trainer.estimated_stepping_batches
+        schedule = LambdaLR(optimizer, lambda step: 1 - step / steps)
+        return {
+            "one": optimizer,
+            "list": [optimizer],
+            "lists": ([optimizer], [schedule]),
+            "dict": {"optimizer": optimizer, "lr_scheduler": schedule},
+            "dicts": ({"optimizer": optimizer},),
+            "scheduler in a dict": ([optimizer], [{"scheduler": schedule, "interval": "step"}]),
+            "nothing": None,
+            "text": "adamw",
+            "two": [optimizer, torch.optim.SGD(self.parameters(), lr=0.1)],
+        }[self.form]
+
+
+class Gan(lightning.LightningModule):
+    """Optimized manually, by two optimizers; the generator's steps every other time only."""
+
+    def __init__(self, patches: int = 2048) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.generator = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 128))
+        self.critic = nn.Sequential(nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1))
+        self.patches = patches
+
+    def training_step(self, batch, batch_idx):
+        of_generator, of_critic = self.optimizers()
+        noise, real = batch["noise"], batch["real"]
+        fake = self.generator(noise)
+        loss = (softplus(-self.critic(real)) + softplus(self.critic(fake.detach()))).mean()
+        of_critic.zero_grad()
+        self.manual_backward(loss)
+        self.clip_gradients(of_critic, gradient_clip_val=1.0, gradient_clip_algorithm="norm")
+        of_critic.step()
+        self.log("critic", loss)
+        if batch_idx % 2:
+            self.toggle_optimizer(of_generator)
+            loss = softplus(-self.critic(fake)).mean()
+            of_generator.zero_grad()
+            self.manual_backward(loss)
+            of_generator.step()
+            self.untoggle_optimizer(of_generator)
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.generator.parameters()), torch.optim.Adam(self.critic.parameters())
+
+
+class Encoder(lightning.LightningModule):
+    """It is trained to return its input, which its example shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.example_input_array = torch.zeros(2, 24)
+
+    def configure_model(self) -> None:
+        self.layers = nn.Sequential(nn.Linear(24, 8), nn.Linear(8, 24))
+
+    def forward(self, x):
+        return self.layers(x)
+
+    def training_step(self, batch):
+        return (self(batch) - batch).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class WithData(Classifier):
+    def train_dataloader(self):
+        return DataLoader(TensorDataset(torch.randn(40, 32), torch.arange(40) % 10), batch_size=4)
+
+
+class TakesApart(Classifier):
+    example_input_array = torch.zeros(2, 32)
+
+
+def pair_of(size):
+    return torch.randn(size, 32), torch.randint(10, (size,))
+
+
+def classifier():
+    return Classifier(), pair_of
+
+
+def alone():
+    return Classifier()
+
+
+def wide():
+    return Classifier(), lambda size: (torch.randn(size, 2048, 32), torch.randint(10, (size,)))
+
+
+def gan():
+    module = Gan()
+    return module, lambda size: {
+        "noise": torch.randn(size, module.patches, 16),
+        "real": torch.randn(size, module.patches, 128),
+    }
+
+
+def encoder():
+    return Encoder()
+
+
+def with_data():
+    return WithData()
+
+
+def takes_apart():
+    return TakesApart()
+
+
+def no_optimizer():
+    return Classifier("nothing"), pair_of
+
+
+def text_as_optimizer():
+    return Classifier("text"), pair_of
+
+
+def two_optimizers():
+    return Classifier("two"), pair_of
+
+
+def loop(batch_size: int, steps: int, where: str = "cpu", name: str = "wide") -> list[float]:
+    """Train as Lightning's loops do, written out, and return the seconds of each step."""
+    module, make = globals()[name]()
+    module.to(where)
+    batch = torch.utils._pytree.tree_map(lambda part: part.to(where), make(batch_size))
+    seconds = []
+    train = _loop_of_gan(module, batch) if name == "gan" else _loop_of_classifier(module, batch)
+    for _ in range(steps):
+        start_s = perf_counter()
+        next(train)
+        seconds.append(perf_counter() - start_s)
+    return seconds
+
+
+def _loop_of_classifier(module, batch):
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
+    x, y = batch
+    while True:
+        loss = cross_entropy(module(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.detach()
+
+
+def _loop_of_gan(module, batch):
+    of_generator, of_critic = (torch.optim.Adam(part.parameters()) for part in (module.generator, module.critic))
+    number = 0
+    while True:
+        fake = module.generator(batch["noise"])
+        loss = (softplus(-module.critic(batch["real"])) + softplus(module.critic(fake.detach()))).mean()
+        of_critic.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(module.critic.parameters(), 1.0)
+        of_critic.step()
+        if number % 2:
+            module.critic.requires_grad_(requires_grad=False)
+            loss = softplus(-module.critic(fake)).mean()
+            of_generator.zero_grad()
+            loss.backward()
+            of_generator.step()
+            module.critic.requires_grad_(requires_grad=True)
+        number += 1
+        yield loss.detach()
+
+
+if __name__ == "__main__":
+    print(loop(int(sys.argv[1]), 10, name=sys.argv[2]))

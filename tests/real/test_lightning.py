@@ -1,0 +1,165 @@
+"""A LightningModule trains by its own step and optimizers, as its bare loop does."""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter
+
+import cloudpickle
+import pytest
+import torch
+from support import bare
+from support.command import QUICK, run
+from support.folders import MODELS
+
+import tputfind
+from tputfind.errors import BadRequest
+from tputfind.record.spec import read_spec
+from tputfind.worker.lightning import optimizers_of
+from tputfind.worker.workload import Workload
+
+pytest.importorskip("lightning")
+from models import lit  # it imports lightning
+
+FILE = f"{MODELS}/lit.py"
+CPU = torch.device("cpu")
+TRAIN = ("--phase", "train", "--device", "cpu", *QUICK)
+ONE = ("--batch-sizes", 4, *TRAIN)
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
+
+cloudpickle.register_pickle_by_value(lit)
+
+
+def workload(name, **asked):
+    return Workload(read_spec(f"{FILE}:{name}", {"phase": "train", **asked}), CPU)
+
+
+@linux_only
+@pytest.mark.parametrize(("name", "limit"), [("wide", 100), pytest.param("gan", 150, marks=pytest.mark.slow)])
+def test_largest_batch_of_a_module_is_that_of_its_bare_loop(tmp_path, name, limit):
+    asked = (f"{FILE}:{name}", "--memory-limit", f"{limit}MiB", "--max-latency", "none", *TRAIN)
+    ran = run(tmp_path, *asked, environment=bare.ENVIRONMENT)
+
+    assert ran.status == 0, ran.err
+    largest, where = ran.record().edge.largest_batch, ("cpu", name)
+    assert bare.step_seconds(FILE, largest, limit_bytes=limit * 2**20, where=where) is not None
+    assert bare.step_seconds(FILE, largest + 1, limit_bytes=limit * 2**20, where=where) is None
+
+
+@pytest.mark.parametrize("name", ["wide", "gan"])
+def test_step_of_a_module_takes_as_long_as_in_its_bare_loop(name):
+    measured, loop_s = [], []
+    with torch.enable_grad():
+        batch = workload(name).batch(4)
+        for _ in range(6):  # in turn, and the fastest of each, since the machine has other work
+            batch()
+            for _ in range(2):
+                start_s = perf_counter()
+                batch()
+                measured.append(perf_counter() - start_s)
+            loop_s += lit.loop(4, 5, name=name)[2:]
+
+    assert min(measured) == pytest.approx(min(loop_s), rel=0.3)
+
+
+def test_module_computes_what_its_bare_loop_does():
+    torch.manual_seed(3)
+    trained = workload("classifier", seed=3)
+    inner = trained._module.inner
+    with torch.enable_grad():
+        batch = trained.batch(8)
+        twin = lit.Classifier()
+        twin.load_state_dict(inner.state_dict())
+        plain = lit._loop_of_classifier(twin, batch._inputs[0][0])
+        losses = [float(batch()) for _ in range(3)]
+        expected = [float(next(plain)) for _ in range(3)]
+
+    assert losses == expected
+    assert all(map(torch.equal, inner.parameters(), twin.parameters()))
+
+
+@pytest.mark.parametrize("form", lit.FORMS)
+def test_every_documented_form_of_configure_optimizers_gives_its_optimizer(form):
+    module = lit.Classifier(form)
+    module.trainer = type("Trainer", (), {"estimated_stepping_batches": 10})()
+
+    optimizers, schedulers = optimizers_of(module.configure_optimizers(), "m")
+
+    assert [type(each) for each in optimizers] == [torch.optim.AdamW]
+    assert len(schedulers) == (("dict" in form and form != "dicts") or form == "lists")
+
+
+def test_both_optimizers_of_a_manual_module_have_state_before_anything_is_measured():
+    trained = workload("gan")
+    with torch.enable_grad():
+        batch = trained.batch(2)
+
+    assert [len(each.state) for each in trained._training.optimizers] == [4, 4]
+    assert all(weight.requires_grad for weight in trained._module.parameters())
+    assert trained.check_training(batch) is None
+
+
+@pytest.mark.parametrize(
+    "more",
+    [("--accumulate", 2, "--clip", 1), ("--dtype", "amp-bf16"), ("--dtype", "amp-fp16"), ("--mode", "compile")],
+    ids=["accumulate", "bf16", "fp16", "compile"],
+)
+def test_module_trains_as_options_ask(tmp_path, ask, more):
+    ran = ask(tmp_path, f"{FILE}:classifier", *more, *ONE)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert [row.output.result for row in record.rows] == ["loss"]
+    assert "own_optimizers" in record.rows[0].seen
+    assert "stand_ins" not in [notice.kind for notice in record.notices]
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "shape"),
+    [
+        ("gan", (), "2048x16+2048x128"),
+        ("encoder", (), "24"),
+        ("with_data", (), "32+1"),
+        ("alone", ("--input", ":float:Bx32", "--input", ":int64:B:10"), "32+1"),
+    ],
+)
+def test_batch_of_a_module_is_found_where_its_owner_says_it(tmp_path, ask, name, more, shape):
+    ran = ask(tmp_path, f"{FILE}:{name}", *more, *ONE)
+
+    assert ran.status == 0, ran.err
+    assert ran.record().input_shape == shape
+
+
+def test_find_trains_a_live_module_and_infers_it_by_its_example():
+    quick = {"device": "cpu", "batches": 5, "warmup": 1, "processes": 1, "batch_sizes": [4]}
+
+    trained = tputfind.find(lit.Classifier(), inputs=lit.pair_of, phase="train", **quick)
+    inferred = tputfind.find(lit.takes_apart, **quick)
+
+    assert [row.status for row in (*trained.rows, *inferred.rows)] == ["ok", "ok"]
+    assert (trained.input_shape, inferred.input_shape) == ("32+1", "32")
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "told"),
+    [
+        ("alone", (), "does not say what batch its training_step takes (return (module, batch size -> batch)"),
+        ("takes_apart", (), "its training_step takes a batch apart, and example_input_array is a single tensor"),
+        ("no_optimizer", (), "configure_optimizers returned nothing (return an optimizer"),
+        ("text_as_optimizer", (), "configure_optimizers returned str, which is no optimizer"),
+        ("two_optimizers", (), "has 2 optimizers, and optimizes automatically (set self.automatic_optimization"),
+        ("classifier", ("--optimizer", "sgd"), "has its own, from configure_optimizers"),
+        ("classifier", ("--grad-checkpoint",), "--grad-checkpoint: "),
+        ("gan", ("--accumulate", 2), "optimizes manually, and does so itself in training_step"),
+    ],
+)
+def test_module_that_cannot_be_trained_is_refused_in_one_line(tmp_path, ask, name, more, told):
+    ran = ask(tmp_path, f"{FILE}:{name}", "--quiet", *more, *ONE)
+
+    assert (ran.status, len(ran.err.splitlines())) == (2, 1), ran.err
+    assert told in ran.err
+
+
+def test_batch_beside_its_description_is_refused():
+    with pytest.raises(BadRequest, match="makes its own inputs"):
+        workload("classifier", input_size="3")

@@ -1,0 +1,241 @@
+"""Training a LightningModule by its own step and optimizers, as a Trainer on one device does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from tputfind.errors import BadRequest
+from tputfind.record.record import OutputCheck
+from tputfind.record.spec import Spec
+from tputfind.worker import ranks
+from tputfind.worker.models.lightning import TrainingStep, gradients_of
+from tputfind.worker.structures import drained
+from tputfind.worker.training import Training
+
+_MOST_UNTIL_STEPPED: Final = 100
+"""Steps that are taken at the most until each optimizer has stepped."""
+_RETURN: Final = "return an optimizer, a list of them, ([optimizers], [schedulers]), or a dict with the key optimizer"
+
+
+class LightningTraining(Training):
+    """Trains a LightningModule by its ``training_step``, its ``configure_optimizers`` and its hooks around a batch."""
+
+    has_own_optimizers = True
+
+    def __init__(self, step: TrainingStep, spec: Spec, device: torch.device, *, spreads: bool = False) -> None:
+        """Have the module make its optimizers.
+
+        Raises:
+            BadRequest: options say what the module says, or it has no optimizer, or several and trains by itself.
+        """
+        self._spec, self._step, self._module = spec, step, step.inner
+        step.train()
+        self._automatic = bool(self._module.automatic_optimization)
+        self._check_options()
+        self.module = ranks.spread(step, spec, device) if spreads else step
+        self.optimizers, schedulers = optimizers_of(self._module.configure_optimizers(), spec.model)
+        if self._automatic and len(self.optimizers) > 1:
+            raise BadRequest(
+                f"{spec.model} has {len(self.optimizers)} optimizers, and optimizes automatically",
+                "set self.automatic_optimization = False and step each in training_step, as Lightning 2 has it",
+            )
+        self._scaler = torch.amp.GradScaler(device.type) if spec.scales_gradients else None
+        self._scale = 0.0
+        self.loss_is_own = True
+        self._stepped: set[int] = set()
+        for number, optimizer in enumerate(self.optimizers):
+            optimizer.register_step_post_hook(lambda *_, number=number: self._stepped.add(number))
+        self._attach(schedulers)
+
+    @property
+    def settles(self) -> bool:
+        """Whether steps are taken before any is timed: a scaler, or the module, may skip an optimizer at first."""
+        return self._scaler is not None or not self._automatic
+
+    def _check_options(self) -> None:
+        spec = self._spec
+        if spec.grad_checkpoint:
+            raise BadRequest(f"--grad-checkpoint: {spec.model} does not offer it")
+        if spec.optimizer is not None:
+            raise BadRequest(f"--optimizer: {spec.model} has its own, from configure_optimizers")
+        asked = [flag for flag, value in (("--clip", spec.clip), ("--accumulate", spec.accumulate > 1)) if value]
+        if asked and not self._automatic:
+            raise BadRequest(f"{asked[0]}: {spec.model} optimizes manually, and does so itself in training_step")
+
+    def _attach(self, schedulers: list[Any]) -> None:
+        """Give the module what a Trainer would: its optimizers, schedulers, and what scales and clips gradients."""
+        module, handed = self._module, [_Optimizer(each, self) for each in self.optimizers]
+        self._handed = handed
+        self._step.trainer.optimizers = self.optimizers
+        module.optimizers = lambda *_, **__: handed[0] if len(handed) == 1 else handed
+        module.lr_schedulers = lambda: (schedulers[0] if len(schedulers) == 1 else schedulers) if schedulers else None
+        module.manual_backward = self.backward
+        module.clip_gradients = self.clip_gradients
+
+    def backward(self, loss: torch.Tensor, *arguments: Any, **keywords: Any) -> None:
+        """Compute gradients of a loss, scaled if they are in fp16."""
+        scaled = loss if self._scaler is None else self._scaler.scale(loss)
+        self._module.backward(scaled, *arguments, **keywords)
+
+    def clip_gradients(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        """Clip the gradients of an optimizer's weights, by norm or value."""
+        limit = self._spec.clip if gradient_clip_val is None else gradient_clip_val
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        if limit and f"{gradient_clip_algorithm or 'norm'}".lower().endswith("value"):
+            nn.utils.clip_grad_value_(weights, limit)
+        elif limit:
+            nn.utils.clip_grad_norm_(weights, limit)
+
+    def take(self, optimizer: Any, closure: Callable[[], Any] | None, keywords: dict[str, Any]) -> Any:
+        """Take a step of an optimizer, through the scaler of gradients if there is one."""
+        if self._scaler is None and not self._automatic:
+            return optimizer.step(*(() if closure is None else (closure,)), **keywords)
+        if self._scaler is None:  # some optimizers evaluate the closure several times
+            return optimizer.step(lambda: self._clipped(optimizer, closure), **keywords)
+        result = None if closure is None else closure()
+        if self._automatic:
+            self._scaler.unscale_(optimizer)
+            self._clip_weights_of(optimizer)
+        self._scaler.step(optimizer, **keywords)
+        self._scaler.update()
+        return result
+
+    def _clipped(self, optimizer: Any, closure: Callable[[], Any] | None) -> Any:
+        with torch.enable_grad():
+            result = None if closure is None else closure()
+        self._clip_weights_of(optimizer)
+        return result
+
+    def _clip_weights_of(self, optimizer: Any) -> None:
+        self._module.on_before_optimizer_step(optimizer)
+        self._module.configure_gradient_clipping(optimizer, self._spec.clip, None)
+
+    def step_of(self, model: Callable[..., object]) -> Callable[..., Any]:
+        """Return the step that trains the module; it takes a batch and returns the loss, None if there is none."""
+        return self._numbered(self._automatic_step(model) if self._automatic else lambda batch: drained(model(batch)))
+
+    def _numbered(self, take: Callable[[object], object]) -> Callable[[object], Any]:
+        module, counts = self._module, self._spec.mode == "eager"
+
+        def step(batch: object) -> Any:
+            module.on_train_batch_start(batch, self._step.number)
+            output = take(batch)
+            module.on_train_batch_end(output, batch, self._step.number)
+            self._step.trainer.global_step += counts  # a compiler would compile every number anew
+            self._step.number += counts
+            loss = output.get("loss") if isinstance(output, dict) else output
+            return loss.detach() if isinstance(loss, torch.Tensor) else loss
+
+        return step
+
+    def _automatic_step(self, model: Callable[..., object]) -> Callable[[object], object]:
+        module, times = self._module, self._spec.accumulate
+        (optimizer,) = self._handed
+
+        def evaluate(batch: object, *, first: bool) -> object:
+            output = drained(model(batch))
+            loss = output.get("loss") if isinstance(output, dict) else output
+            if first:
+                module.on_before_zero_grad(optimizer)
+                module.optimizer_zero_grad(0, self._step.number, optimizer)
+            if isinstance(loss, torch.Tensor):  # None skips the batch
+                share = loss if times == 1 else loss / times
+                module.on_before_backward(share)
+                self.backward(share)
+                module.on_after_backward()
+            return output
+
+        def take(batch: object) -> object:
+            outputs: list[object] = []
+
+            def closure() -> object:
+                outputs[:] = [evaluate(batch, first=times == 1)]
+                return outputs[0].get("loss") if isinstance(outputs[0], dict) else outputs[0]
+
+            for number in range(times - 1):
+                evaluate(batch, first=number == 0)
+            module.optimizer_step(0, self._step.number, optimizer, closure)
+            return outputs[0] if outputs else None
+
+        return take
+
+    def settle(self, step: Callable[[], object]) -> None:
+        """Take steps until each optimizer has stepped, so that its state counts.
+
+        Raises:
+            BadRequest: one does not.
+        """
+        if not self.settles:
+            return
+        for _ in range(_MOST_UNTIL_STEPPED):
+            if len(self._stepped) == len(self.optimizers):
+                self._scale = 0.0 if self._scaler is None else self._scaler.get_scale()
+                return
+            step()
+        idle = [type(each).__name__ for number, each in enumerate(self.optimizers) if number not in self._stepped]
+        raise BadRequest(f"{self._spec.model}: {idle[0]} did not step in {_MOST_UNTIL_STEPPED} steps")
+
+    def check(self, step: Callable[[], object]) -> OutputCheck | None:
+        """Take one more step and judge its loss, as for any training; None if the module returns none."""
+        return super().check(step) if isinstance(step(), torch.Tensor) else None
+
+
+class _Optimizer:
+    """An optimizer as a module gets it from ``self.optimizers()``: stepping it goes through the training."""
+
+    def __init__(self, optimizer: Any, training: LightningTraining) -> None:
+        self.optimizer = optimizer
+        self._training = training
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.optimizer, name)
+
+    def step(self, closure: Callable[[], Any] | None = None, **keywords: Any) -> Any:
+        return self._training.take(self.optimizer, closure, keywords)
+
+    def toggle_model(self, sync_grad: bool = True) -> AbstractContextManager[None]:  # noqa: ARG002
+        return gradients_of(self.optimizer, self._training.optimizers)
+
+
+def optimizers_of(returned: Any, model: str) -> tuple[list[Any], list[Any]]:
+    """Return the optimizers and schedulers of what ``configure_optimizers`` returned, in any form that is documented.
+
+    Raises:
+        BadRequest: it returned no optimizer.
+    """
+    several = isinstance(returned, (list, tuple))
+    if several and len(returned) == 2 and isinstance(returned[0], (list, tuple)):
+        optimizers, schedulers = list(returned[0]), returned[1]
+        schedulers = list(schedulers) if isinstance(schedulers, (list, tuple)) else [schedulers]
+    else:
+        parts = list(returned) if several else [returned]
+        optimizers = [part.get("optimizer") if isinstance(part, dict) else part for part in parts]
+        schedulers = [part["lr_scheduler"] for part in parts if isinstance(part, dict) and "lr_scheduler" in part]
+    optimizers = list(_unwrapped(optimizers))
+    wrong = [type(each).__name__ for each in optimizers if not isinstance(each, torch.optim.Optimizer)]
+    if wrong or not optimizers:
+        what = "nothing" if returned is None or not optimizers else f"{wrong[0]}, which is no optimizer"
+        raise BadRequest(f"{model}: configure_optimizers returned {what}", _RETURN)
+    return optimizers, [each["scheduler"] if isinstance(each, dict) else each for each in schedulers]
+
+
+def _unwrapped(optimizers: list[Any]) -> Iterator[Any]:
+    """Yield optimizers, those of Lightning's own class as what they wrap."""
+    for each in optimizers:
+        inner = inspect.getattr_static(each, "_optimizer", None)
+        yield inner if isinstance(inner, torch.optim.Optimizer) else each
+
+
+def make_training(module: nn.Module, spec: Spec, device: torch.device, *, spreads: bool = False) -> Training:
+    """Return what trains a module: its own code if it is a LightningModule, the built-in step otherwise."""
+    if isinstance(module, TrainingStep):
+        return LightningTraining(module, spec, device, spreads=spreads)
+    return Training(module, spec, device, spreads=spreads)

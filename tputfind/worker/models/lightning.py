@@ -1,0 +1,222 @@
+"""A LightningModule in training: its ``training_step`` as a module, and the batch that it takes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle, islice
+from typing import Any, Final, NoReturn, Self
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map_only
+
+from tputfind.errors import BadRequest
+from tputfind.record.spec import Spec
+from tputfind.worker.inputs import Call, Drawn, Inputs, MakeInputs
+
+_PACKAGES: Final = ("lightning", "pytorch_lightning")
+_HOW: Final = (
+    "return (module, batch size -> batch), or describe its parts: --input :float:Bx3x32x32 --input :int64:B:10"
+)
+_MANY: Final = 10**9
+"""Steps and epochs of a training that has no end; schedules that know their length are as long."""
+
+
+def is_lightning(module: object) -> bool:
+    """Return whether a module is a LightningModule, of either package."""
+    return any(
+        base.__name__ == "LightningModule" and base.__module__.partition(".")[0] in _PACKAGES
+        for base in type(module).__mro__
+    )
+
+
+class _NoTrainer:
+    """Stands where a Trainer would: what modules read most, as in a training on one device that does not end."""
+
+    def __init__(self) -> None:
+        self.optimizers: list[Any] = []
+        self.lr_scheduler_configs: list[Any] = []
+        self.global_step = self.current_epoch = self.global_rank = self.local_rank = self.node_rank = 0
+        self.world_size = self.num_devices = self.num_nodes = self.accumulate_grad_batches = 1
+        self.max_epochs = self.max_steps = self.estimated_stepping_batches = self.num_training_batches = _MANY
+        self.training = self.is_global_zero = True
+        self.sanity_checking = self.validating = self.testing = self.predicting = False
+        self.logger = self.datamodule = self.train_dataloader = self.progress_bar_callback = None
+        self.gradient_clip_val = self.gradient_clip_algorithm = None
+        self.loggers: list[Any] = []
+        self.callbacks: list[Any] = []
+        self.callback_metrics: dict[str, Any] = {}
+        self.logged_metrics: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"there is no Trainer where a LightningModule is measured, and so no trainer.{name}")
+
+
+class TrainingStep(nn.Module):
+    """The ``training_step`` of a LightningModule as the forward pass of a module; it takes a batch.
+
+    Logging does nothing. ``takes_example`` says that the batch is drawn like ``example_input_array``.
+    """
+
+    def __init__(self, module: Any, *, takes_example: bool) -> None:
+        """Take a module before it is moved, and have it make what it makes as its training begins."""
+        super().__init__()
+        self.inner = module
+        self.takes_example = takes_example
+        self.number = 0
+        module.log = module.log_dict = lambda *_, **__: None
+        self.trainer = _NoTrainer()  # modules hold it weakly, in some versions
+        module.trainer = self.trainer
+        module.setup("fit")
+        if hasattr(module, "configure_model"):
+            module.configure_model()
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        takes = inspect.signature(module.training_step).parameters
+        self._numbered = "batch_idx" in takes or sum(each.kind in positional for each in takes.values()) > 1
+
+    def forward(self, batch: object) -> object:
+        """Return what the training step of the module returns for a batch on its device."""
+        batch = self.inner.on_after_batch_transfer(batch, 0)
+        if self._numbered:
+            return self.inner.training_step(batch, self.number)
+        return self.inner.training_step(batch)
+
+    def to(self, *arguments: Any, **keywords: Any) -> Self:
+        """Move the module, which notes its device only if it is told itself."""
+        self.inner.to(*arguments, **keywords)
+        return self
+
+    def check_takes(self, batch: Any, model: str) -> None:
+        """Refuse a module whose training step takes its batch apart, if that is a single tensor.
+
+        The rows of the tensor would pass for the parts of a batch.
+
+        Raises:
+            BadRequest: it does.
+        """
+        if not self.takes_example or not isinstance(batch, torch.Tensor):
+            return
+        try:
+            self.forward(batch.as_subclass(_Whole))
+        except _TakenApart:
+            raise BadRequest(
+                f"{model}: its training_step takes a batch apart, and example_input_array is a single tensor", _HOW
+            ) from None
+        except Exception:  # whatever else the module raises, a trial says
+            return
+
+
+class _TakenApart(Exception):  # it is caught where it is raised for
+    """Raised when a batch is unpacked or indexed."""
+
+
+class _Whole(torch.Tensor):
+    """A tensor that cannot be taken apart; what is computed of it is a plain tensor."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # noqa: SLF001
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        raise _TakenApart
+
+    def __getitem__(self, _index: object) -> torch.Tensor:
+        raise _TakenApart
+
+
+def as_training(spec: Spec, module: Any, make: MakeInputs | None, described: Call | None) -> tuple[nn.Module, Inputs]:
+    """Return what trains a LightningModule, and its batches.
+
+    They are made by the user's function, drawn as ``--input`` describes them, collated from the samples of its own
+    ``train_dataloader``, or drawn like its ``example_input_array``: the first that there is.
+
+    Raises:
+        BadRequest: it has none of these.
+    """
+    example = module.example_input_array
+    step = TrainingStep(module, takes_example=make is None and described is None and not _has_loader(module))
+    if make is not None:
+        made = make
+        return step, lambda size: (made(size),)
+    if described is not None:
+        return step, ((_as_batch(described),), {})
+    if not step.takes_example:
+        collate, samples = _loaded(spec, module)
+        return step, lambda size: (collate(list(islice(cycle(samples), size))),)
+    if example is None:
+        raise BadRequest(f"{spec.model} does not say what batch its training_step takes", _HOW)
+    return step, ((drawn_like(example),), {})
+
+
+def drawn_like(example: Any) -> Any:
+    """Return an example of inputs with its tensors to be drawn, samples along the first axis."""
+
+    def drawn(tensor: torch.Tensor) -> object:
+        if not tensor.dim():
+            return tensor
+        if tensor.is_floating_point():
+            return Drawn(tuple(tensor.shape[1:]))
+        below = 2 if tensor.dtype is torch.bool else max(2, int(tensor.max()) + 1)
+        return Drawn(tuple(tensor.shape[1:]), dtype=tensor.dtype, below=below)
+
+    return tree_map_only(torch.Tensor, drawn, example)
+
+
+def example_call(module: Any) -> Call | None:
+    """Return the arguments of ``forward`` as ``example_input_array`` has them; None if there are none."""
+    example = getattr(module, "example_input_array", None) if is_lightning(module) else None
+    if example is None:
+        return None
+    drawn = drawn_like(example)
+    if isinstance(drawn, dict):
+        return (), drawn
+    return (tuple(drawn) if isinstance(drawn, (tuple, list)) else (drawn,)), {}
+
+
+def _as_batch(described: Call) -> object:
+    positional, named = described
+    if named:
+        return {**{str(number): part for number, part in enumerate(positional)}, **named}
+    return positional[0] if len(positional) == 1 else positional
+
+
+def overrides(module: Any, name: str) -> bool:
+    """Return whether a module has a method of its own under a name that LightningModule has, too."""
+    method = getattr(type(module), name, None)
+    return getattr(method, "__module__", "").partition(".")[0] not in _PACKAGES
+
+
+def _has_loader(module: Any) -> bool:
+    return overrides(module, "train_dataloader")
+
+
+def _loaded(spec: Spec, module: Any) -> tuple[Callable[[list[Any]], object], list[Any]]:
+    """Return what makes a batch of samples, and some samples, of a module's own data."""
+    loader = module.train_dataloader()
+    data, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
+    if data is None or collate is None:
+        raise BadRequest(f"{spec.model}: its train_dataloader returns {type(loader).__name__}, no DataLoader", _HOW)
+    few = spec.few_samples
+    samples = (
+        [data[number] for number in range(min(few, len(data)))]
+        if hasattr(data, "__getitem__") and hasattr(data, "__len__")
+        else list(islice(data, few))
+    )
+    if not samples:
+        raise BadRequest(f"{spec.model}: its train_dataloader has no samples", _HOW)
+    return collate, samples
+
+
+@contextmanager
+def gradients_of(optimizer: Any, optimizers: list[Any]) -> Iterator[None]:
+    """Have only the weights of one optimizer take gradients."""
+    own = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+    others = [weight for each in optimizers for group in each.param_groups for weight in group["params"]]
+    held = [weight for weight in others if id(weight) not in own and weight.requires_grad]
+    for weight in held:
+        weight.requires_grad = False
+    try:
+        yield
+    finally:
+        for weight in held:
+            weight.requires_grad = True
