@@ -48,9 +48,10 @@ class Step:
             run: takes one step. Its one argument is what ``make_batch`` returned, as it is: a tuple stays one argument.
             make_batch: makes, from a batch size, the batch of a step, on the device of ``context()``. It is called once
                 for every batch size and process, before anything is timed.
-            modules: a module, or several, whose parameters are counted.
-            optimizers: an optimizer, or several. Steps are taken until each has stepped, so that its state counts: a
-                gradient scaler may skip the first steps, and a generator may be trained every few steps only.
+            modules: a module, or several, whose parameters are counted beside those of optimizers.
+            optimizers: an optimizer, or several; all that the process has if none is named. Steps are taken until each
+                has stepped, so that its state counts: a gradient scaler may skip the first steps, and a generator may
+                be trained every few steps only.
             samples: how many samples a step takes for each of the batch size, as with gradient accumulation, or a
                 function that returns the samples of a step from the batch size.
 

@@ -96,3 +96,26 @@ def fails(batch_size):
 
 
 HELD = tputfind.Step(lambda batch: batch * 2, lambda size: torch.randn(size, 8))
+
+
+def finds_its_optimizers():
+    """A Step of two parts; a scaler skips its optimizer at first, and another is never used."""
+    layer, spare = nn.Linear(8, 8), nn.Linear(8, 3)
+    optimizer, scaler = torch.optim.Adam(layer.parameters()), torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    kept = torch.optim.SGD(spare.parameters(), lr=0.1)
+
+    def train(batch):
+        scaler.scale(layer(batch).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        return kept.param_groups[0]["lr"]
+
+    return tputfind.Step(train, lambda size: torch.randn(size, 8))
+
+
+def maker_that_skips(batch_size):
+    """A step maker; a scaler skips its optimizer at first."""
+    step = finds_its_optimizers()
+    batch = step.make_batch(batch_size)
+    return lambda: step.run(batch)

@@ -83,6 +83,27 @@ def test_optimizer_that_a_scaler_skips_at_first_has_stepped_after_the_first_step
     assert step._step.optimizers[0].state
 
 
+def test_optimizers_that_nobody_named_are_found_and_step_before_anything_is_measured():
+    step = OwnStep(own_step(read_spec(f"{MODELS}/steps.py:finds_its_optimizers", {})), CPU)
+    adam = next(each for each in step._optimizers if isinstance(each, torch.optim.Adam))
+
+    assert step.parameters == 72 + 27
+    assert not adam.state
+    step.batch(2)()
+    assert len(adam.state) == 2
+
+
+def test_optimizer_of_a_step_maker_has_stepped_after_its_first_step():
+    step = OwnStep(own_step(read_spec(f"{MODELS}/steps.py:maker_that_skips", {})), CPU)
+
+    for size in (2, 4):
+        batch = step.batch(size)
+        made = next(iter(each for each in step._idle.values() if isinstance(each, torch.optim.Adam)))
+        batch()
+        assert len(made.state) == 2
+        del batch, made
+
+
 def test_step_maker_is_called_anew_for_every_batch_size(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/train_contrastive.py:step", "--device", "cpu", "--batch-sizes", "4,8", *QUICK)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +26,8 @@ from tputfind.worker.workload import Workload, dtype_name, seed_of
 
 _MOST_UNTIL_STEPPED: Final = 100
 """Steps that are taken at the most until each optimizer has stepped."""
+_MOST_SKIPPED: Final = 40
+"""Steps that are taken at the most until optimizers have stepped that were found: a scaler skips as many at first."""
 _SMALL_BYTES: Final = 2**20
 """Tensors that importing a file may leave: they move no edge."""
 _ONCE: Final = "make_batch must make as many samples as it is called with, for every batch size"
@@ -69,9 +71,9 @@ class OwnStep:
         self._step = source.step()
         noted = (*set_on_import(), *changed_settings(before))
         self.settings = tuple(msgspec.structs.replace(setting, kept=True) for setting in noted)
-        self._stepped: set[int] = set()
-        for number, optimizer in enumerate(self._step.optimizers):
-            optimizer.register_step_post_hook(lambda *_, number=number: self._stepped.add(number))
+        self._optimizers = list(self._step.optimizers) or _optimizers_here()
+        self._idle: dict[int, torch.optim.Optimizer] = {}
+        self._watch(self._optimizers)
 
     @property
     def parameters(self) -> int:
@@ -105,6 +107,8 @@ class OwnStep:
         """Have the user's function make one batch, and the step run on it."""
         self._doing(f"made batch {batch_size}")
         call = self._made(batch_size, draw)
+        if self._makes_its_batch:
+            self._watch(_optimizers_here())
         self._doing("")
         batch = Batch(self._run, batch_size, call, lambda: self._seen.split)
         batch.outline = None if self._makes_its_batch else outline(call)
@@ -190,7 +194,7 @@ class OwnStep:
         held: dict[int, torch.Tensor] = {}
         for module in self._step.modules:
             held |= {id(parameter): parameter for parameter in module.parameters()}
-        for optimizer in self._step.optimizers:
+        for optimizer in self._optimizers:
             held |= {id(parameter): parameter for group in optimizer.param_groups for parameter in group["params"]}
         yield from held.values()
 
@@ -213,17 +217,30 @@ class OwnStep:
                 "write def instead of async def, and asyncio.run inside",
             )
         self._check_place()
-        for _ in range(_MOST_UNTIL_STEPPED):
-            idle = [one for number, one in enumerate(self._step.optimizers) if number not in self._stepped]
-            if not idle:
+        for _ in range(_MOST_UNTIL_STEPPED if self._step.optimizers else _MOST_SKIPPED):
+            if not self._idle:
                 return output
             output = drained(output)
             output = self._step.run(batch)
-        never = f"{type(idle[0]).__name__} did not step in {_MOST_UNTIL_STEPPED} steps"
+        idle = type(next(iter(self._idle.values()))).__name__ if self._idle else ""
+        self._idle.clear()
+        if not idle or not self._step.optimizers:  # one that nobody named may be there for something else
+            return output
+        never = f"{idle} did not step in {_MOST_UNTIL_STEPPED} steps"
         raise BadRequest(
             f"{self._spec.model}: {never}, so that no state of it would count",
             "name in optimizers= those that a step uses",
         )
+
+    def _watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Note of each of these optimizers whether it has stepped."""
+
+        def note(stepped: torch.optim.Optimizer, *_: object) -> None:
+            self._idle.pop(id(stepped), None)
+
+        self._idle = {id(optimizer): optimizer for optimizer in optimizers}
+        for optimizer in optimizers:
+            optimizer.register_step_post_hook(note)
 
     def _check_place(self) -> None:
         """Raise BadRequest if a step took no memory of its device, but memory of another."""
@@ -277,6 +294,13 @@ def check_imported(spec: Spec) -> None:
             f"{home} makes {format_bytes(total_bytes)} of tensors as it is imported, which would not count",
             f"make them in {name}",
         )
+
+
+def _optimizers_here() -> list[torch.optim.Optimizer]:
+    """Return the optimizers that are in use in this process."""
+    gc.collect()  # those of a step that is gone may hold themselves in cycles
+    found = (each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer))
+    return [each for each in found if "param_groups" in vars(each)]
 
 
 def _takes_memory_of(device: torch.device) -> bool | None:
