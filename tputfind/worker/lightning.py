@@ -161,7 +161,8 @@ class LightningTraining(Training):
                 return outputs[0].get("loss") if isinstance(outputs[0], dict) else outputs[0]
 
             for number in range(times - 1):
-                evaluate(batch, first=number == 0)
+                with self.summing(last=False):
+                    evaluate(batch, first=number == 0)
             module.optimizer_step(0, self._step.number, optimizer, closure)
             return outputs[0] if outputs else None
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -179,6 +180,21 @@ def spread(module: nn.Module, spec: Spec, device: torch.device) -> Any:
         return _sharded(module, device)
     except (ValueError, NotImplementedError, AssertionError) as error:
         raise CannotRunSo(f"--parallel {spec.parallel}: {said(error)}") from None
+
+
+@contextmanager
+def local_gradients(module: Any) -> Iterator[None]:
+    """Leave gradients on each device: a later batch of the same step sums them over all."""
+    if isinstance(module, DistributedDataParallel):
+        with module.no_sync():
+            yield
+        return
+    shards = hasattr(module, "set_requires_gradient_sync")
+    if shards:
+        module.set_requires_gradient_sync(False)
+    yield
+    if shards:
+        module.set_requires_gradient_sync(True)
 
 
 def _sharded(module: nn.Module, device: torch.device) -> nn.Module:

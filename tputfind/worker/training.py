@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from inspect import Parameter, signature
 from typing import Any, ClassVar, Final
 
@@ -64,13 +65,14 @@ class Training:
         (optimizer,), scaler, times = self.optimizers, self._scaler, self._times
 
         def step(*arguments: object, **keywords: object) -> torch.Tensor:
-            for _ in range(times):
-                output = drained(model(*arguments, **keywords))
-                own = own_loss(output)
-                self.loss_is_own = own is not None
-                loss = stand_in_loss(output) if own is None else own
-                loss = loss if times == 1 else loss / times
-                (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+            for left in range(times)[::-1]:
+                with self.summing(last=not left):
+                    output = drained(model(*arguments, **keywords))
+                    own = own_loss(output)
+                    self.loss_is_own = own is not None
+                    loss = stand_in_loss(output) if own is None else own
+                    loss = loss if times == 1 else loss / times
+                    (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
             if scaler is None:
                 self._clip_gradients()
                 optimizer.step()
@@ -84,6 +86,10 @@ class Training:
             return loss.detach()
 
         return step
+
+    def summing(self, *, last: bool) -> AbstractContextManager[None]:
+        """Return the context of one of several batches of a step: the ``last`` sums gradients over all devices."""
+        return nullcontext() if last else ranks.local_gradients(self.module)
 
     def _clip_gradients(self) -> None:
         if self._clip is not None:
