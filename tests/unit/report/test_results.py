@@ -66,7 +66,8 @@ def test_saved_result_is_loaded_as_the_same_result_and_shown_by_report(make, tmp
     assert json.loads((tmp_path / "b.json").read_bytes()) == saved
     assert repr(loaded) == repr(result)
     assert loaded.frame().equals(result.frame())
-    given = {"records": [tmp_path / "a.json"], "slo": None, "percentile": None, "overwrite": False}
+    given = {"records": [tmp_path / "a.json"], "slo": None, "percentile": None, "effective_batch": None}
+    given["overwrite"] = False
     assert report.main({**given, "save": (tmp_path / "c.json", tmp_path / "c.html")}, show_traceback=False) == 0
     assert capsys.readouterr().out.split() == repr(result).split()
     assert json.loads((tmp_path / "c.json").read_bytes()) == saved
