@@ -49,7 +49,7 @@ from tputfind.analysis.toy import Toy
 from tputfind.commands.console import finish
 from tputfind.commands.outputs import read_places
 from tputfind.report.outputs import check_places
-from tputfind.report.renderers.files import forms
+from tputfind.report.outputs import forms
 from tputfind.report.views import toy
 
 
@@ -174,7 +174,7 @@ def test_result_and_its_command_are_added_by_their_lists(copy):
     view = "            from tputfind.report.views import toy\n\n            return toy.document(result)\n"
     copy.insert("tputfind/report/results.py", ('        case "clocks":\n', f'        case "toy":\n{view}'))
     copy.insert(
-        "tputfind/report/kinds.py",
+        "tputfind/report/outputs.py",
         ('"csv", "record", "clocks"', '"toy", '),
         ('    "csv": "CSV",\n', '    "toy": "JSON of toys",\n'),
         ('    "csv": (\n', '    "toy": (r\'\\{\\s*"toy":\',),\n'),

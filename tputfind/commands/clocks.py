@@ -17,9 +17,8 @@ from tputfind.record.clocks import MOST_REPEATS, Asked
 from tputfind.record.identity import Question
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LARGEST_BATCH
-from tputfind.report.outputs import check_places
+from tputfind.report.outputs import check_places, forms
 from tputfind.report.progress import show_progress
-from tputfind.report.renderers.files import forms
 from tputfind.report.views import clocks as view
 from tputfind.session import clocks
 

@@ -49,7 +49,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
         for problem in problems[1:]:
             say(problem, show_traceback=show_traceback)
         raise problems[0]
-    from tputfind.report.renderers.files import forms
+    from tputfind.report.outputs import forms
     from tputfind.report.views import compare as view
 
     document = view.document(compared)

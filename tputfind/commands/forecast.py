@@ -13,9 +13,8 @@ from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
 from tputfind.record.identity import Question
 from tputfind.record.spec import Spec, read_spec
-from tputfind.report.outputs import Outputs, Places, check_places
+from tputfind.report.outputs import Outputs, Places, check_places, forms
 from tputfind.report.progress import show_progress
-from tputfind.report.renderers.files import forms
 from tputfind.report.views import forecast
 from tputfind.session import forecast as forecast_run
 

@@ -17,9 +17,7 @@ from tputfind.record.record import Record
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report.document import Document
-from tputfind.report.kinds import Kind
-from tputfind.report.outputs import check_places
-from tputfind.report.renderers.files import forms
+from tputfind.report.outputs import Kind, check_places, forms
 from tputfind.report.results import document_of
 from tputfind.report.views import page
 from tputfind.report.views import records as view

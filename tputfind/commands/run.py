@@ -268,7 +268,7 @@ def _write(
     Returns:
         The records that are saved, and what is to be shown, if anything was found out.
     """
-    from tputfind.report.renderers.files import forms
+    from tputfind.report.outputs import forms
     from tputfind.report.views.records import document as document_of
 
     if not kept:

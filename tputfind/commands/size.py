@@ -18,9 +18,8 @@ from tputfind.errors import BadRequest, NoPlan, TputfindError
 from tputfind.readers.csv_files import Recorded, arrivals_of, log_of, prices_of
 from tputfind.record import files
 from tputfind.record.record import Record
-from tputfind.report.outputs import Source, check_places
+from tputfind.report.outputs import Source, check_places, forms
 from tputfind.report.progress import show_progress
-from tputfind.report.renderers.files import forms
 from tputfind.report.views import size
 from tputfind.sizing.planner.plan import answers
 from tputfind.sizing.planner.question import read_demand

@@ -3,18 +3,78 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.record import files, identity
 from tputfind.record.identity import Question
-from tputfind.report import kinds
+from tputfind.record.untrusted import indented
 from tputfind.report.charts import draw
-from tputfind.report.document import Defect
-from tputfind.report.kinds import Kind
+from tputfind.report.charts.chart import Chart
+from tputfind.report.charts.draw import PLOT_MAKER
+from tputfind.report.document import Defect, Document
+from tputfind.report.renderers.csv import to_csv
+from tputfind.report.renderers.html import to_html
+from tputfind.report.renderers.markdown import to_markdown
+
+Kind = Literal["csv", "record", "clocks", "forecast", "comparison", "plans", "md", "html", "png", "svg"]
+
+NAMES: Final[dict[Kind, str]] = {
+    "csv": "CSV",
+    "record": "record",
+    "clocks": "JSON of clocks",
+    "forecast": "JSON of forecasts",
+    "comparison": "JSON of comparisons",
+    "plans": "JSON of plans",
+    "md": "Markdown",
+    "html": "page",
+    "png": "PNG plot",
+    "svg": "SVG plot",
+}
+_LOOKED_AT_BYTES: Final = 2**16
+"""Bytes at the beginning of a file in which it says what it is."""
+_TEXT: Final = r'"(?:[^"\\]|\\.)*"'
+"""A string of JSON."""
+_TITLE: Final = r"\*\*[^\n]*\*\*\n\n"
+_BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
+    "csv": (
+        r"model,phase,device,device_name,dtype,layout,mode,input_shape,batch_size,status,",
+        r"model,recipe,device_name,status,rate_per_s,slo_ms,percentile,batcher,",
+        r"model,dtype,layout,memory_gib,largest_batch_forecast,",
+        r"model,device_name,batch_size,(?:way,condition|stage,way),mean_ms,",
+        r"model,recipe,device_name,old_batch,new_batch,",
+    ),
+    "record": (r'\{\s*"schema":\s*\d+,\s*"method":\s*\d+,\s*"tputfind":\s*"',),
+    "clocks": (r'\{\s*"kind":\s*"(?:methods|pipeline)",\s*"(?:schema":\s*\d+,\s*"method|tputfind)":',),
+    "forecast": (r'\{\s*"kind":\s*"forecast",\s*"schema":\s*\d+,\s*"method":',),
+    "comparison": (
+        rf'\[\s*\{{\s*"model":\s*{_TEXT},\s*"recipe":\s*{_TEXT},\s*"device_name":\s*{_TEXT},\s*"old_started":',
+    ),
+    "plans": (
+        rf'\{{\s*"plans":\s*\[\s*\{{\s*"model":\s*{_TEXT},\s*"recipe":\s*{_TEXT},\s*"device_name":\s*{_TEXT},\s*"demand":',
+    ),
+    "md": (
+        r"\|(?:[^\n]*\|)? *batch *\| *samples/s *\| *± % *\|",  # of several records in one table, until 0.1
+        rf"{_TITLE}\| *batch *\| *samples/s *\|",
+        rf"{_TITLE}\| *batch *\| *OLD /s *\| *NEW /s *\|",
+        r"\| *\| *devices *\| *cap *\| *each/s *\| *cost/h *\|",
+        rf"{_TITLE}\| *\| *devices *\| *cap *\| *p50 ms *\|",
+        r"\| *\| *devices *\| *max batch *\| *each/s *\| *cost/h *\|",
+        rf"{_TITLE}- Devices: [0-9]",
+        rf"(?:## [^\n]*\n\n)?{_TITLE}(?:\| *\| *devices *\| *max batch *\| *each/s *\| *cost/h *\||- Devices: [0-9])",
+        rf"{_TITLE}ms an? (?:batch|iteration): mean of \d",
+        rf"{_TITLE}\| *memory *\| *largest batch, forecast *\|",
+    ),
+    "html": (r"<!DOCTYPE html>(?s:.{0,300})default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-",),
+    "png": (rf"\x89PNG\r\n\x1a\n(?s:.{{0,200}})\0\0\0\x{len('Software ' + PLOT_MAKER):02x}tEXtSoftware\0{PLOT_MAKER}",),
+    "svg": (rf"<\?xml (?s:.{{0,2000}})<metadata>(?s:.{{0,2000}})<dc:title>{PLOT_MAKER}</dc:title>",),
+}
+_OF_KIND: Final = {kind: re.compile("|".join(beginnings).encode()) for kind, beginnings in _BEGINNINGS.items()}
 
 ENDINGS: Final = ("json", "csv", "md", "html", *draw.ENDINGS)
 """Every form that a file can have; of a result that is no record of a run, none is drawn."""
@@ -23,6 +83,27 @@ MEASURED: Final = ("record", "clocks", "forecast")
 _STDOUT: Final = Path("/dev/stdout")
 _ABSENT: Final = {form: f"a .{form} holds one result, and several are asked for" for form in ("json", "csv")}
 _NO_PLOT: Final = "this result has no plot"
+
+
+def forms(document: Document) -> dict[str, Callable[[], bytes]]:
+    """Return what makes each form that a document has, by the ending of its file."""
+    found: dict[str, Callable[[], bytes]] = {}
+    if document.source is not None:
+        found["json"] = partial(indented, document.source)
+    if document.data is not None:
+        data = document.data
+        found["csv"] = lambda: to_csv(data())
+    found["md"] = partial(to_markdown, document)
+    found["html"] = lambda: to_html(document.page() if document.page else document)
+    if document.chart is not None:
+        found |= {ending: partial(_image, document.chart, ending) for ending in draw.ENDINGS}
+    return found
+
+
+def _image(chart: Chart | Defect, ending: str) -> bytes:
+    if isinstance(chart, Defect):
+        raise chart.to_error()
+    return draw.image(chart, ending)
 
 
 class Places(NamedTuple):
@@ -89,7 +170,7 @@ class Outputs:
             return
         hint = f"name another file, or give {'overwrite=True' if output.wanted_by == 'save' else '--overwrite'}"
         if not _may_be_replaced(path, output.kind):
-            raise BadRequest(f"{told} is there already, and is no {kinds.NAMES[output.kind]} of tputfind's", hint)
+            raise BadRequest(f"{told} is there already, and is no {NAMES[output.kind]} of tputfind's", hint)
         if output.kind in MEASURED and (differing := _unlike(path, self._question)):
             raise BadRequest(f"{told} holds another measurement: {differing}", hint)
 
@@ -216,10 +297,20 @@ def _same(one: Path, other: Path) -> bool:
         return False
 
 
+def is_report(path: Path, kind: Kind) -> bool:
+    """Return whether a file is a report of this kind that this tool wrote.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return _OF_KIND[kind].match(file.read(_LOOKED_AT_BYTES)) is not None
+
+
 def _may_be_replaced(path: Path, kind: Kind) -> bool:
     """Whether a file that is there is empty, or a report of the kind that is to be written."""
     try:
-        return path.stat().st_size == 0 or kinds.is_report(path, kind)
+        return path.stat().st_size == 0 or is_report(path, kind)
     except OSError:  # what cannot be read is not known to be ours
         return False
 

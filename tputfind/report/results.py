@@ -53,7 +53,7 @@ def save(result: Any, names: Sequence[str | os.PathLike[str]], *, overwrite: boo
     Raises:
         BadRequest: the first that cannot be written, and why.
     """
-    from tputfind.report.renderers.files import forms
+    from tputfind.report.outputs import forms
 
     made = forms(document_of(result))
     question = question_of(result) if result.KIND in MEASURED and "json" in made else None

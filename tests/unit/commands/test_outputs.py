@@ -24,9 +24,7 @@ from tputfind.record.files import load_record
 from tputfind.record.identity import Question, question_of, unlike_questions
 from tputfind.record.spec import read_spec
 from tputfind.report.charts import charts, draw
-from tputfind.report.kinds import NAMES, Kind, is_report
-from tputfind.report.outputs import ENDINGS, Places, Source, check_places, table_of
-from tputfind.report.renderers.files import forms
+from tputfind.report.outputs import ENDINGS, NAMES, Kind, Places, Source, check_places, forms, is_report, table_of
 from tputfind.report.views import compare as compared
 from tputfind.report.views import forecast, size
 from tputfind.sizing.planner.plan import answers

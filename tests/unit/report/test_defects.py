@@ -17,9 +17,8 @@ from tputfind.errors import TputfindError
 from tputfind.record import files
 from tputfind.report import results, text
 from tputfind.report.charts import charts, draw
-from tputfind.report.outputs import Places, check_places
+from tputfind.report.outputs import Places, check_places, forms
 from tputfind.report.progress import show_progress
-from tputfind.report.renderers.files import forms
 from tputfind.report.views import clocks, compare, fleet, forecast, page, records, size
 from tputfind.runners.sweep import Job
 from tputfind.session.run import Measured

@@ -29,9 +29,8 @@ from tputfind.report.document import (
     table,
     without_blanks,
 )
-from tputfind.report.outputs import ENDINGS
+from tputfind.report.outputs import ENDINGS, forms
 from tputfind.report.renderers.csv import to_csv
-from tputfind.report.renderers.files import forms
 from tputfind.report.renderers.html import to_html
 from tputfind.report.renderers.markdown import to_markdown
 from tputfind.report.renderers.terminal import print_document

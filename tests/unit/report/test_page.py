@@ -18,7 +18,7 @@ from support.shown import page_of
 
 import tputfind
 from tputfind.record.record import Edge, Failure, Notice, Row, Timing, Trial
-from tputfind.report.charts import bars, chart, charts, colours, device, draw, figure
+from tputfind.report.charts import chart, charts, draw
 from tputfind.report.views import page
 from tputfind.report.views.page import groups
 
@@ -250,7 +250,6 @@ def test_an_interval_that_reaches_above_the_plot_is_said_to_be_cut():
     record = replace(example(), rows=(wild, tame), edge=None, safe=None)
     (first, *others) = charts.charts([record])
 
-    assert [point.x for point in first.cut] == [1]
     assert first.words.endswith(" Bands cut at the top of the plot: batch 1, up to 3677 samples/s.")
     assert not any("cut" in one.words for one in others)
     assert "cut at the top of the plot" in Page(page_of([record])).text()
@@ -268,7 +267,6 @@ def test_where_every_interval_ends_in_the_plot_nothing_is_said_of_cuts():
     for record in (example(), replace(example(), rows=(scattered(8, 4.0, 4.1), scattered(16, 7.0, 7.01)))):
         first = charts.charts([record])[0]
 
-        assert first.cut == ()
         assert all((point.high or 0.0) <= first.top for point in drawn(first))
         assert "cut" not in first.words
 
@@ -311,10 +309,10 @@ def test_bars_of_different_batch_sizes_say_which():
 
 
 def test_one_record_and_records_of_several_batch_sizes_are_no_bars():
-    assert not bars.fit([example()])
-    assert not bars.fit(of_one_batch_each()[:1])
-    assert not bars.fit([*of_one_batch_each(), example()])
-    assert not bars.fit(of_one_batch_each()[-1:] * 2)
+    assert not charts.are_bars([example()])
+    assert not charts.are_bars(of_one_batch_each()[:1])
+    assert not charts.are_bars([*of_one_batch_each(), example()])
+    assert not charts.are_bars(of_one_batch_each()[-1:] * 2)
 
 
 @pytest.mark.parametrize("records", [[example()], [example(), long(12)], of_one_batch_each()])
@@ -356,8 +354,8 @@ def test_an_svg_file_follows_the_readers_colours_and_other_images_are_light():
 
     style = re.search(r"<style>@media \(prefers-color-scheme: dark\)\{(.*?)\}</style>", svg)
     for name in ("paper", "ink", "quiet", "grid", "series-0"):
-        assert f"{colours.LIGHT[name]};" in svg or f'{colours.LIGHT[name]}"' in svg
-        assert f'{colours.LIGHT[name]}"]{{fill:{colours.DARK[name]}!important}}' in style[1]
+        assert f"{draw.LIGHT[name]};" in svg or f'{draw.LIGHT[name]}"' in svg
+        assert f'{draw.LIGHT[name]}"]{{fill:{draw.DARK[name]}!important}}' in style[1]
     for said in ("resnet50 fp16 nchw 3x224x224 on NVIDIA Example", "fastest, knee: batch 4, 800.0 samples/s"):
         assert said in svg
     assert "largest: batch 5" in svg
@@ -376,7 +374,7 @@ def test_an_svg_file_is_xml_whatever_a_record_is_called(text):
 
 def test_legend_of_one_record_names_each_marked_point_once_with_its_value():
     chart = charts.throughput([replace(example(), edge=Edge(largest_batch=5, limited_by="memory"))])
-    (legend,) = figure.plain(chart, colours.LIGHT).legends
+    (legend,) = draw.plain(chart, draw.LIGHT).legends
 
     assert [text.get_text() for text in legend.get_texts()] == [
         " fastest, knee: batch 4, 800.0 samples/s",
@@ -388,7 +386,7 @@ def test_a_plot_ends_where_the_line_says_that_intervals_are_cut():
     record = replace(example(), rows=(scattered(1, 1.0, 3.0), scattered(8, 4.0, 4.01)), edge=None, safe=None)
     chart = charts.throughput([record])
 
-    axes = figure.plain(chart, colours.LIGHT).axes[0]
+    axes = draw.plain(chart, draw.LIGHT).axes[0]
 
     assert axes.get_ylim() == (0, chart.top)
     assert chart.top == 1.25 * max(point.y for point in drawn(chart))
@@ -401,7 +399,7 @@ def test_trials_without_a_peak_that_ran_out_of_memory_stand_at_the_limit():
         Trial(batch_size=9, failure=Failure(kind="died", message="")),
     )
 
-    shown = {one.look: one.points for one in device.memory([replace(example(), trials=trials)]).series}
+    shown = {one.look: one.points for one in charts.memory([replace(example(), trials=trials)]).series}
 
     assert [(point.x, point.y) for point in shown["fitted"]] == [(4, 1024)]
     assert [(point.x, point.y) for point in shown["failed"]] == [(8, 24 * 1024)]
@@ -431,7 +429,7 @@ def test_clock_and_power_follow_the_order_of_the_run():
     rows = (Row(batch_size=1, timings=timed(100.0, 110.0)), Row(batch_size=2, timings=timed(200.0, None, 220.0)))
     record = replace(example(), rows=rows)
 
-    assert [(point.x, point.y) for point in drawn(device.power([record]))] == [(1, 100), (2, 200), (3, 110), (5, 220)]
+    assert [(point.x, point.y) for point in drawn(charts.power([record]))] == [(1, 100), (2, 200), (3, 110), (5, 220)]
 
 
 def test_records_are_named_by_what_sets_them_apart():
@@ -532,7 +530,7 @@ def test_a_run_that_was_cut_short_is_said_to_be():
     assert "the run was cut short" not in Page(page_of([example()])).text()
 
 
-@pytest.mark.parametrize("of", [colours.LIGHT, colours.DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("of", [draw.LIGHT, draw.DARK], ids=["light", "dark"])
 def test_text_and_lines_stand_out_from_the_paper(of):
     def luminance(colour):
         parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
@@ -546,11 +544,11 @@ def test_text_and_lines_stand_out_from_the_paper(of):
     for paper in ("paper", "shade"):
         assert min(contrast(ink, paper) for ink in ("ink", "quiet", "warning")) >= 4.5
     assert min(contrast(name, "paper") for name in of if name.startswith("series-")) >= 3
-    assert set(of) == set(colours.LIGHT)
+    assert set(of) == set(draw.LIGHT)
 
 
 def test_every_colour_of_a_plot_is_the_pages():
-    drawing = draw.inline(device.memory([example()])).svg
+    drawing = draw.inline(charts.memory([example()])).svg
 
     assert not re.search(r"(fill|stroke): #[0-9a-f]{6}", drawing)
     assert {f"var(--{name})" for name in ("ink", "series-0", "warning")} <= set(
@@ -563,7 +561,7 @@ def test_every_colour_of_a_plot_is_the_pages():
     [(1, 2, 2), (128, 512, 2), (1, 2**31, 2), (2.5, 2.6, 10), (1e-9, 1e15, 10), (3, 4000, 10), (99, 101, 2)],
 )
 def test_a_logarithmic_axis_has_a_few_labels(low, high, base):
-    places = figure.ticks(low, high, base)
+    places = draw.ticks(low, high, base)
 
     assert 2 <= len(places) <= 9
     assert all(low <= place <= high or math.isclose(place, low) for place in places)

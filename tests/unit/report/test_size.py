@@ -12,7 +12,7 @@ from rich.console import Console
 from support.records import example, row
 
 from tputfind.record.record import Record
-from tputfind.report.renderers.files import forms
+from tputfind.report.outputs import forms
 from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views import size
 from tputfind.report.views.size import line_of

@@ -11,7 +11,7 @@ from support.records import example, row
 
 import tputfind
 from tputfind.record.record import Record, Timing
-from tputfind.report.renderers.files import forms
+from tputfind.report.outputs import forms
 from tputfind.report.views.size import document
 from tputfind.report.views.size_answers import details
 from tputfind.sizing.planner.plan import answers

@@ -15,7 +15,7 @@ from support.records import example
 
 from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.record import Record, Row, Timing
-from tputfind.report.renderers.files import forms
+from tputfind.report.outputs import forms
 from tputfind.report.views.size import document
 from tputfind.report.views.size_answers import details, summary
 from tputfind.sizing.engine.replications import Effort, Fleet, Outcome, simulate

@@ -12,7 +12,7 @@ from support.records import example, row
 import tputfind
 from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.record import Record, Timing
-from tputfind.report.renderers.files import forms
+from tputfind.report.outputs import forms
 from tputfind.report.views.size import document
 from tputfind.sizing.engine.service_times import Overheads, service_times_of
 from tputfind.sizing.planner import closed_forms

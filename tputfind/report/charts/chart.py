@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal
 
 import msgspec
 
 from tputfind.analysis.answers import Best
 from tputfind.record import identity
-from tputfind.record.record import Record, Row
+from tputfind.record.record import Record
 from tputfind.report import text
 
 Scale = Literal["from_zero", "log2", "log10"]
@@ -27,9 +27,6 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     scale: Scale
     unit: Literal["plain", "mib"] = "plain"
     reads: str = "{}"
-
-
-BATCH_SIZE: Final = Axis(label="batch size", scale="log2", reads="batch {}")
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -105,23 +102,6 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
         highest = max((point.y for series in self.series for point in series.points), default=0.0)
         return _TALLEST_BAR * highest if self.kind == "throughput" and not self.names else math.inf
 
-    @property
-    def cut(self) -> tuple[Point, ...]:
-        """The points whose intervals reach above the top."""
-        top = self.top
-        every = (point for series in self.series for point in series.points)
-        return tuple(point for point in every if point.high is not None and point.high > top)
-
-
-def ok_rows(record: Record) -> list[Row]:
-    """Return the rows with figures: one that failed has none."""
-    return [row for row in record.rows if row.failure is None]
-
-
-def scale_of(values: Iterable[float], wanted: Scale) -> Scale:
-    """Return a logarithmic scale only where every value has a place on it."""
-    return wanted if all(value > 0 for value in values) else "from_zero"
-
 
 def title_of(records: Sequence[Record]) -> str:
     """Return what a page or a plot of records is about."""
@@ -154,18 +134,3 @@ def shortened(words: str, most: int = _LONGEST_NAME) -> str:
     line = "".join(letter if letter.isprintable() else " " for letter in words)
     half = (most - 1) // 2
     return line if len(line) <= most else f"{line[:half]}…{line[-half:]}"
-
-
-def each_record(
-    records: Sequence[Record],
-    points_of: Callable[[Record], Iterable[Point]],
-    look: Look = "line",
-    *,
-    named: bool = True,
-) -> tuple[Series, ...]:
-    """Return one series for each record that has points."""
-    drawn = [
-        Series(name=name if named else "", number=number, look=look, points=tuple(points_of(record)))
-        for number, (record, name) in enumerate(zip(records, names_of(records), strict=True))
-    ]
-    return tuple(series for series in drawn if series.points)

@@ -2,56 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from tputfind.analysis.answers import Best, answers, format_latency, format_rate, known_interval
-from tputfind.record.record import Record, Row
-from tputfind.report.charts import bars, device
-from tputfind.report.charts.chart import (
-    BATCH_SIZE,
-    Axis,
-    Chart,
-    Level,
-    Mark,
-    Point,
-    each_record,
-    names_of,
-    ok_rows,
-    scale_of,
-    title_of,
+from tputfind.analysis.answers import (
+    Best,
+    answers,
+    format_latency,
+    format_rate,
+    health,
+    known_interval,
+    peak_bytes,
 )
+from tputfind.record.record import Health, Record, Row, Trial
+from tputfind.report.charts.chart import Axis, Chart, Level, Look, Mark, Point, Scale, Series, names_of, title_of
 from tputfind.stats import percentile
-from tputfind.units import format_figure, format_width
+from tputfind.units import MIB, format_bytes, format_figure, format_width
 
+_BATCH_SIZE: Final = Axis(label="batch size", scale="log2", reads="batch {}")
 _MOST_POINTS: Final = 300
-"""Of a plot: a page is to stay under a megabyte."""
+"""Maximum points per plot; keeps a page under 1 MB."""
 _BANDS: Final = "Bands are 95 % confidence intervals."
 MOST_BOXES: Final = 32
 """Of more batch sizes than this, quantiles are lines: boxes would lie over each other."""
+_MOST_BARS: Final = 40
+_MOST_LISTED: Final = 12
+
+
+class _Value(NamedTuple):
+    """A figure, the same in words, and the two ends of its interval if it has one."""
+
+    y: float
+    text: str
+    low: float | None = None
+    high: float | None = None
+
+
+_ValueOf = Callable[[Record, Row], _Value | None]
 
 
 def charts(records: Sequence[Record]) -> list[Chart]:
     """Return the plots that records give, without those that would be empty."""
-    if bars.fit(records):
-        return bars.charts(records)
-    every = (
-        throughput(records),
-        tradeoff(records),
-        device.memory(records),
-        latency(records),
-        device.clock(records),
-        device.power(records),
-    )
+    plots = (throughput, tradeoff, memory, latency, clock, power)
+    every = [_bars(records, *bar) for bar in _BARS] if are_bars(records) else [plot(records) for plot in plots]
     return [_with_cuts(_thinned(chart)) for chart in every if not chart.empty]
+
+
+def are_bars(records: Sequence[Record]) -> bool:
+    """Whether these are several records of which none has a second batch size that was timed: curves of one point."""
+    counts = [sum(row.samples_per_s is not None for row in record.rows) for record in records]
+    return len(records) > 1 and max(counts) == 1
 
 
 def _with_cuts(chart: Chart) -> Chart:
     """Return a chart that says in words which of the intervals that are drawn do not end in it."""
-    cut = chart.cut
+    points = [point for series in chart.series for point in series.points]
+    cut = [point for point in points if point.high is not None and point.high > chart.top]
     if not cut:
         return chart
     batches = _listed([f"{batch:.0f}" for batch in sorted({point.x for point in cut})])
@@ -68,9 +77,8 @@ def _thinned(chart: Chart) -> Chart:
     count = sum(len(one.points) for one in chart.series)
     if count <= _MOST_POINTS:
         return chart
-    series = tuple(
-        replace(one, points=one.points[:: ceil(count / _MOST_POINTS)] or one.points[:1]) for one in chart.series
-    )
+    every = ceil(count / _MOST_POINTS)
+    series = tuple(replace(one, points=one.points[::every] or one.points[:1]) for one in chart.series)
     drawn = sum(len(one.points) for one in series)
     return _with_words(replace(chart, series=series), f"Of {count} points {drawn} are drawn.")
 
@@ -80,29 +88,20 @@ def throughput(records: Sequence[Record]) -> Chart:
 
     Records with one batch size each are bars.
     """
-    if bars.fit(records):
-        return bars.throughput(records)
-
-    def points(record: Record) -> Iterator[Point]:
-        for row in ok_rows(record):
-            if row.samples_per_s is not None:
-                interval = known_interval(record, row)
-                low, high = interval.above_zero if interval else (None, None)
-                width = f" ± {format_width(interval.half_width)} %" if interval else ""
-                yield Point(
-                    x=row.batch_size, y=row.samples_per_s, text=f"{_rate(record, row)}{width}", low=low, high=high
-                )
-
-    series = each_record(records, points)
+    if are_bars(records):
+        return _bars(records, *_BARS[0])
+    failed = sum(row.failure is not None for record in records for row in record.rows)
+    left_out = f" Batch sizes that failed are not drawn: {failed}." if failed else ""
+    best = ". ".join(_of_record(records, number, _best_words(record)) for number, record in enumerate(records))
     return Chart(
         kind="throughput",
         title="Throughput against batch size",
         about=title_of(records),
-        words=f"{_throughput_words(records)} {_BANDS}",
-        note=_BANDS + _failed_words(records),
-        x=BATCH_SIZE,
+        words=f"{best}. {_BANDS}",
+        note=_BANDS + left_out,
+        x=_BATCH_SIZE,
         y=Axis(label="samples/s", scale="from_zero"),
-        series=series,
+        series=_each_record(records, _by_batch_size(_throughput)),
         marks=tuple(_marks(records)),
     )
 
@@ -121,16 +120,6 @@ def _marks(records: Sequence[Record]) -> Iterator[Mark]:
             yield Mark(kind=kind, x=row.batch_size, y=row.samples_per_s or 0.0, text=text)
 
 
-def _throughput_words(records: Sequence[Record]) -> str:
-    told = [_of_record(records, number, _best_words(record)) for number, record in enumerate(records)]
-    return f"{'. '.join(told)}."
-
-
-def _failed_words(records: Sequence[Record]) -> str:
-    count = sum(row.failure is not None for record in records for row in record.rows)
-    return f" Batch sizes that failed are not drawn: {count}." if count else ""
-
-
 def _best_words(record: Record) -> str:
     best = [f"{kind} batch {row.batch_size} with {_rate(record, row)}" for kind, row in _best_rows(record)]
     failed = [str(row.batch_size) for row in record.rows if row.failure is not None]
@@ -138,9 +127,9 @@ def _best_words(record: Record) -> str:
     return "; ".join([*best, *left_out]) or "nothing was timed"
 
 
-def _listed(words: Sequence[str], most: int = 12) -> str:
-    more = f" and {len(words) - most} more" if len(words) > most else ""
-    return ", ".join(words[:most]) + more
+def _listed(words: Sequence[str], apart: str = ", ") -> str:
+    more = f" and {len(words) - _MOST_LISTED} more" if len(words) > _MOST_LISTED else ""
+    return apart.join(words[:_MOST_LISTED]) + more
 
 
 def _rate(record: Record, row: Row) -> str:
@@ -157,10 +146,10 @@ def tradeoff(records: Sequence[Record]) -> Chart:
     targets = {(record.spec.slo_ms, record.spec.percentile) for record in records if record.spec.slo_ms is not None}
     percents = {percent for _, percent in targets}
     percent = percents.pop() if len(percents) == 1 else 50.0
-    series = each_record(records, lambda record: _tradeoff_points(record, percent))
+    series = _each_record(records, lambda record: _tradeoff_points(record, percent))
     if not series and percent != 50:
         percent, targets = 50.0, set()  # the SLO's percentile is not known of any row
-        series = each_record(records, lambda record: _tradeoff_points(record, percent))
+        series = _each_record(records, lambda record: _tradeoff_points(record, percent))
     levels = [
         Level(axis="x", value=slo_ms, text=f"SLO: p{at:g} within {slo_ms:g} ms")
         for slo_ms, at in sorted(target for target in targets if target[0] is not None)
@@ -174,7 +163,7 @@ def tradeoff(records: Sequence[Record]) -> Chart:
         about=title_of(records),
         words=f"The p{percent:g} latency goes from {format_figure(least)} to {format_figure(most)} ms. "
         f"Each point is a batch size, joined in their order; one with too few samples for the percentile has none.",
-        x=Axis(label=f"p{percent:g} latency, ms", scale=scale_of(shown, "log10"), reads=f"p{percent:g} {{}} ms"),
+        x=Axis(label=f"p{percent:g} latency, ms", scale=_scale_of(shown, "log10"), reads=f"p{percent:g} {{}} ms"),
         y=Axis(label="samples/s", scale="from_zero"),
         series=series,
         levels=tuple(levels),
@@ -182,7 +171,7 @@ def tradeoff(records: Sequence[Record]) -> Chart:
 
 
 def _tradeoff_points(record: Record, percent: float) -> Iterator[Point]:
-    for row in ok_rows(record):
+    for row in _ok_rows(record):
         latency_ms = percentile(row.latency_ms, percent)
         if latency_ms is not None and row.samples_per_s is not None:
             yield Point(x=latency_ms, y=row.samples_per_s, text=f"batch {row.batch_size}, {_rate(record, row)}")
@@ -190,13 +179,13 @@ def _tradeoff_points(record: Record, percent: float) -> Iterator[Point]:
 
 def latency(records: Sequence[Record]) -> Chart:
     """Return how latencies spread: boxes of one record's batch sizes, else their 50th and 99th percentiles."""
-    boxes = len(records) == 1 and sum(bool(row.latency_ms) for row in ok_rows(records[0])) <= MOST_BOXES
+    boxes = len(records) == 1 and sum(bool(row.latency_ms) for row in _ok_rows(records[0])) <= MOST_BOXES
     if boxes:
-        series = each_record(records, _boxes, "boxes")
+        series = _each_record(records, _boxes, "boxes")
         label, words = "latency, ms", "Boxes hold the middle half, whiskers reach from the fastest to the slowest."
     else:
-        halves = each_record(records, lambda record: _percentiles(record, 50))
-        series = halves + each_record(records, lambda record: _percentiles(record, 99), "outline", named=False)
+        halves = _each_record(records, _by_batch_size(_percentile(50)))
+        series = halves + _each_record(records, _by_batch_size(_percentile(99)), "outline", named=False)
         label, words = "latency, ms: p50 filled, p99 hollow", "Lines are the p50 (filled) and the p99 (hollow)."
     values = [value for one in series for point in one.points for value in (point.y, point.low) if value is not None]
     medians = [point.y for one in series for point in one.points if one.look != "outline"]
@@ -206,30 +195,253 @@ def latency(records: Sequence[Record]) -> Chart:
         title="Latency against batch size",
         about=title_of(records),
         words=f"{ends} {words} Of single batches sent to the idle device.".strip(),
-        x=BATCH_SIZE,
-        y=Axis(label=label, scale=scale_of(values, "log10")),
+        x=_BATCH_SIZE,
+        y=Axis(label=label, scale=_scale_of(values, "log10")),
         series=series,
     )
 
 
 def _boxes(record: Record) -> Iterator[Point]:
-    for row in ok_rows(record):
-        low, q1, middle, q3, high = _five(row.latency_ms)
+    for row in _ok_rows(record):
+        low, high = min(row.latency_ms, default=None), max(row.latency_ms, default=None)
+        q1, middle, q3 = (percentile(row.latency_ms, percent) for percent in (25, 50, 75))
         if middle is not None:
             ends = [format_figure(end or 0.0) for end in (middle, q1, q3, low, high)]
             text = "p50 {} ms, middle half {} to {} ms, all {} to {} ms".format(*ends)
             yield Point(x=row.batch_size, y=middle, text=text, low=low, high=high, q1=q1, q3=q3)
 
 
-def _five(samples: Sequence[float]) -> tuple[float | None, ...]:
-    if not samples:
-        return (None,) * 5
-    return min(samples), percentile(samples, 25), percentile(samples, 50), percentile(samples, 75), max(samples)
-
-
-def _percentiles(record: Record, percent: float) -> Iterator[Point]:
-    for row in ok_rows(record):
+def _percentile(percent: float) -> _ValueOf:
+    def value(record: Record, row: Row) -> _Value | None:
         latency_ms = percentile(row.latency_ms, percent)
-        if latency_ms is not None:
-            text = f"p{percent:g} {format_latency(record, row, latency_ms)} ms"
-            yield Point(x=row.batch_size, y=latency_ms, text=text)
+        if latency_ms is None:
+            return None
+        return _Value(latency_ms, f"p{percent:g} {format_latency(record, row, latency_ms)} ms")
+
+    return value
+
+
+def memory(records: Sequence[Record]) -> Chart:
+    """Return peak memory against batch size with the limits; of one record the search's trials too."""
+    series = _each_record(records, _by_batch_size(_memory))
+    series += tuple(_trials(records[0])) if len(records) == 1 else ()
+    levels = _limits(records) if series else ()
+    values = [point.y for one in series for point in one.points]
+    limits = " or ".join(level.text for level in levels)
+    limit_words = f"A line across is the {limits}." if levels else "No limit is known."
+    ends = f"Peaks go from {_mib(min(values))} to {_mib(max(values))}. {limit_words}" if values else ""
+    fell = any(one.look == "failed" for one in series)
+    at_limit = " A trial that ran out of memory stands at the limit where its peak is not known." if fell else ""
+    scale = _scale_of([*values, *(level.value for level in levels)], "log2")
+    return Chart(
+        kind="memory",
+        title="Memory against batch size",
+        about=title_of(records),
+        words=f"{ends}{at_limit}",
+        x=_BATCH_SIZE,
+        y=Axis(label="peak memory", scale=scale, unit="mib"),
+        series=series,
+        levels=levels,
+    )
+
+
+def _mib(mib: float) -> str:
+    return format_bytes(round(mib * MIB))
+
+
+def _limit_bytes(record: Record) -> int | None:
+    """Return the memory that a record's batches had to do with; None if unknown."""
+    found = record.edge.memory_limit_bytes if record.edge is not None else None
+    return found or record.spec.memory_limit_bytes or record.environment.memory_total_bytes
+
+
+def _limits(records: Sequence[Record]) -> tuple[Level, ...]:
+    limits = {limit for record in records if (limit := _limit_bytes(record)) is not None}
+    return tuple(Level(axis="y", value=limit / MIB, text=f"limit: {format_bytes(limit)}") for limit in sorted(limits))
+
+
+def _trials(record: Record) -> Iterator[Series]:
+    """Yield the trials that passed, and those that did not."""
+    fitted = [_trial_point(record, trial) for trial in record.trials if trial.failure is None]
+    failed = [_trial_point(record, trial) for trial in record.trials if trial.failure is not None]
+    sides: tuple[tuple[Look, list[Point | None]], ...] = (("fitted", fitted), ("failed", failed))
+    for look, points in sides:
+        if known := tuple(point for point in points if point is not None):
+            yield Series(name=f"trials that {look}", number=0, look=look, points=known)
+
+
+def _trial_point(record: Record, trial: Trial) -> Point | None:
+    """Return a trial's peak of memory; one that ran out, and does not know it, did so at the limit."""
+    peak = peak_bytes(record, trial)
+    if trial.failure is None:
+        text = f"in its trial {format_bytes(peak or 0)}"
+    else:
+        peak = _limit_bytes(record) if peak is None and trial.failure.kind == "out_of_memory" else peak
+        text = f"its trial failed: {trial.failure.kind.replace('_', ' ')}"
+    return None if peak is None else Point(x=trial.batch_size, y=peak / MIB, text=text)
+
+
+def clock(records: Sequence[Record]) -> Chart:
+    """Return the SM clock of every throughput window."""
+    chart = _over_windows(records, "clock", "SM clock over the run", "MHz", lambda seen: seen.sm_clock_mhz)
+    highest = {t.health.sm_clock_max_mhz for one in records for row in one.rows for t in row.timings if t.health}
+    levels = [Level(axis="y", value=mhz, text=f"highest clock: {mhz:g} MHz") for mhz in highest if mhz is not None]
+    return replace(chart, levels=tuple(levels) if len(levels) == 1 else ())
+
+
+def power(records: Sequence[Record]) -> Chart:
+    """Return the power of every throughput window."""
+    return _over_windows(records, "power", "Power over the run", "W", lambda seen: seen.power_w)
+
+
+def _over_windows(
+    records: Sequence[Record],
+    kind: Literal["clock", "power"],
+    title: str,
+    unit: str,
+    value_of: Callable[[Health], float | None],
+) -> Chart:
+    def points(record: Record) -> Iterator[Point]:
+        for number, seen in enumerate(_windows(record), 1):
+            value = None if seen is None else value_of(seen)
+            if value is not None:
+                yield Point(x=number, y=value, text=f"{format_figure(value)} {unit}")
+
+    series = _each_record(records, points)
+    values = [point.y for one in series for point in one.points]
+    ends = f"From {format_figure(min(values))} to {format_figure(max(values))} {unit}. " if values else ""
+    return Chart(
+        kind=kind,
+        title=title,
+        about=title_of(records),
+        words=f"{ends}A point is one process of a row: the first of every batch size, then the second, and so on.",
+        x=Axis(label="throughput window, in order", scale="from_zero", reads="window {}"),
+        y=Axis(label=unit, scale="from_zero"),
+        series=series,
+    )
+
+
+def _windows(record: Record) -> Iterator[Health | None]:
+    """Yield the device's health in every window, the first of each row, then the second, and so on.
+
+    Rows take turns in this order, but for one that the search timed by itself, before the others: when a window was is
+    not in the record.
+    """
+    rounds = max((len(row.timings) for row in record.rows), default=0)
+    for number in range(rounds):
+        yield from (row.timings[number].health for row in record.rows if number < len(row.timings))
+
+
+def _throughput(record: Record, row: Row) -> _Value | None:
+    if row.samples_per_s is None:
+        return None
+    interval = known_interval(record, row)
+    if interval is None:
+        return _Value(row.samples_per_s, _rate(record, row))
+    width = format_width(interval.half_width)
+    return _Value(row.samples_per_s, f"{_rate(record, row)} ± {width} %", *interval.above_zero)
+
+
+def _latency(record: Record, row: Row) -> _Value | None:
+    middle, slowest = (percentile(row.latency_ms, percent) for percent in (50, 99))
+    if middle is None:
+        return None
+    return _Value(middle, f"{format_latency(record, row, middle)} ms", None if slowest is None else middle, slowest)
+
+
+def _memory(record: Record, row: Row) -> _Value | None:
+    peak = peak_bytes(record, row)
+    return None if peak is None else _Value(peak / MIB, format_bytes(peak))
+
+
+def _clock(_record: Record, row: Row) -> _Value | None:
+    seen = health(row)
+    mhz = None if seen is None else seen.sm_clock_mhz
+    return None if mhz is None else _Value(mhz, f"{mhz:.0f} MHz")
+
+
+def _power(_record: Record, row: Row) -> _Value | None:
+    seen = health(row)
+    watt = None if seen is None else seen.power_w
+    return None if watt is None else _Value(watt, f"{watt:.0f} W")
+
+
+_Kind = Literal["throughput", "latency", "memory", "clock", "power"]
+_BARS: Final[tuple[tuple[_Kind, str, str, _ValueOf], ...]] = (
+    ("throughput", "Throughput", "Whiskers are 95 % confidence intervals.", _throughput),
+    (
+        "latency",
+        "Latency, p50",
+        "Of single batches sent to the idle device; whiskers end at the p99.",
+        _latency,
+    ),
+    ("memory", "Peak memory", "What the device must hold.", _memory),
+    ("clock", "SM clock", "The mean while the throughput was timed.", _clock),
+    ("power", "Power", "The mean while the throughput was timed.", _power),
+)
+"""The plots of records with one batch size each: the figures that readers compare, each with what is to be known."""
+
+
+def _bars(records: Sequence[Record], kind: _Kind, title: str, explained: str, value_of: _ValueOf) -> Chart:
+    """Return a bar for each record, the highest throughput first in every plot."""
+    named = zip(names_of(records), records, strict=True)
+    timed = [(name, record, row) for name, record in named for row in record.rows if row.samples_per_s is not None]
+    timed.sort(key=lambda one: -(one[2].samples_per_s or 0.0))
+    sizes = {row.batch_size for _, _, row in timed}
+    at_batch = f" at batch {next(iter(sizes))}" if len(sizes) == 1 else ""
+    known = [
+        (name if at_batch else f"{name}, batch {row.batch_size}", value)
+        for name, record, row in timed
+        if (value := value_of(record, row)) is not None
+    ]
+    shown = known[:_MOST_BARS]
+    left_out = f" Of {len(known)} records {_MOST_BARS} are drawn." if len(known) > _MOST_BARS else ""
+    note = f"{explained} The highest throughput comes first.{left_out}"
+    listed = _listed([f"{name}: {value.text}" for name, value in known], "; ")
+    points = tuple(Point(x=place, **value._asdict()) for place, (_, value) in enumerate(shown))
+    return Chart(
+        kind=kind,
+        title=f"{title}{at_batch}",
+        about=title_of(records),
+        words=f"{listed}. {note}",
+        x=Axis(label="", scale="from_zero"),
+        y=Axis(label="", scale="from_zero"),
+        series=(Series(name="", number=0, look="bars", points=points),) if points else (),
+        names=tuple(name for name, _ in shown),
+        note=note,
+    )
+
+
+def _by_batch_size(value_of: _ValueOf) -> Callable[[Record], Iterator[Point]]:
+    """Return what yields a point for each row whose value is known."""
+
+    def points(record: Record) -> Iterator[Point]:
+        for row in _ok_rows(record):
+            if (value := value_of(record, row)) is not None:
+                yield Point(x=row.batch_size, **value._asdict())
+
+    return points
+
+
+def _ok_rows(record: Record) -> list[Row]:
+    return [row for row in record.rows if row.failure is None]
+
+
+def _scale_of(values: Iterable[float], wanted: Scale) -> Scale:
+    """Return a logarithmic scale only where every value has a place on it."""
+    return wanted if all(value > 0 for value in values) else "from_zero"
+
+
+def _each_record(
+    records: Sequence[Record],
+    points_of: Callable[[Record], Iterable[Point]],
+    look: Look = "line",
+    *,
+    named: bool = True,
+) -> tuple[Series, ...]:
+    """Return one series for each record that has points."""
+    drawn = [
+        Series(name=name if named else "", number=number, look=look, points=tuple(points_of(record)))
+        for number, (record, name) in enumerate(zip(records, names_of(records), strict=True))
+    ]
+    return tuple(series for series in drawn if series.points)

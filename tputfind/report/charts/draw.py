@@ -1,28 +1,61 @@
-"""Charts as files: SVG for a page, in its colours, or an image that explains itself."""
+"""Charts drawn by matplotlib, as SVG for a page, in its colours, or as an image that explains itself."""
 
 from __future__ import annotations
 
 import io
 import logging
+import math
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from html import escape
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tputfind.analysis.answers import Best
 from tputfind.errors import BadRequest
-from tputfind.report.charts import figure as drawing
-from tputfind.report.charts.chart import Chart, shortened
-from tputfind.report.charts.colours import DARK, LIGHT
-from tputfind.report.kinds import PLOT_MAKER
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-import msgspec
-
-from tputfind.report.charts.chart import Point, Series
+from tputfind.report.charts.chart import Axis, Chart, Point, Series, shortened
 from tputfind.units import format_figure
 
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LIGHT: Final = {
+    "paper": "#ffffff",
+    "ink": "#1b1f24",
+    "quiet": "#59636e",
+    "grid": "#d8dee4",
+    "shade": "#f4f6f8",
+    "warning": "#8a4b00",
+    "series-0": "#0b5cad",
+    "series-1": "#b84300",
+    "series-2": "#00734f",
+    "series-3": "#8d3a94",
+    "series-4": "#7a5c00",
+    "series-5": "#17708f",
+    "series-6": "#b3173f",
+    "series-7": "#555e66",
+}
+DARK: Final = {
+    "paper": "#12161b",
+    "ink": "#e8ecf0",
+    "quiet": "#a3adb8",
+    "grid": "#343c45",
+    "shade": "#1b2128",
+    "warning": "#ffb454",
+    "series-0": "#6db3f2",
+    "series-1": "#ff9d5c",
+    "series-2": "#4fd1a5",
+    "series-3": "#dc9fe3",
+    "series-4": "#dfbd4b",
+    "series-5": "#7fd6ee",
+    "series-6": "#ff8fa3",
+    "series-7": "#b8c0c8",
+}
+_SERIES: Final = sum(name.startswith("series-") for name in LIGHT)
+"""From here on colours are taken again; markers tell the records apart."""
 ENDINGS: Final = ("svg", "png")
 _IN_PLACE_OF: Final = {name: f"#{0xABC000 + place:06x}" for place, name in enumerate(LIGHT)}
 """Colours that no plot has otherwise: each is exchanged for the page's own, which differ in the dark."""
@@ -35,21 +68,35 @@ _STYLE: Final[dict[str, Any]] = {
     "font.sans-serif": ["DejaVu Sans"],
     "savefig.dpi": 200,
 }
-_NO_DATE: Final[dict[str, dict[str, Any]]] = {
-    "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
-    "png": {},
-}
-_MAKER: Final[dict[str, dict[str, Any]]] = {
-    "svg": {"Creator": PLOT_MAKER},
+PLOT_MAKER: Final = "tputfind"
+"""What a plot names as the program that made it, by which a later run knows one that it may replace."""
+_METADATA: Final[dict[str, dict[str, Any]]] = {
+    "svg": {"Date": None, "Creator": PLOT_MAKER, "Format": None, "Type": None},
     "png": {"Software": PLOT_MAKER},
 }
-"""By which a later run knows a plot that it may replace."""
+_PLAIN_INCHES: Final = (4.6, 2.9)
+"""As wide as a phone at one pixel a point: letters have their own size there, and larger ones on a desk."""
+_TITLED_INCHES: Final = (7.5, 4.2)
+_FONT: Final = 9.5
+_MARKERS: Final = "os^DvPX*<>"
+_DASHES: Final = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
+_RINGS: Final[dict[Best, tuple[str, float]]] = {"fastest": ("o", 11), "knee": ("D", 11), "largest": ("s", 14)}
+_MOST_TICKS: Final = 9
+_MOST_MARKERS: Final = 64
+"""Of more points than this, markers are small."""
+_MOST_POINTS: Final = 200
+"""Of more than this, there is the line alone: a page is to stay under a megabyte."""
+_EDGE_INCHES: Final = 0.14
+_TITLE_INCHES: Final = 0.55
+_BAR_INCHES: Final = 0.4
+_NEAR_THE_TOP: Final = 0.94
+"""From this share of the axes' height on, there is no room for a line's name above it."""
 
 
 class Inline(NamedTuple):
     """A chart for a page: its ``<svg>`` element, and what its script reads.
 
-    ``box`` is where the axes lie: left, top, width and height, in percent of the drawing. Of every ``stop`` it has the
+    ``box`` is where the axes lie: left, top, width and height, in percent of the  Of every ``stop`` it has the
     text, and the places of its points, in the drawing's own unit.
     """
 
@@ -70,13 +117,13 @@ def check_installed(what: str) -> None:
 def figure(chart: Chart) -> Figure:
     """Return a chart by itself, to be shown or changed."""
     with _style():
-        return drawing.titled(chart, LIGHT)
+        return titled(chart, LIGHT)
 
 
 def image(chart: Chart, ending: str) -> bytes:
     """Return a chart by itself, as a file with one of ``ENDINGS``; as SVG its colours follow the reader's scheme."""
     with _style():
-        made = _saved(drawing.titled(chart, LIGHT), ending, _NO_DATE[ending] | _MAKER[ending])
+        made = _saved(titled(chart, LIGHT), ending, _METADATA[ending])
     return _with_dark_colours(made, chart) if ending == "svg" else made
 
 
@@ -91,7 +138,7 @@ def _with_dark_colours(svg: bytes, chart: Chart) -> bytes:
         for part in ("fill", "stroke")
     ]
     style = f"<style>@media (prefers-color-scheme: dark){{{''.join(rules)}}}</style>"
-    told = f"<title>{_escaped(shortened(chart.about, _LONGEST_TITLE))}</title><desc>{_escaped(chart.words)}</desc>"
+    told = f"<title>{escape(shortened(chart.about, _LONGEST_TITLE))}</title><desc>{escape(chart.words)}</desc>"
     text = svg.decode().replace("</metadata>", f"</metadata>{told}{style}", 1)
     return text.replace("'DejaVu Sans'", "system-ui, 'DejaVu Sans'").encode()
 
@@ -103,8 +150,8 @@ def inline(chart: Chart) -> Inline:
     stands in ``<title>`` and ``<desc>``.
     """
     with _style():
-        figure = drawing.plain(chart, _IN_PLACE_OF)
-        drawn = _saved(figure, "svg", _NO_DATE["svg"]).decode()
+        figure = plain(chart, _IN_PLACE_OF)
+        drawn = _saved(figure, "svg", _METADATA["svg"] | {"Creator": None}).decode()
     drawn = re.sub(
         r"<!--.*?-->|<defs>\s*<style.*?</style>\s*</defs>", "", drawn[drawn.index("<svg") :], flags=re.DOTALL
     )
@@ -117,18 +164,11 @@ def inline(chart: Chart) -> Inline:
     box = re.search(r'viewBox="[^"]*"', drawn)
     assert box is not None
     labels = f'aria-labelledby="{chart.kind}-title {chart.kind}-desc"'
-    told = f'<title id="{chart.kind}-title">{_escaped(chart.title)}</title>'
-    told += f'<desc id="{chart.kind}-desc">{_escaped(chart.words)}</desc>'
+    told = f'<title id="{chart.kind}-title">{escape(chart.title)}</title>'
+    told += f'<desc id="{chart.kind}-desc">{escape(chart.words)}</desc>'
     svg = f'<svg role="img" {labels} {box[0]}>{told}{drawn[drawn.index(">") + 1 :]}'
-    return Inline(svg, drawing.axes_box(figure), _places(chart, figure))
-
-
-def _places(chart: Chart, figure: Figure) -> list[tuple[str, list[list[float]]]]:
-    return [(stop.text, [drawing.place(chart, figure, point) for point in stop.points]) for stop in stops(chart)]
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    places = [(stop.text, [place(chart, figure, point) for point in stop.points]) for stop in stops(chart)]
+    return Inline(svg, axes_box(figure), places)
 
 
 def _saved(figure: Figure, ending: str, metadata: dict[str, Any]) -> bytes:
@@ -164,7 +204,7 @@ def _style() -> Iterator[None]:
             yield
 
 
-class Stop(msgspec.Struct, frozen=True):
+class Stop(NamedTuple):
     """A place on the plot's axis: what is read there, a line for each value, and the points where they are drawn."""
 
     text: str
@@ -202,3 +242,251 @@ def _lines(there: list[tuple[Series, Point]], named: dict[int, str]) -> Iterator
     for number, texts in of_record.items():
         name = named.get(number)
         yield f"{name}: {', '.join(texts)}" if name else ", ".join(texts)
+
+
+def plain(chart: Chart, colours: dict[str, str]) -> Figure:
+    """Return the drawing for a page, which names it in its own words and has its own paper."""
+    figure, axes = _figure(chart, colours, _PLAIN_INCHES)
+    figure.set_facecolor("none")
+    axes.set_title(chart.y.label, loc="left", fontsize=_FONT, color=colours["quiet"])
+    return figure
+
+
+def titled(chart: Chart, colours: dict[str, str]) -> Figure:
+    """Return the drawing by itself: what was measured stands above it."""
+    figure, _ = _figure(chart, colours, _TITLED_INCHES)
+    figure.set_facecolor(colours["paper"])
+    banded = any(point.low is not None for series in chart.series for point in series.points)
+    interval = ", with 95 % confidence intervals" if banded else ""
+    what = f"{chart.title}{interval}" if chart.names else f"{chart.y.label} against {chart.x.label}{interval}"
+    width, height = figure.get_size_inches()
+    engine: Any = figure.get_layout_engine()
+    engine.set(rect=(0, 0, 1, 1 - _TITLE_INCHES / height), w_pad=_EDGE_INCHES, h_pad=_EDGE_INCHES)
+    title: dict[str, Any] = {"fontsize": 11.5, "fontweight": "bold", "color": colours["ink"]}
+    under: dict[str, Any] = {"fontsize": _FONT + 0.5, "color": colours["quiet"]}
+    for text, inches, look in ((shortened(chart.about, 76), 0.0, title), (what, 0.25, under)):
+        top = 1 - (_EDGE_INCHES + inches) / height
+        figure.text(_EDGE_INCHES / width, top, text, va="top", **look).set_in_layout(False)
+    return figure
+
+
+def axes_box(figure: Figure) -> list[float]:
+    """Return where the axes lie in a figure that was drawn: left, top, width and height, in percent of it."""
+    box = figure.axes[0].get_position()
+    return [round(100 * share, 2) for share in (box.x0, 1 - box.y1, box.width, box.height)]
+
+
+def place(chart: Chart, figure: Figure, point: Point) -> list[float]:
+    """Return where a point lies in a figure that was drawn, from its left and its top, in points of 1/72 inch."""
+    at = (point.y, point.x) if chart.names else (point.x, point.y)
+    across, up = figure.transFigure.inverted().transform(figure.axes[0].transData.transform(at))
+    width, height = figure.get_size_inches() * 72
+    return [round(float(across * width), 1), round(float((1 - up) * height), 1)]
+
+
+def _figure(chart: Chart, colours: dict[str, str], inches: tuple[float, float]) -> tuple[Figure, Axes]:
+    """Return the drawing, with its legend below it, where there is more than one thing to tell apart."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(layout="constrained", figsize=inches)
+    axes = figure.add_subplot()
+    _dress(axes, chart, colours)
+    if chart.names:
+        _bars(axes, chart, colours)
+        figure.set_size_inches(inches[0], 0.75 + _BAR_INCHES * len(chart.names) + (inches[0] > _PLAIN_INCHES[0]) * 0.4)
+        return figure, axes
+    handles: dict[str, Artist] = {}
+    for series in chart.series:
+        handle = _draw(axes, series, colours)
+        if series.name:
+            handles[series.name] = handle
+    if len(handles) == 1 and all(mark.text for mark in chart.marks):
+        handles.clear()  # the title says what the only curve is
+    ring: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "none", "markeredgecolor": colours["ink"]}
+    for mark in chart.marks:
+        marker, size = _RINGS[mark.kind]
+        drawn = axes.plot(mark.x, mark.y, marker=marker, markersize=size, zorder=4, **ring)[0]
+        kinds = ", ".join(each.kind for each in chart.marks if (each.x, each.y) == (mark.x, mark.y))
+        handles.setdefault(f"{kinds}: {mark.text}" if mark.text else mark.kind, drawn)
+    _limit(axes, chart)
+    for level in chart.levels:
+        _level(axes, level.axis, level.value, level.text, colours)
+    _explain(figure, handles, colours, inches)
+    return figure, axes
+
+
+def _level(axes: Axes, which: str, value: float, text: str, colours: dict[str, str]) -> None:
+    """Draw a line across the plot, with its name at its left or upper end."""
+    look: dict[str, Any] = {"color": colours["warning"], "linewidth": 1.3, "linestyle": (0, (6, 3))}
+    words: dict[str, Any] = {"color": colours["warning"], "fontsize": _FONT - 0.5, "textcoords": "offset points"}
+    if which == "x":
+        axes.axvline(value, **look)
+        right = _share(axes, (value, 1.0))[0] > 0.5
+        where: dict[str, Any] = {"xytext": (-4 if right else 4, -2), "ha": "right" if right else "left", "va": "top"}
+        axes.annotate(text, (value, 1), xycoords=("data", "axes fraction"), **where, **words)
+    else:
+        axes.axhline(value, **look)
+        below = _share(axes, (1.0, value))[1] > _NEAR_THE_TOP
+        where = {"xytext": (4, -3 if below else 3), "va": "top" if below else "bottom"}
+        axes.annotate(text, (0, value), xycoords=("axes fraction", "data"), **where, **words)
+
+
+def _share(axes: Axes, point: tuple[float, float]) -> tuple[float, float]:
+    """Return where a point lies in the axes, as shares of their width and of their height."""
+    across, up = axes.transAxes.inverted().transform(axes.transData.transform(point))
+    return float(across), float(up)
+
+
+def _explain(figure: Figure, handles: dict[str, Artist], colours: dict[str, str], inches: tuple[float, float]) -> None:
+    """Give the figure a legend, and the height that it needs with it."""
+    longest = max(map(len, handles), default=0)
+    columns = 1 if len(handles) < 3 or longest >= 30 else 2 if longest > 18 else 3
+    figure.set_size_inches(inches[0], inches[1] + 0.19 * math.ceil(len(handles) / columns))
+    if handles:
+        # A label that begins with _ would be left out of a legend.
+        texts = [f" {shortened(text, 58)}" for text in handles]
+        how: dict[str, Any] = {"ncols": columns, "handlelength": 2.5, "frameon": False, "fontsize": _FONT - 0.5}
+        legend = figure.legend(
+            list(handles.values()), texts, loc="outside lower left", labelcolor=colours["ink"], **how
+        )
+        _shrink(legend.legend_handles)
+
+
+def _shrink(handles: Sequence[Artist | None]) -> None:
+    """Keep the markers of a legend out of the lines beside them."""
+    from matplotlib.lines import Line2D
+
+    for handle in handles:
+        if isinstance(handle, Line2D):
+            handle.set_markersize(min(handle.get_markersize(), 8))
+
+
+def _dress(axes: Axes, chart: Chart, colours: dict[str, str]) -> None:
+    """Give the axes their labels and colours: lines across are all that a reader needs."""
+    axes.set_facecolor("none")
+    axes.set_xlabel(chart.x.label, color=colours["quiet"], fontsize=_FONT)
+    axes.tick_params(colors=colours["quiet"], labelcolor=colours["quiet"], labelsize=_FONT - 0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", color=colours["grid"], linewidth=0.7)
+    axes.set_axisbelow(True)
+    for name, spine in axes.spines.items():
+        spine.set_color(colours["quiet"])
+        spine.set_linewidth(0.8)
+        spine.set_visible(name == "bottom")
+    if chart.empty:
+        axes.text(0.5, 0.5, "nothing was timed", color=colours["ink"], ha="center", transform=axes.transAxes)
+
+
+def _bars(axes: Axes, chart: Chart, colours: dict[str, str]) -> None:
+    """Draw bars from the top, above each its name and its value."""
+    points = chart.series[0].points
+    most = max([*(point.y for point in points), *(point.high or 0.0 for point in points)]) or 1.0
+    axes.barh(range(len(points)), [point.y for point in points], height=0.3, color=colours["series-0"])
+    spans = [(point.x, point.low, point.high) for point in points if point.low is not None and point.high is not None]
+    where: dict[str, Any] = {"textcoords": "offset points", "fontsize": _FONT, "color": colours["ink"]}
+    if spans:
+        places, lows, highs = zip(*spans, strict=True)
+        axes.hlines(places, lows, highs, colors=colours["ink"], linewidth=1.2)
+        for ends in (lows, highs):
+            axes.plot(ends, places, linestyle="none", marker="|", markersize=7, color=colours["ink"])
+    for point, name in zip(points, chart.names, strict=True):
+        axes.annotate(shortened(name, 36), (0, point.x - 0.24), xytext=(0, 0), va="bottom", **where)
+        axes.annotate(point.text, (most, point.x - 0.24), xytext=(0, 0), va="bottom", ha="right", **where)
+    axes.set_ylim(len(points) - 0.6, -0.9)
+    axes.set_xlim(0, most)
+    axes.grid(visible=False)
+    axes.tick_params(left=False, labelleft=False, bottom=False, labelbottom=False)
+    axes.spines["bottom"].set_visible(False)
+    axes.spines["left"].set_visible(True)
+
+
+def _draw(axes: Axes, series: Series, colours: dict[str, str]) -> Artist:
+    """Draw a series and return what stands for it in the legend."""
+    colour = colours[f"series-{series.number % _SERIES}"]
+    x, y = [point.x for point in series.points], [point.y for point in series.points]
+    if series.look in ("fitted", "failed"):
+        ink = colours["ink"] if series.look == "fitted" else colours["warning"]
+        marker = "_" if series.look == "fitted" else "x"
+        return axes.plot(x, y, linestyle="none", marker=marker, markersize=9, markeredgewidth=1.8, color=ink)[0]
+    lows = [point.y if point.low is None else min(point.low, point.y) for point in series.points]
+    highs = [point.y if point.high is None else max(point.high, point.y) for point in series.points]
+    if series.look == "boxes":
+        axes.vlines(x, lows, highs, colors=colour, linewidth=1.2)
+        return _boxes(axes, series, colour)
+    if highs != lows:
+        axes.fill_between(x, lows, highs, color=colour, alpha=0.2, linewidth=0)
+        axes.vlines(x, lows, highs, colors=colour, linewidth=0.7, alpha=0.6)
+    outline = series.look == "outline"
+    return axes.plot(
+        x,
+        y,
+        color=colour,
+        linestyle=_DASHES[series.number % len(_DASHES)],
+        linewidth=0.8 if outline else 1.6,
+        marker="none" if len(x) > _MOST_POINTS else _MARKERS[series.number % len(_MARKERS)],
+        markersize=4.5 if len(x) <= _MOST_MARKERS else 2.5,
+        markerfacecolor="none" if outline else colour,
+    )[0]
+
+
+def _boxes(axes: Axes, series: Series, colour: str) -> Artist:
+    """Draw boxes as thick lines, which are as wide on every scale, with a bar for the median."""
+    boxes = [point for point in series.points if point.q1 is not None and point.q3 is not None]
+    ends = [point.q1 or 0.0 for point in boxes], [point.q3 or 0.0 for point in boxes]
+    axes.vlines([point.x for point in boxes], *ends, colors=colour, linewidth=8, alpha=0.55)
+    x, y = [point.x for point in series.points], [point.y for point in series.points]
+    return axes.plot(x, y, linestyle="none", marker="_", markersize=10, markeredgewidth=2.2, color=colour)[0]
+
+
+def _limit(axes: Axes, chart: Chart) -> None:
+    """Set scales, ends and ticks of both axes by everything that is drawn."""
+    points = [point for series in chart.series for point in series.points]
+    x = [point.x for point in points] + [level.value for level in chart.levels if level.axis == "x"]
+    y = [point.y for point in points] + [level.value for level in chart.levels if level.axis == "y"]
+    y += [end for point in points for end in (point.low, point.high) if end is not None]
+    _scale(axes, "x", chart.x, x)
+    _scale(axes, "y", chart.y, y)
+    if points and math.isfinite(chart.top) and chart.top > 0:
+        axes.set_ylim(top=chart.top)
+
+
+def _scale(axes: Axes, which: str, axis: Axis, values: Sequence[float]) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+    side = axes.xaxis if which == "x" else axes.yaxis
+    limit = axes.set_xlim if which == "x" else axes.set_ylim
+    low, high = (min(values), max(values)) if values else (1.0, 1.0)
+    if axis.scale == "from_zero":
+        limit(0, high * 1.08 or 1)
+        side.set_major_locator(MaxNLocator(nbins=7, integer=which == "x"))
+    else:
+        (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+        reach = 2.0 if low == high else max(1.1, (high / low) ** 0.04)
+        limit(low / reach, high * reach)
+        side.set_ticks(ticks(low / reach, high * reach, 2 if axis.scale == "log2" else 10))
+        side.set_minor_locator(NullLocator())
+    side.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, axis)))
+
+
+def ticks(low: float, high: float, base: int) -> list[float]:
+    """Return at most nine places to label between two ends of a logarithmic axis.
+
+    Powers of 2, or of 10 with what lies between them where there is room; over less than that, even steps.
+    """
+    first, last = math.floor(math.log(low, base)), math.ceil(math.log(high, base))
+    for steps in ((1, 2, 5), (1, 3), (1,)) if base == 10 else ((1,),):
+        every = [step * float(base) ** power for power in range(first, last + 1) for step in steps]
+        inside = [place for place in every if low <= place <= high]
+        if len(inside) <= _MOST_TICKS:
+            break
+    if len(inside) < 3:
+        step = 10 ** math.floor(math.log10(high - low))
+        step = next(step * part for part in (0.1, 0.2, 0.5, 1, 2) if (high - low) / (step * part) <= 6)
+        return [step * count for count in range(math.ceil(low / step), math.floor(high / step) + 1) if count]
+    return inside[:: math.ceil(len(inside) / _MOST_TICKS)]
+
+
+def _tick(value: float, axis: Axis) -> str:
+    if axis.unit == "mib":
+        return f"{value / 1024:.3g} GiB" if value >= 1024 else f"{value:.3g} MiB"
+    return f"{value:.6g}" if abs(value) < 1e6 else f"{value / 1e6:g} M"

@@ -8,7 +8,7 @@ from importlib import resources
 
 from tputfind.report.charts import draw
 from tputfind.report.charts.chart import Chart
-from tputfind.report.charts.colours import DARK, LIGHT
+from tputfind.report.charts.draw import DARK, LIGHT
 from tputfind.report.document import Defect, Document, Section, attempt
 
 
