@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from math import prod
@@ -173,11 +173,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         _Sizes | None,
         WORK,
         Option(
-            WHAT,
-            "use samples of this shape, such as 3x640x480 or 16",
-            "SHAPE",
-            _input_size,
-            default="the model's own",
+            WHAT, "use samples of this shape, such as 3x640x480 or 16", "SHAPE", _input_size, default="the model's own"
         ),
     ] = None
     sequence_length: Annotated[
@@ -210,12 +206,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     batch_sizes: Annotated[
         _Sizes | None,
         ASKED,
-        Option(
-            FAR,
-            "time only these batch sizes, such as 1,8,32; search nothing",
-            "LIST",
-            _batch_sizes,
-        ),
+        Option(FAR, "time only these batch sizes, such as 1,8,32; search nothing", "LIST", _batch_sizes),
     ] = None
     max_batch: Annotated[Count | None, ASKED, Option(FAR, "try no batch above N", "N", values.whole)] = None
     granularity: Annotated[
@@ -427,9 +418,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Check what no single field shows; msgspec calls this for a record's spec too."""
-        problems = _conflicts(self)
-        if problems:
-            raise ValueError("; ".join(problems))
+        if problems := "; ".join(_conflicts(self)):
+            raise ValueError(problems)
 
 
 def as_found(asked: Spec, found: Spec) -> Spec:
@@ -502,111 +492,63 @@ def read_spec(model: str, options: Mapping[str, object]) -> Spec:
     raise BadRequest("; ".join(problems), "see tputfind run --help")
 
 
-def _conflicts(spec: Spec) -> list[str]:
-    """Return what is wrong between options that are each right by themselves."""
-    rules = [
-        (
-            spec.max_batch is not None and spec.max_batch < spec.granularity,
-            f"--max-batch {spec.max_batch} is below --granularity {spec.granularity}: no batch size is left to try",
-        ),
-        (
-            spec.image_size is not None and spec.input_size is not None,
-            "--image-size and --input-size say the same thing: give one",
-        ),
-        (
-            spec.inputs is not None and (spec.image_size or spec.input_size) is not None,
-            "--input describes all inputs: --image-size and --input-size cannot be combined with it",
-        ),
-        (
-            spec.inputs is not None and spec.sequence_length is not None,
-            "--input describes all inputs: --sequence-length cannot be combined with it",
-        ),
-        (
-            spec.inputs is not None and not any("B" in each.shape for each in spec.inputs),
-            "--input: no shape has a B, which stands for the batch, such as input_ids:int64:Bx128",
-        ),
-        (
-            spec.phase == "infer" and (spec.optimizer is not None or spec.grad_checkpoint),
-            "--optimizer and --grad-checkpoint are for --phase train",
-        ),
-        (
-            spec.phase == "infer" and spec.clip is not None,
-            "--clip is for --phase train",
-        ),
-        (
-            spec.phase == "infer" and spec.accumulate > 1,
-            "--accumulate is for --phase train",
-        ),
-        (
-            spec.phase == "infer" and spec.effective_batch is not None,
-            "--effective-batch is for --phase train",
-        ),
-        (
-            spec.phase == "train" and spec.dtype == "fp16",
-            "--phase train in pure fp16 comes to NaN: --dtype amp-fp16, amp-bf16 or bf16 train",
-        ),
-        (
-            spec.phase == "train" and spec.mode == "cudagraph",
-            "--mode cudagraph captures inference: with --phase train, leave it out",
-        ),
-        (
-            len(spec.devices) > 1 and spec.ranks is None,
-            f"--device {spec.device} are several devices: --parallel ddp or fsdp trains one model on them",
-        ),
-        (
-            len(spec.devices) > 1 and spec.ranks not in (None, len(spec.devices)),
-            f"--device names {len(spec.devices)} devices, and --gpus {spec.gpus}",
-        ),
-        (
-            spec.parallel is not None and spec.phase == "infer",
-            f"--parallel {spec.parallel} trains: add --phase train",
-        ),
-        (
-            spec.parallel is not None and (spec.ranks or 1) < 2,
-            f"--parallel {spec.parallel} takes two devices or more, such as --gpus 2",
-        ),
-        (
-            spec.gpus is not None and spec.gpus > 1 and spec.devices[0][-1:].isdigit() and len(spec.devices) == 1,
-            f"--device {spec.device} is one device, and --gpus {spec.gpus}: name them all, or none by number",
-        ),
-        (
-            spec.ranks is not None and spec.mode != "eager",
-            f"--mode {spec.mode} is for one device: leave it out, or compile in a step of your own",
-        ),
-        (
-            spec.ranks is not None and spec.transfer != "none",
-            "--transfer is for one device",
-        ),
-        (
-            spec.batch_sizes is not None and spec.max_batch is not None,
-            "--batch-sizes cannot be combined with --max-batch: it names every batch size to time",
-        ),
-        (
-            spec.layout == "nhwc" and spec.input_size is not None and len(spec.input_size) not in (3, 4),
-            "--layout nhwc needs samples of 3 or 4 dimensions (CxHxW or CxDxHxW)",
-        ),
-        (
-            spec.thorough and spec.batches is not None,
-            "--thorough and --batches both say how many batches a row takes: give one",
-        ),
-        (
-            spec.max_noise is not None and spec.row_processes < 2,
-            "--max-noise needs --processes 2 or more: one process does not show how much processes differ",
-        ),
-        (
-            spec.batch_sizes is not None and (spec.headroom is not None or spec.soak > 0),
-            "--batch-sizes cannot be combined with --headroom or --soak: it searches nothing",
-        ),
-        (
-            spec.batch_sizes is not None and list(spec.batch_sizes) != sorted(set(spec.batch_sizes)),
-            "--batch-sizes must rise",
-        ),
-        (
-            any(size % spec.granularity for size in spec.batch_sizes or ()),
-            f"--batch-sizes must be multiples of --granularity {spec.granularity}",
-        ),
-    ]
-    return [text for broken, text in rules if broken]
+def _conflicts(spec: Spec) -> Iterator[str]:
+    """Yield what is wrong between options that are each right by themselves."""
+    if spec.max_batch is not None and spec.max_batch < spec.granularity:
+        yield f"--max-batch {spec.max_batch} is below --granularity {spec.granularity}: no batch size is left to try"
+    if spec.image_size is not None and spec.input_size is not None:
+        yield "--image-size and --input-size say the same thing: give one"
+    if spec.inputs is not None and (spec.image_size or spec.input_size) is not None:
+        yield "--input describes all inputs: --image-size and --input-size cannot be combined with it"
+    if spec.inputs is not None and spec.sequence_length is not None:
+        yield "--input describes all inputs: --sequence-length cannot be combined with it"
+    if spec.inputs is not None and not any("B" in each.shape for each in spec.inputs):
+        yield "--input: no shape has a B, which stands for the batch, such as input_ids:int64:Bx128"
+    if spec.phase == "infer" and (spec.optimizer is not None or spec.grad_checkpoint):
+        yield "--optimizer and --grad-checkpoint are for --phase train"
+    if spec.phase == "infer" and spec.clip is not None:
+        yield "--clip is for --phase train"
+    if spec.phase == "infer" and spec.accumulate > 1:
+        yield "--accumulate is for --phase train"
+    if spec.phase == "infer" and spec.effective_batch is not None:
+        yield "--effective-batch is for --phase train"
+    if spec.phase == "train" and spec.dtype == "fp16":
+        yield "--phase train in pure fp16 comes to NaN: --dtype amp-fp16, amp-bf16 or bf16 train"
+    if spec.phase == "train" and spec.mode == "cudagraph":
+        yield "--mode cudagraph captures inference: with --phase train, leave it out"
+    yield from _conflicts_of_ranks(spec)
+    if spec.batch_sizes is not None and spec.max_batch is not None:
+        yield "--batch-sizes cannot be combined with --max-batch: it names every batch size to time"
+    if spec.layout == "nhwc" and spec.input_size is not None and len(spec.input_size) not in (3, 4):
+        yield "--layout nhwc needs samples of 3 or 4 dimensions (CxHxW or CxDxHxW)"
+    if spec.thorough and spec.batches is not None:
+        yield "--thorough and --batches both say how many batches a row takes: give one"
+    if spec.max_noise is not None and spec.row_processes < 2:
+        yield "--max-noise needs --processes 2 or more: one process does not show how much processes differ"
+    if spec.batch_sizes is not None and (spec.headroom is not None or spec.soak > 0):
+        yield "--batch-sizes cannot be combined with --headroom or --soak: it searches nothing"
+    if spec.batch_sizes is not None and list(spec.batch_sizes) != sorted(set(spec.batch_sizes)):
+        yield "--batch-sizes must rise"
+    if any(size % spec.granularity for size in spec.batch_sizes or ()):
+        yield f"--batch-sizes must be multiples of --granularity {spec.granularity}"
+
+
+def _conflicts_of_ranks(spec: Spec) -> Iterator[str]:
+    """Yield what is wrong between options that say how several devices share one model."""
+    if len(spec.devices) > 1 and spec.ranks is None:
+        yield f"--device {spec.device} are several devices: --parallel ddp or fsdp trains one model on them"
+    if len(spec.devices) > 1 and spec.ranks not in (None, len(spec.devices)):
+        yield f"--device names {len(spec.devices)} devices, and --gpus {spec.gpus}"
+    if spec.gpus is not None and spec.gpus > 1 and len(spec.devices) == 1 and spec.device[-1:].isdigit():
+        yield f"--device {spec.device} is one device, and --gpus {spec.gpus}: name them all, or none by number"
+    if spec.parallel is not None and spec.phase == "infer":
+        yield f"--parallel {spec.parallel} trains: add --phase train"
+    if spec.parallel is not None and (spec.ranks or 1) < 2:
+        yield f"--parallel {spec.parallel} takes two devices or more, such as --gpus 2"
+    if spec.ranks is not None and spec.mode != "eager":
+        yield f"--mode {spec.mode} is for one device: leave it out, or compile in a step of your own"
+    if spec.ranks is not None and spec.transfer != "none":
+        yield "--transfer is for one device"
 
 
 def _image_size(value: object) -> int:
