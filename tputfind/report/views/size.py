@@ -25,8 +25,6 @@ from tputfind.report.document import (
     whole,
 )
 from tputfind.report.views import size_answers as words
-from tputfind.report.views.servers import configuration
-from tputfind.report.views.size_answers import OVERHEADS
 from tputfind.sizing.calibration.logs import Observed
 from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.planner.mixes import Mix
@@ -91,7 +89,7 @@ def _sections(plan: Plan) -> Iterator[Section]:
 
 
 def _configuration(plan: Plan) -> Iterator[Code]:
-    if lines := configuration(plan):
+    if lines := words.configuration(plan):
         yield Code(tuple(lines))
 
 
@@ -195,7 +193,7 @@ def line_of(plan: Plan) -> dict[str, object]:
         "delay_ms": plan.delay_ms,
         "routing": demand.routing,
         "burstiness": None if plan.arrivals else demand.burstiness,
-        **{name: getattr(demand, name) for name in OVERHEADS},
+        **{name: getattr(demand, name) for name in words.OVERHEADS},
         "network_ms": demand.network_ms,
         "devices": outcome.devices,
         "batch_cap": outcome.batch_cap,
