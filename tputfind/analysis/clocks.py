@@ -70,6 +70,8 @@ def of_pipeline(found: Pipeline) -> tuple[str, ...]:
 class _Change(NamedTuple):
     """How another mean lies to a base: by which share of it, and what is to be made of that."""
 
+    base: Figures
+    other: Figures
     share: float
     kind: Literal["same", "unclear", "more", "less"]
 
@@ -77,33 +79,36 @@ class _Change(NamedTuple):
     def shown(self) -> str:
         return format_share(abs(self.share))
 
-
-def _change(base: Figures, other: Figures) -> _Change | None:
-    """Compare two means turn by turn: what the machine does in a turn, it does to both. None of a base of nothing."""
-    return _change_by(by_turn, base, other)
-
-
-def _change_of_wholes(base: Figures, other: Figures) -> _Change | None:
-    """Compare the wholes of a pipeline: each turn has one."""
-    return _change_by(lambda samples_ms: [[ms] for ms in samples_ms], base, other)
+    @property
+    def sizes(self) -> str:
+        return f"{_ms(self.other)} against {_ms(self.base)}"
 
 
-def _change_by(
-    turns_of: Callable[[Sequence[float]], Sequence[Sequence[float]]], base: Figures, other: Figures
-) -> _Change | None:
-    if base.mean_ms <= 0:
+_TurnsOf = Callable[[Sequence[float]], Sequence[Sequence[float]]]
+
+
+def _change(base: Figures | None, other: Figures | None, turns_of: _TurnsOf = by_turn) -> _Change | None:
+    """Compare two means turn by turn: what the machine does in a turn, it does to both.
+
+    Return None if one is missing, or for a base of nothing.
+    """
+    if base is None or other is None or base.mean_ms <= 0:
         return None
     share = other.mean_ms / base.mean_ms - 1
     if len(base.samples_ms) != len(other.samples_ms):
-        return _Change(share, "unclear")
+        return _Change(base, other, share, "unclear")
     differences = [(two - one) / base.mean_ms for one, two in zip(base.samples_ms, other.samples_ms, strict=True)]
     interval = mean_interval(turns_of(differences), _CONFIDENCE)
     half = math.inf if interval is None else (interval.high - interval.low) / 2
-    if abs(share) + half <= NO_MATTER:
-        return _Change(share, "same")
-    if half >= abs(share):
-        return _Change(share, "unclear")
-    return _Change(share, "same" if abs(share) < NO_MATTER else "more" if share > 0 else "less")
+    if abs(share) + half <= NO_MATTER or half < abs(share) < NO_MATTER:
+        return _Change(base, other, share, "same")
+    return _Change(base, other, share, "unclear" if half >= abs(share) else "more" if share > 0 else "less")
+
+
+def _change_of_wholes(cells: Sequence[StageCell], way: StageMethod) -> _Change | None:
+    """Compare the wholes of a pipeline, untimed and timed in some way: each turn has one."""
+    untimed, timed = (stage_figures(cells, "whole", one) for one in ("untimed", way))
+    return _change(untimed, timed, lambda samples_ms: [[ms] for ms in samples_ms])
 
 
 def _host_clock_alone(cells: Sequence[Cell]) -> Iterator[str]:
@@ -149,7 +154,8 @@ def _no_warm_up(cells: Sequence[Cell]) -> Iterator[str]:
     elif ratio > 1 - NO_MATTER:
         yield f"No warm-up does not matter to the mean of {count} here; the first call alone {first}."
     else:
-        yield f"No warm-up: the mean of {count} is no longer for it ({_against(cold, warm)}); the first call {first}."
+        sizes = f"{_ms(cold)} against {_ms(warm)}"
+        yield f"No warm-up: the mean of {count} is no longer for it ({sizes}); the first call {first}."
 
 
 def _first_call(first_ms: float, warm_ms: float) -> str:
@@ -176,32 +182,27 @@ def _single_sample(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _waiting(cells: Sequence[Cell]) -> Iterator[str]:
-    back_to_back, waited = figures_of(cells, "events_at_end"), figures_of(cells, "events_waited")
-    change = None if back_to_back is None or waited is None else _change(back_to_back, waited)
-    if change is None or back_to_back is None or waited is None:
-        return
-    sizes = _against(waited, back_to_back)
-    yield {
-        "same": f"Waiting after each batch or going on back to back does not matter here ({sizes}).",
-        "unclear": f"Waiting after each batch makes no difference that stands out from the noise ({sizes}).",
-        "more": f"Waiting after each batch makes it seem {change.shown} slower than back to back ({sizes}).",
-        "less": f"Waiting after each batch makes it seem {change.shown} faster than back to back ({sizes}).",
-    }[change.kind]
+    change = _change(figures_of(cells, "events_at_end"), figures_of(cells, "events_waited"))
+    if change is not None:
+        yield {
+            "same": f"Waiting after each batch or going on back to back does not matter here ({change.sizes}).",
+            "unclear": f"Waiting after each batch makes no difference that stands out from the noise ({change.sizes}).",
+            "more": f"Waiting after each batch makes it seem {change.shown} slower than back to back ({change.sizes}).",
+            "less": f"Waiting after each batch makes it seem {change.shown} faster than back to back ({change.sizes}).",
+        }[change.kind]
 
 
 def _host_against_events(cells: Sequence[Cell]) -> Iterator[str]:
-    events, host = figures_of(cells, "events_waited"), figures_of(cells, "host_clock_synchronised")
-    change = None if events is None or host is None else _change(events, host)
-    if change is None or events is None or host is None:
+    change = _change(figures_of(cells, "events_waited"), figures_of(cells, "host_clock_synchronised"))
+    if change is None:
         return
-    sizes = f"{_ms(host)} and {_ms(events)}"
+    host, sizes = "The synchronised host clock", f"{_ms(change.other)} and {_ms(change.base)}"
     if change.kind == "same":
-        yield f"The synchronised host clock and an event pair agree within 1 % ({sizes})."
+        yield f"{host} and an event pair agree within 1 % ({sizes})."
     elif change.kind == "unclear":
-        yield f"The synchronised host clock and an event pair do not differ by more than the noise ({sizes})."
+        yield f"{host} and an event pair do not differ by more than the noise ({sizes})."
     else:
-        way = "more" if change.kind == "more" else "less"
-        yield f"The synchronised host clock reads {change.shown} {way} than an event pair around the call ({sizes})."
+        yield f"{host} reads {change.shown} {change.kind} than an event pair around the call ({sizes})."
 
 
 def _copies(cells: Sequence[Cell]) -> Iterator[str]:
@@ -211,7 +212,7 @@ def _copies(cells: Sequence[Cell]) -> Iterator[str]:
         cell = cell_of(cells, "host_clock_synchronised", condition)
         if cell is not None and cell.failure is not None:
             parts.append(f"from {condition} memory fails ({cell.failure.message})")
-        change = _change(resident, cell.figures) if resident and cell and cell.figures else None
+        change = _change(resident, cell.figures if cell else None)
         if change is not None:
             parts.append(f"from {condition} memory {_added(change)}")
     if parts:
@@ -233,12 +234,12 @@ def _graph(cells: Sequence[Cell]) -> Iterator[str]:
     cell, eager = cell_of(cells, "graph", "warm"), figures_of(cells, "events_at_end")
     if cell is not None and cell.failure is not None:
         yield f"There is no CUDA graph to compare with: it could not be captured and replayed ({cell.failure.message})."
-    change = _change(eager, cell.figures) if cell and cell.figures and eager else None
-    if change is None or cell is None or cell.figures is None or eager is None:
+    change = _change(eager, cell.figures if cell else None)
+    if change is None:
         return
-    sizes = f"{_ms(cell.figures)} instead of {_ms(eager)}"
+    sizes = f"{_ms(change.other)} instead of {_ms(change.base)}"
     single = figures_of(cells, "submission")
-    if change.kind == "less" and single is not None and single.mean_ms >= HOST_BOUND_SHARE * eager.mean_ms:
+    if change.kind == "less" and single is not None and single.mean_ms >= HOST_BOUND_SHARE * change.base.mean_ms:
         yield f"Python holds the device up: as a CUDA graph the batch takes {sizes}."
     elif change.kind == "less":
         yield f"Launched as a whole, as a CUDA graph, the batch takes {change.shown} less: {sizes}."
@@ -251,30 +252,24 @@ def _graph(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _cost_to_the_whole(cells: Sequence[StageCell]) -> Iterator[str]:
-    untimed = stage_figures(cells, "whole", "untimed")
     doings: dict[StageMethod, str] = {
         "synchronised": "Synchronising around each stage",
         "events": "Reading events afterwards",
     }
     for way, doing in doings.items():
-        timed = stage_figures(cells, "whole", way)
-        change = _change_of_wholes(untimed, timed) if untimed and timed else None
-        if change is None or timed is None or untimed is None:
-            continue
-        sizes = f"{_against(timed, untimed)} not timed"
-        if change.kind == "more":
-            yield f"{doing} makes the whole take {change.shown} longer ({sizes})."
-        elif change.kind == "same":
-            yield f"{doing} changes the whole by less than 1 % ({sizes})."
-        elif change.kind == "less":
-            yield f"{doing} costs the whole nothing here ({sizes})."
-        else:
-            yield f"{doing} costs the whole nothing that stands out from the noise ({sizes})."
+        change = _change_of_wholes(cells, way)
+        if change is not None:
+            cost = {
+                "more": f"makes the whole take {change.shown} longer",
+                "same": "changes the whole by less than 1 %",
+                "less": "costs the whole nothing here",
+                "unclear": "costs the whole nothing that stands out from the noise",
+            }[change.kind]
+            yield f"{doing} {cost} ({change.sizes} not timed)."
 
 
 def _difference_on_the_cpu(cells: Sequence[StageCell]) -> str:
-    untimed, timed = (stage_figures(cells, "whole", way) for way in ("untimed", "synchronised"))
-    change = _change_of_wholes(untimed, timed) if untimed and timed else None
+    change = _change_of_wholes(cells, "synchronised")
     if change is None or change.kind == "same":
         return ""
     return f"; the {change.shown} that the wholes differ by is the unrest of the machine"
@@ -306,7 +301,3 @@ def _others(environment: Environment) -> Iterator[str]:
 
 def _ms(figures: Figures) -> str:
     return f"{format_figure(figures.mean_ms)} ms"
-
-
-def _against(one: Figures, other: Figures) -> str:
-    return f"{_ms(one)} against {_ms(other)}"
