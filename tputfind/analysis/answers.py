@@ -9,15 +9,7 @@ from typing import Final, Literal, NamedTuple
 from tputfind.record.method import REPEATABILITY
 from tputfind.record.record import Edge, Record, Row, Trial, check_record
 from tputfind.record.spec import Spec
-from tputfind.stats import (
-    CONFIDENCE,
-    Interval,
-    mean_interval,
-    median_interval,
-    percentile,
-    ratio_interval,
-    widened,
-)
+from tputfind.stats import CONFIDENCE, Interval, mean_interval, median_interval, percentile, ratio_interval, widened
 from tputfind.units import format_about, format_known
 
 Best = Literal["fastest", "knee", "largest"]

@@ -120,10 +120,7 @@ COMMANDS: Final = {
         options=(options.RAY,),
         examples=("tputfind devices", "tputfind devices --ray"),
     ),
-    "schema": Command(
-        "Print the JSON Schema of a record.",
-        examples=("tputfind schema > record.schema.json",),
-    ),
+    "schema": Command("Print the JSON Schema of a record.", examples=("tputfind schema > record.schema.json",)),
 }
 """Each has a module of its name here, whose ``main`` takes all that was given and returns the exit code."""
 _EXAMPLES: Final = (

@@ -8,15 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from tputfind.analysis.answers import (
-    Best,
-    answers,
-    format_latency,
-    format_rate,
-    health,
-    known_interval,
-    peak_bytes,
-)
+from tputfind.analysis.answers import Best, answers, format_latency, format_rate, health, known_interval, peak_bytes
 from tputfind.record.record import Health, Record, Row, Trial
 from tputfind.report.charts.chart import Axis, Chart, Level, Look, Mark, Point, Scale, Series, names_of, title_of
 from tputfind.stats import percentile
@@ -369,12 +361,7 @@ def _power(_record: Record, row: Row) -> _Value | None:
 _Kind = Literal["throughput", "latency", "memory", "clock", "power"]
 _BARS: Final[tuple[tuple[_Kind, str, str, _ValueOf], ...]] = (
     ("throughput", "Throughput", "Whiskers are 95 % confidence intervals.", _throughput),
-    (
-        "latency",
-        "Latency, p50",
-        "Of single batches sent to the idle device; whiskers end at the p99.",
-        _latency,
-    ),
+    ("latency", "Latency, p50", "Of single batches sent to the idle device; whiskers end at the p99.", _latency),
     ("memory", "Peak memory", "What the device must hold.", _memory),
     ("clock", "SM clock", "The mean while the throughput was timed.", _clock),
     ("power", "Power", "The mean while the throughput was timed.", _power),
