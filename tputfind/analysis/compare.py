@@ -66,13 +66,22 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     lost: bool = False
     reason: str = ""
 
+    @property
+    def was_judged(self) -> bool:
+        """Whether there are enough figures to compare."""
+        return self.verdict != "not_comparable" and self.reason != ONE_PROCESS
+
     def slower_than(self, share: float) -> bool:
         """Whether NEW is certainly slower, and as far as is known by more than this share, or does not run at all."""
         return self.lost or (self.high is not None and self.high < 1 and (self.ratio or 1.0) < 1 - share)
 
+    def is_regression(self, share: float) -> bool:
+        """Whether NEW is slower by itself: the pace of a row that is bound by the host changes from run to run."""
+        return self.slower_than(share) and (self.lost or not self.host_bound)
+
     def may_be_slower_than(self, share: float) -> bool:
-        """Whether that cannot be excluded."""
-        return self.low is None or self.low < 1 - share
+        """Whether that cannot be excluded of rates that were judged."""
+        return self.was_judged and (self.low is None or self.low < 1 - share)
 
 
 class Comparison(Result, msgspec.Struct, frozen=True, kw_only=True):
@@ -102,16 +111,9 @@ class Comparison(Result, msgspec.Struct, frozen=True, kw_only=True):
         return self.best.verdict if self.best else "not_comparable"
 
     def slower_than(self, share: float) -> list[Judgement]:
-        """Return what became certainly slower by more than this share, or does not run any more.
-
-        Rows that are bound by the host are left out: their pace is the host's, and changes from run to run.
-        """
+        """Return what became certainly slower by more than this share, or does not run any more."""
         judged = [*([self.best] if self.best else []), *self.rows]
-        return [one for one in judged if one.slower_than(share) and (one.lost or not one.host_bound)]
-
-    def may_be_slower_than(self, share: float) -> list[Judgement]:
-        """Return the rows that may be, those bound by the host among them."""
-        return [one for one in self.rows if one.may_be_slower_than(share) and not one.slower_than(share)]
+        return [one for one in judged if one.is_regression(share)]
 
 
 class Comparisons(Result, list[Comparison]):
@@ -155,8 +157,8 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
             f"these are not comparable: {'; '.join(unlike)}", "--force compares them nevertheless, and says so"
         )
     pairs = list(_pairs(old, new))
-    judged = sum(not in_one_process(*pair) for pair in pairs)
-    certain = 1 - (1 - CONFIDENCE) / max(1, judged)
+    certain = 1 - (1 - CONFIDENCE) / max(1, sum(not in_one_process(*pair) for pair in pairs))
+    rows = [*(_judged(old, new, pair, tolerance, certain) for pair in pairs), *_beyond(old, new)]
     return Comparison(
         model=subject(new),
         recipe=name_of(new.spec),
@@ -165,12 +167,7 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
         new_started=new.started,
         tolerance=tolerance,
         best=_best(old, new, tolerance),
-        rows=tuple(
-            sorted(
-                [*(_judged(old, new, pair, tolerance, certain) for pair in pairs), *_beyond(old, new)],
-                key=lambda row: row.old_batch,
-            )
-        ),
+        rows=tuple(sorted(rows, key=lambda row: row.old_batch)),
         old_largest=_largest(old),
         new_largest=_largest(new),
         unlike=unlike,
@@ -187,9 +184,8 @@ def subject(record: Record) -> str:
 def _best(old: Record, new: Record, tolerance: float) -> Judgement | None:
     """Set the fastest rows side by side: of the batch sizes that both have, or of all where they share none."""
     both = {row.batch_size for row in old.rows} & {row.batch_size for row in new.rows}
-    before, after = (
-        fastest([row for row in record.rows if row.batch_size in both or not both]) for record in (old, new)
-    )
+    rows = ([row for row in record.rows if row.batch_size in both or not both] for record in (old, new))
+    before, after = map(fastest, rows)
     if before is None or after is None:
         return None
     found = _judged(old, new, (before, after), tolerance, CONFIDENCE)
@@ -260,13 +256,8 @@ def _pairs(old: Record, new: Record) -> Iterator[tuple[Row, Row]]:
 
 def _beyond(old: Record, new: Record) -> Iterator[Judgement]:
     """Yield the rows of OLD that lie beyond the largest batch of NEW, where that is not a limit that was set."""
-    edge = new.edge
-    if (
-        edge is None
-        or not edge.closed
-        or edge.limited_by in ("cap", "latency")
-        or old.spec.memory_limit_bytes != new.spec.memory_limit_bytes
-    ):
+    edge, same_memory = new.edge, old.spec.memory_limit_bytes == new.spec.memory_limit_bytes
+    if edge is None or not edge.closed or edge.limited_by in ("cap", "latency") or not same_memory:
         return
     tried = {row.batch_size for row in new.rows}
     for row in old.rows:
@@ -288,9 +279,6 @@ def _judged(
     against = _against(old, new)
     interval = None if against else rate_ratio_interval(new, old, confidence)
     unknown = ONE_PROCESS if in_one_process(old, new) else "processes differ too much to tell"
-    verdict: Verdict = (
-        "not_comparable" if against else "ambiguous" if interval is None else _verdict(interval, tolerance)
-    )
     known = old.samples_per_s is not None and new.samples_per_s is not None
     return Judgement(
         old_batch=old.batch_size,
@@ -302,7 +290,7 @@ def _judged(
         ratio=(new.samples_per_s or 0.0) / (old.samples_per_s or 1.0) if known else None,
         low=interval.low if interval else None,
         high=interval.high if interval else None,
-        verdict=verdict,
+        verdict="not_comparable" if against else verdict_of(interval, tolerance),
         host_bound=bool(host_bound(old) or host_bound(new)),
         lost=old.samples_per_s is not None and new.failure is not None,
         reason=against or (unknown if interval is None else _clocks(old, new)),
@@ -314,12 +302,13 @@ def _share(record: Record, row: Row) -> float | None:
     return None if interval is None else interval.half_width
 
 
-def _verdict(interval: Interval, tolerance: float) -> Verdict:
+def verdict_of(interval: Interval | None, tolerance: float) -> Literal["same", "faster", "slower", "ambiguous"]:
+    """Return what to make of the interval of a ratio: ``same`` if all of it lies within the tolerance of 1."""
+    if interval is None:
+        return "ambiguous"
     if 1 / (1 + tolerance) <= interval.low and interval.high <= 1 + tolerance:
         return "same"
-    if interval.low > 1:
-        return "faster"
-    return "slower" if interval.high < 1 else "ambiguous"
+    return "faster" if interval.low > 1 else "slower" if interval.high < 1 else "ambiguous"
 
 
 def _against(old: Row, new: Row) -> str:
@@ -363,7 +352,7 @@ def gate(compared: Sequence[Comparison], share: float | None, problems: list[Tpu
     if unsure:
         what = f"too noisy to exclude that it is {100 * share:g} % slower: {'; '.join(unsure)}"
         problems.append(TooNoisy(what, "measure in more processes, or on a quiet machine"))
-    if any(_is_fastest_unsure(one, share) for one in compared):
+    if any(_unsure_fastest(one, share) for one in compared):
         code = code or TooNoisy.exit_code
     if not regressions:
         return code
@@ -386,37 +375,24 @@ def _regressions(one: Comparison, share: float) -> Iterator[str]:
 
 def _not_judged(one: Comparison) -> Iterator[BadRequest]:
     """Yield why the fastest rows cannot be judged, however quiet the machine is."""
+    if one.best is None or not one.best.was_judged:
+        reason = "one of them has no row that was timed" if one.best is None else one.best.reason
+        yield BadRequest(f"{one.model} {one.recipe} could not be judged: {reason}")
+
+
+def _unsure_fastest(one: Comparison, share: float) -> Judgement | None:
+    """Return the fastest rows if they may be slower, though not certainly, or because of the host alone."""
     best = one.best
-    if best is None:
-        reason = "one of them has no row that was timed"
-    elif best.verdict == "not_comparable" or best.reason == ONE_PROCESS:
-        reason = best.reason
-    else:
-        return
-    yield BadRequest(f"{one.model} {one.recipe} could not be judged: {reason}")
-
-
-def _is_fastest_unsure(one: Comparison, share: float) -> bool:
-    """Whether the fastest rows were judged and may be slower, though not certainly, or because of the host alone."""
-    best = one.best
-    return best is not None and _was_judged(best) and best.may_be_slower_than(share) and not _is_slower(best, share)
-
-
-def _was_judged(row: Judgement) -> bool:
-    return row.verdict != "not_comparable" and row.reason != ONE_PROCESS
-
-
-def _is_slower(row: Judgement, share: float) -> bool:
-    return row.slower_than(share) and (row.lost or not row.host_bound)
+    return best if best and best.may_be_slower_than(share) and not best.is_regression(share) else None
 
 
 def _unsure(one: Comparison, share: float) -> Iterator[str]:
     """Yield the batch sizes of a comparison that may be slower, though not certainly."""
-    rows = [row for row in one.rows if _was_judged(row) and row in one.may_be_slower_than(share)]
+    rows = [row for row in one.rows if row.may_be_slower_than(share) and not row.slower_than(share)]
     named = {f"{row.new_batch}": "" for row in rows}
-    if one.best is not None and _is_fastest_unsure(one, share):
-        old, new = one.best.old_batch, one.best.new_batch
-        bound = ", bound by the host" if one.best.host_bound else ""
-        named[f"{new}" if old == new else f"{old} and {new}"] = f" (the fastest{bound})"
+    if best := _unsure_fastest(one, share):
+        bound = ", bound by the host" if best.host_bound else ""
+        batches = dict.fromkeys((best.old_batch, best.new_batch))
+        named[" and ".join(map(str, batches))] = f" (the fastest{bound})"
     if named:
         yield f"{one.model} {one.recipe} at batch {', '.join(batch + remark for batch, remark in named.items())}"

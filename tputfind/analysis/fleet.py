@@ -17,8 +17,8 @@ from tputfind.analysis.answers import (
     rate_ratio_interval,
     threads,
 )
-from tputfind.analysis.compare import TOLERANCE
-from tputfind.analysis.notices.device import REASONS
+from tputfind.analysis.compare import TOLERANCE, verdict_of
+from tputfind.analysis.notices.timing import REASONS
 from tputfind.record import identity
 from tputfind.record.method import NEGLIGIBLE_BYTES, REPEATABILITY
 from tputfind.record.pace import host_bound
@@ -51,12 +51,8 @@ class Judged(NamedTuple):
     @property
     def verdict(self) -> Verdict:
         """What to make of it: ``same`` where the whole interval lies within a hundredth of 1."""
-        interval = self.interval
-        if interval is None:
-            return "not known"
-        if interval.low >= 1 / (1 + TOLERANCE) and interval.high <= 1 + TOLERANCE:
-            return "same"
-        return "faster" if interval.low > 1 else "slower" if interval.high < 1 else "not known"
+        verdict = verdict_of(self.interval, TOLERANCE)
+        return "not known" if verdict == "ambiguous" else verdict
 
 
 class ByDevice(NamedTuple):
