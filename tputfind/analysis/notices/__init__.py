@@ -5,12 +5,27 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Final
 
-from tputfind.analysis.notices.device import of_health, of_tests
-from tputfind.analysis.notices.failures import ADVICE, advice, of_failures, of_outputs
 from tputfind.analysis.notices.model import of_model
 from tputfind.analysis.notices.noise import folded, of_noise
-from tputfind.analysis.notices.run import of_budget, of_host_load, of_others, of_search
-from tputfind.analysis.notices.timing import of_allocator, of_breaks, of_copies, of_hosts, of_windows
+from tputfind.analysis.notices.run import (
+    ADVICE,
+    advice,
+    of_budget,
+    of_failures,
+    of_host_load,
+    of_others,
+    of_outputs,
+    of_search,
+)
+from tputfind.analysis.notices.timing import (
+    of_allocator,
+    of_breaks,
+    of_copies,
+    of_health,
+    of_hosts,
+    of_tests,
+    of_windows,
+)
 from tputfind.record.record import Notice, Record
 
 __all__ = ["ADVICE", "advice", "of", "to_read"]
