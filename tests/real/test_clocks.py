@@ -63,7 +63,7 @@ def test_two_models_make_a_pipeline(tmp_path):
     ("arguments", "status", "expected"),
     [
         (["resnet5O"], 2, "did you mean resnet50"),
-        (["resnet18", "--repeats", 1], 2, "--repeats: '1' is not a whole number from 2"),
+        (["resnet18", "--repeats", 1], 2, "--repeats: 1 is not between 2 and 10000"),
         (["resnet18", "--save", "new.json/"], 2, "it is a folder"),
         (["resnet18", "--device", "cuda:99"], 3, "there is no cuda:99 here"),
         ([f"{MODELS}/plain.py:mebibytes", *FEW, "--batch-size", 4_000_000], 4, "batch 4000000 does not fit"),
