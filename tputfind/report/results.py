@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tputfind.errors import BadRequest
@@ -22,29 +23,22 @@ if TYPE_CHECKING:
 _WIDTH = 100
 
 
+_VIEWS = {
+    "record": "records",
+    "clocks": "clocks",
+    "forecast": "forecast",
+    "comparison": "compare",
+    "plans": "size",
+}
+"""The module in ``views`` that makes the document of each kind of result."""
+
+
 def document_of(result: Any) -> Document:
     """Return the document of a result; its view is imported now, and what that needs."""
-    match result.KIND:
-        case "record":
-            from tputfind.report.views import records
-
-            return records.document(result if isinstance(result, list) else [result])
-        case "clocks":
-            from tputfind.report.views import clocks
-
-            return clocks.document(result)
-        case "forecast":
-            from tputfind.report.views import forecast
-
-            return forecast.document(result)
-        case "comparison":
-            from tputfind.report.views import compare
-
-            return compare.document(result if isinstance(result, list) else [result])
-        case _:
-            from tputfind.report.views import size
-
-            return size.document(result.answers)
+    view: Any = import_module(f"tputfind.report.views.{_VIEWS[result.KIND]}")
+    one_of_several = result.KIND in ("record", "comparison") and not isinstance(result, list)
+    document: Document = view.document([result] if one_of_several else getattr(result, "answers", result))
+    return document
 
 
 def save(result: Any, names: Sequence[str | os.PathLike[str]], *, overwrite: bool) -> None:
