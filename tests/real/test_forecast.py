@@ -11,7 +11,6 @@ from support.folders import MODELS
 
 import tputfind
 from tputfind.errors import BadRequest
-from tputfind.record.forecast import from_json
 
 ON_FAKE = ("--on-fake", "--device", "cpu")
 
@@ -101,7 +100,7 @@ def test_a_forecast_of_training_splits_the_memory_and_says_what_would_hold_more(
     batches = [int(line["largest_batch_forecast"]) for line in lines]
     assert batches[0] < batches[1]
     assert batches[0] < batches[4]  # checkpointing holds more
-    found = from_json((tmp_path / "cards.json").read_bytes(), "cards.json")
+    found = tputfind.load(tmp_path / "cards.json")
     assert [variant.largest_batches for variant in found.variants] == [
         tuple(batches[2:4]),
         tuple(batches[4:6]),

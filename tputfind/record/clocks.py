@@ -1,4 +1,4 @@
-"""The ways of timing one batch, and a pipeline, side by side: frozen values, their JSON, and their loader."""
+"""The ways of timing one batch, and a pipeline, side by side: frozen values, and what is timed in which turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tputfind.record.record import Failure
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec
 from tputfind.record.types import Amount, Count
-from tputfind.record.untrusted import decoded, indented
 from tputfind.stats import standard_deviation
 
 SCHEMA: Final = 2
@@ -137,10 +136,6 @@ class Methods(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind
     cells: tuple[Cell, ...]
     sentences: tuple[str, ...] = ()
 
-    def to_json(self) -> bytes:
-        """Return all of it as indented JSON, for a file."""
-        return indented(self)
-
 
 class StageCell(msgspec.Struct, frozen=True, kw_only=True):
     """One stage of a pipeline, or the whole of it, timed in one way. The whole has one sample a turn."""
@@ -179,19 +174,6 @@ class Pipeline(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kin
     host_work_ms: Amount
     cells: tuple[StageCell, ...]
     sentences: tuple[str, ...] = ()
-
-    def to_json(self) -> bytes:
-        """Return all of it as indented JSON, for a file."""
-        return indented(self)
-
-
-def from_json(data: bytes, name: str) -> Methods | Pipeline:
-    """Return what ``to_json`` wrote; ``name`` says in errors whose bytes they are.
-
-    Raises:
-        BadRecord: the bytes are cut short, edited out of shape, or of a schema that this version does not read.
-    """
-    return decoded(data, name, Methods | Pipeline, SCHEMA)  # type: ignore[arg-type]  # a union is no type to mypy
 
 
 def loops(can: Capabilities, *, cold: bool) -> list[Loop]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from tputfind.errors import BadRecord, BadRequest, TputfindError
 from tputfind.options import nearest
@@ -20,7 +20,7 @@ from tputfind.record import clocks, forecast
 from tputfind.record.clocks import Methods, Pipeline
 from tputfind.record.forecast import Forecasts
 from tputfind.record.record import Record, from_json
-from tputfind.record.untrusted import command_of
+from tputfind.record.untrusted import command_of, decoded
 from tputfind.units import echoed
 
 _MOST_BYTES: Final = 2**26
@@ -124,9 +124,16 @@ def load_record(path: str | Path) -> Record:
 
 def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts:
     """Read what a run, ``tputfind clocks`` or ``tputfind forecast`` saved; errors as for ``load_record``."""
-    data = content(path)
-    loaders = {"clocks": clocks.from_json, "forecast": forecast.from_json}
-    return loaders.get(command_of(data) or "", from_json)(data, str(path))
+    data, name = content(path), str(path)
+    match command_of(data):
+        case "clocks":
+            kind: Any = Methods | Pipeline
+            found: Methods | Pipeline = decoded(data, name, kind, clocks.SCHEMA)
+            return found
+        case "forecast":
+            return decoded(data, name, Forecasts, forecast.SCHEMA)
+        case _:
+            return from_json(data, name)
 
 
 def content(path: str | Path) -> bytes:
@@ -244,7 +251,6 @@ def _temporary_beside(path: Path, data: bytes) -> Iterator[Path]:
 
 
 def _longest_name(folder: Path) -> int:
-    """Return how many bytes the name of a file in this folder may have."""
     try:
         return os.pathconf(folder, "PC_NAME_MAX")
     except (OSError, ValueError, AttributeError):

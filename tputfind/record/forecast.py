@@ -1,4 +1,4 @@
-"""The largest batch on devices that are not here: values, all of them forecast and none measured, and their JSON."""
+"""The largest batch on devices that are not here: values, all of them forecast and none measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tputfind.record.choices import Dtype
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec
 from tputfind.record.types import LARGEST_BATCH, Amount, Bytes, Count
-from tputfind.record.untrusted import decoded, indented
 
 SCHEMA: Final = 2
 """Raised when a field is added or changes its meaning."""
@@ -70,16 +69,3 @@ class Forecasts(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="ki
     tried: tuple[Count, ...]
     cards: tuple[CardForecast, ...]
     variants: tuple[VariantForecast, ...] = ()
-
-    def to_json(self) -> bytes:
-        """Return all of it as indented JSON, for a file."""
-        return indented(self)
-
-
-def from_json(data: bytes, name: str) -> Forecasts:
-    """Return what ``to_json`` wrote; ``name`` says in errors whose bytes they are.
-
-    Raises:
-        BadRecord: the bytes are cut short, edited out of shape, or of a schema that this version does not read.
-    """
-    return decoded(data, name, Forecasts, SCHEMA)

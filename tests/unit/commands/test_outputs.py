@@ -6,6 +6,7 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,7 @@ from tputfind.record import files
 from tputfind.record.files import load_record
 from tputfind.record.identity import Question, question_of, unlike_questions
 from tputfind.record.spec import read_spec
+from tputfind.record.untrusted import indented
 from tputfind.report.charts import charts, draw
 from tputfind.report.outputs import ENDINGS, NAMES, Kind, Places, Source, check_places, forms, is_report, table_of
 from tputfind.report.views import compare as compared
@@ -45,13 +47,13 @@ REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
     "plans_csv": ("csv", forms(size.document(sized(1)))["csv"]),
     "forecast": ("csv", forms(forecast.document(FORECASTS))["csv"]),
     "forecast_md": ("md", forms(forecast.document(FORECASTS))["md"]),
-    "forecast_json": ("forecast", FORECASTS.to_json),
+    "forecast_json": ("forecast", partial(indented, FORECASTS)),
     "record": ("record", lambda: example().to_json()),
     "old_record": ("record", (GOLDEN / "schema-5.json").read_bytes),
     "clocks": ("clocks", (RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-fp32.json").read_bytes),
     "clocks_of_today": (
         "clocks",
-        lambda: files.load(RESULTS / "nvidia-h200/clocks/resnet50-fp16-batch-1.json").to_json(),
+        lambda: indented(files.load(RESULTS / "nvidia-h200/clocks/resnet50-fp16-batch-1.json")),
     ),
     "comparison": ("comparison", forms(compared.document(comparisons()))["json"]),
     "plans": ("plans", forms(size.document(sized(1)))["json"]),

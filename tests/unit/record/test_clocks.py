@@ -13,6 +13,7 @@ from tputfind.errors import BadRecord
 from tputfind.record import files
 from tputfind.record.clocks import Methods, Pipeline
 from tputfind.record.record import Record
+from tputfind.record.untrusted import indented
 
 METHODS = RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-fp32.json"
 PIPELINE = RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-resnet50-fp32.json"
@@ -20,7 +21,7 @@ PIPELINE = RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-resnet50-fp32.json"
 
 def edited(tmp_path, source, **fields):
     """The path of a copy with other fields; a dotted name would be one deeper, of the first cell."""
-    held = json.loads(source.read_bytes() if source is not None else FORECASTS.to_json())
+    held = json.loads(source.read_bytes() if source is not None else indented(FORECASTS))
     for name, value in fields.items():
         if name in held or name == "schema":
             held[name] = value
@@ -37,18 +38,18 @@ def test_a_file_of_clocks_comes_back_as_it_was_and_one_of_schema_1_does_not_say_
 
     assert isinstance(found, kind)
     assert (found.schema, found.method) == (1, None)
-    (tmp_path / "again.json").write_bytes(found.to_json())
+    (tmp_path / "again.json").write_bytes(indented(found))
     assert files.load(tmp_path / "again.json") == found
 
 
 def test_forecasts_come_back_as_they_were(tmp_path):
-    (tmp_path / "forecast.json").write_bytes(FORECASTS.to_json())
+    (tmp_path / "forecast.json").write_bytes(indented(FORECASTS))
 
     assert files.load(tmp_path / "forecast.json") == FORECASTS
 
 
 def test_forecasts_of_schema_1_are_read_without_what_takes_the_memory(tmp_path):
-    earlier = msgspec.json.decode(FORECASTS.to_json())
+    earlier = msgspec.json.decode(indented(FORECASTS))
     earlier["schema"] = 1
     del earlier["variants"], earlier["cards"][0]["split"]
     (tmp_path / "forecast.json").write_bytes(msgspec.json.encode(earlier))
