@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from itertools import product
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from tputfind import options as values
 from tputfind.declaration import with_options_of
@@ -131,81 +131,52 @@ def forecast_with(
     *,
     on_fake: bool = False,
 ) -> Forecasts:
-    """Forecast from trials if there is a device that allows it, else from fake tensors; errors as for either."""
-    if on_fake:
-        return forecast_on_fake(spec, memories, children, progress, command)
-    inspection = inspect(spec, children)
-    if spec.device == "auto" and not inspection.environment.can.allocator_trace:
-        return forecast_on_fake(spec, memories, children, progress, command)
-    return measure(spec, inspection, memories, children, progress, command=command)
+    """Forecast the largest batch for devices with these bytes of memory; ``command`` is kept: how this was asked for.
 
-
-def measure(
-    spec: Spec,
-    inspection: Inspection,
-    memories: Sequence[int],
-    children: Children,
-    progress: Progress,
-    *,
-    command: str,
-) -> Forecasts:
-    """Forecast the largest batch for devices with these bytes of memory, from trials on the one that is here.
-
-    A first trial is small. For each memory there are up to two more, near its forecast, where this device has the
-    memory for them. ``command`` is kept: how this was asked for.
+    A device that is here takes a few trials if it allows that. Else the steps run on fake tensors: from what the model
+    would ask for, workspaces not included, each memory is split into what takes it, and training is also forecast in
+    the other ways to run it that need less.
 
     Raises:
-        TputfindError: the device or the model does not allow it.
+        TputfindError: the device or the model does not allow it, or the model does not run on fake tensors.
     """
+    inspection = None if on_fake else inspect(spec, children)
+    can_trace = inspection is not None and inspection.environment.can.allocator_trace
+    found = Forecasts(
+        method=METHOD,
+        tputfind=__version__,
+        command=command,
+        started=now(),
+        spec=spec,
+        device_name=None,
+        tried=(FIRST_BATCH,),
+        cards=(),
+    )
+    if inspection is not None and (can_trace or spec.device != "auto"):
+        return _from_trials(found, inspection, memories, children, progress)
+    if spec.source == "torchvision":
+        check_torchvision(children)
+    progress.doing("running it on fake tensors", None)
+    cards = cards_on_fake(spec, memories, children)
+    return replace(found, cards=cards, variants=tuple(_variants(spec, memories, children, progress)))
+
+
+def _from_trials(
+    found: Forecasts, inspection: Inspection, memories: Sequence[int], children: Children, progress: Progress
+) -> Forecasts:
+    """Add forecasts from a small trial and, for each memory, up to two more near its forecast, if there is room."""
     environment = inspection.environment
     if not environment.can.allocator_trace:
         raise BadRequest(
             "forecasts are made from what a CUDA device's memory allocator was asked for, and there is none here",
             "leave --device out, or give --on-fake: fake tensors need no device",
         )
-    record = new_record(spec, inspection, command)
+    record = new_record(found.spec, inspection, found.command)
     session = Session(record, TrialRunner(children, record.spec, environment), RecordFile(None, ""), progress)
     session.until_it_runs(lambda: _take_first_trial(session))
     cards = tuple(_forecast(session, memory_bytes) for memory_bytes in memories)
     tried = tuple(sorted({trial.batch_size for trial in session.record.trials}))
-    return Forecasts(
-        method=METHOD,
-        tputfind=__version__,
-        command=command,
-        started=record.started,
-        spec=spec,
-        device_name=environment.device_name,
-        tried=tried,
-        cards=cards,
-    )
-
-
-def forecast_on_fake(
-    spec: Spec, memories: Sequence[int], children: Children, progress: Progress, command: str
-) -> Forecasts:
-    """Forecast as ``measure`` does, without a device: from what the model would ask for, workspaces not included.
-
-    Each memory is split into what takes it. Training is also forecast in the other ways to run it that need less.
-
-    Raises:
-        TputfindError: the model does not run on fake tensors.
-    """
-    if spec.source == "torchvision":
-        check_torchvision(children)
-    started = now()
-    progress.doing("running it on fake tensors", None)
-    cards = cards_on_fake(spec, memories, children)
-    return Forecasts(
-        method=METHOD,
-        tputfind=__version__,
-        command=command,
-        started=started,
-        spec=spec,
-        device_name=None,
-        tried=(FIRST_BATCH,),
-        cards=cards,
-        variants=tuple(_variants(spec, memories, children, progress)),
-    )
+    return replace(found, started=record.started, device_name=environment.device_name, tried=tried, cards=cards)
 
 
 def cards_on_fake(spec: Spec, memories: Sequence[int], children: Children) -> tuple[CardForecast, ...]:
@@ -252,7 +223,7 @@ def _variants(spec: Spec, memories: Sequence[int], children: Children, progress:
         {spec.grad_checkpoint, True},
     )
     for checkpoint, dtype in product(sorted(checkpoints), dtypes) if spec.phase == "train" else ():
-        varied = msgspec.structs.replace(spec, dtype=dtype, grad_checkpoint=checkpoint)
+        varied = replace(spec, dtype=dtype, grad_checkpoint=checkpoint)
         if varied == spec:
             continue
         progress.doing(f"running it on fake tensors in {dtype}{', with checkpointing' if checkpoint else ''}", None)
