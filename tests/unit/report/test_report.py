@@ -14,8 +14,7 @@ from support.shown import KINDS, csv_of, frame, markdown_of, print_report
 
 from tputfind.analysis import notices
 from tputfind.analysis.answers import answers, best_under, fastest, knee, largest_of
-from tputfind.record.pace import host_bound
-from tputfind.record.record import Edge, Failure, LimitedBy, Timing, Trial
+from tputfind.record.record import Edge, Failure, LimitedBy, Trial
 from tputfind.report import columns, text
 from tputfind.report.charts import charts
 from tputfind.report.views import page
@@ -122,12 +121,6 @@ def test_a_row_that_failed_is_the_answer_to_nothing():
     record = msgspec.structs.replace(example(), rows=(row(1, 4.0), row(4, 5.0), failed))
 
     assert [(name, one.batch_size) for name, one in answers(record)] == [("fastest", 4), ("knee", 4), ("safe", 4)]
-
-
-def test_a_row_is_host_bound_from_80_percent_on():
-    assert host_bound(row(1, 10.0, enqueue_ms=8.0)) is True
-    assert host_bound(row(1, 10.0, enqueue_ms=7.9)) is False
-    assert host_bound(msgspec.structs.replace(row(1, 10.0), timings=(Timing(device_ms=(10.0,)),))) is None
 
 
 @pytest.mark.parametrize("limit", get_args(LimitedBy))
