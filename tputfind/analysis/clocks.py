@@ -131,7 +131,6 @@ def _host_clock_alone(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _queued(alone: Figures, single: Figures) -> str:
-    """Return what says that calls waited behind earlier ones; nothing where they did not."""
     slow = sum(ms >= _QUEUED * single.mean_ms for ms in alone.samples_ms)
     if alone.mean_ms < _QUEUED * single.mean_ms or slow < _QUEUED_SHARE * len(alone.samples_ms):
         return ""

@@ -62,7 +62,12 @@ def best_of(records: Sequence[Record]) -> tuple[Record, Row] | None:
     A record without an SLO competes with its fastest row. Of those that cannot be told from it, the simplest: eager
     before a graph before a compiler, then the plainer dtype and layout, then the smaller batch.
     """
-    return min(_alike(records), key=lambda one: (*_simplicity(one[0].spec), one[1].batch_size), default=None)
+
+    def simplicity(one: tuple[Record, Row]) -> tuple[int, ...]:
+        spec = one[0].spec
+        return _MODES.index(spec.mode), DTYPES.index(spec.dtype), LAYOUTS.index(spec.layout), one[1].batch_size
+
+    return min(_alike(records), key=simplicity, default=None)
 
 
 def _alike(records: Sequence[Record]) -> list[tuple[Record, Row]]:
@@ -87,10 +92,6 @@ def _parts(records: Sequence[Record]) -> list[tuple[str, ...]]:
     return list(zip_longest(*(name_of(record.spec).split() for record in records), fillvalue=""))
 
 
-def _simplicity(spec: Spec) -> tuple[int, int, int]:
-    return _MODES.index(spec.mode), DTYPES.index(spec.dtype), LAYOUTS.index(spec.layout)
-
-
 def _told_of(record: Record, row: Row, records: Sequence[Record]) -> str:
     plain = _like(record.spec, records, **_PLAIN)
     against = [] if plain in (None, record) else list(_set_beside(record, plain, name_of(plain.spec)))
@@ -101,7 +102,6 @@ def _told_of(record: Record, row: Row, records: Sequence[Record]) -> str:
 
 
 def _latency(record: Record, row: Row) -> Iterator[str]:
-    """Yield the latency percentile that a row meets the SLO with, if there is an SLO."""
     latency_ms = percentile(row.latency_ms, record.spec.percentile)
     if record.spec.slo_ms is not None and latency_ms is not None:
         percent, _, limit = slo_of(record.spec).partition(" ")

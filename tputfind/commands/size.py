@@ -54,7 +54,10 @@ def main(given: Given, *, show_traceback: bool) -> int:
     sources += [Source("the file of arrivals", arrivals_file)] if arrivals_file is not None else []
     sources += [Source("a log", path) for path in logged]
     sources += [Source("the file of prices", prices_file)] if prices_file is not None else []
-    loaded = [(path, _in_words_of_today(files.load_record(path))) for path in records]
+    loaded = []
+    for path in records:
+        record = files.load_record(path)  # whose notices, if it is old, may name options that are gone
+        loaded.append((path, msgspec.structs.replace(record, notices=tuple(to_read(record)))))
     read, notes = fleet.to_plan_with([record for _, record in loaded])
     outputs, logs = check_places(places, sources, json="plans"), [log_of(path) for path in logged]
     for line in notes:
@@ -85,11 +88,6 @@ def main(given: Given, *, show_traceback: bool) -> int:
         if plan.price is None:
             say(BadRequest(f"--price has none of {plan.device_name}"), show_traceback=show_traceback)
     return code
-
-
-def _in_words_of_today(record: Record) -> Record:
-    """Return a record with its notices as reports show them: those of an old one may name options that are gone."""
-    return msgspec.structs.replace(record, notices=tuple(to_read(record)))
 
 
 def _naming_its_file(error: TputfindError, record: Record, paths: Mapping[int, str]) -> TputfindError:

@@ -152,7 +152,6 @@ def _time_in_log(cell: str, before: Kind | None, name: str) -> tuple[Kind, float
 
 
 def _columns_of(header: list[str]) -> dict[str, int]:
-    """Return where the columns are."""
     words = [word.lower() for word in header]
     missing = [word for word in logs.COLUMNS[:2] if word not in words]
     if missing:

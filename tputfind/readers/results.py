@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from itertools import groupby
 from math import inf
 from pathlib import Path
@@ -74,7 +73,10 @@ def _answers(saved: _SavedPlans) -> Answers:
     models = [list(of) for _, of in groupby(plans, lambda plan: (plan.model, plan.input_shape))]
     without = [(_record_of(one.model), TputfindError(one.reason)) for one in saved.without]
     planned = {plan.model for plan in saved.plans}
-    unplanned = _first_of_each(one for one in without if one[0].spec.model not in planned)
+    first: dict[str, tuple[Record, TputfindError]] = {}
+    for one in without:
+        first.setdefault(one[0].spec.model, one)
+    unplanned = [one for model, one in first.items() if model not in planned]
     return Answers(plans, without, saved.ranked_by, models, unplanned)
 
 
@@ -87,13 +89,6 @@ def _with_infinity(plan: Plan) -> Plan:
 def _infinite(outcome: Outcome) -> Outcome:
     fields = msgspec.structs.asdict(outcome).items()
     return msgspec.structs.replace(outcome, **{name: inf for name, value in fields if value == _HUGE_MS})
-
-
-def _first_of_each(without: Iterable[tuple[Record, TputfindError]]) -> list[tuple[Record, TputfindError]]:
-    first: dict[str, tuple[Record, TputfindError]] = {}
-    for record, error in without:
-        first.setdefault(record.spec.model, (record, error))
-    return list(first.values())
 
 
 def _record_of(model: str) -> Record:

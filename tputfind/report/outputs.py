@@ -327,7 +327,6 @@ def _unlike(path: Path, question: Question) -> str:
 
 
 def _holds(path: Path, data: bytes) -> bool:
-    """Whether a file holds just this already."""
     try:
         return path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data
     except OSError:

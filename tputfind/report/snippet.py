@@ -33,7 +33,8 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     nhwc = ".to(memory_format=torch.channels_last)" if spec.layout == "nhwc" else ""
     if spec.dtype == "own":
         yield f"model = model.to({device}){nhwc}"
-    elif _has_others(record, dtype):  # which Module.to would make another model's
+    elif any(f"torch.{name}" != dtype for row in record.rows for name in row.parameter_bytes):
+        # complex, fp8, integer or quantised parameters, which Module.to would make another model's
         yield f"model = model.to({device}){nhwc}  # and its real floating-point parameters to {dtype}"
     else:
         yield f"model = model.to({device}, {dtype}){nhwc}"
@@ -48,11 +49,6 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     if spec.dtype in _AUTOCAST:
         modes += f", torch.autocast({device}, {_AUTOCAST[spec.dtype]})"
     yield from _step(spec, modes)
-
-
-def _has_others(record: Record, dtype: str) -> bool:
-    """Return whether parameters of other dtypes were measured: complex, fp8, integer or quantised ones."""
-    return any(f"torch.{name}" != dtype for row in record.rows for name in row.parameter_bytes)
 
 
 def _model(spec: Spec) -> Iterator[str]:
@@ -83,7 +79,6 @@ _SPELLED: Final = {
 
 
 def _optimizer(name: str) -> str:
-    """Return what makes an optimizer."""
     settings = ", momentum=0.9" if name == "sgd" else ""
     return f"torch.optim.{_SPELLED.get(name, name.capitalize())}(model.parameters(), lr=1e-4{settings})"
 

@@ -12,7 +12,6 @@ from tputfind.analysis.answers import (
     Answer,
     answers,
     fastest,
-    fastest_within_slo,
     format_latency,
     format_rate,
     in_all_processes,
@@ -20,7 +19,6 @@ from tputfind.analysis.answers import (
     none_within_slo,
     peak_bytes,
     scatter,
-    slo_of,
     threads,
     throughput_interval,
     to_deploy,
@@ -54,7 +52,6 @@ _STOPPED_BY: Final[dict[LimitedBy, str]] = {
 _MARKS: Final[dict[Answer, str]] = {"fastest": "F", "knee": "K", "largest": "L", "safe": "S"}
 TO_USE: Final[dict[Phase, str]] = {"infer": "Deploy", "train": "Train with", "step": "Run with"}
 """The label of the answer that comes first."""
-BEST_RECIPE: Final = "B", "the best recipe"
 
 
 def title(record: Record) -> str:
@@ -129,11 +126,6 @@ def are_recipes(records: Sequence[Record]) -> bool:
     return models_in_recipes(records) == [list(records)]
 
 
-def stand_alone(records: Sequence[Record]) -> bool:
-    """Return whether records are several, and not of one model in several recipes, which has a table of its own."""
-    return len(records) > 1 and not are_recipes(records)
-
-
 def recipes_title(records: Sequence[Record]) -> str:
     """Name the records of one model in several recipes, and what these have in common."""
     common = recipes.common_of(records)
@@ -146,29 +138,6 @@ def record_names(records: Sequence[Record]) -> list[str]:
     named = {field: [identity.NAMES[field](record) for record in records] for field in fields}
     named |= {"recipe": recipes.names_of(records)} if "recipe" in named else {}
     return [", ".join(filter(None, parts)) for parts in zip(*named.values(), strict=True)]
-
-
-def recipes_legend(records: Sequence[Record]) -> str:
-    """Return what the mark of the best recipe means, if there is one."""
-    best = recipes.best_of(records)
-    return "" if best is None else " ".join(filter(None, (*BEST_RECIPE, slo_of(best[0].spec).partition(" ")[2])))
-
-
-def best_batch_heading(records: Sequence[Record]) -> str:
-    """Name the batch that a record is shown at beside others: its fastest, or its fastest within the SLO."""
-    return "fastest" if all(record.spec.slo_ms is None for record in records) else "within SLO"
-
-
-def best_batch(record: Record) -> str:
-    """Return that batch as a table shows it: ``none`` if batches were timed and none meets the SLO."""
-    row = fastest_within_slo(record)
-    return "none" if row is None and fastest(record.rows) else str(row.batch_size) if row else ""
-
-
-def beside_title(records: Sequence[Record]) -> str:
-    """Return what a table of several records is about."""
-    within = " within the SLO" if best_batch_heading(records) != "fastest" else ""
-    return f"{len(records)} records, each at its fastest batch{within}"
 
 
 def code(records: Sequence[Record]) -> list[str]:
@@ -189,7 +158,6 @@ def tracebacks(records: Sequence[Record]) -> list[tuple[str, str]]:
 
 
 def _failed_at(failures: Sequence[tuple[Record, int, str]]) -> str:
-    """Name the model, the recipe and the batch sizes of failures that have the same traceback."""
     sizes: dict[str, set[int]] = {}
     for record, batch_size, _ in failures:
         sizes.setdefault(f"{record.spec.model} {identity.name_of(record.spec)}", set()).add(batch_size)

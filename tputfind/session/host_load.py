@@ -85,7 +85,6 @@ def _processor_s(process: psutil.Process) -> float:
 
 
 def _busy_s(cores: frozenset[int]) -> float:
-    """Return the busy seconds of cores."""
     ours = {f"cpu{number}" for number in cores}
     lines = map(str.split, Path("/proc/stat").read_text().splitlines())
     ticks = sum(int(counts[column]) for name, *counts in lines if name in ours for column in _BUSY)

@@ -26,17 +26,10 @@ class Progress(Protocol):
 class Silent:
     """Progress that nobody watches."""
 
-    def about(self, subject: str) -> None:
+    def about(self, *_: object) -> None:
         """Say nothing."""
 
-    def doing(self, what: str, seconds_left: float | None) -> None:
-        """Say nothing."""
-
-    def did(self, what: str) -> None:
-        """Say nothing."""
-
-    def measured(self, record: Record) -> None:
-        """Say nothing."""
+    doing = did = measured = about
 
 
 def question(batch_size: int, steps: int, fits: int = 0, fails: int = 0) -> str:

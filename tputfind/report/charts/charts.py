@@ -253,7 +253,6 @@ def _limits(records: Sequence[Record]) -> tuple[Level, ...]:
 
 
 def _trials(record: Record) -> Iterator[Series]:
-    """Yield the trials that passed, and those that did not."""
     fitted = [_trial_point(record, trial) for trial in record.trials if trial.failure is None]
     failed = [_trial_point(record, trial) for trial in record.trials if trial.failure is not None]
     sides: tuple[tuple[Look, list[Point | None]], ...] = (("fitted", fitted), ("failed", failed))
@@ -426,7 +425,6 @@ def _each_record(
     *,
     named: bool = True,
 ) -> tuple[Series, ...]:
-    """Return one series for each record that has points."""
     drawn = [
         Series(name=name if named else "", number=number, look=look, points=tuple(points_of(record)))
         for number, (record, name) in enumerate(zip(records, names_of(records), strict=True))

@@ -7,9 +7,8 @@ import hashlib
 from importlib import resources
 
 from tputfind.report.charts import draw
-from tputfind.report.charts.chart import Chart
 from tputfind.report.charts.draw import DARK, LIGHT
-from tputfind.report.document import Defect, Document, Section, attempt
+from tputfind.report.document import Document, attempt
 
 
 def to_html(document: Document) -> bytes:
@@ -25,8 +24,8 @@ def to_html(document: Document) -> bytes:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     text = environment.from_string(part("page.html.jinja")).render(
         page=document,
-        kind_of=_kind_of,
-        draw=_drawing,
+        kind_of=lambda section: type(section).__name__,
+        draw=lambda chart: attempt("this plot", lambda: draw.inline(chart)),
         style=Markup(part("page.css")),  # noqa: S704
         script=Markup(script),  # noqa: S704
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -35,14 +34,6 @@ def to_html(document: Document) -> bytes:
     )
     # Lone surrogates, which a file's name may hold, have no place in UTF-8.
     return text.encode(errors="replace")
-
-
-def _drawing(chart: Chart) -> draw.Inline | Defect:
-    return attempt("this plot", lambda: draw.inline(chart))
-
-
-def _kind_of(section: Section | draw.Inline) -> str:
-    return type(section).__name__
 
 
 def part(name: str) -> str:

@@ -19,11 +19,10 @@ def to_markdown(document: Document) -> bytes:
     """Return a document as a file of Markdown; the title of a collection is for pages alone."""
     title = "" if document.is_collection else _bold(document.title)
     blocks = [block for block in (title, document.lead, *_blocks(document)) if block]
-    return ("\n\n".join(block if block.startswith(_FENCE) else _passive(block) for block in blocks) + "\n").encode()
-
-
-def _passive(text: str) -> str:
-    return _ACTIVE.sub(r"\1\1\\\2", text.replace("<", "&lt;"))
+    passive = (
+        block if block.startswith(_FENCE) else _ACTIVE.sub(r"\1\1\\\2", block.replace("<", "&lt;")) for block in blocks
+    )
+    return ("\n\n".join(passive) + "\n").encode()
 
 
 def _bold(text: str) -> str:
@@ -67,7 +66,6 @@ def _numbered(lines: tuple[str, ...]) -> str:
 
 
 def _table(table: Table) -> Iterator[str]:
-    """Yield the lines of a table, its columns as wide as their texts."""
     kept = [place for place, column in enumerate(table.columns) if column.kind != "bar"]
     lines = [[table.columns[place].heading for place in kept]]
     lines += [[row[place].text for place in kept] for row in table.rows]

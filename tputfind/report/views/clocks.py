@@ -45,19 +45,19 @@ _LONGEST_STAGE: Final = 17
 def document(found: Methods | Pipeline) -> Document:
     """Return the tables of one batch or of a pipeline, and the sentences."""
     sentences = (Sentences(found.sentences),) if found.sentences else ()
+
+    def tables() -> list[Table]:
+        return [_methods(found.cells), _boundaries(found.cells)] if isinstance(found, Methods) else [_stages(found)]
+
     return whole(
         lambda: Document(
             title=_title(found),
             lead=_explained(found),
-            sections=(*sections_of("the table", lambda: _tables(found)), *sentences),
+            sections=(*sections_of("the table", tables), *sentences),
         ),
         source=found,
         data=partial(_data, found),
     )
-
-
-def _tables(found: Methods | Pipeline) -> tuple[Table, ...]:
-    return (_methods(found.cells), _boundaries(found.cells)) if isinstance(found, Methods) else (_stages(found),)
 
 
 def _data(found: Methods | Pipeline) -> Table:

@@ -61,7 +61,6 @@ def _part(comparison: Comparison) -> Document:
 
 
 def _data(comparisons: Sequence[Comparison]) -> Table:
-    """Return one line for each batch size of each comparison."""
     names = ("model", "recipe", "device_name")
     lines = (
         {name: getattr(one, name) for name in names} | msgspec.structs.asdict(row)
@@ -128,7 +127,6 @@ def _table(comparison: Comparison) -> Table:
 
 
 def _rate(samples_per_s: float | None, share: float | None) -> Cell:
-    """Return a rate with the digits that are known."""
     if samples_per_s is None:
         return Cell()
     text = format_about(samples_per_s) if share is None else format_known(samples_per_s, share)

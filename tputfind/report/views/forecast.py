@@ -33,22 +33,19 @@ _WORDS: Final = {0: "none fits", LARGEST_BATCH: "no end in sight"}
 def document(found: Forecasts) -> Document:
     """Return the largest batch for each size of memory, what takes the memory, and what the forecast rests on."""
     spec = found.spec
-    words = (
-        spec.model,
-        *(("train", spec.optimizer or "sgd") if spec.phase == "train" else ()),
-        spec.dtype,
-        spec.layout,
-    )
+    training = ("train", spec.optimizer or "sgd") if spec.phase == "train" else ()
+    words = (spec.model, *training, spec.dtype, spec.layout)
     checkpoint = "; activations computed twice" if spec.grad_checkpoint else ""
     times = f"; {spec.accumulate} batches a step" if spec.accumulate > 1 else ""
     columns = map(Column, ("memory", "largest batch, forecast", "give or take"))
+    error = _FROM_TRIALS if found.device_name is not None else _ON_FAKE[spec.phase]
     return Document(
         title=f"{' '.join(words)}{checkpoint}{times}: forecast, not measured",
         sections=(
             *sections_of("the table", lambda: [table(columns, map(_row, found.cards))]),
             *sections_of("what takes the memory", lambda: _splits(found)),
             *sections_of("other ways of training", lambda: _variants(found)),
-            Sentences(tuple(_sentences(found))),
+            Sentences((f"from {_source(found)}, batch {', '.join(map(str, found.tried))}", error)),
         ),
         data=partial(_data, found),
         source=found,
@@ -69,7 +66,6 @@ def _batch(largest_batch: int) -> Cell:
 
 
 def _splits(found: Forecasts) -> Iterator[Table]:
-    """Yield the table of what takes the memory, if it is known."""
     splits = [(max(1, card.largest_batch), card.split) for card in found.cards if card.split is not None]
     if splits:
         kinds = [kind for kind in _SPLIT if found.spec.phase == "train" or kind not in _OF_TRAINING]
@@ -83,7 +79,6 @@ def _memory(split: MemorySplit, kind: str) -> Cell:
 
 
 def _variants(found: Forecasts) -> Iterator[Table]:
-    """Yield the table of what other ways to train would hold, if there are any."""
     if found.variants:
         memories = [Column(format_bytes(card.memory_bytes)) for card in found.cards]
         rows = [(Cell(_options(found, variant)), *map(_batch, variant.largest_batches)) for variant in found.variants]
@@ -96,13 +91,7 @@ def _options(found: Forecasts, variant: VariantForecast) -> str:
     return " ".join(([f"--dtype {variant.dtype}"] if variant.dtype != found.spec.dtype else []) + checkpoint)
 
 
-def _sentences(found: Forecasts) -> Iterator[str]:
-    yield f"from {_source(found)}, batch {', '.join(map(str, found.tried))}"
-    yield _FROM_TRIALS if found.device_name is not None else _ON_FAKE[found.spec.phase]
-
-
 def _data(found: Forecasts) -> Table:
-    """Return one line for each size of memory, as asked and by each other way to train."""
     lines = [_line(found, card) for card in found.cards]
     for variant in found.variants:
         for card, largest_batch in zip(found.cards, variant.largest_batches, strict=True):

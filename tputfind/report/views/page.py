@@ -77,7 +77,7 @@ def document(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> 
         sections=(
             _part("Answers", "answers", lambda: _opening(named, warned)),
             _part("Plots", "plots", lambda: _plots(records), "Nothing was measured that could be drawn."),
-            _part("Batch sizes", "rows", lambda: _rows(named), "No batch size was timed."),
+            _part("Batch sizes", "rows", lambda: _with_rows(rows_table(named)), "No batch size was timed."),
             _part("Notices", "notices", lambda: _warnings(noticed), "There are none."),
             _part("How it was measured", "measured", lambda: _measured(named, asked)),
         ),
@@ -95,9 +95,8 @@ def _plots(records: Sequence[Record]) -> Iterator[Charts]:
         yield Charts(drawn)
 
 
-def _rows(named: Named) -> Iterator[Table]:
-    if (rows := rows_table(named)).rows:
-        yield rows
+def _with_rows(made: Table) -> tuple[Table, ...]:
+    return (made,) if made.rows else ()
 
 
 def _warnings(noticed: tuple[Warned, ...] | Defect) -> Iterator[Section]:
@@ -125,7 +124,6 @@ def _opening(named: Named, warned: Sequence[Warned]) -> Iterator[Section]:
 
 
 def _of_recipes(records: Sequence[Record]) -> Iterator[Document]:
-    """Yield the answers of each model's recipes together."""
     for of_model in text.models_in_recipes(records):
         if found := tuple(recipes.answers(of_model)):
             code = Code(tuple(text.code(of_model)), "python")
@@ -146,10 +144,10 @@ def _measured(named: Named, asked: Sequence[Spec] | None) -> Iterator[Section]:
     differing, same = facts(named, asked)
     if differing is not None:
         yield differing
-    trials, tracebacks = trials_table(named), tuple(_tracebacks([record for _, record in named]))
-    if trials.rows or tracebacks:
-        sections: tuple[Section, ...] = (trials, *tracebacks) if trials.rows else tracebacks
-        yield Document(title=f"Trials: {len(trials.rows)}", folded=True, sections=sections)
+    trials = trials_table(named)
+    tried: tuple[Section, ...] = (*_with_rows(trials), *_tracebacks([record for _, record in named]))
+    if tried:
+        yield Document(title=f"Trials: {len(trials.rows)}", folded=True, sections=tried)
     else:
         yield Document(lead="No batch size was searched.", sections=())
     yield Document(title="Commands to run it again", folded=True, sections=tuple(_commands(named)))
@@ -373,7 +371,8 @@ def facts(named: Named, asked: Sequence[Spec] | None) -> tuple[Table | None, tup
         "The run": [_run(record) for record in records],
     }
     same = {caption: {label: of[0][label] for label in of[0] if _alike(of, label)} for caption, of in parts.items()}
-    tables = tuple(_facts(caption, known) for caption, known in same.items() if known)
+    heads = (Column("", "text"), Column("", "text"))
+    tables = tuple(table(heads, known.items(), title=caption) for caption, known in same.items() if known)
     return _differing(named, list(parts.values())), tables
 
 
@@ -396,10 +395,6 @@ def _differing(named: Named, parts: Sequence[Sequence[Facts]]) -> Table | None:
     return without_blanks(table(heads, lines, title="What differs between the records"))
 
 
-def _facts(caption: str, known: Facts) -> Table:
-    return table((Column("", "text"), Column("", "text")), known.items(), title=caption)
-
-
 def _run(record: Record) -> Facts:
     told = {
         "started": record.started,
@@ -417,7 +412,6 @@ def _run(record: Record) -> Facts:
 
 
 def _fields(of: msgspec.Struct) -> Facts:
-    """Return what is known of the fields of a struct."""
     fields = {field.name: getattr(of, field.name) for field in msgspec.structs.fields(of)}
     return {_label(name): _text(name, value) for name, value in fields.items() if value is not None}
 

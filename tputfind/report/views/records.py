@@ -10,7 +10,7 @@ import msgspec
 
 from tputfind.analysis import notices as found_notices
 from tputfind.analysis import recipes
-from tputfind.analysis.answers import answers, fastest, fastest_within_slo, largest_of
+from tputfind.analysis.answers import answers, fastest, fastest_within_slo, largest_of, slo_of
 from tputfind.record import identity
 from tputfind.record.record import Notice, Record, Row
 from tputfind.record.spec import Spec
@@ -39,6 +39,7 @@ from tputfind.report.document import (
 from tputfind.report.views import fleet, page
 from tputfind.units import format_sizes
 
+_BEST_RECIPE: Final = "B", "the best recipe"
 _RATE: Final = "samples/s"
 _BAR_AFTER: Final = "± %"
 _BESIDE: Final = (_RATE, _BAR_AFTER, "p50 ms")
@@ -73,9 +74,14 @@ def _parts(records: Sequence[Record]) -> Iterator[Section]:
 
 
 def _beside(records: Sequence[Record]) -> Iterator[Document]:
-    if text.stand_alone(records):
+    if len(records) > 1 and not text.are_recipes(records):  # those have a table of their own
         beside = side_by_side(records, text.record_names(records))
-        yield Document(title=text.beside_title(records), sections=(beside,))
+        within = "" if _best_batch_heading(records) == "fastest" else " within the SLO"
+        yield Document(title=f"{len(records)} records, each at its fastest batch{within}", sections=(beside,))
+
+
+def _best_batch_heading(records: Sequence[Record]) -> str:
+    return "fastest" if all(record.spec.slo_ms is None for record in records) else "within SLO"
 
 
 def of_record(record: Record, begun: str = "") -> Document:
@@ -93,12 +99,14 @@ def of_record(record: Record, begun: str = "") -> Document:
 
 
 def _of_recipes(of_model: Sequence[Record]) -> Document:
-    beside = side_by_side(of_model, recipes.names_of(of_model))
-    code = text.code(of_model)
+    beside, code = side_by_side(of_model, recipes.names_of(of_model)), text.code(of_model)
+    best = recipes.best_of(of_model)
+    within = "" if best is None else slo_of(best[0].spec).partition(" ")[2]
+    legend = "" if best is None else " ".join(filter(None, (*_BEST_RECIPE, within)))
     return Document(
         title=text.recipes_title(of_model),
         sections=(
-            msgspec.structs.replace(beside, legend=text.recipes_legend(of_model)),
+            msgspec.structs.replace(beside, legend=legend),
             *answers_of(recipes.answers(of_model)),
             *((Code(tuple(code), "python"),) if code else ()),
         ),
@@ -172,7 +180,7 @@ def side_by_side(records: Sequence[Record], names: Sequence[str]) -> Table:
     heads = (
         Column("recipe" if are_recipes else "record", "text", shrinks=True),
         Column("largest"),
-        Column(text.best_batch_heading(records)),
+        Column(_best_batch_heading(records)),
         *(Column(column.shown.heading) for column in figures if column.shown is not None),
         Column("", "text"),
     )
@@ -181,9 +189,8 @@ def side_by_side(records: Sequence[Record], names: Sequence[str]) -> Table:
         (
             Cell(name),
             Cell(largest_of(record.edge), record.edge.largest_batch if record.edge else None),
-            Cell(text.best_batch(record)),
             *_figures_beside(record, figures),
-            Cell(text.BEST_RECIPE[0] if marked else ""),
+            Cell(_BEST_RECIPE[0] if marked else ""),
         )
         for name, record, marked in zip(names, records, is_best, strict=True)
     )
@@ -192,9 +199,10 @@ def side_by_side(records: Sequence[Record], names: Sequence[str]) -> Table:
 
 
 def _figures_beside(record: Record, figures: Sequence[columns.Column]) -> Iterator[Cell]:
-    """Yield the figures of a record's best row; if nothing was timed, how its first row failed."""
-    row = fastest_within_slo(record)
-    failed = "" if fastest(record.rows) else next(filter(None, map(text.failure_of, record.rows)), "")
+    """Yield the batch size and figures of a record's best row; if nothing was timed, how its first row failed."""
+    row, timed = fastest_within_slo(record), fastest(record.rows) is not None
+    failed = "" if timed else next(filter(None, map(text.failure_of, record.rows)), "")
+    yield Cell(str(row.batch_size) if row else "none" if timed else "")
     for column in figures:
         if row is not None:
             yield Cell(*column.cell(record, row))

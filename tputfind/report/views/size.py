@@ -123,7 +123,6 @@ def _figures(outcome: Outcome) -> tuple[Cell, ...]:
 
 
 def _observed(observed: Observed) -> Table:
-    """Return percentiles of each log of a server beside those predicted."""
     heads = ("requests/s", "utilization %", "", "p50 ms", "p95 ms", "p99 ms")
     rows = []
     for run in observed.runs:

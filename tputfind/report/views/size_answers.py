@@ -151,7 +151,6 @@ def _costs(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _powers(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield the power and the energy of all devices, if power is known."""
     energy = plan.energy
     if energy is None:
         return
@@ -208,7 +207,6 @@ def _samples(plan: Plan) -> str:
 
 
 def _overheads(observed: Observed) -> str:
-    """Say what a server adds, with intervals, and what that is known from."""
     each = {
         "a batch": observed.per_batch,
         "a request": observed.per_request,
