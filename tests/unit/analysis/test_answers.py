@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from support.records import HEALTH, example, row
 
 from tputfind.analysis.answers import (
@@ -25,7 +25,6 @@ from tputfind.analysis.answers import (
 from tputfind.record.pace import host_bound
 from tputfind.record.record import Compiled, Edge, Failure, Health, Row, Timing, Trial
 
-replace = msgspec.structs.replace
 FAILED = Row(batch_size=64, failure=Failure(kind="died", message="no"))
 
 
@@ -98,12 +97,7 @@ def test_answers_are_rows_that_were_timed():
 
     assert [name for name, _ in answers(record)] == ["fastest", "knee", "largest", "safe"]
     assert [name for name, _ in answers(replace(record, edge=largest, safe=None))] == ["fastest", "knee"]
-    assert {name: one.batch_size for name, one in answers(record)} == {
-        "fastest": 4,
-        "knee": 4,
-        "largest": 5,
-        "safe": 4,
-    }
+    assert {name: one.batch_size for name, one in answers(record)} == {"fastest": 4, "knee": 4, "largest": 5, "safe": 4}
     assert [name for name, _ in answers(replace(record, edge=Edge(largest_batch=0, limited_by="memory")))][-1] == "safe"
 
 

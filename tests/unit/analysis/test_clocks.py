@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.console import Console
 from support.records import example
 
@@ -52,7 +53,7 @@ BROKEN = Failure(kind="error", message="RuntimeError: operation not permitted wh
 
 def can(device: str):
     """What a device can do."""
-    return msgspec.structs.replace(example().environment, device=device).can
+    return replace(example().environment, device=device).can
 
 
 def steady(mean_ms: float, count: int = 45) -> Figures:
@@ -91,7 +92,7 @@ def made(cells) -> Methods:
         drop=5,
         cells=tuple(cells),
     )
-    return msgspec.structs.replace(found, sentences=findings.of_methods(found))
+    return replace(found, sentences=findings.of_methods(found))
 
 
 def pipeline(wholes=(57.1, 48.2, 48.0), first=(27.0, 26.9)) -> Pipeline:
@@ -118,7 +119,7 @@ def pipeline(wholes=(57.1, 48.2, 48.0), first=(27.0, 26.9)) -> Pipeline:
             if mean_ms is not None
         ),
     )
-    return msgspec.structs.replace(found, sentences=findings.of_pipeline(found))
+    return replace(found, sentences=findings.of_pipeline(found))
 
 
 def about(found, words: str) -> str:
@@ -174,9 +175,7 @@ def test_a_difference_within_the_noise_is_not_told_as_one():
     found = methods()
     noisy = Figures.of([4.1 * (1 + 0.5 * (-1) ** (number // 7)) for number in range(45)])
     cells = [
-        msgspec.structs.replace(cell, figures=noisy)
-        if (cell.way, cell.condition) == ("events_waited", "warm")
-        else cell
+        replace(cell, figures=noisy) if (cell.way, cell.condition) == ("events_waited", "warm") else cell
         for cell in found.cells
     ]
 
@@ -304,13 +303,13 @@ def test_less_than_one_percent_within_the_noise_is_no_figure():
 
 
 def test_on_the_cpu_one_sentence_says_what_does_not_apply():
-    on_cpu = msgspec.structs.replace(example().environment, device="cpu")
+    on_cpu = replace(example().environment, device="cpu")
     cells = [
         Cell(way=way, condition=condition, figures=cold(4.0) if condition == "cold" else steady(4.0))
         for ways, condition in [*loops(can("cpu"), cold=False), *loops(can("cpu"), cold=True)]
         for way in ways
     ]
-    found = msgspec.structs.replace(made(cells), environment=on_cpu)
+    found = replace(made(cells), environment=on_cpu)
 
     sentences = findings.of_methods(found)
 
@@ -374,9 +373,9 @@ def check_sense(sentences) -> None:
 @given(st.sampled_from(["cuda:0", "cpu"]).flatmap(lambda device: st.tuples(st.just(device), cells_of(device))))
 def test_whatever_the_figures_are_the_sentences_make_sense(drawn):
     device, cells = drawn
-    environment = msgspec.structs.replace(example().environment, device=device)
+    environment = replace(example().environment, device=device)
 
-    sentences = findings.of_methods(msgspec.structs.replace(made([]), cells=tuple(cells), environment=environment))
+    sentences = findings.of_methods(replace(made([]), cells=tuple(cells), environment=environment))
 
     check_sense(sentences)
     alone, whole = figures_of(cells, "host_clock"), figures_of(cells, "host_clock_synchronised")
@@ -387,10 +386,10 @@ def test_whatever_the_figures_are_the_sentences_make_sense(drawn):
 @settings(max_examples=50)
 @given(st.sampled_from(["cuda:0", "cpu"]), st.data())
 def test_whatever_a_pipeline_takes_the_sentences_make_sense(device, data):
-    environment = msgspec.structs.replace(example().environment, device=device)
-    cells = tuple(msgspec.structs.replace(cell, figures=data.draw(FIGURES)) for cell in pipeline().cells)
+    environment = replace(example().environment, device=device)
+    cells = tuple(replace(cell, figures=data.draw(FIGURES)) for cell in pipeline().cells)
 
-    check_sense(findings.of_pipeline(msgspec.structs.replace(pipeline(), cells=cells, environment=environment)))
+    check_sense(findings.of_pipeline(replace(pipeline(), cells=cells, environment=environment)))
 
 
 def shown(found) -> str:

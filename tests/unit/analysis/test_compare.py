@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-import msgspec
 import pytest
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.records import example
 
 from tputfind.analysis.compare import Judgement, compare, gate
@@ -17,8 +17,6 @@ from tputfind.record.record import Edge, Failure, Health, Row, Timing
 from tputfind.report.renderers.markdown import to_markdown
 from tputfind.report.views.compare import document
 from tputfind.stats import ratio_interval
-
-replace = msgspec.structs.replace
 
 
 def row(batch, *processes, health=None):
@@ -239,11 +237,7 @@ def test_inputs_and_threads_of_a_cpu_make_it_another_job():
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [
-        ("max_split_size_mb:128,expandable_segments:False", "max_split_size_mb:128"),
-        ("a:1,b:2", "b:2, a:1"),
-        (None, ""),
-    ],
+    [("max_split_size_mb:128,expandable_segments:False", "max_split_size_mb:128"), ("a:1,b:2", "b:2, a:1"), (None, "")],
 )
 def test_settings_of_the_allocator_are_the_same_in_any_order(one, other):
     old = record(steady(8, 20))

@@ -6,10 +6,10 @@ import random
 from math import exp
 from statistics import median
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.records import HEALTH, example, row
 
 from tputfind.analysis import fleet
@@ -22,17 +22,17 @@ SPAN = st.tuples(st.floats(0, 100), st.floats(0, 100)).map(lambda ends: (min(end
 def timed(batch_size, paces_ms, **fields):
     """A row whose processes have these paces; each took twenty batches."""
     timings = tuple(Timing(device_ms=(pace,) * 20, **{"health": HEALTH, **fields}) for pace in paces_ms)
-    return msgspec.structs.replace(row(batch_size, paces_ms[0]), timings=timings)
+    return replace(row(batch_size, paces_ms[0]), timings=timings)
 
 
 def of_device(number, *rows, load="solo"):
     """A record of one GPU of a host."""
     record = example()
     name = f"cuda:{number}"
-    environment = msgspec.structs.replace(record.environment, device=name, device_uuid=f"GPU-{number}")
+    environment = replace(record.environment, device=name, device_uuid=f"GPU-{number}")
     busy = 3 if load == "all_busy" else 1
-    spec = msgspec.structs.replace(record.spec, device=name, load=load, busy_devices=busy)
-    return msgspec.structs.replace(record, spec=spec, environment=environment, rows=rows, notices=())
+    spec = replace(record.spec, device=name, load=load, busy_devices=busy)
+    return replace(record, spec=spec, environment=environment, rows=rows, notices=())
 
 
 STEADY = (10.0, 10.001, 9.999)
@@ -91,8 +91,8 @@ def test_of_two_devices_one_is_to_the_other_what_that_is_to_it_the_other_way_rou
 
 def test_a_slow_device_is_found_with_what_goes_with_it():
     cool = timed(8, STEADY)
-    held = msgspec.structs.replace(HEALTH, sm_clock_mhz=1500.0, temperature_c=85.0, slowed={"power_cap": 0.4})
-    slow = msgspec.structs.replace(timed(8, [11.0, 11.001, 10.999], health=held), memory_of_others_bytes=2**30)
+    held = replace(HEALTH, sm_clock_mhz=1500.0, temperature_c=85.0, slowed={"power_cap": 0.4})
+    slow = replace(timed(8, [11.0, 11.001, 10.999], health=held), memory_of_others_bytes=2**30)
     (found,) = fleet.by_device([of_device(0, cool), of_device(1, cool), of_device(2, slow)])
 
     assert [one.verdict for one in found.devices] == ["same", "same", "slower"]
@@ -126,10 +126,8 @@ def test_what_processes_cannot_tell_is_not_known():
 def test_one_device_or_devices_of_other_work_are_not_set_side_by_side():
     first = of_device(0, timed(8, STEADY))
     other = of_device(1, timed(8, STEADY))
-    bf16 = msgspec.structs.replace(other, spec=msgspec.structs.replace(other.spec, dtype="bf16"))
-    unlike = msgspec.structs.replace(
-        other, environment=msgspec.structs.replace(other.environment, device_name="NVIDIA Other")
-    )
+    bf16 = replace(other, spec=replace(other.spec, dtype="bf16"))
+    unlike = replace(other, environment=replace(other.environment, device_name="NVIDIA Other"))
 
     assert fleet.by_device([first]) == fleet.by_device([first, first]) == []
     assert fleet.by_device([first, bf16]) == fleet.by_device([first, unlike]) == []
@@ -137,7 +135,7 @@ def test_one_device_or_devices_of_other_work_are_not_set_side_by_side():
 
 
 def test_under_load_each_device_is_set_against_itself_alone_and_all_are_added_up():
-    held = msgspec.structs.replace(HEALTH, sm_clock_mhz=1500.0, slowed={"power_cap": 0.9})
+    held = replace(HEALTH, sm_clock_mhz=1500.0, slowed={"power_cap": 0.9})
     alone = [of_device(number, timed(8, STEADY)) for number in range(3)]
     busy = [
         of_device(0, timed(8, STEADY, all_busy_share=1.0), load="all_busy"),

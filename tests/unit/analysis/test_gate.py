@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from support.records import example
 
 from tputfind.analysis.compare import Comparison, compare, gate
 from tputfind.errors import BadRequest, Regression, TooNoisy
 from tputfind.record.record import Health, Record, Row, Timing
-
-replace = msgspec.structs.replace
 
 
 def of(*processes_ms: float, batch_size: int = 32, enqueue_ms: float = 0.1, health: Health | None = None) -> Record:

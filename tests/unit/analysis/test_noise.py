@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from support.records import HEALTH, example, row, whole
 from support.shown import frame
 
@@ -48,10 +48,10 @@ def kinds(
     timings = tuple(
         Timing(device_ms=tuple(window), latency_ms=(1.0,) * 100, health=HEALTH, steady=steady) for window in windows
     )
-    spec = msgspec.structs.replace(example().spec, processes=len(windows) + missing, **changes)
-    only = msgspec.structs.replace(row(4, 5.0), timings=timings, ended_by=ended_by)
-    on = msgspec.structs.replace(example().environment, device=device)
-    record = msgspec.structs.replace(example(), spec=spec, environment=on, rows=(only,), finished=finished)
+    spec = replace(example().spec, processes=len(windows) + missing, **changes)
+    only = replace(row(4, 5.0), timings=timings, ended_by=ended_by)
+    on = replace(example().environment, device=device)
+    record = replace(example(), spec=spec, environment=on, rows=(only,), finished=finished)
     found = whole(notices.of(record))
     return [notice.kind for notice in found if notice.kind in OF_NOISE]
 
@@ -183,10 +183,10 @@ def test_on_a_cpu_times_that_did_not_settle_are_told_only_beside_noise_that_show
 def test_notices_of_noise_are_read_as_one_that_names_every_sign():
     rng = random.Random(1)
     rows = [
-        msgspec.structs.replace(row(size, 5.0), timings=(Timing(device_ms=tuple(samples), steady=steady),))
+        replace(row(size, 5.0), timings=(Timing(device_ms=tuple(samples), steady=steady),))
         for size, samples, steady in ((1, one_batch_ten_times_slower(rng), True), (2, of_two_modes(rng), False))
     ]
-    record = msgspec.structs.replace(example(), rows=tuple(rows))
+    record = replace(example(), rows=tuple(rows))
     signs = {"noise", "outliers", "trend", "spread", "wide_interval", "not_settled"}
     (noise,) = [notice for notice in whole(notices.to_read(record)) if notice.kind in signs]
 
@@ -196,8 +196,8 @@ def test_notices_of_noise_are_read_as_one_that_names_every_sign():
 
 
 def test_one_notice_of_noise_is_read_as_it_is():
-    rows = (msgspec.structs.replace(row(1, 5.0), timings=(Timing(device_ms=tuple(of_two_modes(random.Random(1)))),)),)
-    record = msgspec.structs.replace(example(), rows=rows)
+    rows = (replace(row(1, 5.0), timings=(Timing(device_ms=tuple(of_two_modes(random.Random(1)))),)),)
+    record = replace(example(), rows=rows)
 
     assert [notice.kind for notice in notices.to_read(record)] == [notice.kind for notice in notices.of(record)]
 
@@ -227,8 +227,8 @@ def test_noise_of_rows_that_no_answer_rests_on_is_not_told():
 def test_one_process_that_is_not_steady_is_not_told_of_others():
     record = example()
     windows = [10.0] * 8 + [12.0] * 4
-    one = msgspec.structs.replace(row(4, 5.0), timings=(Timing(device_ms=tuple(windows)),))
-    found = notices.of(msgspec.structs.replace(record, rows=(one,)))
+    one = replace(row(4, 5.0), timings=(Timing(device_ms=tuple(windows)),))
+    found = notices.of(replace(record, rows=(one,)))
 
     assert not [notice for notice in found if notice.kind == "wide_interval" and "processes differ" in notice.cause]
 
@@ -252,11 +252,8 @@ def test_noise_above_what_was_asked_for_is_told():
 
 
 def slowed(**reasons):
-    timings = tuple(
-        msgspec.structs.replace(timing, health=msgspec.structs.replace(HEALTH, slowed=reasons))
-        for timing in row(4, 5.0).timings
-    )
-    return msgspec.structs.replace(example(), rows=(msgspec.structs.replace(row(4, 5.0), timings=timings),))
+    timings = tuple(replace(timing, health=replace(HEALTH, slowed=reasons)) for timing in row(4, 5.0).timings)
+    return replace(example(), rows=(replace(row(4, 5.0), timings=timings),))
 
 
 def test_a_throttled_row_is_kept_flagged_and_says_why():
@@ -297,14 +294,12 @@ def test_better_cooling_is_advised_where_heat_held_the_clocks_down_for_one_perce
 
 def test_of_several_throttled_rows_the_lowest_clock_and_the_highest_there_is_are_told():
     def at(batch_size, share, mhz, most_mhz):
-        found = msgspec.structs.replace(
-            HEALTH, slowed={"power_cap": share}, sm_clock_mhz=mhz, sm_clock_max_mhz=most_mhz
-        )
-        timings = tuple(msgspec.structs.replace(timing, health=found) for timing in row(4, 5.0).timings)
-        return msgspec.structs.replace(row(batch_size, 5.0), timings=timings)
+        found = replace(HEALTH, slowed={"power_cap": share}, sm_clock_mhz=mhz, sm_clock_max_mhz=most_mhz)
+        timings = tuple(replace(timing, health=found) for timing in row(4, 5.0).timings)
+        return replace(row(batch_size, 5.0), timings=timings)
 
     def seen(*rows):
-        record = msgspec.structs.replace(example(), rows=rows)
+        record = replace(example(), rows=rows)
         return next(notice.seen for notice in notices.of(record) if notice.kind == "throttled")
 
     several = seen(at(1, 0.2, 1500.0, 1980.0), at(2, 0.5, 1300.0, 1990.0), at(4, 0.3, None, None))
@@ -323,12 +318,10 @@ def test_all_that_held_the_clocks_down_for_long_is_named_in_one_order():
 
 @pytest.mark.parametrize(("uuid", "told"), [("GPU-0", True), (None, False)])
 def test_health_is_missed_only_of_a_gpu(uuid, told):
-    bare = tuple(msgspec.structs.replace(timing, health=None) for timing in row(4, 5.0).timings)
+    bare = tuple(replace(timing, health=None) for timing in row(4, 5.0).timings)
     record = example()
-    record = msgspec.structs.replace(
-        record,
-        rows=(msgspec.structs.replace(row(4, 5.0), timings=bare),),
-        environment=msgspec.structs.replace(record.environment, device_uuid=uuid),
+    record = replace(
+        record, rows=(replace(row(4, 5.0), timings=bare),), environment=replace(record.environment, device_uuid=uuid)
     )
 
     assert ("health_unknown" in [notice.kind for notice in notices.of(record)]) is told
@@ -342,9 +335,9 @@ def test_a_moment_at_a_limit_is_no_throttling():
 
 
 def test_a_gpu_whose_health_is_unknown_has_empty_columns_and_one_notice():
-    bare = tuple(msgspec.structs.replace(timing, health=None) for timing in row(4, 5.0).timings)
-    rows = tuple(msgspec.structs.replace(row(size, 5.0), timings=bare) for size in (4, 8))
-    record = msgspec.structs.replace(example(), rows=rows)
+    bare = tuple(replace(timing, health=None) for timing in row(4, 5.0).timings)
+    rows = tuple(replace(row(size, 5.0), timings=bare) for size in (4, 8))
+    record = replace(example(), rows=rows)
     (notice,) = [notice for notice in notices.of(record) if notice.kind == "health_unknown"]
 
     assert notice.batch_sizes == (4, 8)
@@ -362,7 +355,7 @@ def test_energy_per_sample_is_power_times_time_over_samples():
 def test_the_interval_of_the_throughput_holds_it():
     rng = random.Random(1)
     timings = tuple(Timing(device_ms=tuple(quiet(rng))) for _ in range(3))
-    one = msgspec.structs.replace(row(4, 5.0), timings=timings)
+    one = replace(row(4, 5.0), timings=timings)
     interval = throughput_interval(one)
 
     assert interval.low < one.samples_per_s < interval.high

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from support.records import HEALTH, example, row, whole
 
 from tputfind.analysis import notices
@@ -18,17 +18,16 @@ def kinds(record) -> dict[str, tuple[int, ...]]:
 
 
 def with_environment(record, **fields):
-    return msgspec.structs.replace(record, environment=msgspec.structs.replace(record.environment, **fields))
+    return replace(record, environment=replace(record.environment, **fields))
 
 
 def beside(record, *held: int):
     """The record with these bytes held by others at its trials, in turn, and by nobody known at its rows."""
     trials = tuple(
-        msgspec.structs.replace(trial, memory_of_others_bytes=held[number % len(held)])
-        for number, trial in enumerate(record.trials)
+        replace(trial, memory_of_others_bytes=held[number % len(held)]) for number, trial in enumerate(record.trials)
     )
-    rows = tuple(msgspec.structs.replace(row, memory_of_others_bytes=None) for row in record.rows)
-    return msgspec.structs.replace(record, trials=trials, rows=rows)
+    rows = tuple(replace(row, memory_of_others_bytes=None) for row in record.rows)
+    return replace(record, trials=trials, rows=rows)
 
 
 def test_memory_that_others_held_throughout_is_told_once():
@@ -58,7 +57,7 @@ def test_a_device_of_ones_own_or_one_that_cannot_tell_needs_no_notice():
 def test_every_kind_of_failure_but_lack_of_memory_is_told_with_its_advice():
     for kind, advice in notices.ADVICE.items():
         trial = Trial(batch_size=77, failure=Failure(kind=kind, message="what it said"))
-        record = msgspec.structs.replace(example(), trials=(trial,), rows=())
+        record = replace(example(), trials=(trial,), rows=())
 
         told = [notice for notice in notices.of(record) if 77 in notice.batch_sizes]
         # An error without a traceback is the model's, but nobody can look at more than its message.
@@ -69,28 +68,28 @@ def test_every_kind_of_failure_but_lack_of_memory_is_told_with_its_advice():
 
 def test_a_batch_that_failed_when_it_was_soaked_is_told_even_if_it_was_for_memory():
     soak = Trial(batch_size=5, steps=53, failure=Failure(kind="out_of_memory", message="it is full"))
-    record = msgspec.structs.replace(example(), trials=(*example().trials, soak))
+    record = replace(example(), trials=(*example().trials, soak))
 
     assert kinds(record)["failed_when_soaked"] == (5,)
 
 
 def test_a_wrong_output_is_told_though_the_trial_passed():
     wrong = Row(batch_size=5, failure=Failure(kind="wrong_output", message="sample 4 differs"))
-    record = msgspec.structs.replace(example(), rows=(*example().rows[:3], wrong))
+    record = replace(example(), rows=(*example().rows[:3], wrong))
 
     assert kinds(record)["row_wrong_output"] == (5,)
 
 
 def test_outputs_that_were_not_checked_are_told_by_reason():
     def row(index, **check):
-        return msgspec.structs.replace(example().rows[index], output=OutputCheck(**check))
+        return replace(example().rows[index], output=OutputCheck(**check))
 
     rows = (
         row(0, result="unchecked", remark="one reason"),
         row(2, result="unchecked", remark="another"),
         row(3, result="not_finite"),
     )
-    told = notices.of(msgspec.structs.replace(example(), rows=rows))
+    told = notices.of(replace(example(), rows=rows))
 
     assert [(n.cause, n.batch_sizes) for n in told if n.kind == "output_unchecked"] == [
         ("one reason", (1,)),
@@ -101,9 +100,7 @@ def test_outputs_that_were_not_checked_are_told_by_reason():
 
 def test_memory_in_pieces_is_told_where_other_segments_are_forecast_to_fit_much_more():
     def record(forecast):
-        return msgspec.structs.replace(
-            example(), edge=msgspec.structs.replace(example().edge, expandable_forecast=forecast)
-        )
+        return replace(example(), edge=replace(example().edge, expandable_forecast=forecast))
 
     (notice,) = [notice for notice in notices.of(record(6)) if notice.kind == "fragmentation"]
     assert "5 MiB of 10 MiB" in notice.seen
@@ -125,7 +122,7 @@ def test_memory_in_pieces_is_told_where_other_segments_are_forecast_to_fit_much_
 def test_smaller_batches_that_ran_out_of_memory_are_told(size, kind, others, limit_bytes, told):
     failure = Failure(kind=kind, message="it is full")
     trial = Trial(batch_size=size, failure=failure, memory_of_others_bytes=others, memory_limit_bytes=limit_bytes)
-    record = msgspec.structs.replace(example(), trials=(*example().trials, trial))
+    record = replace(example(), trials=(*example().trials, trial))
 
     assert kinds(record).get("smaller_batches_fail") == ((3,) if told else None)
 
@@ -142,7 +139,7 @@ def test_smaller_batches_that_ran_out_of_memory_are_told(size, kind, others, lim
 )
 def test_a_larger_batch_that_fits_again_for_longer_than_a_trial_is_told(size, steps, others, limit_bytes, told):
     trial = Trial(batch_size=size, steps=steps, memory_of_others_bytes=others, memory_limit_bytes=limit_bytes)
-    record = msgspec.structs.replace(example(), trials=(*example().trials, trial))
+    record = replace(example(), trials=(*example().trials, trial))
 
     assert kinds(record).get("larger_batches_fit") == ((size,) if told else None)
 
@@ -150,8 +147,8 @@ def test_a_larger_batch_that_fits_again_for_longer_than_a_trial_is_told(size, st
 def lasted(**edge):
     """Return a record of which batch 9 lasted 20 steps, and the edge was this."""
     trial = Trial(batch_size=9, steps=20, memory_of_others_bytes=0)
-    edge = msgspec.structs.replace(example().edge, **edge)
-    return msgspec.structs.replace(example(), trials=(*example().trials, trial), edge=edge)
+    edge = replace(example().edge, **edge)
+    return replace(example(), trials=(*example().trials, trial), edge=edge)
 
 
 def test_a_larger_batch_is_said_to_fit_only_where_memory_set_a_steady_edge():
@@ -162,14 +159,14 @@ def test_a_larger_batch_is_said_to_fit_only_where_memory_set_a_steady_edge():
 
 def test_a_larger_batch_that_others_had_left_room_for_is_not_said_to_fit():
     record = lasted()
-    rows = [msgspec.structs.replace(row, memory_of_others_bytes=2**20) for row in record.rows]
+    rows = [replace(row, memory_of_others_bytes=2**20) for row in record.rows]
 
-    assert "larger_batches_fit" not in kinds(msgspec.structs.replace(record, rows=tuple(rows)))
+    assert "larger_batches_fit" not in kinds(replace(record, rows=tuple(rows)))
 
 
 def test_a_smaller_row_that_ran_out_of_memory_is_told():
     row = Row(batch_size=3, failure=Failure(kind="out_of_memory", message="it is full"))
-    record = msgspec.structs.replace(example(), rows=(*example().rows, row))
+    record = replace(example(), rows=(*example().rows, row))
 
     (notice,) = [notice for notice in notices.of(record) if notice.kind == "smaller_batches_fail"]
     assert notice.seen == "batch 3 ran out of memory, though 5 fits"
@@ -180,7 +177,7 @@ def test_a_smaller_row_that_ran_out_of_memory_is_told():
 )
 def test_a_step_whose_submission_takes_longer_with_the_batch_is_told_to_wait_by_itself(slowest_ms, cause):
     rows = (row(1, 4.0, enqueue_ms=3.9), row(64, slowest_ms, enqueue_ms=slowest_ms))
-    record = msgspec.structs.replace(example(), rows=rows)
+    record = replace(example(), rows=rows)
 
     (notice,) = [notice for notice in notices.of(record) if notice.kind == "host_bound"]
     assert cause in notice.cause
@@ -194,16 +191,16 @@ def told(record, kind):
 
 def changed(row, **fields):
     """The row with every timing changed so."""
-    timings = tuple(msgspec.structs.replace(timing, **fields) for timing in row.timings)
-    return msgspec.structs.replace(row, timings=timings)
+    timings = tuple(replace(timing, **fields) for timing in row.timings)
+    return replace(row, timings=timings)
 
 
 @pytest.mark.parametrize(("retries", "expected"), [(None, False), (0, False), (239, False), (240, True), (250, True)])
 def test_an_allocator_that_asks_again_in_every_batch_is_told_and_one_that_did_so_a_few_times_is_not(retries, expected):
-    busy = msgspec.structs.replace(row(4, 5.0, batches=100), allocator_retries=retries)
+    busy = replace(row(4, 5.0, batches=100), allocator_retries=retries)
     assert busy.steps == 240  # a hundred of each window, and forty before them
     rows = (row(1, 4.0), busy)
-    notice = told(msgspec.structs.replace(example(), rows=rows), "allocator_retries")
+    notice = told(replace(example(), rows=rows), "allocator_retries")
 
     assert (notice is not None) is expected
     if notice:
@@ -217,7 +214,7 @@ def test_an_allocator_that_asks_again_in_every_batch_is_told_and_one_that_did_so
 )
 def test_a_row_is_bound_by_its_copies_where_the_longer_way_takes_80_percent(into_ms, out_ms, expected):
     rows = (row(1, 4.0), changed(row(8, 5.0), copy_in_ms=into_ms, copy_out_ms=out_ms))
-    notice = told(msgspec.structs.replace(example(), rows=rows), "copy_bound")
+    notice = told(replace(example(), rows=rows), "copy_bound")
 
     assert (notice and (notice.batch_sizes, f"takes {expected} of the time" in notice.seen)) == (
         expected and ((8,), True)
@@ -228,7 +225,7 @@ def test_a_row_is_bound_by_its_copies_where_the_longer_way_takes_80_percent(into
 def test_a_step_that_was_compiled_in_part_is_told(graphs, breaks, expected):
     compiled = Compiled(seconds=1.0, graphs=graphs, breaks=breaks)
     rows = (row(1, 4.0), changed(row(8, 5.0), compiled=compiled))
-    notice = told(msgspec.structs.replace(example(), rows=rows), "graph_breaks")
+    notice = told(replace(example(), rows=rows), "graph_breaks")
 
     assert (notice is not None) is expected
     if notice:
@@ -239,20 +236,20 @@ def test_a_step_that_was_compiled_in_part_is_told(graphs, breaks, expected):
 def test_latencies_too_few_for_the_percentile_that_a_limit_is_set_for_are_told():
     record = example()
     rows = (changed(row(1, 4.0), latency_ms=(1.0,) * 99), changed(row(4, 4.0), latency_ms=(1.0,) * 98), row(8, 4.0))
-    record = msgspec.structs.replace(record, rows=rows)
+    record = replace(record, rows=rows)
     notice = told(record, "few_latency_samples")
 
     assert record.spec.percentile == 99
     assert notice.batch_sizes == (1, 4)
     assert notice.cause == "it needs 100 latency batches, not 98"
-    free = msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, slo_ms=None))
+    free = replace(record, spec=replace(record.spec, slo_ms=None))
     assert told(free, "few_latency_samples") is None
 
 
 def test_what_is_advised_against_python_that_sets_the_pace_is_of_the_mode_and_the_phase():
     def advice(**fields):
-        record = msgspec.structs.replace(example(), rows=(row(1, 4.0, enqueue_ms=3.2),))
-        record = msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, **fields))
+        record = replace(example(), rows=(row(1, 4.0, enqueue_ms=3.2),))
+        record = replace(record, spec=replace(record.spec, **fields))
         return told(record, "host_bound").advice
 
     assert advice() == "try a larger batch, --mode cudagraph or compile"
@@ -262,15 +259,13 @@ def test_what_is_advised_against_python_that_sets_the_pace_is_of_the_mode_and_th
 
 def test_the_limit_of_a_second_is_told_only_where_it_is_the_default_that_ended_the_search():
     def record(limited_by, limit):
-        edge = msgspec.structs.replace(example().edge, limited_by=limited_by)
-        return msgspec.structs.replace(
-            example(), edge=edge, spec=msgspec.structs.replace(example().spec, max_latency_ms=limit)
-        )
+        edge = replace(example().edge, limited_by=limited_by)
+        return replace(example(), edge=edge, spec=replace(example().spec, max_latency_ms=limit))
 
     assert "at batch 6," in told(record("latency", "auto"), "default_latency_limit").seen
     assert told(record("memory", "auto"), "default_latency_limit") is None
     assert told(record("latency", 500.0), "default_latency_limit") is None
-    assert told(msgspec.structs.replace(example(), edge=None), "default_latency_limit") is None
+    assert told(replace(example(), edge=None), "default_latency_limit") is None
 
 
 @pytest.mark.parametrize(
@@ -293,15 +288,15 @@ def test_a_search_of_the_hosts_memory_says_how_much_of_it_there_was(otherwise):
         memory_free_bytes=case.get("free_bytes", 20 * GIB),
         memory_of_others_bytes=None,
     )
-    edge = msgspec.structs.replace(record.edge, limited_by=case["limited_by"])
-    spec = msgspec.structs.replace(record.spec, memory_limit_bytes=case["limit_bytes"])
-    notice = told(msgspec.structs.replace(record, edge=edge, spec=spec), "memory_of_others")
+    edge = replace(record.edge, limited_by=case["limited_by"])
+    spec = replace(record.spec, memory_limit_bytes=case["limit_bytes"])
+    notice = told(replace(record, edge=edge, spec=spec), "memory_of_others")
 
     assert (notice is None) is bool(otherwise)
     if notice:
         assert notice.seen == "the search took up to 20.0 GiB, all that was free of 32.0 GiB"
         assert notice.cause == "others hold the rest"
-    assert told(msgspec.structs.replace(record, edge=None), "memory_of_others") is None
+    assert told(replace(record, edge=None), "memory_of_others") is None
 
 
 @pytest.mark.parametrize(
@@ -317,12 +312,12 @@ def test_a_search_of_the_hosts_memory_says_how_much_of_it_there_was(otherwise):
 )
 def test_more_than_16_mib_of_others_is_told_and_less_only_where_the_edge_was_not_steady(held, before, steady, expected):
     record = with_environment(beside(example(), *held), memory_of_others_bytes=before)
-    record = msgspec.structs.replace(record, edge=msgspec.structs.replace(record.edge, steady=steady))
+    record = replace(record, edge=replace(record.edge, steady=steady))
     causes = [notice.cause for notice in notices.of(record) if notice.kind.startswith("memory_of_others")]
 
     assert len(causes) == (expected is not None)
     assert all(expected in cause for cause in causes)
-    searched = msgspec.structs.replace(record, edge=None)
+    searched = replace(record, edge=None)
     assert ("memory_of_others_changed" in kinds(searched)) is (held == (0, 16 * MIB + 1))
 
 
@@ -330,7 +325,7 @@ def test_more_than_16_mib_of_others_is_told_and_less_only_where_the_edge_was_not
 def test_what_others_always_hold_does_not_explain_why_a_smaller_batch_failed(others, expected):
     failure = Failure(kind="out_of_memory", message="it is full")
     trials = tuple(Trial(batch_size=size, failure=failure, memory_of_others_bytes=others) for size in (4, 3))
-    record = msgspec.structs.replace(example(), trials=(*example().trials, *trials))
+    record = replace(example(), trials=(*example().trials, *trials))
 
     assert kinds(record).get("smaller_batches_fail") == ((3, 4) if expected else None)
 
@@ -339,8 +334,8 @@ def test_what_others_always_hold_does_not_explain_why_a_smaller_batch_failed(oth
 def test_expandable_segments_are_advised_only_where_they_were_forecast(forecast, fewer):
     longer = [Trial(batch_size=size, steps=20, memory_of_others_bytes=0) for size in (9, 12, 10, 5)]
     failed = Trial(batch_size=20, steps=20, failure=Failure(kind="out_of_memory", message="it is full"))
-    edge = msgspec.structs.replace(example().edge, expandable_forecast=forecast)
-    record = msgspec.structs.replace(example(), trials=(*example().trials, *longer, failed), edge=edge)
+    edge = replace(example().edge, expandable_forecast=forecast)
+    record = replace(example(), trials=(*example().trials, *longer, failed), edge=edge)
     notice = told(record, "larger_batches_fit")
 
     assert notice.batch_sizes == (12,)
@@ -349,16 +344,14 @@ def test_expandable_segments_are_advised_only_where_they_were_forecast(forecast,
 
 @pytest.mark.parametrize(("forecast", "expected"), [(104, False), (105, True)])
 def test_memory_in_pieces_is_told_from_five_percent_more_on_and_of_the_limit_that_was_set(forecast, expected):
-    edge = msgspec.structs.replace(
-        example().edge, largest_batch=100, expandable_forecast=forecast, memory_limit_bytes=8 * GIB
-    )
-    record = msgspec.structs.replace(example(), edge=edge, rows=(row(100, 5.0),))
+    edge = replace(example().edge, largest_batch=100, expandable_forecast=forecast, memory_limit_bytes=8 * GIB)
+    record = replace(example(), edge=edge, rows=(row(100, 5.0),))
     notice = told(record, "fragmentation")
 
     assert (notice and "100 MiB of 200 MiB" in notice.seen) == (expected or None)
-    unknown = msgspec.structs.replace(row(100, 5.0), peak_allocated_bytes=None)
-    assert told(msgspec.structs.replace(record, rows=(unknown,)), "fragmentation") is None
-    assert told(msgspec.structs.replace(record, rows=(row(1, 5.0),)), "fragmentation") is None
+    unknown = replace(row(100, 5.0), peak_allocated_bytes=None)
+    assert told(replace(record, rows=(unknown,)), "fragmentation") is None
+    assert told(replace(record, rows=(row(1, 5.0),)), "fragmentation") is None
 
 
 @pytest.mark.parametrize(
@@ -380,7 +373,7 @@ def failed(kind, message="it is said so"):
 
 def test_failures_of_one_kind_are_told_together_in_the_words_of_the_smallest_batch():
     trials = tuple(Trial(batch_size=size, failure=failed("died", f"at {size}")) for size in (64, 16, 32))
-    notice = told(msgspec.structs.replace(example(), trials=trials, rows=()), "trial_died")
+    notice = told(replace(example(), trials=trials, rows=()), "trial_died")
 
     assert notice.batch_sizes == (16, 32, 64)
     assert notice.seen.endswith(": at 16")
@@ -391,7 +384,7 @@ def test_failures_of_one_kind_are_told_together_in_the_words_of_the_smallest_bat
 def test_a_kernel_limit_is_told_in_plain_words_and_not_as_a_crash():
     message = "cuBLAS: execution failed (RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `x`)"
     trials = (Trial(batch_size=4097, failure=failed("kernel_limit", message)),)
-    notice = told(msgspec.structs.replace(example(), trials=trials, rows=()), "trial_kernel_limit")
+    notice = told(replace(example(), trials=trials, rows=()), "trial_kernel_limit")
 
     assert notice.seen == "batch 4097 failed in a trial: cuBLAS: execution failed"
     assert (notice.cause, notice.advice) == ("a kernel cannot do this size", notices.ADVICE["kernel_limit"])
@@ -403,7 +396,7 @@ def test_memory_of_the_host_that_ran_out_is_told_although_that_of_the_device_is_
         Trial(batch_size=size, failure=failed(kind, message))
         for size, kind in ((8, "host_memory"), (16, "out_of_memory"))
     )
-    record = msgspec.structs.replace(example(), trials=trials, rows=())
+    record = replace(example(), trials=trials, rows=())
 
     assert told(record, "trial_host_memory").seen.startswith(f"batch 8 failed in a trial: {message[:40]}")
     assert told(record, "trial_host_memory").cause == "the host's memory is full"
@@ -421,14 +414,14 @@ def test_memory_of_the_host_that_ran_out_is_told_although_that_of_the_device_is_
 )
 def test_a_soak_that_ran_out_of_memory_counts_unless_it_was_under_a_lower_limit(kind, limit_bytes, expected):
     soak = Trial(batch_size=4, steps=4, memory_limit_bytes=limit_bytes, failure=failed(kind))
-    record = msgspec.structs.replace(example(), trials=(*example().trials, soak))
+    record = replace(example(), trials=(*example().trials, soak))
     notice = told(record, "failed_when_soaked")
 
     assert (notice and notice.batch_sizes) == expected
     if notice:
         assert notice.cause == "a trial is only a few steps"
         assert notice.advice == "do not deploy it"
-    assert told(msgspec.structs.replace(record, edge=None), "failed_when_soaked").batch_sizes == (4,)
+    assert told(replace(record, edge=None), "failed_when_soaked").batch_sizes == (4,)
 
 
 @pytest.mark.parametrize(
@@ -444,7 +437,7 @@ def test_a_soak_that_ran_out_of_memory_counts_unless_it_was_under_a_lower_limit(
     ],
 )
 def test_a_row_that_failed_is_told_unless_its_trial_did_or_memory_ran_out(kind, size, expected):
-    record = msgspec.structs.replace(example(), rows=(row(1, 4.0), Row(batch_size=size, failure=failed(kind))))
+    record = replace(example(), rows=(row(1, 4.0), Row(batch_size=size, failure=failed(kind))))
     found = [notice.kind for notice in notices.of(record) if notice.batch_sizes == (size,)]
 
     assert found == ([expected] if expected else [])
@@ -452,13 +445,13 @@ def test_a_row_that_failed_is_told_unless_its_trial_did_or_memory_ran_out(kind, 
 
 def test_a_loss_that_is_no_number_is_told_of_training_and_outputs_of_inference():
     check = OutputCheck(result="not_finite")
-    one = msgspec.structs.replace(example(), rows=(msgspec.structs.replace(row(4, 5.0), output=check),))
-    training = msgspec.structs.replace(one, spec=msgspec.structs.replace(one.spec, phase="train", dtype="bf16"))
+    one = replace(example(), rows=(replace(row(4, 5.0), output=check),))
+    training = replace(one, spec=replace(one.spec, phase="train", dtype="bf16"))
 
     assert {"loss_not_finite", "output_not_finite"} & {*kinds(training)} == {"loss_not_finite"}
     assert {"loss_not_finite", "output_not_finite"} & {*kinds(one)} == {"output_not_finite"}
     for record in (training, one):
-        finite = msgspec.structs.replace(record, rows=(row(4, 5.0), msgspec.structs.replace(row(8, 5.0), output=None)))
+        finite = replace(record, rows=(row(4, 5.0), replace(row(8, 5.0), output=None)))
         assert not {"loss_not_finite", "output_not_finite", "output_unchecked"} & {*kinds(finite)}
 
 
@@ -469,7 +462,7 @@ def test_rows_that_were_cut_short_are_told_with_the_fewest_of_their_batches():
         changed(row(4, 4.0), latency_ms=(4.0,) * 20),
         changed(row(8, 4.0), device_ms=(4.0,) * 50),
     )
-    record = msgspec.structs.replace(example(), rows=rows)
+    record = replace(example(), rows=rows)
     notice = told(record, "cut_short")
 
     assert record.spec.batches == 100
@@ -481,10 +474,7 @@ def test_rows_that_were_cut_short_are_told_with_the_fewest_of_their_batches():
 def test_of_the_two_windows_only_the_one_that_was_cut_short_is_told():
     short_of_latencies = (changed(row(4, 4.0), latency_ms=(4.0,) * 56),)
     short_of_batches = (changed(row(4, 4.0), device_ms=(4.0,) * 56),)
-    seen = [
-        told(msgspec.structs.replace(example(), rows=rows), "cut_short").seen
-        for rows in (short_of_latencies, short_of_batches)
-    ]
+    seen = [told(replace(example(), rows=rows), "cut_short").seen for rows in (short_of_latencies, short_of_batches)]
 
     assert seen == [
         "as few as 56 of 100 latency batches were timed at batch 4",
@@ -502,8 +492,8 @@ def test_of_the_two_windows_only_the_one_that_was_cut_short_is_told():
     ],
 )
 def test_a_row_is_cut_short_of_the_batches_that_were_asked_for_and_of_no_others(asked, expected):
-    spec = msgspec.structs.replace(example().spec, **asked)
-    notice = told(msgspec.structs.replace(example(), spec=spec, rows=(row(4, 5.0, batches=50),)), "cut_short")
+    spec = replace(example().spec, **asked)
+    notice = told(replace(example(), spec=spec, rows=(row(4, 5.0, batches=50),)), "cut_short")
 
     assert (notice is None) is (expected is None)
     if notice:
@@ -513,10 +503,10 @@ def test_a_row_is_cut_short_of_the_batches_that_were_asked_for_and_of_no_others(
 def under_budget(*sizes, early=(), finished="2026-11-20T12:01:00+00:00", **fields):
     """The notice of its budget that a record with rows of these sizes has, some of them ended by it; None of none."""
     ends = {True: "budget", False: "known"}
-    rows = tuple(msgspec.structs.replace(row(size, 5.0), ended_by=ends[size in early]) for size in sizes)
+    rows = tuple(replace(row(size, 5.0), ended_by=ends[size in early]) for size in sizes)
     asked = {"budget_s": 90.0, "batches": None, "headroom": None, "batch_sizes": None} | fields.pop("spec", {})
-    spec = msgspec.structs.replace(example().spec, **asked)
-    return told(msgspec.structs.replace(example(), spec=spec, rows=rows, finished=finished, **fields), "budget")
+    spec = replace(example().spec, **asked)
+    return told(replace(example(), spec=spec, rows=rows, finished=finished, **fields), "budget")
 
 
 def test_what_a_budget_left_out_is_named():
@@ -539,7 +529,7 @@ def test_of_batch_sizes_that_were_named_those_that_a_budget_left_out_are_told():
 
 def test_a_run_that_needed_less_than_its_budget_is_told_of_nothing():
     slow = Trial(batch_size=8, step_ms=2000.0)  # it passes, and is slower than a step may be
-    limited = msgspec.structs.replace(example().edge, limited_by="latency")
+    limited = replace(example().edge, limited_by="latency")
 
     assert under_budget(1, 2, 4, 5) is None
     assert under_budget(1, 2, 4, 5, trials=(*example().trials[:3], slow), edge=limited) is None
@@ -550,16 +540,16 @@ def test_a_run_that_needed_less_than_its_budget_is_told_of_nothing():
 
 @pytest.mark.parametrize(("ended_by", "expected"), [(None, True), ("budget", False), ("beside", False)])
 def test_a_row_that_the_run_ended_has_all_processes_that_it_will_have(ended_by, expected):
-    spec = msgspec.structs.replace(example().spec, processes=3, batches=None, budget_s=90.0)
-    once = msgspec.structs.replace(row(4, 5.0), ended_by=ended_by)
+    spec = replace(example().spec, processes=3, batches=None, budget_s=90.0)
+    once = replace(row(4, 5.0), ended_by=ended_by)
 
-    assert ("unfinished" in kinds(msgspec.structs.replace(example(), spec=spec, rows=(once,)))) is expected
+    assert ("unfinished" in kinds(replace(example(), spec=spec, rows=(once,)))) is expected
 
 
 @pytest.mark.parametrize(("slowest_ms", "grows"), [(16.0, False), (16.1, True)])
 def test_a_row_bound_by_the_host_is_told_with_its_share_and_whether_its_time_grows(slowest_ms, grows):
     rows = (row(1, 4.0, enqueue_ms=3.2), row(64, slowest_ms, enqueue_ms=slowest_ms), row(128, 200.0, enqueue_ms=1.0))
-    notice = told(msgspec.structs.replace(example(), rows=rows), "host_bound")
+    notice = told(replace(example(), rows=rows), "host_bound")
 
     assert notice.batch_sizes == (1, 64)
     assert notice.seen.startswith("submitting takes 80% to 100% of the time")
@@ -570,8 +560,8 @@ def test_a_row_bound_by_the_host_is_told_with_its_share_and_whether_its_time_gro
 def test_of_processes_that_compiled_a_step_the_one_with_the_most_graphs_is_told():
     compiled = [Compiled(seconds=1.0, graphs=graphs) for graphs in (2, 5, 1)]
     one = row(8, 5.0)
-    timings = tuple(msgspec.structs.replace(one.timings[0], compiled=each) for each in (*compiled, None))
-    record = msgspec.structs.replace(example(), rows=(msgspec.structs.replace(one, timings=timings),))
+    timings = tuple(replace(one.timings[0], compiled=each) for each in (*compiled, None))
+    record = replace(example(), rows=(replace(one, timings=timings),))
 
     assert told(record, "graph_breaks").seen.endswith("graphs made: 5")
 
@@ -582,9 +572,9 @@ def test_what_changes_a_decision_stands_before_what_does_not():
         Trial(batch_size=3, failure=failed("out_of_memory"), memory_of_others_bytes=0),
         Trial(batch_size=9, failure=failed("died")),
     )
-    spec = msgspec.structs.replace(example().spec, slo_ms=20.0)
+    spec = replace(example().spec, slo_ms=20.0)
     record = with_environment(
-        msgspec.structs.replace(example(), spec=spec, trials=(*example().trials, *failing)), memory_of_others_bytes=GIB
+        replace(example(), spec=spec, trials=(*example().trials, *failing)), memory_of_others_bytes=GIB
     )
 
     assert list(kinds(record)) == [
@@ -603,10 +593,8 @@ def test_what_changes_a_decision_stands_before_what_does_not():
 @pytest.mark.parametrize("message", ["RuntimeError: " + "word " * 100, "x" * 300, "One. Two.", "CUDA_" * 50])
 def test_a_long_message_of_a_failure_is_cut_to_what_a_notice_has_room_for(kind, message):
     trials = tuple(Trial(batch_size=size, failure=failed(kind, message)) for size in (128, 20480, 4096, 1048576))
-    record = msgspec.structs.replace(example(), trials=trials, rows=())
-    soaked = msgspec.structs.replace(
-        record, trials=tuple(msgspec.structs.replace(trial, steps=1000) for trial in trials)
-    )
+    record = replace(example(), trials=trials, rows=())
+    soaked = replace(record, trials=tuple(replace(trial, steps=1000) for trial in trials))
 
     assert kinds(soaked)["failed_when_soaked"] == (128, 4096, 20480, 1048576)
     assert kind == "out_of_memory" or kinds(record)[f"trial_{kind}"] == (128, 4096, 20480, 1048576)
@@ -614,16 +602,16 @@ def test_a_long_message_of_a_failure_is_cut_to_what_a_notice_has_room_for(kind, 
 
 @pytest.mark.parametrize("reasons", [("power_cap", "software_thermal"), ("power_cap", "sync_boost")])
 def test_two_reasons_why_clocks_were_held_down_fit_on_two_lines(reasons):
-    slowed = msgspec.structs.replace(HEALTH, slowed=dict.fromkeys(reasons, 1.0))
+    slowed = replace(HEALTH, slowed=dict.fromkeys(reasons, 1.0))
     rows = tuple(changed(row(size, 5.0), health=slowed) for size in (16, 256, 4096, 16384, 22208))
 
-    assert kinds(msgspec.structs.replace(example(), rows=rows))["throttled"] == (16, 256, 4096, 16384, 22208)
+    assert kinds(replace(example(), rows=rows))["throttled"] == (16, 256, 4096, 16384, 22208)
 
 
 def test_many_rows_are_named_by_their_number_and_their_ends():
     rows = tuple(row(2**power, 4.0, enqueue_ms=3.9) for power in range(21))
 
-    notice = told(msgspec.structs.replace(example(), rows=rows), "host_bound")
+    notice = told(replace(example(), rows=rows), "host_bound")
 
     assert "at 21 batch sizes (1 to 1048576)" in notice.seen
 
@@ -631,13 +619,10 @@ def test_many_rows_are_named_by_their_number_and_their_ends():
 def busy(record, *cores: float | None):
     """The record as one of a processor with 2 cores, on which others kept these busy while its rows were timed."""
     rows = tuple(
-        msgspec.structs.replace(
-            row,
-            timings=tuple(msgspec.structs.replace(timing, others_busy_cores=each) for timing in row.timings),
-        )
+        replace(row, timings=tuple(replace(timing, others_busy_cores=each) for timing in row.timings))
         for row, each in zip((row for row in record.rows if row.failure is None), cores, strict=True)
     )
-    return with_environment(msgspec.structs.replace(record, rows=rows), cpu_count=2)
+    return with_environment(replace(record, rows=rows), cpu_count=2)
 
 
 def test_others_work_on_the_processor_is_told_first_and_in_plain_words():
@@ -663,7 +648,7 @@ def failing(message: str, traceback: str = ""):
     """The notice of a batch that failed in a trial."""
     failure = Failure(kind="error", message=message, traceback=traceback)
     trial = Trial(batch_size=77, failure=failure)
-    record = msgspec.structs.replace(example(), trials=(trial,), rows=())
+    record = replace(example(), trials=(trial,), rows=())
     (notice,) = whole([notice for notice in notices.of(record) if 77 in notice.batch_sizes])
     return notice
 
@@ -739,10 +724,10 @@ def test_daemons_of_a_quiet_machine_need_no_notice():
 
 @pytest.mark.parametrize(("model", "said"), [("net.py:net", True), ("Net (live)", True), ("hf:bert", False)])
 def test_inputs_that_repeat_a_users_samples_are_told_of_rows_and_of_trials_alone(model, said):
-    spec = msgspec.structs.replace(example().spec, model=model, granularity=3)
+    spec = replace(example().spec, model=model, granularity=3)
     trials = (Trial(batch_size=976, step_ms=1.0, seen=("inputs_repeated",)), Trial(batch_size=60, step_ms=1.0))
-    tried = msgspec.structs.replace(example(), spec=spec, trials=trials, rows=())
-    timed = msgspec.structs.replace(tried, rows=(msgspec.structs.replace(row(96, 4.0), seen=("inputs_repeated",)),))
+    tried = replace(example(), spec=spec, trials=trials, rows=())
+    timed = replace(tried, rows=(replace(row(96, 4.0), seen=("inputs_repeated",)),))
 
     found = [[one for one in notices.of(record) if one.kind == "inputs_repeated"] for record in (tried, timed)]
 

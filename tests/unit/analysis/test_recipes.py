@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import random
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 from support.records import example, row
 from support.shown import markdown_of, print_report
@@ -21,19 +21,19 @@ from tputfind.report.views import page
 
 def measured(device_ms: float, dtype: str = "fp16", layout: str = "nchw", mode: str = "eager", batch_size: int = 8):
     """A record of a recipe with one row, of which a batch takes so long; it has no SLO."""
-    spec = msgspec.structs.replace(example().spec, dtype=dtype, layout=layout, mode=mode, slo_ms=None)
-    return msgspec.structs.replace(example(), spec=spec, rows=(in_three(row(batch_size, device_ms)),), notices=())
+    spec = replace(example().spec, dtype=dtype, layout=layout, mode=mode, slo_ms=None)
+    return replace(example(), spec=spec, rows=(in_three(row(batch_size, device_ms)),), notices=())
 
 
 def in_three(one: Row) -> Row:
     """A row as if two more processes had timed it, alike."""
-    return msgspec.structs.replace(one, timings=one.timings * 3)
+    return replace(one, timings=one.timings * 3)
 
 
 def failed(**recipe: str):
     record = measured(1.0, **recipe)
     rows = (Row(batch_size=1, failure=Failure(kind="unsupported", message="no kernel")),)
-    return msgspec.structs.replace(record, rows=rows, edge=None)
+    return replace(record, rows=rows, edge=None)
 
 
 def test_the_fastest_recipe_is_named_with_what_it_gains_over_plain_eager_in_its_dtype():
@@ -56,7 +56,7 @@ def test_the_fastest_recipe_is_named_with_what_it_gains_over_plain_eager_in_its_
 def test_a_recipe_that_was_timed_in_one_process_is_said_to_be():
     """How processes differ is not known then, and ``compare`` would not judge the two."""
     once = measured(2.0, mode="compile")
-    once = msgspec.structs.replace(once, rows=(row(8, 2.0),))
+    once = replace(once, rows=(row(8, 2.0),))
 
     told = dict(recipes.answers([measured(4.0), once]))
 
@@ -66,7 +66,7 @@ def test_a_recipe_that_was_timed_in_one_process_is_said_to_be():
 def test_the_recipe_that_is_fastest_at_the_smallest_batch_is_named_where_that_is_another_batch():
     def of_two(small_ms: float, large_ms: float, mode: str):
         record = measured(large_ms, mode=mode, batch_size=64)
-        return msgspec.structs.replace(record, rows=(in_three(row(1, small_ms)), *record.rows))
+        return replace(record, rows=(in_three(row(1, small_ms)), *record.rows))
 
     records = [of_two(4.0, 10.0, "eager"), of_two(2.0, 5.0, "compile"), of_two(0.8, 9.9, "cudagraph"), failed()]
 
@@ -93,8 +93,8 @@ def test_a_gain_that_does_not_stand_out_from_the_noise_is_none():
 def timed(*processes_ms: float, mode: str = "eager", batch_size: int = 8):
     """A record of a recipe with one row, timed in processes of which each has its own time for a batch."""
     timings = tuple(timing for ms in processes_ms for timing in row(batch_size, ms).timings)
-    rows = (msgspec.structs.replace(row(batch_size, 1.0), timings=timings),)
-    return msgspec.structs.replace(measured(1.0, mode=mode), rows=rows)
+    rows = (replace(row(batch_size, 1.0), timings=timings),)
+    return replace(measured(1.0, mode=mode), rows=rows)
 
 
 def by_mode(*records):
@@ -191,8 +191,8 @@ def test_of_recipes_that_cannot_be_told_apart_the_simplest_is_the_best():
 def under_slo(slo_ms: float, small_ms: float, large_ms: float, mode: str = "eager"):
     """A record of batches 1 and 64 that take so long, with an SLO."""
     record = measured(large_ms, mode=mode, batch_size=64)
-    spec = msgspec.structs.replace(record.spec, slo_ms=slo_ms)
-    return msgspec.structs.replace(record, spec=spec, rows=(in_three(row(1, small_ms)), *record.rows))
+    spec = replace(record.spec, slo_ms=slo_ms)
+    return replace(record, spec=spec, rows=(in_three(row(1, small_ms)), *record.rows))
 
 
 def throughput_and_latency():
@@ -250,7 +250,7 @@ def test_page_with_slo_shows_the_same_recipe_in_tiles_and_table():
 def test_page_bolds_the_recipe_of_its_tiles_when_knees_differ():
     """The batch to deploy of the best recipe may be slower than that of another: its knee came earlier."""
     best = measured(6.0, mode="cudagraph", batch_size=64)
-    best = msgspec.structs.replace(best, rows=(in_three(row(8, 0.785)), *best.rows))
+    best = replace(best, rows=(in_three(row(8, 0.785)), *best.rows))
     tiles, beside = opening_of([best, measured(6.2, batch_size=64)])
 
     (strong,) = beside.strong
@@ -271,9 +271,7 @@ def test_recipes_that_all_miss_the_slo_have_no_best():
 
 
 def test_records_side_by_side_with_slo_show_their_batch_within_it():
-    other = msgspec.structs.replace(
-        under_slo(5.0, 2.0, 20.0), spec=msgspec.structs.replace(example().spec, model="vgg16", slo_ms=5.0)
-    )
+    other = replace(under_slo(5.0, 2.0, 20.0), spec=replace(example().spec, model="vgg16", slo_ms=5.0))
     shown = printed([under_slo(5.0, 4.0, 12.0), other])
 
     assert "2 records, each at its fastest batch within the SLO" in shown

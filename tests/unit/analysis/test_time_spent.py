@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.folders import BENCHMARKS, RESULTS, ROOT
 from support.records import example, row
 
@@ -19,17 +19,15 @@ RECORDS = sorted(RESULTS.glob("nvidia-h200/kinds/*.json"))
 def timed(device: str = "cuda:0", method: int = 4, *, seconds: float = 10.0, wall_s: float = 30.0, **fields):
     """A record with two trials of 3 s each and one row: 2 s of batches, 1 s of latencies, 1.5 s of warm-up."""
     one = row(8, 20.0)
-    timing = msgspec.structs.replace(
-        one.timings[0], device_ms=(20.0,) * 100, latency_ms=(10.0,) * 100, warmup_s=1.5, **fields
-    )
+    timing = replace(one.timings[0], device_ms=(20.0,) * 100, latency_ms=(10.0,) * 100, warmup_s=1.5, **fields)
     record = example()
-    return msgspec.structs.replace(
+    return replace(
         record,
         method=method,
         wall_s=wall_s,
-        environment=msgspec.structs.replace(record.environment, device=device),
-        trials=tuple(msgspec.structs.replace(trial, seconds=3.0) for trial in record.trials[:2]),
-        rows=(msgspec.structs.replace(one, timings=(timing,), seconds=seconds),),
+        environment=replace(record.environment, device=device),
+        trials=tuple(replace(trial, seconds=3.0) for trial in record.trials[:2]),
+        rows=(replace(one, timings=(timing,), seconds=seconds),),
     )
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.folders import GOLDEN, RESULTS
 from support.records import FORECASTS, example
 from support.shown import csv_of, markdown_of, page_of
@@ -166,7 +166,7 @@ def test_nothing_that_is_read_ever_changes_and_nothing_else_of_others_without_ov
 
 
 def spec_with(**fields):
-    return msgspec.structs.replace(example().spec, **fields)
+    return replace(example().spec, **fields)
 
 
 @pytest.mark.parametrize(

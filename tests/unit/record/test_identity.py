@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from support.records import example
 
 from tputfind.analysis.compare import compare
@@ -31,7 +32,7 @@ def changed(kind, name):
     value = getattr(held, name)
     other: Any = "other" if isinstance(value, str) else (value or 0) + 1 if isinstance(value, int | float) else "other"
     if name == "capabilities":
-        other = msgspec.structs.replace(held.can, health=False)
+        other = replace(held.can, health=False)
     changed = held.__copy__()
     msgspec.structs.force_setattr(changed, name, other)
     copied = record.__copy__()

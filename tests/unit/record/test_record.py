@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import json
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.folders import GOLDEN
 from support.records import example, row
 
@@ -71,11 +71,7 @@ RECORDS = st.builds(
             failure=FAILURES,
             timings=st.lists(
                 st.builds(
-                    Timing,
-                    device_ms=MS,
-                    latency_ms=MS,
-                    health=HEALTHS,
-                    others_busy_cores=st.none() | st.floats(0, 99),
+                    Timing, device_ms=MS, latency_ms=MS, health=HEALTHS, others_busy_cores=st.none() | st.floats(0, 99)
                 ),
                 max_size=2,
             ).map(tuple),
@@ -101,8 +97,8 @@ def test_a_record_comes_back_from_its_file_as_it_was(tmp_path):
 def as_told_before_schema_6(rows):
     """The rows without what ended them."""
     for one in rows:
-        timings = tuple(msgspec.structs.replace(timing, ended_by=None) for timing in one.timings)
-        yield msgspec.structs.replace(one, timings=timings, ended_by=None)
+        timings = tuple(replace(timing, ended_by=None) for timing in one.timings)
+        yield replace(one, timings=timings, ended_by=None)
 
 
 def test_a_record_of_schema_5_still_loads_and_says_not_what_ended_its_rows():
@@ -190,14 +186,14 @@ def test_an_old_record_whose_rows_were_edited_out_of_shape_is_refused(rows):
 
 def test_a_row_joined_with_what_a_later_process_measured_holds_both():
     first = row(4, 5.0)
-    later = msgspec.structs.replace(row(4, 6.0, batches=50), peak_reserved_bytes=2**30, memory_of_others_bytes=7)
+    later = replace(row(4, 6.0, batches=50), peak_reserved_bytes=2**30, memory_of_others_bytes=7)
     both = merged(first, later)
 
     assert both.timings == (*first.timings, *later.timings)
     assert both.samples_per_s == pytest.approx(4 * 150 / (100 * 5.0 + 50 * 6.0) * 1000)
     assert (both.peak_reserved_bytes, both.memory_of_others_bytes, both.seconds) == (2**30, 7, 3.0)
     assert both.output == first.output
-    assert merged(msgspec.structs.replace(first, output=None), later).output == later.output
+    assert merged(replace(first, output=None), later).output == later.output
 
 
 @pytest.mark.parametrize(
@@ -258,7 +254,7 @@ def test_a_value_that_a_record_cannot_hold_is_named_with_what_it_can(place, valu
     ],
 )
 def test_of_two_processes_of_a_row_the_larger_peak_counts_and_retries_and_seconds_add_up(field, one, other, both):
-    first, later = (msgspec.structs.replace(row(4, 5.0), **{field: value}) for value in (one, other))
+    first, later = (replace(row(4, 5.0), **{field: value}) for value in (one, other))
 
     assert getattr(merged(first, later), field) == both
 
@@ -277,7 +273,7 @@ def test_the_record_says_which_schema_and_method_it_has():
 
 
 def test_a_record_of_a_newer_schema_is_refused_and_the_line_says_why():
-    newer = msgspec.structs.replace(example(), schema=SCHEMA + 1)
+    newer = replace(example(), schema=SCHEMA + 1)
 
     with pytest.raises(BadRecord, match=f"schema {SCHEMA + 1}, and this version reads up to {SCHEMA}"):
         from_json(newer.to_json(), "newer.json")
@@ -285,7 +281,7 @@ def test_a_record_of_a_newer_schema_is_refused_and_the_line_says_why():
 
 @pytest.mark.parametrize("schema", [OLDEST_SCHEMA - 1, 1, 0, -1])
 def test_a_record_from_before_the_first_release_is_refused_and_the_line_says_what_to_do(schema):
-    older = msgspec.structs.replace(example(), schema=schema)
+    older = replace(example(), schema=schema)
 
     with pytest.raises(BadRecord) as refused:
         from_json(older.to_json(), "old.json")
@@ -324,27 +320,27 @@ def test_throughput_is_batches_times_batch_size_over_the_window():
 
 def test_a_finished_record_of_an_older_schema_can_be_asked_for_again_by_its_own_options():
     record = tputfind.load_record(GOLDEN / "schema-5.json")
-    asked = msgspec.structs.replace(record.spec, batches=None, warmup=None, max_seconds=None)
+    asked = replace(record.spec, batches=None, warmup=None, max_seconds=None)
 
     resume.check_spec(record, record.spec)
     resume.check_spec(record, asked)
     with pytest.raises(BadRecord, match="seed"):
-        resume.check_spec(record, msgspec.structs.replace(asked, seed=1))
+        resume.check_spec(record, replace(asked, seed=1))
 
 
 @pytest.mark.parametrize(("device", "own_memory"), [("cpu", False), ("cuda:0", True)])
 def test_what_a_device_can_do_is_known_of_records_that_do_not_say_it(device, own_memory):
-    told = msgspec.structs.replace(example().environment, device=device)
-    says = msgspec.structs.replace(told.can, graphs=False, own_memory=not own_memory)
+    told = replace(example().environment, device=device)
+    says = replace(told.can, graphs=False, own_memory=not own_memory)
 
     assert told.capabilities is None
     assert (told.can.own_memory, told.can.events) == (own_memory, own_memory)
-    assert msgspec.structs.replace(told, capabilities=says).can == says
+    assert replace(told, capabilities=says).can == says
 
 
 def cut_short(*trials: Trial, rows: tuple[Row, ...] = ()):
     """A record whose search found no edge."""
-    return msgspec.structs.replace(example(), edge=None, safe=None, trials=trials, rows=rows)
+    return replace(example(), edge=None, safe=None, trials=trials, rows=rows)
 
 
 def test_largest_batch_with_an_edge_is_that_of_the_edge():

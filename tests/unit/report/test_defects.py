@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from support.folders import RESULTS
 from support.records import FORECASTS, example
 from support.shown import csv_of, markdown_of, page_of
@@ -190,7 +190,7 @@ def test_error_of_ours_is_no_defect(monkeypatch):
 
     monkeypatch.setattr(text, "summary", refuses)
     with pytest.raises(TputfindError, match="not this"):
-        records.document([msgspec.structs.replace(example())])
+        records.document([replace(example())])
 
 
 def test_json_of_a_defective_document_is_the_result(break_):

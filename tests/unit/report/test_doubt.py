@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 from support.records import example
 from support.shown import frame, print_report
@@ -31,8 +31,8 @@ def measured(factors: tuple[float, ...], processes: int = 3) -> Record:
         )
         for size, pace_ms in PACES_MS.items()
     ]
-    spec = msgspec.structs.replace(example().spec, slo_ms=None, processes=processes)
-    return msgspec.structs.replace(example(), spec=spec, rows=tuple(rows), notices=())
+    spec = replace(example().spec, slo_ms=None, processes=processes)
+    return replace(example(), spec=spec, rows=tuple(rows), notices=())
 
 
 QUIET, NOISY, WILD = (1.0, 1.01, 0.99), (1.0, 1.3, 1.1), (1.0, 2.0, 1.2)
@@ -80,29 +80,26 @@ def test_a_run_that_was_cut_short_is_provisional_and_looks_no_better_known_than_
 
 def test_a_larger_batch_that_may_be_faster_makes_the_fastest_provisional():
     record = measured(QUIET)
-    slow = msgspec.structs.replace(record.rows[-1], batch_size=16)
-    stalled = msgspec.structs.replace(
+    slow = replace(record.rows[-1], batch_size=16)
+    stalled = replace(
         slow, timings=tuple(Timing(device_ms=(ms,) * 20, latency_ms=(ms,) * 40) for ms in (7.6, 7.5, 25.0))
     )
-    sure = msgspec.structs.replace(
+    sure = replace(
         slow, timings=tuple(Timing(device_ms=(ms,) * 20, latency_ms=(ms,) * 40) for ms in (16.0, 16.1, 15.9))
     )
 
     def deployed(*more):
-        return deploy(msgspec.structs.replace(record, rows=(*record.rows, *more)))
+        return deploy(replace(record, rows=(*record.rows, *more)))
 
     assert deployed(stalled).startswith("provisional, batch 16 may be faster; batch 2: ")
     assert deployed(sure).startswith("batch 2: ")
-    smaller = msgspec.structs.replace(stalled, batch_size=1)
-    assert deploy(msgspec.structs.replace(record, rows=(smaller, *record.rows))).startswith("batch 2: ")
+    smaller = replace(stalled, batch_size=1)
+    assert deploy(replace(record, rows=(smaller, *record.rows))).startswith("batch 2: ")
 
 
 def test_where_half_of_all_answers_are_late_no_batch_keeps_to_a_target():
     record = measured(QUIET[:2], processes=2)
-    late, unknown = (
-        msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, slo_ms=slo_ms))
-        for slo_ms in (0.5, 3.0)
-    )
+    late, unknown = (replace(record, spec=replace(record.spec, slo_ms=slo_ms)) for slo_ms in (0.5, 3.0))
 
     assert deploy(late) == "no batch has p99 within --slo 0.5 ms"
     assert "few_latency_samples" not in [notice.kind for notice in notices.of(late)]
@@ -112,10 +109,10 @@ def test_where_half_of_all_answers_are_late_no_batch_keeps_to_a_target():
 
 def test_a_row_that_was_known_after_fewer_processes_than_others_is_not_provisional():
     short = measured(QUIET[:2])
-    known = [msgspec.structs.replace(row, ended_by="known") for row in short.rows]
+    known = [replace(row, ended_by="known") for row in short.rows]
 
     assert deploy(short).startswith("provisional, timed in 2 of 3 processes; batch 2: ")
-    assert deploy(msgspec.structs.replace(short, rows=tuple(known))).startswith("batch 2: ")
+    assert deploy(replace(short, rows=tuple(known))).startswith("batch 2: ")
 
 
 @pytest.mark.parametrize("factors", [QUIET, NOISY, WILD, QUIET[:1]])
@@ -132,11 +129,11 @@ def largest(record: Record) -> str:
 def test_a_largest_batch_that_time_limits_is_about_so_large_and_says_what_took_how_long():
     edge = Edge(largest_batch=1894, limited_by="latency", fails_at=1978)
     trial = Trial(batch_size=1978, step_ms=1012.3)
-    record = msgspec.structs.replace(measured(QUIET), edge=edge, trials=(trial,))
+    record = replace(measured(QUIET), edge=edge, trials=(trial,))
 
     assert largest(record) == (
         "about 1894, limited by --max-latency: batch 1978 took 1.01 s; --max-latency none searches to the end of memory"
         "; not yet timed in full"
     )
-    beside = msgspec.structs.replace(record, edge=msgspec.structs.replace(edge, fails_at=1895))
+    beside = replace(record, edge=replace(edge, fails_at=1895))
     assert largest(beside).startswith("1894, limited by --max-latency: batch 1895 took longer")

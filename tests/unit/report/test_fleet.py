@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 from support.records import HEALTH, example, row
 from support.shown import csv_of, markdown_of, print_report
@@ -22,17 +22,17 @@ from tputfind.session.resume import can_go_on, check_same
 
 def timed(batch_size, pace_ms, **fields):
     timings = tuple(Timing(device_ms=(pace_ms * skew,) * 20, health=HEALTH, **fields) for skew in (1.0, 1.001, 0.999))
-    return msgspec.structs.replace(row(batch_size, pace_ms), timings=timings)
+    return replace(row(batch_size, pace_ms), timings=timings)
 
 
 def of_device(number, pace_ms, load="solo", uuid=None):
     record = example()
     busy, name = (2, f"cuda:{number}") if load == "all_busy" else (1, f"cuda:{number}")
-    environment = msgspec.structs.replace(record.environment, device=name, device_uuid=uuid or f"GPU-{number}")
-    spec = msgspec.structs.replace(record.spec, device=name, load=load, busy_devices=busy)
+    environment = replace(record.environment, device=name, device_uuid=uuid or f"GPU-{number}")
+    spec = replace(record.spec, device=name, load=load, busy_devices=busy)
     share = 1.0 if load == "all_busy" else None
     rows = (timed(8, pace_ms, all_busy_share=share),)
-    return msgspec.structs.replace(record, spec=spec, environment=environment, rows=rows, edge=None, notices=())
+    return replace(record, spec=spec, environment=environment, rows=rows, edge=None, notices=())
 
 
 ALONE = [of_device(0, 10.0), of_device(1, 12.0)]
@@ -92,7 +92,7 @@ def test_one_device_has_no_such_table():
 
 
 def test_recipes_on_several_devices_have_a_table_for_each_device():
-    bf16 = [msgspec.structs.replace(one, spec=msgspec.structs.replace(one.spec, dtype="bf16")) for one in ALONE]
+    bf16 = [replace(one, spec=replace(one.spec, dtype="bf16")) for one in ALONE]
 
     assert [len(group) for group in text.models_in_recipes([*ALONE, *bf16])] == [2, 2]
     assert len(text.models_in_recipes([ALONE[0], bf16[1]])) == 1
@@ -106,10 +106,10 @@ def test_a_device_alone_and_a_busy_one_are_not_compared_unless_forced():
 
 
 def test_the_record_of_a_device_that_was_busy_with_others_is_not_gone_on_with_alone():
-    cut = msgspec.structs.replace(BUSY[0], finished=None)
+    cut = replace(BUSY[0], finished=None)
 
     assert not can_go_on(cut)
-    assert can_go_on(msgspec.structs.replace(ALONE[0], finished=None))
+    assert can_go_on(replace(ALONE[0], finished=None))
     with pytest.raises(BadRecord, match="2 devices that were busy together"):
         check_same(cut, cut.spec, None)
 

@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from support.folders import RESULTS
 from support.pages import Page
 from support.records import example, row
@@ -22,7 +23,6 @@ from tputfind.report.charts import chart, charts, draw
 from tputfind.report.views import page
 from tputfind.report.views.page import groups
 
-replace = msgspec.structs.replace
 HOSTILE = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import re
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 from support.records import example, row
 
@@ -28,7 +28,7 @@ def told(record, *, terminal: bool, width: int = 100, height: int = 50) -> str:
 
 
 def searching(record):
-    return msgspec.structs.replace(record, edge=None, safe=None, finished=None)
+    return replace(record, edge=None, safe=None, finished=None)
 
 
 def test_on_a_terminal_the_table_stands_over_what_is_under_way():
@@ -43,7 +43,7 @@ def test_on_a_terminal_the_table_stands_over_what_is_under_way():
 def test_a_row_that_stands_in_the_table_is_not_told_in_a_line_too():
     assert "batch 8 does not fit" in told(example(), terminal=True)
     assert "process 1" not in told(example(), terminal=True)
-    assert "process 1" in told(msgspec.structs.replace(example(), rows=()), terminal=True)
+    assert "process 1" in told(replace(example(), rows=()), terminal=True)
 
 
 @pytest.mark.parametrize(("record", "known"), [(example(), True), (searching(example()), False)])
@@ -57,7 +57,7 @@ def test_what_only_a_search_that_has_ended_tells_is_left_out_until_then(record, 
 @pytest.mark.parametrize("count", [4, 12, 16, 40])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 16), (100, 50)])
 def test_a_terminal_shows_the_last_rows_that_it_has_lines_for_and_what_is_under_way(count, width, height):
-    record = msgspec.structs.replace(example(), rows=tuple(row(size, 5.0) for size in range(1, count + 1)))
+    record = replace(example(), rows=tuple(row(size, 5.0) for size in range(1, count + 1)))
     shown = told(record, terminal=True, width=width, height=height)
     head = list(re.finditer(r"batch +samples/s", shown))[-1]
     last = shown[head.start() :].splitlines()

@@ -5,9 +5,9 @@ import subprocess
 import sys
 from typing import get_args
 
-import msgspec
 import pandas
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 from support.records import example, row
 from support.shown import KINDS, csv_of, frame, markdown_of, print_report
@@ -55,7 +55,7 @@ def test_the_report_of_a_terminal_that_shows_ascii_alone_is_as_it_was(golden):
 
 
 def test_two_models_have_a_table_each_and_stand_side_by_side(golden):
-    other = msgspec.structs.replace(example(), spec=msgspec.structs.replace(example().spec, model="vit_b_16"))
+    other = replace(example(), spec=replace(example().spec, model="vit_b_16"))
 
     golden("two-models.txt", shown(example(), other).encode())
 
@@ -104,28 +104,28 @@ def test_the_fastest_the_knee_and_the_best_under_an_slo_are_three_questions():
 def test_nothing_timed_has_no_answers():
     assert fastest([]) is None
     assert knee([]) is None
-    assert answers(msgspec.structs.replace(example(), rows=())) == []
+    assert answers(replace(example(), rows=())) == []
 
 
 def test_one_batch_size_has_no_knee():
-    alone = msgspec.structs.replace(example(), rows=(example().rows[1], row(4, 5.0)))
+    alone = replace(example(), rows=(example().rows[1], row(4, 5.0)))
 
     assert [name for name, _ in answers(alone)] == ["fastest", "safe"]
     assert "Knee" not in dict(text.summary(alone))
-    assert dict(text.summary(msgspec.structs.replace(alone, rows=())))["Fastest batch"] == "nothing was timed"
+    assert dict(text.summary(replace(alone, rows=())))["Fastest batch"] == "nothing was timed"
     assert "knee" not in shown(alone)
 
 
 def test_a_row_that_failed_is_the_answer_to_nothing():
-    failed = msgspec.structs.replace(row(5, 10.0), failure=example().rows[1].failure)
-    record = msgspec.structs.replace(example(), rows=(row(1, 4.0), row(4, 5.0), failed))
+    failed = replace(row(5, 10.0), failure=example().rows[1].failure)
+    record = replace(example(), rows=(row(1, 4.0), row(4, 5.0), failed))
 
     assert [(name, one.batch_size) for name, one in answers(record)] == [("fastest", 4), ("knee", 4), ("safe", 4)]
 
 
 @pytest.mark.parametrize("limit", get_args(LimitedBy))
 def test_the_summary_says_what_stopped_the_search(limit):
-    record = msgspec.structs.replace(example(), edge=Edge(largest_batch=5, limited_by=limit, fails_at=6))
+    record = replace(example(), edge=Edge(largest_batch=5, limited_by=limit, fails_at=6))
 
     assert dict(text.summary(record))["Largest batch"].startswith("5, ")
 
@@ -138,9 +138,7 @@ def test_the_summary_names_the_library_whose_kernel_ends_the_search():
         kind="kernel_limit", message=f"{CUBLAS} (RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED)"
     )
     edge = Edge(largest_batch=4096, limited_by="kernel", fails_at=4097)
-    record = msgspec.structs.replace(
-        example(), edge=edge, trials=(*example().trials, Trial(batch_size=4097, failure=failure))
-    )
+    record = replace(example(), edge=edge, trials=(*example().trials, Trial(batch_size=4097, failure=failure)))
 
     assert (
         dict(text.summary(record))["Largest batch"]
@@ -160,10 +158,10 @@ def test_the_summary_names_the_library_whose_kernel_ends_the_search():
 def test_the_summary_tells_a_bracket_as_one(edge, expected):
     slow = Trial(batch_size=9, failure=Failure(kind="timeout", message="no answer within 10 s"))
     found = Edge(largest_batch=4, closed=False, **edge)
-    record = msgspec.structs.replace(example(), edge=found, trials=(slow,))
+    record = replace(example(), edge=found, trials=(slow,))
 
     assert dict(text.summary(record))["Largest batch"] == expected
-    timed_not = msgspec.structs.replace(record, rows=record.rows[:1])
+    timed_not = replace(record, rows=record.rows[:1])
     assert dict(text.summary(timed_not))["Largest batch"] == f"{expected}; not yet timed in full"
     assert largest_of(found) == "≥4"
     assert "largest" not in {name for name, _ in answers(record)}
@@ -197,7 +195,7 @@ def test_what_runs_in_the_parent_leaves_torch_alone():
 @pytest.mark.parametrize("width", [30, 60, 80, 100, 160])
 def test_no_terminal_is_so_narrow_that_a_figure_is_cut(width):
     paper = io.StringIO()
-    several = msgspec.structs.replace(example(), spec=msgspec.structs.replace(example().spec, mode="compile"))
+    several = replace(example(), spec=replace(example().spec, mode="compile"))
     print_report([example(), several], Console(file=paper, width=width))
 
     assert "…" not in paper.getvalue()
@@ -215,9 +213,9 @@ def test_the_bar_is_the_throughput_over_the_highest_in_blocks_or_in_plain_charac
 def one_that_is_hardly_known():
     """A record of one row, whose two processes differ so much that its interval reaches below 0."""
     timings = tuple(timing for ms in (4.0, 12.0) for timing in row(4, ms).timings)
-    wild = msgspec.structs.replace(row(4, 5.0), timings=timings)
-    record = msgspec.structs.replace(example(), rows=(wild,), edge=None, safe=None)
-    return msgspec.structs.replace(record, notices=notices.of(record))
+    wild = replace(row(4, 5.0), timings=timings)
+    record = replace(example(), rows=(wild,), edge=None, safe=None)
+    return replace(record, notices=notices.of(record))
 
 
 def test_of_a_wide_interval_table_page_markdown_notice_and_csv_say_one_thing():
@@ -250,7 +248,7 @@ def test_what_is_printed_of_an_interval_is_possible_for_a_rate_and_a_time():
 
 @pytest.mark.parametrize(("count", "named"), [(2, "AMD EPYC, 2 threads, 23.5 GiB"), (1, "AMD EPYC, 1 thread, ")])
 def test_a_processor_is_named_with_its_threads_and_a_gpu_without(count, named):
-    environment = msgspec.structs.replace(
+    environment = replace(
         example().environment,
         device="cpu",
         device_name="AMD EPYC",
@@ -258,7 +256,7 @@ def test_a_processor_is_named_with_its_threads_and_a_gpu_without(count, named):
         torch_threads=count,
         memory_total_bytes=int(23.5 * 2**30),
     )
-    on_cpu = msgspec.structs.replace(example(), environment=environment)
+    on_cpu = replace(example(), environment=environment)
 
     assert named in text.title(on_cpu)
     assert set(frame([on_cpu])["threads"]) == {count}

@@ -124,7 +124,7 @@ def test_json_that_is_no_result_is_refused_in_one_line(text, why, tmp_path):
 @pytest.mark.parametrize("closed", [True, False])
 def test_record_is_shown_however_its_search_ended(limited_by, closed, tmp_path):
     edge = Edge(largest_batch=4, limited_by=limited_by, fails_at=8, closed=closed)
-    record = msgspec.structs.replace(example(), edge=edge)
+    record = replace(example(), edge=edge)
 
     record.save(tmp_path / "a.json", tmp_path / "a.html")
 

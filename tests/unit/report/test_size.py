@@ -6,8 +6,8 @@ import csv
 import io
 import json
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 from support.records import example, row
 
@@ -25,11 +25,9 @@ from tputfind.units import format_span, format_watts
 
 def record(device_name: str, model: str = "resnet50") -> Record:
     made = example()
-    spec = msgspec.structs.replace(made.spec, model=model)
-    environment = msgspec.structs.replace(made.environment, device_name=device_name)
-    return msgspec.structs.replace(
-        made, rows=(row(1, 5.0), row(8, 9.0)), notices=(), environment=environment, spec=spec
-    )
+    spec = replace(made.spec, model=model)
+    environment = replace(made.environment, device_name=device_name)
+    return replace(made, rows=(row(1, 5.0), row(8, 9.0)), notices=(), environment=environment, spec=spec)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +46,7 @@ def with_mix(found: Answers) -> Answers:
         for name, count, share, cost in (("Large", 1, 0.75, 1.0), ("Small", 2, 0.25, 0.5))
     ]
     mix = Mix(parts=tuple(parts), outcome=best.outcome, cost_per_hour=1.5, cost_per_million=0.4)
-    mixed = msgspec.structs.replace(best, mix=mix, no_mix="")
+    mixed = replace(best, mix=mix, no_mix="")
     return found._replace(plans=[mixed, *found.plans[1:]], models=[[mixed, *found.plans[1:]]])
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from support.records import example
 
 from tputfind.report import snippet
@@ -11,8 +11,8 @@ from tputfind.report import snippet
 
 def lines_of(parameters=None, **fields):
     record = example()
-    rows = tuple(msgspec.structs.replace(row, parameter_bytes=parameters or {}) for row in record.rows)
-    record = msgspec.structs.replace(record, spec=msgspec.structs.replace(record.spec, **fields), rows=rows)
+    rows = tuple(replace(row, parameter_bytes=parameters or {}) for row in record.rows)
+    record = replace(record, spec=replace(record.spec, **fields), rows=rows)
     return "\n".join(snippet.lines(record, 4))
 
 

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import get_args
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
 from support.records import example, row, whole
@@ -72,11 +72,11 @@ def test_many_records_together_have_one_line_a_row(folder, width):
 
 def timed(batch_size: int, device_ms: float, apart: float, compiled: bool) -> Row:
     timings = tuple(
-        msgspec.structs.replace(timing, compiled=Compiled(seconds=12.5, graphs=1) if compiled else None)
+        replace(timing, compiled=Compiled(seconds=12.5, graphs=1) if compiled else None)
         for ms in (device_ms, device_ms * (1 + apart), device_ms * (1 - apart / 2))
         for timing in row(batch_size, ms, enqueue_ms=ms * 0.9).timings
     )
-    return msgspec.structs.replace(
+    return replace(
         row(batch_size, device_ms), timings=timings, peak_reserved_bytes=min(batch_size * 2**21, 141 * 2**30)
     )
 
@@ -94,10 +94,10 @@ def records(draw) -> Record:
     name = draw(st.text("abcdefgh_:.", min_size=1, max_size=70))
     mode = draw(st.sampled_from(["eager", "compile", "cudagraph"]))
     found = draw(st.lists(rows, min_size=1, max_size=8, unique_by=lambda one: one.batch_size))
-    spec = msgspec.structs.replace(example().spec, model=name, mode=mode, processes=3)
+    spec = replace(example().spec, model=name, mode=mode, processes=3)
     edge = Edge(largest_batch=max(one.batch_size for one in found), limited_by="memory", fails_at=2**21)
     ordered = tuple(sorted(found, key=lambda one: one.batch_size))
-    return msgspec.structs.replace(example(), spec=spec, rows=ordered, edge=edge)
+    return replace(example(), spec=spec, rows=ordered, edge=edge)
 
 
 @settings(max_examples=60)
@@ -114,7 +114,7 @@ def test_any_records_have_one_line_a_row_from_60_columns_on(of_any, width, encod
 
 def test_marks_and_numbers_are_explained_and_only_those_that_occur():
     lines = lines_of([example()], 80)
-    alone = lines_of([msgspec.structs.replace(example(), safe=None)], 80)
+    alone = lines_of([replace(example(), safe=None)], 80)
 
     assert "F fastest, K knee, L largest, S safe" in lines
     assert "F fastest, K knee, L largest" in alone
@@ -129,15 +129,15 @@ def test_no_column_is_left_out_that_a_reader_needs():
 
 
 def test_a_limit_of_the_latency_is_named_in_the_batch_to_deploy_and_where_none_meets_it():
-    unmet = msgspec.structs.replace(example(), spec=msgspec.structs.replace(example().spec, slo_ms=1.0))
+    unmet = replace(example(), spec=replace(example().spec, slo_ms=1.0))
 
     assert dict(text.summary(example()))["Deploy"].endswith("p99 5.98 ms within --slo 10 ms, 8 MiB")
     assert dict(text.summary(unmet))["Deploy"] == "no batch is known to have p99 within --slo 1 ms"
 
 
 def test_memory_is_in_gib_from_one_on():
-    large = msgspec.structs.replace(row(4, 5.0), peak_reserved_bytes=int(7.61 * 2**30))
-    shown = "\n".join(lines_of([msgspec.structs.replace(example(), rows=(row(1, 4.0), large))], 80))
+    large = replace(row(4, 5.0), peak_reserved_bytes=int(7.61 * 2**30))
+    shown = "\n".join(lines_of([replace(example(), rows=(row(1, 4.0), large))], 80))
 
     assert " 2 MiB" in shown
     assert " 7.6 GiB" in shown
@@ -153,7 +153,7 @@ def test_tracebacks_of_records_are_printed_once_each_with_their_batches():
     other = Failure(kind="error", message="KeyError: 'a'", traceback="Traceback\nKeyError: 'a'\n")
     trials = tuple(Trial(batch_size=size, failure=same) for size in (4, 8))
     rows = (Row(batch_size=4, failure=same), Row(batch_size=2, failure=other), row(1, 2.0))
-    record = msgspec.structs.replace(example(), trials=trials, rows=rows)
+    record = replace(example(), trials=trials, rows=rows)
     paper, none = io.StringIO(), io.StringIO()
 
     print_document(tracebacks([record, record]), Console(file=paper, width=80))

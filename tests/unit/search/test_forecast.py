@@ -4,10 +4,10 @@ import copy
 import math
 import random
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.searches import SEARCHES
 
 from tputfind.record.record import Failure, Trial
@@ -296,7 +296,7 @@ def test_32_bits_count_no_more_elements_than_the_tensors_of_so_many_samples_have
 
 
 def test_a_trace_that_cannot_be_read_tells_of_no_limits():
-    assert index_limits([msgspec.structs.replace(requesting(976, [976]), packed=b"rubbish")], (1,)) == []
+    assert index_limits([replace(requesting(976, [976]), packed=b"rubbish")], (1,)) == []
 
 
 def test_without_trials_nothing_is_expected():

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.folders import GOLDEN
 
 from tputfind.record.trace import MOST_EVENTS, Event, Trace, packed
@@ -98,8 +99,7 @@ def test_the_model_is_not_right_about_a_trial_that_did_not_fit(recording):
 
 
 @pytest.mark.parametrize(
-    ("model", "limit_gib", "edge"),
-    [("resnet50", 8, 984), ("efficientnet_b0", 8, 940), ("efficientnet_b0", 24, 3002)],
+    ("model", "limit_gib", "edge"), [("resnet50", 8, 984), ("efficientnet_b0", 8, 940), ("efficientnet_b0", 24, 3002)]
 )
 def test_the_edge_is_forecast_to_1_percent_from_one_small_batch(model, limit_gib, edge):
     recorded = next(each.trace for each in PASSED if each.model == model and each.trace.batch_size == 61)
@@ -355,7 +355,7 @@ def test_a_trace_is_the_same_after_it_was_written(events):
 @example(zlib.compress(b"no number"))
 @example(packed([Event("allocate", 512)])[:-1])
 def test_bytes_that_are_no_events_are_no_trace(garbage):
-    damaged = msgspec.structs.replace(trace(("allocate", 512)), packed=garbage)
+    damaged = replace(trace(("allocate", 512)), packed=garbage)
 
     with pytest.raises(ValueError, match="a trace cannot be read"):
         list(damaged.events())
@@ -378,14 +378,14 @@ def test_a_trace_that_is_longer_than_any_that_is_kept_is_not_unpacked():
     bomb = zlib.compress(bytes(8 * (MOST_EVENTS + 1)))
 
     with pytest.raises(ValueError, match="longer"):
-        list(msgspec.structs.replace(trace(("allocate", 512)), packed=bomb).events())
+        list(replace(trace(("allocate", 512)), packed=bomb).events())
 
 
 @pytest.mark.parametrize(
     "packed_bytes", [b"", b"rubbish", zlib.compress(b"12345"), zlib.compress(bytes([1] + 7 * [0]))]
 )
 def test_a_trial_whose_trace_was_edited_out_of_shape_is_not_forecast_from(packed_bytes):
-    edited = msgspec.structs.replace(trace(("allocate", 512)), packed=packed_bytes, complete=False)
+    edited = replace(trace(("allocate", 512)), packed=packed_bytes, complete=False)
 
     assert not readable(edited)
-    assert not right_about(msgspec.structs.replace(edited, complete=True), 2**21)
+    assert not right_about(replace(edited, complete=True), 2**21)

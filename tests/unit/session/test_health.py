@@ -8,6 +8,7 @@ from statistics import fmean
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from support.folders import GOLDEN
 
 from tputfind.record.record import Health
@@ -51,21 +52,21 @@ def test_power_is_the_rise_of_the_energy_counter_over_the_time():
 def moments(*, seconds: float, rest_s: float = 0.0) -> tuple[Ends, list[Reading]]:
     """Readings some 0.05 s apart of a window at 500 W. What tells its power lags: for ``rest_s`` it tells 120 W."""
     ends, _ = recorded("mobilenet_v3_large")
-    begin, end = (msgspec.structs.replace(one, power_mw=120_000) for one in ends)
+    begin, end = (replace(one, power_mw=120_000) for one in ends)
     at = [0.051 * number for number in range(1, math.ceil(seconds / 0.051))]
     told = [Reading(at_s=begin.at_s + one, power_mw=120_000 if one < rest_s else 500_000) for one in at]
-    return Ends(begin, msgspec.structs.replace(end, at_s=begin.at_s + seconds)), told
+    return Ends(begin, replace(end, at_s=begin.at_s + seconds)), told
 
 
 def test_power_is_the_mean_of_the_moments_within_where_the_device_tells_those():
     """The energy counter of an H100 rises every 100 ms: at one rate, windows of 0.35 s read 428 W, and 565 W."""
     short, told = moments(seconds=0.35)
     long, told_in_long = moments(seconds=2.5)
-    uncounted = Ends(*(msgspec.structs.replace(one, energy_mj=None) for one in long))
+    uncounted = Ends(*(replace(one, energy_mj=None) for one in long))
     of_counter_w = (long.end.energy_mj - long.begin.energy_mj) / 1000 / 2.5
 
     def rising(told: list[Reading]) -> list[Reading]:
-        return [msgspec.structs.replace(look, power_mw=1000 * watt) for watt, look in enumerate(told, 500)]
+        return [replace(look, power_mw=1000 * watt) for watt, look in enumerate(told, 500)]
 
     assert (len(told), len(told_in_long)) == (6, 49)
     assert summarise(short, rising(told), 1980).power_w == pytest.approx(fmean([502, 503, 504, 505]))
@@ -87,14 +88,14 @@ def test_a_slowdown_that_falls_between_the_readings_is_seen_in_the_counters():
     later = ends.end.slowed_ns | {"software_thermal": ends.begin.slowed_ns["software_thermal"] + 300_000_000}
     seconds = ends.end.at_s - ends.begin.at_s
 
-    health = summarise(Ends(ends.begin, msgspec.structs.replace(ends.end, slowed_ns=later)), within, 1980)
+    health = summarise(Ends(ends.begin, replace(ends.end, slowed_ns=later)), within, 1980)
 
     assert health.slowed == {"software_thermal": pytest.approx(0.3 / seconds)}
 
 
 def test_a_card_that_has_no_counters_is_judged_by_the_readings():
     ends, within = recorded("vit_b_16")
-    bare = Ends(*(msgspec.structs.replace(end, slowed_ns={}, energy_mj=None) for end in ends))
+    bare = Ends(*(replace(end, slowed_ns={}, energy_mj=None) for end in ends))
 
     health = summarise(bare, within, None)
 
@@ -108,7 +109,7 @@ def test_a_card_that_tells_nothing_has_nothing_known():
 
 def test_a_window_too_short_for_the_energy_counter_has_no_power():
     ends, _ = recorded("vit_b_16")
-    soon = msgspec.structs.replace(ends.end, at_s=ends.begin.at_s + 0.01)
+    soon = replace(ends.end, at_s=ends.begin.at_s + 0.01)
 
     assert summarise(Ends(ends.begin, soon), [], 1980).power_w is None
 

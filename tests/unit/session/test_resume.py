@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from hashlib import sha256
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from support.records import example, row
 
 from tputfind.errors import BadRecord
@@ -109,9 +109,9 @@ FAULTS = [
 @pytest.mark.parametrize("failure", ACCIDENTS, ids=lambda failure: failure.message)
 def test_what_ended_a_process_from_outside_is_forgotten_and_what_others_timed_of_the_row_stands(failure):
     timed, lost = row(1, 4.0), Row(batch_size=2, failure=failure)
-    begun = msgspec.structs.replace(row(4, 5.0), failure=failure)
+    begun = replace(row(4, 5.0), failure=failure)
     passed, ended = Trial(batch_size=1, step_ms=1.0), Trial(batch_size=2, failure=failure)
-    record = msgspec.structs.replace(example(), trials=(passed, ended), rows=(timed, lost, begun))
+    record = replace(example(), trials=(passed, ended), rows=(timed, lost, begun))
 
     left = without_accidents(record)
 
@@ -122,7 +122,7 @@ def test_what_ended_a_process_from_outside_is_forgotten_and_what_others_timed_of
 @pytest.mark.parametrize("failure", FAULTS, ids=lambda failure: failure.message)
 def test_what_says_something_of_the_model_is_kept(failure):
     trials = (Trial(batch_size=2, failure=failure),)
-    record = msgspec.structs.replace(example(), trials=trials, rows=(Row(batch_size=2, failure=failure),))
+    record = replace(example(), trials=trials, rows=(Row(batch_size=2, failure=failure),))
 
     assert without_accidents(record) == record
 
@@ -140,7 +140,7 @@ def test_another_value_of_a_field_is_another_question_unless_it_is_patience(fiel
 
 
 def test_what_an_older_schema_knows_nothing_of_may_differ():
-    old = msgspec.structs.replace(RECORD, schema=SCHEMA - 1)
+    old = replace(RECORD, schema=SCHEMA - 1)
     check_spec(old, spec_with(batches=9, thorough=True))
     with pytest.raises(BadRecord, match="seed"):
         check_spec(old, spec_with(batches=9, seed=9))
@@ -152,7 +152,7 @@ def test_what_an_older_schema_knows_nothing_of_may_differ():
 def test_a_record_is_resumed_where_it_was_begun_whatever_memory_others_hold(field):
     then = getattr(RECORD.environment, field)
     other = then + 1 if isinstance(then, int) else f"{then}x"
-    now = inspection(environment=msgspec.structs.replace(RECORD.environment, **{field: other}))
+    now = inspection(environment=replace(RECORD.environment, **{field: other}))
     if identity.roles(Environment)[field] == "free":
         check_same(RECORD, RECORD.spec, now)
         return
@@ -176,8 +176,8 @@ def test_another_model_under_the_same_name_is_not_gone_on_with(now, expected):
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
-        (msgspec.structs.replace(RECORD, method=METHOD - 1), f"by method {METHOD - 1}, and .* by method {METHOD}"),
-        (msgspec.structs.replace(RECORD, schema=SCHEMA - 1), f"with schema {SCHEMA - 1}; this one writes {SCHEMA}"),
+        (replace(RECORD, method=METHOD - 1), f"by method {METHOD - 1}, and .* by method {METHOD}"),
+        (replace(RECORD, schema=SCHEMA - 1), f"with schema {SCHEMA - 1}; this one writes {SCHEMA}"),
     ],
 )
 def test_figures_of_two_methods_or_versions_do_not_stand_side_by_side(record, expected):
@@ -187,7 +187,7 @@ def test_figures_of_two_methods_or_versions_do_not_stand_side_by_side(record, ex
 
 
 def test_each_refusal_says_all_that_differs_and_what_to_do():
-    elsewhere = msgspec.structs.replace(RECORD.environment, device_name="B", torch="3")
+    elsewhere = replace(RECORD.environment, device_name="B", torch="3")
     then = RECORD.environment
     device = f"device_name ({then.device_name} then, B now)"
     refusals = {
@@ -195,11 +195,11 @@ def test_each_refusal_says_all_that_differs_and_what_to_do():
             f"the record cannot be resumed here, since this differs: {device}; torch ({then.torch} then, 3 now)",
             "resume it where it was begun, or measure anew without --resume",
         ),
-        lambda: check_same(msgspec.structs.replace(RECORD, method=1), RECORD.spec, inspection()): (
+        lambda: check_same(replace(RECORD, method=1), RECORD.spec, inspection()): (
             f"the record was measured by method 1, and this version measures by method {METHOD}",
             "measure anew: the figures of the two must not stand side by side",
         ),
-        lambda: check_same(msgspec.structs.replace(RECORD, schema=6), RECORD.spec, inspection()): (
+        lambda: check_same(replace(RECORD, schema=6), RECORD.spec, inspection()): (
             f"the record was begun by an older version, with schema 6; this one writes {SCHEMA}",
             "measure anew: what the older version did not look at cannot be added",
         ),
@@ -215,7 +215,7 @@ def test_each_refusal_says_all_that_differs_and_what_to_do():
 
 
 def test_the_record_of_a_live_object_is_not_gone_on_with():
-    record = msgspec.structs.replace(RECORD, spec=msgspec.structs.replace(RECORD.spec, model="Net (live)"))
+    record = replace(RECORD, spec=replace(RECORD.spec, model="Net (live)"))
 
     with pytest.raises(BadRecord, match=r"cannot be resumed: Net \(live\) was an object of a Python process"):
         check_file(record)
@@ -229,12 +229,12 @@ def test_a_file_that_was_changed_is_refused_before_it_is_run(tmp_path, monkeypat
     path = tmp_path / (model.rpartition(":")[0] or model)
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"as it was")
-    spec = msgspec.structs.replace(RECORD.spec, model=model)
-    record = msgspec.structs.replace(RECORD, spec=spec, source_sha256=sha256(b"as it was").hexdigest())
+    spec = replace(RECORD.spec, model=model)
+    record = replace(RECORD, spec=spec, source_sha256=sha256(b"as it was").hexdigest())
     check_file(record)
 
     path.write_bytes(b"changed")
-    check_file(msgspec.structs.replace(record, source_sha256=None))
+    check_file(replace(record, source_sha256=None))
     if not changed:
         check_file(record)
         return

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from support.records import example, row
 from support.searches import OUT_OF_MEMORY, SEARCHES
 
@@ -54,10 +54,8 @@ class Oracle:
 
 def looked(*fails, edge=EDGE, step_ms=100.0, taken=(), **options):
     """Return the record after looking around an edge where these batch sizes fail, and what was asked."""
-    spec = msgspec.structs.replace(example().spec, **{"soak": 0, "memory_limit_bytes": SEARCHED.limit_bytes, **options})
-    record = msgspec.structs.replace(
-        example(), spec=spec, trials=(*taken, *SEARCHED.taken()), edge=edge, safe=None, rows=()
-    )
+    spec = replace(example().spec, **{"soak": 0, "memory_limit_bytes": SEARCHED.limit_bytes, **options})
+    record = replace(example(), spec=spec, trials=(*taken, *SEARCHED.taken()), edge=edge, safe=None, rows=())
     oracle = Oracle(fails, step_ms)
     session = Session(record, oracle, RecordFile(None, ""), Silent())
     session.probe_non_monotonic(edge)
@@ -65,8 +63,8 @@ def looked(*fails, edge=EDGE, step_ms=100.0, taken=(), **options):
 
 
 def test_a_run_that_is_gone_on_with_waits_as_long_as_the_trials_of_its_record_let_expect():
-    spec = msgspec.structs.replace(example().spec, memory_limit_bytes=SEARCHED.limit_bytes)
-    record = msgspec.structs.replace(example(), spec=spec, trials=SEARCHED.taken(), rows=())
+    spec = replace(example().spec, memory_limit_bytes=SEARCHED.limit_bytes)
+    record = replace(example(), spec=spec, trials=SEARCHED.taken(), rows=())
     oracle = Oracle([], 100.0)
     Session(record, oracle, RecordFile(None, ""), Silent()).try_batch(10**6)
 
@@ -126,9 +124,9 @@ def test_a_larger_batch_is_not_run_for_longer_than_a_row_may_take():
 @pytest.mark.parametrize(
     ("edge", "options"),
     [
-        (msgspec.structs.replace(EDGE, limited_by="latency"), {}),
-        (msgspec.structs.replace(EDGE, largest_batch=0, fails_at=1), {}),
-        (msgspec.structs.replace(EDGE, largest_batch=1600, fails_at=1601), {}),  # rows failed where trials pass
+        (replace(EDGE, limited_by="latency"), {}),
+        (replace(EDGE, largest_batch=0, fails_at=1), {}),
+        (replace(EDGE, largest_batch=1600, fails_at=1601), {}),  # rows failed where trials pass
         (EDGE, {"search": "bisect"}),
     ],
 )
@@ -162,7 +160,7 @@ class Timer:
                 return
             paces_ms = self._paces_ms if size in self._wider else self._paces_ms[:1]
             made = row(size, paces_ms[number % len(paces_ms)])
-            yield msgspec.structs.replace(made, ended_by=None, seconds=1.0)
+            yield replace(made, ended_by=None, seconds=1.0)
 
 
 def timed(
@@ -180,11 +178,11 @@ def timed(
     The processes of those that are ``wider`` take the paces in turn, those of others the first of them.
     """
     asked = {"batches": None, "processes": 3, "slo_ms": None, "soak": 0, **asked}
-    spec = msgspec.structs.replace(example().spec, **asked)
+    spec = replace(example().spec, **asked)
     timer = Timer(spec, paces_ms, wider, fails)
-    environment = msgspec.structs.replace(example().environment, device=device)
+    environment = replace(example().environment, device=device)
     found = {"rows": (), "edge": edge, "safe": None, "finished": None}
-    record = msgspec.structs.replace(example(), spec=spec, environment=environment, **found)
+    record = replace(example(), spec=spec, environment=environment, **found)
     session = Session(record, timer, RecordFile(None, ""), listener or Silent())
     session.time_rows(sizes)
     return session, timer.asked
@@ -268,7 +266,7 @@ def test_time_rows_ends_after_the_round_in_which_the_edge_failed():
 @pytest.mark.parametrize(("budget_s", "expected"), [(None, [None, None, "full"]), (60.0, ["budget", None, "full"])])
 def test_what_is_not_full_when_a_run_ends_under_a_budget_was_ended_by_it(budget_s, expected):
     session, _ = timed(4, budget_s=budget_s)
-    once = msgspec.structs.replace(row(1, 5.0), ended_by=None)
+    once = replace(row(1, 5.0), ended_by=None)
     failed = Row(batch_size=2, failure=Failure(kind="died", message="it died"))
     session.update(rows=(once, failed, *session.record.rows))
     session.finish()
@@ -279,10 +277,8 @@ def test_what_is_not_full_when_a_run_ends_under_a_budget_was_ended_by_it(budget_
 
 def session_of(*trials, rows=(), **options):
     """Return a session whose record holds these trials and rows."""
-    spec = msgspec.structs.replace(
-        example().spec, **{"soak": 0, "memory_limit_bytes": None, "headroom": None, **options}
-    )
-    record = msgspec.structs.replace(example(), spec=spec, trials=trials, rows=rows, edge=None, safe=None)
+    spec = replace(example().spec, **{"soak": 0, "memory_limit_bytes": None, "headroom": None, **options})
+    record = replace(example(), spec=spec, trials=trials, rows=rows, edge=None, safe=None)
     oracle = Oracle([], 100.0)
     oracle.memory_limit_bytes = None
     oracle.timed = []
@@ -354,7 +350,7 @@ def test_prove_under_budget_leaves_the_row_for_later_unless_a_row_has_failed():
 def test_what_was_a_kernel_limit_is_the_models_error_once_the_smallest_batch_has_it_too(message, kinds):
     limit = Failure(kind="kernel_limit", message="CUDA: illegal memory access (RuntimeError: CUDA error)")
     taken = (Trial(batch_size=64, failure=limit), Trial(batch_size=32, failure=OUT_OF_MEMORY))
-    record = msgspec.structs.replace(example(), trials=taken, rows=())
+    record = replace(example(), trials=taken, rows=())
     oracle = Oracle([], 100.0)
     oracle.try_batch = lambda *_, **__: Trial(batch_size=1, failure=Failure(kind="error", message=message))
     session = Session(record, oracle, RecordFile(None, ""), Silent())
@@ -378,7 +374,7 @@ class GoingOn(Oracle):
         self.asked.pop()
         self.went_on.append(batch_size)
         try:
-            yield msgspec.structs.replace(trial, memory_limit_bytes=self.memory_limit_bytes)
+            yield replace(trial, memory_limit_bytes=self.memory_limit_bytes)
             if trial.failure is None and not self._ends_early:
                 yield row(batch_size, 5.0)
         except GeneratorExit:
@@ -388,13 +384,13 @@ class GoingOn(Oracle):
 
 def going_on(oracle, *, taken=(), **options):
     """Return a session that has tried some batch sizes, under these options."""
-    spec = msgspec.structs.replace(example().spec, **{"memory_limit_bytes": SEARCHED.limit_bytes, **options})
+    spec = replace(example().spec, **{"memory_limit_bytes": SEARCHED.limit_bytes, **options})
     limit_bytes = oracle.memory_limit_bytes
     trials = tuple(
         Trial(batch_size=size, memory_limit_bytes=limit_bytes, failure=None if fits else OUT_OF_MEMORY, step_ms=1.0)
         for size, fits in taken
     )
-    record = msgspec.structs.replace(example(), spec=spec, trials=trials, edge=None, safe=None, rows=())
+    record = replace(example(), spec=spec, trials=trials, edge=None, safe=None, rows=())
     return Session(record, oracle, RecordFile(None, ""), Silent())
 
 

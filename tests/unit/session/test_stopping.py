@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tputfind.analysis.answers import throughput_interval
 from tputfind.record.record import Edge, Failure, Row, Timing, merged
@@ -31,7 +31,7 @@ def row_of(*processes: Row, batch_size: int = 4) -> Row:
     whole, *others = processes
     for other in others:
         whole = merged(whole, other)
-    return msgspec.structs.replace(whole, batch_size=batch_size)
+    return replace(whole, batch_size=batch_size)
 
 
 @given(
@@ -42,7 +42,7 @@ def row_of(*processes: Row, batch_size: int = 4) -> Row:
 )
 def test_row_ends_after_three_processes_at_most(steps_ms, seconds, share, asked):
     made = [process(step_ms, seconds=seconds, enqueue_share=share) for step_ms in steps_ms]
-    spec = msgspec.structs.replace(DEFAULT, **asked)
+    spec = replace(DEFAULT, **asked)
 
     assert stopping.ended_by(spec, made[0]) is None
     assert stopping.ended_by(spec, row_of(*made[:2])) in (None, "alike")
@@ -80,8 +80,8 @@ def test_row_is_known_if_its_interval_is_as_narrow_as_asked(shares):
 
 
 def test_row_takes_as_many_processes_as_asked():
-    five, alone = (msgspec.structs.replace(DEFAULT, processes=processes) for processes in (5, 1))
-    narrow = msgspec.structs.replace(five, max_noise=0.03)
+    five, alone = (replace(DEFAULT, processes=processes) for processes in (5, 1))
+    narrow = replace(five, max_noise=0.03)
 
     assert [stopping.ended_by(five, row_of(*[process(10.0)] * count)) for count in (3, 4, 5)] == [None, None, "full"]
     assert [stopping.ended_by(narrow, row_of(*[process(10.0)] * count)) for count in (3, 4, 5)] == [None, None, "known"]
@@ -113,7 +113,7 @@ EXACT = [{"processes": 3}, {"batches": 6}, {"thorough": True}, {"max_noise": 0.0
 def test_two_processes_do_for_no_row_that_more_was_asked_of(asked):
     row = row_of(on_card(10.0, batches=30), on_card(10.005, batches=30))
 
-    assert stopping.ended_by(msgspec.structs.replace(DEFAULT, **asked), row) is None
+    assert stopping.ended_by(replace(DEFAULT, **asked), row) is None
 
 
 def test_the_processes_of_a_row_share_four_seconds():
@@ -126,17 +126,17 @@ def test_row_goes_on_within_its_seconds_only_if_noise_is_asked_for():
     assert stopping.ended_by(DEFAULT, row_of(*wide)) == "full"
     assert stopping.ended_by(NARROW, row_of(*wide)) is None
     assert stopping.ended_by(NARROW, row_of(*wide, process(12, seconds=0.9))) == "time"
-    longer = msgspec.structs.replace(NARROW, max_seconds=7.0)
+    longer = replace(NARROW, max_seconds=7.0)
     assert stopping.ended_by(longer, row_of(*wide, process(12, seconds=0.9))) is None
 
 
 def test_a_fixed_number_of_batches_is_timed_once_and_a_cut_one_is_told():
-    asked = msgspec.structs.replace(DEFAULT, batches=9)
-    cut = msgspec.structs.replace(process(20.0).timings[0], ended_by="time")
+    asked = replace(DEFAULT, batches=9)
+    cut = replace(process(20.0).timings[0], ended_by="time")
 
     assert stopping.ended_by(asked, row_of(process(10), process(20), process(30))) == "full"
     assert stopping.ended_by(asked, row_of(process(10), Row(batch_size=4, timings=(cut,)), process(30))) == "time"
-    assert stopping.ended_by(msgspec.structs.replace(DEFAULT, thorough=True), row_of(*[process(10)] * 3)) == "full"
+    assert stopping.ended_by(replace(DEFAULT, thorough=True), row_of(*[process(10)] * 3)) == "full"
 
 
 def test_compiling_once_takes_nothing_from_the_seconds_of_a_row():
@@ -144,8 +144,8 @@ def test_compiling_once_takes_nothing_from_the_seconds_of_a_row():
 
     def compiled(step_ms, seconds):
         row = process(step_ms, seconds=seconds + 0.5)
-        timing = msgspec.structs.replace(row.timings[0], compiled=Compiled(seconds=seconds, graphs=1))
-        return msgspec.structs.replace(row, timings=(timing,))
+        timing = replace(row.timings[0], compiled=Compiled(seconds=seconds, graphs=1))
+        return replace(row, timings=(timing,))
 
     assert stopping.ended_by(NARROW, row_of(compiled(10, 30.0), compiled(20, 0.4), compiled(15, 0.4))) is None
     assert stopping.ended_by(NARROW, row_of(compiled(10, 30.0), compiled(20, 3.0), compiled(15, 3.0))) == "time"
@@ -209,7 +209,7 @@ def test_all_rows_take_their_turn_before_any_is_timed_again():
 
 @pytest.mark.parametrize("budget_s", [None, 60.0])
 def test_only_rows_that_answers_rest_on_are_timed_again(budget_s):
-    asked = msgspec.structs.replace(DEFAULT, budget_s=budget_s)
+    asked = replace(DEFAULT, budget_s=budget_s)
     sizes = [1, 2, 4, 8, 16, 32]
     edge = Edge(largest_batch=32, limited_by="memory", fails_at=33)
     once = rows_of(b1=1, b2=1, b4=1, b8=1, b16=1, b32=1)
@@ -229,7 +229,7 @@ def test_only_rows_that_answers_rest_on_are_timed_again(budget_s):
 def test_all_rows_are_timed_again_if_an_option_is_exact(asked):
     once = rows_of(b1=1, b2=1, b4=1, b8=1)
 
-    assert stopping.next_round(msgspec.structs.replace(DEFAULT, **asked), once, [1, 2, 4, 8], None) == (1, [1, 2, 4, 8])
+    assert stopping.next_round(replace(DEFAULT, **asked), once, [1, 2, 4, 8], None) == (1, [1, 2, 4, 8])
 
 
 def card_rows(rates, enqueue_share=0.1):
@@ -252,7 +252,7 @@ def test_contenders_are_those_that_one_process_may_have_put_below_an_answer():
 def test_under_an_slo_batches_that_may_be_the_one_to_deploy_are_contenders():
     once = card_rows([10.0, 18.0, 32.0, 56.0, 80.0])  # of 100, 111, 125, 143 and 200 ms
     rows = [with_latencies(row, row.latency_ms * 3) for row in once]
-    asked = msgspec.structs.replace(DEFAULT, slo_ms=130.0)
+    asked = replace(DEFAULT, slo_ms=130.0)
 
     assert stopping.contenders(DEFAULT, rows, None) == {16}
     assert stopping.contenders(asked, rows, None) == {4, 16}
@@ -261,9 +261,7 @@ def test_under_an_slo_batches_that_may_be_the_one_to_deploy_are_contenders():
 
 
 def with_latencies(row, latency_ms):
-    return msgspec.structs.replace(
-        row, timings=(msgspec.structs.replace(row.timings[0], latency_ms=tuple(latency_ms)),)
-    )
+    return replace(row, timings=(replace(row.timings[0], latency_ms=tuple(latency_ms)),))
 
 
 @given(
@@ -278,9 +276,7 @@ def test_rounds_end_with_as_many_processes_as_the_answers_need(rows_made, second
     """Each row has its own rate and noise, and may fail in any of its processes."""
     rng = random.Random(seed)
     sizes = [2**number for number in range(len(rows_made))]
-    spec = msgspec.structs.replace(
-        DEFAULT, **{**asked, **({"batch_sizes": tuple(sizes)} if "batch_sizes" in asked else {})}
-    )
+    spec = replace(DEFAULT, **{**asked, **({"batch_sizes": tuple(sizes)} if "batch_sizes" in asked else {})})
     edge = Edge(largest_batch=sizes[-1], limited_by="memory", fails_at=sizes[-1] + 1)
     rows: dict[int, Row] = {}
     decided: set[int] = set()
@@ -299,7 +295,7 @@ def test_rounds_end_with_as_many_processes_as_the_answers_need(rows_made, second
             made = process(1000 * size / rate * rng.gauss(1, noise), seconds=seconds, enqueue_share=share)
             if rng.random() < 0.05:
                 made = Row(batch_size=4, failure=Failure(kind="died", message="it died"))
-            made = msgspec.structs.replace(made, batch_size=size)
+            made = replace(made, batch_size=size)
             rows[size] = merged(rows[size], made) if size in rows else made
 
     assert not wanted
