@@ -143,17 +143,17 @@ def test_a_process_that_is_killed_from_outside_costs_one_trial(tmp_path):
 
 
 @pytest.mark.parametrize("factory", ["hangs", "hangs_when_it_is_made"])
-def test_a_model_that_only_hangs_ends_after_one_trial_and_the_line_says_what_to_do(tmp_path, factory):
-    ran = run(tmp_path, f"{MODELS}/plain.py:{factory}", "--trial-timeout", "1s", "--quiet")
+def test_a_model_that_only_hangs_ends_after_one_trial_and_the_line_says_what_to_do(tmp_path, ask, factory):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:{factory}", "--trial-timeout", "1s", "--quiet")
 
     assert ran.status == 5
     assert "no answer within 1 s" in ran.err
     assert "raise --trial-timeout" in ran.err
 
 
-def test_a_row_may_take_longer_than_a_trial_may(tmp_path):
+def test_a_row_may_take_longer_than_a_trial_may(tmp_path, ask):
     """The time-out is for silence: a child says how long its next stage will take."""
-    ran = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--trial-timeout", "2s", "--batch-sizes", 40, *QUICK)
+    ran = ask(tmp_path, f"{MODELS}/plain.py:sleeps", "--trial-timeout", "2s", "--batch-sizes", 40, *QUICK)
 
     (row,) = ran.record().rows
     assert row.status == "ok"
@@ -168,8 +168,8 @@ def test_what_a_model_starts_ends_with_its_trial(tmp_path, ask, factory, sleeps)
     assert not processes("sleep", sleeps)
 
 
-def test_an_operator_without_a_kernel_is_named_so_after_one_trial(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:has_no_kernel", "--dtype", "fp16", "--quiet")
+def test_an_operator_without_a_kernel_is_named_so_after_one_trial(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:has_no_kernel", "--dtype", "fp16", "--quiet")
 
     assert ran.status == 3
     assert "Low precision dtypes not supported" in ran.err

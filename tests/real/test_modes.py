@@ -6,7 +6,7 @@ import shutil
 
 import pandas as pd
 import pytest
-from support.command import QUICK, run
+from support.command import QUICK
 from support.folders import MODELS
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on the CPU")
@@ -14,8 +14,8 @@ COMPILED = ("--device", "cpu", "--mode", "compile", "--processes", 1, *QUICK)
 
 
 @needs_compiler
-def test_a_compiled_model_is_timed_checked_against_the_model_as_it_is_and_its_compiling_is_told(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/compiled.py:small", "--batch-sizes", "2,16", "--save", "table.csv", *COMPILED)
+def test_a_compiled_model_is_timed_checked_against_the_model_as_it_is_and_its_compiling_is_told(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/compiled.py:small", "--batch-sizes", "2,16", "--save", "table.csv", *COMPILED)
 
     assert ran.status == 0, ran.err
     rows = ran.record().rows
@@ -30,8 +30,8 @@ def test_a_compiled_model_is_timed_checked_against_the_model_as_it_is_and_its_co
 
 @pytest.mark.slow
 @needs_compiler
-def test_the_search_compiles_every_batch_it_tries_and_what_takes_pieces_is_told(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/compiled.py:in_pieces", "--max-batch", 2, *COMPILED)
+def test_the_search_compiles_every_batch_it_tries_and_what_takes_pieces_is_told(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/compiled.py:in_pieces", "--max-batch", 2, *COMPILED)
 
     assert ran.status == 0, ran.err
     record = ran.record()
@@ -42,8 +42,8 @@ def test_the_search_compiles_every_batch_it_tries_and_what_takes_pieces_is_told(
 
 @pytest.mark.slow
 @needs_compiler
-def test_what_one_break_leaves_to_python_is_told_too(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/compiled.py:in_part", "--batch-sizes", 2, *COMPILED)
+def test_what_one_break_leaves_to_python_is_told_too(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/compiled.py:in_part", "--batch-sizes", 2, *COMPILED)
 
     assert ran.status == 0, ran.err
     assert "torch.compile left parts of batch 2 to Python" in " ".join(ran.out.split())
@@ -51,8 +51,8 @@ def test_what_one_break_leaves_to_python_is_told_too(tmp_path):
 
 @pytest.mark.slow
 @needs_compiler
-def test_a_model_that_fails_in_any_case_is_told_in_its_own_words(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/compiled.py:wrong", "--batch-sizes", 2, "--quiet", *COMPILED)
+def test_a_model_that_fails_in_any_case_is_told_in_its_own_words(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/compiled.py:wrong", "--batch-sizes", 2, "--quiet", *COMPILED)
 
     assert ran.status == 5
     assert "mat1 and mat2 shapes cannot be multiplied (2x3 and 8x16)" in ran.err.splitlines()[-1]
@@ -80,8 +80,8 @@ def test_what_would_run_uncompiled_is_refused_in_one_line(tmp_path, ask, factory
 
 @pytest.mark.slow
 @needs_compiler
-def test_a_batch_that_comes_out_otherwise_when_compiled_is_no_result(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/compiled.py:otherwise", "--batch-sizes", "2,4,8", *COMPILED)
+def test_a_batch_that_comes_out_otherwise_when_compiled_is_no_result(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/compiled.py:otherwise", "--batch-sizes", "2,4,8", *COMPILED)
 
     assert ran.status == 0, ran.err
     assert [row.status for row in ran.record().rows] == ["ok", "wrong_output", "wrong_output"]

@@ -223,8 +223,8 @@ def test_a_row_that_is_known_takes_no_more_than_its_three_processes_and_says_so(
     assert len(record.rows[1].device_ms) < 100
 
 
-def test_every_row_and_every_window_of_a_default_run_says_why_it_ended(tmp_path):
-    record = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 4).record()
+def test_every_row_and_every_window_of_a_default_run_says_why_it_ended(tmp_path, ask):
+    record = ask(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 4).record()
 
     assert [row.batch_size for row in record.rows] == [1, 2, 4]
     assert {row.ended_by for row in record.rows} <= {"full", "time", "beside"}
