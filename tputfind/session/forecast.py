@@ -185,21 +185,30 @@ def cards_on_fake(spec: Spec, memories: Sequence[int], children: Children) -> tu
     Raises:
         TputfindError: the model does not run on fake tensors.
     """
-    traced = children.ask_one(TraceOnFake(spec, FIRST_BATCH), FakeTrace, FIRST_TIMEOUT_S)
+    traced = _trace(spec, children)
     return tuple(_card_on_fake(spec, traced, memory_bytes) for memory_bytes in memories)
 
 
-def _card_on_fake(spec: Spec, traced: FakeTrace, memory_bytes: int) -> CardForecast:
+def _trace(spec: Spec, children: Children) -> FakeTrace:
+    return children.ask_one(TraceOnFake(spec, FIRST_BATCH), FakeTrace, FIRST_TIMEOUT_S)
+
+
+def _forecast_on_fake(spec: Spec, traced: FakeTrace, memory_bytes: int) -> tuple[Forecast, int]:
+    """Return what a trace lets expect within a memory, and the edge of that."""
     memory = Memory(memory_bytes, expandable=spec.allocator == "expandable", capped=True)
     forecast = Forecast([traced.trace], memory)
-    found = edge_where(forecast.fits, granularity=1, max_batch=LARGEST_BATCH)
+    return forecast, edge_where(forecast.fits, granularity=1, max_batch=LARGEST_BATCH)
+
+
+def _card_on_fake(spec: Spec, traced: FakeTrace, memory_bytes: int) -> CardForecast:
+    forecast, found = _forecast_on_fake(spec, traced, memory_bytes)
     around = non_monotonic_where(forecast.fits, found, granularity=1, max_batch=LARGEST_BATCH)
     error = max(_ERROR_ON_FAKE[spec.phase], _spread(found, around))
     return CardForecast(
         memory_bytes=memory_bytes,
         largest_batch=found,
         error=error,
-        split=None if found == LARGEST_BATCH else _split(traced, max(1, found), memory if found else None),
+        split=None if found == LARGEST_BATCH else _split(traced, max(1, found), forecast.memory if found else None),
     )
 
 
@@ -218,17 +227,15 @@ def _split(traced: FakeTrace, batch_size: int, memory: Memory | None) -> MemoryS
 
 def _variants(spec: Spec, memories: Sequence[int], children: Children, progress: Progress) -> Iterator[VariantForecast]:
     """Yield forecasts of the ways to run a training that need less memory than the one asked for."""
-    dtypes, checkpoints = (
-        dict.fromkeys([spec.dtype, _NARROWER.get(spec.dtype, spec.dtype)]),
-        {spec.grad_checkpoint, True},
-    )
-    for checkpoint, dtype in product(sorted(checkpoints), dtypes) if spec.phase == "train" else ():
+    dtypes = dict.fromkeys([spec.dtype, _NARROWER.get(spec.dtype, spec.dtype)])
+    for checkpoint, dtype in product(sorted({spec.grad_checkpoint, True}), dtypes) if spec.phase == "train" else ():
         varied = replace(spec, dtype=dtype, grad_checkpoint=checkpoint)
         if varied == spec:
             continue
         progress.doing(f"running it on fake tensors in {dtype}{', with checkpointing' if checkpoint else ''}", None)
         with suppress(BadRequest):  # a model may not offer checkpointing, or not run in that dtype
-            batches = tuple(card.largest_batch for card in cards_on_fake(varied, memories, children))
+            traced = _trace(varied, children)
+            batches = tuple(_forecast_on_fake(varied, traced, memory_bytes)[1] for memory_bytes in memories)
             yield VariantForecast(dtype=dtype, grad_checkpoint=checkpoint, largest_batches=batches)
 
 
