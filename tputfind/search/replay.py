@@ -60,7 +60,10 @@ class Program:
         self._events = list(trace.events())
         self._transient = _transient(self._events)
         self._last = max((index for index, event in enumerate(self._events) if event.kind != "outside"), default=None)
-        self._sizes = list(self._growths(others))
+        growths = list(self._growths(others))
+        self._distinct = list(dict.fromkeys(growths))
+        places = {growth: place for place, growth in enumerate(self._distinct)}
+        self._growth_of = [places[growth] for growth in growths]
 
     def replay(self, batch_size: int, memory: Memory) -> Replay:
         """Return what becomes of a batch size.
@@ -78,6 +81,7 @@ class Program:
         ``kinds`` are those of allocations, by number; the others of the fixed ones are ``weights``, all others
         ``activations``.
         """
+        sizes = self._sizes(batch_size)
         held: list[tuple[str, int]] = []
         now: dict[str, int] = {}
         peak: dict[str, int] = {}
@@ -85,7 +89,7 @@ class Program:
             if kind == "allocate":
                 number = len(held)
                 what = kinds.get(number, "weights" if number < self.trace.fixed else "activations")
-                held.append((what, rounded_bytes(self._size(number, batch_size))))
+                held.append((what, rounded_bytes(sizes[number])))
                 now[what] = now.get(what, 0) + held[number][1]
                 if sum(now.values()) > sum(peak.values()):
                     peak = dict(now)
@@ -112,13 +116,13 @@ class Program:
     def _run(
         self, allocator: CachingAllocator, batch_size: int, memory_bytes: int, events: Sequence[Event] | None = None
     ) -> bool:
-        held: list[Block | None] = []
+        sizes, held = self._sizes(batch_size), list[Block | None]()
         for index, (kind, value) in enumerate(self._events if events is None else events):
             if kind == "allocate":
                 number = len(held)
                 if number == self.trace.fixed:
                     allocator.start_anew()
-                held.append(allocator.allocate(self._size(number, batch_size)))
+                held.append(allocator.allocate(sizes[number]))
                 if held[-1] is None and number not in self._transient:
                     return False
             elif kind == "release":
@@ -138,10 +142,13 @@ class Program:
                     return False
         return True
 
-    def _size(self, number: int, batch_size: int) -> int:
-        padding, terms = self._sizes[number]
-        padded = float(_padded(batch_size, padding))
-        return max(1, round(math.fsum(factor * padded**power for factor, power in terms)))
+    def _sizes(self, batch_size: int) -> list[int]:
+        """Return the size of every allocation at a batch size: most grow as others do."""
+        sizes = []
+        for padding, terms in self._distinct:
+            padded = float(_padded(batch_size, padding))
+            sizes.append(max(1, round(math.fsum(factor * padded**power for factor, power in terms))))
+        return [sizes[place] for place in self._growth_of]
 
     def _growths(self, others: Sequence[Trace]) -> Iterator[Growth]:
         """Yield for every allocation how its size grows with the batch size.
