@@ -61,6 +61,8 @@ _MOST_TRACEBACKS: Final = 10
 _MOST_LINES: Final = 400
 """Maximum lines of a table; keeps a page under 1 MB."""
 _LONGEST_MESSAGE: Final = 200
+_BESIDE: Final = ("samples/s", "± %", "p50 ms")
+"""Figures that are shown of the batch to deploy of each record."""
 Named = Sequence[tuple[str, Record]]
 """Records, each with what sets it apart; the name is empty if there is a single record."""
 Facts = dict[str, str]
@@ -256,7 +258,7 @@ def side_by_side(named: Named) -> Table:
 
     Of records of the same work, the best recipe is strong.
     """
-    heads = ("record", "batch to deploy", "samples/s", "± %", "p50 ms", "memory", "fastest", "largest")
+    heads = ("record", "batch to deploy", *_BESIDE, "memory", "fastest", "largest")
     lines = [_beside(*one) for one in named]
     alike = len({identity.work_key(record) for _, record in named}) == 1
     best = recipes.best_of([record for _, record in named]) if alike else None
@@ -266,22 +268,16 @@ def side_by_side(named: Named) -> Table:
 
 def _beside(name: str, record: Record) -> tuple[Cell, ...]:
     row, best, edge = to_deploy(record), fastest(record.rows), record.edge
-    figures: tuple[Cell, ...] = (Cell(),) * 5
-    if row is not None:
-        interval, latency_ms, peak = (
-            known_interval(record, row),
-            percentile(row.latency_ms, 50),
-            peak_bytes(record, row),
-        )
-        figures = (
-            count(row.batch_size),
-            Cell(format_rate(record, row), row.samples_per_s),
-            Cell() if interval is None else Cell(format_width(interval.half_width), 100 * interval.half_width),
-            Cell() if latency_ms is None else Cell(format_latency(record, row, latency_ms), latency_ms),
-            Cell() if peak is None else Cell(format_bytes(peak), peak),
-        )
-    fastest_cell = count(None if best is None else best.batch_size)
-    return (Cell(name), *figures, fastest_cell, Cell(largest_of(edge), edge.largest_batch) if edge else Cell())
+    peak = peak_bytes(record, row) if row else None
+    figures = [column for shown, column in columns.shown_in("any") if shown.heading in _BESIDE]
+    return (
+        Cell(name),
+        count(row.batch_size if row else None),
+        *(Cell(*column.cell(record, row)) if row else Cell() for column in figures),
+        Cell() if peak is None else Cell(format_bytes(peak), peak),
+        count(best.batch_size if best else None),
+        Cell(largest_of(edge), edge.largest_batch if edge else None),
+    )
 
 
 def failure_line(failure: Failure) -> str:
