@@ -178,7 +178,7 @@ def test_result_and_its_command_are_added_by_their_lists(copy):
         ('    "csv": "CSV",\n', '    "toy": "JSON of toys",\n'),
         ('    "csv": (\n', '    "toy": (r\'\\{\\s*"toy":\',),\n'),
         ('        r"model,phase,device,', '        r"toy,part",\n'),
-        ('        rf"{_TITLE}- Devices', '        rf"{_TITLE}\\| *parts",\n'),
+        ('        rf"{_TITLE}ms an? ', '        rf"{_TITLE}\\| *parts",\n'),
     )
     copy.insert(
         "tputfind/readers/results.py",

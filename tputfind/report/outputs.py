@@ -59,13 +59,8 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
         rf'\{{\s*"plans":\s*\[\s*\{{\s*"model":\s*{_TEXT},\s*"recipe":\s*{_TEXT},\s*"device_name":\s*{_TEXT},\s*"demand":',
     ),
     "md": (
-        r"\|(?:[^\n]*\|)? *batch *\| *samples/s *\| *± % *\|",  # of several records in one table, until 0.1
         rf"{_TITLE}\| *batch *\| *samples/s *\|",
         rf"{_TITLE}\| *batch *\| *OLD /s *\| *NEW /s *\|",
-        r"\| *\| *devices *\| *cap *\| *each/s *\| *cost/h *\|",
-        rf"{_TITLE}\| *\| *devices *\| *cap *\| *p50 ms *\|",
-        r"\| *\| *devices *\| *max batch *\| *each/s *\| *cost/h *\|",
-        rf"{_TITLE}- Devices: [0-9]",
         rf"(?:## [^\n]*\n\n)?{_TITLE}(?:\| *\| *devices *\| *max batch *\| *each/s *\| *cost/h *\||- Devices: [0-9])",
         rf"{_TITLE}ms an? (?:batch|iteration): mean of \d",
         rf"{_TITLE}\| *memory *\| *largest batch, forecast *\|",
