@@ -240,7 +240,10 @@ def test_targets_of_a_detector_lie_inside_of_its_images(name, takes):
 
 
 def test_detector_trains_by_the_sum_of_its_losses(tmp_path, ask):
-    parts = {"classes": torch.ones((), requires_grad=True), "boxes": torch.full((), 2.0, requires_grad=True)}
+    parts = {
+        "classification": torch.ones((), requires_grad=True),
+        "bbox_ctrness": torch.full((), 2.0, requires_grad=True),
+    }
     ran = ask(tmp_path, "ssdlite320_mobilenet_v3_large", "--image-size", 320, "--batch-sizes", 2, *TRAIN)
 
     assert float(own_loss(parts)) == 3.0

@@ -28,6 +28,9 @@ _SKIPPED: Final = "the scaler skipped steps that overflowed, so that the optimiz
 _SETTINGS: Final[dict[str, dict[str, Any]]] = {"SGD": {"momentum": 0.9}}
 """What optimizers are made with beside the learning rate, by class."""
 
+_PARTS_OF_LOSS: Final = ("loss_", "classification", "bbox_")
+"""How the names of the parts of a loss begin that detectors return."""
+
 
 class Training:
     """What training takes beside the model: an optimiser and, for fp16 by autocast, a scaler of gradients."""
@@ -191,10 +194,10 @@ def stand_in_loss(output: Any) -> torch.Tensor:
 def own_loss(output: Any) -> torch.Tensor | None:
     """Return the loss that a model returns; None if it has none.
 
-    It stands under the name ``loss`` or as a scalar in front. A dict of nothing but scalars holds parts of a loss, as
-    detectors return them, and their sum is the loss.
+    It stands under the name ``loss`` or as a scalar in front. A dict of scalars under the names that detectors give the
+    parts of their loss stands for their sum.
     """
-    if isinstance(output, Mapping) and output and "loss" not in output:
+    if isinstance(output, Mapping) and output and all(f"{name}".startswith(_PARTS_OF_LOSS) for name in output):
         parts = list(output.values())
         if all(isinstance(part, torch.Tensor) and part.dim() == 0 and part.requires_grad for part in parts):
             return torch.stack(parts).sum()
