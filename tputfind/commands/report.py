@@ -31,7 +31,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
         BadRecord: a file is no record.
     """
     places, records = read_places(given), given["records"]
-    asked = {name: given[name] for name in ("slo", "percentile", "effective_batch") if given[name] is not None}
+    asked = {name: given[name] for name in ("slo", "percentile", "effective_batch") if given.get(name) is not None}
     if not records:
         raise BadRequest("no record to show", "tputfind report results/resnet50-fp16-nvidia-h200.json")
     every = [load(path) for path in records]

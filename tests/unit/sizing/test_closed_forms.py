@@ -151,6 +151,9 @@ def test_a_record_that_tells_no_times_is_refused_with_what_to_do():
     with pytest.raises(BadRequest) as refused:
         service_times_of(trained)
     assert refused.value.message == "the record of resnet50 is of training, and serves no requests"
+    shared = msgspec.structs.replace(record(), spec=msgspec.structs.replace(example().spec, phase="step", gpus=2))
+    with pytest.raises(BadRequest, match="is of 2 devices that share one model"):
+        service_times_of(shared)
     with pytest.raises(BadRequest) as refused:
         service_times_of(record((5.0,) * 9))
     assert refused.value.message == "the record of resnet50 has no row with 10 latencies or more"
