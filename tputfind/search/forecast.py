@@ -18,6 +18,9 @@ _LAST_BYTES: Final = 2**20
 """NVIDIA's driver cannot give out the last MiB of a device."""
 _MOST_MISSING_BYTES: Final = 64 * 2**20
 _LESS_BYTES: Final = (0, *(2**power for power in range(20, 27)))
+_FULL: Final = 0.9
+"""Of a device's memory: an allocator that has taken more gives unused blocks back before it takes more, and what it
+holds tells no longer what a batch needs."""
 _MOST_ELEMENTS: Final = 2**31 - 1
 _SAMPLES: Final = 256
 """Batch sizes on either side of an edge that are forecast, to see whether fits and fails alternate there."""
@@ -157,8 +160,12 @@ def _by_memory(known: Known) -> Fits | None:
     limit_bytes = known.limit_bytes or known.memory_bytes
     if limit_bytes is None:
         return None
-    peaks = {trial.batch_size: trial.peak_reserved_bytes for trial in known.trials}
-    return _below({size: peak for size, peak in peaks.items() if peak is not None}, limit_bytes)
+    reserved = {one.batch_size: one.peak_reserved_bytes for one in known.trials if one.peak_reserved_bytes is not None}
+    allocated = {
+        one.batch_size: one.peak_allocated_bytes for one in known.trials if one.peak_allocated_bytes is not None
+    }
+    full = known.limit_bytes is None and reserved and reserved[max(reserved)] > _FULL * limit_bytes
+    return _below(allocated if full and allocated else reserved, limit_bytes)
 
 
 def _agreeing(forecast: Forecast, passes: Mapping[int, bool]) -> Fits:

@@ -322,6 +322,21 @@ def test_a_line_through_peaks_ends_at_the_memory_of_the_device_where_no_limit_is
     assert expected_batch(known(*trials), 2, None) is None
 
 
+def test_a_line_through_what_is_allocated_says_where_memory_ends_once_the_allocator_has_taken_all():
+    """ResNet-50 in FSDP on an H200, in MiB: from batch 2592 on, it gave unused blocks back."""
+    seen = [(61, 2946, 3430), (244, 10749, 13530), (2592, 110968, 138822), (3083, 131919, 139326)]
+    trials = [
+        Trial(batch_size=size, peak_allocated_bytes=allocated * MIB, peak_reserved_bytes=reserved * MIB)
+        for size, allocated, reserved in seen
+    ]
+    device_bytes = 143155 * MIB
+
+    assert expected_batch(known(*trials[:2], memory_bytes=device_bytes), 244, None) == pytest.approx(2600, rel=0.02)
+    assert expected_batch(known(*trials, memory_bytes=device_bytes), 3083, None) == pytest.approx(3290, rel=0.02)
+    limited = known(*trials, memory_bytes=device_bytes, limit_bytes=device_bytes)
+    assert expected_batch(limited, 3083, None) < expected_batch(known(*trials, memory_bytes=device_bytes), 3083, None)
+
+
 def test_a_step_that_takes_too_long_ends_what_is_expected():
     trials = fitted(10, 120, step_ms=10.0), fitted(20, 140, step_ms=20.0)
 
