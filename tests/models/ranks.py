@@ -17,9 +17,9 @@ import tputfind
 
 def _fail_at(moment: str) -> None:
     asked = json.loads(Path(os.environ["FAILS_AS"]).read_text())
-    if asked["moment"] != moment or asked["rank"] != tputfind.context().rank:
+    if asked["moment"] != moment:
         return
-    match asked["how"]:
+    match asked["how"] if asked["rank"] == tputfind.context().rank else asked.get("others"):
         case "raises":
             raise ValueError("had enough")
         case "exits":

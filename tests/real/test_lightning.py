@@ -46,6 +46,7 @@ def test_largest_batch_of_a_module_is_that_of_its_bare_loop(tmp_path, name, limi
     assert bare.step_seconds(FILE, largest + 1, limit_bytes=limit * 2**20, where=where) is None
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", ["wide", "gan"])
 def test_step_of_a_module_takes_as_long_as_in_its_bare_loop(name):
     measured, loop_s = [], []

@@ -44,6 +44,7 @@ def test_edge_of_a_training_script_equals_bisection_of_its_bare_loop(tmp_path, s
     assert edge.largest_batch == bare.largest_batch(path, limit * MIB, above, granularity)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("script", [train_gan, train_ema])
 def test_step_takes_as_long_as_in_the_bare_loop(script):
     step = OwnStep(own_step(read_spec(f"{MODELS}/{script.__name__.rpartition('.')[2]}.py:step", {})), CPU)

@@ -114,6 +114,20 @@ def test_rank_that_hangs_ends_all_when_time_is_up(ranks, rank):
     assert not [child for server in psutil.Process().children() for child in server.children(recursive=True)]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_that_waits_for_one_that_failed_is_ended_with_it(ranks, rank):
+    asked, path = ranks
+    path.write_text(json.dumps({"rank": rank, "moment": "step 2", "how": "out of memory", "others": "hangs"}))
+    spec = own_step(read_spec(f"{MODELS}/ranks.py:fails", {"device": "cpu", "gpus": 2}))
+    begin_s = time.monotonic()
+
+    trial = asked.ask_one(TryBatch(spec, 4), Trial, 60.0)
+
+    assert f"rank {rank}" in trial.failure.message
+    assert trial.failure.kind == "out_of_memory"
+    assert time.monotonic() - begin_s < 30
+
+
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rank=st.integers(0, 1),

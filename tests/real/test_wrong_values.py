@@ -108,7 +108,7 @@ def test_a_value_that_no_option_takes_is_one_short_line(tmp_path, arguments, mes
         (("size", RECORD, "--gpus", "2"), "did you mean --devices?"),
         (("size", RECORD, "--sla", "50ms"), "did you mean --slo?"),
         (("forecast", "resnet18", "--vram", "24GiB"), "did you mean --memory?"),
-        (("resnet18", "--ddp"), "there is no option --ddp (see"),
+        (("resnet18", "--ddp"), "did you mean --parallel ddp?"),
         (("resnet18", "--batch-sizes", "1-32"), "'1-32' has no commas: put them between numbers, such as 1,32"),
         (("--quiet", "resnet18", "--batch-sizes", "1", "2", "--no-save", "--device", "cpu"), "--batch-sizes 1,2,4)"),
         (("--versoin",), "there is no option --versoin: did you mean --version?"),

@@ -145,7 +145,7 @@ def _wrong_use(error: click.ClickException) -> BadRequest:
     having = [f"tputfind {other.name}" for other in others if name in _options_of(other, context)]
     if having:
         alike = [own for own in _options_of(context.command, context) if own.startswith(name) or name.startswith(own)]
-        near = f": did you mean {' or '.join(alike)}?" if alike else ""
+        near = f": did you mean {' or '.join(alike)}?" if alike else did_you_mean(name, own)
         return BadRequest(f"{name} is an option of {' and '.join(having)}, not of {context.command_path}{near}", see)
     return BadRequest(f"there is no option {shortened(name)}{did_you_mean(name, own)}", see)
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import send_handle
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import IO, Final, Self, TypeVar
 
@@ -105,6 +106,7 @@ class Children:
         self._log: IO[bytes] | None = None
         self._cache: Path | None = None
         self._imports: dict[str, str] = {}
+        self._sending = Lock()
         self._deadline_s: float | None = None
         self._last_start_s: float | None = None
 
@@ -141,9 +143,10 @@ class Children:
 
     def end_child(self) -> None:
         """End the child at work, if there is one; whoever hears it sees it die. Another thread may call it."""
-        if self._control is not None:
-            with suppress(OSError):
-                self._control.send_bytes(KILL)
+        with self._sending:
+            if self._control is not None:
+                with suppress(OSError):
+                    self._control.send_bytes(KILL)
 
     @property
     def server_pid(self) -> int | None:
@@ -209,7 +212,8 @@ class Children:
             try:
                 try:
                     asked = Asked(question=question, group=group)
-                    _hand_over(control, asked, (theirs, output.fileno(), output.fileno() if gate is None else gate))
+                    with self._sending:
+                        _hand_over(control, asked, (theirs, output.fileno(), output.fileno() if gate is None else gate))
                 finally:
                     os.close(theirs)
                 yield from self._heard(control, answers, output, answer_type, timeout_s)

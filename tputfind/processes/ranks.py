@@ -9,6 +9,7 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Condition, Thread
+from time import sleep
 from types import MappingProxyType
 from typing import IO, Any, Final
 
@@ -31,6 +32,7 @@ from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
 
 _LISTS: Final = "tputfind devices lists what is here"
+_AGAIN_S: Final = 0.2
 _PATIENCE_S: Final = 60.0
 """What the other ranks are given to answer after rank 0 has, where nobody says how long."""
 
@@ -183,10 +185,11 @@ class _Job:
                     if isinstance(answer, Timed) and answer.window is not None:
                         yield answer
                         continue
-                    if not isinstance(answer, Diagnosis):  # of which that of rank 0 will do
+                    failed = _failure_in(answer) is not None  # the others may wait for rank 0 in vain
+                    if not failed and not isinstance(answer, Diagnosis):  # of which that of rank 0 will do
                         self._wait_for(number, optional=isinstance(answer, Inspection))
                     yield self._whole(answer, number)
-                    if self._failing(number) is not None:
+                    if failed or self._failing(number) is not None:
                         return
                     number += 1
             except ChildFailed as death:
@@ -202,15 +205,16 @@ class _Job:
         """End what is still at work, and wait until it has ended."""
         with self._changed:
             self._over = True
-            working = set(self._working)
-        for rank in working:
-            self._others[rank].end_child()
-        for thread in self._threads:
-            thread.join()
+        for other, thread in zip(self._others.values(), self._threads, strict=True):
+            while thread.is_alive():  # as above
+                other.end_child()
+                thread.join(_AGAIN_S)
 
     def _end_leader(self) -> None:
-        if not self._over:
+        """End rank 0, again and again: it may not have started its process yet."""
+        while not self._over:
             self._leader.end_child()
+            sleep(_AGAIN_S)
 
     def _wait_for(self, number: int, *, optional: bool) -> None:
         """Wait until all others have said as much as rank 0, or one has failed.
