@@ -104,7 +104,8 @@ def begin(group: Group | None) -> None:
     whole_host = cores.is_host(group.device) and cores.of_device(group.device) is None
     if whole_host or (group.device == "auto" and kind_here() is None):
         mine = cores.split(cores.here(), group.size)[group.rank]
-        os.sched_setaffinity(0, mine)
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, mine)
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(len(mine))
 
