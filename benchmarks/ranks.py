@@ -1,4 +1,4 @@
-"""A bare loop that trains a torchvision model on several devices, to set beside tputfind's rows of the same.
+"""A bare loop that trains a torchvision model on several devices: tputfind's rows are compared with it.
 
 Run it by torch's own launcher, once for each batch size, so that every one has fresh processes::
 
@@ -41,7 +41,7 @@ def spread(model: Any, kind: str, device: torch.device) -> Any:
 
 
 def main(name: str, kind: str, batch_size: int, steps: int) -> None:
-    """Train, and print what it took."""
+    """Train, and print the step time."""
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)

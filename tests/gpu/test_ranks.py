@@ -16,7 +16,7 @@ TRAIN = ("--phase", "train", "--dtype", "amp-bf16", "--optimizer", "adamw", "--g
 
 
 def bare_loop(*asked) -> str:
-    """What the bare loop prints for a model, a kind, a batch size and a number of steps."""
+    """Return the output of the bare loop for a model, a kind, a batch size and a number of steps."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     program = [f"{ROOT}/benchmarks/ranks.py", *map(str, asked)]
     done = subprocess.run([*launcher, *program], env=ENVIRONMENT, capture_output=True, text=True, check=False)

@@ -10,7 +10,7 @@ from tputfind.record.record import Record, Row
 from tputfind.record.spec import Spec
 
 _TIMED_BESIDE: Final = 2
-"""Divisors that a run times beside the powers of two."""
+"""Divisors that a run times in addition to the powers of two."""
 
 
 class Reached(NamedTuple):
@@ -37,7 +37,7 @@ def reach(record: Record, size: int) -> Reached | None:
     row = fastest(rows_that_reach(record.spec, record.rows, size, _capacity_bytes(record)))
     if row is None:
         return None
-    devices = devices_of(record.spec)
+    devices = record.spec.device_count
     accumulate = size // (row.batch_size * devices)
     return Reached(row, accumulate, devices, accumulate // record.spec.accumulate)
 
@@ -50,7 +50,7 @@ def rows_that_reach(spec: Spec, rows: Sequence[Row], size: int, capacity_bytes: 
     """
     found = []
     for row in rows:
-        repeats, rest = divmod(size, row.batch_size * spec.accumulate * devices_of(spec))
+        repeats, rest = divmod(size, row.batch_size * spec.accumulate * spec.device_count)
         if repeats and not rest and row.samples_per_s is not None:
             held = spec.accumulate > 1 or repeats == 1 or capacity_bytes is None
             if held or (_peak_bytes(row) + sum(row.parameter_bytes.values()) <= (capacity_bytes or 0)):
@@ -60,16 +60,11 @@ def rows_that_reach(spec: Spec, rows: Sequence[Row], size: int, capacity_bytes: 
 
 def sizes_that_divide(spec: Spec, largest: int) -> list[int]:
     """Return the largest batch sizes, in multiples of the granularity, that divide the effective batch of a spec."""
-    each, rest = divmod(spec.effective_batch or 0, devices_of(spec) * spec.accumulate)
+    each, rest = divmod(spec.effective_batch or 0, spec.device_count * spec.accumulate)
     if rest or not each:
         return []
     within = range(spec.granularity, min(largest, each) + 1, spec.granularity)
     return [size for size in within if each % size == 0][-_TIMED_BESIDE:]
-
-
-def devices_of(spec: Spec) -> int:
-    """Return how many devices train one model together, each on batches of the batch size."""
-    return spec.ranks or 1
 
 
 def _capacity_bytes(record: Record) -> int | None:

@@ -23,7 +23,7 @@ import msgspec
 
 from tputfind.errors import BrokenInstall, OutOfTime, TputfindError
 from tputfind.processes import failures, folder
-from tputfind.processes.messages import Asked, Group, Question, Reply
+from tputfind.processes.messages import Envelope, Group, Question, Reply
 from tputfind.record.record import Failure
 from tputfind.record.untrusted import printable_json
 from tputfind.units import printable
@@ -211,9 +211,9 @@ class Children:
         with tempfile.TemporaryFile() as output:
             try:
                 try:
-                    asked = Asked(question=question, group=group)
+                    handles = (theirs, output.fileno(), output.fileno() if gate is None else gate)
                     with self._sending:
-                        _hand_over(control, asked, (theirs, output.fileno(), output.fileno() if gate is None else gate))
+                        _hand_over(control, Envelope(question=question, group=group), handles)
                 finally:
                     os.close(theirs)
                 yield from self._heard(control, answers, output, answer_type, timeout_s)
@@ -326,10 +326,10 @@ REINSTALL: Final = "install the pair that goes together: pip install --upgrade -
 RUN_AGAIN: Final = "free memory of the host, and run it again"
 
 
-def _hand_over(control: Connection, asked: Asked, handles: Sequence[int]) -> None:
+def _hand_over(control: Connection, envelope: Envelope, handles: Sequence[int]) -> None:
     """Send the server a question, the pipe for its answers, the file for what the child prints, and its gate."""
     with suppress(OSError):  # a dead server shows as the end of both pipes
-        control.send_bytes(msgspec.json.encode(asked))
+        control.send_bytes(msgspec.json.encode(envelope))
         for handle in handles:
             send_handle(control, handle, None)
 

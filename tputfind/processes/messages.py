@@ -163,8 +163,9 @@ Question = (
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process is in a job of several: its ``rank`` of ``size``, the device as it was named, which is the same
-    for all if it has no number, and the folder where they find each other.
+    """The place of a process in a job of several: its ``rank`` of ``size``, and the ``folder`` where they meet.
+
+    ``device`` is as it was named: the same for all ranks if it has no number.
     """
 
     rank: int
@@ -173,8 +174,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A question as a process gets it, with its group if it has one."""
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """A question as it is sent to a process, with the process's group if it has one."""
 
     question: Question
     group: Group | None = None

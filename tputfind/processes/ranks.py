@@ -19,14 +19,7 @@ from tputfind.errors import ModelFailed, NoSuchDevice, TputfindError
 from tputfind.processes import failures
 from tputfind.processes.children import Answer, ChildFailed, Children
 from tputfind.processes.cores import here, is_host
-from tputfind.processes.messages import (
-    Diagnosis,
-    Group,
-    Inspection,
-    ListDevices,
-    Question,
-    Timed,
-)
+from tputfind.processes.messages import Diagnosis, Group, Inspection, ListDevices, Question, Timed
 from tputfind.record.environment import Environment, RankDevice
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
@@ -34,7 +27,7 @@ from tputfind.record.spec import Spec
 _LISTS: Final = "tputfind devices lists what is here"
 _AGAIN_S: Final = 0.2
 _PATIENCE_S: Final = 60.0
-"""What the other ranks are given to answer after rank 0 has, where nobody says how long."""
+"""Time for the other ranks to answer after rank 0, if the question sets none."""
 
 
 def children_of(
@@ -57,7 +50,6 @@ class Ranks(Children):
         self._options = MappingProxyType(options)
         self._others: list[Children] = []
         self._numbers = itertools.count()
-        self._packages: list[str] = []
 
     @property
     def server_pid(self) -> None:
@@ -72,7 +64,6 @@ class Ranks(Children):
 
     def preload(self, package: str) -> str:
         """Have each server import a package; errors as for ``Children.preload``."""
-        self._packages.append(package)
         for other in self._others:
             other.preload(package)
         return super().preload(package)
@@ -95,7 +86,7 @@ class Ranks(Children):
             self._check_devices(spec, size)
         while len(self._others) < size - 1:
             other = Children(**self._options)
-            for package in self._packages:
+            for package in self._imports:
                 other.preload(package)
             self._others.append(other)
         folder = self._meeting_place(size)
@@ -132,7 +123,7 @@ class Ranks(Children):
 
 
 class _Job:
-    """What the ranks say of one question: rank 0 in the thread that asks, the others each in their own."""
+    """The answers of all ranks to one question. Rank 0 is heard in the calling thread, each other rank in its own."""
 
     def __init__(self, leader: Children, timeout_s: float | None) -> None:
         self._leader = leader
@@ -202,7 +193,7 @@ class _Job:
                 raise ChildFailed(_failure_named(death.failure, 0)) from None
 
     def end(self) -> None:
-        """End what is still at work, and wait until it has ended."""
+        """End the processes still at work, and wait for their end."""
         with self._changed:
             self._over = True
         for other, thread in zip(self._others.values(), self._threads, strict=True):

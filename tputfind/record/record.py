@@ -396,7 +396,7 @@ class Record(Result, msgspec.Struct, frozen=True, kw_only=True):
         single = next((one for one in self.single_rows if one.batch_size == row.batch_size), None)
         if single is None or not single.samples_per_s or row.samples_per_s is None:
             return None
-        return row.samples_per_s / (single.samples_per_s * (self.spec.ranks or 1))
+        return row.samples_per_s / (single.samples_per_s * self.spec.device_count)
 
     def to_json(self) -> bytes:
         """Return the record as indented JSON, for a file."""

@@ -387,6 +387,11 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         return self.gpus or (None if self.parallel is None else len(self.devices))
 
     @property
+    def device_count(self) -> int:
+        """How many devices run the model together."""
+        return self.ranks or 1
+
+    @property
     def mode_and_phase(self) -> tuple[str, ...]:
         """The mode, the phase, and how several devices share the work, where these are not the defaults."""
         words = (self.mode, self.phase, self.parallel)
@@ -543,7 +548,7 @@ def _conflicts_of_ranks(spec: Spec) -> Iterator[str]:
         yield f"--device {spec.device} is one device, and --gpus {spec.gpus}: name them all, or none by number"
     if spec.parallel is not None and spec.phase == "infer":
         yield f"--parallel {spec.parallel} trains: add --phase train"
-    if spec.parallel is not None and (spec.ranks or 1) < 2:
+    if spec.parallel is not None and spec.device_count == 1:
         yield f"--parallel {spec.parallel} takes two devices or more, such as --gpus 2"
     if spec.ranks is not None and spec.mode != "eager":
         yield f"--mode {spec.mode} is for one device: leave it out, or compile in a step of your own"

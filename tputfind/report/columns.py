@@ -217,7 +217,7 @@ COLUMNS: Final = (
     _known("cores", "string", lambda record, _: record.environment.cores),
     Column("samples_per_step", "Int64", lambda _, row: row.samples_per_step),
     _known("parallel", "string", lambda record, _: record.spec.parallel),
-    _known("ranks", "Int64", lambda record, _: record.spec.ranks or 1),
+    _known("ranks", "Int64", lambda record, _: record.spec.device_count),
     Column("scaling_efficiency", "Float64", lambda record, row: record.scaling_efficiency(row)),
 )
 """In the order of the CSV. New ones are added at the end."""

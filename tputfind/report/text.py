@@ -64,8 +64,8 @@ def title(record: Record) -> str:
     times = f", {spec.accumulate} batches a step" if spec.accumulate > 1 else ""
     busy = f", all {spec.busy_devices} devices busy" if spec.load == "all_busy" else ""
     work = " ".join(filter(None, (spec.model, recipe, record.input_shape)))
-    several = spec.ranks is not None and spec.ranks > 1
-    where = f"{spec.ranks} x {device_of(record)}" if several else device_of(record)
+    several = spec.device_count > 1
+    where = f"{spec.device_count} x {device_of(record)}" if several else device_of(record)
     each = " each; batch sizes are those of one" if several else ""
     return f"{work} on {where}{size}{each}{copies}{times}{busy}"
 
@@ -184,10 +184,10 @@ def _scaling(record: Record) -> str:
     """Say how much faster several devices are than one; empty if that was not measured."""
     known = [(row, share) for row in record.rows if (share := record.scaling_efficiency(row)) is not None]
     times = (
-        f"{share * (record.spec.ranks or 1):.2f} times one at batch {row.batch_size} ({share:.0%})"
+        f"{share * record.spec.device_count:.2f} times one at batch {row.batch_size} ({share:.0%})"
         for row, share in known
     )
-    return f"{record.spec.ranks} devices do {', '.join(times)}" if known else ""
+    return f"{record.spec.device_count} devices do {', '.join(times)}" if known else ""
 
 
 def _deploy(record: Record, best: Row) -> str:

@@ -69,7 +69,7 @@ def sweep(job: Job, cluster: Cluster, progress: Progress) -> Iterator[Measured]:
         with _connected(cluster.address, files_to_send) as ray:
             executor = RayExecutor(ray)
             nodes = executor.nodes()
-            places = places_of(nodes, job.specs[0].device, cluster.choice, job.specs[0].ranks or 1)
+            places = places_of(nodes, job.specs[0].device, cluster.choice, job.specs[0].device_count)
             _tell_left_out(nodes, places, progress)
             jobs = [
                 ClusterJob(_at(spec, place, busy), _at(there, place, busy), place)

@@ -316,12 +316,10 @@ class Session:
 
     def time_singly(self) -> None:
         """Time batch sizes that an answer rests on, once, on the first of several devices by itself."""
-        if (self._spec.ranks or 1) < 2 or (self.record.edge is None and self._spec.batch_sizes is None):
+        if self._spec.device_count == 1:
             return
-        sizes = {row.batch_size for _, row in answers(self.record)} - {
-            row.batch_size for row in self.record.single_rows
-        }
-        for batch_size in sorted(sizes):
+        known = {row.batch_size for row in self.record.single_rows}
+        for batch_size in sorted({row.batch_size for _, row in answers(self.record)} - known):
             self._progress.doing(f"timing batch {batch_size} on one device by itself", None)
             planned = stopping.of_process(self._spec, 0)
             (row,) = self._runner.on_one_device().time_batches((batch_size,), 0, planned, None, self.record.trials)

@@ -50,7 +50,6 @@ class TrialRunner:
         self.spec = spec
         self._environment = environment
         self._uuid = environment.device_uuid
-        self._uuids = environment.device_uuids
         self._can = environment.can
         self._cores = cores.of_device(environment.device)
         self.memory_limit_bytes = _limit_bytes(spec, environment)
@@ -60,13 +59,11 @@ class TrialRunner:
         """Return what asks of the same work on the first of several devices by itself; on a CPU, on its share of it."""
         device = self.spec.devices[0]
         if self._can.on_host and device in ("auto", "cpu"):
-            device = f"cpu:{cores.text(cores.split(cores.here(), self.spec.ranks or 1)[0])}"
+            device = f"cpu:{cores.text(cores.split(cores.here(), self.spec.device_count)[0])}"
         gpus = 1 if self.spec.phase == "step" else None
-        spec = msgspec.structs.replace(self.spec, parallel=None, gpus=gpus, device=device)
         limit_bytes = self.memory_limit_bytes
-        return TrialRunner(
-            self._children, msgspec.structs.replace(spec, memory_limit_bytes=limit_bytes), self._environment
-        )
+        fields = {"parallel": None, "gpus": gpus, "device": device, "memory_limit_bytes": limit_bytes}
+        return TrialRunner(self._children, msgspec.structs.replace(self.spec, **fields), self._environment)
 
     def memory_of_others_bytes(self) -> int | None:
         """Return what other processes hold of the device now, between two of ours; None where it cannot be told.
@@ -74,7 +71,7 @@ class TrialRunner:
         Raises:
             DeviceInUse: ``--strict``, and others hold some.
         """
-        others_bytes = health.memory_in_use_bytes(*self._uuids)
+        others_bytes = health.memory_in_use_bytes(*self._environment.device_uuids)
         _check_others(self.spec, others_bytes)
         return others_bytes
 
@@ -324,7 +321,7 @@ def _limit_bytes(spec: Spec, environment: Environment) -> int | None:
     free_bytes = environment.memory_free_bytes
     if spec.memory_limit_bytes is not None or not environment.can.memory_limit or environment.can.own_memory:
         return spec.memory_limit_bytes
-    return None if free_bytes is None else free_bytes // (spec.ranks or 1)
+    return None if free_bytes is None else free_bytes // spec.device_count
 
 
 def _lowered_bytes(spec: Spec, environment: Environment) -> int | None:

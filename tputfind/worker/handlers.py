@@ -15,8 +15,8 @@ import msgspec
 from tputfind.errors import TputfindError
 from tputfind.processes.failures import Circumstances, Passed, of_exception
 from tputfind.processes.messages import (
-    Asked,
     Diagnose,
+    Envelope,
     Inspect,
     ListDevices,
     ListModels,
@@ -63,7 +63,7 @@ def answer(question: bytes, send: Callable[[bytes], None], gate_fd: int) -> None
     """Answer one question from the parent, message by message.
 
     Args:
-        question: a ``messages.Asked`` as JSON.
+        question: a ``messages.Envelope`` as JSON.
         send: takes each ``messages.Reply`` as JSON.
         gate_fd: has a byte to read each time that a child which meets others may go on.
     """
@@ -71,9 +71,9 @@ def answer(question: bytes, send: Callable[[bytes], None], gate_fd: int) -> None
     def say(reply: Reply) -> None:
         send(msgspec.json.encode(reply))
 
-    wrapped = msgspec.json.decode(question, type=Asked)
-    asked = wrapped.question
-    ranks.begin(wrapped.group)
+    envelope = msgspec.json.decode(question, type=Envelope)
+    asked = envelope.question
+    ranks.begin(envelope.group)
     together = isinstance(asked, TimeBatches) and asked.together
     listener = _Told(say, gate_fd if together else None)
     try:
@@ -188,7 +188,8 @@ def _tried(asked: TryBatch, listener: _Told) -> _Tried:
                 spans_ms = try_steps(device, loaded.work, asked.steps, listener.busy)
                 ranks.end_turns()
             else:
-                spans_ms = _followed(device, loaded.work)
+                _follow(device, loaded.work)
+                spans_ms = [0.0]  # rank 0 tells what steps take
         _check_still(asked.spec, loaded)
         device.check_limit()
         used, trace = device.memory_use(), _trace(device, asked.batch_size, complete=True)
@@ -219,18 +220,10 @@ def _tried(asked: TryBatch, listener: _Told) -> _Tried:
     return _Tried(trial, device, loaded if goes_on else None, spans_ms[0])
 
 
-def _followed(device: Device, work: Work) -> list[float]:
-    """Take the steps that rank 0 takes; return, in ms, what one took."""
-    steps, start = 0, perf_counter()
-
-    def counted() -> object:
-        nonlocal steps
-        steps += 1
-        return work.step()
-
-    ranks.follow(work._replace(step=counted))
+def _follow(device: Device, work: Work) -> None:
+    """Take the steps that rank 0 takes, and wait for the device."""
+    ranks.follow(work)
     device.synchronize()
-    return [1000 * (perf_counter() - start) / max(1, steps - 1)]
 
 
 def _check_samples(loaded: _Loaded, *, failed: bool = False) -> None:
@@ -299,7 +292,7 @@ def _time_batch(
         loaded = tried.loaded if tried is not None else None
         loaded = loaded or _load(spec, device, workload, batch_size, asked.number)
         if not ranks.leads():
-            _followed(device, loaded.work)
+            _follow(device, loaded.work)
             device.check_limit()
             used = device.memory_use()
             _check_samples(loaded)

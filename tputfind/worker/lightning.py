@@ -16,10 +16,8 @@ from tputfind.record.spec import Spec
 from tputfind.worker import ranks
 from tputfind.worker.models.lightning import TrainingStep, gradients_of
 from tputfind.worker.structures import drained
-from tputfind.worker.training import Training
+from tputfind.worker.training import MOST_UNTIL_STEPPED, Training, idle_of
 
-_MOST_UNTIL_STEPPED: Final = 100
-"""Steps that are taken at the most until each optimizer has stepped."""
 _RETURN: Final = "return an optimizer, a list of them, ([optimizers], [schedulers]), or a dict with the key optimizer"
 
 
@@ -48,9 +46,7 @@ class LightningTraining(Training):
         self._scaler = torch.amp.GradScaler(device.type) if spec.scales_gradients else None
         self._scale = 0.0
         self.loss_is_own = True
-        self._stepped: set[int] = set()
-        for number, optimizer in enumerate(self.optimizers):
-            optimizer.register_step_post_hook(lambda *_, number=number: self._stepped.add(number))
+        self._idle = idle_of(self.optimizers)
         self._attach(schedulers)
 
     @property
@@ -176,13 +172,13 @@ class LightningTraining(Training):
         """
         if not self.settles:
             return
-        for _ in range(_MOST_UNTIL_STEPPED):
-            if len(self._stepped) == len(self.optimizers):
+        for _ in range(MOST_UNTIL_STEPPED):
+            if not self._idle:
                 self._scale = 0.0 if self._scaler is None else self._scaler.get_scale()
                 return
             step()
-        idle = [type(each).__name__ for number, each in enumerate(self.optimizers) if number not in self._stepped]
-        raise BadRequest(f"{self._spec.model}: {idle[0]} did not step in {_MOST_UNTIL_STEPPED} steps")
+        idle = type(next(iter(self._idle.values()))).__name__
+        raise BadRequest(f"{self._spec.model}: {idle} did not step in {MOST_UNTIL_STEPPED} steps")
 
     def check(self, step: Callable[[], object]) -> OutputCheck | None:
         """Take one more step and judge its loss, as for any training; None if the module returns none."""

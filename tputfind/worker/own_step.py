@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -22,12 +22,9 @@ from tputfind.worker.models import find_model
 from tputfind.worker.models.steps import StepOfSize
 from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_on_import
 from tputfind.worker.structures import drained
+from tputfind.worker.training import MOST_SKIPPED, MOST_UNTIL_STEPPED, idle_of
 from tputfind.worker.workload import Workload, dtype_name, seed_of
 
-_MOST_UNTIL_STEPPED: Final = 100
-"""Steps that are taken at the most until each optimizer has stepped."""
-_MOST_SKIPPED: Final = 40
-"""Steps that are taken at the most until optimizers have stepped that were found: a scaler skips as many at first."""
 _SMALL_BYTES: Final = 2**20
 """Tensors that importing a file may leave: they move no edge."""
 _ONCE: Final = "make_batch must make as many samples as it is called with, for every batch size"
@@ -72,8 +69,7 @@ class OwnStep:
         noted = (*set_on_import(), *changed_settings(before))
         self.settings = tuple(msgspec.structs.replace(setting, kept=True) for setting in noted)
         self._optimizers = list(self._step.optimizers) or _optimizers_here()
-        self._idle: dict[int, torch.optim.Optimizer] = {}
-        self._watch(self._optimizers)
+        self._idle = idle_of(self._optimizers)
 
     @property
     def parameters(self) -> int:
@@ -108,7 +104,7 @@ class OwnStep:
         self._doing(f"made batch {batch_size}")
         call = self._made(batch_size, draw)
         if self._makes_its_batch:
-            self._watch(_optimizers_here())
+            self._idle = idle_of(_optimizers_here())
         self._doing("")
         batch = Batch(self._run, batch_size, call, lambda: self._seen.split)
         batch.outline = None if self._makes_its_batch else outline(call)
@@ -217,7 +213,7 @@ class OwnStep:
                 "write def instead of async def, and asyncio.run inside",
             )
         self._check_place()
-        for _ in range(_MOST_UNTIL_STEPPED if self._step.optimizers else _MOST_SKIPPED):
+        for _ in range(MOST_UNTIL_STEPPED if self._step.optimizers else MOST_SKIPPED):
             if not self._idle:
                 return output
             output = drained(output)
@@ -226,21 +222,11 @@ class OwnStep:
         self._idle.clear()
         if not idle or not self._step.optimizers:  # one that nobody named may be there for something else
             return output
-        never = f"{idle} did not step in {_MOST_UNTIL_STEPPED} steps"
+        never = f"{idle} did not step in {MOST_UNTIL_STEPPED} steps"
         raise BadRequest(
             f"{self._spec.model}: {never}, so that no state of it would count",
             "name in optimizers= those that a step uses",
         )
-
-    def _watch(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Note of each of these optimizers whether it has stepped."""
-
-        def note(stepped: torch.optim.Optimizer, *_: object) -> None:
-            self._idle.pop(id(stepped), None)
-
-        self._idle = {id(optimizer): optimizer for optimizer in optimizers}
-        for optimizer in optimizers:
-            optimizer.register_step_post_hook(note)
 
     def _check_place(self) -> None:
         """Raise BadRequest if a step took no memory of its device, but memory of another."""

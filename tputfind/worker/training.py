@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from inspect import Parameter, signature
 from typing import Any, ClassVar, Final
@@ -22,7 +22,9 @@ from tputfind.worker.structures import drained, tensors_of
 
 _LEARNING_RATE: Final = 1e-4
 """Small: the numbers are to stay in range, and nothing is to be learnt."""
-_MOST_SKIPPED: Final = 40
+MOST_UNTIL_STEPPED: Final = 100
+"""Steps that are taken at the most until each optimizer of the user's own has stepped."""
+MOST_SKIPPED: Final = 40
 """The scale starts at 2^16 and is halved at every step that overflows."""
 _SKIPPED: Final = "the scaler skipped steps that overflowed, so that the optimizer's part is missing from some"
 _SETTINGS: Final[dict[str, dict[str, Any]]] = {"SGD": {"momentum": 0.9}}
@@ -111,7 +113,7 @@ class Training:
         """
         if self._scaler is None:
             return
-        for _ in range(_MOST_SKIPPED):
+        for _ in range(MOST_SKIPPED):
             step()
             if self.optimizers[0].state:
                 self._scale = self._scaler.get_scale()
@@ -170,6 +172,18 @@ def _are_sparse(module: nn.Module, weights: Sequence[nn.Parameter]) -> bool:
     """Return whether each weight belongs to a layer that makes sparse gradients."""
     found = [layer.weight for layer in module.modules() if getattr(layer, "sparse", False)]
     return all(any(weight is other for other in found) for weight in weights)
+
+
+def idle_of(optimizers: Iterable[torch.optim.Optimizer]) -> dict[int, torch.optim.Optimizer]:
+    """Return optimizers by their ids; each leaves the result as it takes its first step."""
+    idle = {id(optimizer): optimizer for optimizer in optimizers}
+
+    def note(stepped: torch.optim.Optimizer, *_: object) -> None:
+        idle.pop(id(stepped), None)
+
+    for optimizer in list(idle.values()):
+        optimizer.register_step_post_hook(note)
+    return idle
 
 
 def stand_in_loss(output: Any) -> torch.Tensor:

@@ -188,8 +188,8 @@ def service_times_of(
     """
     if record.spec.phase == "train":
         raise BadRequest(f"the record of {record.spec.model} is of training, and serves no requests")
-    if (record.spec.ranks or 1) > 1:
-        raise BadRequest(f"the record of {record.spec.model} is of {record.spec.ranks} devices that share one model")
+    if (count := record.spec.device_count) > 1:
+        raise BadRequest(f"the record of {record.spec.model} is of {count} devices that share one model")
     rows = timed_rows(record)
     if not rows:
         raise BadRequest(
