@@ -176,13 +176,14 @@ def test_the_process_of_a_trial_goes_on_as_the_row_of_its_batch(tmp_path, ask, m
 SLOW_AT_FIRST = """
 import time
 
+import torch
 from torchvision.models import resnet18
 
 
 def make():
     model, first = resnet18(), iter([1.0])
     model.register_forward_pre_hook(lambda *_: time.sleep(next(first, 0.0)))
-    return model, (3, 64, 64)
+    return model, lambda batch: torch.randn(batch, 3, 64, 64)
 """
 
 
