@@ -2,7 +2,8 @@
 
 ``find`` measures a model (a name, a module, or a function that builds one) or a ``Step`` of one's own, which learns its
 device from ``context``. ``load_record`` reads what a measurement saved, and ``load`` what any command did.
-``to_deploy`` names the batch to deploy, ``compare`` says what became faster or slower from one record to another,
+``to_deploy`` names the batch to deploy, ``compare`` says what became faster or slower from one record or model to
+another,
 ``forecast`` the largest batch on devices with other memory, ``size`` how many devices a stream of requests takes,
 ``StageTimer`` times the stages of a pipeline of one's own. Importing this package imports neither torch nor pandas.
 """
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from tputfind.analysis.answers import to_deploy
-    from tputfind.analysis.compare import compare
     from tputfind.readers.results import load
     from tputfind.record.files import load_record
     from tputfind.record.record import Record
+    from tputfind.runners.compare import compare
     from tputfind.runners.find import find
     from tputfind.session.forecast import forecast
     from tputfind.sizing.planner.plan import size
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "compare": "tputfind.analysis.compare",
+    "compare": "tputfind.runners.compare",
     "context": "tputfind.step",
     "Context": "tputfind.step",
     "Step": "tputfind.step",

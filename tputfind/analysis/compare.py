@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import sqrt
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -19,13 +19,15 @@ from tputfind.analysis.answers import (
     largest_of,
     rate_ratio_interval,
 )
+from tputfind.analysis.turns import LOOKS, Turns
 from tputfind.errors import BadRequest, Regression, TooNoisy, TputfindError
 from tputfind.record import identity
 from tputfind.record.identity import name_of
 from tputfind.record.method import REPEATABILITY
 from tputfind.record.pace import host_bound
-from tputfind.record.record import Record, Row, check_record
+from tputfind.record.record import Failure, Record, Row, check_record
 from tputfind.record.result import Result
+from tputfind.record.spec import Spec
 from tputfind.record.types import Above0, Amount, Count
 from tputfind.stats import CONFIDENCE, Interval
 from tputfind.units import format_sizes
@@ -88,7 +90,8 @@ class Comparison(Result, msgspec.Struct, frozen=True, kw_only=True):
     """Two records: their fastest rows among the batch sizes that both have, and each of these.
 
     ``unlike`` is what should have kept them from being compared, and did not because it was asked for; ``differs`` is
-    what else is not the same.
+    what else is not the same. Of two models that were timed in turn, ``variants`` are both as they ran, ``turns`` what
+    was timed of each batch size, and ``seconds`` what all of it took.
     """
 
     KIND = "comparison"
@@ -104,6 +107,9 @@ class Comparison(Result, msgspec.Struct, frozen=True, kw_only=True):
     new_largest: str = ""
     unlike: tuple[str, ...] = ()
     differs: tuple[str, ...] = ()
+    variants: tuple[Spec, ...] = ()
+    turns: tuple[Turns, ...] = ()
+    seconds: Amount = 0.0
 
     @property
     def verdict(self) -> Verdict:
@@ -143,14 +149,7 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
     """
     check_record("old", old)
     check_record("new", new)
-    try:
-        tolerance = options.number(tolerance)
-    except ValueError as problem:
-        raise BadRequest(f"tolerance: {problem}") from None
-    if not LEAST_TOLERANCE < tolerance < 1:
-        raise BadRequest(
-            f"a tolerance of {tolerance:g} is not above {LEAST_TOLERANCE:.2%}, which is what figures repeat to"
-        )
+    tolerance = checked_tolerance(tolerance)
     unlike = tuple(_unlike(old, new))
     if unlike and not force:
         raise BadRequest(
@@ -160,7 +159,7 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
     certain = 1 - (1 - CONFIDENCE) / max(1, sum(not in_one_process(*pair) for pair in pairs))
     rows = [*(_judged(old, new, pair, tolerance, certain) for pair in pairs), *_beyond(old, new)]
     return Comparison(
-        model=subject(new),
+        model=subject(new.spec),
         recipe=name_of(new.spec),
         device_name=new.environment.device_name,
         old_started=old.started,
@@ -175,9 +174,95 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
     )
 
 
-def subject(record: Record) -> str:
+def checked_tolerance(tolerance: float) -> float:
+    """Return a tolerance that verdicts can be told by.
+
+    Raises:
+        BadRequest: it is none.
+    """
+    try:
+        tolerance = options.number(tolerance)
+    except ValueError as problem:
+        raise BadRequest(f"tolerance: {problem}") from None
+    if not LEAST_TOLERANCE < tolerance < 1:
+        raise BadRequest(
+            f"a tolerance of {tolerance:g} is not above {LEAST_TOLERANCE:.2%}, which is what figures repeat to"
+        )
+    return tolerance
+
+
+class Tried(NamedTuple):
+    """A batch size of two variants that take turns, OLD and NEW: what was timed, and what keeps one from running."""
+
+    turns: Turns
+    failed: int | None = None
+    failure: Failure | None = None
+
+
+def judged_in_turn(tried: Tried, tolerance: float, comparisons: int) -> Judgement:
+    """Return what to make of a batch size of two variants that were timed in turn; see ``Turns.interval``."""
+    turns, failure = tried.turns, tried.failure
+    old_per_s, new_per_s = turns.rate_per_s(0), turns.rate_per_s(1)
+    interval = None if failure else turns.interval(1, 0, comparisons)
+    if failure is not None:
+        reason = f"{failure.kind.replace('_', ' ')} in {('OLD', 'NEW')[tried.failed or 0]}"
+    else:
+        reason = "" if interval else f"timed in {len(turns.rounds)} rounds: {LOOKS[0]} are the fewest that say anything"
+    return Judgement(
+        old_batch=turns.batch_sizes[0],
+        new_batch=turns.batch_sizes[1],
+        old_per_s=old_per_s,
+        new_per_s=new_per_s,
+        ratio=turns.ratio(1, 0),
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        verdict="not_comparable" if failure else verdict_of(interval, tolerance),
+        lost=tried.failed == 1,
+        reason=reason,
+    )
+
+
+def is_certain(judgement: Judgement, fail_slower: float | None) -> bool:
+    """Return whether further rounds would change nothing that was asked: the verdict, or whether a gate is passed."""
+    if judgement.low is None or judgement.high is None:
+        return judgement.verdict == "not_comparable"
+    if fail_slower is None:
+        return judgement.verdict != "ambiguous"
+    return judgement.low >= 1 - fail_slower or judgement.high < 1 - fail_slower
+
+
+def in_turn(
+    variants: tuple[Spec, Spec],
+    device_name: str,
+    started: str,
+    tried: Sequence[Tried],
+    *,
+    tolerance: float,
+    seconds: float,
+    differs: tuple[str, ...] = (),
+) -> Comparison:
+    """Return the comparison of two models or recipes that were timed in turn, a row for each batch size."""
+    rows = tuple(judged_in_turn(one, tolerance, len(tried)) for one in tried)
+    old, new = variants
+    ran = [row for row in rows if row.ratio is not None]
+    return Comparison(
+        model=" and ".join(dict.fromkeys(map(subject, variants))),
+        recipe=" and ".join(dict.fromkeys(map(name_of, variants))),
+        device_name=device_name,
+        old_started=started,
+        new_started=started,
+        tolerance=tolerance,
+        best=max(ran, key=lambda row: max(row.old_per_s or 0.0, row.new_per_s or 0.0), default=None),
+        rows=rows,
+        differs=differs,
+        variants=(old, new),
+        turns=tuple(one.turns for one in tried),
+        seconds=seconds,
+    )
+
+
+def subject(spec: Spec) -> str:
     """Name the model; of one in a file without the folder, so that two checkouts of it are the same."""
-    spec = record.spec
     return spec.model.rpartition("/")[2] if spec.own_code else spec.model
 
 
@@ -193,7 +278,7 @@ def _best(old: Record, new: Record, tolerance: float) -> Judgement | None:
 
 
 def _unlike(old: Record, new: Record) -> Iterator[str]:
-    yield from _told("model", subject(old), subject(new))
+    yield from _told("model", subject(old.spec), subject(new.spec))
     yield from _told("weights", _weights(old), _weights(new))
     for name, before, after in identity.differing(old.spec, new.spec, "work"):
         if name not in _COMPARED_OTHERWISE:
@@ -351,7 +436,12 @@ def gate(compared: Sequence[Comparison], share: float | None, problems: list[Tpu
     unsure = [told for one in compared for told in _unsure(one, share)]
     if unsure:
         what = f"too noisy to exclude that it is {100 * share:g} % slower: {'; '.join(unsure)}"
-        problems.append(TooNoisy(what, "measure in more processes, or on a quiet machine"))
+        more = (
+            "measure longer, such as --budget 5min"
+            if any(one.turns for one in compared)
+            else "measure in more processes"
+        )
+        problems.append(TooNoisy(what, f"{more}, or on a quiet machine"))
     if any(_unsure_fastest(one, share) for one in compared):
         code = code or TooNoisy.exit_code
     if not regressions:

@@ -104,10 +104,19 @@ COMMANDS: Final = {
     ),
     "compare": Command(
         "Say what became faster or slower from OLD to NEW.",
-        "OLD and NEW are two records, or two folders of records.",
-        (Argument("old", "RECORD"), Argument("new", "RECORD")),
+        """
+        OLD and NEW are two records, or two folders of records.
+
+        With --run they are two models, or one model in two recipes. Both are timed in turn, so that what slows both
+        cancels.""",
+        (Argument("compared", "RECORD", "OLD NEW", several=True),),
         options.COMPARE,
-        ("tputfind compare before.json after.json", "tputfind compare main/ branch/ --fail-slower 3%"),
+        (
+            "tputfind compare before.json after.json",
+            "tputfind compare main/ branch/ --fail-slower 3%",
+            "tputfind compare --run old/model.py:make new/model.py:make --fail-slower 3%",
+            "tputfind compare --run resnet18 --mode eager,compile --batch-sizes 1,32",
+        ),
     ),
     "models": Command(
         "List the models that can be named.",

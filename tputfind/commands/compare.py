@@ -1,21 +1,29 @@
-"""What one `tputfind compare` asks: records or folders of them read, paired, judged, written and shown."""
+"""What one `tputfind compare` asks: records paired, or models timed in turn, judged, written and shown."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+from rich.console import Console
 
 from tputfind import options
 from tputfind.analysis.compare import TOLERANCE, Comparison, compare, gate, subject
-from tputfind.commands.console import Given, finish, say
-from tputfind.commands.outputs import read_places, record_sources
+from tputfind.commands.console import Given, finish, say, stop_signals
+from tputfind.commands.options import IN_TURN
+from tputfind.commands.outputs import model_sources, read_places, record_sources
 from tputfind.errors import BadRecord, BadRequest, TooNoisy, TputfindError
+from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.identity import name_of, work_key
 from tputfind.record.record import Record
-from tputfind.report.outputs import Source, check_places
+from tputfind.report.outputs import Outputs, Places, Source, check_places
+from tputfind.report.progress import show_progress
+from tputfind.runners import compare as in_turn
 
 _SHARES: Final[dict[str, tuple[str, options.Reader]]] = {
     "tolerance": ("tolerance", options.share),
@@ -29,22 +37,23 @@ def main(given: Given, *, show_traceback: bool) -> int:
     Raises:
         BadRequest: an option is wrong, or the two have nothing in common.
         BadRecord: a file is no record.
+        TputfindError: what is to be run does not run.
     """
-    places, old, new, force = read_places(given), given["old"], given["new"], given["force"]
-    asked, wrong = options.fields_of({name: given[name] for name in _SHARES}, _SHARES)
+    places = read_places(given)
+    shares, wrong = options.fields_of({name: given[name] for name in _SHARES}, _SHARES)
+    measuring = {option.name: given[option.name] or None for option in IN_TURN}
+    names = [option.flag for option in IN_TURN if measuring[option.name] is not None]
+    if not given["run"] and names:
+        wrong.append(f"{', '.join(names)}: records hold what was measured; --run measures anew")
+    if given["run"] and given["force"]:
+        wrong.append("--force is for records: with --run, two models are compared as they are")
     if wrong:
         raise BadRequest("; ".join(wrong))
-    shares: Mapping[str, Any] = {"tolerance": TOLERANCE, "fail_slower": None, **asked}
     problems: list[TputfindError] = []  # what could not be looked at
     notes: list[TputfindError] = []  # what a reader should know and no gate fails on
-    pairs, sources = _pairs(old, new, problems, notes)
-    outputs = check_places(places, sources, json="comparison")
-    compared: list[Comparison] = []
-    for before, after in pairs:
-        try:
-            compared.append(compare(before, after, tolerance=shares["tolerance"], force=force))
-        except BadRequest as unlike:
-            problems.append(BadRequest(f"{_named(after)}: {unlike.message}", unlike.hint) if len(pairs) > 1 else unlike)
+    judge = partial(_in_turn, measuring) if given["run"] else partial(_of_records, force=given["force"])
+    gates = Gates(**shares)  # type: ignore[arg-type]  # as _SHARES says
+    compared, outputs = judge(given["compared"], places, gates, problems, notes)
     if not compared:
         for problem in problems[1:]:
             say(problem, show_traceback=show_traceback)
@@ -54,12 +63,57 @@ def main(given: Given, *, show_traceback: bool) -> int:
 
     document = view.document(compared)
     outputs.write(forms(document))
-    code = gate(compared, shares["fail_slower"], problems)
+    code = gate(compared, gates.fail_slower, problems)
     for problem in [*notes, *problems]:  # before the table, with which a pipe may take all other output away
         say(problem, show_traceback=show_traceback)
     unwritten = finish(document, outputs, show_traceback=show_traceback)
     # An output that is missing must not pass where a pull request that is too noisy may.
     return (unwritten or code) if code == TooNoisy.exit_code else (code or unwritten)
+
+
+def _in_turn(
+    measuring: Mapping[str, object],
+    models: Sequence[str],
+    places: Places,
+    gates: Gates,
+    _problems: list[TputfindError],
+    _notes: list[TputfindError],
+) -> tuple[list[Comparison], Outputs]:
+    """Time two models in turn."""
+    quiet, trust = bool(measuring["quiet"]), bool(measuring["trust_model_file"])
+    recipe = {name: value for name, value in measuring.items() if name not in ("quiet", "trust_model_file")}
+    asked = in_turn.read_asked(models, recipe, *gates)
+    outputs = check_places(places, model_sources(asked.specs), json="comparison")
+    with stop_signals() as ignore_signals, ExitStack() as stack:
+        both = (stack.enter_context(Children(trust_model_file=trust)) for _ in asked.specs)
+        progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
+        found = in_turn.measure(asked, (next(both), next(both)), progress)
+        ignore_signals()  # what follows takes a moment, and must not be lost to a signal
+    return [found], outputs
+
+
+def _of_records(
+    places_of_records: Sequence[str],
+    places: Places,
+    gates: Gates,
+    problems: list[TputfindError],
+    notes: list[TputfindError],
+    *,
+    force: bool,
+) -> tuple[list[Comparison], Outputs]:
+    """Compare records, or folders of them."""
+    if len(places_of_records) != 2:
+        raise BadRequest(f"name OLD and NEW: {len(places_of_records)} are given", "see tputfind compare --help")
+    old, new = places_of_records
+    pairs, sources = _pairs(old, new, problems, notes)
+    outputs = check_places(places, sources, json="comparison")
+    compared: list[Comparison] = []
+    for before, after in pairs:
+        try:
+            compared.append(compare(before, after, tolerance=gates.tolerance, force=force))
+        except BadRequest as unlike:
+            problems.append(BadRequest(f"{_named(after)}: {unlike.message}", unlike.hint) if len(pairs) > 1 else unlike)
+    return compared, outputs
 
 
 def _pairs(
@@ -106,6 +160,13 @@ def _in_reverse(pairs: Sequence[tuple[Record, Record]]) -> Iterator[BadRequest]:
             of = f" of {_named(new)}" if len(pairs) > 1 else ""
             begun = f"OLD{of} began later than NEW: {old.started} and {new.started}"
             yield BadRequest(begun, "the earlier record comes first")
+
+
+class Gates(NamedTuple):
+    """What verdicts and exit codes go by, as shares of a rate."""
+
+    tolerance: float = TOLERANCE
+    fail_slower: float | None = None
 
 
 class _Work(NamedTuple):
@@ -158,4 +219,4 @@ def _paired(
 
 
 def _named(record: Record) -> str:
-    return f"{subject(record)} {name_of(record.spec)}"
+    return f"{subject(record.spec)} {name_of(record.spec)}"

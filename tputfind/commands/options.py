@@ -9,6 +9,7 @@ from typing import Final, get_args
 from tputfind.declaration import (
     FORECASTS,
     HOW,
+    LONG,
     OTHER,
     PLAN,
     REQUESTS,
@@ -192,6 +193,20 @@ REPORT: Final = (
     _OVERWRITE,
     Option(OTHER, "also show the tracebacks of models that the records keep, and that of an error", name="traceback"),
 )
+IN_TURN: Final = (
+    *(
+        option._replace(lists=option.name in ("dtype", "layout", "mode"))
+        for option in _measuring(
+            *("mode", "phase", "optimizer", "clip", "accumulate", "grad_checkpoint"),
+            *("allocator", "memory_limit", "trial_timeout"),
+        )
+    ),
+    _NAMED["batch_sizes"]._replace(section=LONG, help="time these", default="32"),
+    _NAMED["budget"]._replace(help="end within this, with what is known by then", default="1min"),
+    _TRUST,
+    _QUIET,
+)
+"""What only ``compare --run`` takes."""
 COMPARE: Final = (
     Option(
         VERDICT,
@@ -207,6 +222,8 @@ COMPARE: Final = (
         default="1%",
     ),
     Option(VERDICT, "compare unlike things too, and say so", name="force"),
+    Option(VERDICT, "OLD and NEW are models: time both in turn, until the verdict is certain", name="run"),
+    *IN_TURN,
     _SAVE,
     _OVERWRITE,
 )

@@ -15,7 +15,7 @@ from tputfind.record.record import TRIAL_STEPS, Failure, Notice, OutputCheck, Se
 from tputfind.record.sources import SourceName
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
-from tputfind.record.types import Amount, Bytes, Count, CountFromZero
+from tputfind.record.types import Above0, Amount, Bytes, Count, CountFromZero
 
 
 class Inspect(msgspec.Struct, frozen=True, tag=True):
@@ -73,6 +73,21 @@ class TimeBatches(msgspec.Struct, frozen=True, tag=True):
     passed: Passed | None = None
     can: Capabilities | None = None
     together: bool = False
+
+
+class TakeTurns(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """How long does a step take, in windows that take turns with those of other processes?
+
+    Answered by a ``Turn`` without steps once the process is warm, then by one each time that its gate lets it go on. It
+    ends when its gate is closed. A window lasts for ``window_s``, or for one step. ``number`` says which of a variant's
+    processes this is, from 0; the first one checks the output.
+    """
+
+    spec: Spec
+    batch_size: int
+    window_s: float
+    number: int = 0
+    can: Capabilities | None = None
 
 
 class TimeMethods(msgspec.Struct, frozen=True, tag=True):
@@ -152,6 +167,7 @@ Question = (
     Inspect
     | TryBatch
     | TimeBatches
+    | TakeTurns
     | TimeMethods
     | TimePipeline
     | TraceOnFake
@@ -245,6 +261,15 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     trial: Trial | None = None
     window: Literal["meets", "begins", "ended"] | None = None
     at_s: float | None = None
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One window of a process that takes turns: the time of each step, of ``samples`` samples; or why it takes none."""
+
+    device_ms: tuple[Above0, ...] = ()
+    samples: Count = 1
+    output: OutputCheck | None = None
+    failure: Failure | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):

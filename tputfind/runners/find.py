@@ -115,7 +115,7 @@ def find(
     if step is not None:
         specs = list(dict.fromkeys(map(own_step, specs)))
     is_list = any(isinstance(value := options.get(one), (list, tuple)) or "," in str(value) for one in LISTED)
-    shown = _shown(progress)
+    shown = in_progress(progress)
     folder = None if output is None else files.path_of("output", output)
     if folder is not None:
         files.check_folder(folder)
@@ -124,7 +124,7 @@ def find(
     found: list[Measured] = []
     with (
         shown as told,
-        _model_traceback_noted(),
+        model_traceback_noted(),
         pickling.pickled(what, inputs) as file,
         children_of(specs[0], trust_model_file=trust_model_file, live=file) as children,
     ):
@@ -155,7 +155,7 @@ def _only_one(
     return given[0]
 
 
-def _shown(progress: object) -> AbstractContextManager[Progress]:
+def in_progress(progress: object) -> AbstractContextManager[Progress]:
     """Return the context in which progress is shown, or told to a listener.
 
     Raises:
@@ -179,7 +179,7 @@ class _Listener:
 
 
 @contextmanager
-def _model_traceback_noted() -> Iterator[None]:
+def model_traceback_noted() -> Iterator[None]:
     """Add the model's own traceback to an error as a note: Python shows it below the error."""
     try:
         yield

@@ -23,6 +23,7 @@ from tputfind.processes.messages import (
     Question,
     Refusal,
     Reply,
+    TakeTurns,
     TimeBatches,
     Timed,
     TimedBatch,
@@ -31,6 +32,7 @@ from tputfind.processes.messages import (
     TraceOnFake,
     TryBatch,
     TryDevice,
+    Turn,
 )
 from tputfind.record.record import Failure, OutputCheck, Sight, Timing, Trial
 from tputfind.record.spec import Spec
@@ -53,6 +55,7 @@ from tputfind.worker.own_step import OwnStep, make_workload
 from tputfind.worker.pipeline import time_pipeline
 from tputfind.worker.timing import Windows, time_windows
 from tputfind.worker.transfer import LEAD_IN, Transfer
+from tputfind.worker.turns import turns
 from tputfind.worker.workload import Workload, gradients
 
 _CHECK_STEPS: Final = 10
@@ -74,8 +77,8 @@ def answer(question: bytes, send: Callable[[bytes], None], gate_fd: int) -> None
     envelope = msgspec.json.decode(question, type=Envelope)
     asked = envelope.question
     ranks.begin(envelope.group)
-    together = isinstance(asked, TimeBatches) and asked.together
-    listener = _Told(say, gate_fd if together else None)
+    meets = isinstance(asked, TakeTurns) or (isinstance(asked, TimeBatches) and asked.together)
+    listener = _Told(say, gate_fd if meets else None)
     try:
         for said in _answers(asked, listener):
             say(_answer(said))
@@ -119,6 +122,10 @@ class _Told:
         self.met_s += perf_counter() - start
         return steps
 
+    def has_turn(self) -> bool:
+        """Wait until the gate lets this process go on; False if it never will."""
+        return self._gate_fd is not None and bool(os.read(self._gate_fd, 1))
+
 
 def _answers(question: Question, listener: _Told) -> Iterator[msgspec.Struct]:
     match question:
@@ -128,6 +135,8 @@ def _answers(question: Question, listener: _Told) -> Iterator[msgspec.Struct]:
             yield from _try_batch(question, listener)
         case TimeBatches():
             yield from _time_batches(question, listener)
+        case TakeTurns():
+            yield from _take_turns(question, listener)
         case TimeMethods():
             yield from time_methods(question, listener.busy)
         case TimePipeline():
@@ -337,6 +346,35 @@ def _time_batch(
         seen=seen,
         samples=_samples(workload, batch_size),
     )
+
+
+def _take_turns(asked: TakeTurns, listener: _Told) -> Iterator[Turn]:
+    """Yield a turn as soon as the process is warm, and one for each window that it is let take."""
+    spec, size = asked.spec, asked.batch_size
+    device = opened(spec, asked.can)
+    try:
+        device.limit_memory(spec.memory_limit_bytes, by_module=MODES[spec.mode].as_it_is)
+        workload = make_workload(spec, device.torch_device, listener.doing)
+        with gradients(spec):
+            loaded = _load(spec, device, workload, size)
+            take = turns(device, loaded.work.holding(), loaded.stopwatch, listener.busy, asked.window_s)
+            output = None
+            if asked.number == 0:
+                _check_samples(loaded)
+                output = _check(spec, device, workload, loaded.batch)
+            if isinstance(output, Failure):
+                yield Turn(failure=output)
+                return
+            ready = Turn(samples=_samples(workload, size) or size, output=output)
+            yield ready
+            while listener.has_turn():
+                yield msgspec.structs.replace(ready, device_ms=_to_nanoseconds(take()))
+            _check_still(spec, loaded)
+            device.check_limit()
+    except TputfindError:
+        raise
+    except BaseException as error:  # as above
+        yield Turn(failure=failure_of(error, device, size, None, spec.smallest_batch))
 
 
 def _samples(workload: Workload | OwnStep, batch_size: int) -> int | None:

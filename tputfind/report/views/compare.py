@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from tputfind.analysis.compare import Comparison, Judgement, Verdict
+from tputfind.record.identity import name_of
 from tputfind.report.document import (
     Answers,
     Cell,
@@ -79,7 +80,12 @@ def answers(comparison: Comparison) -> Iterator[tuple[str, str]]:
     yield "Batch sizes", counted or "none in common"
     if comparison.old_largest and comparison.new_largest:
         yield "Largest batch", f"{comparison.old_largest} and {comparison.new_largest}"
-    yield "OLD and NEW", f"begun {comparison.old_started} and {comparison.new_started}"
+    if comparison.variants:
+        old, new = (f"{spec.model} {name_of(spec)}" for spec in comparison.variants)
+        rounds = sum(len(one.rounds) for one in comparison.turns)
+        yield "OLD and NEW", f"{old} and {new}, in turn: {rounds} rounds of fresh processes, {comparison.seconds:.0f} s"
+    else:
+        yield "OLD and NEW", f"begun {comparison.old_started} and {comparison.new_started}"
     if comparison.unlike:
         yield "UNLIKE", f"compared because of --force: {'; '.join(comparison.unlike)}"
     if comparison.differs:

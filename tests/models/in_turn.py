@@ -1,0 +1,89 @@
+"""Models whose pace is known, to be timed in turn."""
+
+import fcntl
+import os
+import time
+
+import torch
+
+
+class Sleeper(torch.nn.Module):
+    """A model that takes as long as it is told."""
+
+    def __init__(self, ms):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.ms = ms
+
+    def forward(self, x):
+        time.sleep(self.ms / 1000)
+        return self.layer(x)
+
+
+def make(ms):
+    return Sleeper(ms), lambda batch: torch.randn(batch, 4)
+
+
+def old():
+    return make(10)
+
+
+def slower():
+    return make(12)
+
+
+class Large(Sleeper):
+    """A model that finds no memory while another process has one."""
+
+    def forward(self, x):
+        if not hasattr(self, "held"):
+            held = os.open(os.environ["HELD"], os.O_CREAT | os.O_WRONLY)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB") from None
+            self.held = held
+        return super().forward(x)
+
+
+def large():
+    return Large(10), lambda batch: torch.randn(batch, 4)
+
+
+class Fails(Sleeper):
+    """A model that takes no batch above 8."""
+
+    def forward(self, x):
+        if len(x) > 8:
+            raise ValueError("no more than 8, please")
+        return super().forward(x)
+
+
+def fails():
+    return Fails(10), lambda batch: torch.randn(batch, 4)
+
+
+class NeedsGrad(Sleeper):
+    """A model that needs autograd."""
+
+    def forward(self, x):
+        out = super().forward(x.requires_grad_())
+        out.sum().backward()
+        return out
+
+
+def needs_grad():
+    return NeedsGrad(10), lambda batch: torch.randn(batch, 4)
+
+
+def step():
+    """A step of one's own."""
+    from tputfind import Step
+
+    layer = torch.nn.Linear(4, 4)
+
+    def run(batch):
+        time.sleep(0.01)
+        return layer(batch)
+
+    return Step(run, lambda batch: torch.randn(batch, 4))

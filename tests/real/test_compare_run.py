@@ -1,0 +1,153 @@
+"""Two models timed in turn: ``tputfind compare --run``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import psutil
+import pytest
+import torch
+from support.command import ENVIRONMENT, command, run
+from support.folders import MODELS
+
+import tputfind
+
+FILE = MODELS / "in_turn.py"
+OLD, SLOWER = f"{FILE}:old", f"{FILE}:slower"
+RUN = ("compare", "--run", "--device", "cpu", "--quiet")
+
+
+def test_a_slower_model_is_told_with_its_interval_and_fails_where_that_was_asked(tmp_path):
+    ran = run(tmp_path, *RUN, OLD, SLOWER, "--fail-slower", "5%", "--save", "all.json", "--save", "pr.md")
+
+    (saved,) = json.loads((tmp_path / "all.json").read_text())
+    (row,) = saved["rows"]
+    assert ran.status == 1, ran.err
+    assert "slower by more than 5 %: in_turn.py:old and in_turn.py:slower" in ran.err
+    assert row["verdict"] == "slower"
+    assert row["low"] < 10.1 / 12.1 < row["high"] < 0.95
+    assert (row["old_batch"], row["new_batch"]) == (32, 32)
+    assert "SLOWER" in (tmp_path / "pr.md").read_text()
+    assert [spec["model"] for spec in saved["variants"]] == [OLD, SLOWER]
+    loaded = tputfind.load(tmp_path / "all.json")
+    assert 3 <= len(loaded.turns[0].rounds) < 28
+    assert loaded.seconds < 60
+    assert "in turn: " in ran.out
+
+
+def test_a_model_beside_itself_passes_as_soon_as_that_is_certain(tmp_path):
+    ran = run(tmp_path, *RUN, OLD, OLD, "--fail-slower", "10%", "--batch-sizes", "1,8", "--save", "all.json")
+
+    (saved,) = json.loads((tmp_path / "all.json").read_text())
+    assert ran.status == 0, ran.err
+    assert [row["low"] > 0.9 for row in saved["rows"]] == [True, True]
+    assert saved["seconds"] < 55
+
+
+def test_two_recipes_of_one_model_are_compared(tmp_path):
+    ran = run(tmp_path, *RUN, "resnet18", "--image-size", 32, "--layout", "nchw,nhwc", "--budget", "15s")
+
+    assert ran.status == 0, ran.err
+    assert "resnet18 fp32 nchw eager and fp32 nhwc eager on " in ran.out
+
+
+def test_models_that_do_not_fit_side_by_side_take_turns_one_after_the_other(tmp_path):
+    environment = ENVIRONMENT | {"HELD": str(tmp_path / "held")}
+    ran = run(tmp_path, *RUN, f"{FILE}:large", f"{FILE}:large", "--fail-slower", "20%", environment=environment)
+
+    assert ran.status == 0, ran.err
+    assert "ambiguous" in ran.out or "same" in ran.out
+
+
+def test_a_batch_size_that_new_does_not_take_any_more_is_a_regression_and_the_others_are_judged(tmp_path):
+    arguments = (OLD, f"{FILE}:fails", "--batch-sizes", "8,16", "--save", "all.json", "--budget", "30s")
+    ran = run(tmp_path, *RUN, *arguments, "--fail-slower", "10%")
+
+    (saved,) = json.loads((tmp_path / "all.json").read_text())
+    assert ran.status == 1, ran.err
+    assert [row["verdict"] == "not_comparable" for row in saved["rows"]] == [False, True]
+    assert "error in NEW" in ran.out
+
+
+def test_a_model_that_fails_is_named_with_its_own_traceback(tmp_path):
+    ran = run(tmp_path, *RUN, OLD, f"{FILE}:fails", "--batch-sizes", "16")
+
+    assert ran.status == 5
+    assert "in_turn.py:fails fails at batch 16: ValueError: no more than 8, please" in ran.err
+    assert "in forward" in ran.err
+
+
+@pytest.mark.parametrize("factory", ["needs_grad", "step"])
+def test_what_runs_under_autograd_only_is_compared_as_it_runs(tmp_path, factory):
+    ran = run(tmp_path, *RUN, f"{FILE}:{factory}", f"{FILE}:{factory}", "--fail-slower", "20%")
+
+    assert ran.status == 0, ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((OLD,), "--run compares two, and 1 are asked for"),
+        ((OLD, OLD, "--mode", "eager,compile"), "--run compares two, and 4 are asked for"),
+        ((OLD, OLD, "--force"), "--force is for records"),
+        ((OLD, OLD, "--budget", "10ms"), "--budget ended before a batch was timed (give it more time)"),
+        ((OLD, OLD, "--tolerance", "0.1%"), "a tolerance of 0.001 is not above"),
+        ((OLD, "no/such.py:make"), "no/such.py"),
+    ],
+)
+def test_what_cannot_be_compared_in_turn_is_one_line(tmp_path, arguments, line):
+    ran = run(tmp_path, *RUN, *arguments)
+
+    assert ran.status == 2
+    assert line in ran.err
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+def test_options_of_a_measurement_are_refused_beside_records(tmp_path):
+    ran = run(tmp_path, "compare", "old.json", "new.json", "--dtype", "fp16", "--budget", "1min")
+
+    assert ran.status == 2
+    assert "--dtype, --budget: records hold what was measured; --run measures anew" in ran.err
+
+
+def test_an_interruption_leaves_no_process(tmp_path):
+    process = subprocess.Popen(
+        [*command(), *RUN, OLD, OLD], cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+    )
+    parent = psutil.Process(process.pid)
+    until_s = time.monotonic() + 60
+    while len(parent.children(recursive=True)) < 4 and time.monotonic() < until_s:  # two servers, and a child of each
+        time.sleep(0.05)
+    started = parent.children(recursive=True)
+    os.kill(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+
+    assert len(started) >= 4
+    assert process.returncode == 130, said
+    _, alive = psutil.wait_procs(started, timeout=5)
+    assert not alive
+
+
+def test_modules_of_a_notebook_are_compared_in_turn():
+    class Slow(torch.nn.Module):
+        def __init__(self, ms):
+            super().__init__()
+            self.ms = ms
+
+        def forward(self, x):
+            time.sleep(self.ms / 1000)
+            return 2 * x
+
+    def rows(batch):
+        return torch.randn(batch, 4)
+
+    compared = tputfind.compare(Slow(10), Slow(13), inputs=rows, device="cpu", fail_slower=0.1, batch_sizes=[4])
+
+    assert compared.verdict == "slower"
+    assert compared.model == "Slow (live)"
+    with pytest.raises(tputfind.errors.BadRequest, match="one is a record and the other is none"):
+        tputfind.compare(Slow(1), tputfind.load_record(next((MODELS.parents[1] / "results").rglob("*fp16.json"))))

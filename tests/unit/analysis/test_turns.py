@@ -1,0 +1,106 @@
+"""Ratios of variants that were timed in turn."""
+
+from __future__ import annotations
+
+from math import exp
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tputfind.analysis.compare import Tried, is_certain, judged_in_turn
+from tputfind.analysis.turns import LOOKS, Round, Turns, order_of_block
+
+BLOCKS = 8
+
+
+def taken(random, *, new=1.0, between=0.01, within=0.02, shared=0.3, number=1):
+    """Rounds of OLD and NEW: each process, each window, and what both share for a block, differ by so much."""
+    rounds = []
+    for _ in range(number):
+        paces = [1000 * exp(random.gauss(0, between)), 1000 * new * exp(random.gauss(0, between))]
+        per_s = [[], []]
+        for _ in range(BLOCKS):
+            load = exp(-abs(random.gauss(0, shared)))
+            for variant in order_of_block([0, 1], random):
+                per_s[variant].append(paces[variant] * load * exp(random.gauss(0, within)))
+        rounds.append(Round(tuple(map(tuple, per_s))))
+    return tuple(rounds)
+
+
+def until_certain(random, fail_slower=None, **noise):
+    """The judgement at which a comparison stops, which looks after some of the rounds only."""
+    rounds = ()
+    for look in LOOKS:
+        rounds += taken(random, number=look - len(rounds), **noise)
+        judgement = judged_in_turn(Tried(Turns(batch_sizes=(8, 8), rounds=rounds)), 0.01, 1)
+        if is_certain(judgement, fail_slower):
+            break
+    return judgement
+
+
+def test_equal_models_are_told_apart_in_fewer_runs_than_the_level_says_though_it_stops_when_certain():
+    random = Random(1)
+
+    told_apart = sum(until_certain(random).verdict in ("faster", "slower") for _ in range(1000))
+
+    assert told_apart <= 50
+
+
+def test_five_percent_are_found_through_a_load_of_thirty_that_both_share():
+    random = Random(2)
+
+    found = [until_certain(random, new=0.95).verdict for _ in range(200)]
+
+    assert found.count("slower") >= 195
+    assert found.count("faster") == 0
+
+
+def test_a_gate_ends_the_rounds_once_it_is_certain_that_it_is_passed_or_not():
+    random = Random(3)
+
+    passed = [until_certain(random, fail_slower=0.05) for _ in range(100)]
+    failed = [until_certain(random, fail_slower=0.05, new=0.85) for _ in range(100)]
+
+    assert sum(one.is_regression(0.05) for one in passed) == 0
+    assert sum(one.low >= 0.95 for one in passed) >= 95
+    assert all(one.is_regression(0.05) for one in failed)
+
+
+@given(st.floats(0.2, 5.0), st.lists(st.floats(0.01, 1.0), min_size=3, max_size=6))
+def test_what_slows_a_block_leaves_the_ratio_as_it_is(ratio, loads):
+    old = tuple(1000 * load for load in loads for _ in range(2))
+    turns = Turns(batch_sizes=(1, 1), rounds=(Round((old, tuple(ratio * rate for rate in old))),) * 3)
+
+    interval = turns.interval(1, 0)
+
+    assert turns.ratio(1, 0) == pytest.approx(ratio)
+    assert interval.low < ratio < interval.high
+    assert interval.high / interval.low == pytest.approx(1, abs=0.01)  # no more than figures repeat to
+
+
+def test_one_window_that_was_disturbed_does_not_count():
+    even = (1000.0,) * 6
+    disturbed = (1000.0, 100.0, *even[2:])
+    turns = Turns(batch_sizes=(1, 1), rounds=(Round((even, disturbed)), Round((even, even)), Round((disturbed, even))))
+
+    assert turns.ratio(1, 0) == pytest.approx(1)
+
+
+@given(st.integers(2, 9), st.integers(0, 99))
+def test_each_variant_is_on_average_as_early_in_a_block_as_any_other(variants, seed):
+    order = list(order_of_block(range(variants), Random(seed)))
+
+    places = [sum(place for place, one in enumerate(order) if one == variant) for variant in range(variants)]
+
+    assert len(order) == 2 * variants
+    assert len(set(places)) == 1
+
+
+@pytest.mark.parametrize("count", range(LOOKS[0]))
+def test_too_few_rounds_say_nothing(count):
+    judgement = judged_in_turn(Tried(Turns(batch_sizes=(8, 8), rounds=taken(Random(4), number=count))), 0.01, 1)
+
+    assert (judgement.verdict, judgement.low, is_certain(judgement, None)) == ("ambiguous", None, False)
+    assert f"timed in {count} rounds" in judgement.reason

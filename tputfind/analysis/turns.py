@@ -1,0 +1,82 @@
+"""Variants that were timed in turn: how many times as fast one is as another, with an interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import exp, hypot, log, sqrt
+from random import Random
+from statistics import fmean, median, stdev
+from typing import Final
+
+import msgspec
+
+from tputfind.record.method import REPEATABILITY
+from tputfind.record.types import Above0, Count
+from tputfind.stats import CONFIDENCE, Interval, t_quantile
+
+LOOKS: Final = (3, 4, 6, 8, 11, 15, 20, 28)
+"""Numbers of rounds after which somebody looks whether the verdict is certain."""
+_WINDOWS_OF_BLOCK: Final = 2
+"""Of each variant: one on the way through an order, and one on the way back."""
+
+
+class Round(msgspec.Struct, frozen=True):
+    """One process of each variant, and the samples per second of their windows.
+
+    There is a tuple for each variant. The windows at one place of all tuples were taken shortly after each other.
+    """
+
+    per_s: tuple[tuple[Above0, ...], ...]
+
+
+class Turns(msgspec.Struct, frozen=True, kw_only=True):
+    """Variants at their batch sizes, and what was timed of them in rounds."""
+
+    batch_sizes: tuple[Count, ...]
+    rounds: tuple[Round, ...] = ()
+
+    def rate_per_s(self, variant: int) -> float | None:
+        """Return the samples per second of a variant: the geometric mean of the rounds' medians; None without any."""
+        rates = [log(median(one.per_s[variant])) for one in self.rounds]
+        return exp(fmean(rates)) if rates else None
+
+    def ratio(self, variant: int, to: int) -> float | None:
+        """Return how many times as fast a variant is as another, by all rounds; None without any."""
+        values = [_log_ratio(one, variant, to) for one in self.rounds]
+        return exp(fmean(values)) if values else None
+
+    def interval(self, variant: int, to: int, comparisons: int = 1) -> Interval | None:
+        """Return the interval of that ratio; None of fewer rounds than ``LOOKS`` begins with.
+
+        A round is one observation: the median, over its blocks, of the logarithm of the ratio of two rates that were
+        measured within a block. What slows both alike cancels (Bulej et al., "Duet Benchmarking", ICPE 2020). Each
+        round has fresh processes, since those of one program differ by more than their own windows say (Kalibera and
+        Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013). Student's t over rounds, at a level that holds
+        for all ``comparisons`` together and for every look at them (Bonferroni), so that whoever stops at the first
+        certain verdict is wrong no more often than the level says.
+        """
+        count = len(self.rounds)
+        if count < LOOKS[0]:
+            return None
+        values = [_log_ratio(one, variant, to) for one in self.rounds]
+        level = 1 - (1 - CONFIDENCE) / len(LOOKS) / comparisons
+        half = hypot(t_quantile(count - 1, level) * stdev(values) / sqrt(count), sqrt(2) * REPEATABILITY)
+        middle = fmean(values)
+        return Interval(exp(middle - half), exp(middle + half))
+
+
+def _log_ratio(one: Round, variant: int, to: int) -> float:
+    pairs = zip(_blocks(one.per_s[variant]), _blocks(one.per_s[to]), strict=True)
+    return median(log(here / there) for here, there in pairs)
+
+
+def _blocks(per_s: Sequence[float]) -> list[float]:
+    """Return the rate of each block: that of its windows together, which are equally long."""
+    return [fmean(per_s[low : low + _WINDOWS_OF_BLOCK]) for low in range(0, len(per_s), _WINDOWS_OF_BLOCK)]
+
+
+def order_of_block(variants: Sequence[int], random: Random) -> Iterator[int]:
+    """Yield the order of a block: the variants in random order, then the other way round, so that a drift cancels."""
+    order = random.sample(variants, len(variants))
+    yield from order
+    yield from reversed(order)

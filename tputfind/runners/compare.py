@@ -1,0 +1,241 @@
+"""OLD and NEW compared: two records as they are, two models or recipes by timing them in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from random import Random
+from time import monotonic
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tputfind import options as values
+from tputfind.analysis import compare as verdicts
+from tputfind.analysis.compare import TOLERANCE, Comparison, Tried, checked_tolerance
+from tputfind.analysis.turns import LOOKS, Turns
+from tputfind.errors import BadRequest, OutOfTime
+from tputfind.processes.children import Children
+from tputfind.processes.failures import for_want_of_memory
+from tputfind.processes.messages import Inspection
+from tputfind.record.record import Record
+from tputfind.record.spec import Spec, read_spec
+from tputfind.runners.find import in_progress, model_traceback_noted
+from tputfind.runners.sweep import each_recipe
+from tputfind.session import pickling
+from tputfind.session.inspect import as_inspected, inspect, now
+from tputfind.session.outcome import no_answer
+from tputfind.session.progress import Progress
+from tputfind.session.trials import diagnosis_of
+from tputfind.session.turns import Variant, VariantFailed, take_round
+from tputfind.step import Step
+
+BUDGET_S: Final = 60.0
+BATCH_SIZE: Final = 32
+Model = str | Callable[..., object] | Step
+
+
+class Asked(NamedTuple):
+    """What two variants are compared by: OLD and NEW, their batch sizes, and when a verdict is certain."""
+
+    specs: tuple[Spec, Spec]
+    tolerance: float = TOLERANCE
+    fail_slower: float | None = None
+
+    @property
+    def budget_s(self) -> float:
+        """The time that the verdict may take."""
+        return self.specs[0].budget_s or BUDGET_S
+
+
+def read_asked(models: Sequence[str], options: dict[str, object], tolerance: float, fail_slower: float | None) -> Asked:
+    """Return what is asked for: two models in one recipe, or one model in two.
+
+    Raises:
+        BadRequest: an option is wrong, or it is not two.
+    """
+    specs = [spec for model in models for spec in dict.fromkeys(read_spec(model, one) for one in each_recipe(options))]
+    if len(specs) != 2:
+        raise BadRequest(
+            f"--run compares two, and {len(specs)} are asked for",
+            "name OLD and NEW, or one model and two recipes, such as --mode eager,compile",
+        )
+    if any(spec.ranks is not None for spec in specs):
+        raise BadRequest("--run compares on one device: leave --gpus and --parallel out")
+    return Asked((specs[0], specs[1]), checked_tolerance(tolerance), fail_slower)
+
+
+def compare(
+    old: Record | Model,
+    new: Record | Model,
+    *,
+    tolerance: float = TOLERANCE,
+    force: bool = False,
+    fail_slower: float | None = None,
+    inputs: Callable[[int], object] | None = None,
+    progress: bool | Progress | None = None,
+    trust_model_file: bool = False,
+    **options: object,
+) -> Comparison:
+    """Say what became faster or slower from OLD to NEW: of two records, or of two models that are timed in turn.
+
+    Of two models, each has a process that is kept ready, and their short windows alternate: what slows both cancels. It
+    ends as soon as the verdict is certain, and after ``budget`` (60 s) at the latest. See ``Turns.interval``.
+
+    Args:
+        old: what came before: a record, or whatever ``find`` takes as a model.
+        new: what is asked about, of the same kind.
+        tolerance: the share up to which a difference is none: 0.01 is 1 %.
+        force: compare records of unlike things too; the comparison then names them.
+        fail_slower: of two models, stop as soon as it is certain whether NEW is slower by this share.
+        inputs: what makes the inputs of live modules, as for ``find``.
+        progress: whether to show on stderr what is being done; or what is to be told instead.
+        trust_model_file: load files of models even where those can run code.
+        options: of two models, as for ``find``, such as ``dtype="fp16"``, ``batch_sizes=[1, 32]``, ``budget="2min"``.
+
+    Returns:
+        The comparison: ``verdict``, and a row for each batch size with the ratio NEW over OLD and its interval.
+
+    Raises:
+        BadRequest: the two are unlike, or an option is wrong.
+        TputfindError: a model or the device does not allow it.
+    """
+    if isinstance(old, Record) and isinstance(new, Record):
+        if options or inputs is not None or fail_slower is not None:
+            given = ", ".join([*options, *(["inputs"] if inputs else []), *(["fail_slower"] if fail_slower else [])])
+            raise BadRequest(f"{given}: these are for two models, and records are given")
+        return verdicts.compare(old, new, tolerance=tolerance, force=force)
+    if isinstance(old, Record) or isinstance(new, Record):
+        raise BadRequest("one is a record and the other is none: give two records, or two models")
+    if force:
+        raise BadRequest("force is for records: two models are compared as they are")
+    models = (old, new)
+    names = [pickling.name_of(model) for model in models]
+    share = None if fail_slower is None else values.share(fail_slower)
+    asked = read_asked(names, options, tolerance, share)
+    with in_progress(progress) as told, model_traceback_noted(), ExitStack() as stack:
+        files = [stack.enter_context(pickling.pickled(model, inputs)) for model in models]
+        both = [stack.enter_context(Children(trust_model_file=trust_model_file, live=file)) for file in files]
+        return measure(asked, (both[0], both[1]), told)
+
+
+def measure(asked: Asked, children: tuple[Children, Children], progress: Progress) -> Comparison:
+    """Time two variants in turn until each verdict is certain or the budget is over.
+
+    Raises:
+        OutOfTime: the budget ended before both were timed once.
+        TputfindError: no batch size runs in both.
+    """
+    begin_s, started = monotonic(), now()
+    for each in children:
+        each.end_within(asked.budget_s)
+    progress.about("OLD and NEW")
+    progress.doing("looking at both and the device", None)
+    inspections = _inspected(asked.specs, children)
+    old, new = map(as_inspected, asked.specs, inspections)
+    can = inspections[0].environment.can
+    variants = [Variant(spec, 1, each, can) for spec, each in zip((old, new), children, strict=True)]
+    sizes = old.batch_sizes or (max(BATCH_SIZE // old.granularity, 1) * old.granularity,)
+    rows = [_Row(variants, size) for size in sizes]
+    try:
+        _take_rounds(rows, asked, begin_s + asked.budget_s, progress)
+    except OutOfTime:
+        if not any(row.tried.turns.rounds or row.tried.failure for row in rows):
+            raise
+    tried = [row.tried for row in rows]
+    failed = next((one for one in tried if one.failure is not None), None)
+    if failed is not None and failed.failure is not None and not any(one.turns.rounds for one in tried):
+        failing = variants[failed.failed or 0].spec
+        raise no_answer(failing, failed.turns.batch_sizes[0], failed.failure, smallest=False)
+    return verdicts.in_turn(
+        (variants[0].spec, variants[1].spec),
+        inspections[0].environment.device_name,
+        started,
+        tried,
+        tolerance=asked.tolerance,
+        seconds=monotonic() - begin_s,
+        differs=tuple(_differing(*inspections)),
+    )
+
+
+def _inspected(specs: Sequence[Spec], children: Sequence[Children]) -> list[Inspection]:
+    """Return what each will be measured on; all are looked at meanwhile, since importing torch takes seconds."""
+    with ThreadPoolExecutor(len(specs)) as pool:
+        try:
+            return list(pool.map(inspect, specs, children))
+        except BaseException:
+            for each in children:
+                each.interrupt()
+            raise
+
+
+def _take_rounds(rows: Sequence[_Row], asked: Asked, until_s: float, progress: Progress) -> None:
+    """Take rounds of each row until its verdict is certain, or until there is no time for another."""
+    random = Random(asked.specs[0].seed)  # noqa: S311  # the order of windows is no secret
+    longest_s = 0.0
+    while left := [row for row in rows if row.goes_on(asked, len(rows))]:
+        for row in left:
+            begin_s, number = monotonic(), len(row.tried.turns.rounds) + 1
+            if longest_s and begin_s + longest_s > until_s:
+                return
+            progress.doing(f"batch {row.size}: both in turn, round {number}", until_s - begin_s)
+            row.take_round(random)
+            longest_s = max(longest_s, monotonic() - begin_s)
+            if (ratio := row.tried.turns.ratio(1, 0)) is not None:
+                progress.did(f"batch {row.size}, round {number}: NEW is {ratio:.3f} times as fast as OLD")
+
+
+def _differing(old: Inspection, new: Inspection) -> Iterator[str]:
+    for name, before, after in (
+        ("parameters", old.parameters, new.parameters),
+        ("input", old.input_shape, new.input_shape),
+    ):
+        if before != after:
+            yield f"{name} {before} and {after}"
+
+
+class _Row:
+    """A batch size of both variants, and what was timed of it."""
+
+    def __init__(self, variants: list[Variant], size: int) -> None:
+        """Take the variants, which the row replaces where one runs in another way only."""
+        self.size = size
+        self.tried = Tried(Turns(batch_sizes=(size, size)))
+        self._variants = variants
+        self._together = True
+
+    def goes_on(self, asked: Asked, comparisons: int) -> bool:
+        """Return whether another round is to be taken: somebody looks at the verdict after some of them only."""
+        count = len(self.tried.turns.rounds)
+        if self.tried.failure is not None or count >= LOOKS[-1]:
+            return False
+        judgement = verdicts.judged_in_turn(self.tried, asked.tolerance, comparisons)
+        return count not in LOOKS or not verdicts.is_certain(judgement, asked.fail_slower)
+
+    def take_round(self, random: Random) -> None:
+        """Take one more round, or find out why that cannot be, or how it can."""
+        turns = self.tried.turns
+        at_size = [one._replace(batch_size=self.size) for one in self._variants]
+        try:
+            taken = take_round(at_size, len(turns.rounds), random, together=self._together)
+        except VariantFailed as failed:
+            if self._together and for_want_of_memory(failed.failure):
+                self._together = False  # one after the other, each may have enough
+            elif not self._runs_otherwise(failed):
+                self.tried = self.tried._replace(failed=failed.variant, failure=failed.failure)
+        else:
+            self.tried = self.tried._replace(turns=msgspec.structs.replace(turns, rounds=(*turns.rounds, taken)))
+
+    def _runs_otherwise(self, failed: VariantFailed) -> bool:
+        """Return whether a variant that failed runs in another mode of autograd, and have it run so from now on."""
+        variant = self._variants[failed.variant]
+        if failed.failure.kind != "error" or variant.spec.grad_mode != "inference":
+            return False
+        found = None
+        with suppress(BadRequest):  # other batch sizes may run: these are the ones that were asked for
+            found = diagnosis_of(variant.children, variant.spec, self.size, variant.can).grad_mode
+        if found is not None:
+            spec = msgspec.structs.replace(variant.spec, grad_mode=found)
+            self._variants[failed.variant] = variant._replace(spec=spec)
+        return found is not None
