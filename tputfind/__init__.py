@@ -1,11 +1,11 @@
 """Find the largest batch a PyTorch model can take and how fast every batch size is.
 
 ``find`` measures a model (a name, a module, or a function that builds one) or a ``Step`` of one's own, which learns its
-device from ``context``. ``load_record`` reads what a measurement saved, and ``load`` what any command did.
-``to_deploy`` names the batch to deploy, ``compare`` says what became faster or slower from one record or model to
-another,
-``forecast`` the largest batch on devices with other memory, ``size`` how many devices a stream of requests takes,
-``StageTimer`` times the stages of a pipeline of one's own. Importing this package imports neither torch nor pandas.
+device from ``context``; ``tune`` finds the best way to run a model. ``load_record`` reads what a measurement saved, and
+``load`` what any command did. ``to_deploy`` names the batch to deploy, ``compare`` says what became faster or slower
+from one record, or model, to another, ``forecast`` the largest batch on devices with other memory, ``size`` how many
+devices a stream of requests takes, ``StageTimer`` times the stages of a pipeline of one's own. Importing this package
+imports neither torch nor pandas.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tputfind.record.record import Record
     from tputfind.runners.compare import compare
     from tputfind.runners.find import find
+    from tputfind.runners.tune import tune
     from tputfind.session.forecast import forecast
     from tputfind.sizing.planner.plan import size
     from tputfind.stages.timer import StageTimer
@@ -42,6 +43,7 @@ __all__ = [
     "load_record",
     "size",
     "to_deploy",
+    "tune",
 ]
 
 _HOMES = {
@@ -57,6 +59,7 @@ _HOMES = {
     "Record": "tputfind.record.record",
     "StageTimer": "tputfind.stages.timer",
     "to_deploy": "tputfind.analysis.answers",
+    "tune": "tputfind.runners.tune",
 }
 
 

@@ -87,3 +87,28 @@ def step():
         return layer(batch)
 
     return Step(run, lambda batch: torch.randn(batch, 4))
+
+
+class ByLayout(Sleeper):
+    """A model that is faster in channels last."""
+
+    def forward(self, x):
+        time.sleep(0.01 if x.is_contiguous(memory_format=torch.channels_last) else 0.014)
+        return self.layer(x)
+
+
+def by_layout():
+    return ByLayout(0), lambda batch: torch.randn(batch, 3, 4, 4)
+
+
+class NoLayout(Sleeper):
+    """A model that takes no images in channels last."""
+
+    def forward(self, x):
+        if not x.is_contiguous():
+            raise ValueError("channels first, please")
+        return super().forward(x)
+
+
+def no_layout():
+    return NoLayout(10), lambda batch: torch.randn(batch, 3, 4, 4)

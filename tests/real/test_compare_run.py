@@ -114,10 +114,9 @@ def test_options_of_a_measurement_are_refused_beside_records(tmp_path):
     assert "--dtype, --budget: records hold what was measured; --run measures anew" in ran.err
 
 
-def test_an_interruption_leaves_no_process(tmp_path):
-    process = subprocess.Popen(
-        [*command(), *RUN, OLD, OLD], cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
-    )
+@pytest.mark.parametrize("asked", [(*RUN, OLD, OLD), ("tune", "--device", "cpu", "--batch-sizes", "1", OLD)])
+def test_an_interruption_leaves_no_process(tmp_path, asked):
+    process = subprocess.Popen([*command(), *asked], cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     parent = psutil.Process(process.pid)
     until_s = time.monotonic() + 60
     while len(parent.children(recursive=True)) < 4 and time.monotonic() < until_s:  # two servers, and a child of each
@@ -149,5 +148,5 @@ def test_modules_of_a_notebook_are_compared_in_turn():
 
     assert compared.verdict == "slower"
     assert compared.model == "Slow (live)"
-    with pytest.raises(tputfind.errors.BadRequest, match="one is a record and the other is none"):
+    with pytest.raises(tputfind.errors.BadRequest, match=r"old: .* is a Slow, and no Record"):
         tputfind.compare(Slow(1), tputfind.load_record(next((MODELS.parents[1] / "results").rglob("*fp16.json"))))

@@ -42,7 +42,7 @@ class Listens:
         (lambda: tputfind.find("resnet18", max_batches=5), "'max_batches': did you mean max_batch"),
         (lambda: tputfind.find("resnet18", save="a.csv"), "there is no option 'save'"),
         (lambda: tputfind.compare(RECORD, None), "new: None is a NoneType, and no Record"),
-        (lambda: tputfind.compare("a", "b"), "old: 'a' is a str, and no Record"),
+        (lambda: tputfind.compare("a", RECORD), "old: 'a' is a str, and no Record"),
         (lambda: tputfind.to_deploy("b.json"), "record: 'b.json' is a str, and no Record"),
         (lambda: tputfind.compare(RECORD, RECORD, tolerance="much"), "tolerance: 'much' is not a number"),
         (lambda: tputfind.compare(RECORD, RECORD, tolerance=None), "tolerance: None is not a number"),

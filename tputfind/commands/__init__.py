@@ -65,6 +65,15 @@ COMMANDS: Final = {
             "tputfind resnet50 vit_b_16 --ray --kinds --output fleet",
         ),
     ),
+    "tune": Command(
+        "Find the best way to run a model, by racing.",
+        """
+        Layouts, modes and, on a CPU, numbers of cores are varied; of dtypes, layouts and modes those that are given.
+        Each variant meets the leader in turn until it is certain which is faster. The winner is measured in full.""",
+        (Argument("model", "MODEL"),),
+        options.TUNE,
+        ("tputfind tune resnet50 --dtype fp16 --budget 5min", "tputfind tune net.py:make --for latency --device cpu"),
+    ),
     "clocks": Command(
         "Time one batch in several ways and say what each gets wrong.",
         "With two models, time a pipeline: the first model, work of the CPU, the second model.",
@@ -209,7 +218,7 @@ def _check_no_command_was_meant(word: str) -> None:
 @click.group(cls=_ModelFirst, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tputfind")
 def main() -> None:
-    """Find the largest batch that a PyTorch model can take, and how fast every batch size is. MODEL is
+    """Find the largest batch of a PyTorch model, and how fast each size is. MODEL is
     a torchvision name (resnet50), timm:NAME, hf:NAME or file.py:FACTORY.
     """
 

@@ -207,6 +207,29 @@ IN_TURN: Final = (
     _QUIET,
 )
 """What only ``compare --run`` takes."""
+TUNE: Final = (
+    Option(
+        WHAT,
+        "race for samples per second, or for the latency of the smallest batch",
+        ("throughput", "latency"),
+        name="for",
+        default="throughput",
+    ),
+    *(
+        option._replace(lists=option.name in ("dtype", "layout", "mode"))
+        for option in _measuring(
+            *("mode", "phase", "optimizer", "clip", "accumulate", "grad_checkpoint"),
+            *("allocator", "memory_limit", "max_batch", "slo", "percentile", "trial_timeout"),
+        )
+    ),
+    _NAMED["batch_sizes"]._replace(help="race at this batch size", takes="N", default="found first"),
+    _NAMED["budget"]._replace(default="10min"),
+    *(option for option in RUN if option.name in ("output", "no_save")),
+    _SAVE,
+    _OVERWRITE,
+    _TRUST,
+    _QUIET,
+)
 COMPARE: Final = (
     Option(
         VERDICT,

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from tputfind.analysis.compare import Comparison, Comparisons
+from tputfind.analysis.race import Race
 from tputfind.errors import TputfindError
 from tputfind.record import files
 from tputfind.record.clocks import Methods, Pipeline
@@ -24,6 +25,7 @@ from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.planner.plan import Answers, Plan, Plans, Ranking
 
 _COMPARISONS: Final = re.compile(rb"\s*\[")
+_RACE: Final = re.compile(rb'\s*\{\s*"kind"\s*:\s*"race"')
 _PLANS: Final = re.compile(rb'\s*\{\s*"plans"\s*:')
 
 
@@ -46,8 +48,8 @@ class _SavedPlans(msgspec.Struct, frozen=True, kw_only=True):
     ranked_by: Ranking = "devices"
 
 
-def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts | Comparison | Comparisons | Plans:
-    """Read what a command saved as ``.json``: a record, timings of ``clocks``, forecasts, comparisons or plans.
+def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts | Comparison | Comparisons | Race | Plans:
+    """Read what a command saved as ``.json``: a record, timings of ``clocks``, forecasts, comparisons, a race or plans.
 
     Raises:
         BadRequest: the path is none.
@@ -64,6 +66,9 @@ def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts | Comparis
             kind = Annotated[list[Comparison], Meta(min_length=1)]
             found: list[Comparison] = msgspec.json.decode(printable_json(data), type=kind)
         return found[0] if len(found) == 1 else Comparisons(found)
+    if _RACE.match(data):
+        with told_as_bad_record(data, str(path)):
+            return msgspec.json.decode(printable_json(data), type=Race)
     return files.load(path)
 
 

@@ -22,7 +22,7 @@ from tputfind.report.renderers.csv import to_csv
 from tputfind.report.renderers.html import to_html
 from tputfind.report.renderers.markdown import to_markdown
 
-Kind = Literal["csv", "record", "clocks", "forecast", "comparison", "plans", "md", "html", "png", "svg"]
+Kind = Literal["csv", "record", "clocks", "forecast", "comparison", "race", "plans", "md", "html", "png", "svg"]
 
 NAMES: Final[dict[Kind, str]] = {
     "csv": "CSV",
@@ -30,6 +30,7 @@ NAMES: Final[dict[Kind, str]] = {
     "clocks": "JSON of clocks",
     "forecast": "JSON of forecasts",
     "comparison": "JSON of comparisons",
+    "race": "JSON of a race",
     "plans": "JSON of plans",
     "md": "Markdown",
     "html": "page",
@@ -48,6 +49,7 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
         r"model,dtype,layout,memory_gib,largest_batch_forecast,",
         r"model,device_name,batch_size,(?:way,condition|stage,way),mean_ms,",
         r"model,recipe,device_name,old_batch,new_batch,",
+        r"model,recipe,batch_size,outcome,against,",
     ),
     "record": (r'\{\s*"schema":\s*\d+,\s*"method":\s*\d+,\s*"tputfind":\s*"',),
     "clocks": (r'\{\s*"kind":\s*"(?:methods|pipeline)",\s*"(?:schema":\s*\d+,\s*"method|tputfind)":',),
@@ -55,6 +57,7 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
     "comparison": (
         rf'\[\s*\{{\s*"model":\s*{_TEXT},\s*"recipe":\s*{_TEXT},\s*"device_name":\s*{_TEXT},\s*"old_started":',
     ),
+    "race": (r'\{\s*"kind":\s*"race",\s*"goal":',),
     "plans": (
         rf'\{{\s*"plans":\s*\[\s*\{{\s*"model":\s*{_TEXT},\s*"recipe":\s*{_TEXT},\s*"device_name":\s*{_TEXT},\s*"demand":',
     ),
@@ -63,6 +66,7 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
         rf"{_TITLE}\| *batch *\| *OLD /s *\| *NEW /s *\|",
         rf"(?:## [^\n]*\n\n)?{_TITLE}(?:\| *\| *devices *\| *max batch *\| *each/s *\| *cost/h *\||- Devices: [0-9])",
         rf"{_TITLE}ms an? (?:batch|iteration): mean of \d",
+        rf"{_TITLE}\| *variant *\| *ratio *\|",
         rf"{_TITLE}\| *memory *\| *largest batch, forecast *\|",
     ),
     "html": (r"<!DOCTYPE html>(?s:.{0,300})default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-",),

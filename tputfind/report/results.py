@@ -28,6 +28,7 @@ _VIEWS = {
     "clocks": "clocks",
     "forecast": "forecast",
     "comparison": "compare",
+    "race": "tune",
     "plans": "size",
 }
 """The module in ``views`` that makes the document of each kind of result."""

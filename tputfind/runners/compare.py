@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from functools import partial
 from random import Random
 from time import monotonic
 from typing import Final, NamedTuple
 
-import msgspec
-
 from tputfind import options as values
 from tputfind.analysis import compare as verdicts
-from tputfind.analysis.compare import TOLERANCE, Comparison, Tried, checked_tolerance
-from tputfind.analysis.turns import LOOKS, Turns
+from tputfind.analysis.compare import TOLERANCE, Comparison, checked_tolerance
 from tputfind.errors import BadRequest, OutOfTime
 from tputfind.processes.children import Children
-from tputfind.processes.failures import for_want_of_memory
 from tputfind.processes.messages import Inspection
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec, read_spec
@@ -27,8 +24,7 @@ from tputfind.session import pickling
 from tputfind.session.inspect import as_inspected, inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
-from tputfind.session.trials import diagnosis_of
-from tputfind.session.turns import Variant, VariantFailed, take_round
+from tputfind.session.turns import Duel, Variant
 from tputfind.step import Step
 
 BUDGET_S: Final = 60.0
@@ -101,13 +97,11 @@ def compare(
         BadRequest: the two are unlike, or an option is wrong.
         TputfindError: a model or the device does not allow it.
     """
-    if isinstance(old, Record) and isinstance(new, Record):
+    if isinstance(old, Record) or isinstance(new, Record):
         if options or inputs is not None or fail_slower is not None:
             given = ", ".join([*options, *(["inputs"] if inputs else []), *(["fail_slower"] if fail_slower else [])])
             raise BadRequest(f"{given}: these are for two models, and records are given")
-        return verdicts.compare(old, new, tolerance=tolerance, force=force)
-    if isinstance(old, Record) or isinstance(new, Record):
-        raise BadRequest("one is a record and the other is none: give two records, or two models")
+        return verdicts.compare(old, new, tolerance=tolerance, force=force)  # type: ignore[arg-type]  # it checks them
     if force:
         raise BadRequest("force is for records: two models are compared as they are")
     models = (old, new)
@@ -137,7 +131,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     can = inspections[0].environment.can
     variants = [Variant(spec, 1, each, can) for spec, each in zip((old, new), children, strict=True)]
     sizes = old.batch_sizes or (max(BATCH_SIZE // old.granularity, 1) * old.granularity,)
-    rows = [_Row(variants, size) for size in sizes]
+    rows = [Duel(*(one._replace(batch_size=size) for one in variants)) for size in sizes]
     try:
         _take_rounds(rows, asked, begin_s + asked.budget_s, progress)
     except OutOfTime:
@@ -146,10 +140,10 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     tried = [row.tried for row in rows]
     failed = next((one for one in tried if one.failure is not None), None)
     if failed is not None and failed.failure is not None and not any(one.turns.rounds for one in tried):
-        failing = variants[failed.failed or 0].spec
+        failing = rows[0].variants[failed.failed or 0].spec
         raise no_answer(failing, failed.turns.batch_sizes[0], failed.failure, smallest=False)
     return verdicts.in_turn(
-        (variants[0].spec, variants[1].spec),
+        (rows[0].variants[0].spec, rows[0].variants[1].spec),
         inspections[0].environment.device_name,
         started,
         tried,
@@ -170,20 +164,21 @@ def _inspected(specs: Sequence[Spec], children: Sequence[Children]) -> list[Insp
             raise
 
 
-def _take_rounds(rows: Sequence[_Row], asked: Asked, until_s: float, progress: Progress) -> None:
+def _take_rounds(rows: Sequence[Duel], asked: Asked, until_s: float, progress: Progress) -> None:
     """Take rounds of each row until its verdict is certain, or until there is no time for another."""
     random = Random(asked.specs[0].seed)  # noqa: S311  # the order of windows is no secret
     longest_s = 0.0
-    while left := [row for row in rows if row.goes_on(asked, len(rows))]:
+    is_certain = partial(verdicts.is_certain, fail_slower=asked.fail_slower)
+    while left := [row for row in rows if row.goes_on(is_certain, asked.tolerance, len(rows))]:
         for row in left:
             begin_s, number = monotonic(), len(row.tried.turns.rounds) + 1
             if longest_s and begin_s + longest_s > until_s:
                 return
-            progress.doing(f"batch {row.size}: both in turn, round {number}", until_s - begin_s)
+            progress.doing(f"batch {row.batch_size}: both in turn, round {number}", until_s - begin_s)
             row.take_round(random)
             longest_s = max(longest_s, monotonic() - begin_s)
             if (ratio := row.tried.turns.ratio(1, 0)) is not None:
-                progress.did(f"batch {row.size}, round {number}: NEW is {ratio:.3f} times as fast as OLD")
+                progress.did(f"batch {row.batch_size}, round {number}: NEW is {ratio:.3f} times as fast as OLD")
 
 
 def _differing(old: Inspection, new: Inspection) -> Iterator[str]:
@@ -193,49 +188,3 @@ def _differing(old: Inspection, new: Inspection) -> Iterator[str]:
     ):
         if before != after:
             yield f"{name} {before} and {after}"
-
-
-class _Row:
-    """A batch size of both variants, and what was timed of it."""
-
-    def __init__(self, variants: list[Variant], size: int) -> None:
-        """Take the variants, which the row replaces where one runs in another way only."""
-        self.size = size
-        self.tried = Tried(Turns(batch_sizes=(size, size)))
-        self._variants = variants
-        self._together = True
-
-    def goes_on(self, asked: Asked, comparisons: int) -> bool:
-        """Return whether another round is to be taken: somebody looks at the verdict after some of them only."""
-        count = len(self.tried.turns.rounds)
-        if self.tried.failure is not None or count >= LOOKS[-1]:
-            return False
-        judgement = verdicts.judged_in_turn(self.tried, asked.tolerance, comparisons)
-        return count not in LOOKS or not verdicts.is_certain(judgement, asked.fail_slower)
-
-    def take_round(self, random: Random) -> None:
-        """Take one more round, or find out why that cannot be, or how it can."""
-        turns = self.tried.turns
-        at_size = [one._replace(batch_size=self.size) for one in self._variants]
-        try:
-            taken = take_round(at_size, len(turns.rounds), random, together=self._together)
-        except VariantFailed as failed:
-            if self._together and for_want_of_memory(failed.failure):
-                self._together = False  # one after the other, each may have enough
-            elif not self._runs_otherwise(failed):
-                self.tried = self.tried._replace(failed=failed.variant, failure=failed.failure)
-        else:
-            self.tried = self.tried._replace(turns=msgspec.structs.replace(turns, rounds=(*turns.rounds, taken)))
-
-    def _runs_otherwise(self, failed: VariantFailed) -> bool:
-        """Return whether a variant that failed runs in another mode of autograd, and have it run so from now on."""
-        variant = self._variants[failed.variant]
-        if failed.failure.kind != "error" or variant.spec.grad_mode != "inference":
-            return False
-        found = None
-        with suppress(BadRequest):  # other batch sizes may run: these are the ones that were asked for
-            found = diagnosis_of(variant.children, variant.spec, self.size, variant.can).grad_mode
-        if found is not None:
-            spec = msgspec.structs.replace(variant.spec, grad_mode=found)
-            self._variants[failed.variant] = variant._replace(spec=spec)
-        return found is not None

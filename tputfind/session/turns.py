@@ -6,7 +6,7 @@ What slows one window slows its neighbours, and cancels in their ratio.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from random import Random
 from statistics import fmean
@@ -14,14 +14,18 @@ from time import monotonic
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from tputfind.analysis.turns import Round, order_of_block
+import msgspec
+
+from tputfind.analysis.compare import Judgement, Tried, judged_in_turn
+from tputfind.analysis.turns import LOOKS, Round, Turns, order_of_block
+from tputfind.errors import BadRequest
 from tputfind.processes.children import ChildFailed, Children
-from tputfind.processes.failures import of_misuse
+from tputfind.processes.failures import for_want_of_memory, of_misuse
 from tputfind.processes.messages import TakeTurns, Turn
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
-from tputfind.session.trials import FIRST_TIMEOUT_S
+from tputfind.session.trials import FIRST_TIMEOUT_S, diagnosis_of
 
 WINDOW_S: Final = 0.02
 """Shorter windows would be mostly steps that lead in; in longer ones more can happen to one and not to the other."""
@@ -91,6 +95,54 @@ def _goes_on(done: int, until_s: float) -> bool:
     """Return whether another block is taken."""
     left_s = until_s - monotonic()
     return done < _MOST_BLOCKS and (left_s > 0 or (done < _FEWEST_BLOCKS and (done == 0 or left_s > -_LONG_S)))
+
+
+class Duel:
+    """Two variants, and what was timed of them in turn."""
+
+    def __init__(self, old: Variant, new: Variant) -> None:
+        """Take both; one that runs in another mode of autograd only is replaced by one in that mode."""
+        self.variants = [old, new]
+        self.tried = Tried(Turns(batch_sizes=(old.batch_size, new.batch_size)))
+        self._together = True
+
+    @property
+    def batch_size(self) -> int:
+        """That of OLD."""
+        return self.variants[0].batch_size
+
+    def goes_on(self, is_certain: Callable[[Judgement], bool], tolerance: float, comparisons: int) -> bool:
+        """Return whether another round is to be taken: somebody looks at the verdict after some of them only."""
+        count = len(self.tried.turns.rounds)
+        if self.tried.failure is not None or count >= LOOKS[-1]:
+            return False
+        return count not in LOOKS or not is_certain(judged_in_turn(self.tried, tolerance, comparisons))
+
+    def take_round(self, random: Random) -> None:
+        """Take one more round, or find out why that cannot be, or how it can; errors as for ``take_round``."""
+        turns = self.tried.turns
+        try:
+            taken = take_round(self.variants, len(turns.rounds), random, together=self._together)
+        except VariantFailed as failed:
+            if self._together and for_want_of_memory(failed.failure):
+                self._together = False  # one after the other, each may have enough
+            elif not self._runs_otherwise(failed):
+                self.tried = self.tried._replace(failed=failed.variant, failure=failed.failure)
+        else:
+            self.tried = self.tried._replace(turns=msgspec.structs.replace(turns, rounds=(*turns.rounds, taken)))
+
+    def _runs_otherwise(self, failed: VariantFailed) -> bool:
+        """Return whether a variant that failed runs in another mode of autograd, and have it run so from now on."""
+        variant = self.variants[failed.variant]
+        if failed.failure.kind != "error" or variant.spec.grad_mode != "inference":
+            return False
+        found = None
+        with suppress(BadRequest):  # other batch sizes may run: these are the ones that were asked for
+            found = diagnosis_of(variant.children, variant.spec, variant.batch_size, variant.can).grad_mode
+        if found is not None:
+            spec = msgspec.structs.replace(variant.spec, grad_mode=found)
+            self.variants[failed.variant] = variant._replace(spec=spec)
+        return found is not None
 
 
 class _Process:

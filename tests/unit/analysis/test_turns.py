@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from math import exp
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.turns import taken
 
 from tputfind.analysis.compare import Tried, is_certain, judged_in_turn
 from tputfind.analysis.turns import LOOKS, Round, Turns, order_of_block
-
-BLOCKS = 8
-
-
-def taken(random, *, new=1.0, between=0.01, within=0.02, shared=0.3, number=1):
-    """Rounds of OLD and NEW: each process, each window, and what both share for a block, differ by so much."""
-    rounds = []
-    for _ in range(number):
-        paces = [1000 * exp(random.gauss(0, between)), 1000 * new * exp(random.gauss(0, between))]
-        per_s = [[], []]
-        for _ in range(BLOCKS):
-            load = exp(-abs(random.gauss(0, shared)))
-            for variant in order_of_block([0, 1], random):
-                per_s[variant].append(paces[variant] * load * exp(random.gauss(0, within)))
-        rounds.append(Round(tuple(map(tuple, per_s))))
-    return tuple(rounds)
 
 
 def until_certain(random, fail_slower=None, **noise):

@@ -18,17 +18,18 @@ from support.records import FORECASTS, example
 from support.shown import csv_of, markdown_of, page_of
 
 from tputfind.analysis.compare import compare
+from tputfind.analysis.race import Contender, Race
 from tputfind.commands.outputs import model_sources
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.record import files
 from tputfind.record.files import load_record
 from tputfind.record.identity import Question, question_of, unlike_questions
-from tputfind.record.spec import read_spec
+from tputfind.record.spec import Spec, read_spec
 from tputfind.record.untrusted import indented
 from tputfind.report.charts import charts, draw
 from tputfind.report.outputs import ENDINGS, NAMES, Kind, Places, Source, check_places, forms, is_report, table_of
 from tputfind.report.views import compare as compared
-from tputfind.report.views import forecast, size
+from tputfind.report.views import forecast, size, tune
 from tputfind.sizing.planner.plan import answers
 from tputfind.sizing.planner.question import read_demand
 
@@ -40,6 +41,13 @@ def sized(count: int):
 
 def comparisons():
     return [compare(example(), example(), force=True)]
+
+
+def race():
+    plain, other = Spec(model="resnet18"), Spec(model="resnet18", layout="nhwc")
+    contenders = Contender(spec=plain, outcome="first"), Contender(spec=other, outcome="untried", reason="takes 9 s")
+    fields = {"goal": "throughput", "batch_size": 8, "device_name": "a CPU", "started": "", "budget_s": 60.0}
+    return Race(**fields, seconds=59.0, contenders=contenders, winner=plain, record=example())
 
 
 REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
@@ -56,6 +64,9 @@ REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
         lambda: indented(files.load(RESULTS / "nvidia-h200/clocks/resnet50-fp16-batch-1.json")),
     ),
     "comparison": ("comparison", forms(compared.document(comparisons()))["json"]),
+    "race": ("race", forms(tune.document(race()))["json"]),
+    "race_csv": ("csv", forms(tune.document(race()))["csv"]),
+    "race_md": ("md", forms(tune.document(race()))["md"]),
     "plans": ("plans", forms(size.document(sized(1)))["json"]),
     "md": ("md", lambda: markdown_of([example()])),
     "md_of_two": ("md", lambda: markdown_of([example(), example()])),

@@ -1,0 +1,100 @@
+"""The best way to run a model, by racing: ``tputfind tune``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.command import run
+from support.folders import MODELS
+
+import tputfind
+
+FILE = MODELS / "in_turn.py"
+TUNE = ("tune", "--quiet", "--device", "cpu:0", "--mode", "eager", "--batch-sizes", 8)
+"""A set of cores and a mode that are named are not varied: layouts are."""
+
+
+def test_the_faster_variant_wins_and_its_record_is_one_like_any_other(tmp_path):
+    ran = run(tmp_path, *TUNE, f"{FILE}:by_layout", "--budget", "60s", "--save", "race.json", "--save", "race.csv")
+
+    race = tputfind.load(tmp_path / "race.json")
+    assert ran.status == 0, ran.err
+    assert race.winner.layout == "nhwc"
+    assert [one.outcome for one in race.contenders] == ["first", "faster"]
+    won = race.contenders[1].judgement
+    assert won.low < 1.4 * 10.1 / 10.2 < won.high
+    assert "Winner         fp32 nhwc eager cpu:0" in ran.out
+    assert "took the lead" in ran.out
+    record = ran.record()
+    assert (record.spec.layout, record.finished is not None) == ("nhwc", True)
+    assert record.rows == race.record.rows
+    assert "fp32 nhwc eager cpu:0,8,faster,fp32 nchw eager cpu:0," in (tmp_path / "race.csv").read_text()
+    assert race.seconds < 75
+    shown = run(tmp_path, "report", "race.json")
+    assert "Winner         fp32 nhwc eager cpu:0" in shown.out
+
+
+def test_a_variant_that_fails_is_told_with_its_reason_and_does_not_win(tmp_path):
+    ran = run(tmp_path, *TUNE, f"{FILE}:no_layout", "--budget", "40s", "--no-save")
+
+    assert ran.status == 0, ran.err
+    assert "Failed         fp32 nhwc eager cpu:0: " in ran.out
+    assert "channels first, please" in ran.out
+    assert "Winner         fp32 nchw eager cpu:0" in ran.out
+    assert not (tmp_path / "results").exists()
+
+
+def test_numbers_of_cores_are_raced_and_what_the_budget_leaves_out_is_told(tmp_path):
+    arguments = ("tune", f"{FILE}:old", "--device", "cpu", "--budget", "20s", "--batch-sizes", 4, "--no-save")
+    ran = run(tmp_path, *arguments, "--save", "race.json")
+
+    race = tputfind.load(tmp_path / "race.json")
+    assert ran.status == 0, ran.err
+    assert "fp32 nchw compile (takes about 40 s): give it a longer --budget" in ran.out
+    assert {one.spec.device for one in race.contenders} == {"cpu", "cpu:0"}
+    assert race.winner.mode == "eager"
+
+
+def test_a_module_is_raced_from_python():
+    race = tputfind.tune("resnet18", image_size=32, mode="eager", device="cpu:0", batch_sizes=[1], budget="30s")
+
+    assert race.winner in [one.spec for one in race.contenders]
+    assert race.record.rows[0].samples_per_s > 0
+    assert "the best of 2 variants for throughput" in repr(race)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((f"{FILE}:old",), "there is nothing to vary"),  # no images, one mode, one set of cores
+        ((f"{FILE}:by_layout", "--budget", "10ms"), "--budget ended before a batch was timed"),
+        ((f"{FILE}:by_layout", "--batch-sizes", "1,2"), "a race is at one batch size"),
+        ((f"{FILE}:by_layout", "--for", "speed"), "--for: 'speed' is none of throughput, latency"),
+    ],
+)
+def test_what_cannot_be_raced_is_one_line(tmp_path, arguments, line):
+    ran = run(tmp_path, *TUNE, *arguments)
+
+    assert ran.status == 2
+    assert line in ran.err
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+def test_a_model_that_fails_is_named_with_its_own_traceback(tmp_path):
+    arguments = ("tune", f"{FILE}:fails", "--device", "cpu", "--batch-sizes", 16, "--budget", "60s", "--quiet")
+    ran = run(tmp_path, *arguments)
+
+    assert ran.status == 5
+    assert "no more than 8, please" in ran.err
+
+
+@pytest.mark.slow
+def test_a_compiled_variant_races_after_the_others_and_says_when_compiling_pays(tmp_path):
+    arguments = ("--image-size", 32, "--device", "cpu:0", "--layout", "nchw", "--batch-sizes", 1, "--budget", "4min")
+    ran = run(tmp_path, "tune", "resnet18", *arguments, "--save", "race.json", timeout_s=400)
+
+    (saved,) = [json.loads((tmp_path / "race.json").read_text())]
+    assert ran.status == 0, ran.err
+    assert [one["spec"]["mode"] for one in saved["contenders"]] == ["eager", "compile"]
+    assert saved["contenders"][1]["outcome"] in ("faster", "behind", "not_faster")

@@ -1,0 +1,66 @@
+"""Races of variants: which challenge, and what becomes of them."""
+
+from __future__ import annotations
+
+from random import Random
+
+from support.turns import taken
+
+from tputfind.analysis.compare import Tried, judged_in_turn
+from tputfind.analysis.race import REGRET, challengers, is_settled, outcome_of
+from tputfind.analysis.turns import LOOKS, Turns
+from tputfind.record.spec import Spec
+
+PLAIN = Spec(model="resnet18")
+LEVELS = {"dtype": ("fp32", "bf16"), "layout": ("nchw", "nhwc"), "mode": ("eager", "compile")}
+
+
+def raced(random, new):
+    """What becomes of a challenger that is so many times as fast as the leader."""
+    rounds = ()
+    for look in LOOKS:
+        rounds += taken(random, number=look - len(rounds), new=new)
+        judgement = judged_in_turn(Tried(Turns(batch_sizes=(8, 8), rounds=rounds)), REGRET, 5)
+        if is_settled(judgement):
+            break
+    return outcome_of(judgement), len(rounds)
+
+
+def test_one_factor_is_varied_at_a_time_beside_the_leader_and_the_compiler_comes_last():
+    met = {PLAIN}
+
+    first = [(one.dtype, one.layout, one.mode) for one in challengers(PLAIN, LEVELS, met)]
+    leader = Spec(model="resnet18", dtype="bf16")
+    later = [(one.dtype, one.layout, one.mode) for one in challengers(leader, LEVELS, met | {leader})]
+
+    assert first == [("bf16", "nchw", "eager"), ("fp32", "nhwc", "eager"), ("fp32", "nchw", "compile")]
+    assert later == [("bf16", "nhwc", "eager"), ("bf16", "nchw", "compile")]
+
+
+def test_variants_that_do_not_go_together_do_not_race():
+    train = Spec(model="resnet18", phase="train")
+
+    assert [one.mode for one in challengers(train, {"mode": ("eager", "cudagraph", "compile")}, {train})] == ["compile"]
+
+
+def test_a_variant_that_is_better_by_more_than_three_percent_is_dropped_in_fewer_than_one_of_twenty_races():
+    random = Random(5)
+
+    outcomes = [raced(random, 1.03 + random.random() / 10)[0] for _ in range(300)]
+
+    assert sum(outcome != "faster" for outcome in outcomes) <= 15
+
+
+def test_a_variant_that_is_far_behind_costs_no_more_than_the_first_look():
+    random = Random(6)
+
+    races = [raced(random, 0.7) for _ in range(100)]
+
+    assert {outcome for outcome, _ in races} <= {"behind", "not_faster"}
+    assert sum(rounds for _, rounds in races) <= 1.2 * LOOKS[0] * len(races)
+
+
+def test_a_variant_that_is_slower_never_leads():
+    random = Random(7)
+
+    assert sum(raced(random, 0.99)[0] == "faster" for _ in range(300)) <= 3

@@ -1,0 +1,40 @@
+"""What one `tputfind tune` asks: read and checked, raced, written and shown."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from rich.console import Console
+
+from tputfind.commands.console import Given, finish, stop_signals, typed
+from tputfind.commands.outputs import model_sources, read_places
+from tputfind.processes.children import Children
+from tputfind.record import files
+from tputfind.record.identity import Question
+from tputfind.report.outputs import check_places, forms
+from tputfind.report.progress import show_progress
+from tputfind.report.views import tune as view
+from tputfind.runners import tune
+
+
+def main(given: Given, *, show_traceback: bool) -> int:
+    """Race what was given, write, show, and return the exit code.
+
+    Raises:
+        TputfindError: an option is wrong, or the device or the model does not allow it.
+    """
+    folder = None if given.pop("no_save") else files.path_of("--output", given["output"] or "results")
+    del given["output"]
+    places, model, goal = read_places(given, folder), given.pop("model"), given.pop("for") or "throughput"
+    quiet, trust = given.pop("quiet"), given.pop("trust_model_file")
+    options = {name: value or None for name, value in given.items()}
+    asked = tune.read_asked(model, options, goal, folder, typed())
+    outputs = check_places(places, model_sources([asked.plain]), json="race", question=Question((asked.plain,)))
+    with stop_signals() as ignore_signals, ExitStack() as stack:
+        both = [stack.enter_context(Children(trust_model_file=trust)) for _ in range(2)]
+        progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
+        race = tune.measure(asked, (both[0], both[1]), progress)
+        ignore_signals()  # what follows takes a moment, and must not be lost to a signal
+    document = view.document(race)
+    outputs.write(forms(document))
+    return finish(document, outputs, show_traceback=show_traceback)

@@ -1,0 +1,141 @@
+"""A race of variants as a document: the winner, what became of the others, and the winner's own record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from tputfind.analysis.answers import fastest_within_slo
+from tputfind.analysis.race import Contender, Outcome, Race, recipe_of
+from tputfind.report.document import (
+    Answers,
+    Cell,
+    Column,
+    Document,
+    Table,
+    Tone,
+    data_table,
+    sections_of,
+    table,
+    whole,
+)
+from tputfind.report.views.records import of_record
+from tputfind.units import format_about
+
+_WORDS: Final[dict[Outcome, str]] = {
+    "first": "led at first",
+    "faster": "took the lead",
+    "behind": "slower",
+    "not_faster": "not faster",
+    "failed": "FAILED",
+    "untried": "untried",
+}
+_TONES: Final[dict[Outcome, Tone]] = {"faster": "good", "failed": "bad", "untried": "unsure"}
+
+
+def document(race: Race) -> Document:
+    """Return the winner, the table of variants, and the record of the winner."""
+    return whole(lambda: _document(race), source=race, data=partial(_data, race))
+
+
+def _document(race: Race) -> Document:
+    at = f"batch {race.batch_size}"
+    return Document(
+        title=f"{race.winner.model} on {race.device_name}: the best of {len(race.contenders)} variants for {race.goal}",
+        sections=(
+            *sections_of("the variants", lambda: [_table(race)]),
+            *sections_of("the answers", lambda: [Answers(tuple(_answers(race, at)))]),
+            *([] if race.record is None else [of_record(race.record, "")]),
+        ),
+    )
+
+
+def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
+    best = None if race.record is None else fastest_within_slo(race.record)
+    rate = ""
+    if best is not None and best.samples_per_s is not None:
+        rate = f", {format_about(best.samples_per_s)} samples/s at batch {best.batch_size}"
+    yield "Winner", f"{recipe_of(race.winner)}{rate}"
+    brought = [f"{_ratio(one)} times {_against(one)}" for one in race.contenders if one.outcome == "faster"]
+    if brought:
+        yield "Brought", f"{'; '.join(brought)}, at {at}"
+    if race.ties:
+        names = ", ".join(f"{recipe_of(one.spec)} ({_ratio(one)})" for one in race.ties)
+        yield "Not told apart", f"{names}: the simpler one leads"
+    if compiling := _compiling(race):
+        yield "Compiling", compiling
+    for one in race.contenders:
+        if one.outcome == "failed":
+            yield "Failed", f"{recipe_of(one.spec)}: {one.reason}"
+    if race.untried:
+        names = ", ".join(f"{recipe_of(one.spec)} ({one.reason})" for one in race.untried)
+        yield "Untried", f"{names}: give it a longer --budget"
+    yield "Raced", f"{race.seconds:.0f} s of {race.budget_s:g} s, at {at}"
+
+
+def _compiling(race: Race) -> str:
+    """Say when compiling the winner pays for itself; nothing where it took the lead uncompiled."""
+    rows = () if race.record is None else race.record.rows
+    row = next((one for one in rows if one.batch_size == race.batch_size), None)
+    won = next((one for one in race.contenders if one.outcome == "faster" and one.spec == race.winner), None)
+    if row is None or won is None or won.judgement is None or not won.judgement.ratio or not row.samples_per_s:
+        return ""
+    compiled_s = max((one.compiled.seconds for one in row.timings if one.compiled is not None), default=None)
+    if compiled_s is None or won.judgement.ratio <= 1:
+        return ""
+    gained_s = row.batch_size / row.samples_per_s * (won.judgement.ratio - 1)
+    return f"takes {compiled_s:.0f} s, which {compiled_s / gained_s:.0f} batches of {race.batch_size} make up for"
+
+
+def _ratio(one: Contender) -> str:
+    judgement = one.judgement
+    if judgement is None or judgement.ratio is None:
+        return ""
+    known = "" if judgement.low is None else f" ({judgement.low:.3f} to {judgement.high:.3f})"
+    return f"{judgement.ratio:.3f}{known}"
+
+
+def _against(one: Contender) -> str:
+    return "" if one.against is None else recipe_of(one.against)
+
+
+def _table(race: Race) -> Table:
+    columns = (
+        *(Column("variant", "text"), Column("ratio"), Column("95 %"), Column("beside", "text"), Column("s")),
+        Column("outcome", "text"),
+    )
+    return table(columns, map(_row, race.contenders))
+
+
+def _row(one: Contender) -> tuple[str | Cell, ...]:
+    judged = one.judgement
+    ratio, low, high = (None, None, None) if judged is None else (judged.ratio, judged.low, judged.high)
+    return (
+        recipe_of(one.spec),
+        Cell() if ratio is None else Cell(f"{ratio:.3f}", ratio),
+        Cell() if low is None else Cell(f"{low:.3f}-{high:.3f}", low),
+        _against(one),
+        Cell(f"{one.seconds:.0f}", one.seconds) if one.seconds else Cell(),
+        Cell(_WORDS[one.outcome], tone=_TONES.get(one.outcome, "")),
+    )
+
+
+def _data(race: Race) -> Table:
+    names = ("model", "recipe", "batch_size", "outcome", "against", "ratio", "low", "high", "seconds", "reason")
+    lines = (
+        {
+            "model": one.spec.model,
+            "recipe": recipe_of(one.spec),
+            "batch_size": race.batch_size,
+            "outcome": one.outcome,
+            "against": _against(one) or None,
+            "ratio": one.judgement and one.judgement.ratio,
+            "low": one.judgement and one.judgement.low,
+            "high": one.judgement and one.judgement.high,
+            "seconds": one.seconds,
+            "reason": one.reason or None,
+        }
+        for one in race.contenders
+    )
+    return data_table(names, lines)

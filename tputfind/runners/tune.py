@@ -1,0 +1,320 @@
+"""The best way to run a model, by racing: each variant meets the leader in turn, and the winner is measured in full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from random import Random
+from time import monotonic
+from typing import Final, NamedTuple, cast, get_args
+
+import msgspec
+
+from tputfind.analysis.answers import too_late
+from tputfind.analysis.compare import judged_in_turn
+from tputfind.analysis.race import (
+    REGRET,
+    Contender,
+    Goal,
+    Outcome,
+    Race,
+    challengers,
+    is_settled,
+    outcome_of,
+    recipe_of,
+    takes_compiler,
+)
+from tputfind.analysis.turns import LOOKS
+from tputfind.declaration import with_options_of
+from tputfind.errors import BadRequest, OutOfTime, TputfindError
+from tputfind.options import none_of
+from tputfind.processes import cores
+from tputfind.processes.children import Children
+from tputfind.processes.messages import Inspection, Plan
+from tputfind.record.choices import LAYOUTS, MODES
+from tputfind.record.files import path_of
+from tputfind.record.spec import Spec, read_spec
+from tputfind.runners.find import in_progress, model_traceback_noted
+from tputfind.runners.sweep import Job, each_recipe, sweep
+from tputfind.session import pickling
+from tputfind.session.inspect import as_inspected, inspect, now
+from tputfind.session.outcome import no_answer
+from tputfind.session.progress import Progress
+from tputfind.session.trials import TrialRunner, diagnosis_of
+from tputfind.session.turns import Duel, Variant
+
+BUDGET_S: Final = 600.0
+_OF_RACE: Final = 0.6
+"""Of the budget: the rest is for the winner, whose rows and largest batch are what is deployed."""
+_OF_SCAN: Final = 0.15
+_COMPILES_S: Final = 40.0
+"""Time that a variant with a compiler is expected to take, until one has shown it."""
+_STARTS_S: Final = 5.0
+_GAIN: Final = 1.05
+"""A batch twice as large that gains less is not worth racing at."""
+_PATIENCE: Final = 2
+"""Batch sizes that may gain too little before no larger one is looked at: one may just have been disturbed."""
+_LONGEST_BATCH_MS: Final = 2000.0
+_SHORT: Final = Plan(
+    batches=3, least_batches=1, window_s=0.2, latency_batches=20, every_latency=False, warmup=1, max_seconds=2.0
+)
+
+
+class Asked(NamedTuple):
+    """What is raced: the plain variant, what each factor may be, for which goal, and where the winner's record goes."""
+
+    plain: Spec
+    levels: Mapping[str, tuple[str, ...]]
+    goal: Goal
+    folder: Path | None
+    command: str
+
+    @property
+    def budget_s(self) -> float:
+        """The time for all of it."""
+        return self.plain.budget_s or BUDGET_S
+
+
+def read_asked(model: str, options: Mapping[str, object], goal: object, folder: Path | None, command: str) -> Asked:
+    """Return what is asked for: lists of dtypes, layouts, modes or sets of cores are what may be varied.
+
+    The dtype is not varied unless several are given, since another one has other outputs. Layouts, modes and, on a CPU,
+    numbers of cores are all tried unless some are given.
+
+    Raises:
+        BadRequest: an option is wrong.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    specs = list(dict.fromkeys(read_spec(model, one) for one in each_recipe(given)))
+    plain = specs[0]
+    if len(plain.batch_sizes or (1,)) > 1:
+        raise BadRequest("--batch-sizes: a race is at one batch size")
+    if plain.ranks is not None:
+        raise BadRequest("a race is on one device: leave --gpus and --parallel out")
+    levels = {
+        "dtype": tuple(dict.fromkeys(spec.dtype for spec in specs)),
+        "layout": tuple(dict.fromkeys(spec.layout for spec in specs)) if "layout" in given else LAYOUTS,
+        "mode": tuple(dict.fromkeys(spec.mode for spec in specs)) if "mode" in given else MODES,
+    }
+    if goal not in get_args(Goal):
+        raise BadRequest(f"--for: {none_of(goal, get_args(Goal))}")
+    return Asked(plain, levels, cast("Goal", goal), folder, command)
+
+
+@with_options_of(Spec)
+def tune(
+    model: str | Callable[..., object],
+    *,
+    goal: Goal = "throughput",
+    inputs: Callable[[int], object] | None = None,
+    output: str | Path | None = None,
+    progress: bool | Progress | None = None,
+    trust_model_file: bool = False,
+    **options: object,
+) -> Race:
+    """Find the best way to run a model by racing: layouts, modes and, on a CPU, numbers of cores.
+
+    Each variant meets the leader in turn, as in ``compare``, until it is certainly faster, or certainly not faster by
+    more than 2 %. The winner is measured in full.
+
+    Args:
+        model: as for ``find``.
+        goal: race for ``throughput``, at a batch size that is nearly as fast as any; or for ``latency``, at the
+            smallest.
+        inputs: what makes the inputs of a live module, as for ``find``.
+        output: a folder for the winner's record; None saves nothing.
+        progress: whether to show on stderr what is being done; or what is to be told instead.
+        trust_model_file: load a file of a model even where that can run code.
+        options: as for ``find``. Lists of ``dtype``, ``layout`` and ``mode`` are what is varied. ``budget`` is 10 min.
+
+    Returns:
+        The race: ``winner``, its ``record``, and ``contenders`` with what became of each.
+
+    Raises:
+        TputfindError: an option is wrong, or the device or the model does not allow it.
+    """
+    folder = None if output is None else path_of("output", output)
+    words = " ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
+    name = pickling.name_of(model)
+    asked = read_asked(name, options, goal, folder, f"tune {name} {words}".strip())
+    with (
+        in_progress(progress) as told,
+        model_traceback_noted(),
+        pickling.pickled(model, inputs) as file,
+        ExitStack() as stack,
+    ):
+        both = [stack.enter_context(Children(trust_model_file=trust_model_file, live=file)) for _ in range(2)]
+        return measure(asked, (both[0], both[1]), told)
+
+
+def measure(asked: Asked, children: tuple[Children, Children], progress: Progress) -> Race:
+    """Race the variants, and measure the winner in full.
+
+    Raises:
+        OutOfTime: the budget ended before anything was timed.
+        TputfindError: the plain variant does not run.
+    """
+    begin_s, started = monotonic(), now()
+    progress.about(asked.plain.model)
+    for each in children:
+        each.end_within(asked.budget_s)
+    progress.doing("looking at the model and the device", None)
+    inspection = inspect(asked.plain, children[0])
+    plain = as_inspected(asked.plain, inspection)
+    can = inspection.environment.can
+    levels = dict(asked.levels) | ({"device": _core_sets(plain.device)} if can.on_host else {})
+    if inspection.input_shape.count("x") != 2 or plain.phase == "step":  # no images
+        levels["layout"] = (plain.layout,)
+    if plain.phase == "step":
+        levels["mode"] = (plain.mode,)
+    if not can.graphs and asked.plain.mode != "cudagraph":
+        levels["mode"] = tuple(mode for mode in levels["mode"] if mode != "cudagraph")
+    if all(len(values) == 1 for values in levels.values()):
+        raise BadRequest("there is nothing to vary", "give lists, such as --dtype fp16,bf16, or leave the others out")
+    batch_size, plain = _batch_size(asked, plain, inspection, children[0], progress)
+
+    def as_variant(spec: Spec, number: int) -> Variant:
+        return Variant(spec, batch_size, children[number], can)
+
+    race = _Course(as_variant, begin_s + _OF_RACE * asked.budget_s, progress)
+    race.run(plain, levels)
+    left_s = begin_s + asked.budget_s - monotonic()
+    winner = msgspec.structs.replace(race.leader, budget_s=max(left_s, 1.0))
+    for each in children:
+        each.end_within(None)
+    (measured,) = sweep(Job([winner], asked.folder, asked.command), children[0], progress)
+    if measured.ended_by is not None:
+        raise measured.ended_by
+    return Race(
+        goal=asked.goal,
+        batch_size=batch_size,
+        device_name=inspection.environment.device_name,
+        started=started,
+        budget_s=asked.budget_s,
+        seconds=monotonic() - begin_s,
+        contenders=tuple(race.contenders),
+        winner=race.leader,
+        record=measured.record if measured.record.rows else None,
+    )
+
+
+def _core_sets(device: str) -> tuple[str, ...]:
+    """Return the sets of cores that are tried on a CPU: all, half of them, and one; those that were named are kept."""
+    if ":" in device:
+        return (device,)
+    here = sorted(cores.here())
+    counts = dict.fromkeys(count for count in (len(here) // 2, 1) if 0 < count < len(here))
+    return (device, *(f"cpu:{cores.text(frozenset(here[:count]))}" for count in counts))
+
+
+def _batch_size(
+    asked: Asked, plain: Spec, inspection: Inspection, children: Children, progress: Progress
+) -> tuple[int, Spec]:
+    """Return the batch size to race at, and the plain variant as it runs.
+
+    It is the one that was asked for, or that is nearly as fast as any within the SLO; for latency it is the smallest.
+
+    Raises:
+        TputfindError: not even the smallest batch runs.
+    """
+    if plain.batch_sizes is not None:
+        return plain.batch_sizes[0], plain
+    if asked.goal == "latency":
+        return plain.granularity, plain
+    runner = TrialRunner(children, plain, inspection.environment)
+    sizes = plain.sizes_up_to(min(plain.max_batch or 2**14, 2**14))
+    progress.doing("looking for the batch size to race at", _OF_SCAN * asked.budget_s)
+    until_s = monotonic() + _OF_SCAN * asked.budget_s
+    best, best_per_s, no_gain = 0, 0.0, 0
+    with closing(runner.time_batches(sizes, 0, _SHORT, None, ())) as rows:
+        for row in rows:
+            if row.failure is not None and not best:
+                found = diagnosis_of(children, plain, row.batch_size, inspection.environment.can).grad_mode
+                if found is None or plain.grad_mode != "inference":
+                    raise no_answer(plain, row.batch_size, row.failure)
+                otherwise = msgspec.structs.replace(plain, grad_mode=found)
+                return _batch_size(asked, otherwise, inspection, children, progress)
+            late = best and too_late(plain, row)
+            if row.samples_per_s is None or late or no_gain == _PATIENCE:
+                break
+            no_gain += 1
+            if row.samples_per_s >= _GAIN * best_per_s:
+                best, best_per_s, no_gain = row.batch_size, row.samples_per_s, 0
+            if 1000 * row.batch_size / row.samples_per_s > _LONGEST_BATCH_MS or monotonic() > until_s:
+                break
+    return best or sizes[0], plain
+
+
+class _Course:
+    """A race under way: the leader, and what became of those it met."""
+
+    def __init__(self, as_variant: Callable[[Spec, int], Variant], until_s: float, progress: Progress) -> None:
+        """Take what makes the leader (0) and a challenger (1) of specs, and when the race ends."""
+        self.leader: Spec
+        self.contenders: list[Contender] = []
+        self._as_variant = as_variant
+        self._until_s = until_s
+        self._progress = progress
+        self._random: Random
+        self._took_s = {False: _STARTS_S, True: _COMPILES_S}  # by whether a compiler is needed
+
+    def run(self, plain: Spec, levels: Mapping[str, tuple[str, ...]]) -> None:
+        """Let every variant that differs from the leader in one factor challenge it, until none is left."""
+        self.leader, met = plain, {plain}
+        self._random = Random(plain.seed)  # noqa: S311  # the order of windows is no secret
+        self.contenders.append(Contender(spec=plain, outcome="first"))
+        field = sum(len(values) - 1 for values in levels.values())
+        while (challenger := next(challengers(self.leader, levels, met), None)) is not None:
+            met.add(challenger)
+            left = max(1, field + 1 - len(met))
+            contender = self._met(challenger, field, (self._until_s - monotonic()) / left)
+            self.contenders.append(contender)
+            if contender.outcome == "faster":
+                self.leader = challenger
+
+    def _met(self, challenger: Spec, comparisons: int, share_s: float) -> Contender:
+        """Return what becomes of a challenger within its share of the time."""
+        begin_s, needs_s = monotonic(), self._took_s[takes_compiler(challenger)]
+        if begin_s + needs_s > self._until_s:
+            reason = f"takes about {needs_s:.0f} s"
+            return Contender(spec=challenger, outcome="untried", reason=reason)
+        self._progress.doing(f"{recipe_of(challenger)} beside {recipe_of(self.leader)}", share_s)
+        try:
+            variant = self._as_variant(challenger, 1)
+            inspected = as_inspected(challenger, inspect(challenger, variant.children))
+            duel = Duel(self._as_variant(self.leader, 0), variant._replace(spec=inspected))
+            self._take_rounds(duel, comparisons, begin_s + max(share_s, needs_s))
+        except TputfindError as error:
+            outcome: Outcome = "untried" if isinstance(error, OutOfTime) else "failed"
+            return Contender(spec=challenger, outcome=outcome, reason=error.message, seconds=monotonic() - begin_s)
+        seconds = monotonic() - begin_s
+        rounds = max(1, len(duel.tried.turns.rounds))
+        self._took_s[takes_compiler(challenger)] = seconds * min(1.0, LOOKS[0] / rounds)
+        judgement = judged_in_turn(duel.tried, REGRET, comparisons)
+        failure = duel.tried.failure
+        if failure is not None and duel.tried.failed == 0:
+            raise no_answer(self.leader, duel.batch_size, failure, smallest=False)
+        if failure is not None:
+            reason = f"{failure.kind.replace('_', ' ')}: {failure.plain}"
+            return Contender(spec=challenger, outcome="failed", reason=reason, seconds=seconds)
+        outcome = outcome_of(judgement)
+        ratio = 1.0 if judgement.ratio is None else judgement.ratio
+        self._progress.did(f"{recipe_of(challenger)}: {ratio:.3f} times as fast, {outcome.replace('_', ' ')}")
+        return Contender(
+            spec=challenger,
+            outcome=outcome,
+            against=self.leader,
+            judgement=judgement,
+            turns=duel.tried.turns,
+            seconds=seconds,
+        )
+
+    def _take_rounds(self, duel: Duel, comparisons: int, until_s: float) -> None:
+        longest_s = 0.0
+        while duel.goes_on(is_settled, REGRET, comparisons):
+            begin_s = monotonic()
+            if longest_s and begin_s + longest_s > until_s:
+                return
+            duel.take_round(self._random)
+            longest_s = max(longest_s, monotonic() - begin_s)
