@@ -30,6 +30,26 @@ def test_a_compiled_model_is_timed_checked_against_the_model_as_it_is_and_its_co
 
 @pytest.mark.slow
 @needs_compiler
+@pytest.mark.parametrize("way", ["freezing", "reduce-overhead", "max-autotune"])
+def test_each_way_of_compiling_computes_what_eager_does(tmp_path, ask, way):
+    asked = (f"{MODELS}/compiled.py:small", "--device", "cpu", "--batch-sizes", 2, "--mode", f"compile:{way}", *QUICK)
+    ran = ask(tmp_path, *asked)
+
+    assert ran.status == 0, ran.err
+    (row,) = ran.record().rows
+    assert row.output.result == "right"
+    assert row.timings[0].compiled.graphs == 1
+
+
+def test_weights_that_are_constants_cannot_be_trained(tmp_path, ask):
+    ran = ask(tmp_path, "resnet18", "--phase", "train", "--mode", "compile:freezing", "--quiet")
+
+    assert ran.status == 2
+    assert "--mode compile:freezing makes constants of weights, which --phase train changes" in ran.err
+
+
+@pytest.mark.slow
+@needs_compiler
 def test_the_search_compiles_every_batch_it_tries_and_what_takes_pieces_is_told(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/compiled.py:in_pieces", "--max-batch", 2, *COMPILED)
 

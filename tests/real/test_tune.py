@@ -91,10 +91,21 @@ def test_a_model_that_fails_is_named_with_its_own_traceback(tmp_path):
 
 @pytest.mark.slow
 def test_a_compiled_variant_races_after_the_others_and_says_when_compiling_pays(tmp_path):
-    arguments = ("--image-size", 32, "--device", "cpu:0", "--layout", "nchw", "--batch-sizes", 1, "--budget", "4min")
+    arguments = ("--image-size", 32, "--device", "cpu:0", "--mode", "eager,compile")
+    arguments += ("--layout", "nchw", "--batch-sizes", 1, "--budget", "4min")
     ran = run(tmp_path, "tune", "resnet18", *arguments, "--save", "race.json", timeout_s=400)
 
     (saved,) = [json.loads((tmp_path / "race.json").read_text())]
     assert ran.status == 0, ran.err
     assert [one["spec"]["mode"] for one in saved["contenders"]] == ["eager", "compile"]
     assert saved["contenders"][1]["outcome"] in ("faster", "behind", "not_faster")
+
+
+@pytest.mark.slow
+def test_a_variant_that_computes_something_else_never_wins(tmp_path):
+    arguments = ("--device", "cpu:0", "--mode", "eager,compile", "--batch-sizes", 4, "--budget", "3min", "--no-save")
+    ran = run(tmp_path, "tune", f"{MODELS}/compiled.py:otherwise", *arguments, timeout_s=400)
+
+    assert ran.status == 0, ran.err
+    assert "Winner         fp32 nchw eager cpu:0" in ran.out
+    assert "wrong output" in ran.out

@@ -103,11 +103,6 @@ def challengers(leader: Spec, levels: Mapping[str, tuple[str, ...]], met: set[Sp
                     yield challenger
 
 
-def takes_compiler(spec: Spec) -> bool:
-    """Return whether a variant is compiled."""
-    return spec.mode == "compile"
-
-
 def recipe_of(spec: Spec) -> str:
     """Name a variant: its recipe, and its cores where they are not all."""
     return " ".join([name_of(spec), *([spec.device] if ":" in spec.device else [])])

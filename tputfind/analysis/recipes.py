@@ -19,7 +19,7 @@ from tputfind.analysis.answers import (
     slo_of,
     throughput_interval,
 )
-from tputfind.record.choices import DTYPES, LAYOUTS, Mode
+from tputfind.record.choices import DTYPES, LAYOUTS, MODES
 from tputfind.record.identity import name_of
 from tputfind.record.record import Record, Row
 from tputfind.record.spec import Spec
@@ -29,8 +29,6 @@ LISTED: Final = "dtype", "layout", "mode"
 """The options that take several values, apart by commas."""
 Part = Literal["layout", "mode"]
 _PLAIN: Final[dict[Part, str]] = {"layout": "nchw", "mode": "eager"}
-_MODES: Final[tuple[Mode, ...]] = "eager", "cudagraph", "compile"
-"""The simplest to deploy first."""
 
 
 def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
@@ -65,7 +63,7 @@ def best_of(records: Sequence[Record]) -> tuple[Record, Row] | None:
 
     def simplicity(one: tuple[Record, Row]) -> tuple[int, ...]:
         spec = one[0].spec
-        return _MODES.index(spec.mode), DTYPES.index(spec.dtype), LAYOUTS.index(spec.layout), one[1].batch_size
+        return MODES.index(spec.mode), DTYPES.index(spec.dtype), LAYOUTS.index(spec.layout), one[1].batch_size
 
     return min(_alike(records), key=simplicity, default=None)
 

@@ -9,7 +9,8 @@ Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16", "own"]
 Layout = Literal["nchw", "nhwc"]
 Search = Literal["forecast", "bisect", "linear"]
 Allocator = Literal["native", "expandable"]
-Mode = Literal["eager", "compile", "cudagraph"]
+Mode = Literal["eager", "cudagraph", "compile", "compile:reduce-overhead", "compile:freezing", "compile:max-autotune"]
+"""The simplest to deploy first; what stands behind ``compile:`` is how it compiles."""
 Phase = Literal["infer", "train", "step"]
 """``step`` is one of the user's own, which does what it does: it is found, and cannot be asked for."""
 GradMode = Literal["inference", "no_grad", "enabled"]
@@ -21,6 +22,7 @@ LAYOUTS: Final = get_args(Layout)
 SEARCHES: Final = get_args(Search)
 ALLOCATORS: Final = get_args(Allocator)
 MODES: Final = get_args(Mode)
+COMPILED: Final = tuple(mode for mode in MODES if mode.startswith("compile"))
 GRAD_MODES: Final = get_args(GradMode)
 """From the strictest to the loosest."""
 PHASES: Final = tuple(phase for phase in get_args(Phase) if phase != "step")

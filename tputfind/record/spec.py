@@ -521,6 +521,8 @@ def _conflicts(spec: Spec) -> Iterator[str]:
         yield "--phase train in pure fp16 comes to NaN: --dtype amp-fp16, amp-bf16 or bf16 train"
     if spec.phase == "train" and spec.mode == "cudagraph":
         yield "--mode cudagraph captures inference: with --phase train, leave it out"
+    if spec.phase == "train" and spec.mode == "compile:freezing":
+        yield "--mode compile:freezing makes constants of weights, which --phase train changes: --mode compile trains"
     yield from _conflicts_of_ranks(spec)
     if spec.batch_sizes is not None and spec.max_batch is not None:
         yield "--batch-sizes cannot be combined with --max-batch: it names every batch size to time"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
-from tputfind.record.choices import GradMode
+from tputfind.record.choices import COMPILED, GradMode
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
 
@@ -38,8 +38,13 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
         yield f"model = model.to({device}){nhwc}  # and its real floating-point parameters to {dtype}"
     else:
         yield f"model = model.to({device}, {dtype}){nhwc}"
-    if spec.mode == "compile":
-        yield "model = torch.compile(model, dynamic=False)"
+    if spec.mode == "compile:freezing":
+        yield "import torch._inductor.config"
+        yield "torch._inductor.config.freezing = True"
+    if spec.mode in COMPILED:
+        how = spec.mode.partition(":")[2]
+        mode = f", mode={json.dumps(how)}" if how not in ("", "freezing") else ""
+        yield f"model = torch.compile(model, dynamic=False{mode})"
     shape = record.input_shape.split("x")
     if spec.source in ("torchvision", "timm") and all(length.isdigit() for length in shape):
         yield f"x = torch.randn({', '.join([str(batch_size), *shape])}, device={device}, dtype={dtype}){nhwc}"

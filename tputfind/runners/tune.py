@@ -23,7 +23,6 @@ from tputfind.analysis.race import (
     is_settled,
     outcome_of,
     recipe_of,
-    takes_compiler,
 )
 from tputfind.analysis.turns import LOOKS
 from tputfind.declaration import with_options_of
@@ -32,7 +31,7 @@ from tputfind.options import none_of
 from tputfind.processes import cores
 from tputfind.processes.children import Children
 from tputfind.processes.messages import Inspection, Plan
-from tputfind.record.choices import LAYOUTS, MODES
+from tputfind.record.choices import COMPILED, LAYOUTS, MODES
 from tputfind.record.files import path_of
 from tputfind.record.spec import Spec, read_spec
 from tputfind.runners.find import in_progress, model_traceback_noted
@@ -49,8 +48,12 @@ _OF_RACE: Final = 0.6
 """Of the budget: the rest is for the winner, whose rows and largest batch are what is deployed."""
 _OF_SCAN: Final = 0.15
 _COMPILES_S: Final = 40.0
-"""Time that a variant with a compiler is expected to take, until one has shown it."""
+"""Time that a variant with a compiler is expected to take, until it has shown it."""
+_TUNES_S: Final = 240.0
+"""The same of one whose compiler times kernels to choose among them."""
 _STARTS_S: Final = 5.0
+_OF_GRAPHS: Final = ("cudagraph", "compile:reduce-overhead")
+"""Modes that are another one where a device has no graphs."""
 _GAIN: Final = 1.05
 """A batch twice as large that gains less is not worth racing at."""
 _PATIENCE: Final = 2
@@ -168,8 +171,8 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         levels["layout"] = (plain.layout,)
     if plain.phase == "step":
         levels["mode"] = (plain.mode,)
-    if not can.graphs and asked.plain.mode != "cudagraph":
-        levels["mode"] = tuple(mode for mode in levels["mode"] if mode != "cudagraph")
+    if not can.graphs and levels["mode"] == MODES:
+        levels["mode"] = tuple(mode for mode in MODES if mode not in _OF_GRAPHS)
     if all(len(values) == 1 for values in levels.values()):
         raise BadRequest("there is nothing to vary", "give lists, such as --dtype fp16,bf16, or leave the others out")
     batch_size, plain = _batch_size(asked, plain, inspection, children[0], progress)
@@ -257,7 +260,8 @@ class _Course:
         self._until_s = until_s
         self._progress = progress
         self._random: Random
-        self._took_s = {False: _STARTS_S, True: _COMPILES_S}  # by whether a compiler is needed
+        self._took_s = dict.fromkeys(MODES, _STARTS_S) | dict.fromkeys(COMPILED, _COMPILES_S)
+        self._took_s["compile:max-autotune"] = _TUNES_S
 
     def run(self, plain: Spec, levels: Mapping[str, tuple[str, ...]]) -> None:
         """Let every variant that differs from the leader in one factor challenge it, until none is left."""
@@ -275,7 +279,7 @@ class _Course:
 
     def _met(self, challenger: Spec, comparisons: int, share_s: float) -> Contender:
         """Return what becomes of a challenger within its share of the time."""
-        begin_s, needs_s = monotonic(), self._took_s[takes_compiler(challenger)]
+        begin_s, needs_s = monotonic(), self._took_s[challenger.mode]
         if begin_s + needs_s > self._until_s:
             reason = f"takes about {needs_s:.0f} s"
             return Contender(spec=challenger, outcome="untried", reason=reason)
@@ -290,7 +294,7 @@ class _Course:
             return Contender(spec=challenger, outcome=outcome, reason=error.message, seconds=monotonic() - begin_s)
         seconds = monotonic() - begin_s
         rounds = max(1, len(duel.tried.turns.rounds))
-        self._took_s[takes_compiler(challenger)] = seconds * min(1.0, LOOKS[0] / rounds)
+        self._took_s[challenger.mode] = seconds * min(1.0, LOOKS[0] / rounds)
         judgement = judged_in_turn(duel.tried, REGRET, comparisons)
         failure = duel.tried.failure
         if failure is not None and duel.tried.failed == 0:

@@ -13,6 +13,7 @@ from tputfind.processes import cores
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.messages import Inspect, Inspection
 from tputfind.record import files
+from tputfind.record.choices import COMPILED
 from tputfind.record.environment import Environment
 from tputfind.record.record import Record
 from tputfind.record.sources import SOURCES
@@ -70,7 +71,7 @@ def _preload(spec: Spec, children: Children) -> None:
         children.preload(package)  # if it does not import, the inspection says why
     if spec.source == "hf":
         children.preload("transformers.modeling_utils")
-    if spec.mode == "compile":
+    if spec.mode in COMPILED:
         children.preload("torch._dynamo")
 
 

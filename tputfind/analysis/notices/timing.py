@@ -87,7 +87,7 @@ def of_hosts(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         shares = [(mean(row.enqueue_ms) or 0.0) / span_ms for row, span_ms in zip(bound, spans_ms, strict=True)]
         grows = max(spans_ms) > _SAME_LAUNCHES * min(spans_ms)
         way = record.spec.mode if record.spec.phase == "infer" else record.spec.phase
-        less_python = _LESS_PYTHON.get(way, "try a larger batch")
+        less_python = _LESS_PYTHON.get(way.partition(":")[0], "try a larger batch")
         yield Notice(
             kind="host_bound",
             seen=f"submitting takes {span(min(shares), max(shares))} of the time at {batches(bound)}",

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tputfind.errors import BadRequest, UnknownModel
 from tputfind.processes.failures import said
+from tputfind.record.choices import COMPILED
 from tputfind.record.record import Notice
 from tputfind.record.spec import Spec
 from tputfind.units import shortened
@@ -33,8 +34,8 @@ def find(spec: Spec) -> Source:
         raise BadRequest(f"--weights: {path} holds its own")
     if spec.phase == "train":
         raise BadRequest(f"--phase train: {path} holds a program for inference", "a factory may return the module")
-    if spec.mode == "compile" and path.suffix != _EXPORTED:
-        raise BadRequest(f"--mode compile: {path} is TorchScript, which torch.compile does not take")
+    if spec.mode in COMPILED and path.suffix != _EXPORTED:
+        raise BadRequest(f"--mode {spec.mode}: {path} is TorchScript, which torch.compile does not take")
     return _exported(spec, path) if path.suffix == _EXPORTED else _scripted(spec, path)
 
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from tputfind.record.choices import Mode as Name
-from tputfind.worker.modes.compile import Compile
+from tputfind.worker.modes.compile import Compile, Freezing, MaxAutotune, ReduceOverhead
 from tputfind.worker.modes.cudagraph import CudaGraph
 from tputfind.worker.modes.eager import Eager
 from tputfind.worker.modes.mode import Mode
 
-MODES: Final[dict[Name, type[Mode]]] = {"eager": Eager, "compile": Compile, "cudagraph": CudaGraph}
+MODES: Final[dict[Name, type[Mode]]] = {
+    "eager": Eager,
+    "cudagraph": CudaGraph,
+    "compile": Compile,
+    "compile:reduce-overhead": ReduceOverhead,
+    "compile:freezing": Freezing,
+    "compile:max-autotune": MaxAutotune,
+}

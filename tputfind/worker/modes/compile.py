@@ -28,6 +28,8 @@ class Compile:
     """Compiles the step of each batch size. A process has one compiled size: another one resets the compiler."""
 
     as_it_is: ClassVar = False
+    torch_mode: ClassVar[str | None] = None
+    """``mode`` of ``torch.compile``."""
 
     def __init__(self, module: nn.Module, step_of: StepOf, synchronize: Callable[[], None]) -> None:
         """Take a model; nothing is compiled before there is a batch."""
@@ -51,7 +53,7 @@ class Compile:
                 # Each batch size has its own cache, so that none is faster because another came first.
                 folder = Path(self._cache) / f"batch-{size}"
                 os.environ |= {COMPILER_CACHE: str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
-            self._of_size = size, compilable(self._module)
+            self._of_size = size, compilable(self._module, self.torch_mode)
         run = bind(self._step_of(self._of_size[1]))
         try:
             return Prepared(run, compile_now(run, self._synchronize))
@@ -60,7 +62,30 @@ class Compile:
             raise
 
 
-def compilable(module: torch.nn.Module) -> Callable[..., object]:
+class ReduceOverhead(Compile):
+    """Compiles, and on a GPU replays what was compiled as CUDA graphs."""
+
+    torch_mode = "reduce-overhead"
+
+
+class MaxAutotune(Compile):
+    """Compiles with kernels that are chosen by timing them, which takes minutes."""
+
+    torch_mode = "max-autotune"
+
+
+class Freezing(Compile):
+    """Compiles with weights as constants, which the compiler folds into the operations around them."""
+
+    def __init__(self, module: nn.Module, step_of: StepOf, synchronize: Callable[[], None]) -> None:
+        """Take a model, and have all that this process compiles be compiled so."""
+        from torch._inductor import config
+
+        config.freezing = True
+        super().__init__(module, step_of, synchronize)
+
+
+def compilable(module: torch.nn.Module, mode: str | None = None) -> Callable[..., object]:
     """Return what is compiled as it is called, for the shapes that it is called with.
 
     What was compiled before in this process is forgotten.
@@ -71,7 +96,7 @@ def compilable(module: torch.nn.Module) -> Callable[..., object]:
     reset()
     _counters().clear()  # of what a model compiled of its own accord while it was built
     config.fail_on_recompile_limit_hit = True  # torch would go on uncompiled, without a word
-    compiled: Callable[..., object] = torch.compile(module, dynamic=False)
+    compiled: Callable[..., object] = torch.compile(module, dynamic=False, mode=mode)
     return compiled
 
 
