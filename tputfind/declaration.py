@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from inspect import Parameter, signature
@@ -51,10 +52,17 @@ class Option(NamedTuple):
 
     @property
     def metavar(self) -> str | None:
-        """What it takes, as help shows it."""
+        """What it takes, as help shows it; several choices that begin alike up to a colon are one with ``[:HOW]``."""
         if self.takes is None or isinstance(self.takes, str):
             return f"[{self.takes}]" if self.bare else self.takes
-        return f"[{'|'.join(self.takes)}]{'[,...]' if self.lists else ''}"
+        begins = Counter(choice.partition(":")[0] for choice in self.takes if ":" in choice)
+        several = {begin for begin, count in begins.items() if count > 1}
+        shown = [
+            f"{one}[:HOW]" if one in several else one
+            for one in self.takes
+            if one.partition(":")[0] not in several or one in several
+        ]
+        return f"[{'|'.join(shown)}]{'[,...]' if self.lists else ''}"
 
 
 @cache
