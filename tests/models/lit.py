@@ -7,10 +7,12 @@ from time import perf_counter
 
 import lightning
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn.functional import cross_entropy, softplus
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
+
+import tputfind
 
 FORMS = ("one", "list", "lists", "dict", "dicts", "scheduler in a dict")
 
@@ -83,6 +85,30 @@ class Gan(lightning.LightningModule):
         return torch.optim.Adam(self.generator.parameters()), torch.optim.Adam(self.critic.parameters())
 
 
+class Summing(lightning.LightningModule):
+    """Optimized manually; it raises if a rank has gradients of its own: their inputs differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.layer = nn.Linear(16, 4)
+
+    def training_step(self, batch, _batch_idx):
+        loss = self.layer(batch + tputfind.context().rank).square().mean()
+        self.manual_backward(loss)
+        if distributed.is_initialized():
+            gathered = [torch.empty(4, 16) for _ in range(2)]
+            distributed.all_gather(gathered, self.layer.weight.grad)
+            if not torch.equal(*gathered):
+                raise ValueError("the gradients were not summed")
+        self.optimizers().step()
+        self.optimizers().zero_grad()
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
 class Encoder(lightning.LightningModule):
     """It is trained to return its input, which its example shows."""
 
@@ -134,6 +160,10 @@ def gan():
         "noise": torch.randn(size, module.patches, 16),
         "real": torch.randn(size, module.patches, 128),
     }
+
+
+def summing():
+    return Summing(), lambda size: torch.randn(size, 16)
 
 
 def encoder():

@@ -53,3 +53,25 @@ def fails() -> tputfind.Step:
 def unlike() -> tputfind.Step:
     model = DistributedDataParallel(nn.Linear(16, 16))
     return tputfind.Step(lambda batch: model(batch).sum(), lambda size: torch.randn(size + tputfind.context().rank, 16))
+
+
+class TwoHeads(nn.Module):
+    """Trains one of its heads; the other one is left out, or only returned."""
+
+    def __init__(self, *, returned: bool = False) -> None:
+        super().__init__()
+        self.body, self.head, self.spare = nn.Linear(16, 16), nn.Linear(16, 4), nn.Linear(16, 4)
+        self.returned = returned
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = self.body(x)
+        output = {"loss": self.head(hidden).square().mean()}
+        return output | {"scores": self.spare(hidden)} if self.returned else output
+
+
+def left_out():
+    return TwoHeads(), lambda size: torch.randn(size, 16)
+
+
+def only_returned():
+    return TwoHeads(returned=True), lambda size: torch.randn(size, 16)

@@ -141,6 +141,12 @@ def test_python_says_what_is_wrong_with_a_memory(memory, said):
         tputfind.forecast("resnet18", memory=memory)
 
 
+@pytest.mark.parametrize("options", [{"parallel": "ddp", "gpus": 2}, {"parallel": "fsdp", "device": "cuda:0,cuda:1"}])
+def test_python_forecast_of_several_devices_is_refused(options):
+    with pytest.raises(BadRequest, match="a forecast is of one device"):
+        tputfind.forecast("resnet18", memory="8GiB", phase="train", on_fake=True, **options)
+
+
 def test_what_cannot_train_is_one_line(tmp_path, ask):
     factory = f"{MODELS}/compiled.py:nothing_to_train"
     ran = ask(tmp_path, "forecast", factory, "--phase", "train", "--memory", "1GiB", "--on-fake", "--quiet")

@@ -26,6 +26,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enfo
 MIB = 2**20
 TWO = ("--device", "cpu", "--gpus", 2)
 SEARCH = (*TWO, "--max-latency", "none", *QUICK)
+TRAINED = ("--phase", "train", *TWO, "--batch-sizes", 2, *QUICK)
 SMALL = ("resnet18", "--phase", "train", "--image-size", 32, *TWO, "--batch-sizes", "2,4", *QUICK)
 
 
@@ -62,6 +63,36 @@ def test_model_trains_on_two_devices_and_is_set_beside_one(tmp_path, parallel):
     assert {(line["parallel"], line["ranks"]) for line in lines} == {(parallel, "2")}
 
 
+@pytest.mark.parametrize("model", ["left_out", "only_returned"])
+def test_parameters_without_gradients_in_ddp_are_found_and_named(tmp_path, ask, model):
+    ran = ask(tmp_path, f"{MODELS}/ranks.py:{model}", *TRAINED, "--parallel", "ddp")
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert record.spec.find_unused_parameters
+    (notice,) = [notice for notice in record.notices if notice.kind == "unused_parameters"]
+    assert notice.cause == "a backward pass leaves parameters spare.weight, spare.bias without gradients"
+    assert [row.status for row in record.rows] == ["ok"]
+
+
+def test_manually_optimized_module_in_ddp_sums_gradients_over_ranks(tmp_path, ask):
+    pytest.importorskip("lightning")
+
+    ran = ask(tmp_path, f"{MODELS}/lit.py:summing", *TRAINED, "--parallel", "ddp")
+
+    assert ran.status == 0, ran.err
+    assert [row.status for row in ran.record().rows] == ["ok"]
+
+
+def test_module_with_two_optimizers_in_ddp_is_trained_by_both(tmp_path, ask):
+    pytest.importorskip("lightning")
+
+    ran = ask(tmp_path, f"{MODELS}/lit.py:gan", *TRAINED, "--parallel", "ddp")
+
+    assert ran.status == 0, ran.err
+    assert "generator.0.weight" in ran.out
+
+
 REFUSED = [
     (("resnet18", *TWO), "nothing says how it runs on several devices"),
     (("resnet18", "--parallel", "ddp", *TWO), "--parallel ddp trains: add --phase train"),
@@ -70,6 +101,7 @@ REFUSED = [
     (("resnet18", "--phase", "train", "--parallel", "ddp", *TWO, "--mode", "compile"), "--mode compile is for one"),
     (("resnet18", "--phase", "train", "--parallel", "ddp", *TWO, "--each"), "leave --gpus and --parallel out"),
     ((f"{MODELS}/steps.py:pair", "--parallel", "ddp", "--phase", "train", *TWO), "leave --parallel, --phase out"),
+    ((f"{MODELS}/lit.py:gan", *TRAINED, "--parallel", "fsdp"), "its backward passes run inside a forward pass"),
     ((f"{MODELS}/ranks.py:unlike", *TWO), "the ranks make batches of unlike samples or sizes"),
 ]
 

@@ -221,6 +221,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     grad_mode: GradMode | None = None
     granularity: int | None = None
+    find_unused_parameters: bool | None = None
     caveats: tuple[Notice, ...] = ()
 
 

@@ -159,6 +159,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     grad_checkpoint: Annotated[bool, TOLD, Option(WHAT, "train in less memory, and compute activations twice")] = False
     grad_mode: Annotated[GradMode, TOLD] = "inference"
     """The mode of autograd that inference runs under: ``inference_mode``, unless the model was found to fail there."""
+    find_unused_parameters: Annotated[bool, TOLD] = False
+    """Whether DDP looks for parameters without a gradient at every step: only if training was found to fail without."""
     weights: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
         WORK,
@@ -438,7 +440,10 @@ def as_found(asked: Spec, found: Spec) -> Spec:
     granularity = found.granularity if asked.granularity == 1 and asked.batch_sizes is None else asked.granularity
     if found.phase == "step" and not refused_by_step(asked):
         asked = own_step(asked)
-    return msgspec.structs.replace(asked, grad_mode=found.grad_mode, granularity=granularity)
+    unused = found.find_unused_parameters
+    return msgspec.structs.replace(
+        asked, grad_mode=found.grad_mode, granularity=granularity, find_unused_parameters=unused
+    )
 
 
 def own_step(spec: Spec) -> Spec:

@@ -140,6 +140,11 @@ def forecast_with(
     Raises:
         TputfindError: the device or the model does not allow it, or the model does not run on fake tensors.
     """
+    if spec.ranks is not None:
+        raise BadRequest(
+            "a forecast is of one device: it counts neither the buckets of gradients nor NCCL's memory",
+            "leave parallel and gpus out; tputfind run measures on several devices",
+        )
     inspection = None if on_fake else inspect(spec, children)
     can_trace = inspection is not None and inspection.environment.can.allocator_trace
     found = Forecasts(

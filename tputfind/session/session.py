@@ -405,12 +405,12 @@ class Session:
         self._diagnosed = True
         self._progress.doing(f"finding out why batch {batch_size} fails", None)
         found = self._runner.diagnose(batch_size)
-        if found.grad_mode is None and found.granularity is None:
+        names = ("grad_mode", "granularity", "find_unused_parameters")
+        known = {name: value for name in names if (value := getattr(found, name)) is not None}
+        if not known:
             return
-        fields = {"grad_mode": found.grad_mode, "granularity": found.granularity}
-        known = {name: value for name, value in fields.items() if value is not None}
         self._spec = self._runner.spec = msgspec.structs.replace(self._spec, **known)
-        self._diagnosed = found.grad_mode is None  # one that runs under another mode may yet need other batch sizes
+        self._diagnosed = found.granularity is not None  # what runs otherwise may yet need other batch sizes
         caveats = (*self.record.caveats, *found.caveats)
         self.update(spec=self._spec, caveats=caveats, trials=(), rows=())
         raise RunsOtherwise("; ".join(notice.seen for notice in found.caveats))

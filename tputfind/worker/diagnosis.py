@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -21,6 +22,9 @@ from tputfind.worker.own_step import OwnStep, make_workload
 from tputfind.worker.workload import Workload, gradients
 
 _STEPS: Final = 2
+_UNUSED: Final = "find_unused_parameters"
+"""DistributedDataParallel names this argument in its error if a parameter gets no gradient."""
+_SHOWN: Final = 3
 _MODES_IN_WORDS: Final = {"no_grad": "torch.no_grad", "enabled": "torch.enable_grad"}
 
 
@@ -41,6 +45,10 @@ def diagnose(asked: Diagnose) -> Diagnosis:
         for mode in GRAD_MODES[GRAD_MODES.index(spec.grad_mode) + 1 :]:
             if _Attempt(replace(spec, grad_mode=mode), device, attempt).error(asked.batch_size) is None:
                 return _of_grad_mode(mode, first)
+    if spec.parallel == "ddp" and not spec.find_unused_parameters and _UNUSED in f"{first}":
+        finding = _Attempt(replace(spec, find_unused_parameters=True), device)
+        if finding.error(asked.batch_size) is None:
+            return _of_unused_parameters(attempt.names_without_gradient(first))
     found = _of_granularity(attempt, first)
     if found is not None:
         return found
@@ -82,12 +90,32 @@ class _Attempt:
             gc.collect()
         return None
 
+    def names_without_gradient(self, error: BaseException) -> str:
+        """Return the parameters that DDP says got no gradient; ``some parameters`` if its error does not number them."""
+        numbered = re.search(r"did not receive grad for rank \d+: ((?:\d+ ?)+)", f"{error}")
+        if numbered is None or not isinstance(self._workload, Workload):
+            return "some parameters"
+        trained = self._workload.trained_names
+        names = [trained[number] for number in map(int, numbered[1].split()) if number < len(trained)]
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        return f"parameters {', '.join(names[:_SHOWN])}{more}"
+
 
 def _of_grad_mode(mode: GradMode, error: BaseException) -> Diagnosis:
     name = _MODES_IN_WORDS[mode]
     cause = f"it fails under inference_mode: {said(error)}"
     notice = Notice(kind="grad_mode", seen=f"measured under {name}", cause=cause, advice=f"deploy it under {name}")
     return Diagnosis(grad_mode=mode, caveats=(notice,))
+
+
+def _of_unused_parameters(names: str) -> Diagnosis:
+    notice = Notice(
+        kind="unused_parameters",
+        seen="trained in DistributedDataParallel with find_unused_parameters=True",
+        cause=f"a backward pass leaves {names} without gradients",
+        advice="DDP looks for such parameters at every step: freeze those that are never trained",
+    )
+    return Diagnosis(find_unused_parameters=True, caveats=(notice,))
 
 
 def _of_granularity(attempt: _Attempt, error: BaseException) -> Diagnosis | None:

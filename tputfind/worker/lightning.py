@@ -37,6 +37,8 @@ class LightningTraining(Training):
         self._automatic = bool(self._module.automatic_optimization)
         self._check_options()
         self.module = ranks.spread(step, spec, device) if spreads else step
+        if not self._automatic:
+            ranks.sum_within_forward(self.module)
         self.optimizers, schedulers = optimizers_of(self._module.configure_optimizers(), spec.model)
         if self._automatic and len(self.optimizers) > 1:
             raise BadRequest(
@@ -63,6 +65,11 @@ class LightningTraining(Training):
         asked = [flag for flag, value in (("--clip", spec.clip), ("--accumulate", spec.accumulate > 1)) if value]
         if asked and not self._automatic:
             raise BadRequest(f"{asked[0]}: {spec.model} optimizes manually, and does so itself in training_step")
+        if spec.parallel == "fsdp" and not self._automatic:
+            raise BadRequest(
+                f"--parallel fsdp: {spec.model} optimizes manually, and its backward passes run inside a forward pass",
+                "--parallel ddp trains it; or shard it in a step of your own",
+            )
 
     def _attach(self, schedulers: list[Any]) -> None:
         """Give the module what a Trainer would: its optimizers, schedulers, and what scales and clips gradients."""
@@ -77,6 +84,8 @@ class LightningTraining(Training):
     def backward(self, loss: torch.Tensor, *arguments: Any, **keywords: Any) -> None:
         """Compute gradients of a loss, scaled if they are in fp16."""
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
+        if not self._automatic:
+            ranks.expect_backward(self.module, scaled)
         self._module.backward(scaled, *arguments, **keywords)
 
     def clip_gradients(

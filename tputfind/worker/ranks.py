@@ -177,10 +177,27 @@ def spread(module: nn.Module, spec: Spec, device: torch.device) -> Any:
         return module
     try:
         if spec.parallel == "ddp":
-            return DistributedDataParallel(module)
+            return DistributedDataParallel(module, find_unused_parameters=spec.find_unused_parameters)
         return _sharded(module, device)
     except (ValueError, NotImplementedError, AssertionError) as error:
         raise CannotRunSo(f"--parallel {spec.parallel}: {said(error)}") from None
+
+
+def sum_within_forward(module: Any) -> None:
+    """Have DDP expect backward passes inside its forward pass, each after ``expect_backward``, and none after it.
+
+    That is how Lightning's own strategy trains a module that optimizes manually.
+    """
+    if isinstance(module, DistributedDataParallel):
+        module.module.register_forward_hook(lambda *_: setattr(module, "require_backward_grad_sync", False))
+        module.register_forward_hook(lambda *_: setattr(module, "require_backward_grad_sync", True))
+
+
+def expect_backward(module: Any, loss: torch.Tensor) -> None:
+    """Have DDP sum the gradients of the next backward pass over all devices, though its forward pass is under way."""
+    if isinstance(module, DistributedDataParallel):
+        module.reducer._rebuild_buckets()  # noqa: SLF001
+        module.reducer.prepare_for_backward([loss] if module.find_unused_parameters else [])
 
 
 @contextmanager

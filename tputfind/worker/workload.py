@@ -115,6 +115,9 @@ class Workload:
             with torch.no_grad():  # lazy layers have no parameters, to count or to train, before they have seen a batch
                 call = self._inputs(spec.smallest_batch).call
                 drained(self._module(*call[0], **call[1]))
+        named = (module.inner if isinstance(module, TrainingStep) else module).named_parameters()
+        self.trained_names = [name for name, parameter in named if parameter.requires_grad]
+        """In the order in which DistributedDataParallel numbers them."""
         self._training = make_training(self._module, spec, device, spreads=filled) if spec.phase == "train" else None
         self._module = module if self._training is None else self._training.module
         self._mode = MODES[spec.mode](self._module, self._step_of, torch.get_device_module(device).synchronize)
