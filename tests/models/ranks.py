@@ -9,15 +9,16 @@ import time
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import tputfind
 
 
 def _fail_at(moment: str) -> None:
-    asked = json.loads(Path(os.environ["FAILS_AS"]).read_text())
-    if asked["moment"] != moment:
+    path = os.environ.get("FAILS_AS")
+    asked = {} if path is None else json.loads(Path(path).read_text())
+    if asked.get("moment") != moment:
         return
     match asked["how"] if asked["rank"] == tputfind.context().rank else asked.get("others"):
         case "raises":
@@ -48,6 +49,23 @@ def fails() -> tputfind.Step:
         return torch.randn(size, 16)
 
     return tputfind.Step(run, make_batch, modules=model)
+
+
+def begins_its_own_group() -> tputfind.Step:
+    context = tputfind.context()
+    distributed.init_process_group("gloo", "tcp://127.0.0.1:29999", rank=context.rank, world_size=context.world_size)
+    return fails()
+
+
+def ends_its_group() -> tputfind.Step:
+    step = fails()
+
+    def run(batch: torch.Tensor) -> torch.Tensor:
+        loss = step.run(batch)
+        distributed.destroy_process_group()
+        return loss
+
+    return tputfind.Step(run, step.make_batch)
 
 
 def unlike() -> tputfind.Step:

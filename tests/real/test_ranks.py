@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import bare
-from support.command import QUICK, run
+from support.command import ENVIRONMENT, QUICK, run
 from support.folders import MODELS
 
 from tputfind.processes.children import ChildFailed
@@ -158,6 +158,30 @@ def test_rank_that_waits_for_one_that_failed_is_ended_with_it(ranks, rank):
     assert f"rank {rank}" in trial.failure.message
     assert trial.failure.kind == "out_of_memory"
     assert time.monotonic() - begin_s < 30
+
+
+def test_step_that_fails_in_one_rank_alone_is_told_in_one_line_at_once(tmp_path):
+    (tmp_path / "fails.json").write_text(json.dumps({"rank": 1, "moment": "step 0", "how": "raises"}))
+    environment = ENVIRONMENT | {"FAILS_AS": f"{tmp_path}/fails.json"}
+    asked = (f"{MODELS}/ranks.py:fails", *TWO, "--batch-sizes", 2, *QUICK)
+    ran = run(tmp_path, *asked, environment=environment, timeout_s=120)
+
+    assert ran.status == 5, ran.err
+    assert "fails at batch 2: rank 1: ValueError: had enough" in " ".join(ran.err.split())
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ("ends_its_group", "ends_its_group fails at batch 2: rank "),
+        ("begins_its_own_group", "(with --gpus the process group is up: call init_process_group unless"),
+    ],
+)
+def test_step_that_breaks_the_process_group_is_told_in_one_line(tmp_path, step, told):
+    ran = run(tmp_path, f"{MODELS}/ranks.py:{step}", *TWO, "--batch-sizes", 2, *QUICK, timeout_s=120)
+
+    assert ran.status == 5, ran.err
+    assert told in ran.err.splitlines()[-1]
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

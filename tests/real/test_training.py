@@ -173,6 +173,33 @@ _TINY = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 _ENCODES = {f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads")}
 _BART = {"d_model": 32, "vocab_size": 99, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, **_ENCODES}
 _VIT = {"image_size": 32, "patch_size": 8, **{name: _TINY[name] for name in list(_TINY)[:4]}}
+_LONG = {**_TINY, "attention_window": [4], "sep_token_id": 2}
+_LXMERT = {**_TINY, "l_layers": 1, "x_layers": 1, "r_layers": 1, "num_qa_labels": 9}
+_XLM = {"emb_dim": 32, "n_layers": 1, "n_heads": 2, "vocab_size": 99}
+_SPEECH = {**_TINY, "conv_dim": [8, 8], "conv_stride": [5, 4], "conv_kernel": [10, 8], "tdnn_dim": [8] * 5} | {
+    "num_conv_pos_embeddings": 16,
+    "num_conv_pos_embedding_groups": 2,
+}
+_SERIES = {"d_model": 32, "num_attention_heads": 2, "num_hidden_layers": 1, "ffn_dim": 32} | {
+    "context_length": 16,
+    "patch_length": 4,
+    "patch_stride": 4,
+    "prediction_length": 6,
+    "num_input_channels": 3,
+}
+_SEGMENTS = {"feature_size": 32, "mask_feature_size": 32, "hidden_dim": 32, "encoder_feedforward_dim": 16} | {
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "num_attention_heads": 2,
+    "dim_feedforward": 16,
+    "num_queries": 9,
+    "train_num_points": 64,
+}
+_SWIN = {"embed_dim": 8, "depths": [1] * 4, "num_heads": [2] * 4, "window_size": 4, "image_size": 32} | {
+    "out_features": [f"stage{number}" for number in range(1, 5)]
+}
+_NO_TEXT = ("ViT", "Wav2Vec2", "PatchTST")
+_TARGETS = ("label", "position", "future")
 _HEADS = [
     ("BertForMaskedLM", "Bert", _TINY, {"labels": (8,)}),
     ("BertForSequenceClassification", "Bert", {**_TINY, "num_labels": 5}, {"labels": ()}),
@@ -183,6 +210,15 @@ _HEADS = [
     ("LlamaForCausalLM", "Llama", _TINY, {"labels": (8,)}),
     ("BartForConditionalGeneration", "Bart", _BART, {"labels": (8,)}),
     ("ViTForImageClassification", "ViT", _VIT, {"labels": ()}),
+    ("BertForMultipleChoice", "Bert", _TINY, {"labels": ()}),
+    ("BartForSequenceClassification", "Bart", _BART, {"labels": ()}),
+    ("LongformerForQuestionAnswering", "Longformer", _LONG, {"start_positions": (), "end_positions": ()}),
+    ("ViltForQuestionAnswering", "Vilt", {**_VIT, **_TINY, "num_labels": 5}, {"labels": (5,)}),
+    ("LxmertForQuestionAnswering", "Lxmert", _LXMERT, {"labels": ()}),
+    ("XLMForQuestionAnsweringSimple", "XLM", _XLM, {"start_positions": (), "end_positions": ()}),
+    ("Wav2Vec2ForXVector", "Wav2Vec2", _SPEECH, {"labels": ()}),
+    ("Wav2Vec2ForAudioFrameClassification", "Wav2Vec2", {**_SPEECH, "num_labels": 5}, {"labels": (798, 5)}),
+    ("PatchTSTForPrediction", "PatchTST", _SERIES, {"future_values": (6, 3)}),
     ("BertModel", "Bert", _TINY, {}),
 ]
 
@@ -192,7 +228,7 @@ def test_model_of_transformers_trains_with_its_own_loss_from_labels(tmp_path, he
     config = getattr(transformers, f"{kind}Config")(**about)
     config.architectures = [head]
     config.save_pretrained(tmp_path / "tiny")
-    more = {} if kind == "ViT" else {"sequence_length": 8}
+    more = {} if kind in _NO_TEXT else {"sequence_length": 8}
     workload = Workload(read_spec(f"hf:{tmp_path}/tiny", {"phase": "train", **more}), torch.device("cpu"))
 
     with torch.enable_grad():
@@ -201,11 +237,27 @@ def test_model_of_transformers_trains_with_its_own_loss_from_labels(tmp_path, he
     keywords = batch._inputs[1]
     made = workload._module(**keywords)
 
-    drawn = {name: tuple(value.shape) for name, value in keywords.items() if "label" in name or "position" in name}
+    targets = {name: value for name, value in keywords.items() if any(word in name for word in _TARGETS)}
+    drawn = {name: tuple(value.shape) for name, value in targets.items()}
     assert drawn == {name: (3, *shape) for name, shape in labels.items()}
     assert bool(torch.isfinite(loss))
     assert workload.trains_by_stand_in == (not labels)
     assert (getattr(made, "loss", None) is None) == (not labels)
+
+
+def test_segmentation_model_of_transformers_trains_with_masks_that_are_drawn(tmp_path):
+    config = transformers.Mask2FormerConfig(**_SEGMENTS, backbone_config=transformers.SwinConfig(**_SWIN))
+    config.architectures = ["Mask2FormerForUniversalSegmentation"]
+    config.save_pretrained(tmp_path / "tiny")
+    workload = Workload(read_spec(f"hf:{tmp_path}/tiny", {"phase": "train", "image_size": 32}), torch.device("cpu"))
+
+    with torch.enable_grad():
+        batch = workload.batch(2)
+        loss = batch()
+
+    assert [mask.shape[-2:] for mask in batch._inputs[1]["mask_labels"]] == [(32, 32)] * 2
+    assert bool(torch.isfinite(loss))
+    assert not workload.trains_by_stand_in
 
 
 def test_loss_that_stands_in_for_that_of_a_model_without_a_head_is_said(tmp_path, ask):

@@ -400,7 +400,8 @@ class Session:
 
     def _diagnose(self, batch_size: int, failure: Failure) -> None:
         """Find out once whether it was the model that failed, or its handling; see ``worker.diagnosis``."""
-        if self._diagnosed or failure.kind not in _OF_THE_MODEL:
+        own_ranks = self._spec.phase == "step" and self._spec.device_count > 1  # one may fail, and others wait for it
+        if self._diagnosed or own_ranks or failure.kind not in _OF_THE_MODEL:
             return
         self._diagnosed = True
         self._progress.doing(f"finding out why batch {batch_size} fails", None)

@@ -91,7 +91,7 @@ class _Attempt:
         return None
 
     def names_without_gradient(self, error: BaseException) -> str:
-        """Return the parameters that DDP says got no gradient; ``some parameters`` if its error does not number them."""
+        """Return the parameters that DDP says got no gradient; ``some parameters`` if its error has no numbers."""
         numbered = re.search(r"did not receive grad for rank \d+: ((?:\d+ ?)+)", f"{error}")
         if numbered is None or not isinstance(self._workload, Workload):
             return "some parameters"

@@ -29,6 +29,8 @@ from tputfind.worker.modes import MODES
 from tputfind.worker.own_step import OwnStep, check_imported
 from tputfind.worker.workload import Workload
 
+_TWICE: Final = "default process group twice"
+_GROUP_IS_UP: Final = "with --gpus the process group is up: call init_process_group unless is_initialized()"
 _TOO_LARGE: Final = "try a device with more memory"
 
 
@@ -88,7 +90,8 @@ def inspect(spec: Spec) -> Inspection:
         failure = of_exception(error, Circumstances())
         if failure.kind == "out_of_memory":
             raise NothingFits(f"{spec.model} cannot be built: {failure.message}", _TOO_LARGE) from None
-        raise ModelFailed(f"{spec.model} cannot be built: {failure.message}", "", failure.traceback) from None
+        hint = _GROUP_IS_UP if spec.ranks is not None and _TWICE in failure.message else ""
+        raise ModelFailed(f"{spec.model} cannot be built: {failure.message}", hint, failure.traceback) from None
 
 
 def _looked_at(spec: Spec, device: Device, environment: Environment) -> Inspection:

@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -16,7 +16,7 @@ from tputfind.errors import BadRequest
 from tputfind.processes.failures import said
 from tputfind.record.spec import Spec
 from tputfind.worker.inputs import Drawn, Each, Inputs
-from tputfind.worker.models.hf_labels import draw_labels
+from tputfind.worker.models.hf_labels import CHOICES, draw_labels
 from tputfind.worker.models.hf_model import Model, Packed, Part, Prompt, Same, most_tokens
 from tputfind.worker.models.hf_rules import BESIDE, MAIN, RULES
 from tputfind.worker.structures import tensors_of
@@ -112,6 +112,7 @@ def draw_inputs(spec: Spec, module: nn.Module, config: Any, heard: Heard) -> Inp
     parts: dict[str, Part] = {name: part for name, part in rules if part is not None}
     if "input_ids" in parts:
         parts |= _prompt(parts, heard.places)
+        parts |= _tokens_of_head(model, parts)
     if spec.phase == "train":
         parts |= draw_labels(model, parts)
     if "logits_to_keep" in model.takes and spec.phase == "infer":
@@ -202,6 +203,32 @@ def _prompt(parts: dict[str, Part], places: Places) -> dict[str, Part]:
     }
     given = {name: follow[name] for name in follow if name in parts}
     return {"input_ids": Prompt(text, tuple(places.values()))} | given
+
+
+def _tokens_of_head(model: Model, parts: dict[str, Part]) -> dict[str, Part]:
+    """Return the arguments that a head needs in another form than the rest of the model."""
+    name, text = type(model.module).__name__, parts["input_ids"]
+    if not isinstance(text, Drawn):
+        return {}
+    if name.endswith("ForMultipleChoice"):
+        return {
+            name: replace(part, sample_shape=(CHOICES, *part.sample_shape))
+            for name, part in parts.items()
+            if isinstance(part, Drawn) and part.sample_shape == text.sample_shape
+        }
+    token, count = _marks(model, name)
+    if token is None or count >= text.sample_shape[0]:
+        return {}
+    return {"input_ids": Prompt(replace(text, sample_shape=(text.sample_shape[0] - count,)), ((token, count),))}
+
+
+def _marks(model: Model, name: str) -> tuple[int | None, int]:
+    """Return the token that a head looks for in every sample, and how often; None if it looks for none."""
+    if name.endswith("ForSequenceClassification") and model.config.is_encoder_decoder:
+        return getattr(model.text, "eos_token_id", None), 1
+    if name.endswith("ForQuestionAnswering") and model.config.model_type == "longformer":
+        return model.config.sep_token_id, 3
+    return None, 0
 
 
 def _count_features(model: Model, modality: Modality) -> int:

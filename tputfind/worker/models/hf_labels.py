@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -14,6 +15,8 @@ from tputfind.worker.models.hf_model import Model, Part, Prompt
 
 _SPOKEN: Final = 16
 """Tokens that a sample of speech is transcribed to."""
+CHOICES: Final = 4
+"""Texts that a sample of multiple choice has, as in SWAG."""
 _Labels = dict[str, Part]
 _Parts = Mapping[str, Part]
 
@@ -35,11 +38,16 @@ def _of_pairs(_model: Model, parts: _Parts) -> _Labels:
 
 
 def _tokens(_model: Model, parts: _Parts) -> _Labels:
-    text = parts.get("decoder_input_ids", parts.get("input_ids"))
-    if isinstance(text, Prompt):
-        length = text.text.sample_shape[0] + sum(count for _, count in text.places)
-        return {"labels": Drawn((length,), dtype=torch.int64, below=text.text.below)}
-    return {"labels": text} if isinstance(text, Drawn) else {}
+    text = _text(parts.get("decoder_input_ids", parts.get("input_ids")))
+    return {} if text is None else {"labels": text}
+
+
+def _text(part: Part | None) -> Drawn | None:
+    """Return the tokens of a text with those of images and audio in it; None if a part is no text."""
+    if isinstance(part, Prompt):
+        length = part.text.sample_shape[0] + sum(count for _, count in part.places)
+        return replace(part.text, sample_shape=(length,))
+    return part if isinstance(part, Drawn) else None
 
 
 def _pretraining(model: Model, parts: _Parts) -> _Labels:
@@ -57,14 +65,23 @@ def _classes(model: Model, _parts: _Parts) -> _Labels:
 
 
 def _class_of_each_token(model: Model, parts: _Parts) -> _Labels:
-    text = parts.get("input_ids")
-    below = int(model.config.num_labels)
-    return {"labels": Drawn(text.sample_shape, dtype=torch.int64, below=below)} if isinstance(text, Drawn) else {}
+    text, below = _text(parts.get("input_ids")), int(model.config.num_labels)
+    return {} if text is None else {"labels": Drawn(text.sample_shape, dtype=torch.int64, below=below)}
 
 
-def _span(_model: Model, parts: _Parts) -> _Labels:
-    text = parts.get("input_ids")
-    if not isinstance(text, Drawn):
+def _choice(_model: Model, _parts: _Parts) -> _Labels:
+    return {"labels": Drawn((), dtype=torch.int64, below=CHOICES)}
+
+
+def _answer(model: Model, parts: _Parts) -> _Labels:
+    """Return the place of an answer in a text, or one of the answers that there are to questions about an image."""
+    if "labels" in model.takes and "start_positions" not in model.takes:
+        count = model.look("num_qa_labels")
+        if count is not None:  # lxmert
+            return {"labels": Drawn((), dtype=torch.int64, below=int(count))}
+        return {"labels": Drawn((int(model.config.num_labels),), image=True)} if "pixel_values" in parts else {}
+    text = _text(parts.get("input_ids"))
+    if text is None:
         return {}
     place = Drawn((), dtype=torch.int64, below=text.sample_shape[0])
     return {"start_positions": place, "end_positions": place}
@@ -89,6 +106,37 @@ def _target(device: torch.device, *, classes: int) -> dict[str, torch.Tensor]:
     return {"class_labels": labels, "boxes": torch.cat([middles, sides], 1)}
 
 
+def _speaker(model: Model, _parts: _Parts) -> _Labels:
+    return {"labels": Drawn((), dtype=torch.int64, below=int(model.config.num_labels))}
+
+
+def _class_of_each_frame(model: Model, parts: _Parts) -> _Labels:
+    audio, lengths = parts.get("input_values"), getattr(model.module, "_get_feat_extract_output_lengths", None)
+    if not isinstance(audio, Drawn) or lengths is None:
+        return {}
+    frames = int(lengths(torch.tensor(audio.sample_shape[-1])))
+    return {"labels": Drawn((frames, int(model.config.num_labels)))}
+
+
+def _segments(model: Model, parts: _Parts) -> _Labels:
+    image = parts.get("pixel_values")
+    if not isinstance(image, Drawn):
+        return {}
+    height, width = image.sample_shape[-2:]
+    classes = int(model.config.num_labels)
+    return {
+        "mask_labels": Each(lambda device: torch.randint(0, 2, (OBJECTS, height, width), device=device).float()),
+        "class_labels": Each(lambda device: torch.randint(0, classes, (OBJECTS,), device=device)),
+    }
+
+
+def _future(model: Model, parts: _Parts) -> _Labels:
+    past, length = parts.get("past_values"), model.config.prediction_length
+    if not isinstance(past, Drawn) or length is None or "future_time_features" in model.takes:
+        return {}
+    return {"future_values": Drawn((int(length), *past.sample_shape[1:]))}
+
+
 def _transcript(model: Model, _parts: _Parts) -> _Labels:
     return {"labels": Drawn((_SPOKEN,), dtype=torch.int64, below=int(model.config.vocab_size))}
 
@@ -97,10 +145,18 @@ _RULES: Final[dict[str, Callable[[Model, _Parts], _Labels]]] = {
     "ForPreTraining": _pretraining,
     "ForNextSentencePrediction": lambda _model, _parts: {"labels": Drawn((), dtype=torch.int64)},
     "ForTokenClassification": _class_of_each_token,
-    "ForQuestionAnswering": _span,
+    "ForMultipleChoice": _choice,
+    "ForQuestionAnswering": _answer,
+    "ForQuestionAnsweringSimple": _answer,
     "ForSemanticSegmentation": _class_of_each_pixel,
     "ForObjectDetection": _objects,
+    "ForUniversalSegmentation": _segments,
+    "ForInstanceSegmentation": _segments,
     "ForCTC": _transcript,
+    "ForPrediction": _future,
+    "ForSpeechToText": _tokens,
+    "ForXVector": _speaker,
+    "ForAudioFrameClassification": _class_of_each_frame,
     "ForSequenceClassification": _classes,
     "ForImageClassification": _classes,
     "ForVideoClassification": _classes,
