@@ -210,12 +210,19 @@ def test_random_lengths_are_drawn_anew_by_each_process_and_said(tmp_path, ask):
     assert "-" in record.input_shape
 
 
-@pytest.mark.parametrize(("factory", "own"), [("own_loss", True), ("two_networks", False)])
-def test_training_says_which_of_loss_and_optimizer_stand_in(tmp_path, ask, factory, own):
-    record = passed(ask, tmp_path, factory, "--phase", "train", "--batch-sizes", 4, *QUICK)
+@pytest.mark.parametrize(
+    ("factory", "more", "expected"),
+    [
+        ("own_loss", (), "the optimizer (sgd) is a stand-in: the model's own is not known"),
+        ("two_networks", (), "the loss and the optimizer (sgd) are stand-ins: the model's own are not known"),
+        ("two_networks", ("--optimizer", "adam"), "the loss is a stand-in: the model's own is not known"),
+    ],
+)
+def test_training_says_which_of_loss_and_optimizer_stand_in(tmp_path, ask, *, factory, more, expected):
+    record = passed(ask, tmp_path, factory, "--phase", "train", "--batch-sizes", 4, *more, *QUICK)
 
-    (seen,) = [notice.seen for notice in record.notices if notice.kind == "stand_ins"]
-    assert seen == ("the optimizer (sgd) is a stand-in" if own else "the loss and the optimizer (sgd) are stand-ins")
+    (notice,) = [notice for notice in record.notices if notice.kind == "stand_ins"]
+    assert f"{notice.seen}: {notice.cause}" == expected
 
 
 @pytest.mark.parametrize("factory", ["net", "newer_switch"])

@@ -135,6 +135,7 @@ def test_step_cut_short_is_resumed_and_compared(tmp_path, ask):
 REFUSED = [
     ("steps.py:pair", ("--dtype", "fp16"), 2, "is a step of its own, which is run as it is: leave --dtype out"),
     ("steps.py:pair", ("--layout", "nhwc", "--phase", "train"), 2, "leave --layout, --phase out"),
+    ("steps.py:pair", ("--dtype", "fp32", "--layout", "nchw"), 2, "leave --dtype, --layout out"),
     ("steps.py:pair", ("--input-size", "3x8x8"), 2, "leave --input-size out"),
     ("steps.py:pair", ("--mode", "compile"), 2, "leave --mode out"),
     ("steps.py:nothing", (), 2, "called with batch size 4 returned nothing"),
@@ -223,8 +224,9 @@ def test_find_takes_a_live_step_with_its_weights():
         ({"model": "resnet18", "step": live_maker}, "give a model or a step, not both"),
         ({"step": "train.py:step"}, "hand it over as the model"),
         ({"step": live_maker, "dtype": "fp16"}, "leave --dtype out"),
+        ({"step": live_maker, "dtype": "fp32"}, "leave --dtype out"),
     ],
-    ids=["nothing", "both", "a name", "a dtype"],
+    ids=["nothing", "both", "a name", "a dtype", "the default dtype"],
 )
 def test_find_refuses_a_step_beside_what_it_cannot_take(given, told):
     with pytest.raises(BadRequest, match=told):

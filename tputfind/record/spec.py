@@ -374,6 +374,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         False
     )
 
+    given_defaults: Annotated[tuple[str, ...], FREE] = ()
+    """Fields whose default was given in so many words, which a step of one's own refuses too; none in a record."""
+
     @property
     def source(self) -> SourceName:
         """Where the model comes from, by how its name is written."""
@@ -441,9 +444,8 @@ def as_found(asked: Spec, found: Spec) -> Spec:
     if found.phase == "step" and not refused_by_step(asked):
         asked = own_step(asked)
     unused = found.find_unused_parameters
-    return msgspec.structs.replace(
-        asked, grad_mode=found.grad_mode, granularity=granularity, find_unused_parameters=unused
-    )
+    fields = {"grad_mode": found.grad_mode, "granularity": granularity, "find_unused_parameters": unused}
+    return msgspec.structs.replace(asked, **fields, given_defaults=())
 
 
 def own_step(spec: Spec) -> Spec:
@@ -461,13 +463,14 @@ def own_step(spec: Spec) -> Spec:
 
 
 def refused_by_step(spec: Spec) -> list[str]:
-    """Return the options of a spec that are not the defaults, and would change a model or make its inputs."""
+    """Return the options of a spec that were given, and would change a model or make its inputs."""
     defaults = Spec(model=spec.model)
-    return [
-        option.flag
-        for field, option in declared(Spec).items()
-        if field in _NOT_FOR_STEPS and getattr(spec, field) not in (getattr(defaults, field), _OF_STEPS.get(field))
-    ]
+
+    def is_given(field: str) -> bool:
+        left = getattr(defaults, field), _OF_STEPS.get(field)
+        return field in spec.given_defaults or getattr(spec, field) not in left
+
+    return [option.flag for field, option in declared(Spec).items() if field in _NOT_FOR_STEPS and is_given(field)]
 
 
 _OF_STEPS: Final = {"dtype": "own", "phase": "step"}
@@ -502,7 +505,10 @@ def read_spec(model: str, options: Mapping[str, object]) -> Spec:
     problems += wrong
     if not problems:
         try:
-            return Spec(model=model, **fields)  # type: ignore[arg-type]  # each reader returns its field's type
+            spec = Spec(model=model, **fields)  # type: ignore[arg-type]  # each reader returns its field's type
+            defaults = Spec(model=model)
+            given = (field for field, value in fields.items() if value == getattr(defaults, field))
+            return msgspec.structs.replace(spec, given_defaults=tuple(sorted(_NOT_FOR_STEPS.intersection(given))))
         except ValueError as conflict:
             problems.append(str(conflict))
     raise BadRequest("; ".join(problems), "see tputfind run --help")

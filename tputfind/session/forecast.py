@@ -145,6 +145,7 @@ def forecast_with(
             "a forecast is of one device: it counts neither the buckets of gradients nor NCCL's memory",
             "leave parallel and gpus out; tputfind run measures on several devices",
         )
+    spec = replace(spec, given_defaults=())
     inspection = None if on_fake else inspect(spec, children)
     can_trace = inspection is not None and inspection.environment.can.allocator_trace
     found = Forecasts(

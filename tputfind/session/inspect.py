@@ -54,7 +54,7 @@ def _inspection(spec: Spec, children: Children) -> Inspection:
 
 def as_inspected(spec: Spec, inspection: Inspection) -> Spec:
     """Return what was asked for, with what the inspection found out: its granularity, or that it is a step."""
-    spec = own_step(spec) if inspection.own_step else spec
+    spec = own_step(spec) if inspection.own_step else msgspec.structs.replace(spec, given_defaults=())
     return spec if inspection.granularity is None else msgspec.structs.replace(spec, granularity=inspection.granularity)
 
 

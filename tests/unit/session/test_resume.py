@@ -38,6 +38,7 @@ OTHER = {
     "fresh_inputs": True,
     "grad_mode": "no_grad",
     "find_unused_parameters": True,
+    "given_defaults": ("dtype",),
     "weights": "DEFAULT",
     "image_size": 64,
     "input_size": (3, 8, 8),
@@ -67,7 +68,7 @@ OTHER = {
     "strict": True,
 }
 """A value for each field of a spec, which the record has another of."""
-PATIENCE = {"trial_timeout_s", "strict", "grad_mode", "find_unused_parameters"}
+PATIENCE = {"trial_timeout_s", "strict", "grad_mode", "find_unused_parameters", "given_defaults"}
 """Fields that a run may differ in that goes on: how long it waits, and what it finds out by itself."""
 
 

@@ -146,10 +146,12 @@ def _of_training(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     optimizer = spec.optimizer is None and not any("own_optimizers" in row.seen for row in timed)
     if not spec.own_code or not (loss or optimizer):
         return
-    named = f"optimizer ({spec.optimizer or 'sgd'})"
+    named = [*["the loss"] * loss, *["the optimizer (sgd)"] * optimizer]
+    several = len(named) > 1
+    advice = [*["return the loss under the name loss"] * loss, *["--optimizer names another"] * optimizer]
     yield Notice(
         kind="stand_ins",
-        seen=f"the loss and the {named} are stand-ins" if loss else f"the {named} is a stand-in",
-        cause="the model's own are not known",
-        advice="return the loss under the name loss; --optimizer" if loss else "--optimizer names another",
+        seen=f"{' and '.join(named)} {'are stand-ins' if several else 'is a stand-in'}",
+        cause=f"the model's own {'are' if several else 'is'} not known",
+        advice="; ".join(advice),
     )
