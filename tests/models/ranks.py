@@ -93,3 +93,14 @@ def left_out():
 
 def only_returned():
     return TwoHeads(returned=True), lambda size: torch.randn(size, 16)
+
+
+class FailsInRank1(TwoHeads):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        if tputfind.context().rank:
+            raise ValueError("rank 1 had enough")
+        return {"loss": self.spare(self.body(x)).square().mean() + super().forward(x)["loss"]}
+
+
+def fails_in_rank_1():
+    return FailsInRank1(), lambda size: torch.randn(size, 16)

@@ -170,6 +170,13 @@ def test_step_that_fails_in_one_rank_alone_is_told_in_one_line_at_once(tmp_path)
     assert "fails at batch 2: rank 1: ValueError: had enough" in " ".join(ran.err.split())
 
 
+def test_model_that_fails_in_one_rank_alone_is_told_in_one_line_at_once(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/ranks.py:fails_in_rank_1", *TRAINED, "--parallel", "ddp", timeout_s=120)
+
+    assert ran.status == 5, ran.err
+    assert "fails at batch 2: rank 1: ValueError: rank 1 had enough" in ran.err.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("step", "told"),
     [

@@ -138,6 +138,8 @@ def of_exception(error: BaseException, circumstances: Circumstances) -> Failure:
     return Failure(kind=kind, message=in_short(f"{plain} ({first_line})") if plain else first_line, traceback=shown)
 
 
+UNUSED_PARAMETERS: Final = "find_unused_parameters"
+"""DistributedDataParallel names this argument in its error if parameters get no gradient."""
 HOST_RAN_OUT: Final = "the host's memory ran out"
 _FROM_CONTEXT: Final = ("out_of_memory", "host_memory", "index_limit", "kernel_limit")
 """Kinds that count if the exception was only being handled when the model raised another."""

@@ -29,9 +29,6 @@ _AGAIN_S: Final = 0.2
 _PATIENCE_S: Final = 60.0
 """Time for the other ranks to answer after rank 0, if the question sets none."""
 
-_DIAGNOSIS_S: Final = 30.0
-"""All ranks find out why a step fails in the same time, unless one waits for another that is done."""
-
 
 def children_of(
     spec: Spec, *, trust_model_file: bool, live: IO[bytes] | None = None, cores: frozenset[int] | None = None
@@ -154,7 +151,7 @@ class _Job:
                         self._answers[rank].append(answer)
                         self._changed.notify_all()
                         failed = _failure_in(answer) is not None
-                    if failed or (isinstance(answer, Diagnosis) and not self._ends_within(_DIAGNOSIS_S)):
+                    if failed:
                         self._end_leader()
             except BaseException as caught:  # whatever it is, who waits for this rank must hear of it
                 error = caught
@@ -199,16 +196,10 @@ class _Job:
         """End the processes still at work, and wait for their end."""
         with self._changed:
             self._over = True
-            self._changed.notify_all()
         for other, thread in zip(self._others.values(), self._threads, strict=True):
             while thread.is_alive():  # as above
                 other.end_child()
                 thread.join(_AGAIN_S)
-
-    def _ends_within(self, seconds: float) -> bool:
-        """Wait for the end of the job; return whether it came in time."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._over, seconds)
 
     def _end_leader(self) -> None:
         """End rank 0, again and again: it may not have started its process yet."""

@@ -400,12 +400,11 @@ class Session:
 
     def _diagnose(self, batch_size: int, failure: Failure) -> None:
         """Find out once whether it was the model that failed, or its handling; see ``worker.diagnosis``."""
-        own_ranks = self._spec.phase == "step" and self._spec.device_count > 1  # one may fail, and others wait for it
-        if self._diagnosed or own_ranks or failure.kind not in _OF_THE_MODEL:
+        if self._diagnosed or failure.kind not in _OF_THE_MODEL:
             return
         self._diagnosed = True
         self._progress.doing(f"finding out why batch {batch_size} fails", None)
-        found = self._runner.diagnose(batch_size)
+        found = self._runner.diagnose(batch_size, failure)
         names = ("grad_mode", "granularity", "find_unused_parameters")
         known = {name: value for name in names if (value := getattr(found, name)) is not None}
         if not known:

@@ -12,7 +12,7 @@ import msgspec
 from tputfind.errors import BadRequest, DeviceInUse
 from tputfind.processes import cores
 from tputfind.processes.children import ChildFailed, Children
-from tputfind.processes.failures import Passed, is_kernel_fault, of_misuse
+from tputfind.processes.failures import UNUSED_PARAMETERS, Passed, is_kernel_fault, of_misuse
 from tputfind.processes.messages import Diagnose, Diagnosis, Plan, TimeBatches, Timed, TimedBatch, TryBatch
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.method import NEGLIGIBLE_BYTES
@@ -159,9 +159,14 @@ class TrialRunner:
                             memory_of_others_bytes=others_bytes,
                         )
 
-    def diagnose(self, batch_size: int) -> Diagnosis:
-        """Return how the model runs at a batch size at which it fails; errors as for ``worker.diagnosis``."""
-        return diagnosis_of(self._children, self.spec, batch_size, self._can)
+    def diagnose(self, batch_size: int, failure: Failure) -> Diagnosis:
+        """Return how the model runs at a batch size at which it fails; errors as for ``worker.diagnosis``.
+
+        One device is asked, unless all ranks fail alike: if one of them fails alone, the others wait for it in vain.
+        """
+        alone = self.spec.device_count > 1 and UNUSED_PARAMETERS not in failure.message
+        spec = self.on_one_device().spec if alone else self.spec
+        return diagnosis_of(self._children, spec, batch_size, self._can)
 
     def time_batches(
         self,

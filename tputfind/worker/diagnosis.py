@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from tputfind.errors import BadRequest, NoSuchDevice, TputfindError
-from tputfind.processes.failures import Circumstances, of_exception, said
+from tputfind.processes.failures import UNUSED_PARAMETERS, Circumstances, of_exception, said
 from tputfind.processes.messages import Diagnose, Diagnosis
 from tputfind.record.choices import GRAD_MODES, GradMode
 from tputfind.record.record import Notice
@@ -22,8 +22,6 @@ from tputfind.worker.own_step import OwnStep, make_workload
 from tputfind.worker.workload import Workload, gradients
 
 _STEPS: Final = 2
-_UNUSED: Final = "find_unused_parameters"
-"""DistributedDataParallel names this argument in its error if a parameter gets no gradient."""
 _SHOWN: Final = 3
 _MODES_IN_WORDS: Final = {"no_grad": "torch.no_grad", "enabled": "torch.enable_grad"}
 
@@ -45,7 +43,7 @@ def diagnose(asked: Diagnose) -> Diagnosis:
         for mode in GRAD_MODES[GRAD_MODES.index(spec.grad_mode) + 1 :]:
             if _Attempt(replace(spec, grad_mode=mode), device, attempt).error(asked.batch_size) is None:
                 return _of_grad_mode(mode, first)
-    if spec.parallel == "ddp" and not spec.find_unused_parameters and _UNUSED in f"{first}":
+    if spec.parallel == "ddp" and not spec.find_unused_parameters and UNUSED_PARAMETERS in f"{first}":
         finding = _Attempt(replace(spec, find_unused_parameters=True), device)
         if finding.error(asked.batch_size) is None:
             return _of_unused_parameters(attempt.names_without_gradient(first))
