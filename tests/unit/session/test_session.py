@@ -37,7 +37,7 @@ class Oracle:
     def memory_of_others_bytes(self):
         return 0
 
-    def diagnose(self, batch_size):
+    def diagnose(self, batch_size, failure):
         return Diagnosis()  # it is the model that fails
 
     def try_batch(self, batch_size, passed, *, steps, memory_limit_bytes, taken):
