@@ -86,6 +86,17 @@ def test_serve_greedily_equals_the_event_engine(times, devices, cap, samples):
     assert busy_ms(fast) == pytest.approx(busy_ms(plain))
 
 
+@given(arrivals | together, caps, st.sampled_from(["mosec", "litserve", "ray"]), waits, st.sampled_from([None, (2, 1, 4)]))
+def test_serve_a_lone_device_by_batches_equals_the_event_engine(times, cap, batcher, wait_ms, samples):  # noqa: PLR0917
+    counted = None if samples is None else np.resize(np.array(samples), len(times))
+    server = {"batcher": batcher, "delay_ms": wait_ms, "routing": "random"}
+    fast = run(times, 1, cap, samples=counted, by_events=False, **server)
+    plain = run(times, 1, cap, samples=counted, **server)
+
+    assert fast.done_ms == pytest.approx(plain.done_ms)
+    assert batches_by_size(fast) == batches_by_size(plain)
+
+
 @given(arrivals, counts, caps, waits)
 def test_serve_equal_kinds_equals_one_kind(times, devices, cap, wait_ms):
     """Two kinds that are alike are one, whichever the server."""

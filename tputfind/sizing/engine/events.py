@@ -14,6 +14,8 @@ Routing = Literal["shared", "random", "least-loaded", "two-choices"]
 """One queue for all devices, or a queue for each and how one is picked for a request."""
 BatchRun = tuple[float, int, int, float, int]
 """The start of a batch in ms, its samples, its items, its ms, and the number of its kind of device."""
+Alone = Callable[[int, float], tuple[float, int]]
+"""Returns when the next batch of a lone device begins, and its end, by its first item and when the device is free."""
 REFUSED: Final = inf
 """The time at which a refused request is answered."""
 
@@ -84,10 +86,12 @@ class Answers:
 class Station:
     """Requests that wait for one or several devices; a server's class says which of them make a batch, and when.
 
-    ``ahead`` is how many batches may be under way for a device when the next is made.
+    ``ahead`` is how many batches may be under way for a device when the next is made. With ``has_rule`` a lone device
+    is followed batch by batch.
     """
 
     ahead = 0
+    has_rule = False
 
     def __init__(
         self, clock: Clock, devices: Sequence[Device], delay_ms: float, limit: float, answers: Answers
@@ -103,6 +107,11 @@ class Station:
                 clock.at(device.freed, self.free, device)
             else:
                 self.idle.append(device)
+
+    @classmethod
+    def alone(cls, came: Sequence[float], cap: int, delay_ms: float) -> Alone:
+        """Return the rule of a lone device whose items come at these times."""
+        raise NotImplementedError
 
     def arrive(self, request: int, items: int) -> None:
         """Take the items of a request, which come together."""

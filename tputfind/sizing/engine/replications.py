@@ -528,4 +528,5 @@ def is_quick(server: Server, traffic: Traffic) -> bool:
     """Whether fleets are followed batch by batch, and not request by request."""
     plain = server.limit == inf and server.per_answer_ms == 0
     by_samples = server.is_whole and traffic.has_several_samples
-    return server.routing in ("shared", "random") and plain and not by_samples and server.station is Greedy
+    has_rule = server.station is Greedy or (server.routing == "random" and server.station.has_rule)
+    return server.routing in ("shared", "random") and plain and not by_samples and has_rule

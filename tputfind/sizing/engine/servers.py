@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable, Sequence
 from math import floor, inf
 from typing import Any, Final, Literal, NamedTuple
 
-from tputfind.sizing.engine.events import Device, Routing, Station
+from tputfind.sizing.engine.events import Alone, Device, Routing, Station
 
 Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray"]
 
@@ -26,6 +28,8 @@ class Mosec(Station):
 
     The first request of a worker starts its timer. When that is over, or the batch is full, the worker begins.
     """
+
+    has_rule = True
 
     def arrive(self, request: int, items: int) -> None:
         """Give each item of a request to the worker that is first in line."""
@@ -53,12 +57,14 @@ class Mosec(Station):
             self._closes(worker)
             return True
         if len(batch) == 1:
-            self.clock.at(self.closes_ms(worker), self._is_over, (worker, worker.turn))
+            closes = self.window_ends(self.clock.now, worker.freed, self.delay_ms)
+            self.clock.at(closes, self._is_over, (worker, worker.turn))
         return False
 
-    def closes_ms(self, worker: Device) -> float:  # noqa: ARG002  # of which worker matters to LitServe
-        """Return when the batch of a worker is closed whose first request comes now."""
-        return self.clock.now + self.delay_ms
+    @staticmethod
+    def window_ends(first: float, freed: float, delay_ms: float) -> float:  # noqa: ARG004  # it matters to LitServe
+        """Return when a batch is closed whose first request comes at a time to a worker that was freed at another."""
+        return first + delay_ms
 
     def _is_over(self, timer: tuple[Device, int]) -> None:
         worker, turn = timer
@@ -70,6 +76,20 @@ class Mosec(Station):
         batch, worker.batch = worker.batch, []
         self.begin(worker, batch)
 
+    @classmethod
+    def alone(cls, came: Sequence[float], cap: int, delay_ms: float) -> Alone:
+        """Return the rule of a lone device."""
+        count = len(came)
+
+        def batch(head: int, free: float) -> tuple[float, int]:
+            first, last = max(free, came[head]), head + cap - 1
+            closes = cls.window_ends(first, free, delay_ms)
+            if last < count and came[last] <= closes:
+                return max(first, came[last]), last + 1
+            return closes, bisect_right(came, closes, head + 1, min(last, count))
+
+        return batch
+
 
 class LitServe(Mosec):
     """LitServe, ``loops/base.py``: windows of a worker follow each other from when it is free.
@@ -77,10 +97,11 @@ class LitServe(Mosec):
     The whole window passes, whether or not requests wait, unless the batch is full.
     """
 
-    def closes_ms(self, worker: Device) -> float:
+    @staticmethod
+    def window_ends(first: float, freed: float, delay_ms: float) -> float:
         """Return when the window ends in which the first request of a worker comes."""
-        empty = floor((self.clock.now - worker.freed) / self.delay_ms)
-        return max(worker.freed + (empty + 1) * self.delay_ms, self.clock.now)
+        empty = floor((first - freed) / delay_ms)
+        return max(freed + (empty + 1) * delay_ms, first)
 
 
 class Triton(Station):
@@ -217,6 +238,8 @@ class Ray(Station):
     Closed batches wait for the device as they are. The model blocks the event loop, and holds all of that up.
     """
 
+    has_rule = True
+
     def __init__(self, *station: Any) -> None:
         super().__init__(*station)
         self._closed: deque[list[int]] = deque()
@@ -247,6 +270,31 @@ class Ray(Station):
     def _is_over(self, opened_ms: float) -> None:
         if self._first_ms == opened_ms:
             self.settle()
+
+    @classmethod
+    def alone(cls, came: Sequence[float], cap: int, delay_ms: float) -> Alone:
+        """Return the rule of a lone device."""
+        closed, count = deque[int](), len(came)
+        head, first_ms = 0, inf
+
+        def batch(_: int, now: float) -> tuple[float, int]:
+            nonlocal head, first_ms
+            while True:
+                waiting = bisect_right(came, now, head)
+                if first_ms == inf and waiting > head:
+                    first_ms = now
+                while first_ms < inf and (waiting - head >= cap or now >= first_ms + delay_ms):
+                    head = min(head + cap, waiting)
+                    closed.append(head)
+                    first_ms = now if waiting > head else inf
+                    if delay_ms == 0:
+                        break
+                if closed:
+                    return now, closed.popleft()
+                last = head + cap - 1
+                now = came[head] if first_ms == inf else min(first_ms + delay_ms, came[last] if last < count else inf)
+
+        return batch
 
 
 class Profile(NamedTuple):

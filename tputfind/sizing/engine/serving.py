@@ -67,8 +67,8 @@ def serve(
         seed: of service times and routing.
         by_events: follow each request, whatever the server.
     """
-    if not by_events and _is_one_greedy_queue(fleet, server, samples):
-        return _serve_greedily(arrivals, samples, fleet[0], free_ms, seed)
+    if not by_events and _is_by_batches(fleet, server, samples):
+        return _serve_by_batches(arrivals, samples, fleet[0], server, free_ms, seed)
     clock = Clock()
     whole = samples.tolist() if samples is not None and server.is_whole else None
     answers = Answers(len(arrivals), whole, server.per_answer_ms)
@@ -96,20 +96,22 @@ def serve(
     return Served(np.array(answers.done), batches, np.array(answers.batch) if in_one_batch else None)
 
 
-def _is_one_greedy_queue(fleet: Sequence[Kind], server: Server, samples: NDArray[np.int64] | None) -> bool:
-    in_one = server.routing == "shared" or sum(kind.devices for kind in fleet) == 1
+def _is_by_batches(fleet: Sequence[Kind], server: Server, samples: NDArray[np.int64] | None) -> bool:
+    devices = sum(kind.devices for kind in fleet)
+    has_rule = server.station is Greedy or (devices == 1 and server.station.has_rule)
     plain = server.limit == inf and server.per_answer_ms == 0 and not (server.is_whole and samples is not None)
-    return in_one and plain and server.station is Greedy and len(fleet) == 1
+    return has_rule and plain and len(fleet) == 1 and (server.routing == "shared" or devices == 1)
 
 
-def _serve_greedily(
+def _serve_by_batches(
     arrivals: NDArray[np.float64],
     samples: NDArray[np.int64] | None,
     kind: Kind,
+    server: Server,
     free_ms: Sequence[float],
     seed: Sequence[int],
 ) -> Served:
-    """Serve one queue: the device that is free first takes all that waits, up to its largest batch.
+    """Serve one queue: by the rule of a lone device, or the device that is free first takes what waits, up to its cap.
 
     An idle device takes a request as it comes: the next one is not there yet, even if it comes at the same time.
     """
@@ -119,10 +121,13 @@ def _serve_greedily(
     curves: list[memoryview | None] = [None] * (cap + 1)
     starts_ms, spans_ms = array("d", bytes(8 * count)), array("d", bytes(8 * count))
     marks = array("q", bytes(8 * count + 8))
+    alone = None if server.station is Greedy else server.station.alone(came, cap, server.held_ms)
     head = number = 0
     while head < count:
         start = free[0]
-        if start < came[head]:
+        if alone is not None:
+            start, tail = alone(head, start)
+        elif start < came[head]:
             start = came[head]
             tail = head + 1 if ends is None else min(head + cap, ends[head])
         else:
