@@ -45,9 +45,9 @@ _LEAST_CHANCE: Final = 0.1
 """Least standard error of the late share, as a share of the binomial one: rare bursts may not have been seen."""
 _ONE_SIDED: Final = 0.8
 """Confidence of an interval, each side of which is passed in 10 of 100 cases."""
-_PRECISE, _IMPRECISE = 2.5, 5.0
-"""Times the wanted error up to which an error is taken at its word, and standard errors below the allowed share of a
-fleet that meets the target if its error is larger: a few bursts may hide it.
+_PRECISE, _SMALL, _IMPRECISE = 2.5, 0.03, 5.0
+"""Times the wanted error, and share of the allowed one, up to which an error is taken at its word; and standard errors
+below the allowed share of a fleet that meets the target if its error is larger: a few bursts may hide it.
 """
 _UNDECIDED, _BATCH = 0.6, 8
 """Share of the most requests after which a fleet that is near to its target stays undecided. A batch counts as many
@@ -248,7 +248,7 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     is_far = longest_ms <= goal.target_ms
     is_sure = _relaxations(plans, len(runs)) >= _ENOUGH or is_far or traffic.gaps is not None
     half = t_quantile(measured.means - 1, _ONE_SIDED) * error
-    is_precise = error <= _PRECISE * effort.near * goal.late
+    is_precise = error <= max(_PRECISE * effort.near, _SMALL) * goal.late
     meets = late + (half if is_precise else _IMPRECISE * error) <= goal.late
     verdict: Verdict = "misses" if late - half > goal.late else "meets" if is_sure and meets else "undecided"
     samples = [sum(size * often for size, often in counted.items()) for counted in sizes]
@@ -336,9 +336,14 @@ def _plan(part: _Part, fleet: Fleet, effort: Effort) -> _Plan:
     """Return how many requests a replication takes."""
     server, traffic = fleet.server, fleet.traffic
     rate_per_ms = fleet.rate_per_s / 1000 * part.share
-    usual_ms = [kind.service.mean_ms(_usual_size(kind, part, rate_per_ms, fleet)) for kind in part.kinds]
+    sizes = [_usual_size(kind, part, rate_per_ms, fleet) for kind in part.kinds]
+    usual_ms = [kind.service.mean_ms(size) for kind, size in zip(part.kinds, sizes, strict=True)]
     relaxation = _relaxation(part, fleet)
-    span = rate_per_ms * (max(usual_ms) + server.held_ms)
+    span = rate_per_ms * max(
+        # A batch that fills up before its delay is over waits no longer.
+        min(batch_ms + server.held_ms, max(batch_ms, size / (_each_per_ms(kind, part, rate_per_ms) * traffic.mean_samples)))
+        for kind, size, batch_ms in zip(part.kinds, sizes, usual_ms, strict=True)
+    )
     memory = span * max(_batches_remembered(kind, part, rate_per_ms, traffic) for kind in part.kinds)
     memory *= 1 + server.station.ahead
     if traffic.gaps is not None:
@@ -352,9 +357,14 @@ def _plan(part: _Part, fleet: Fleet, effort: Effort) -> _Plan:
     return _Plan(ceil(warm_up), ceil(measured), min(ceil(span) + 20, ceil(measured)), relaxation, usual_ms)
 
 
+def _each_per_ms(kind: Kind, part: _Part, rate_per_ms: float) -> float:
+    """Return the requests per ms of one device of a kind."""
+    return rate_per_ms * kind.service.per_ms(kind.cap) / sum(other.per_ms for other in part.kinds)
+
+
 def _usual_size(kind: Kind, part: _Part, rate_per_ms: float, fleet: Fleet) -> int:
     """Return the size of a batch of what comes while one like it is computed, and during the delay."""
-    each_per_ms = rate_per_ms * kind.service.per_ms(kind.cap) / sum(other.per_ms for other in part.kinds)
+    each_per_ms = _each_per_ms(kind, part, rate_per_ms)
     size, larger = 0, 1
     for _ in range(_ROUNDS):
         if larger == size:
@@ -366,7 +376,7 @@ def _usual_size(kind: Kind, part: _Part, rate_per_ms: float, fleet: Fleet) -> in
 
 def _batches_remembered(kind: Kind, part: _Part, rate_per_ms: float, traffic: Traffic) -> float:
     """Return for how many usual batch times a long batch makes those after it longer."""
-    each_per_ms = rate_per_ms * kind.service.per_ms(kind.cap) / sum(other.per_ms for other in part.kinds)
+    each_per_ms = _each_per_ms(kind, part, rate_per_ms)
     slope_ms = (kind.service.mean_ms(kind.cap) - kind.service.mean_ms(1)) / kind.cap
     return 1 / max(_LEAST_LEFT, 1 - each_per_ms * traffic.mean_samples * slope_ms)
 

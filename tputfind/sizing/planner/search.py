@@ -24,6 +24,8 @@ _MOST_QUICK, _MOST = 6e6, 1e6
 """Maximum requests of a judgement, batch by batch and request by request; keeps it within some seconds."""
 _PILOT: Final = 0.15
 """Requests of a pilot, as a share of the least of a judgement."""
+_LONGER, _NEAR_TARGET = 3, 0.98
+"""Times the most requests for fewer devices that stay undecided with a percentile below this share of the target."""
 _MOST_PILOT_QUICK, _MOST_PILOT = 150_000, 50_000
 CELL, _PILOT_CELL = 256, 128
 """Maximum devices behind a router, or one queue, that are simulated together. Pilots of fewer would take large fleets
@@ -170,7 +172,7 @@ class Search:
                 f"of the requests within {self.demand.target_ms:g} ms: it takes {best.tail_high_ms:.4g} ms",
                 "a lower --rate, or a longer --slo" if best.utilization > _BUSY else "a longer --slo",
             )
-        return self.with_room(devices)
+        return self.with_room(least_number(self._meets_at_length, devices, lowest, devices) or devices)
 
     def fewer(self, devices: int) -> Outcome | None:
         """Return how the next smaller number of devices does; None if there is none."""
@@ -256,7 +258,7 @@ class Search:
 
         def order(cap: int) -> tuple[bool, bool, float, float, int]:
             # Near saturation no simulation is long enough; batch limits that leave more of a device's time may be.
-            return not self._can_tell(pilots[cap]), cap != first, *_merit_of_pilot(pilots[cap])
+            return not self._can_tell(pilots[cap], self._most), cap != first, *_merit_of_pilot(pilots[cap])
 
         done = [one.outcome.batch_cap for one in judged]
         # Batch limits above the largest batch that came are all alike.
@@ -307,25 +309,32 @@ class Search:
                 return judged
         return best.outcome
 
-    def judge(self, devices: int, cap: int) -> Simulated:
-        """Return how a fleet does, in as many replications as it takes to say; its pilot, if none would say more."""
+    def judge(self, devices: int, cap: int, *, is_longer: bool = False) -> Simulated:
+        """Return how a fleet does, in as many replications as it takes to say; its pilot, if none would say more.
+
+        If it was judged, ``is_longer`` goes on for longer.
+        """
         key = devices, cap
-        if key not in self._judged:
+        if is_longer or key not in self._judged:
             pilot = self.pilot(devices, cap)
-            if self._can_tell(pilot):
+            most, half_width = self._most, _HALF_WIDTH
+            if is_longer:  # small batches take as long as some requests, and so do samples
+                work = self.demand.mean_samples * (1 + _LONGER / pilot.outcome.mean_batch)
+                most, half_width = most * max(1, _LONGER / work), 2 * _HALF_WIDTH
+            if self._can_tell(pilot, most):
                 # Less is known of the share of late requests if few may be late.
                 near = (_JUDGED_TO_QUICK if self._is_quick else _JUDGED_TO) * min(
                     2.0, sqrt(0.01 / self.demand.goal.late)
                 )
-                effort = Effort(self._floor, self._most, near, _HALF_WIDTH, CELL)
+                effort = Effort(self._floor, most, near, half_width, CELL)
                 self._judged[key] = self._simulated(devices, cap, self.demand.rate_per_s, effort, _JUDGEMENTS)
             else:
                 self._judged[key] = pilot
         return self._judged[key]
 
-    def _can_tell(self, pilot: Simulated) -> bool:
+    def _can_tell(self, pilot: Simulated, most: float) -> bool:
         devices, cap, tail_ms = pilot.outcome.devices, pilot.outcome.batch_cap, pilot.outcome.tail_ms
-        return can_tell(self.fleet(devices, cap, self.demand.rate_per_s), self.demand.goal, self._most, CELL, tail_ms)
+        return can_tell(self.fleet(devices, cap, self.demand.rate_per_s), self.demand.goal, most, CELL, tail_ms)
 
     def with_more_traffic(self, outcome: Outcome) -> Outcome:
         """Return how the same devices do under 20 % more traffic."""
@@ -339,6 +348,14 @@ class Search:
 
     def _meets(self, devices: int) -> bool:
         return self.holds(self.best(devices).outcome)
+
+    def _meets_at_length(self, devices: int) -> bool:
+        """Whether so many devices meet the demand; if that is undecided, but not near, by a longer judgement."""
+        best = self.best(devices)
+        outcome = best.outcome
+        if outcome.verdict == "undecided" and outcome.tail_ms < _NEAR_TARGET * self.demand.target_ms:
+            self._best[devices] = self.judge(devices, outcome.batch_cap, is_longer=True)
+        return self._meets(devices)
 
     def undecided_below(self, devices: int) -> int:
         """Return the least number of devices, below a number, from which on all that were judged are undecided."""
