@@ -49,6 +49,12 @@ _PRECISE, _SMALL, _IMPRECISE = 2.5, 0.03, 5.0
 """Times the wanted error, and share of the allowed one, up to which an error is taken at its word; and standard errors
 below the allowed share of a fleet that meets the target if its error is larger: a few bursts may hide it.
 """
+_STARTS, _APART, _LENGTHENED = 3.0, 0.02, 4
+"""Standard errors, and share of the mean latency, by which replications that began with devices in step may differ from
+those that did not; and times as long as the next replications are if they differ more.
+"""
+_IN_STEP: Final = 0.1
+"""Share of a batch within which devices end their first batches in every other replication."""
 _UNDECIDED, _BATCH = 0.6, 8
 """Share of the most requests after which a fleet that is near to its target stays undecided. A batch counts as many
 requests as the second: it takes as long.
@@ -177,6 +183,12 @@ class _Plan(NamedTuple):
     relaxation: float
     usual_ms: list[float]
 
+    def lengthened(self, most: float) -> _Plan:
+        """Return a longer plan; the same one if that is more than the most requests."""
+        warm_up = _LENGTHENED * self.warm_up
+        longer = self._replace(warm_up=warm_up, measured=max(self.measured, 2 * warm_up))
+        return longer if warm_up + longer.measured <= most else self
+
 
 class Fleet(NamedTuple):
     """Devices, the requests per second for all of them, the server before them and the shape of the stream."""
@@ -219,15 +231,29 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     runs: list[list[_Run]] = []
     first = _FIRST if traffic.gaps is None else _FIRST_RECORDED
     wanted = effort.first if traffic.gaps is None else first
+
+    def is_late(latency_ms: NDArray[np.float64]) -> NDArray[np.bool_]:
+        return latency_ms > goal.target_ms
+
     while True:
         for number in range(len(runs), wanted):
             pairs = enumerate(zip(parts, plans, strict=True))
             runs.append([_run(part, plan, fleet, (*seed, number, place)) for place, (part, plan) in pairs])
+        differ = traffic.gaps is None and any(part.devices > 1 for part in parts) and _starts_differ(runs, weights)
+        longer = [plan.lengthened(effort.most / _FIRST) for plan in plans] if differ else plans
+        if longer != plans:
+            plans, runs = longer, []
+            continue
         requests = sum(len(one.latency_ms) for run in runs for one in run)
+        # No replication is long enough for devices to fall out of step if they do so by chance alone.
+        used = runs[::2] if differ else runs
         # The same recorded requests come in each replication: only whole ones differ by chance.
-        measured = _Latencies(runs, weights, goal, ceil(_BATCHES / len(runs)) if traffic.gaps is None else 1)
-        late, error = measured.share(lambda latency_ms: latency_ms > goal.target_ms)
+        measured = _Latencies(used, weights, goal, ceil(_BATCHES / len(used)) if traffic.gaps is None else 1)
+        late, error = measured.share(is_late)
         error = max(error, _LEAST_CHANCE * sqrt(goal.late * (1 - goal.late) / requests))
+        if differ:
+            in_step, _ = _Latencies(runs[1::2], weights, goal, _BATCHES).share(is_late)
+            error = max(error, abs(in_step - late) / 2)
         is_spent = requests + sum(plan.warm_up + plan.after for plan in plans) * len(runs) >= effort.most
         excess = (late - goal.late) / error
         work = requests + _BATCH * sum(counted.total() for run in runs for one in run for counted in one.sizes)
@@ -421,7 +447,7 @@ def _run(part: _Part, plan: _Plan, fleet: Fleet, seed: Sequence[int]) -> _Run:
     free_ms = [0.0] * part.devices
     if traffic.gaps is None:  # before a recorded stream nothing came
         usual = np.repeat(plan.usual_ms, [kind.devices for kind in part.kinds])
-        free_ms = (chance.uniform(0.0, 1.0, len(usual)) * usual).tolist()
+        free_ms = (chance.uniform(0.0, _IN_STEP if number % 2 else 1.0, len(usual)) * usual).tolist()
     served = serve(arrivals, stream.sizes, part.kinds, server, free_ms=free_ms, seed=seed)
     last = first + plan.measured - 1 if traffic.gaps is None else len(arrivals) - 1
     lasts_ms = part.devices * (last + 1 - first) * each_ms
@@ -446,6 +472,21 @@ def _run(part: _Part, plan: _Plan, fleet: Fleet, seed: Sequence[int]) -> _Run:
         batch_of = served.batch_of[measured]
         latency_ms += _evenly(curves, shape_of[batch_of], chance.uniform()) - took_ms[batch_of]
     return _Run(latency_ms, float(took_ms[within].sum()) / lasts_ms, sizes, lasts_ms)
+
+
+def _starts_differ(runs: Sequence[Sequence[_Run]], weights: NDArray[np.float64]) -> bool:
+    """Whether latencies still show if the devices began in step, as those of every other replication did.
+
+    Devices whose batches all take about as long fall in step, and out of it, within hundreds of batches.
+    """
+    answered = [[one.latency_ms[np.isfinite(one.latency_ms)] for one in run] for run in runs]
+    if len(runs) < _FIRST or any(len(latency_ms) < _BATCHES for run in answered for latency_ms in run):
+        return False
+    each = [[[batch.mean() for batch in np.array_split(one, _BATCHES // 2)] for one in run] for run in answered]
+    means = np.einsum("rpb,p->rb", np.array(each), weights)
+    starts = means[::2], means[1::2]
+    error = sqrt(sum(float(start.var(ddof=1)) / start.size for start in starts))
+    return abs(float(starts[0].mean() - starts[1].mean())) > max(_STARTS * error, _APART * float(means.mean()))
 
 
 def _numbered(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

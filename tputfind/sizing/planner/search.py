@@ -26,6 +26,8 @@ _PILOT: Final = 0.15
 """Requests of a pilot, as a share of the least of a judgement."""
 _LONGER, _NEAR_TARGET = 3, 0.98
 """Times the most requests for fewer devices that stay undecided with a percentile below this share of the target."""
+_MOST_LONGER: Final = 2
+"""Maximum longer judgements of a search; keeps it within some seconds."""
 _MOST_PILOT_QUICK, _MOST_PILOT = 150_000, 50_000
 CELL, _PILOT_CELL = 256, 128
 """Maximum devices behind a router, or one queue, that are simulated together. Pilots of fewer would take large fleets
@@ -109,6 +111,7 @@ class Search:
         self._last: dict[float, tuple[int, int]] = {}
         self._scanned: tuple[int, list[int]] = 0, []
         self._nearest = 0, 0
+        self._longer = 0
 
     def at(self, **changed: object) -> Search:
         """Return a search with other fields of the demand, and the same service times."""
@@ -318,9 +321,9 @@ class Search:
         if is_longer or key not in self._judged:
             pilot = self.pilot(devices, cap)
             most, half_width = self._most, _HALF_WIDTH
-            if is_longer:  # small batches take as long as some requests, and so do samples
-                work = self.demand.mean_samples * (1 + _LONGER / pilot.outcome.mean_batch)
-                most, half_width = most * max(1, _LONGER / work), 2 * _HALF_WIDTH
+            if is_longer:  # small batches take as long as some requests
+                most *= max(1, _LONGER / (1 + _LONGER / pilot.outcome.mean_batch))
+                half_width *= 2
             if self._can_tell(pilot, most):
                 # Less is known of the share of late requests if few may be late.
                 near = (_JUDGED_TO_QUICK if self._is_quick else _JUDGED_TO) * min(
@@ -344,7 +347,8 @@ class Search:
 
     @property
     def _most(self) -> float:
-        return max(_MOST_QUICK if self._is_quick else _MOST, 1.3 * self._floor)
+        items = 1 if self.demand.is_whole else self.demand.mean_samples
+        return max((_MOST_QUICK if self._is_quick else _MOST) / items, 1.3 * self._floor)
 
     def _meets(self, devices: int) -> bool:
         return self.holds(self.best(devices).outcome)
@@ -353,7 +357,9 @@ class Search:
         """Whether so many devices meet the demand; if that is undecided, but not near, by a longer judgement."""
         best = self.best(devices)
         outcome = best.outcome
-        if outcome.verdict == "undecided" and outcome.tail_ms < _NEAR_TARGET * self.demand.target_ms:
+        is_near = outcome.tail_ms >= _NEAR_TARGET * self.demand.target_ms
+        if outcome.verdict == "undecided" and not is_near and self._longer < _MOST_LONGER:
+            self._longer += 1
             self._best[devices] = self.judge(devices, outcome.batch_cap, is_longer=True)
         return self._meets(devices)
 
