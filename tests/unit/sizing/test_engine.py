@@ -86,8 +86,10 @@ def test_serve_greedily_equals_the_event_engine(times, devices, cap, samples):
     assert busy_ms(fast) == pytest.approx(busy_ms(plain))
 
 
-@given(arrivals | together, caps, st.sampled_from(["mosec", "litserve", "ray"]), waits, st.sampled_from([None, (2, 1, 4)]))
-def test_serve_a_lone_device_by_batches_equals_the_event_engine(times, cap, batcher, wait_ms, samples):  # noqa: PLR0917
+@given(
+    arrivals | together, caps, st.sampled_from(["mosec", "litserve", "ray"]), waits, st.sampled_from([None, (2, 1, 4)])
+)
+def test_serve_a_lone_device_by_batches_equals_the_event_engine(times, cap, batcher, wait_ms, samples):
     counted = None if samples is None else np.resize(np.array(samples), len(times))
     server = {"batcher": batcher, "delay_ms": wait_ms, "routing": "random"}
     fast = run(times, 1, cap, samples=counted, by_events=False, **server)
@@ -95,6 +97,22 @@ def test_serve_a_lone_device_by_batches_equals_the_event_engine(times, cap, batc
 
     assert fast.done_ms == pytest.approx(plain.done_ms)
     assert batches_by_size(fast) == batches_by_size(plain)
+
+
+def test_simulate_devices_that_fall_in_step_slowly_judges_them_in_step():
+    """Batches of nearly constant length end together after some hundred of them, and requests then wait for longer."""
+    kind = Kind(35, 5, ServiceTimes({1: [36.9], 5: [37.8]}))
+    times = POISSON.draw(300_000, 1.0, (5,)).times / 3.62
+    free_ms = np.random.default_rng(1).uniform(0, 37, 35).tolist()
+    served = serve(times, None, [kind], Server(), free_ms=free_ms, seed=(5,))
+    settled_ms = float(np.quantile((served.done_ms - times)[150_000:], 0.9))
+    at_first_ms = float(np.quantile((served.done_ms - times)[:5000], 0.9))
+
+    outcome = simulate(Fleet([kind], 3620.0), Goal(62.0, 90.0), Effort(2000, 1e6, 0.02, 0.03), (0,)).outcome
+
+    assert at_first_ms < 0.9 * settled_ms
+    assert outcome.verdict == "misses"
+    assert outcome.tail_ms == pytest.approx(settled_ms, rel=0.03)
 
 
 @given(arrivals, counts, caps, waits)

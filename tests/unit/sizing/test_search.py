@@ -239,6 +239,25 @@ def test_undecided_fleets_do_not_count_as_meeting_and_count_in_the_range(simulat
     assert (found.fewer.verdict, found.fewer_fails) == ("undecided", False)
 
 
+def test_undecided_fleets_far_from_the_target_are_judged_for_longer(monkeypatch, simulated):
+    """Four devices are undecided, until they are judged for longer, and three miss the target."""
+    usual = simulated(from_devices(4))
+    most = list[float]()
+
+    def simulate_for_long(fleet: Fleet, goal: Goal, effort: Effort, seed: object) -> Simulated:
+        found = usual(fleet, goal, effort, seed)
+        most.append(effort.most)
+        verdict = "undecided" if fleet.devices == 4 and effort.most <= 6e6 else found.outcome.verdict
+        return found._replace(outcome=msgspec.structs.replace(found.outcome, verdict=verdict, mean_batch=100.0))
+
+    monkeypatch.setattr("tputfind.sizing.planner.search.simulate", simulate_for_long)
+
+    found = plan(record(), wanted())
+
+    assert (found.outcome.devices, found.fewer_fails) == (4, True)
+    assert sum(requests > 6e6 for requests in most) == 1
+
+
 def test_with_spare_devices_the_target_is_met_with_as_many_gone(simulated):
     simulated(from_devices(3))
 

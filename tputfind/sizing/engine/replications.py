@@ -367,7 +367,10 @@ def _plan(part: _Part, fleet: Fleet, effort: Effort) -> _Plan:
     relaxation = _relaxation(part, fleet)
     span = rate_per_ms * max(
         # A batch that fills up before its delay is over waits no longer.
-        min(batch_ms + server.held_ms, max(batch_ms, size / (_each_per_ms(kind, part, rate_per_ms) * traffic.mean_samples)))
+        min(
+            batch_ms + server.held_ms,
+            max(batch_ms, size / (_each_per_ms(kind, part, rate_per_ms) * traffic.mean_samples)),
+        )
         for kind, size, batch_ms in zip(part.kinds, sizes, usual_ms, strict=True)
     )
     memory = span * max(_batches_remembered(kind, part, rate_per_ms, traffic) for kind in part.kinds)

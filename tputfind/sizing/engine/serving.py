@@ -68,7 +68,7 @@ def serve(
         by_events: follow each request, whatever the server.
     """
     if not by_events and _is_by_batches(fleet, server, samples):
-        return _serve_by_batches(arrivals, samples, fleet[0], server, free_ms, seed)
+        return _serve_by_batches(arrivals, samples, fleet[0], server, free_ms=free_ms, seed=seed)
     clock = Clock()
     whole = samples.tolist() if samples is not None and server.is_whole else None
     answers = Answers(len(arrivals), whole, server.per_answer_ms)
@@ -108,6 +108,7 @@ def _serve_by_batches(
     samples: NDArray[np.int64] | None,
     kind: Kind,
     server: Server,
+    *,
     free_ms: Sequence[float],
     seed: Sequence[int],
 ) -> Served:

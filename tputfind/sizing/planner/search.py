@@ -312,24 +312,20 @@ class Search:
                 return judged
         return best.outcome
 
-    def judge(self, devices: int, cap: int, *, is_longer: bool = False) -> Simulated:
+    def judge(self, devices: int, cap: int, longer: float = 1.0) -> Simulated:
         """Return how a fleet does, in as many replications as it takes to say; its pilot, if none would say more.
 
-        If it was judged, ``is_longer`` goes on for longer.
+        Above 1, ``longer`` is how many times the most requests and the widest interval are, and it is judged anew.
         """
         key = devices, cap
-        if is_longer or key not in self._judged:
-            pilot = self.pilot(devices, cap)
-            most, half_width = self._most, _HALF_WIDTH
-            if is_longer:  # small batches take as long as some requests
-                most *= max(1, _LONGER / (1 + _LONGER / pilot.outcome.mean_batch))
-                half_width *= 2
+        if longer > 1 or key not in self._judged:
+            pilot, most = self.pilot(devices, cap), longer * self._most
             if self._can_tell(pilot, most):
                 # Less is known of the share of late requests if few may be late.
                 near = (_JUDGED_TO_QUICK if self._is_quick else _JUDGED_TO) * min(
                     2.0, sqrt(0.01 / self.demand.goal.late)
                 )
-                effort = Effort(self._floor, most, near, half_width, CELL)
+                effort = Effort(self._floor, most, near, min(2.0, longer) * _HALF_WIDTH, CELL)
                 self._judged[key] = self._simulated(devices, cap, self.demand.rate_per_s, effort, _JUDGEMENTS)
             else:
                 self._judged[key] = pilot
@@ -355,12 +351,13 @@ class Search:
 
     def _meets_at_length(self, devices: int) -> bool:
         """Whether so many devices meet the demand; if that is undecided, but not near, by a longer judgement."""
-        best = self.best(devices)
-        outcome = best.outcome
+        outcome = self.best(devices).outcome
         is_near = outcome.tail_ms >= _NEAR_TARGET * self.demand.target_ms
-        if outcome.verdict == "undecided" and not is_near and self._longer < _MOST_LONGER:
+        # Small batches take as long as some requests.
+        longer = _LONGER / (1 + _LONGER / outcome.mean_batch)
+        if outcome.verdict == "undecided" and not is_near and longer > 1 and self._longer < _MOST_LONGER:
             self._longer += 1
-            self._best[devices] = self.judge(devices, outcome.batch_cap, is_longer=True)
+            self._best[devices] = self.judge(devices, outcome.batch_cap, longer)
         return self._meets(devices)
 
     def undecided_below(self, devices: int) -> int:
