@@ -51,7 +51,8 @@ below the allowed share of a fleet that meets the target if its error is larger:
 """
 _STARTS, _APART, _LENGTHENED = 3.0, 0.02, 4
 """Standard errors, and share of the mean latency, by which replications that began with devices in step may differ from
-those that did not; and times as long as the next replications are if they differ more.
+those that did not; and times as long as the next replications are if they differ more: devices whose batches all take
+about as long fall in step, or out of it, within hundreds of batches.
 """
 _IN_STEP: Final = 0.1
 """Share of a batch within which devices end their first batches in every other replication."""
@@ -239,19 +240,21 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         for number in range(len(runs), wanted):
             pairs = enumerate(zip(parts, plans, strict=True))
             runs.append([_run(part, plan, fleet, (*seed, number, place)) for place, (part, plan) in pairs])
-        differ = traffic.gaps is None and any(part.devices > 1 for part in parts) and _starts_differ(runs, weights)
+        may_differ = traffic.gaps is None and any(part.devices > 1 for part in parts)
+        means = _batch_means(runs if may_differ else [], weights)
+        differ = _differ(means[::2], means[1::2])
         longer = [plan.lengthened(effort.most / _FIRST) for plan in plans] if differ else plans
         if longer != plans:
             plans, runs = longer, []
             continue
         requests = sum(len(one.latency_ms) for run in runs for one in run)
-        # No replication is long enough for devices to fall out of step if they do so by chance alone.
+        # Devices may take longer to fall out of step than any replication lasts.
         used = runs[::2] if differ else runs
         # The same recorded requests come in each replication: only whole ones differ by chance.
         measured = _Latencies(used, weights, goal, ceil(_BATCHES / len(used)) if traffic.gaps is None else 1)
         late, error = measured.share(is_late)
         error = max(error, _LEAST_CHANCE * sqrt(goal.late * (1 - goal.late) / requests))
-        if differ:
+        if differ and _differ(*np.split(means[::2], 2, axis=1)):
             in_step, _ = _Latencies(runs[1::2], weights, goal, _BATCHES).share(is_late)
             error = max(error, abs(in_step - late) / 2)
         is_spent = requests + sum(plan.warm_up + plan.after for plan in plans) * len(runs) >= effort.most
@@ -477,19 +480,22 @@ def _run(part: _Part, plan: _Plan, fleet: Fleet, seed: Sequence[int]) -> _Run:
     return _Run(latency_ms, float(took_ms[within].sum()) / lasts_ms, sizes, lasts_ms)
 
 
-def _starts_differ(runs: Sequence[Sequence[_Run]], weights: NDArray[np.float64]) -> bool:
-    """Whether latencies still show if the devices began in step, as those of every other replication did.
-
-    Devices whose batches all take about as long fall in step, and out of it, within hundreds of batches.
-    """
+def _batch_means(runs: Sequence[Sequence[_Run]], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return mean latencies, a row a replication and a column a part of it; none if too few requests are answered."""
     answered = [[one.latency_ms[np.isfinite(one.latency_ms)] for one in run] for run in runs]
-    if len(runs) < _FIRST or any(len(latency_ms) < _BATCHES for run in answered for latency_ms in run):
+    if not runs or any(len(latency_ms) < _BATCHES for run in answered for latency_ms in run):
+        return np.zeros((0, _BATCHES))
+    each = [[[batch.mean() for batch in np.array_split(one, _BATCHES)] for one in run] for run in answered]
+    means: NDArray[np.float64] = np.einsum("rpb,p->rb", np.array(each), weights)
+    return means
+
+
+def _differ(means: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
+    """Whether batch means are about other latencies than others are."""
+    if min(means.size, others.size) < 2:
         return False
-    each = [[[batch.mean() for batch in np.array_split(one, _BATCHES // 2)] for one in run] for run in answered]
-    means = np.einsum("rpb,p->rb", np.array(each), weights)
-    starts = means[::2], means[1::2]
-    error = sqrt(sum(float(start.var(ddof=1)) / start.size for start in starts))
-    return abs(float(starts[0].mean() - starts[1].mean())) > max(_STARTS * error, _APART * float(means.mean()))
+    error = sqrt(sum(float(each.var(ddof=1)) / each.size for each in (means, others)))
+    return abs(float(means.mean() - others.mean())) > max(_STARTS * error, _APART * float(means.mean()))
 
 
 def _numbered(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
