@@ -112,3 +112,33 @@ class NoLayout(Sleeper):
 
 def no_layout():
     return NoLayout(10), lambda batch: torch.randn(batch, 3, 4, 4)
+
+
+class Spins(torch.nn.Module):
+    """A model that keeps a GPU busy for so many of its cycles."""
+
+    def __init__(self, cycles, held_bytes=0):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.cycles = cycles
+        self.held_bytes = held_bytes
+        self.held = None
+
+    def forward(self, x):
+        if self.held_bytes and self.held is None:
+            self.held = torch.empty(self.held_bytes, dtype=torch.uint8, device=x.device)
+        torch.cuda._sleep(self.cycles)
+        return self.layer(x)
+
+
+def spins():
+    return Spins(2_000_000), lambda batch: torch.randn(batch, 4)
+
+
+def spins_on():
+    return Spins(2_100_000), lambda batch: torch.randn(batch, 4)
+
+
+def fills():
+    total_bytes = torch.cuda.mem_get_info()[1]
+    return Spins(2_000_000, 6 * total_bytes // 10), lambda batch: torch.randn(batch, 4)

@@ -24,7 +24,7 @@ from tputfind.session import pickling
 from tputfind.session.inspect import as_inspected, inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
-from tputfind.session.turns import Duel, Variant
+from tputfind.session.turns import Duel, Variant, due
 from tputfind.step import Step
 
 BUDGET_S: Final = 60.0
@@ -167,18 +167,13 @@ def _inspected(specs: Sequence[Spec], children: Sequence[Children]) -> list[Insp
 def _take_rounds(rows: Sequence[Duel], asked: Asked, until_s: float, progress: Progress) -> None:
     """Take rounds of each row until its verdict is certain, or until there is no time for another."""
     random = Random(asked.specs[0].seed)  # noqa: S311  # the order of windows is no secret
-    longest_s = 0.0
     is_certain = partial(verdicts.is_certain, fail_slower=asked.fail_slower)
-    while left := [row for row in rows if row.goes_on(is_certain, asked.tolerance, len(rows))]:
-        for row in left:
-            begin_s, number = monotonic(), len(row.tried.turns.rounds) + 1
-            if longest_s and begin_s + longest_s > until_s:
-                return
-            progress.doing(f"batch {row.batch_size}: both in turn, round {number}", until_s - begin_s)
-            row.take_round(random)
-            longest_s = max(longest_s, monotonic() - begin_s)
-            if (ratio := row.tried.turns.ratio(1, 0)) is not None:
-                progress.did(f"batch {row.batch_size}, round {number}: NEW is {ratio:.3f} times as fast as OLD")
+    for row in due(rows, is_certain, asked.tolerance, until_s, comparisons=len(rows)):
+        number = len(row.tried.turns.rounds) + 1
+        progress.doing(f"batch {row.batch_size}: both in turn, round {number}", until_s - monotonic())
+        row.take_round(random)
+        if (ratio := row.tried.turns.ratio(1, 0)) is not None:
+            progress.did(f"batch {row.batch_size}, round {number}: NEW is {ratio:.3f} times as fast as OLD")
 
 
 def _differing(old: Inspection, new: Inspection) -> Iterator[str]:

@@ -41,7 +41,7 @@ from tputfind.session.inspect import as_inspected, inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
 from tputfind.session.trials import TrialRunner, diagnosis_of
-from tputfind.session.turns import Duel, Variant
+from tputfind.session.turns import Duel, Variant, due
 
 BUDGET_S: Final = 600.0
 _OF_RACE: Final = 0.6
@@ -183,7 +183,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     race = _Course(as_variant, begin_s + _OF_RACE * asked.budget_s, progress)
     race.run(plain, levels)
     left_s = begin_s + asked.budget_s - monotonic()
-    winner = msgspec.structs.replace(race.leader, budget_s=max(left_s, 1.0))
+    winner = msgspec.structs.replace(race.leader, budget_s=max(round(left_s), 1))
     for each in children:
         each.end_within(None)
     (measured,) = sweep(Job([winner], asked.folder, asked.command), children[0], progress)
@@ -288,7 +288,9 @@ class _Course:
             variant = self._as_variant(challenger, 1)
             inspected = as_inspected(challenger, inspect(challenger, variant.children))
             duel = Duel(self._as_variant(self.leader, 0), variant._replace(spec=inspected))
-            self._take_rounds(duel, comparisons, begin_s + max(share_s, needs_s))
+            until_s = begin_s + max(share_s, needs_s)
+            for _ in due([duel], is_settled, REGRET, until_s, comparisons=comparisons):
+                duel.take_round(self._random)
         except TputfindError as error:
             outcome: Outcome = "untried" if isinstance(error, OutOfTime) else "failed"
             return Contender(spec=challenger, outcome=outcome, reason=error.message, seconds=monotonic() - begin_s)
@@ -313,12 +315,3 @@ class _Course:
             turns=duel.tried.turns,
             seconds=seconds,
         )
-
-    def _take_rounds(self, duel: Duel, comparisons: int, until_s: float) -> None:
-        longest_s = 0.0
-        while duel.goes_on(is_settled, REGRET, comparisons):
-            begin_s = monotonic()
-            if longest_s and begin_s + longest_s > until_s:
-                return
-            duel.take_round(self._random)
-            longest_s = max(longest_s, monotonic() - begin_s)

@@ -6,7 +6,7 @@ What slows one window slows its neighbours, and cancels in their ratio.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from random import Random
 from statistics import fmean
@@ -60,9 +60,9 @@ def take_round(variants: Sequence[Variant], number: int, random: Random, *, toge
     """Return what one fresh process of each variant did in turn; windows take about twice as long as starting did.
 
     Args:
-        variants: in the order in which they start.
+        variants: what takes turns.
         number: of the round, from 0; the first one checks outputs.
-        random: draws the order of the windows.
+        random: draws the orders in which they start, and in which windows are taken.
         together: keep all processes ready. False has one after the other: memory may not do for all of them.
 
     Raises:
@@ -70,8 +70,8 @@ def take_round(variants: Sequence[Variant], number: int, random: Random, *, toge
         TputfindError: a process refused the question.
         OutOfTime: the end that ``Children.end_within`` set has come.
     """
-    everyone = range(len(variants))
-    groups = [list(everyone)] if together else [[index] for index in random.sample(everyone, len(variants))]
+    order = random.sample(range(len(variants)), len(variants))
+    groups = [order] if together else [[index] for index in order]
     per_s: list[list[float]] = [[] for _ in variants]
     wanted: int | None = None  # as many blocks as the first group took
     for group in groups:
@@ -143,6 +143,33 @@ class Duel:
             spec = msgspec.structs.replace(variant.spec, grad_mode=found)
             self.variants[failed.variant] = variant._replace(spec=spec)
         return found is not None
+
+
+def due(
+    duels: Sequence[Duel],
+    is_certain: Callable[[Judgement], bool],
+    tolerance: float,
+    until_s: float,
+    *,
+    comparisons: int,
+) -> Iterator[Duel]:
+    """Yield the duels that are to take another round, until each is certain or there is no time for one more.
+
+    Args:
+        duels: those that go on take rounds by turns.
+        is_certain: whether a judgement needs no further round.
+        tolerance: the share up to which two rates are the same.
+        until_s: the end, by the monotonic clock; a first round is yielded in any case.
+        comparisons: judgements that are to hold together.
+    """
+    longest_s = 0.0
+    while left := [duel for duel in duels if duel.goes_on(is_certain, tolerance, comparisons)]:
+        for duel in left:
+            begin_s = monotonic()
+            if longest_s and begin_s + longest_s > until_s:
+                return
+            yield duel
+            longest_s = max(longest_s, monotonic() - begin_s)
 
 
 class _Process:

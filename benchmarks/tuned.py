@@ -1,0 +1,56 @@
+"""What ``tputfind tune`` gains on a CPU: the winner of each model beside the plain variant, timed anew in turn.
+
+Run it on a quiet machine; a line for each model::
+
+    python benchmarks/tuned.py --budget 2min > results/cpu/tuned.txt
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Final
+
+import msgspec
+
+import tputfind
+from tputfind.analysis.race import recipe_of
+from tputfind.processes.children import Children
+from tputfind.runners import compare
+from tputfind.session.progress import Silent
+
+MODELS: Final[dict[str, dict[str, Any]]] = {
+    "mobilenet_v3_small": {"image_size": 64},
+    "resnet18": {"image_size": 64},
+    "shufflenet_v2_x1_0": {"image_size": 64},
+    "squeezenet1_1": {"image_size": 64},
+    "timm:vit_tiny_patch16_224": {},
+    "timm:mixer_s32_224": {},
+}
+
+
+def main() -> None:
+    """Race, compare, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--budget", default="2min")
+    budget = parser.parse_args().budget
+    for model, options in MODELS.items():
+        race = tputfind.tune(model, device="cpu", budget=budget, **options)
+        plain = race.contenders[0].spec
+        beside = (
+            msgspec.structs.replace(one, budget_s=40.0, batch_sizes=(race.batch_size,)) for one in (plain, race.winner)
+        )
+        with Children() as old, Children() as new:
+            asked = compare.Asked((next(beside), next(beside)))
+            found = compare.measure(asked, (old, new), Silent())
+        (row,) = found.rows
+        known = "" if row.low is None else f" ({row.low:.3f} to {row.high:.3f})"
+        untried = ", ".join(one.spec.mode for one in race.untried) or "none"
+        print(
+            f"{model}, batch {race.batch_size}: {recipe_of(race.winner)}, {row.ratio:.3f} times the plain one{known}, "
+            f"raced for {race.seconds:.0f} s, untried: {untried}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Variants timed in turn on a GPU: ``tputfind compare --run`` and ``tputfind tune``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.command import run
+from support.folders import MODELS
+
+import tputfind
+
+FILE = MODELS / "in_turn.py"
+RUN = ("compare", "--run", "--device", "cuda", "--quiet", "--save", "all.json")
+
+
+@pytest.mark.parametrize("batch_size", [1, 256])
+def test_a_model_beside_itself_passes_and_five_percent_more_work_does_not(tmp_path, batch_size):
+    equal = run(tmp_path, *RUN, f"{FILE}:spins", f"{FILE}:spins", "--batch-sizes", batch_size, "--fail-slower", "3%")
+    slower = run(
+        tmp_path, *RUN, f"{FILE}:spins", f"{FILE}:spins_on", "--batch-sizes", batch_size, "--fail-slower", "3%"
+    )
+
+    (saved,) = json.loads((tmp_path / "all.json").read_text())
+    (row,) = saved["rows"]
+    assert equal.status == 0, equal.err
+    assert slower.status == 1, slower.err
+    assert row["low"] < 1 / 1.05 < row["high"]
+
+
+def test_models_that_fill_the_memory_take_turns_one_after_the_other(tmp_path):
+    ran = run(tmp_path, *RUN, f"{FILE}:fills", f"{FILE}:fills", "--batch-sizes", 1, "--fail-slower", "10%")
+
+    assert ran.status == 0, ran.err
+
+
+def test_a_graph_wins_where_python_sets_the_pace(tmp_path):
+    arguments = ("--image-size", 64, "--dtype", "fp16", "--mode", "eager,cudagraph", "--layout", "nchw")
+    ran = run(tmp_path, "tune", "resnet18", *arguments, "--for", "latency", "--budget", "90s", "--save", "race.json")
+
+    race = tputfind.load(tmp_path / "race.json")
+    assert ran.status == 0, ran.err
+    assert race.winner.mode == "cudagraph"
+    assert race.record.rows[0].output.result == "right"
