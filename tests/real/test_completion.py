@@ -62,7 +62,7 @@ def test_bash_is_offered_what_can_follow(words, expected):
 def test_with_nothing_typed_the_commands_are_offered():
     assert offered("") == [
         f"plain,{name}"
-        for name in ("run", "clocks", "forecast", "size", "report", "compare", "models", "devices", "schema")
+        for name in ("run", "tune", "clocks", "forecast", "size", "report", "compare", "models", "devices", "schema")
     ]
 
 

@@ -26,4 +26,4 @@ def test_the_work_of_others_is_counted_and_told(tmp_path):
     assert min(timing.others_busy_cores for timing in row.timings) > 0.3
     assert record.notices[0].kind == "host_busy"
     assert "cores busy while this was measured: they take time from the model" in " ".join(ran.out.split())
-    assert f", {record.environment.torch_threads} thread" in ran.out
+    assert f", {record.environment.torch_threads} thread" in " ".join(ran.out.split())

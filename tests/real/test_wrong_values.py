@@ -118,7 +118,7 @@ def test_a_value_that_no_option_takes_is_one_short_line(tmp_path, arguments, mes
         (("help",), "did you mean tputfind --help?"),
         ((RECORD.name,), "is no model (did you mean tputfind report?)"),
         (("models", "rsnet50"), "did you mean resnet50?"),
-        (("compare", "old.json"), "missing argument 'NEW' (see tputfind compare --help)"),
+        (("compare", "old.json"), "name OLD and NEW: 1 are given (see tputfind compare --help)"),
     ],
 )
 def test_the_message_names_the_nearest_right_one(tmp_path, arguments, message):

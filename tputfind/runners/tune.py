@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -186,9 +186,12 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     winner = msgspec.structs.replace(race.leader, budget_s=max(round(left_s), 1))
     for each in children:
         each.end_within(None)
-    (measured,) = sweep(Job([winner], asked.folder, asked.command), children[0], progress)
-    if measured.ended_by is not None:
-        raise measured.ended_by
+    record = None
+    with suppress(OutOfTime):  # the race is over, and its winner is known
+        (measured,) = sweep(Job([winner], asked.folder, asked.command), children[0], progress)
+        if measured.ended_by is not None:
+            raise measured.ended_by
+        record = measured.record
     return Race(
         goal=asked.goal,
         batch_size=batch_size,
@@ -198,7 +201,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         seconds=monotonic() - begin_s,
         contenders=tuple(race.contenders),
         winner=race.leader,
-        record=measured.record if measured.record.rows else None,
+        record=record,
     )
 
 

@@ -61,7 +61,7 @@ def take_round(variants: Sequence[Variant], number: int, random: Random, *, toge
 
     Args:
         variants: what takes turns.
-        number: of the round, from 0; the first one checks outputs.
+        number: of the round, from 0; the first one checks outputs, and starts the variants in their order.
         random: draws the orders in which they start, and in which windows are taken.
         together: keep all processes ready. False has one after the other: memory may not do for all of them.
 
@@ -70,7 +70,9 @@ def take_round(variants: Sequence[Variant], number: int, random: Random, *, toge
         TputfindError: a process refused the question.
         OutOfTime: the end that ``Children.end_within`` set has come.
     """
-    order = random.sample(range(len(variants)), len(variants))
+    order = list(range(len(variants)))
+    if number:  # a later variant that fails in the first round fails where those before it run
+        random.shuffle(order)
     groups = [order] if together else [[index] for index in order]
     per_s: list[list[float]] = [[] for _ in variants]
     wanted: int | None = None  # as many blocks as the first group took

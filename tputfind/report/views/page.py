@@ -409,7 +409,7 @@ def _run(record: Record) -> Facts:
 
 def _fields(of: msgspec.Struct) -> Facts:
     fields = {field.name: getattr(of, field.name) for field in msgspec.structs.fields(of)}
-    return {_label(name): _text(name, value) for name, value in fields.items() if value is not None}
+    return {_label(name): _text(name, value) for name, value in fields.items() if value not in (None, ())}
 
 
 def _label(name: str) -> str:

@@ -56,7 +56,8 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
     rate = ""
     if best is not None and best.samples_per_s is not None:
         rate = f", {format_about(best.samples_per_s)} samples/s at batch {best.batch_size}"
-    yield "Winner", f"{recipe_of(race.winner)}{rate}"
+    late = "; --budget ended before it was measured in full" if race.record is None else ""
+    yield "Winner", f"{recipe_of(race.winner)}{rate}{late}"
     brought = [f"{_ratio(one)} times {_against(one)}" for one in race.contenders if one.outcome == "faster"]
     if brought:
         yield "Brought", f"{'; '.join(brought)}, at {at}"
