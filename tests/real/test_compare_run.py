@@ -57,7 +57,7 @@ def test_two_recipes_of_one_model_are_compared(tmp_path):
 
 def test_models_that_do_not_fit_side_by_side_take_turns_one_after_the_other(tmp_path):
     environment = ENVIRONMENT | {"HELD": str(tmp_path / "held")}
-    ran = run(tmp_path, *RUN, f"{FILE}:large", f"{FILE}:large", "--fail-slower", "20%", environment=environment)
+    ran = run(tmp_path, *RUN, f"{FILE}:large", f"{FILE}:large", "--budget", "30s", environment=environment)
 
     assert ran.status == 0, ran.err
     assert "ambiguous" in ran.out or "same" in ran.out
@@ -83,7 +83,7 @@ def test_a_model_that_fails_is_named_with_its_own_traceback(tmp_path):
 
 @pytest.mark.parametrize("factory", ["needs_grad", "step"])
 def test_what_runs_under_autograd_only_is_compared_as_it_runs(tmp_path, factory):
-    ran = run(tmp_path, *RUN, f"{FILE}:{factory}", f"{FILE}:{factory}", "--fail-slower", "20%")
+    ran = run(tmp_path, *RUN, f"{FILE}:{factory}", f"{FILE}:{factory}", "--budget", "30s")
 
     assert ran.status == 0, ran.err
 
