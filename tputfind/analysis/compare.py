@@ -243,7 +243,6 @@ def in_turn(
 ) -> Comparison:
     """Return the comparison of two models or recipes that were timed in turn, a row for each batch size."""
     rows = tuple(judged_in_turn(one, tolerance, len(tried)) for one in tried)
-    old, new = variants
     ran = [row for row in rows if row.ratio is not None]
     return Comparison(
         model=" and ".join(dict.fromkeys(map(subject, variants))),
@@ -255,7 +254,7 @@ def in_turn(
         best=max(ran, key=lambda row: max(row.old_per_s or 0.0, row.new_per_s or 0.0), default=None),
         rows=rows,
         differs=differs,
-        variants=(old, new),
+        variants=variants,
         turns=tuple(one.turns for one in tried),
         seconds=seconds,
     )

@@ -39,6 +39,11 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
     seconds: Amount = 0.0
     reason: str = ""
 
+    @property
+    def may_be_faster(self) -> bool:
+        """Whether the interval leaves room for a variant that is faster than the leader."""
+        return self.judgement is not None and self.judgement.high is not None and self.judgement.high > 1
+
 
 class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="race"):
     """A race of variants at one batch size, in the order in which they ran, and the record of the winner."""
@@ -57,16 +62,12 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     @property
     def ties(self) -> list[Contender]:
         """The variants that cannot be told from a leader, and are no simpler."""
-        return [one for one in self.contenders if one.outcome == "not_faster" and one.judgement and _may_be_ahead(one)]
+        return [one for one in self.contenders if one.outcome == "not_faster" and one.may_be_faster]
 
     @property
     def untried(self) -> list[Contender]:
         """The variants that the budget left out."""
         return [one for one in self.contenders if one.outcome == "untried"]
-
-
-def _may_be_ahead(one: Contender) -> bool:
-    return one.judgement is not None and one.judgement.high is not None and one.judgement.high > 1
 
 
 def is_settled(judgement: Judgement) -> bool:

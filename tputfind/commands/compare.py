@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -51,9 +50,11 @@ def main(given: Given, *, show_traceback: bool) -> int:
         raise BadRequest("; ".join(wrong))
     problems: list[TputfindError] = []  # what could not be looked at
     notes: list[TputfindError] = []  # what a reader should know and no gate fails on
-    judge = partial(_in_turn, measuring) if given["run"] else partial(_of_records, force=given["force"])
     gates = Gates(**shares)  # type: ignore[arg-type]  # as _SHARES says
-    compared, outputs = judge(given["compared"], places, gates, problems, notes)
+    if given["run"]:
+        compared, outputs = _in_turn(given["compared"], measuring, places, gates)
+    else:
+        compared, outputs = _of_records(given["compared"], places, gates, problems, notes, force=given["force"])
     if not compared:
         for problem in problems[1:]:
             say(problem, show_traceback=show_traceback)
@@ -72,12 +73,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
 
 
 def _in_turn(
-    measuring: Mapping[str, object],
-    models: Sequence[str],
-    places: Places,
-    gates: Gates,
-    _problems: list[TputfindError],
-    _notes: list[TputfindError],
+    models: Sequence[str], measuring: Mapping[str, object], places: Places, gates: Gates
 ) -> tuple[list[Comparison], Outputs]:
     """Time two models in turn."""
     quiet, trust = bool(measuring["quiet"]), bool(measuring["trust_model_file"])

@@ -193,14 +193,16 @@ REPORT: Final = (
     _OVERWRITE,
     Option(OTHER, "also show the tracebacks of models that the records keep, and that of an error", name="traceback"),
 )
+_VARIANTS: Final = tuple(
+    option._replace(lists=_NAMED[option.name].lists and option.name != "device")
+    for option in _measuring(
+        *("mode", "phase", "optimizer", "clip", "accumulate", "grad_checkpoint"),
+        *("allocator", "memory_limit", "trial_timeout"),
+    )
+)
+"""What ways to run a model on one device are asked with, lists of recipes among them."""
 IN_TURN: Final = (
-    *(
-        option._replace(lists=option.name in ("dtype", "layout", "mode"))
-        for option in _measuring(
-            *("mode", "phase", "optimizer", "clip", "accumulate", "grad_checkpoint"),
-            *("allocator", "memory_limit", "trial_timeout"),
-        )
-    ),
+    *_VARIANTS,
     _NAMED["batch_sizes"]._replace(section=LONG, help="time these", default="32"),
     _NAMED["budget"]._replace(help="end within this, with what is known by then", default="1min"),
     _TRUST,
@@ -215,13 +217,8 @@ TUNE: Final = (
         name="for",
         default="throughput",
     ),
-    *(
-        option._replace(lists=option.name in ("dtype", "layout", "mode"))
-        for option in _measuring(
-            *("mode", "phase", "optimizer", "clip", "accumulate", "grad_checkpoint"),
-            *("allocator", "memory_limit", "max_batch", "slo", "percentile", "trial_timeout"),
-        )
-    ),
+    *_VARIANTS,
+    *(_NAMED[name] for name in ("max_batch", "slo", "percentile")),
     _NAMED["batch_sizes"]._replace(help="race at this batch size", takes="N", default="found first"),
     _NAMED["budget"]._replace(default="10min"),
     *(option for option in RUN if option.name in ("output", "no_save")),

@@ -98,15 +98,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     layout: Annotated[Layout, TOLD, Option(HOW, "store images channels first or channels last (nhwc)", lists=True)] = (
         "nchw"
     )
-    mode: Annotated[
-        Mode,
-        TOLD,
-        Option(
-            HOW,
-            "run eager, through torch.compile, or as a CUDA graph",
-            lists=True,
-        ),
-    ] = "eager"
+    mode: Annotated[Mode, TOLD, Option(HOW, "run eager, through torch.compile, or as a CUDA graph", lists=True)] = (
+        "eager"
+    )
     parallel: Annotated[
         Parallel | None,
         WORK,

@@ -180,8 +180,8 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     def as_variant(spec: Spec, number: int) -> Variant:
         return Variant(spec, batch_size, children[number], can)
 
-    race = _Course(as_variant, begin_s + _OF_RACE * asked.budget_s, progress)
-    race.run(plain, levels)
+    race = _Course(plain, as_variant, begin_s + _OF_RACE * asked.budget_s, progress)
+    race.run(levels)
     left_s = begin_s + asked.budget_s - monotonic()
     winner = msgspec.structs.replace(race.leader, budget_s=max(round(left_s), 1))
     for each in children:
@@ -255,22 +255,22 @@ def _batch_size(
 class _Course:
     """A race under way: the leader, and what became of those it met."""
 
-    def __init__(self, as_variant: Callable[[Spec, int], Variant], until_s: float, progress: Progress) -> None:
-        """Take what makes the leader (0) and a challenger (1) of specs, and when the race ends."""
-        self.leader: Spec
-        self.contenders: list[Contender] = []
+    def __init__(
+        self, plain: Spec, as_variant: Callable[[Spec, int], Variant], until_s: float, progress: Progress
+    ) -> None:
+        """Take the first leader, what makes the leader (0) and a challenger (1) of specs, and when the race ends."""
+        self.leader = plain
+        self.contenders = [Contender(spec=plain, outcome="first")]
         self._as_variant = as_variant
         self._until_s = until_s
         self._progress = progress
-        self._random: Random
+        self._random = Random(plain.seed)  # noqa: S311  # the order of windows is no secret
         self._took_s = dict.fromkeys(MODES, _STARTS_S) | dict.fromkeys(COMPILED, _COMPILES_S)
         self._took_s["compile:max-autotune"] = _TUNES_S
 
-    def run(self, plain: Spec, levels: Mapping[str, tuple[str, ...]]) -> None:
+    def run(self, levels: Mapping[str, tuple[str, ...]]) -> None:
         """Let every variant that differs from the leader in one factor challenge it, until none is left."""
-        self.leader, met = plain, {plain}
-        self._random = Random(plain.seed)  # noqa: S311  # the order of windows is no secret
-        self.contenders.append(Contender(spec=plain, outcome="first"))
+        met = {self.leader}
         field = sum(len(values) - 1 for values in levels.values())
         while (challenger := next(challengers(self.leader, levels, met), None)) is not None:
             met.add(challenger)
