@@ -109,6 +109,7 @@ class Children:
         self._sending = Lock()
         self._deadline_s: float | None = None
         self._last_start_s: float | None = None
+        self._end_s = math.inf  # of the whole, of which trials may start in a share
 
     def __enter__(self) -> Self:
         return self
@@ -162,7 +163,7 @@ class Children:
         whole_s = self._deadline_s
         if whole_s is not None:
             now_s = time.monotonic()
-            self._last_start_s = now_s + share * (whole_s - now_s)
+            self._last_start_s, self._end_s = now_s + share * (whole_s - now_s), whole_s
             rest_s = whole_s - self._last_start_s
             self._deadline_s = self._last_start_s + max(0.0, min(_OF_THE_REST * rest_s, rest_s - _LEFT_S))
         try:
@@ -170,9 +171,9 @@ class Children:
         finally:
             self._deadline_s, self._last_start_s = whole_s, None
 
-    def check_start(self) -> None:
-        """Raise OutOfTime if the share of the time in which trials may start is over."""
-        if self._last_start_s is not None and time.monotonic() > self._last_start_s:
+    def check_start(self, needed_s: float) -> None:
+        """Raise OutOfTime if the share of the time in which trials may start is over, or does not leave so much."""
+        if self._last_start_s is not None and time.monotonic() > min(self._last_start_s, self._end_s - needed_s):
             raise OutOfTime(*_OUT_OF_TIME)
 
     def preload(self, package: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
+from statistics import median
 from time import perf_counter
 from typing import Final
 
@@ -29,6 +30,8 @@ FIRST_TIMEOUT_S: Final = 600.0
 LEAST_TIMEOUT_S: Final = 30.0
 LEAST_OF_BUDGET_S: Final = 10.0
 """Under ``--budget``, which has better uses than a trial that takes far longer than expected."""
+_NEEDED: Final = 4.0
+"""Times what a trial takes: of the rest of ``--budget`` if another one starts, for itself and for a row."""
 TIMEOUT_FACTOR: Final = 4
 OTHERS_TOLERANCE_BYTES: Final = 2 * 2**20
 """What other processes hold is the same as before up to this: one block that the CUDA allocator asks the device for."""
@@ -93,7 +96,8 @@ class TrialRunner:
         Raises:
             OutOfTime: the share of ``--budget`` in which trials may start is over.
         """
-        self._children.check_start()
+        started_s = [trial.seconds for trial in taken if trial.failure is None]
+        self._children.check_start(_NEEDED * median(started_s) if started_s else 0.0)
         question = TryBatch(self.spec, batch_size, steps, memory_limit_bytes, passed, self._can)
         least_s = LEAST_TIMEOUT_S if self.spec.budget_s is None else LEAST_OF_BUDGET_S
         allowed_s = self._timeout_s(batch_size, taken, least_s)

@@ -60,7 +60,7 @@ class Answers:
         self.asked = 0
         self._failures = failures
 
-    def check_start(self):
+    def check_start(self, needed_s):
         """There is no budget."""
 
     def ask_one(self, question, answer_type, timeout_s):
