@@ -15,7 +15,7 @@ _GROUPS: Final = 10
 """Groups that the samples of one process are taken together in. Schmeiser, "Batch Size Effects in the Analysis of
 Simulation Output", Operations Research 30 (1982): more than 30 gain nothing, and 10 leave room for correlation."""
 _FEWEST_IN_A_GROUP: Final = 2
-_NORMAL_IQR: Final = 1.349
+NORMAL_IQR: Final = 1.349
 """The interquartile range of a normal distribution, in standard deviations."""
 _OUTLIER_DEVIATIONS: Final = 10.0
 """From here on a sample is an outlier: some three times as far as noise of any usual shape reaches."""
@@ -266,7 +266,7 @@ def spread(samples: Sequence[float]) -> float:
 def _quartile_spread(samples: Sequence[float]) -> float:
     ordered = sorted(samples)
     middle = _quantile(ordered, 0.5)
-    return (_quantile(ordered, 0.75) - _quantile(ordered, 0.25)) / _NORMAL_IQR / middle if middle else 0.0
+    return (_quantile(ordered, 0.75) - _quantile(ordered, 0.25)) / NORMAL_IQR / middle if middle else 0.0
 
 
 def ordinary(samples: Sequence[float]) -> Sequence[float]:

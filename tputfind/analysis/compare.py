@@ -19,7 +19,7 @@ from tputfind.analysis.answers import (
     largest_of,
     rate_ratio_interval,
 )
-from tputfind.analysis.turns import LOOKS, Turns
+from tputfind.analysis.turns import FEWEST_ROUNDS, Turns
 from tputfind.errors import BadRequest, Regression, TooNoisy, TputfindError
 from tputfind.record import identity
 from tputfind.record.identity import name_of
@@ -199,15 +199,17 @@ class Tried(NamedTuple):
     failure: Failure | None = None
 
 
-def judged_in_turn(tried: Tried, tolerance: float, comparisons: int) -> Judgement:
+def judged_in_turn(tried: Tried, tolerance: float, comparisons: int, scatter: float | None = None) -> Judgement:
     """Return what to make of a batch size of two variants that were timed in turn; see ``Turns.interval``."""
     turns, failure = tried.turns, tried.failure
     old_per_s, new_per_s = turns.rate_per_s(0), turns.rate_per_s(1)
-    interval = None if failure else turns.interval(1, 0, comparisons)
+    interval = None if failure else turns.interval(1, 0, comparisons, scatter)
     if failure is not None:
         reason = f"{failure.kind.replace('_', ' ')} in {('OLD', 'NEW')[tried.failed or 0]}"
     else:
-        reason = "" if interval else f"timed in {len(turns.rounds)} rounds: {LOOKS[0]} are the fewest that say anything"
+        reason = (
+            "" if interval else f"timed in {len(turns.rounds)} rounds: {FEWEST_ROUNDS} are the fewest that say anything"
+        )
     return Judgement(
         old_batch=turns.batch_sizes[0],
         new_batch=turns.batch_sizes[1],

@@ -18,7 +18,7 @@ from tputfind.record.spec import Spec
 from tputfind.record.types import Amount, Count
 
 Goal = Literal["throughput", "latency"]
-Outcome = Literal["first", "faster", "behind", "not_faster", "failed", "untried"]
+Outcome = Literal["first", "faster", "behind", "not_faster", "undecided", "failed", "untried"]
 REGRET: Final = 0.02
 """A variant that cannot be faster by more than this share is not worth further rounds."""
 FACTORS: Final = ("dtype", "layout", "device", "mode")
@@ -46,7 +46,10 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="race"):
-    """A race of variants at one batch size, in the order in which they ran, and the record of the winner."""
+    """A race of variants at one batch size, in the order in which they ran, and the record of the winner.
+
+    One that was ``interrupted`` names the leader of that moment as the winner.
+    """
 
     KIND = "race"
     goal: Goal
@@ -58,11 +61,17 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     contenders: tuple[Contender, ...]
     winner: Spec
     record: Record | None = None
+    interrupted: bool = False
 
     @property
     def ties(self) -> list[Contender]:
         """The variants that cannot be told from a leader, and are no simpler."""
         return [one for one in self.contenders if one.outcome == "not_faster" and one.may_be_faster]
+
+    @property
+    def undecided(self) -> list[Contender]:
+        """The variants that may be faster than a leader by more than ``REGRET``: the budget ended their rounds."""
+        return [one for one in self.contenders if one.outcome == "undecided"]
 
     @property
     def untried(self) -> list[Contender]:
@@ -79,29 +88,35 @@ def is_settled(judgement: Judgement) -> bool:
 
 def outcome_of(judgement: Judgement) -> Outcome:
     """Return what becomes of a challenger: it leads only if it is certainly faster than the leader."""
-    if judgement.low is not None and judgement.low > 1:
+    if not is_settled(judgement) or judgement.low is None or judgement.high is None:
+        return "undecided"
+    if judgement.low > 1:
         return "faster"
-    if judgement.high is not None and judgement.high < 1:
-        return "behind"
-    return "not_faster"
+    return "behind" if judgement.high < 1 else "not_faster"
 
 
 def challengers(leader: Spec, levels: Mapping[str, tuple[str, ...]], met: set[Spec]) -> Iterator[Spec]:
     """Yield the variants that differ from a leader in one factor, and were not met yet; the cheapest first.
 
     Factors that hardly interact are not multiplied out: each is varied beside the leader that the others have left.
+    What has not run at all goes before what has run beside another leader.
 
     Args:
         leader: the variant that leads now.
         levels: what each factor may be, by its field of ``Spec``.
         met: variants that have raced, or could not.
     """
+    again = []
     for factor in FACTORS:
+        ran = {getattr(spec, factor) for spec in met}
         for level in levels.get(factor, ()):
             with suppress(ValueError):  # these do not go together
                 challenger = msgspec.structs.replace(leader, **{factor: level})
-                if challenger not in met:
+                if level not in ran:
                     yield challenger
+                elif challenger not in met:
+                    again.append(challenger)
+    yield from again
 
 
 def recipe_of(spec: Spec) -> str:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import exp, hypot, log, sqrt
+from math import exp, hypot, log, pi, sqrt
 from random import Random
-from statistics import fmean, median, stdev
+from statistics import NormalDist, fmean, median, quantiles, stdev
 from typing import Final
 
 import msgspec
 
 from tputfind.record.method import REPEATABILITY
 from tputfind.record.types import Above0, Count
-from tputfind.stats import CONFIDENCE, Interval, t_quantile
+from tputfind.stats import CONFIDENCE, NORMAL_IQR, Interval, t_quantile
 
-LOOKS: Final = (3, 4, 6, 8, 11, 15, 20, 28)
+LOOKS: Final = (1, 2, 3, 4, 6, 8, 11, 15, 20, 28)
 """Numbers of rounds after which somebody looks whether the verdict is certain."""
+FEWEST_ROUNDS: Final = 3
+"""Fewer do not show how far rounds scatter."""
+SCATTER: Final = 0.05
+"""The standard deviation of a round's ratio, as a share, that a race assumes until there are so many: the processes of
+one program differ by less."""
+_FEWEST_BLOCKS: Final = 8
+"""Fewer may agree by chance."""
 _WINDOWS_OF_BLOCK: Final = 2
 """Of each variant: one on the way through an order, and one on the way back."""
 
@@ -42,11 +49,11 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
 
     def ratio(self, variant: int, to: int) -> float | None:
         """Return how many times as fast a variant is as another, by all rounds; None without any."""
-        values = [_log_ratio(one, variant, to) for one in self.rounds]
+        values = [median(_log_ratios(one, variant, to)) for one in self.rounds]
         return exp(fmean(values)) if values else None
 
-    def interval(self, variant: int, to: int, comparisons: int = 1) -> Interval | None:
-        """Return the interval of that ratio; None of fewer rounds than ``LOOKS`` begins with.
+    def interval(self, variant: int, to: int, comparisons: int = 1, scatter: float | None = None) -> Interval | None:
+        """Return the interval of that ratio; None of fewer than ``FEWEST_ROUNDS``, unless a scatter is assumed.
 
         A round is one observation: the median, over its blocks, of the logarithm of the ratio of two rates that were
         measured within a block. What slows both alike cancels (Bulej et al., "Duet Benchmarking", ICPE 2020). Each
@@ -54,20 +61,46 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
         Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013). Student's t over rounds, at a level that holds
         for all ``comparisons`` together and for every look at them (Bonferroni), so that whoever stops at the first
         certain verdict is wrong no more often than the level says.
+
+        Args:
+            variant: whose rate is divided.
+            to: by whose.
+            comparisons: intervals that are to hold together.
+            scatter: the standard deviation of a round's ratio, as a share, that is assumed of too few rounds to show
+                it. What their own blocks scatter comes on top.
         """
         count = len(self.rounds)
-        if count < LOOKS[0]:
-            return None
-        values = [_log_ratio(one, variant, to) for one in self.rounds]
+        ratios = [_log_ratios(one, variant, to) for one in self.rounds]
+        values = list(map(median, ratios))
         level = 1 - (1 - CONFIDENCE) / len(LOOKS) / comparisons
-        half = hypot(t_quantile(count - 1, level) * stdev(values) / sqrt(count), sqrt(2) * REPEATABILITY)
+        if count >= FEWEST_ROUNDS:
+            error = t_quantile(count - 1, level) * stdev(values)
+        elif scatter is not None and ratios and min(map(len, ratios)) > 1:
+            error = NormalDist().inv_cdf((1 + level) / 2) * hypot(scatter, *map(_error_of_median, ratios))
+        else:
+            return None
+        half = hypot(error / sqrt(count), sqrt(2) * REPEATABILITY)
         middle = fmean(values)
         return Interval(exp(middle - half), exp(middle + half))
 
 
-def _log_ratio(one: Round, variant: int, to: int) -> float:
+def is_steady(one: Round) -> bool:
+    """Return whether more blocks of a round would tell nothing: its ratios are known to what any figure repeats to."""
+    blocks = len(one.per_s[0]) // _WINDOWS_OF_BLOCK
+    return blocks >= _FEWEST_BLOCKS and all(
+        _error_of_median(_log_ratios(one, variant, 0)) <= REPEATABILITY for variant in range(1, len(one.per_s))
+    )
+
+
+def _error_of_median(values: Sequence[float]) -> float:
+    """Return the standard error of the median of values that are about normal but for a few that were disturbed."""
+    low, _, high = quantiles(values, n=4)
+    return sqrt(pi / 2) * (high - low) / NORMAL_IQR / sqrt(len(values))
+
+
+def _log_ratios(one: Round, variant: int, to: int) -> list[float]:
     pairs = zip(_blocks(one.per_s[variant]), _blocks(one.per_s[to]), strict=True)
-    return median(log(here / there) for here, there in pairs)
+    return [log(here / there) for here, there in pairs]
 
 
 def _blocks(per_s: Sequence[float]) -> list[float]:

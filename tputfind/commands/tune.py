@@ -8,6 +8,7 @@ from rich.console import Console
 
 from tputfind.commands.console import Given, finish, stop_signals, typed
 from tputfind.commands.outputs import model_sources, read_places
+from tputfind.errors import Interrupted
 from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.identity import Question
@@ -37,4 +38,8 @@ def main(given: Given, *, show_traceback: bool) -> int:
         ignore_signals()  # what follows takes a moment, and must not be lost to a signal
     document = view.document(race)
     outputs.write(forms(document))
-    return finish(document, outputs, show_traceback=show_traceback)
+    problems = outputs.problems
+    if race.interrupted:
+        saved = "the race until then is saved" if outputs.saved else "nothing was saved: --save names a file"
+        problems = [Interrupted(f"interrupted; {saved}"), *problems]
+    return finish(document, outputs, problems, show_traceback=show_traceback)

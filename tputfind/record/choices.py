@@ -9,7 +9,7 @@ Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16", "own"]
 Layout = Literal["nchw", "nhwc"]
 Search = Literal["forecast", "bisect", "linear"]
 Allocator = Literal["native", "expandable"]
-Mode = Literal["eager", "cudagraph", "compile", "compile:reduce-overhead", "compile:freezing", "compile:max-autotune"]
+Mode = Literal["eager", "cudagraph", "compile", "compile:freezing", "compile:reduce-overhead", "compile:max-autotune"]
 """The simplest to deploy first; what stands behind ``compile:`` is how it compiles."""
 Phase = Literal["infer", "train", "step"]
 """``step`` is one of the user's own, which does what it does: it is found, and cannot be asked for."""

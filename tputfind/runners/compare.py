@@ -126,7 +126,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         each.end_within(asked.budget_s)
     progress.about("OLD and NEW")
     progress.doing("looking at both and the device", None)
-    inspections = _inspected(asked.specs, children)
+    inspections = inspected(asked.specs, children)
     old, new = map(as_inspected, asked.specs, inspections)
     can = inspections[0].environment.can
     variants = [Variant(spec, 1, each, can) for spec, each in zip((old, new), children, strict=True)]
@@ -153,8 +153,12 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     )
 
 
-def _inspected(specs: Sequence[Spec], children: Sequence[Children]) -> list[Inspection]:
-    """Return what each will be measured on; all are looked at meanwhile, since importing torch takes seconds."""
+def inspected(specs: Sequence[Spec], children: Sequence[Children]) -> list[Inspection]:
+    """Return what each will be measured on; all are looked at at once, since each imports torch, which takes seconds.
+
+    Raises:
+        TputfindError: one of them cannot be measured.
+    """
     with ThreadPoolExecutor(len(specs)) as pool:
         try:
             return list(pool.map(inspect, specs, children))
@@ -167,8 +171,8 @@ def _inspected(specs: Sequence[Spec], children: Sequence[Children]) -> list[Insp
 def _take_rounds(rows: Sequence[Duel], asked: Asked, until_s: float, progress: Progress) -> None:
     """Take rounds of each row until its verdict is certain, or until there is no time for another."""
     random = Random(asked.specs[0].seed)  # noqa: S311  # the order of windows is no secret
-    is_certain = partial(verdicts.is_certain, fail_slower=asked.fail_slower)
-    for row in due(rows, is_certain, asked.tolerance, until_s, comparisons=len(rows)):
+    judged = partial(verdicts.judged_in_turn, tolerance=asked.tolerance, comparisons=len(rows))
+    for row in due(rows, lambda tried: verdicts.is_certain(judged(tried), asked.fail_slower), until_s):
         number = len(row.tried.turns.rounds) + 1
         progress.doing(f"batch {row.batch_size}: both in turn, round {number}", until_s - monotonic())
         row.take_round(random)

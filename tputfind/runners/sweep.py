@@ -27,13 +27,15 @@ from tputfind.session.run import Measured
 class Job(NamedTuple):
     """What to measure: specs whose records go into ``folder``, None for none, as asked for by ``command``.
 
-    ``resumed`` is a record to go on with, which is then the only one, and the file it lies in.
+    ``resumed`` is a record to go on with, which is then the only one, and the file it lies in. The ``first`` batch
+    sizes are timed before the largest batch is searched for.
     """
 
     specs: Sequence[Spec]
     folder: Path | None
     command: str
     resumed: tuple[Record, Path] | None = None
+    first: Sequence[int] = ()
 
 
 def each_recipe(options: Mapping[str, object]) -> Iterator[dict[str, object]]:
@@ -83,7 +85,7 @@ def sweep(job: Job, children: Children, progress: Progress) -> Iterator[Measured
         record = new_record(spec, inspection, job.command)
         if job.resumed is not None:
             record = resume.resumed_record(job.resumed[0], spec, inspection)
-        measured = run.measure(record, children, file, progress)
+        measured = run.measure(record, children, file, progress, job.first)
         if isinstance(measured.ended_by, TputfindError) and len(job.specs) > 1 and not measured.record.rows:
             measured = failed(measured.record, file, measured.ended_by)
         yield measured

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -17,14 +18,13 @@ from tputfind.analysis.race import (
     REGRET,
     Contender,
     Goal,
-    Outcome,
     Race,
     challengers,
     is_settled,
     outcome_of,
     recipe_of,
 )
-from tputfind.analysis.turns import LOOKS
+from tputfind.analysis.turns import SCATTER
 from tputfind.declaration import with_options_of
 from tputfind.errors import BadRequest, OutOfTime, TputfindError
 from tputfind.options import none_of
@@ -34,6 +34,7 @@ from tputfind.processes.messages import Inspection, Plan
 from tputfind.record.choices import COMPILED, LAYOUTS, MODES
 from tputfind.record.files import path_of
 from tputfind.record.spec import Spec, read_spec
+from tputfind.runners.compare import inspected
 from tputfind.runners.find import in_progress, model_traceback_noted
 from tputfind.runners.sweep import Job, each_recipe, sweep
 from tputfind.session import pickling
@@ -46,6 +47,8 @@ from tputfind.session.turns import Duel, Variant, due
 BUDGET_S: Final = 600.0
 _OF_RACE: Final = 0.6
 """Of the budget: the rest is for the winner, whose rows and largest batch are what is deployed."""
+_LATEST: Final = 0.7
+"""Of the budget: when a round that takes longer than expected is ended."""
 _OF_SCAN: Final = 0.15
 _COMPILES_S: Final = 40.0
 """Time that a variant with a compiler is expected to take, until it has shown it."""
@@ -148,7 +151,10 @@ def tune(
         ExitStack() as stack,
     ):
         both = [stack.enter_context(Children(trust_model_file=trust_model_file, live=file)) for _ in range(2)]
-        return measure(asked, (both[0], both[1]), told)
+        race = measure(asked, (both[0], both[1]), told)
+    if race.interrupted:
+        raise KeyboardInterrupt
+    return race
 
 
 def measure(asked: Asked, children: tuple[Children, Children], progress: Progress) -> Race:
@@ -163,7 +169,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     for each in children:
         each.end_within(asked.budget_s)
     progress.doing("looking at the model and the device", None)
-    inspection = inspect(asked.plain, children[0])
+    inspection, _ = inspected([asked.plain] * len(children), children)
     plain = as_inspected(asked.plain, inspection)
     can = inspection.environment.can
     levels = dict(asked.levels) | ({"device": _core_sets(plain.device)} if can.on_host else {})
@@ -181,17 +187,24 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         return Variant(spec, batch_size, children[number], can)
 
     race = _Course(plain, as_variant, begin_s + _OF_RACE * asked.budget_s, progress)
-    race.run(levels)
-    left_s = begin_s + asked.budget_s - monotonic()
-    winner = msgspec.structs.replace(race.leader, budget_s=max(round(left_s), 1))
     for each in children:
-        each.end_within(None)
-    record = None
-    with suppress(OutOfTime):  # the race is over, and its winner is known
-        (measured,) = sweep(Job([winner], asked.folder, asked.command), children[0], progress)
+        each.end_within(begin_s + _LATEST * asked.budget_s - monotonic())
+    record, interrupted = None, False
+    try:
+        race.run(levels)
+        left_s = begin_s + asked.budget_s - monotonic()
+        winner = msgspec.structs.replace(race.leader, budget_s=max(round(left_s), 1))
+        for each in children:
+            each.end_within(None)
+        job = Job([winner], asked.folder, asked.command, first=(batch_size,))
+        (measured,) = sweep(job, children[0], progress)
+        record = measured.record if measured.record.rows else None
         if measured.ended_by is not None:
             raise measured.ended_by
-        record = measured.record
+    except OutOfTime:  # the race is over, and its winner is known
+        pass
+    except KeyboardInterrupt:
+        interrupted = True
     return Race(
         goal=asked.goal,
         batch_size=batch_size,
@@ -202,6 +215,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         contenders=tuple(race.contenders),
         winner=race.leader,
         record=record,
+        interrupted=interrupted,
     )
 
 
@@ -267,54 +281,75 @@ class _Course:
         self._random = Random(plain.seed)  # noqa: S311  # the order of windows is no secret
         self._took_s = dict.fromkeys(MODES, _STARTS_S) | dict.fromkeys(COMPILED, _COMPILES_S)
         self._took_s["compile:max-autotune"] = _TUNES_S
+        self._comparisons = 1
+        self._undecided: dict[int, Duel] = {}
 
     def run(self, levels: Mapping[str, tuple[str, ...]]) -> None:
-        """Let every variant that differs from the leader in one factor challenge it, until none is left."""
+        """Let every variant that differs from the leader in one factor challenge it, until none is left.
+
+        What time is left then goes to those that are undecided beside the leader, the one that seems fastest first.
+        """
+        self._comparisons = max(1, sum(len(values) - 1 for values in levels.values()))
         met = {self.leader}
-        field = sum(len(values) - 1 for values in levels.values())
         while (challenger := next(challengers(self.leader, levels, met), None)) is not None:
             met.add(challenger)
-            left = max(1, field + 1 - len(met))
-            contender = self._met(challenger, field, (self._until_s - monotonic()) / left)
-            self.contenders.append(contender)
-            if contender.outcome == "faster":
-                self.leader = challenger
+            left = max(1, self._comparisons + 1 - len(met))
+            self._meet(challenger, (self._until_s - monotonic()) / left)
+        for place, duel in sorted(self._undecided.items(), key=lambda item: -(item[1].tried.turns.ratio(1, 0) or 0.0)):
+            one = self.contenders[place]
+            if one.against == self.leader:
+                begin_s = monotonic()
+                decided = self._decided(one.spec, duel, self._until_s)
+                self.contenders[place] = msgspec.structs.replace(decided, seconds=one.seconds + monotonic() - begin_s)
 
-    def _met(self, challenger: Spec, comparisons: int, share_s: float) -> Contender:
-        """Return what becomes of a challenger within its share of the time."""
+    def _meet(self, challenger: Spec, share_s: float) -> None:
+        """Let a challenger meet the leader within its share of the time."""
         begin_s, needs_s = monotonic(), self._took_s[challenger.mode]
         if begin_s + needs_s > self._until_s:
             reason = f"takes about {needs_s:.0f} s"
-            return Contender(spec=challenger, outcome="untried", reason=reason)
+            self.contenders.append(Contender(spec=challenger, outcome="untried", reason=reason))
+            return
         self._progress.doing(f"{recipe_of(challenger)} beside {recipe_of(self.leader)}", share_s)
+        variant = self._as_variant(challenger, 1)
         try:
-            variant = self._as_variant(challenger, 1)
-            inspected = as_inspected(challenger, inspect(challenger, variant.children))
-            duel = Duel(self._as_variant(self.leader, 0), variant._replace(spec=inspected))
-            until_s = begin_s + max(share_s, needs_s)
-            for _ in due([duel], is_settled, REGRET, until_s, comparisons=comparisons):
+            seen = as_inspected(challenger, inspect(challenger, variant.children))
+        except TputfindError as error:
+            self.contenders.append(_ended(challenger, error))
+            return
+        duel = Duel(self._as_variant(self.leader, 0), variant._replace(spec=seen))
+        contender = self._decided(challenger, duel, begin_s + max(share_s, needs_s))
+        seconds = monotonic() - begin_s
+        self._took_s[challenger.mode] = seconds / max(1, len(duel.tried.turns.rounds))
+        if contender.outcome == "undecided":
+            self._undecided[len(self.contenders)] = duel
+        self.contenders.append(msgspec.structs.replace(contender, seconds=seconds))
+
+    def _decided(self, challenger: Spec, duel: Duel, until_s: float) -> Contender:
+        """Take rounds until it is decided whether a challenger leads; say what becomes of it, and have it lead."""
+        judged = partial(judged_in_turn, tolerance=REGRET, comparisons=self._comparisons, scatter=SCATTER)
+        try:
+            for _ in due([duel], lambda tried: is_settled(judged(tried)), until_s):
                 duel.take_round(self._random)
         except TputfindError as error:
-            outcome: Outcome = "untried" if isinstance(error, OutOfTime) else "failed"
-            return Contender(spec=challenger, outcome=outcome, reason=error.message, seconds=monotonic() - begin_s)
-        seconds = monotonic() - begin_s
-        rounds = max(1, len(duel.tried.turns.rounds))
-        self._took_s[challenger.mode] = seconds * min(1.0, LOOKS[0] / rounds)
-        judgement = judged_in_turn(duel.tried, REGRET, comparisons)
+            if not duel.tried.turns.rounds or not isinstance(error, OutOfTime):
+                return _ended(challenger, error)
         failure = duel.tried.failure
         if failure is not None and duel.tried.failed == 0:
             raise no_answer(self.leader, duel.batch_size, failure, smallest=False)
         if failure is not None:
             reason = f"{failure.kind.replace('_', ' ')}: {failure.plain}"
-            return Contender(spec=challenger, outcome="failed", reason=reason, seconds=seconds)
+            return Contender(spec=challenger, outcome="failed", reason=reason)
+        judgement = judged(duel.tried)
         outcome = outcome_of(judgement)
-        ratio = 1.0 if judgement.ratio is None else judgement.ratio
-        self._progress.did(f"{recipe_of(challenger)}: {ratio:.3f} times as fast, {outcome.replace('_', ' ')}")
-        return Contender(
-            spec=challenger,
-            outcome=outcome,
-            against=self.leader,
-            judgement=judgement,
-            turns=duel.tried.turns,
-            seconds=seconds,
-        )
+        self._progress.did(f"{recipe_of(challenger)}: {judgement.ratio:.3f} times as fast, {outcome.replace('_', ' ')}")
+        against = self.leader
+        if outcome == "faster":
+            self.leader = challenger
+        return Contender(spec=challenger, outcome=outcome, against=against, judgement=judgement, turns=duel.tried.turns)
+
+
+def _ended(challenger: Spec, error: TputfindError) -> Contender:
+    """Return what becomes of a challenger that an error ended."""
+    return Contender(
+        spec=challenger, outcome="untried" if isinstance(error, OutOfTime) else "failed", reason=error.message
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -35,11 +36,17 @@ class Measured(NamedTuple):
     ended_by: TputfindError | KeyboardInterrupt | None = None
 
 
-def measure(record: Record, children: Children, record_file: files.RecordFile, progress: Progress) -> Measured:
+def measure(
+    record: Record,
+    children: Children,
+    record_file: files.RecordFile,
+    progress: Progress,
+    first: Sequence[int] = (),
+) -> Measured:
     """Search, time and record; the file gets the record after every stage, so that what was measured is kept.
 
-    What the record holds already is not measured again. Where ``--budget`` ends it, the record is finished with what
-    there is. What ends it early is one of these:
+    The ``first`` batch sizes are timed before the search. What the record holds already is not measured again. Where
+    ``--budget`` ends it, the record is finished with what there is. What ends it early is one of these:
 
     - OutOfTime: the budget ended before anything was timed.
     - ModelFailed: the model fails at the smallest batch.
@@ -49,7 +56,7 @@ def measure(record: Record, children: Children, record_file: files.RecordFile, p
     """
     session = Session(record, TrialRunner(children, record.spec, record.environment), record_file, progress)
     try:
-        session.until_it_runs(lambda: _search_and_time(session, children, progress))
+        session.until_it_runs(lambda: _search_and_time(session, children, progress, first))
     except OutOfTime as late:
         if not session.record.rows and session.record.edge is None:
             return Measured(session.record, record_file, late)
@@ -62,11 +69,12 @@ def measure(record: Record, children: Children, record_file: files.RecordFile, p
     return Measured(session.record, record_file, error_of(session.record))
 
 
-def _search_and_time(session: Session, children: Children, progress: Progress) -> None:
+def _search_and_time(session: Session, children: Children, progress: Progress, first: Sequence[int]) -> None:
     spec = session.record.spec
     if spec.batch_sizes is not None:
         session.time_rows(spec.batch_sizes)
     else:
+        session.time_rows(first)
         if spec.budget_s is None:
             _time_first(session)
         try:

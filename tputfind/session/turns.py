@@ -16,8 +16,8 @@ from typing import Final, NamedTuple, Self
 
 import msgspec
 
-from tputfind.analysis.compare import Judgement, Tried, judged_in_turn
-from tputfind.analysis.turns import LOOKS, Round, Turns, order_of_block
+from tputfind.analysis.compare import Tried
+from tputfind.analysis.turns import LOOKS, Round, Turns, is_steady, order_of_block
 from tputfind.errors import BadRequest
 from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.failures import for_want_of_memory, of_misuse
@@ -87,6 +87,8 @@ def take_round(variants: Sequence[Variant], number: int, random: Random, *, toge
                 for index in order_of_block(group, random):
                     per_s[index].append(processes[index].window_per_s())
                 done += 1
+                if together and is_steady(Round(tuple(map(tuple, per_s)))):
+                    break
             wanted = done
             for process in processes.values():
                 process.finish()
@@ -106,6 +108,7 @@ class Duel:
         """Take both; one that runs in another mode of autograd only is replaced by one in that mode."""
         self.variants = [old, new]
         self.tried = Tried(Turns(batch_sizes=(old.batch_size, new.batch_size)))
+        self.took_s = 0.0  # its last round
         self._together = True
 
     @property
@@ -113,16 +116,16 @@ class Duel:
         """That of OLD."""
         return self.variants[0].batch_size
 
-    def goes_on(self, is_certain: Callable[[Judgement], bool], tolerance: float, comparisons: int) -> bool:
+    def goes_on(self, is_certain: Callable[[Tried], bool]) -> bool:
         """Return whether another round is to be taken: somebody looks at the verdict after some of them only."""
         count = len(self.tried.turns.rounds)
         if self.tried.failure is not None or count >= LOOKS[-1]:
             return False
-        return count not in LOOKS or not is_certain(judged_in_turn(self.tried, tolerance, comparisons))
+        return count not in LOOKS or not is_certain(self.tried)
 
     def take_round(self, random: Random) -> None:
         """Take one more round, or find out why that cannot be, or how it can; errors as for ``take_round``."""
-        turns = self.tried.turns
+        turns, begin_s = self.tried.turns, monotonic()
         try:
             taken = take_round(self.variants, len(turns.rounds), random, together=self._together)
         except VariantFailed as failed:
@@ -132,6 +135,7 @@ class Duel:
                 self.tried = self.tried._replace(failed=failed.variant, failure=failed.failure)
         else:
             self.tried = self.tried._replace(turns=msgspec.structs.replace(turns, rounds=(*turns.rounds, taken)))
+        self.took_s = monotonic() - begin_s
 
     def _runs_otherwise(self, failed: VariantFailed) -> bool:
         """Return whether a variant that failed runs in another mode of autograd, and have it run so from now on."""
@@ -147,31 +151,21 @@ class Duel:
         return found is not None
 
 
-def due(
-    duels: Sequence[Duel],
-    is_certain: Callable[[Judgement], bool],
-    tolerance: float,
-    until_s: float,
-    *,
-    comparisons: int,
-) -> Iterator[Duel]:
+def due(duels: Sequence[Duel], is_certain: Callable[[Tried], bool], until_s: float) -> Iterator[Duel]:
     """Yield the duels that are to take another round, until each is certain or there is no time for one more.
 
     Args:
         duels: those that go on take rounds by turns.
-        is_certain: whether a judgement needs no further round.
-        tolerance: the share up to which two rates are the same.
-        until_s: the end, by the monotonic clock; a first round is yielded in any case.
-        comparisons: judgements that are to hold together.
+        is_certain: whether what was timed needs no further round.
+        until_s: the end, by the monotonic clock; the first round of all is yielded in any case. Another one is expected
+            to take as long as the one before.
     """
-    longest_s = 0.0
-    while left := [duel for duel in duels if duel.goes_on(is_certain, tolerance, comparisons)]:
+    while left := [duel for duel in duels if duel.goes_on(is_certain)]:
         for duel in left:
-            begin_s = monotonic()
-            if longest_s and begin_s + longest_s > until_s:
+            expected_s = duel.took_s or max(one.took_s for one in duels)
+            if expected_s and monotonic() + expected_s > until_s:
                 return
             yield duel
-            longest_s = max(longest_s, monotonic() - begin_s)
 
 
 class _Process:

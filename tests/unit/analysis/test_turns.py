@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.turns import taken
 
 from tputfind.analysis.compare import Tried, is_certain, judged_in_turn
-from tputfind.analysis.turns import LOOKS, Round, Turns, order_of_block
+from tputfind.analysis.turns import FEWEST_ROUNDS, LOOKS, SCATTER, Round, Turns, is_steady, order_of_block
 
 
 def until_certain(random, fail_slower=None, **noise):
@@ -82,9 +82,38 @@ def test_each_variant_is_on_average_as_early_in_a_block_as_any_other(variants, s
     assert len(set(places)) == 1
 
 
-@pytest.mark.parametrize("count", range(LOOKS[0]))
+@pytest.mark.parametrize("count", range(FEWEST_ROUNDS))
 def test_too_few_rounds_say_nothing(count):
     judgement = judged_in_turn(Tried(Turns(batch_sizes=(8, 8), rounds=taken(Random(4), number=count))), 0.01, 1)
 
     assert (judgement.verdict, judgement.low, is_certain(judgement, None)) == ("ambiguous", None, False)
     assert f"timed in {count} rounds" in judgement.reason
+
+
+def test_a_round_or_two_tell_apart_what_differs_by_more_than_the_scatter_that_is_assumed():
+    random = Random(8)
+    far, near = (
+        [
+            Turns(batch_sizes=(8, 8), rounds=taken(random, number=count, new=new)).interval(1, 0, 6, SCATTER)
+            for count in (1, 2) * 100
+        ]
+        for new in (1.4, 1.0)
+    )
+
+    assert all(1 < one.low < 1.4 < one.high for one in far)
+    assert sum(not one.low <= 1 <= one.high for one in near) <= 10
+
+
+def test_a_single_block_does_not_tell_anything_apart():
+    (one,) = taken(Random(9), new=2.0)
+    turns = Turns(batch_sizes=(8, 8), rounds=(Round(tuple(rates[:2] for rates in one.per_s)),))
+
+    assert turns.interval(1, 0, 1, SCATTER) is None
+
+
+def test_blocks_end_once_their_ratio_is_known_and_not_by_chance():
+    quiet, noisy = (taken(Random(10), within=noise, shared=0.0)[0] for noise in (0.0005, 0.05))
+
+    assert is_steady(quiet)
+    assert not is_steady(noisy)
+    assert not is_steady(Round(tuple(rates[:8] for rates in quiet.per_s)))

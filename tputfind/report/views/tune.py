@@ -28,10 +28,11 @@ _WORDS: Final[dict[Outcome, str]] = {
     "faster": "took the lead",
     "behind": "slower",
     "not_faster": "not faster",
+    "undecided": "undecided",
     "failed": "FAILED",
     "untried": "untried",
 }
-_TONES: Final[dict[Outcome, Tone]] = {"faster": "good", "failed": "bad", "untried": "unsure"}
+_TONES: Final[dict[Outcome, Tone]] = {"faster": "good", "undecided": "unsure", "failed": "bad", "untried": "unsure"}
 
 
 def document(race: Race) -> Document:
@@ -56,7 +57,8 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
     rate = ""
     if best is not None and best.samples_per_s is not None:
         rate = f", {format_about(best.samples_per_s)} samples/s at batch {best.batch_size}"
-    late = "; --budget ended before it was measured in full" if race.record is None else ""
+    over = "the race was interrupted" if race.interrupted else "--budget ended" if race.record is None else ""
+    late = f"; {over} before it was measured in full" if over else ""
     yield "Winner", f"{recipe_of(race.winner)}{rate}{late}"
     brought = [f"{_ratio(one)} times {_against(one)}" for one in race.contenders if one.outcome == "faster"]
     if brought:
@@ -64,6 +66,9 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
     if race.ties:
         names = ", ".join(f"{recipe_of(one.spec)} ({_ratio(one)})" for one in race.ties)
         yield "Not told apart", f"{names}: the simpler one leads"
+    if race.undecided:
+        names = ", ".join(f"{recipe_of(one.spec)} ({_ratio(one)} times {_against(one)})" for one in race.undecided)
+        yield "Undecided", f"{names}: give it a longer --budget"
     if compiling := _compiling(race):
         yield "Compiling", compiling
     for one in race.contenders:
