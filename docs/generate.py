@@ -147,7 +147,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [list(header), ["---"] * len(header), *lines])
 
 
-def csv_page() -> str:
+def columns_page() -> str:
     """Return the page of the columns of the CSV."""
     columns = [column for column in COLUMNS if column.in_csv]
     lines = [
@@ -170,8 +170,11 @@ def _unit(name: str) -> str:
     return next((unit for part, unit in UNITS.items() if f"{part}_" in f"{name}_"), "")
 
 
-PAGES: Final[dict[str, Callable[[], str]]] = {"csv.md": csv_page, "options.md": options_page}
-"""What makes each page, by the name of its file."""
+PAGES: Final[dict[str, Callable[[], str]]] = {
+    "reference/columns.md": columns_page,
+    "reference/options.md": options_page,
+}
+"""The function that returns the text of each page, by the path of the page."""
 
 
 def main() -> None:

@@ -44,12 +44,18 @@ def generate():
 
 
 GENERATED = generate().PAGES
+
+
+def is_generated(page: Path) -> bool:
+    return page in [ROOT / "docs" / name for name in GENERATED]
+
+
 by_page = pytest.mark.parametrize("page", docs.PAGES, ids=relative)
 
 
 def run_blocks(page: Path, needs: str, folder: Path, update: bool) -> None:
     """Run the blocks of a page that need just that; of a generated page they are command lines to learn from."""
-    if page.name in GENERATED:
+    if is_generated(page):
         return
     docs.furnish(folder, page)
     for block in docs.blocks(page):
@@ -128,10 +134,11 @@ def test_every_link_of_a_page_leads_somewhere(page):
 
 
 def test_every_page_of_docs_is_in_its_index():
-    listed = docs.links((ROOT / "docs" / "README.md").read_text())
-    pages = [page.name for page in docs.PAGES if page.parent == ROOT / "docs" and page.name != "README.md"]
+    folder = ROOT / "docs"
+    listed = docs.links((folder / "README.md").read_text())
+    pages = [str(page.relative_to(folder)) for page in docs.PAGES if page.is_relative_to(folder)]
 
-    assert [name for name in pages if name not in listed] == []
+    assert [page for page in pages if page not in listed] == ["README.md"]
 
 
 MEASURED = re.compile(
@@ -171,7 +178,7 @@ DEFINED = (
 @by_page
 def test_every_measured_figure_of_a_page_names_its_file(page):
     unproven = {}
-    for passage in docs.passages(page.read_text()) if page.name not in GENERATED else ():
+    for passage in docs.passages(page.read_text()) if not is_generated(page) else ():
         said = re.sub(r"`[^`]*`|\]\([^)]*\)", "", " ".join(passage.split()))
         for phrase in DEFINED:
             said = said.replace(phrase, "")
@@ -183,7 +190,7 @@ def test_every_measured_figure_of_a_page_names_its_file(page):
 
 
 def test_every_phrase_with_a_defined_figure_is_in_use():
-    said = " ".join(" ".join(page.read_text().split()) for page in docs.PAGES if page.name not in GENERATED)
+    said = " ".join(" ".join(page.read_text().split()) for page in docs.PAGES if not is_generated(page))
 
     assert [phrase for phrase in DEFINED if phrase not in said] == []
 
@@ -224,7 +231,9 @@ def test_a_generated_page_is_what_its_script_writes(name, update):
 def test_every_option_of_a_command_is_on_the_page_of_options(command):
     shown = CliRunner().invoke(main, [command, "--help"]).output
     options = set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", shown, re.MULTILINE)) - {"--help"}
-    _, *parts = re.split(r"^## tputfind (\w+)\n", (ROOT / "docs" / "options.md").read_text(), flags=re.MULTILINE)
+    _, *parts = re.split(
+        r"^## tputfind (\w+)\n", (ROOT / "docs" / "reference" / "options.md").read_text(), flags=re.MULTILINE
+    )
     page = dict(zip(parts[::2], parts[1::2], strict=True))[command]
 
     assert options
@@ -238,7 +247,7 @@ def test_every_notice_of_a_run_is_in_the_table_of_notices():
         *INSTALLED.glob("fleet/*.py"),
     ]
     made = [kind for path in sources for kind in re.findall(r'Notice\(\s*kind="(\w+)"', path.read_text())]
-    page = (ROOT / "docs" / "reading-the-numbers.md").read_text()
+    page = (ROOT / "docs" / "reference" / "numbers.md").read_text()
     told = {name for cell in re.findall(r"^\| ([a-z ,]+) \|", page, re.MULTILINE) for name in cell.split(", ")}
 
     assert len(made) > 20
@@ -250,7 +259,7 @@ def test_every_column_of_the_csv_has_a_meaning():
 
 
 def workflow() -> dict:
-    (text,) = [block.body for block in docs.blocks(ROOT / "docs" / "comparing.md") if block.language == "yaml"]
+    (text,) = [block.body for block in docs.blocks(ROOT / "docs" / "guide" / "compare.md") if block.language == "yaml"]
     return yaml.safe_load(text)
 
 

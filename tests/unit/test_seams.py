@@ -129,7 +129,7 @@ def test_column_is_added_by_its_list(copy):
     assert again == shown
     assert "toy ms" in copy.text("a.md")
     assert "toy ms</button>" in copy.text("a.html")
-    assert "| `toy_ms` | ms | number | a toy |" in copy.text("docs/csv.md")
+    assert "| `toy_ms` | ms | number | a toy |" in copy.text("docs/reference/columns.md")
     frame = copy.python(f"print(tputfind.load_record({str(RECORD)!r}).frame()['toy_ms'].dtype)")
     assert frame == "Float64\n"
 
@@ -146,7 +146,7 @@ def test_option_of_a_measurement_is_added_by_its_list(copy):
     assert json.loads(copy.text("a.json"))["spec"]["toy"] == 5
     assert re.search(r">toy</t[hd]><td[^>]*>5</td>", copy.text("a.html"))
     assert "--toy N" in copy.tputfind("run", "--help")
-    assert "| `--toy` | `N` | 3 | play with N toys |" in copy.text("docs/options.md")
+    assert "| `--toy` | `N` | 3 | play with N toys |" in copy.text("docs/reference/options.md")
     assert copy.python(
         "import inspect\n"
         "print(inspect.signature(tputfind.find).parameters['toy'].default)\n"
@@ -213,4 +213,4 @@ def test_result_and_its_command_are_added_by_their_lists(copy):
     assert copy.tputfind("toy", "bear", "--parts", "2+3", "--save", "a.json", "--save", "a.csv") == shown
     assert "Make a toy." in copy.tputfind("--help")
     copy.run("docs/generate.py")
-    assert "## tputfind toy" in copy.text("docs/options.md")
+    assert "## tputfind toy" in copy.text("docs/reference/options.md")
