@@ -1,49 +1,43 @@
-"""Writes the pages of this folder that follow from tables of the program: ``python docs/generate.py``.
+"""Write the pages of this folder that follow from the program or from ``results/``: ``python docs/generate.py``.
 
-A page stands in ``PAGES``. A test says when a page is not what this writes.
+``PAGES`` lists them. A test fails if a page differs from the text that this script writes.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tputfind.commands import COMMANDS, Command
-from tputfind.commands.options import in_sections, of_command
+import msgspec
+from claims import CLAIMS, Claim
+
+from tputfind.commands import COMMANDS
+from tputfind.commands.options import of_command
 from tputfind.declaration import Option
+from tputfind.record.record import Record
 from tputfind.report.columns import COLUMNS
 
 _OPTIONS: Final = """\
 # Options
 
 `python docs/generate.py` writes this page. `tputfind --help` shows the first options and all commands,
-`tputfind COMMAND --help` those of one command. Options may stand before or after a model.
+`tputfind COMMAND --help` those of one command. Options come before or after a model.
 
-| value | how it is written |
+| value | form |
 |---|---|
 | `N` | a whole number: `1000` or `1,000`; `--rate` also takes `0.5`, `5k`, `1M` and `5000/s` |
 | `SIZE` | a number and a unit: `24GiB`, `512 MiB`, `24GB` (1 GiB is 2^30 bytes, 1 GB is 10^9; `24G` is refused) |
 | `TIME` | a number and a unit: `250us`, `50ms`, `1.5 s`, `2min`, `1h` |
 | `S` | seconds: `6`, `0.5`; a unit is also understood, such as `1min` |
-| `SHARE` | `5%` or `0.05` |
+| `SHARE` | a fraction: `5%` or `0.05` |
 | `P` | a percentile: `99`, `99%` or `p99` |
-| `LIST` | values with commas between them: `1,8,32`, `16GiB,24GiB` |
-| `SHAPE` | lengths with an `x` between them: `3x640x480` |
+| `LIST` | values, separated by commas: `1,8,32`, `16GiB,24GiB` |
+| `SHAPE` | lengths, separated by `x`: `3x640x480` |
 
-Upper and lower case are the same in choices: `FP16` is `fp16`. A wrong value, option or command ends the command with
-exit code 2, and the message names the nearest right one.
-
-## Completion
-
-One of these lines makes Tab complete commands, models, options and choices:
-
-| shell | line | file |
-|---|---|---|
-| bash 4.4 or later | `eval "$(_TPUTFIND_COMPLETE=bash_source tputfind)"` | `~/.bashrc` |
-| zsh | `eval "$(_TPUTFIND_COMPLETE=zsh_source tputfind)"` | `~/.zshrc`, after `compinit` |
-| fish | `_TPUTFIND_COMPLETE=fish_source tputfind \\| source` | `~/.config/fish/config.fish` |
+Choices ignore case: `FP16` is `fp16`. A wrong value, option or command ends with exit code 2, and the message names the
+nearest valid one. [First run](../start/first-run.md) explains the usual options.
 """
 
 UNITS: Final = {
@@ -56,13 +50,13 @@ UNITS: Final = {
     "_w": "W",
     "_c": "°C",
 }
-"""The unit of a column, by what its name holds; the first that is found counts."""
+"""The unit of a column by a part of its name; the first match counts."""
 MEANINGS: Final = {
-    "model": "the model as it was named",
+    "model": "the model's name",
     "phase": "`infer` or `train`",
     "device": "the device as PyTorch names it",
     "device_name": "the product's name",
-    "dtype": "the dtype that was asked for",
+    "dtype": "the requested dtype",
     "layout": "`nchw` or `nhwc`",
     "mode": "`eager`, `compile` or `cudagraph`",
     "input_shape": "the shape of one sample",
@@ -80,15 +74,15 @@ MEANINGS: Final = {
     "latency_ms_p95": "95th percentile of the latency",
     "latency_ms_p99": "99th percentile of the latency",
     "device_ms_mean": "mean device time of a batch",
-    "enqueue_ms_mean": "mean time in which the host submits a batch",
-    "host_bound": "whether the host sets the pace",
-    "peak_allocated_mib": "most memory in tensors; on a CPU, resident memory beyond the idle process",
-    "peak_reserved_mib": "most memory that the allocator took; on a CPU, address space beyond the idle process",
+    "enqueue_ms_mean": "mean time of submitting a batch",
+    "host_bound": "whether the host limits the throughput",
+    "peak_allocated_mib": "peak memory of tensors; on a CPU, resident memory beyond the idle process",
+    "peak_reserved_mib": "peak memory of the allocator; on a CPU, address space beyond the idle process",
     "sm_clock_mhz": "mean SM clock while the row was timed",
     "power_w": "mean power of the device",
-    "energy_mj_per_sample": "energy of the device for a sample",
-    "throttled": "whether something held the clocks down",
-    "notices": "kinds of notices that name the row, joined by `;`",
+    "energy_mj_per_sample": "energy of the device per sample",
+    "throttled": "whether the clocks were reduced",
+    "notices": "kinds of notices of the row, joined by `;`",
     "processes": "processes in which the row was timed",
     "latency_ms_p50_ci_low": "lower end of the median latency's 95 % confidence interval; "
     "empty for one process of several",
@@ -97,45 +91,53 @@ MEANINGS: Final = {
     "warmup_s": "time of these steps",
     "first_step_ms": "first step of a process, median of the processes",
     "temperature_c": "temperature of the device",
-    "throttle_reasons": "what held the clocks down, joined by `;`",
-    "transfer": "the copies that the row counts",
-    "copy_in_ms": "time to copy a batch's inputs by themselves",
-    "copy_out_ms": "time to copy its outputs by themselves",
-    "compile_s": "time of compiling, from the first call on",
-    "graphs": "graphs that the compiled model has",
-    "started": "when the run began",
+    "throttle_reasons": "causes of reduced clocks, joined by `;`",
+    "transfer": "the copies that are counted",
+    "copy_in_ms": "time of copying a batch's inputs alone",
+    "copy_out_ms": "time of copying its outputs alone",
+    "compile_s": "time of compiling, from the first call",
+    "graphs": "graphs of the compiled model",
+    "started": "start of the run",
     "torch": "version of PyTorch",
-    "threads": "threads that compute, on a CPU",
-    "others_busy_cores": "cores that other processes kept busy while the row was timed, on a CPU",
-    "load": "what the host's other devices did in this run: `solo` nothing, `queue` jobs, `all busy` the same job",
-    "busy_devices": "devices that worked at the same time, this one among them",
-    "all_busy_share": "share of the window during which all of them worked, where all were to",
-    "cores": "cores of the host that the device's processes were kept to",
-    "samples_per_step": "samples in a step: the batch size, times `--accumulate` or as a step of your own says",
+    "threads": "computing threads, on a CPU",
+    "others_busy_cores": "cores busy with other processes while the row was timed, on a CPU",
+    "load": "work of the host's other devices in this run: `solo` none, `queue` other jobs, `all busy` the same job",
+    "busy_devices": "devices that worked at the same time, this one included",
+    "all_busy_share": "fraction of the window in which all of them worked",
+    "cores": "cores of the host on which the device's processes ran",
+    "samples_per_step": "samples in a step: the batch size times `--accumulate`, or as your own step declares",
     "parallel": "how several devices share one model: `ddp` or `fsdp`",
-    "ranks": "devices that it runs on; batch sizes are those of each, throughput is that of all",
-    "scaling_efficiency": "throughput as a share of so many times that of one device, where that was measured",
+    "ranks": "devices of the model; batch sizes are those of each, throughput is that of all",
+    "scaling_efficiency": "throughput as a fraction of that many times one device, if measured",
 }
 TYPES: Final = {"string": "text", "Int64": "whole number", "Float64": "number", "boolean": "`True` or `False`"}
 
 
 def options_page() -> str:
-    """Return the page of all options: a section for each command, and in it a table for each section of its help."""
-    return "\n".join([_OPTIONS, *(line for name, command in COMMANDS.items() for line in _command(name, command))])
+    """Return the page of all options: a table of the commands, and a table of the options."""
+    examples = ((f"`tputfind {name}`", command.help, f"`{command.examples[0]}`") for name, command in COMMANDS.items())
+    header = ("option", "values", "default", "meaning", "commands")
+    lines = [_OPTIONS, "## Commands", "", _table(("command", "task", "example"), examples), "", "## Options", ""]
+    return "\n".join([*lines, _table(header, _options())])
 
 
-def _command(name: str, command: Command) -> Iterator[str]:
-    yield f"## tputfind {name}\n"
-    yield f"{command.help}\n"
-    yield "\n".join(("```sh", *command.examples, "```", ""))
-    for section, options in in_sections(of_command(command.options)):
-        yield f"### {section}\n"
-        yield f"{_table(('option', 'values', 'default', 'meaning'), map(_cells, options))}\n"
+def _options() -> list[tuple[str, ...]]:
+    """Return a row for each option, by name, with the commands that take it."""
+    commands: dict[tuple[str, ...], list[str]] = {}
+    for name, command in COMMANDS.items():
+        for option in of_command(command.options):
+            commands.setdefault(_cells(option), []).append(name)
+    return sorted((*cells, _names(names)) for cells, names in commands.items())
+
+
+def _names(commands: Sequence[str]) -> str:
+    """Return the names of commands, or `all`."""
+    return "all" if len(commands) == len(COMMANDS) else ", ".join(commands)
 
 
 def _cells(option: Option) -> tuple[str, ...]:
     if isinstance(option.takes, tuple):
-        several = ", or several with commas between them" if option.lists else ""
+        several = ", or several, separated by commas" if option.lists else ""
         values = ", ".join(f"`{choice}`" for choice in option.takes) + several
     else:
         values = "" if option.takes is None else f"`{option.takes}`"
@@ -153,8 +155,8 @@ def columns_page() -> str:
     lines = [
         "# Columns of the CSV",
         "",
-        "One row a model, recipe and batch size. An unknown figure is an empty cell, never 0.",
-        "A failed row has its kind of failure in `status` and no figures. New columns come at the end.",
+        "A row for each model, recipe and batch size. An unknown figure is an empty cell, never 0.",
+        "A failed row has its kind of failure in `status` and no figures. New columns are added at the end.",
         "`python docs/generate.py` writes this page.",
         "",
         _table(
@@ -166,13 +168,48 @@ def columns_page() -> str:
 
 
 def _unit(name: str) -> str:
-    """Return the unit that a column's name holds, '' where it holds none."""
+    """Return the unit in a column's name, or an empty string."""
     return next((unit for part, unit in UNITS.items() if f"{part}_" in f"{name}_"), "")
 
 
+def evidence_page() -> str:
+    """Return the page of evidence: a table with a row for each claim."""
+    lines = [
+        "# Evidence",
+        "",
+        "`python docs/generate.py` computes every figure from its files and writes this page. Some files were",
+        "measured by earlier versions of tputfind; a record names its version.",
+        "",
+        _table(("claim", "figure", "command", "hardware", "files"), map(_evidence, CLAIMS)),
+    ]
+    return "\n".join(lines)
+
+
+def _evidence(claim: Claim) -> tuple[str, ...]:
+    files = ", ".join(f"[{number}](../results/{file})" for number, file in enumerate(claim.files, 1))
+    return claim.claim, claim.figure.format(*claim.compute()), f"`{claim.command}`", claim.hardware, files
+
+
+def record_page() -> str:
+    """Return the page of the parts of a record."""
+    _, parts = msgspec.json.schema_components([Record])
+    rows = ((f"`{name}`", ", ".join(f"`{field}`" for field in part["properties"])) for name, part in parts.items())
+    lines = [
+        "# Record",
+        "",
+        "A record is a JSON file. `tputfind schema` prints its JSON Schema, with a description of every part, and",
+        "`tputfind.load_record(path)` reads it in Python. Times are ISO 8601 in UTC. The fields of each part:",
+        "",
+        _table(("part", "fields"), rows),
+    ]
+    return "\n".join(lines)
+
+
 PAGES: Final[dict[str, Callable[[], str]]] = {
+    "evidence.md": evidence_page,
     "reference/columns.md": columns_page,
     "reference/options.md": options_page,
+    "reference/record.md": record_page,
 }
 """The function that returns the text of each page, by the path of the page."""
 

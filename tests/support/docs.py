@@ -9,6 +9,7 @@ differ. Any other need (``gpu``, ``network``, ``minutes``) is not met here: its 
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
@@ -16,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 from support.folders import RESULTS, ROOT
@@ -133,3 +135,11 @@ def without_figures(text: str) -> str:
     text = re.sub(r"[\u2580-\u259f]+", " ", text)
     text = re.sub(r"[\d.,:+-]*\d[\d.,:+-]*", "0", text)
     return re.sub(r"[ \u2500]+", " ", text)
+
+
+def generator() -> ModuleType:
+    """Return the script that writes the generated pages, as a module."""
+    folder = str(ROOT / "docs")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module("generate")

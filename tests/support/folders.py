@@ -10,3 +10,16 @@ MODELS = TESTS / "models"
 ROOT = TESTS.parent
 BENCHMARKS = ROOT / "benchmarks"
 RESULTS = ROOT / "results"
+RECORDS = TESTS / "records"
+"""Records that only tests read, in folders named like those of ``results/``."""
+
+
+def record_path(name: str) -> Path:
+    """Return the path of a record, given relative to ``results/`` or to ``tests/records``."""
+    path = RESULTS / name
+    return path if path.exists() else RECORDS / name
+
+
+def record_paths(pattern: str) -> list[Path]:
+    """Return the paths in both folders that match a pattern."""
+    return sorted(path for folder in (RESULTS, RECORDS) for path in folder.glob(pattern))

@@ -73,6 +73,7 @@ class Copy:
             Path(tputfind.__file__).parent, folder / "tputfind", ignore=shutil.ignore_patterns("__pycache__")
         )
         shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("images", "__pycache__"))
+        (folder / "results").symlink_to(RESULTS)
 
     def follow(self, what: str, name: str = "toy") -> None:
         self._listed |= files_for(what, name)
@@ -213,4 +214,4 @@ def test_result_and_its_command_are_added_by_their_lists(copy):
     assert copy.tputfind("toy", "bear", "--parts", "2+3", "--save", "a.json", "--save", "a.csv") == shown
     assert "Make a toy." in copy.tputfind("--help")
     copy.run("docs/generate.py")
-    assert "## tputfind toy" in copy.text("docs/reference/options.md")
+    assert "| `tputfind toy` | Make a toy. | `tputfind toy bear` |" in copy.text("docs/reference/options.md")

@@ -1,0 +1,701 @@
+"""The claims of README and docs: what is claimed, the file that it rests on, and how its figures follow from the file.
+
+``docs/generate.py`` writes them as the table of ``docs/evidence.md``; ``tests/unit/test_claims.py`` checks that README
+and docs repeat the same figures. To add a claim, add a ``Claim`` to ``CLAIMS``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from math import ceil
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pandas as pd
+
+from tputfind import load_record
+from tputfind.analysis.answers import rate_ratio_interval
+from tputfind.record.record import Record, Row
+
+RESULTS: Final = Path(__file__).parents[1] / "results"
+H100, H200, TWO_H200 = "H100", "H200", "two H200s"
+CPU, NO_DEVICE = "two CPU cores", "none"
+
+Figures = tuple[str, ...]
+
+
+class Claim(NamedTuple):
+    """A row of the table of evidence.
+
+    ``figure`` has a ``{}`` for each figure that ``compute`` returns. ``repeated`` are sentences or table lines of
+    README and docs that hold the same figures, with ``{}`` or ``{0}`` in the places of the figures.
+    """
+
+    claim: str
+    figure: str
+    command: str
+    hardware: str
+    files: Figures
+    compute: Callable[[], Figures]
+    repeated: Figures = ()
+
+
+def record(name: str) -> Record:
+    """Return a record of ``results/``."""
+    return load_record(RESULTS / f"{name}.json")
+
+
+def table(*names: str) -> pd.DataFrame:
+    """Return one table of several CSVs of ``results/``."""
+    return pd.concat([pd.read_csv(RESULTS / name) for name in names])
+
+
+def match(name: str, *patterns: str) -> Figures:
+    """Return the groups of all patterns in the text of a file of ``results/``."""
+    text = (RESULTS / name).read_text()
+    found = [re.search(pattern, text, re.MULTILINE) for pattern in patterns]
+    assert all(found), (name, patterns)
+    return tuple(group for one in found if one for group in one.groups())
+
+
+def fastest(rows: tuple[Row, ...]) -> Row:
+    """Return the row with the highest throughput."""
+    return max(rows, key=lambda row: row.samples_per_s or 0.0)
+
+
+def throughput(row: Row) -> str:
+    """Return samples/s as a whole number."""
+    return f"{row.samples_per_s:.0f}"
+
+
+# Whole runs
+
+
+def slowdown_of_largest() -> Figures:
+    """Return by how many percent the largest batch is slower than the fastest, and the fastest batch."""
+    rows = record("nvidia-h100/default/resnet50-fp16").rows
+    best = fastest(rows)
+    return f"{100 * (1 - rows[-1].samples_per_s / best.samples_per_s):.0f}", f"{best.batch_size}"
+
+
+def default_run(name: str) -> Figures:
+    """Return the largest batch and its throughput, the fastest and its throughput, the seconds of the run."""
+    found = record(f"nvidia-h100/default/{name}")
+    largest, best = found.row(found.edge.largest_batch), fastest(found.rows)
+    figures = f"{largest.batch_size}", throughput(largest), f"{best.batch_size}", throughput(best)
+    return *figures, f"{found.wall_s:.0f}"
+
+
+MINUTE: Final = tuple(
+    f"nvidia-h200/minute/{name}-fp16" for name in ("resnet50", "vit_b_16", "efficientnet_b0", "mobilenet_v3_large")
+)
+
+
+def seconds_of_default_runs() -> Figures:
+    """Return the shortest and the longest run, in seconds."""
+    seconds = [record(name).wall_s for name in MINUTE]
+    return f"{min(seconds):.0f}", f"{max(seconds):.0f}"
+
+
+DEFAULT_RUNS: Final = {
+    "ResNet-50": ("resnet50-fp16", "resnet50 --dtype fp16"),
+    "ResNet-50, channels last": ("resnet50-fp16-nhwc", "resnet50 --dtype fp16 --layout nhwc"),
+    "ViT-B/16": ("vit_b_16-fp16", "vit_b_16 --dtype fp16"),
+    "MobileNetV3": ("mobilenet_v3_large-fp16", "mobilenet_v3_large --dtype fp16"),
+    "EfficientNet-B0": ("efficientnet_b0-fp16", "efficientnet_b0 --dtype fp16"),
+}
+RUNS = (
+    Claim(
+        "The largest batch of ResNet-50 is slower than its fastest",
+        "{} % slower than batch {}",
+        "tputfind resnet50 --dtype fp16",
+        H100,
+        ("nvidia-h100/default/resnet50-fp16.json",),
+        slowdown_of_largest,
+        ("ResNet-50's largest batch is {} % slower than its batch {}.",),
+    ),
+    *(
+        Claim(
+            f"{model}, default run in fp16",
+            "largest batch {} at {}/s, fastest {} at {}/s, {} s",
+            f"tputfind {command}",
+            H100,
+            (f"nvidia-h100/default/{name}.json",),
+            partial(default_run, name),
+        )
+        for model, (name, command) in DEFAULT_RUNS.items()
+    ),
+    Claim(
+        "Default runs by the present method (four models)",
+        "{} to {} s",
+        "tputfind MODEL --dtype fp16",
+        H200,
+        tuple(f"{name}.json" for name in MINUTE),
+        seconds_of_default_runs,
+        ("Default runs of four models took {} to {} s",),
+    ),
+)
+
+# Timing
+
+AGREEMENT_H200: Final = tuple(
+    f"nvidia-h200/agreement/{model}-fp16.csv" for model in ("resnet50", "vit_b_16", "mobilenet_v3_large")
+)
+AGREEMENT_H100: Final = tuple(
+    f"nvidia-h100/agreement/{name}.csv"
+    for name in ("batch-256", "mobilenet_v3_large-batch-256", "mobilenet_v3_large-batch-256-again")
+)
+
+
+def runs_near_loops(*names: str) -> Figures:
+    """Return how many runs at batch 256 lie within half a percent of plain loops, and how many runs there are."""
+    rows = table(*names).query("batch_size == 256")
+    return f"{rows.runs_within_half_percent.sum()}", f"{rows.runs.sum()}"
+
+
+def host_bound_coverage() -> Figures:
+    """Return the fewest and most of 20 intervals that hold the loops' mean, over models at batch 1 and 32."""
+    covered = table(*AGREEMENT_H200).query("batch_size < 256").intervals_that_cover
+    return f"{covered.min()}", f"{covered.max()}"
+
+
+def memory_limits() -> Figures:
+    """Return largest batches under a limit and on a card of that size, of two models."""
+    patterns = (rf"{model}: --memory-limit 4GiB (\d+), a card with 4 GiB (\d+)" for model in ("resnet18", "vit_b_16"))
+    return match("nvidia-h200/tests/edge.txt", *patterns)
+
+
+def interval_coverage() -> Figures:
+    """Return the lowest and the highest percentage of intervals that hold the truth; normal, then skewed processes."""
+    shares = re.findall(r"([0-9.]+)% of 4000", (RESULTS / "simulated/plan/coverage.txt").read_text())
+    normal, skewed = sorted(map(float, shares[::2])), sorted(map(float, shares[1::2]))
+    return f"{normal[0]}", f"{normal[-1]}", f"{skewed[0]}", f"{skewed[-1]}"
+
+
+def correct_replays() -> Figures:
+    """Return the number of replays, and the percentages with the same knee and with the fastest batch within 1 %."""
+    pattern = r"^default: of (\d+) replays: knee .*? ([0-9.]+)%, fastest within 1 % ([0-9.]+)%"
+    return match("simulated/plan/replay.txt", pattern)
+
+
+def latest_end() -> Figures:
+    """Return the number of runs with a budget, and by how many seconds the latest exceeded its own."""
+    runs = re.findall(r"--budget (\d+)s: ([0-9.]+) s", (RESULTS / "cpu/plan/budget.txt").read_text())
+    return f"{len(runs)}", f"{max(float(took) - float(budget) for budget, took in runs):.1f}"
+
+
+TIMING = (
+    Claim(
+        "CUDA events read the true time of kernels that spin for 1, 5 and 20 ms",
+        "{}, {} and {} ms",
+        "pytest -m gpu -s tests/gpu/test_timing.py",
+        H200,
+        ("nvidia-h200/tests/timing.txt",),
+        partial(match, "nvidia-h200/tests/timing.txt", *(rf"\] {ms} ms: \[([0-9]+\.[0-9]{{3}})" for ms in (1, 5, 20))),
+        ("Kernels that spin for 1, 5 and 20 ms read as {}, {} and {} ms",),
+    ),
+    Claim(
+        "Throughput agrees with plain loops within 0.5 % at batch 256 (three models)",
+        "{} of {} runs",
+        "python benchmarks/agreement.py --runs 20",
+        H200,
+        AGREEMENT_H200,
+        partial(runs_near_loops, *AGREEMENT_H200),
+        ("{} of {} runs at batch 256 agree with plain loops within 0.5 %",),
+    ),
+    Claim(
+        "The same on another GPU (three models)",
+        "{} of {} runs",
+        "python benchmarks/agreement.py --runs 10 --batch-sizes 256",
+        H100,
+        AGREEMENT_H100,
+        partial(runs_near_loops, *AGREEMENT_H100),
+    ),
+    Claim(
+        "Host-bound rows (batch 1 and 32) differ between processes: intervals that hold the loops' mean",
+        "{} to {} of 20",
+        "python benchmarks/agreement.py --runs 20",
+        H200,
+        AGREEMENT_H200,
+        host_bound_coverage,
+        ("{} to {} of 20 intervals hold the mean of plain loops",),
+    ),
+    Claim(
+        "Simulated 95 % intervals hold the true throughput",
+        "{} to {} % with normal variation between processes, {} to {} % with skewed variation",
+        "python benchmarks/plan.py coverage",
+        NO_DEVICE,
+        ("simulated/plan/coverage.txt",),
+        interval_coverage,
+        ("{} to {} % of the intervals hold the true throughput ({} to {} % if processes vary with a skew)",),
+    ),
+    Claim(
+        "On a shared CPU, intervals hold the throughput of the next run",
+        "{} of {}",
+        "python benchmarks/plan.py pairs 20",
+        CPU,
+        ("cpu/plan/pairs.txt",),
+        partial(match, "cpu/plan/pairs.txt", r"thorough run's rate (\d+) of (\d+)"),
+        ("{} of {} intervals held the throughput of the next run",),
+    ),
+    Claim(
+        "A single process differs from the other processes of its row, in 95 % of cases by at most",
+        "{} % if device-bound, {} % if host-bound",
+        "python benchmarks/plan.py one RECORD ...",
+        NO_DEVICE,
+        ("simulated/plan/one.txt",),
+        partial(
+            match, "simulated/plan/one.txt", r"device sets the pace: .*95% ([0-9.]+)%", r"host bound: .*95% ([0-9.]+)%"
+        ),
+        ("by at most {} % in device-bound rows and {} % in host-bound rows",),
+    ),
+    Claim(
+        "Timing only the rows that decide gives the same answers (replays of recorded runs)",
+        "{} replays: same knee in {} %, fastest batch within 1 % in {} %",
+        "python benchmarks/plan.py replay --draws 100 RECORD ...",
+        NO_DEVICE,
+        ("simulated/plan/replay.txt",),
+        correct_replays,
+        ("In {} replays of recorded runs, {} % name the same knee, and {} % a fastest batch within 1 %",),
+    ),
+    Claim(
+        "A run keeps its budget",
+        "of {} runs the latest ended {} s late",
+        "python benchmarks/plan.py budget 20",
+        CPU,
+        ("cpu/plan/budget.txt",),
+        latest_end,
+        ("The latest of {} runs on a CPU ended {} s late",),
+    ),
+    Claim(
+        "Reading the GPU's health costs no throughput (MobileNetV3, batch 256: with over without)",
+        "{} ± {}",
+        "python benchmarks/sampling.py",
+        H100,
+        ("nvidia-h100/timing/sampling.txt",),
+        partial(
+            match,
+            "nvidia-h100/timing/sampling.txt",
+            r"batch 256: .*ratio ([0-9.]+), standard error ([0-9.]+)",
+        ),
+        ("{} ± {} of the throughput without it",),
+    ),
+    Claim(
+        "StageTimer prolongs 600 stages of 1 ms",
+        "by {} %",
+        "python benchmarks/stages.py",
+        H200,
+        ("nvidia-h200/timing/stages.txt",),
+        lambda: tuple(
+            f"{float(one):.2f}" for one in match("nvidia-h200/timing/stages.txt", r"overhead +([0-9.]+) % of")
+        ),
+        ("600 stages of 1 ms took {} % longer with it",),
+    ),
+)
+
+# Search
+
+SEARCHES: Final = ("nvidia-h200/search/fp16.csv", "nvidia-h200/search/fp32.csv")
+
+
+def same_edges() -> Figures:
+    """Return how many searches found the largest batch of bisection, how many there are, and the median speed-up."""
+    found = table(*SEARCHES)
+    same = (found.forecast_edge == found.bisect_edge).sum()
+    return f"{same}", f"{len(found)}", f"{(found.bisect_s / found.forecast_s).median():.1f}"
+
+
+def forecasts_from_trials() -> Figures:
+    """Return how many forecasts are exact, how many there are, and by how many percent the worst is too low."""
+    off = table(*SEARCHES).command_off_percent.dropna()
+    assert off.abs().max() == -off.min()
+    return f"{(off == 0).sum()}", f"{len(off)}", f"{-off.min():.0f}"
+
+
+def forecasts_from_fake_tensors() -> Figures:
+    """Return how many forecasts are exact, how many there are, and the largest error in percent."""
+    off = table("nvidia-h200/search/on-fake.csv").off_percent.abs()
+    return f"{(off == 0).sum()}", f"{len(off)}", f"{ceil(off.max())}"
+
+
+def forecasts_of_training() -> Figures:
+    """Return how many forecasts there are, and their median and largest error in percent."""
+    found = table("nvidia-h200/training/forecasts.csv")
+    off = found.off_percent.abs()
+    assert (off <= found.stated_percent).all()
+    return f"{len(found)}", f"{off.median():.1f}", f"{off.max():.1f}"
+
+
+def forecasts_for_another_gpu() -> Figures:
+    """Return how many forecasts there are, and the largest error in samples."""
+    found = table("nvidia-h100/search/from-h200.csv")
+    return f"{len(found)}", f"{(found.forecast - found.largest_batch).abs().max()}"
+
+
+def expandable_segments() -> Figures:
+    """Return the largest batch of ResNet-50 in fp16 under 8 GiB with expandable segments, and with native ones."""
+    native = table(SEARCHES[0]).query("model == 'resnet50' and memory == '8GiB' and layout == 'nchw'")
+    found = table("nvidia-h200/search/expandable-resnet50-fp16.csv")
+    return f"{found.forecast_edge.item()}", f"{native.forecast_edge.item()}"
+
+
+def simulated_searches(name: str) -> Figures:
+    """Return the percentage of largest batches that are proven within 60 s, and their number; none is wrong."""
+    pattern = r"^\| own \| (\d+) \| [0-9.]+ \| ([0-9.]+) \|.*\| \d+ / \d+ / (\d+) / \d+ \|"
+    searches, percent, wrong = match(f"simulated/search/{name}.txt", pattern)
+    assert wrong == "0"
+    return percent, searches
+
+
+SEARCH = (
+    Claim(
+        "The search finds the largest batch that bisection finds, and is faster (median)",
+        "{} of {} searches, {} times as fast",
+        "python benchmarks/search.py",
+        H200,
+        SEARCHES,
+        same_edges,
+        ("Plain bisection finds the same batch in {} of {} searches, and takes {} times as long",),
+    ),
+    Claim(
+        "A memory limit of 4 GiB acts like a card with 4 GiB (ResNet-18, ViT-B/16)",
+        "{} and {}, {} and {}",
+        "pytest -m gpu -s tests/gpu/test_edge.py",
+        H200,
+        ("nvidia-h200/tests/edge.txt",),
+        memory_limits,
+    ),
+    Claim(
+        "An index limit and silent wrong outputs are found at the exact batch",
+        "largest batch {}, {} fails; largest batch {}, wrong output at {}",
+        "pytest -m gpu -s tests/gpu/test_faults.py",
+        H200,
+        ("nvidia-h200/tests/faults.txt",),
+        partial(
+            match,
+            "nvidia-h200/tests/faults.txt",
+            *(rf"largest_batch=(\d+), limited_by='{limit}', fails_at=(\d+)" for limit in ("index", "wrong_output")),
+        ),
+    ),
+    Claim(
+        "On simulated models, the largest batch is proven within 60 s of search, and never wrong",
+        "{} % of {} searches",
+        "python benchmarks/policies.py",
+        NO_DEVICE,
+        ("simulated/search/policies.txt",),
+        partial(simulated_searches, "policies"),
+        ("{} % of {} simulated searches prove the largest batch within 60 s",),
+    ),
+    Claim(
+        "The same on models that were drawn at random afterwards",
+        "{} % of {} searches",
+        "python benchmarks/policies.py",
+        NO_DEVICE,
+        ("simulated/search/policies-held-out.txt",),
+        partial(simulated_searches, "policies-held-out"),
+    ),
+    Claim(
+        "Forecasts from trials are exact",
+        "{} of {}; the worst is {} % too low",
+        "python benchmarks/search.py",
+        H200,
+        SEARCHES,
+        forecasts_from_trials,
+        ("{} of {} forecasts from trials are exact; the worst is {} % too low",),
+    ),
+    Claim(
+        "Forecasts from fake tensors are exact",
+        "{} of {}; all within {} %",
+        "python benchmarks/on_fake.py results/nvidia-h200/search/fp*.csv",
+        "none; compared with an H200",
+        ("nvidia-h200/search/on-fake.csv",),
+        forecasts_from_fake_tensors,
+        ("{} of {} forecasts from fake tensors are exact, and all are within {} %",),
+    ),
+    Claim(
+        "Forecasts of training from fake tensors",
+        "{} forecasts: off by {} % (median), {} % (largest)",
+        "python benchmarks/training_forecasts.py results/nvidia-h200/training/edges/*.json",
+        "none; compared with an H200",
+        ("nvidia-h200/training/forecasts.csv",),
+        forecasts_of_training,
+        ("{} forecasts of training are off by {} % at the median and {} % at most",),
+    ),
+    Claim(
+        "Records of one GPU forecast the largest batch of another",
+        "{} forecasts, off by at most {} sample",
+        "python benchmarks/other_device.py FOLDER FOLDER",
+        "H200 and H100",
+        ("nvidia-h100/search/from-h200.csv",),
+        forecasts_for_another_gpu,
+    ),
+    Claim(
+        "Expandable segments fit more under 8 GiB (ResNet-50 in fp16)",
+        "batch {} instead of {}",
+        "python benchmarks/search.py --models resnet50 --limits 8GiB",
+        H200,
+        ("nvidia-h200/search/expandable-resnet50-fp16.csv", SEARCHES[0]),
+        expandable_segments,
+        ("ResNet-50 in fp16 under 8 GiB fits batch {} instead of {}",),
+    ),
+)
+
+# Comparison and recipes
+
+SAME, SLOWER = (f"nvidia-h200/verdicts/{name}-resnet50-fp16.csv" for name in ("same", "slower"))
+
+
+def verdicts(name: str, verdict: str, *batches: int) -> Figures:
+    """Return how many pairs have a verdict at some batch sizes, and how many pairs there are."""
+    found = table(name)
+    counts = Counter(found[found.what.isin([f"batch {batch}" for batch in batches])].verdict.str.lower())
+    return f"{counts[verdict]}", f"{counts.total()}"
+
+
+def recipe_rows(name: str) -> tuple[Row, Row, Row]:
+    """Return the rows of the largest timed batch: eager, compiled, and as a CUDA graph."""
+    eager, compiled, graph = (
+        record(f"nvidia-h200/recipes/{name}{mode}").rows[-1] for mode in ("", "-compile", "-cudagraph")
+    )
+    return eager, compiled, graph
+
+
+def speedup(above: Row, below: Row) -> str:
+    """Return the ratio of two throughputs, as 2.43 times, or that 1 lies in its interval."""
+    interval = rate_ratio_interval(above, below)
+    if interval.low <= 1 <= interval.high:
+        return "within the noise"
+    return f"{above.samples_per_s / below.samples_per_s:.2f} times"
+
+
+def recipes(name: str) -> Figures:
+    """Return throughput: eager; compiled and its ratio; as a CUDA graph and its ratio."""
+    eager, compiled, graph = recipe_rows(name)
+    figures = throughput(compiled), speedup(compiled, eager), throughput(graph), speedup(graph, eager)
+    return throughput(eager), *figures
+
+
+def recipes_at_batch_1(name: str) -> Figures:
+    """Return throughput at batch 1: eager, compiled, as a CUDA graph."""
+    return tuple(
+        throughput(record(f"nvidia-h200/recipes/{name}{mode}").rows[0]) for mode in ("", "-compile", "-cudagraph")
+    )
+
+
+def modes(name: str) -> Figures:
+    """Return the files of a model's three modes."""
+    return tuple(f"nvidia-h200/recipes/{name}{mode}.json" for mode in ("", "-compile", "-cudagraph"))
+
+
+RECIPES: Final = {
+    "`resnet50`, batch 256": "resnet50-fp16",
+    "`resnet50`, channels last, batch 256": "resnet50-fp16-nhwc",
+    "`vit_b_16`, batch 256": "vit_b_16-fp16",
+    "`mobilenet_v3_large`, batch 256": "mobilenet_v3_large-fp16",
+    "`hf:bert`, 512 tokens, batch 32": "hf-bert-fp16",
+}
+COMPARISON = (
+    Claim(
+        "Two equal runs compare as `same` (batch 256)",
+        "{} of {} pairs",
+        "python benchmarks/verdicts.py FOLDER",
+        H200,
+        (SAME,),
+        partial(verdicts, SAME, "same", 256),
+        ("{} of {} pairs of equal runs compare as `same`",),
+    ),
+    Claim(
+        "A planted delay of 5 % compares as `slower` (batch 256)",
+        "{} of {} pairs",
+        "python benchmarks/verdicts.py FOLDER FOLDER",
+        H200,
+        (SLOWER,),
+        partial(verdicts, SLOWER, "slower", 256),
+        ("{} of {} pairs with a planted delay of 5 % compare as `slower`",),
+    ),
+    Claim(
+        "Two equal host-bound runs (batch 1 and 32) compare as `ambiguous`",
+        "{} of {} pairs, the others as `slower`",
+        "python benchmarks/verdicts.py FOLDER",
+        H200,
+        (SAME,),
+        partial(verdicts, SAME, "ambiguous", 1, 32),
+        ("{} of {} pairs of equal runs are `ambiguous`",),
+    ),
+    *(
+        Claim(
+            f"Modes: {model}",
+            "eager {}/s; compile {}/s, {}; cudagraph {}/s, {}",
+            "tputfind MODEL --dtype fp16 --mode eager,compile,cudagraph",
+            H200,
+            modes(name),
+            partial(recipes, name),
+            (f"| {model} | {{}} | {{}} | {{}} | {{}} | {{}} |",),
+        )
+        for model, name in RECIPES.items()
+    ),
+    *(
+        Claim(
+            f"Modes at batch 1: `{model}`",
+            "eager {}/s, compile {}/s, cudagraph {}/s",
+            "tputfind MODEL --dtype fp16 --mode eager,compile,cudagraph",
+            H200,
+            modes(name),
+            partial(recipes_at_batch_1, name),
+            (f"| `{model}`, batch 1 | {{}} | {{}} | | {{}} | |",),
+        )
+        for model, name in {"hf:bert": "hf-bert-fp16", "mobilenet_v3_large": "mobilenet_v3_large-fp16"}.items()
+    ),
+)
+
+# Sizing
+
+SERVERS: Final = (
+    "nvidia-h200/serving/mosec-vit_l_16-fp32.csv",
+    "nvidia-h200/serving/litserve-vit_l_16-fp32.csv",
+    "nvidia-h200-x2/serving/mosec.csv",
+)
+FLEETS: Final = ("nvidia-h200/serving/fleet-mosec-vit_l_16-fp32.csv", "nvidia-h200-x2/serving/fleet-mosec.csv")
+
+
+def error_of_p99() -> Figures:
+    """Return the largest error of a predicted p99, in percent, at loads that the overheads were not fitted to."""
+    errors = table(*SERVERS).query("load >= 0.7").p99_error.abs()
+    return (f"{ceil(1000 * errors.max()) / 10:.1f}",)
+
+
+def recommended_fleets() -> Figures:
+    """Return how many fleets of the recommended size met the target, of how many; and the same of one device fewer."""
+    found = table(*FLEETS)
+    enough, fewer = found[found.devices == found.recommended], found[found.devices < found.recommended]
+    return f"{enough.met.sum()}", f"{len(enough)}", f"{fewer.met.sum()}", f"{len(fewer)}"
+
+
+def error_of_ray_serve() -> Figures:
+    """Return the largest error of a p99, in percent."""
+    text = (RESULTS / "simulated/sizing/servers.txt").read_text()
+    return (max(re.findall(r"^ray .* [+-]([0-9.]+)%$", text, re.MULTILINE), key=float),)
+
+
+SIZING = (
+    Claim(
+        "The predicted p99 of real servers (mosec, LitServe; ViT-L/16) at 70 to 95 % utilization",
+        "off by at most {} %",
+        "python benchmarks/serve.py",
+        "H200, and another host's H200",
+        SERVERS,
+        error_of_p99,
+        ("the predicted p99 is off by at most {} %",),
+    ),
+    Claim(
+        "The recommended number of devices meets the target served by mosec, one fewer does not",
+        "{} of {} meet it; with one fewer {} of {}",
+        "python benchmarks/serve_fleet.py",
+        TWO_H200,
+        FLEETS,
+        recommended_fleets,
+        ("{} of {} recommended fleets met the target; with one device fewer, {} of {} did",),
+    ),
+    Claim(
+        "The range of devices holds the true number (records drawn from a simulated device)",
+        "{} of {}",
+        "python benchmarks/ranges.py",
+        NO_DEVICE,
+        ("simulated/sizing/ranges.txt",),
+        partial(match, "simulated/sizing/ranges.txt", r"(\d+) of (\d+) ranges hold the true number"),
+        ("{} of {} ranges held the true number",),
+    ),
+    Claim(
+        "Simulated p99 agrees with the batching code of Ray Serve on a simulated clock",
+        "off by at most {} %",
+        "python benchmarks/servers.py --requests 100000 --processes 2",
+        NO_DEVICE,
+        ("simulated/sizing/servers.txt",),
+        error_of_ray_serve,
+        ("p99 off by at most {} %",),
+    ),
+    Claim(
+        "Time of a plan, on one busy CPU core",
+        "median {} s, longest {} s, of 75 plans",
+        "python benchmarks/size_times.py --every 3 --cpu",
+        NO_DEVICE,
+        ("simulated/sizing/times.txt",),
+        partial(match, "simulated/sizing/times.txt", r"median ([0-9.]+) s, worst ([0-9.]+) s; .* of 75 "),
+        ("A plan takes {} s at the median and {} s at most",),
+    ),
+)
+
+# Several devices, and models
+
+
+def busy_pair() -> Figures:
+    """Return the lowest and the highest ratio of two busy devices to the two alone, over three batch sizes."""
+    text = (RESULTS / "nvidia-h200-x2/all-busy/cudagraph.txt").read_text()
+    ratios = re.findall(r"^\d+ +all +\d+ +\d+ +([0-9.]+) +", text, re.MULTILINE)
+    assert len(ratios) == 3
+    return min(ratios), max(ratios)
+
+
+def zoo() -> Figures:
+    """Return how many models of torchvision run in fp16, in some dtype, and how many there are."""
+    rows = table("nvidia-h200/zoo.csv", "nvidia-h100/zoo.csv")
+    ran = rows[rows.status == "ok"]
+    in_fp16 = ran[ran.dtype == "fp16"]
+    return tuple(f"{found.model.nunique()}" for found in (in_fp16, ran, rows))
+
+
+def transformers_types() -> Figures:
+    """Return how many types of transformers run, and how many can be built from their default configuration."""
+    statuses = table("cpu/hf-types.csv").status.value_counts()
+    return f"{statuses['runs']}", f"{sum(statuses[status] for status in ('runs', 'refused', 'failed'))}"
+
+
+def one_driver() -> Figures:
+    """Return the driver's CPU seconds and MiB for 1000 jobs on 200 nodes."""
+    (found,) = (
+        table("simulated/fleet/scale.csv").query("jobs == 1000 and nodes == 200 and lost == 0").to_dict("records")
+    )
+    return f"{found['driver CPU s']:.1f}", f"{found['driver memory MiB']:.0f}"
+
+
+OTHERS = (
+    Claim(
+        "Two busy GPUs of one host do not slow each other down (ResNet-50 as CUDA graphs, three batch sizes)",
+        "{} to {} of their throughput alone",
+        "tputfind resnet50 --dtype fp16 --batch-sizes 1,32,256 --device all --each --all-busy --mode cudagraph",
+        TWO_H200,
+        ("nvidia-h200-x2/all-busy/cudagraph.txt",),
+        busy_pair,
+    ),
+    Claim(
+        "One driver follows 1000 jobs on 200 simulated nodes",
+        "{} s of CPU time, {} MiB",
+        "PYTHONPATH=tests python benchmarks/fleet_scale.py",
+        NO_DEVICE,
+        ("simulated/fleet/scale.csv",),
+        one_driver,
+    ),
+    Claim(
+        "Models of torchvision that run in fp16, or in another dtype",
+        "{}, {} of {}",
+        "python benchmarks/zoo.py --csv FILE",
+        "H200, H100",
+        ("nvidia-h200/zoo.csv", "nvidia-h100/zoo.csv"),
+        zoo,
+        ("{} of torchvision's models run in fp16, and {} of {} in fp16 or another dtype",),
+    ),
+    Claim(
+        "Types of transformers that run, with few layers",
+        "{} of {}",
+        "python benchmarks/hf_types.py --csv FILE",
+        CPU,
+        ("cpu/hf-types.csv",),
+        transformers_types,
+        ("{} of the {} types that transformers builds from a default configuration run",),
+    ),
+)
+
+CLAIMS: Final = (*RUNS, *TIMING, *SEARCH, *COMPARISON, *SIZING, *OTHERS)
