@@ -1,6 +1,6 @@
 """Hold what the records of one device let expect of another against the largest batches that were found there.
 
-    python benchmarks/other_device.py results/nvidia-h200/default results/nvidia-h100/default > FILE
+    python benchmarks/other_device.py FOLDER results/nvidia-h100/default > FILE
 
 Records of the same name in both folders are compared. No device is needed. Of the other device only its memory is used,
 as ``tputfind forecast --memory`` would be told it.

@@ -1,8 +1,8 @@
 """What the plan of timing costs and buys, against rows that are timed in full.
 
     python benchmarks/plan.py coverage                      how often intervals hold the true rate, simulated
-    python benchmarks/plan.py replay results/nvidia-h200/kinds/*.json   the plan on the raw samples of records
-    python benchmarks/plan.py one results/nvidia-h200/default/*.json     how far one process lies from others of its row
+    python benchmarks/plan.py replay results/nvidia-h200/minute/*.json  the plan on the raw samples of records
+    python benchmarks/plan.py one results/nvidia-h200/minute/*.json      how far one process lies from others of its row
     python benchmarks/plan.py pairs 20                      default runs beside --thorough ones, on this CPU
     python benchmarks/plan.py repeats 12                    one model again and again: processes of a run, and runs
     python benchmarks/plan.py budget 20                     runs under --budget, on this CPU

@@ -1,6 +1,6 @@
 """Where the time of saved runs went, and how much of it bought nothing that is in a figure.
 
-    python benchmarks/time_spent.py results/nvidia-h200/kinds/*.json
+    python benchmarks/time_spent.py results/nvidia-h200/minute/*.json
 
 The last column is the wall over the seconds of search and windows that count; 1 is the least there can be.
 """

@@ -7,12 +7,12 @@ import shutil
 import pytest
 from support import command
 from support.command import TINY, run
-from support.folders import RESULTS
+from support.folders import RESULTS, record_path
 from support.pages import Page
 
 from tputfind.analysis.answers import format_rate
 
-RECORD = RESULTS / "nvidia-h200" / "kinds" / "deeplabv3_resnet50-fp16.json"
+RECORD = record_path("nvidia-h200/kinds/deeplabv3_resnet50-fp16.json")
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_without_matplotlib_the_line_says_how_to_install_it(folder, monkeypatch,
 
 
 def test_what_clocks_and_forecast_saved_is_shown_again_beside_records(tmp_path, ask):
-    shutil.copy(RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-fp32.json", tmp_path / "clocks.json")
+    shutil.copy(record_path("nvidia-h200/clocks/mobilenet_v3_large-fp32.json"), tmp_path / "clocks.json")
     shutil.copy(RECORD, tmp_path / "run.json")
     asked = ("forecast", "resnet18", "--memory", "16GiB", "--on-fake", "--save", "forecast.json", "--save", "one.md")
     forecast = ask(tmp_path, *asked)

@@ -7,12 +7,12 @@ import json
 import pytest
 from jsonschema import Draft202012Validator
 from support.command import run
-from support.folders import RESULTS, TESTS
+from support.folders import TESTS, record_paths
 from support.records import example
 
 from tputfind.record.record import SCHEMA
 
-KEPT = [path for path in sorted(RESULTS.glob("*/*/*.json")) if path.parent.name != "clocks"]
+KEPT = [path for path in record_paths("*/*/*.json") if path.parent.name != "clocks"]
 
 
 @pytest.fixture(scope="module")

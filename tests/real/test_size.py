@@ -11,12 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 from support.command import run
-from support.folders import RESULTS
+from support.folders import record_path
 
 from tputfind import load_record
 from tputfind.record.record import Record
 
-RECORDS = RESULTS
 PROGRESS = re.compile(r"resnet50: simulating \d+ devices? with batches of up to \d+\n")
 """What a plan that takes longer than two seconds says meanwhile."""
 
@@ -24,7 +23,7 @@ PROGRESS = re.compile(r"resnet50: simulating \d+ devices? with batches of up to 
 @pytest.fixture
 def folder(tmp_path):
     for name in ("resnet50", "vit_b_16"):
-        shutil.copy(RECORDS / f"nvidia-h100/default/{name}-fp16.json", tmp_path / f"{name}.json")
+        shutil.copy(record_path(f"nvidia-h100/default/{name}-fp16.json"), tmp_path / f"{name}.json")
     return tmp_path
 
 
@@ -73,7 +72,7 @@ def test_plans_of_two_models_stand_apart_and_are_written_in_three_forms(folder):
 
 def other_kind(name: str, times: float = 3.0) -> Record:
     """A record that holds powers, as a device that takes three times as long would make it."""
-    made = load_record(RECORDS / "nvidia-h200/kinds/hf-gpt2-bf16.json")
+    made = load_record(record_path("nvidia-h200/kinds/hf-gpt2-bf16.json"))
     rows = [
         msgspec.structs.replace(
             row,
@@ -281,8 +280,8 @@ def test_what_cannot_be_sized_is_one_line(folder, arguments, status, message):
 
 
 def test_logs_of_a_server_tell_its_overheads_and_how_far_the_prediction_is_off(folder):
-    shutil.copy(RECORDS / "nvidia-h200/serving/vit_l_16-fp32.json", folder / "vit_l_16.json")
-    with np.load(RECORDS / "nvidia-h200/serving/mosec-vit_l_16-fp32.npz") as file:
+    shutil.copy(record_path("nvidia-h200/serving/vit_l_16-fp32.json"), folder / "vit_l_16.json")
+    with np.load(record_path("nvidia-h200/serving/mosec-vit_l_16-fp32.npz")) as file:
         for load, name in (("0.1", "light"), ("0.5", "half")):
             sent_ms, latency_ms, _, step_ms, begun_ms = file[load].T
             columns = (sent_ms, sent_ms + latency_ms, begun_ms, begun_ms + step_ms)

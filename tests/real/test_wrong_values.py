@@ -6,12 +6,12 @@ import json
 
 import pytest
 from support.command import TINY, run
-from support.folders import RESULTS
+from support.folders import record_path
 
 LONG = "x" * 100_000
 
 
-RECORD = RESULTS / "nvidia-h200" / "default" / "resnet50-fp16.json"
+RECORD = record_path("nvidia-h200/default/resnet50-fp16.json")
 
 
 THEIRS = {

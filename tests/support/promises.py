@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from support.folders import RESULTS
+from support.folders import RECORDS, RESULTS, record_path, record_paths
 from tputfind.errors import NoPlan
 from tputfind.record.files import load_record
 from tputfind.record.record import Record
@@ -32,12 +32,13 @@ _MORE: Final[dict[str, dict[str, object]]] = {
 
 
 def records() -> list[str]:
-    """Return the names of the records under ``results`` from which devices can be planned."""
+    """Return the names of the records of ``results`` and of the tests from which devices can be planned."""
     names = []
-    for path in sorted(RESULTS.rglob("*.json")):
+    for path in record_paths("**/*.json"):
         content = json.loads(path.read_text())
         if content.get("rows") and content["spec"].get("phase") == "infer":
-            names.append(str(path.relative_to(RESULTS).with_suffix("")))
+            folder = RESULTS if path.is_relative_to(RESULTS) else RECORDS
+            names.append(str(path.relative_to(folder).with_suffix("")))
     return names
 
 
@@ -55,7 +56,7 @@ class Case:
     @cached_property
     def record(self) -> Record:
         """The record."""
-        return load_record(RESULTS / f"{self.name}.json")
+        return load_record(record_path(f"{self.name}.json"))
 
     @cached_property
     def demand(self) -> Demand:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import hypot
 from typing import Final
 
-from support.folders import RESULTS
+from support.folders import record_path
 from support.second import Answer, Question, Times, answer, with_devices
 from tputfind.record.files import load_record
 from tputfind.sizing.planner.plan import Plan, plan
@@ -118,7 +118,7 @@ class Compared:
 def planned(name: str, options: str) -> Plan:
     """Return the plan for a record and options, ``rate=1000 slo=50ms``."""
     given = dict(option.split("=") for option in options.split())
-    return plan(load_record(RESULTS / f"{name}.json"), read_demand(given))
+    return plan(load_record(record_path(f"{name}.json")), read_demand(given))
 
 
 def compared(name: str, found: Plan, *, requests: int, batches: int, streams: int, every_cap: bool = False) -> Compared:
@@ -132,7 +132,7 @@ def compared(name: str, found: Plan, *, requests: int, batches: int, streams: in
         streams: of the second simulator.
         every_cap: try one device fewer with each measured batch size as cap; else with the plan's only.
     """
-    times = Times(RESULTS / f"{name}.json")
+    times = Times(record_path(f"{name}.json"))
     demand, outcome = found.demand, found.outcome
     question = Question(
         batcher=demand.batcher,

@@ -40,3 +40,21 @@ def test_claim_has_a_place_for_each_figure(claim):
 )
 def test_sentence_of_docs_has_the_figures_of_its_claim(claim, sentence):
     assert sentence.format(*claim.compute()) in SAID
+
+
+def test_every_file_of_results_is_read_by_a_claim_a_page_a_test_or_a_script():
+    """A folder that is named as a whole counts for its files."""
+    texts = [path for folder in ("tests", "benchmarks", "docs") for path in (ROOT / folder).rglob("*.py")]
+    named = "\n".join(path.read_text() for path in [ROOT / "README.md", *PAGES, *texts])
+    files = [path.relative_to(RESULTS) for path in RESULTS.glob("*/**/*") if path.is_file()]
+    in_claims = {file for claim in CLAIMS for file in claim.files}
+
+    unused = [
+        str(file)
+        for file in files
+        if str(file) not in in_claims
+        and str(file.with_suffix("")) not in named
+        and f"{file.parent}/*" not in named
+        and f"{file.parent}/{file.name.partition('-')[0]}-*" not in named
+    ]
+    assert unused == []

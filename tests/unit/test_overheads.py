@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from support.folders import ROOT
+from support.folders import ROOT, record_path
 
 import tputfind
 from tputfind.sizing.calibration.overheads import Estimate
@@ -45,7 +45,7 @@ def served(harness, service, rate_per_s: float, count: int, seed: int):
 
 
 def test_overheads_are_found_at_low_loads_and_tell_the_latencies_of_higher_ones(harness):
-    record = tputfind.load_record(ROOT / "results" / "nvidia-h200" / "serving" / "vit_l_16-fp32.json")
+    record = tputfind.load_record(record_path("nvidia-h200/serving/vit_l_16-fp32.json"))
     case = harness.Case("vit_l_16", {"dtype": "fp32"}, "mosec", CAP, 5.0)
     service = harness.service_of(record)
 

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support.folders import BENCHMARKS, RESULTS, ROOT
+from support.folders import BENCHMARKS, RESULTS, ROOT, record_paths
 from support.records import example, row
 
 from tputfind.record.files import load_record
 from tputfind.record.record import Compiled
 from tputfind.report.text import seconds_spent
 
-RECORDS = sorted(RESULTS.glob("nvidia-h200/kinds/*.json"))
+RECORDS = record_paths("nvidia-h200/kinds/*.json")
 
 
 def timed(device: str = "cuda:0", method: int = 4, *, seconds: float = 10.0, wall_s: float = 30.0, **fields):
@@ -78,7 +78,7 @@ def test_the_kept_table_is_what_the_records_tell(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import time_spent
 
-    kept = (RESULTS / "nvidia-h200/plan/time-spent.txt").read_text()
+    _, _, kept = (RESULTS / "nvidia-h200/plan/time-spent-minute.txt").read_text().partition("\n")
     monkeypatch.setattr("sys.argv", ["time_spent.py", *(line.partition(": ")[0] for line in kept.splitlines())])
     time_spent.main()
 

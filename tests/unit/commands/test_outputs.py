@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support.folders import GOLDEN, RESULTS
+from support.folders import GOLDEN, record_path
 from support.records import FORECASTS, example
 from support.shown import csv_of, markdown_of, page_of
 
@@ -58,10 +58,10 @@ REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
     "forecast_json": ("forecast", partial(indented, FORECASTS)),
     "record": ("record", lambda: example().to_json()),
     "old_record": ("record", (GOLDEN / "schema-5.json").read_bytes),
-    "clocks": ("clocks", (RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-fp32.json").read_bytes),
+    "clocks": ("clocks", record_path("nvidia-h200/clocks/mobilenet_v3_large-fp32.json").read_bytes),
     "clocks_of_today": (
         "clocks",
-        lambda: indented(files.load(RESULTS / "nvidia-h200/clocks/resnet50-fp16-batch-1.json")),
+        lambda: indented(files.load(record_path("nvidia-h200/clocks/resnet50-fp16-batch-1.json"))),
     ),
     "comparison": ("comparison", forms(compared.document(comparisons()))["json"]),
     "race": ("race", forms(tune.document(race()))["json"]),
@@ -229,10 +229,10 @@ def test_record_that_comes_while_the_run_goes_on_is_kept_if_it_answers_another_q
 
 @pytest.mark.parametrize("name", ["resnet50-fp16-batch-1.json", "mobilenet_v3_large-resnet50-fp32.json"])
 def test_timings_of_clocks_are_replaced_by_those_of_the_same_models_alone(name, tmp_path):
-    found = files.load(RESULTS / "nvidia-h200" / "clocks" / name)
+    found = files.load(record_path(f"nvidia-h200/clocks/{name}"))
     found.save(tmp_path / "a.json")
     found.save(tmp_path / "a.json")
-    other = files.load(RESULTS / "nvidia-h200" / "clocks" / "mobilenet_v3_large-fp32.json")
+    other = files.load(record_path("nvidia-h200/clocks/mobilenet_v3_large-fp32.json"))
 
     with pytest.raises(BadRequest, match=r"save .* holds another measurement: model"):
         other.save(tmp_path / "a.json")

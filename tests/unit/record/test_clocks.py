@@ -6,7 +6,7 @@ import json
 
 import msgspec
 import pytest
-from support.folders import RESULTS
+from support.folders import RESULTS, record_path
 from support.records import FORECASTS
 
 from tputfind.errors import BadRecord
@@ -15,7 +15,7 @@ from tputfind.record.clocks import Methods, Pipeline
 from tputfind.record.record import Record
 from tputfind.record.untrusted import indented
 
-METHODS = RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-fp32.json"
+METHODS = record_path("nvidia-h200/clocks/mobilenet_v3_large-fp32.json")
 PIPELINE = RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-resnet50-fp32.json"
 
 

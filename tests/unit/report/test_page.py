@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 from msgspec.structs import replace
-from support.folders import RESULTS
+from support.folders import record_paths
 from support.pages import Page
 from support.records import example, row
 from support.shown import page_of
@@ -136,10 +136,8 @@ def test_names_stand_in_the_legend_as_they_are():
 
 
 def records_of_every_size():
-    overlaid = [
-        tputfind.load_record(path) for path in sorted((RESULTS / "nvidia-h200" / "recipes").glob("resnet50-*.json"))
-    ]
-    overlaid += [tputfind.load_record(path) for path in sorted((RESULTS / "nvidia-h200" / "kinds").glob("*.json"))[:4]]
+    overlaid = [tputfind.load_record(path) for path in record_paths("nvidia-h200/recipes/resnet50-*.json")]
+    overlaid += [tputfind.load_record(path) for path in record_paths("nvidia-h200/kinds/*.json")[:4]]
     return {"one": [example()], "300 rows": [long(300, processes=3)], "ten": overlaid}
 
 

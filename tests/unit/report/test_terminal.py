@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console
+from support.folders import record_paths
 from support.records import example, row, whole
 from support.shown import print_report
 
@@ -23,12 +23,8 @@ from tputfind.report import text
 from tputfind.report.renderers.terminal import broken, print_document
 from tputfind.report.views.records import tracebacks
 
-RESULTS = sorted(
-    path
-    for path in (Path(__file__).parents[3] / "results").rglob("*.json")
-    if path.parent.name in ("default", "kinds", "recipes", "serving")
-)
-IDS = [path.stem for path in RESULTS]
+RECORDS = [path for path in record_paths("**/*.json") if path.parent.name in ("default", "kinds", "recipes", "serving")]
+IDS = [path.stem for path in RECORDS]
 
 
 def lines_of(records, width: int, encoding: str = "utf-8") -> list[str]:
@@ -53,7 +49,7 @@ def check_rows(records, width: int, encoding: str = "utf-8") -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize("path", RESULTS, ids=IDS)
+@pytest.mark.parametrize("path", RECORDS, ids=IDS)
 def test_a_record_of_the_results_has_one_line_a_row_and_notices_and_answers_of_two(path, width):
     record = files.load_record(path)
 
@@ -67,7 +63,7 @@ def test_a_record_of_the_results_has_one_line_a_row_and_notices_and_answers_of_t
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("folder", ["recipes", "kinds", "default"])
 def test_many_records_together_have_one_line_a_row(folder, width):
-    check_rows([files.load_record(path) for path in RESULTS if path.parent.name == folder], width)
+    check_rows([files.load_record(path) for path in RECORDS if path.parent.name == folder], width)
 
 
 def timed(batch_size: int, device_ms: float, apart: float, compiled: bool) -> Row:

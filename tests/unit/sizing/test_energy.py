@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.folders import RESULTS
+from support.folders import record_paths
 from support.records import HEALTH, example, row
 
 from tputfind import load_record
@@ -115,9 +115,7 @@ def test_a_queue_that_grows_or_a_record_without_power_has_no_energy():
     assert energy_of(None, ran(1, 1, 30.0), 1.0) is None
 
 
-METERED_RECORDS = [
-    path for kind in ("kinds", "recipes") for path in sorted((RESULTS / "nvidia-h200" / kind).glob("*.json"))
-]
+METERED_RECORDS = [path for kind in ("kinds", "recipes") for path in record_paths(f"nvidia-h200/{kind}/*.json")]
 
 
 @pytest.mark.parametrize("path", METERED_RECORDS[::4], ids=lambda path: path.stem)

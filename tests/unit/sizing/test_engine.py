@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.folders import BENCHMARKS, RESULTS
+from support.folders import BENCHMARKS, RESULTS, record_path
 from support.queues import batches_by_size, busy_ms, refused_of_constant
 
 from tputfind.record.files import load_record
@@ -370,7 +370,7 @@ def test_the_share_of_late_requests_does_not_follow_how_many_slow_batches_chance
 
 def test_simulate_devices_that_bunch_forgets_how_they_began():
     """Devices that end their batches together leave a queue that is too long: it takes some twenty batches to come."""
-    times = service_times_of(load_record(RESULTS / "nvidia-h200/default/efficientnet_b0-fp16.json"))
+    times = service_times_of(load_record(record_path("nvidia-h200/default/efficientnet_b0-fp16.json")))
     fleet = Fleet([Kind(41, 12, times)], 75_000)
 
     late = [simulate(fleet, Goal(7.02, 99.0), Effort(20_000, 400_000), (seed,)).outcome.late for seed in range(12)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.folders import RESULTS
+from support.folders import record_path
 
 import tputfind
 from tputfind.errors import BadRequest
@@ -21,7 +21,7 @@ LIGHT, HALF, HEAVY = 33.0, 165.0, 270.0
 
 @pytest.fixture(scope="module")
 def record():
-    return tputfind.load_record(RESULTS / "nvidia-h200" / "serving" / "vit_l_16-fp32.json")
+    return tputfind.load_record(record_path("nvidia-h200/serving/vit_l_16-fp32.json"))
 
 
 def asked(**more):
@@ -49,7 +49,7 @@ def log(record, rate_per_s: float, count: int, seed: int, *, batches: bool = Fal
 def real_logs(server: str, *, batches: bool) -> list[Log]:
     """The answers of a server on an H200, under 10, 50 and 85 % of its load."""
     logs = []
-    with np.load(RESULTS / "nvidia-h200" / "serving" / f"{server}-vit_l_16-fp32.npz") as file:
+    with np.load(record_path(f"nvidia-h200/serving/{server}-vit_l_16-fp32.npz")) as file:
         for load in ("0.1", "0.5", "0.85"):
             sent_ms, latency_ms, _, step_ms, begun_ms = file[load].T
             log = Log(load, sent_ms, sent_ms + latency_ms, begun_ms, begun_ms + step_ms)
