@@ -42,7 +42,7 @@ def test_sentence_of_docs_has_the_figures_of_its_claim(claim, sentence):
     assert sentence.format(*claim.compute()) in SAID
 
 
-def test_every_file_of_results_is_read_by_a_claim_a_page_a_test_or_a_script():
+def test_results_hold_only_files_that_are_read():
     """A folder that is named as a whole counts for its files."""
     texts = [path for folder in ("tests", "benchmarks", "docs") for path in (ROOT / folder).rglob("*.py")]
     named = "\n".join(path.read_text() for path in [ROOT / "README.md", *PAGES, *texts])
