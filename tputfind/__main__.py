@@ -1,7 +1,5 @@
 """``tputfind``, and ``python -m tputfind``. It imports nothing before an interruption can be told in one line."""
 
-from __future__ import annotations
-
 import signal
 import sys
 

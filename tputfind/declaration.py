@@ -1,7 +1,5 @@
 """How an option is declared: once, beside the field that it fills."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache

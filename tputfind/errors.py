@@ -1,7 +1,5 @@
 """What can go wrong for a user: one line, what to do next, an exit code. Out of memory is an answer, not an error."""
 
-from __future__ import annotations
-
 from typing import Final
 
 

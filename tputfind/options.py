@@ -1,7 +1,5 @@
 """Values of options, as a command line writes them (text) or as Python code does: read, or refused by ValueError."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from math import inf, isfinite

@@ -1,7 +1,5 @@
 """A step of the user's own: what ``FILE.py:NAME`` may return and ``tputfind.find(step=...)`` takes."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable, Iterable

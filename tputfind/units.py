@@ -1,7 +1,5 @@
 """Sizes, durations and counts: read what a user writes, print what a user reads."""
 
-from __future__ import annotations
-
 import math
 import re
 import reprlib

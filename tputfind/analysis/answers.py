@@ -1,7 +1,5 @@
 """The answers of a record: which batch to deploy. Pure functions of its rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Final, Literal, NamedTuple

@@ -4,8 +4,6 @@ A sentence that compares two ways says no more than the figures do: a difference
 all may be noise, and one that is known to be under 1 % does not matter.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """A wanted effective batch: which batch size, and how often accumulated, comes to it the fastest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 

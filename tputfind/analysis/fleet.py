@@ -1,7 +1,5 @@
 """Devices of one kind side by side: which are slow, and how much they slow each other. Pure functions of records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import fsum
 from statistics import median

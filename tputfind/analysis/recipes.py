@@ -1,7 +1,5 @@
 """Recipes: the ways to run a model that lists of dtypes, layouts and modes ask for; which is best, and by how much."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Final, Literal

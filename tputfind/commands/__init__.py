@@ -4,8 +4,6 @@ A command stands in ``COMMANDS``, its options in ``options``, and what it does i
 imported when it is asked for: ``--help`` needs none of them.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module

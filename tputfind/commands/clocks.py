@@ -1,7 +1,5 @@
 """What one `tputfind clocks` asks: read and checked, measured, written and shown."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final

@@ -1,7 +1,5 @@
 """What a shell offers when Tab is pressed: models, choices, files. It imports nothing of what commands do."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import click

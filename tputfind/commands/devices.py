@@ -1,7 +1,5 @@
 """What one `tputfind devices` asks: the devices that are here, listed."""
 
-from __future__ import annotations
-
 from tputfind.commands.console import Given, print_columns
 from tputfind.processes.children import Children
 from tputfind.processes.messages import ListDevices

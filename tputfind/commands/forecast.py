@@ -1,7 +1,5 @@
 """What one `tputfind forecast` asks: read and checked, measured, written and shown."""
 
-from __future__ import annotations
-
 from rich.console import Console
 
 from tputfind.commands.console import Given, finish, stop_signals, typed

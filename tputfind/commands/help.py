@@ -1,7 +1,5 @@
 """How help looks: options in sections, what they take as choices, and examples at the end."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 

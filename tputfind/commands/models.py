@@ -1,7 +1,5 @@
 """What one `tputfind models` asks: the models that can be named, listed."""
 
-from __future__ import annotations
-
 import sys
 
 from tputfind.commands.console import Given, print_columns

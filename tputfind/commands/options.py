@@ -1,7 +1,5 @@
 """Every option that can be typed: its name, what it takes, its section of the help, and its line there."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, get_args

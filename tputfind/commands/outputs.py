@@ -1,7 +1,5 @@
 """What a command reads and writes: the files that it was told, and those that a model is made of."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What one `tputfind report` asks: records read, written and shown again."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import msgspec

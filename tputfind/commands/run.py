@@ -1,7 +1,5 @@
 """What one command line asks: several models measured, whatever becomes of each, and everything kept and shown."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What one `tputfind schema` asks: the JSON Schema of a record, printed."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """What one `tputfind size` asks: records, prices and arrivals read, simulated, written and shown."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Sets of the host's cores by name: ``0-3``, ``0-3+8``, or ``node0`` for the cores of a NUMA node."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator

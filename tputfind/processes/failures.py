@@ -1,7 +1,5 @@
 """From an exception, an exit status or a silence to the kind of failure it stands for. Pure: it needs no torch."""
 
-from __future__ import annotations
-
 import errno
 import re
 import signal

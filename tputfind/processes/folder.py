@@ -4,8 +4,6 @@ The server makes it, holds a lock on it, and removes it in the end, which it out
 was killed too, the lock went with it, and the next start removes what is left.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

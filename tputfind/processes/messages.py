@@ -1,7 +1,5 @@
 """What the parent asks of a child process and what comes back: JSON values, so that rubbish is told from an answer."""
 
-from __future__ import annotations
-
 from typing import Literal, Self
 
 import msgspec

@@ -1,7 +1,5 @@
 """The signals that stop a run: who takes them, and for how long."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """CSV files that users give, as they are or packed by gzip: recorded requests, logs of servers, prices."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Results that commands saved as JSON, read back as the values that they were."""
 
-from __future__ import annotations
-
 import re
 from itertools import groupby
 from math import inf

@@ -1,7 +1,5 @@
 """The words that options take: records, readers, help and completion have them from here. It imports nothing heavy."""
 
-from __future__ import annotations
-
 from typing import Final, Literal, get_args
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16", "own"]

@@ -1,7 +1,5 @@
 """The ways of timing one batch, and a pipeline, side by side: frozen values, and what is timed in which turn."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from statistics import fmean, median

@@ -1,7 +1,5 @@
 """What the numbers of a record were taken on: the device, what it can do, and the software."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Literal
 
 import msgspec

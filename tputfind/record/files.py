@@ -1,7 +1,5 @@
 """Files written whole or not at all, under names that no earlier run has taken."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

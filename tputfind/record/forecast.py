@@ -1,7 +1,5 @@
 """The largest batch on devices that are not here: values, all of them forecast and none measured."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

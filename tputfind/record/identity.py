@@ -1,7 +1,5 @@
 """What a record is told from others by, and whether two are of the same work."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """The method of measuring, by number, and what is known of how far its figures hold."""
 
-from __future__ import annotations
-
 from typing import Final
 
 METHOD: Final = 10

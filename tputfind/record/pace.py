@@ -1,7 +1,5 @@
 """What sets the pace of a row, and how far the throughput of one of its processes may lie from that of others."""
 
-from __future__ import annotations
-
 from statistics import fmean
 from typing import Final
 

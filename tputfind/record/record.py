@@ -1,7 +1,5 @@
 """What was measured: frozen values, and their JSON. Every table, page and plan is a function of these."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Literal
 
 import msgspec

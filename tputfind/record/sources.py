@@ -1,7 +1,5 @@
 """Where models come from, by how their names are written."""
 
-from __future__ import annotations
-
 from typing import Final, Literal, NamedTuple, cast
 
 SourceName = Literal["torchvision", "timm", "hf", "file", "factory", "live"]

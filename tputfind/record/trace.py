@@ -1,7 +1,5 @@
 """What a process asked of the device's memory allocator, in order: small enough to be kept with every trial."""
 
-from __future__ import annotations
-
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator

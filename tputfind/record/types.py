@@ -1,7 +1,5 @@
 """The types of what a record holds, with bounds: one that was edited by hand must not lead to nonsense."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 from msgspec import Meta

@@ -1,7 +1,5 @@
 """What others wrote: JSON that is made printable as it comes in, and what is wrong with it told in words of ours."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Every figure of a row once: its name with its unit, its type, how it is found, and where it is shown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Final, Literal, NamedTuple
 

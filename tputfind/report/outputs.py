@@ -1,7 +1,5 @@
 """The files that a result is saved in: their kind by the ending, checked before anything is measured for them."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

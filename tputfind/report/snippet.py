@@ -1,7 +1,5 @@
 """The lines of Python that run a model as it was measured."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Final

@@ -1,7 +1,5 @@
 """What a record comes to, in words: its title, its answers, and the marks and failures of its rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

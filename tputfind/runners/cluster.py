@@ -4,8 +4,6 @@ What comes back is bytes, as they are: Ray unpickles other values, and errors, o
 it to. So no node, and no model, has code run here.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

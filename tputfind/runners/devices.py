@@ -1,7 +1,5 @@
 """The devices of this host that a list names: how processes see each, and which cores they run on."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations

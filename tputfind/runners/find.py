@@ -1,7 +1,5 @@
 """The command line's main job, from Python: one model in one recipe or several."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

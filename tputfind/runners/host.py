@@ -1,7 +1,5 @@
 """Jobs on the devices of this host: one queue, each device does one job at a time, and one that fails is taken out."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 It knows nothing of Ray, which decides when and where a job runs and whether it runs again: see ``Executor``.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

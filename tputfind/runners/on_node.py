@@ -1,7 +1,5 @@
 """A job of a cluster, on the node that measures it: the same session as on any host, its record returned as JSON."""
 
-from __future__ import annotations
-
 import os
 import time
 import traceback

@@ -1,7 +1,5 @@
 """Where in a cluster a job may run: what Ray is asked to give it, worked out from the nodes that are there."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Several specs measured one after another: all are looked at before any is measured, and none ends the list."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence

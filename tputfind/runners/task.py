@@ -3,8 +3,6 @@
 It names nothing of tputfind outside functions: a node has a tputfind of its own, or says that it has none.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -1,7 +1,5 @@
 """The same job on all devices at once: each has a session, and its processes meet those of the others at a barrier."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple

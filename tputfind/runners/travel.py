@@ -1,7 +1,5 @@
 """The files of a model on their way to the nodes of a cluster: what was named, and what a Python file imports."""
 
-from __future__ import annotations
-
 import ast
 import os
 import shutil

@@ -4,8 +4,6 @@ The caching allocator takes the lowest of equal free blocks, so addresses decide
 whole when it has to give some back.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from operator import attrgetter
 from typing import Final, NamedTuple

@@ -1,7 +1,5 @@
 """Find the edge: the largest batch that passes, with the next one tried and not passing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final

@@ -1,7 +1,5 @@
 """What a search may expect, from the trials taken so far: the largest batch that their traces and times allow."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple

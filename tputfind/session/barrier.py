@@ -1,7 +1,5 @@
 """Where the processes of several devices wait for each other, each through the thread of this process that hears it."""
 
-from __future__ import annotations
-
 import math
 import os
 from contextlib import suppress

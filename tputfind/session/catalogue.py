@@ -1,7 +1,5 @@
 """The names of torchvision's models without importing it, which takes seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from importlib import metadata, resources

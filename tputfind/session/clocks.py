@@ -1,7 +1,5 @@
 """The ways of timing, measured in child processes: the story of `tputfind clocks` on one page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from time import perf_counter

@@ -1,7 +1,5 @@
 """What a record so far lets expect: of other batch sizes, which leads the search, and of the time that is left."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from tputfind.record.record import LimitedBy, Record, Row

@@ -1,7 +1,5 @@
 """Forecasts for memories of other sizes, from a few trials on the device at hand or from fake tensors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress

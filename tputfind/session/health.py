@@ -1,7 +1,5 @@
 """What the parent can see of a GPU from outside, through NVML, without opening it: clocks, power, heat, memory."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

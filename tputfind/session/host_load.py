@@ -1,7 +1,5 @@
 """How busy others keep the host's processors while a process of ours times on them, as Linux counts it."""
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What a trial or a whole run came to: what stood in the way, and the error or the row that says so."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import msgspec

@@ -4,8 +4,6 @@ They are pickled once, by value where they were defined in a script or notebook,
 the run ends, the system removes it. Each process reads that file again, so that no trial waits for weights in a pipe.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import io

@@ -1,7 +1,5 @@
 """Where a measurement says what it is doing, and the words for it."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from tputfind.record.record import TRIAL_STEPS, Failure, LimitedBy, Record, Row, Trial

@@ -1,7 +1,5 @@
 """Going on with a record that was cut short: only where it is the same question, device and method."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from hashlib import file_digest
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The main job on one page: find the edge, time the rows, keep the record."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple

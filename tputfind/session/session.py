@@ -1,7 +1,5 @@
 """The record of a run as it grows: it answers a question from what it holds, or asks a fresh process and keeps that."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """When a row has all its processes, and what its next one is to time. Pure functions of what was asked and timed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from math import inf

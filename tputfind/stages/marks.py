@@ -1,7 +1,5 @@
 """Spans between marks on the streams of an accelerator, taken without making host or device wait."""
 
-from __future__ import annotations
-
 import sys
 from collections import defaultdict, deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """One batch timed in every way there is, the wrong ones too: so that each can be held against the others."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property

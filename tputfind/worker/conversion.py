@@ -1,7 +1,5 @@
 """How a module's tensors are converted: dtype, memory format and device, one tensor at a time."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import torch

@@ -5,8 +5,6 @@ operation on it is recorded. Then each weight is allocated as ``Module.to`` woul
 are repeated there. Whatever else the constructor makes, buffers mostly, is made on the host, converted and moved.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack

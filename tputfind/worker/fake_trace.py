@@ -1,7 +1,5 @@
 """What a model would ask of the CUDA caching allocator, found out on fake tensors: no GPU, no memory, no arithmetic."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager

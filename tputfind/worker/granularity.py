@@ -1,7 +1,5 @@
 """Multiples of which number batch sizes are, if a model or its inputs fail on the smallest."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Final

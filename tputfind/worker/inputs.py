@@ -1,7 +1,5 @@
 """The inputs of a step: what they are made of, where the samples lie in them, and some of the samples picked out."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a child finds out about a device and a model before anything is measured."""
 
-from __future__ import annotations
-
 import os
 from hashlib import file_digest, sha256
 from typing import Final

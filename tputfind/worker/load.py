@@ -1,7 +1,5 @@
 """Work before a window, on a device that its power limit slows: its rate falls for seconds, to one that it keeps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from time import perf_counter
 from typing import Final

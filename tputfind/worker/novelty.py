@@ -1,7 +1,5 @@
 """Whether a model answers faster for inputs that it has seen: a loop over one input would then time its cache."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from time import perf_counter

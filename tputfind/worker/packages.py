@@ -1,7 +1,5 @@
 """Imports the packages of models, and with torchvision not the compiler of torch, which takes longer than all else."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

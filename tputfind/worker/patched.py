@@ -1,7 +1,5 @@
 """What torch or torchvision would do, done otherwise for a while."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

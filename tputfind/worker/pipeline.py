@@ -1,7 +1,5 @@
 """A pipeline of two models with work of the host between them, timed with and without stopping the host."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

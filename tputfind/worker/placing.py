@@ -1,7 +1,5 @@
 """What a step runs on is put on the device: the module of a source, and inputs in the final dtype and layout."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Sequence
 from contextlib import suppress

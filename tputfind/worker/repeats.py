@@ -1,7 +1,5 @@
 """Whether the samples of a few inputs can stand for a large batch, one after the other, again and again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
 

@@ -1,7 +1,5 @@
 """The process that imports torch once, and forks a fresh child for every question. It opens no device itself."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

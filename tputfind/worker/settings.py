@@ -1,7 +1,5 @@
 """Settings of torch that a user's file makes: which are kept while it is measured, and which are overridden."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Values of any structure: the parts of containers, dataclasses and objects, and the tensors in them."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import dataclasses

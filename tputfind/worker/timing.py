@@ -1,7 +1,5 @@
 """The windows of a row: batches back to back behind their transient, and batches one at a time."""
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Callable, Sequence

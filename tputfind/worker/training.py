@@ -1,7 +1,5 @@
 """The step of training: forward, loss, backward, and the step of an optimiser."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from inspect import Parameter, signature

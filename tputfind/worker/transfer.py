@@ -1,7 +1,5 @@
 """Batches that come from host memory and go back there, their copies overlapped with compute as a good server does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from statistics import median
 from time import perf_counter_ns

@@ -1,7 +1,5 @@
 """Warm-up by itself, before loops that count their batches: untimed steps until batch times have settled."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from statistics import median

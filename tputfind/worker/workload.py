@@ -1,7 +1,5 @@
 """A model on a device in a dtype and layout: it makes the batches that are tried and timed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property

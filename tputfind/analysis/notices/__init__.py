@@ -1,7 +1,5 @@
 """What a reader must know to use the numbers of a record: seen, likely cause, what to try."""
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Notices of the model itself: what was left as it is, what was done to it, what it does besides computing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Final
 

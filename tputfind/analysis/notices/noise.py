@@ -1,7 +1,5 @@
 """Notices of what the samples of a row show: outliers, trends, scatter, processes that disagree."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final, Literal, NamedTuple

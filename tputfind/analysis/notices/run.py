@@ -1,7 +1,5 @@
 """Notices of the search, of trials and rows that failed, of outputs, and of others on the device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Final
 

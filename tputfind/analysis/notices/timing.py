@@ -1,7 +1,5 @@
 """Notices of windows cut short, of what a row spent its time on beside the work, and of the device's health."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """How notices name rows, and how long they are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """What a plot draws, as plain data: axes, series of numbers, and the same in words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Final, Literal

@@ -1,7 +1,5 @@
 """The plots of records: which numbers they draw, and what they show in words. Pure functions of records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
 from typing import Final, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """A document as a page: one HTML file that needs nothing else."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from importlib import resources

@@ -1,7 +1,5 @@
 """A document as Markdown, in which no text makes HTML, a link, an image or code."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Final

@@ -1,7 +1,5 @@
 """A document on a terminal: tables as wide as there is room for, one line a row, and texts broken between words."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterable, Sequence

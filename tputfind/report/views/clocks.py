@@ -1,7 +1,5 @@
 """The ways of timing side by side, as a document: tables, and one sentence for every mistake."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final

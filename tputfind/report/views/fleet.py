@@ -1,7 +1,5 @@
 """Devices side by side: a table of one job on each, and of what becomes of it when all are busy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Forecasts as a document, which says of every figure that it is a forecast."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Final

@@ -1,7 +1,5 @@
 """The page of records: what to deploy, the plots, every row, the notices, and how it was measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 

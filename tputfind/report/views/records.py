@@ -1,7 +1,5 @@
 """Records as a document for reading: the table, the answers and the notices of each, then all side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final

@@ -1,7 +1,5 @@
 """Plans as a document: each with its answers and its table, and what they come to together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final

@@ -1,7 +1,5 @@
 """The answers of plans, each a label and a text, and the lines of a server's configuration, to copy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from typing import Final

@@ -1,7 +1,5 @@
 """The devices that can be measured: each a real implementation of ``protocol.Device``."""
 
-from __future__ import annotations
-
 import torch
 
 from tputfind.errors import NoSuchDevice

@@ -1,7 +1,5 @@
 """Any device that torch.accelerator knows: through it, through torch.Event, and through the device's own module."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from contextlib import suppress

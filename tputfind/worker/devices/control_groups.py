@@ -1,7 +1,5 @@
 """The memory limits of the control groups (Linux, cgroups v1 and v2) that this process is in."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath

@@ -1,7 +1,5 @@
 """The CPU: host clock, resident memory, and a real ceiling on the address space."""
 
-from __future__ import annotations
-
 import os
 import resource
 import sys

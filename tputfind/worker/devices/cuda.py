@@ -1,7 +1,5 @@
 """CUDA: events on the stream, the caching allocator's counters, and its limit as the memory ceiling."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final, cast

@@ -1,7 +1,5 @@
 """Records what a process asks of the CUDA caching allocator, as torch's memory history tells it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """What torch.accelerator, or else a device's own module, tells of the device's memory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What is the same for every device of a machine: its processor, its software."""
 
-from __future__ import annotations
-
 import os
 import platform
 from importlib import metadata

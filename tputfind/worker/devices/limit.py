@@ -1,7 +1,5 @@
 """A memory limit that is held by giving an allocator what everything beside it leaves of the limit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

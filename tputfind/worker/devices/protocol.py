@@ -1,7 +1,5 @@
 """What the measuring code asks of a device. The implementations are real: a device is never mocked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 

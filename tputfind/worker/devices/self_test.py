@@ -4,8 +4,6 @@ A known load is timed by events, and by the host clock up to the end of ``synchr
 it is known to be right where ``synchronize`` waits, and reading a result back shows whether it did.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from statistics import median

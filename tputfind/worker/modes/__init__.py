@@ -1,7 +1,5 @@
 """The ways to run a model's steps: a table, and one module a way."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from tputfind.record.choices import Mode as Name

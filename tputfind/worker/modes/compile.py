@@ -1,7 +1,5 @@
 """A step that torch.compile compiles for its batch size, and for no other: never one that runs uncompiled unseen."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

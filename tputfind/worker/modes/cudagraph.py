@@ -1,7 +1,5 @@
 """A step as a CUDA graph: recorded once, and launched as a whole without Python in between."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar, Final
 

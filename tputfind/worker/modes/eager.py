@@ -1,7 +1,5 @@
 """A step as Python runs it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """What a way to run a model's steps is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple, Protocol
 
