@@ -1,7 +1,5 @@
 """The backend of any accelerator says of a GPU what the one made for CUDA says."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The driver puts what it is asked for where the model of it says."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

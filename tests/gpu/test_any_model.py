@@ -1,7 +1,5 @@
 """Models of other fields on a real GPU: their own weights, grad mode and settings are what is measured there."""
 
-from __future__ import annotations
-
 import pytest
 from support.command import QUICK, run
 from support.folders import MODELS

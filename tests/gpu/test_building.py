@@ -1,7 +1,5 @@
 """A model that is built on the GPU leaves the allocator as one that is built on the host and moved there."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

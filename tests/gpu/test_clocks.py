@@ -1,7 +1,5 @@
 """What `tputfind clocks` says of the ways of timing is so on a real GPU."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from support.command import run

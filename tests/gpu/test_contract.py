@@ -1,7 +1,5 @@
 """The contract of a device, on a GPU."""
 
-from __future__ import annotations
-
 from support import contract
 
 

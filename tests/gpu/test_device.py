@@ -1,7 +1,5 @@
 """What the tool says of a GPU is so."""
 
-from __future__ import annotations
-
 import pytest
 from support.command import run
 from support.rows import time_rows

@@ -1,7 +1,5 @@
 """The edge on a real GPU is the edge."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Faults on a real GPU: each costs what it is worth, and is called what it is."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 

@@ -1,7 +1,5 @@
 """Forecasts on a real GPU: what they lead to is what bisection finds, and the model of the allocator is right."""
 
-from __future__ import annotations
-
 import csv
 
 import pytest

@@ -1,7 +1,5 @@
 """Variants timed in turn on a GPU: ``tputfind compare --run`` and ``tputfind tune``."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

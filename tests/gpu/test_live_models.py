@@ -1,7 +1,5 @@
 """A module that lies on the GPU already, as in a notebook."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

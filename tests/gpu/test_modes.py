@@ -1,7 +1,5 @@
 """Compiled models and CUDA graphs on a real GPU."""
 
-from __future__ import annotations
-
 import pytest
 from support.command import run
 from support.folders import MODELS

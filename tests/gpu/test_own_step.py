@@ -1,7 +1,5 @@
 """Steps of the user's own on a real GPU: their largest batches and times are those of the bare loop."""
 
-from __future__ import annotations
-
 from statistics import median
 
 import pytest

@@ -1,7 +1,5 @@
 """Training on two GPUs of one host: edges and rates are those of a bare loop that torchrun starts."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The stage timer on a real GPU: right, and in nobody's way."""
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Event times on a real GPU are right."""
 
-from __future__ import annotations
-
 import statistics
 import time
 

@@ -1,7 +1,5 @@
 """Copies are counted, overlapped where the device can, and told."""
 
-from __future__ import annotations
-
 from statistics import median
 
 import pytest

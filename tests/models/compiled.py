@@ -1,7 +1,5 @@
 """Models that compilers and CUDA graphs take well or ill: each a factory for ``compiled.py:NAME``."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

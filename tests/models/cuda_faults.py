@@ -1,7 +1,5 @@
 """Models that fail on a GPU as real ones do: each a factory for ``cuda_faults.py:NAME``."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

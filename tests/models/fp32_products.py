@@ -1,7 +1,5 @@
 """A model that raises if its products or convolutions are not IEEE fp32, under each way to switch TF32 on."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """Models that some ways of timing cannot deal with, or that take a known time: each a factory."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """A script that makes its model as it is imported."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """LightningModules, each a factory for ``lit.py:NAME``, and the loops that train them without Lightning."""
 
-from __future__ import annotations
-
 import sys
 from time import perf_counter
 

@@ -1,7 +1,5 @@
 """Models whose inputs are lists, dicts and tuples of each other: each a factory for ``nested.py:NAME``."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """Small models of other fields than vision, each with a habit that measuring must not trip over."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import itertools

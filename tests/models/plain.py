@@ -1,7 +1,5 @@
 """Models that take a known number of bytes, or fail in a known way: each a factory for ``plain.py:NAME``."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -1,7 +1,5 @@
 """Steps of several ranks that fail in one of them, when and how a file says."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

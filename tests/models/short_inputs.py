@@ -1,7 +1,5 @@
 """Factories whose inputs do not hold as many samples as they are asked for, from some batch size on."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """Steps and what is taken for one: each a name for ``steps.py:NAME``."""
 
-from __future__ import annotations
-
 import time
 
 import torch

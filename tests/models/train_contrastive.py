@@ -3,8 +3,6 @@
 The step is a function of the batch size, which knows nothing of tputfind.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from time import perf_counter

@@ -1,7 +1,5 @@
 """Training in DistributedDataParallel, as torchrun starts it; a step of the same for tputfind."""
 
-from __future__ import annotations
-
 import sys
 from time import perf_counter
 

@@ -1,7 +1,5 @@
 """Accumulation over micro-batches, a gradient scaler, clipping, and a moving average of the weights."""
 
-from __future__ import annotations
-
 import sys
 from time import perf_counter
 

@@ -3,8 +3,6 @@
 ``python train_gan.py 4`` trains it, and ``tputfind train_gan.py:step`` measures it.
 """
 
-from __future__ import annotations
-
 import sys
 from time import perf_counter
 

@@ -1,7 +1,5 @@
 """Models whose memory or time goes on otherwise than small batches let expect."""
 
-from __future__ import annotations
-
 import time
 
 import torch

@@ -1,7 +1,5 @@
 """The backend of any accelerator, on a real one of torch that computes on this machine's CPU: see tests/backend."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

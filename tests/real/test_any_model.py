@@ -1,7 +1,5 @@
 """Models of other fields are measured as their owners run them, or refused for the true reason."""
 
-from __future__ import annotations
-
 import pytest
 from support.command import QUICK, measured, run
 from support.folders import MODELS

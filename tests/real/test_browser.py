@@ -1,7 +1,5 @@
 """What looks at pages in a real browser sees the faults that the tests of the report page say are not there."""
 
-from __future__ import annotations
-
 import pytest
 from support.browser import PHONE, missing, program
 

@@ -1,7 +1,5 @@
 """A run that is to end in time."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

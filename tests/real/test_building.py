@@ -1,7 +1,5 @@
 """A library's model is built where it runs, and is what its own constructor, converted and moved, would have made."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

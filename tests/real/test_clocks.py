@@ -1,7 +1,5 @@
 """`tputfind clocks` on the CPU, where the host clock is all there is."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 

@@ -1,7 +1,5 @@
 """Measuring on a Ray cluster: real nodes of this machine, real processes, small models."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """What a user meets: tables, files, models."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

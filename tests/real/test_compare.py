@@ -1,7 +1,5 @@
 """Comparing and showing saved records again, asked through the command."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

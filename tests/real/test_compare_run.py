@@ -1,7 +1,5 @@
 """Two models timed in turn: ``tputfind compare --run``."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

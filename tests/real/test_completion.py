@@ -1,7 +1,5 @@
 """What a shell offers at Tab, through the environment variables by which its script asks."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The contract of a device, on the one that is everywhere."""
 
-from __future__ import annotations
-
 from support import contract
 
 

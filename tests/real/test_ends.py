@@ -1,7 +1,5 @@
 """A run that is interrupted, killed or robbed of its folder, and the parent that waits for it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

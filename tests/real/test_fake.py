@@ -1,7 +1,5 @@
 """What a model asks for on fake tensors, against arithmetic."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import msgspec

@@ -1,7 +1,5 @@
 """What a user meets where something is wrong: one clear line and the right exit code."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

@@ -1,7 +1,5 @@
 """Several devices of one host: sets of its cores, in real processes through the installed command."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`tputfind forecast` on a machine without a GPU."""
 
-from __future__ import annotations
-
 import csv
 
 import pytest

@@ -1,7 +1,5 @@
 """The inputs of transformers models: drawn from ``forward`` and the configuration, whatever a model takes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import transformers

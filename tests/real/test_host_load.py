@@ -1,7 +1,5 @@
 """A processor that others use while it is measured is told in the record and in the report."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from contextlib import ExitStack

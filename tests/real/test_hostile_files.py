@@ -1,7 +1,5 @@
 """Files of models and of weights that try to run code: each does so where it is trusted, and is refused where not."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

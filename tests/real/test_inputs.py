@@ -1,7 +1,5 @@
 """Inputs of any structure: where the samples lie in them is found, and some can be picked."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import pytest

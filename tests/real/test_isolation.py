@@ -1,7 +1,5 @@
 """A process that aborts, exits, is killed, hangs or talks rubbish costs one trial, not the run; nothing outlives it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Models of timm and of transformers, by name or from their configuration; nothing is downloaded."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from tempfile import TemporaryDirectory

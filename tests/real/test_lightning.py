@@ -1,7 +1,5 @@
 """A LightningModule trains by its own step and optimizers, as its bare loop does."""
 
-from __future__ import annotations
-
 import sys
 from time import perf_counter
 

@@ -1,7 +1,5 @@
 """Modules, and functions that build them, which Python code hands to ``find``: in a script, a notebook, a test."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 Limits stand between two multiples of the sample, as in ``test_search``.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pytest

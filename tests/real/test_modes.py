@@ -1,7 +1,5 @@
 """Compiled models: one program for each batch size, set beside the model as it is, and never run uncompiled unseen."""
 
-from __future__ import annotations
-
 import shutil
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Whatever a factory returns: it is measured or refused, never a traceback of ours."""
 
-from __future__ import annotations
-
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.rows import time_rows

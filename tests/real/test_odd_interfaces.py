@@ -1,7 +1,5 @@
 """Models of odd interfaces compute what plain PyTorch computes under no_grad, or are refused in one true line."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from typing import NamedTuple
 

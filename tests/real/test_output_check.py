@@ -1,7 +1,5 @@
 """What is said of a batch's outputs, of models made to be wrong in one way each."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Rows whose outputs are wrong are never recommended; what cannot be checked is said."""
 
-from __future__ import annotations
-
 import pytest
 from support.command import QUICK
 from support.folders import MODELS

@@ -1,7 +1,5 @@
 """Steps of the user's own: their edges and times are those of the bare loop, and what is no step is refused."""
 
-from __future__ import annotations
-
 import sys
 from time import perf_counter
 

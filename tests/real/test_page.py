@@ -1,7 +1,5 @@
 """Pages and plots, asked through the command."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

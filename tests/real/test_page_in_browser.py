@@ -1,7 +1,5 @@
 """The page of records, opened in a real browser."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from support.browser import DESKTOP, PHONE

@@ -1,7 +1,5 @@
 """What a command writes costs nothing that was there, and what it cannot write costs nothing that it found."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess

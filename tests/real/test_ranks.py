@@ -1,7 +1,5 @@
 """One model on several devices: two processes of gloo on this host's cores, as torchrun would start them."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Lists of dtypes, layouts and modes, through the installed command."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 import torch

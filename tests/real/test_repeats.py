@@ -1,7 +1,5 @@
 """An input function makes a few samples that larger batches repeat; or all, and the memory of the host is watched."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A run that was cut short is gone on with, and ends as if it had not been."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """How a row is timed: behind its transient, in several processes, until it is known or its time is up."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Models in files, and inputs that the user describes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.command import QUICK, run

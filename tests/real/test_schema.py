@@ -1,7 +1,5 @@
 """The JSON Schema of a record, as the command prints it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -4,8 +4,6 @@ Limits stand between two multiples of the sample, which is a block that glibc ma
 kilobytes left over in a process's heap would decide, and smaller blocks leave gaps in that heap.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Simulated latencies beside those of real servers, on loopback; by itself on a quiet machine, with -m serving."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 

@@ -1,7 +1,5 @@
 """How many devices, asked through the command."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """The stage timer, on the host alone."""
 
-from __future__ import annotations
-
 import random
 import signal
 import statistics

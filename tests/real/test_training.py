@@ -1,7 +1,5 @@
 """Steps of training: what they compute, what they need, and what cannot be trained."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import transformers

@@ -1,7 +1,5 @@
 """The best way to run a model, by racing: ``tputfind tune``."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

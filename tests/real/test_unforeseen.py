@@ -1,7 +1,5 @@
 """The largest batch of models that go on otherwise than small batches let expect, within a budget, on the CPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What people write in a model's file, and what tputfind tells them to write instead."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

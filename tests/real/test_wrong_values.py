@@ -1,7 +1,5 @@
 """Values that no option takes: refused by the command in one line, before anything is measured."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """torchvision's models, of every family, by name alone."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

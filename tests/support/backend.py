@@ -1,7 +1,5 @@
 """Builds the backend of ``tests/backend``: a real accelerator of torch, on this machine's CPU."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

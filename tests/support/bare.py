@@ -1,7 +1,5 @@
 """Bare loops of training scripts in fresh processes, under a ceiling on memory as a trial has it."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 Playwright drives whatever Chromium the system has; it brings none of its own, and nothing is downloaded here.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

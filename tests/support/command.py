@@ -1,7 +1,5 @@
 """Runs the installed command; or what it calls, many times with one server."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

@@ -1,7 +1,5 @@
 """What every device must do, whichever it is. Run in a process of its own: ``python tests/support/contract.py cpu``."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -6,8 +6,6 @@ The numbers from 1 on stand for what was taken, in that order. Nothing stands be
 process holds nothing beside a context.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import sys

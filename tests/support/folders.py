@@ -1,7 +1,5 @@
 """Where the tests find what lies beside them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]

@@ -1,7 +1,5 @@
 """Work of a known duration for a GPU, and the plainest way to time a model on one."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A listener of the timing of a row."""
 
-from __future__ import annotations
-
 import time
 
 

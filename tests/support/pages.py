@@ -1,7 +1,5 @@
 """Reads an HTML page strictly."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 from typing import NamedTuple
 

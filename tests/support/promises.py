@@ -1,7 +1,5 @@
 """What plans of ``tputfind size`` promise of each other, on any record: to ask for more takes no fewer devices."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Queues in closed form, and what batches tell of simulated ones."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from math import factorial

@@ -1,7 +1,5 @@
 """A Ray cluster on this machine: real nodes, each at a loopback address of its own, ended with all they started."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

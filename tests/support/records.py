@@ -1,7 +1,5 @@
 """A record with round numbers, such as a run would make."""
 
-from __future__ import annotations
-
 import base64
 
 import msgspec

@@ -1,7 +1,5 @@
 """Asks a child to time batch sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tputfind.processes.children import Children

@@ -1,7 +1,5 @@
 """The lists of docs/design.md that say which files a new column, option, result, ... takes."""
 
-from __future__ import annotations
-
 import re
 
 from support.folders import ROOT

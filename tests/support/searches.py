@@ -1,7 +1,5 @@
 """Searches by forecast on an H200 with torch 2.11, of models where fits and fails alternate."""
 
-from __future__ import annotations
-
 import msgspec
 
 from support.folders import GOLDEN

@@ -5,8 +5,6 @@ over async_channel, ``loops/base.py`` of LitServe, ``batching.py`` and ``pow_2_r
 ``dynamic_batch_scheduler.cc`` of Triton.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """22 plans of ``tputfind size`` beside the second simulator: batchers, routings, burstiness, percentiles, overheads."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import hypot
 from typing import Final

@@ -1,7 +1,5 @@
 """Shapes of models for the simulated device: families that nobody tuned for. They are made up, not measured."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence

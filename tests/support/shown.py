@@ -1,7 +1,5 @@
 """Records in the forms that people and programs read."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 

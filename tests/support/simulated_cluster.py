@@ -2,8 +2,6 @@
 told, and are lost when they are told. What follows the jobs is the code that follows real ones.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence

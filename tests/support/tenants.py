@@ -1,7 +1,5 @@
 """Another process on the GPU."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

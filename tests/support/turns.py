@@ -1,7 +1,5 @@
 """Simulated rounds of two variants that take turns: a model of noise, and no measurement."""
 
-from __future__ import annotations
-
 from math import exp
 
 from tputfind.analysis.turns import Round, order_of_block

@@ -1,7 +1,5 @@
 """Recorded times of requests, as people have them: numbers or dates, with a header or without, packed or not."""
 
-from __future__ import annotations
-
 import gzip
 
 import pytest

@@ -1,7 +1,5 @@
 """The package has the rooms that its layers are drawn for, and no loose module beside them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Logs of servers as load generators write them, and as they should not."""
 
-from __future__ import annotations
-
 import gzip
 
 import pytest

@@ -1,7 +1,5 @@
 """Values as people write them: understood where there is one way to read them, else refused with the nearest."""
 
-from __future__ import annotations
-
 from time import process_time
 
 import pytest

@@ -1,7 +1,5 @@
 """The overheads of a server, found by the harness of ``benchmarks/serve.py`` in what a server with known ones did."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What Python code may get wrong in a call is told as a wrong option is."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

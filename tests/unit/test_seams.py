@@ -1,7 +1,5 @@
 """A column, an option, a result and a command are added to a copy of the package by the lists of docs/design.md."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

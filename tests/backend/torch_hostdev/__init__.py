@@ -1,7 +1,5 @@
 """Adds a device ``hostdev`` to torch: the CPU's kernels, with memory of its own that ends. It was built before."""
 
-from __future__ import annotations
-
 import types
 
 import torch

@@ -1,7 +1,5 @@
 """The answers of a record, and what its rows say together."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 from support.records import HEALTH, example, row

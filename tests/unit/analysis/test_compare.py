@@ -1,7 +1,5 @@
 """Comparisons: what is called faster, slower or the same, and what is not compared at all."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Which batch size, and how often accumulated, comes to an effective batch the fastest."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from support.records import example, row

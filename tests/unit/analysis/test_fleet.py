@@ -1,7 +1,5 @@
 """Devices side by side: verdicts against the median of the others, and what load does to each."""
 
-from __future__ import annotations
-
 import random
 from math import exp
 from statistics import median

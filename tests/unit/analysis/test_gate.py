@@ -1,7 +1,5 @@
 """What a comparison comes to as an exit code: slower, too noisy to judge, or not judged at all."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 from support.records import example

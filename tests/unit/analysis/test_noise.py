@@ -1,7 +1,5 @@
 """Faults put into otherwise quiet samples each raise the notice that is about them, and only that."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

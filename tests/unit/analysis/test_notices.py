@@ -1,7 +1,5 @@
 """What a reader must know is said where it is so, and only there."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 from support.records import HEALTH, example, row, whole

@@ -1,7 +1,5 @@
 """Races of variants: which challenge, and what becomes of them."""
 
-from __future__ import annotations
-
 from random import Random
 
 from support.turns import taken

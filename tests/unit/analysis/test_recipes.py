@@ -1,7 +1,5 @@
 """What several recipes of one model tell together."""
 
-from __future__ import annotations
-
 import io
 import random
 

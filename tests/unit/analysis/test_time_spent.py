@@ -1,7 +1,5 @@
 """Where the time of a run went, from its record."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

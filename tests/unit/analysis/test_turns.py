@@ -1,7 +1,5 @@
 """Ratios of variants that were timed in turn."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

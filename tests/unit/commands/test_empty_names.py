@@ -1,7 +1,5 @@
 """Empty file names: each is one line with exit code 2, whichever command and option they are given to."""
 
-from __future__ import annotations
-
 import pytest
 from click.testing import CliRunner
 from support.records import example

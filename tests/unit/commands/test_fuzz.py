@@ -1,7 +1,5 @@
 """Whatever stands in a record or an option: it is read or refused, and what is read can be shown."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import tempfile

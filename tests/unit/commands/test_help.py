@@ -1,7 +1,5 @@
 """Help can be scanned: it is short, in sections, with choices and examples, and says what the readers do."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

@@ -1,7 +1,5 @@
 """Which files a command may write: nothing that it reads, and nothing else that is no report of this tool's."""
 
-from __future__ import annotations
-
 import errno
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Every known face of failure, and what it stands for. Texts are those that torch, CUDA and their libraries print."""
 
-from __future__ import annotations
-
 import re
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """What `tputfind clocks` and `tputfind forecast` save comes back as it was, or is refused in one line."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

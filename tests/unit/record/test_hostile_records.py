@@ -1,7 +1,5 @@
 """Records that others wrote: whatever stands in them, each command refuses it in one line or shows it harmlessly."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import copy

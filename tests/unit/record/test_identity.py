@@ -1,7 +1,5 @@
 """Each field says what it is for two records; whoever compares them reads it there."""
 
-from __future__ import annotations
-
 import typing
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A defect in one section or form of a result is told in one line, and costs no other."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

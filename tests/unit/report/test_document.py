@@ -1,7 +1,5 @@
 """One document in every form: what a terminal, Markdown, a page and a CSV make of the same sections."""
 
-from __future__ import annotations
-
 import io
 from html.parser import HTMLParser
 

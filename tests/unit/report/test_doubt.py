@@ -1,7 +1,5 @@
 """An answer that rests on figures which are not known well, or not done, does not look like one that is."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """Devices side by side, as people read them: on a terminal, in Markdown, on a page, in the CSV."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """The page of records, and the plots on it."""
 
-from __future__ import annotations
-
 import math
 import re
 import subprocess

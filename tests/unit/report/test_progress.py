@@ -1,7 +1,5 @@
 """What is shown while a run is under way."""
 
-from __future__ import annotations
-
 import io
 import re
 

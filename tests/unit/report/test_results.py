@@ -1,7 +1,5 @@
 """What Python code gets of every kind of result: files, a table and text."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Plans in words and cells: the mix of kinds, models that stand apart, and powers."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

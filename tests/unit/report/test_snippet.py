@@ -1,7 +1,5 @@
 """The lines of Python that run a model run it as it was measured."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 from support.records import example

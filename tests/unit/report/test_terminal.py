@@ -1,7 +1,5 @@
 """What a terminal shows of any record: one line a row, answers and notices of few lines, in signs that it has."""
 
-from __future__ import annotations
-
 import io
 import re
 from typing import get_args

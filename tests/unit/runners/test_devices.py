@@ -1,7 +1,5 @@
 """Lists of devices, as they are typed."""
 
-from __future__ import annotations
-
 import pytest
 
 from tputfind.errors import BadRequest

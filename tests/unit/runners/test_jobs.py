@@ -1,7 +1,5 @@
 """What becomes of jobs on a cluster that is simulated: the code that follows them is the real one."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given, settings

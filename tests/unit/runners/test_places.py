@@ -1,7 +1,5 @@
 """Where in a cluster jobs may run."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

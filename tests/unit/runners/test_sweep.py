@@ -1,7 +1,5 @@
 """The recipes that lists of options ask for."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

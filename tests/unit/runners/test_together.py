@@ -1,7 +1,5 @@
 """One job on several devices at once, with answers in the place of processes."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from support.records import example, row

@@ -1,7 +1,5 @@
 """Which files of a model travel to the nodes of a cluster."""
 
-from __future__ import annotations
-
 import pytest
 
 from tputfind.record.spec import Spec

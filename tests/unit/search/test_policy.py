@@ -1,7 +1,5 @@
 """The search as it goes on shapes of models that nobody tuned it for, on the simulated device."""
 
-from __future__ import annotations
-
 import random
 from functools import cache
 

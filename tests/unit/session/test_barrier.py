@@ -1,7 +1,5 @@
 """Processes of several devices wait for each other, and for none that has left."""
 
-from __future__ import annotations
-
 import os
 from threading import Thread
 

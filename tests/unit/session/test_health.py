@@ -1,7 +1,5 @@
 """Readings as NVML gave them on an H200, while vit_b_16 ran into its power limit and mobilenet_v3_large did not."""
 
-from __future__ import annotations
-
 import json
 import math
 from statistics import fmean

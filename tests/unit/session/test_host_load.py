@@ -1,7 +1,5 @@
 """What others take of the host's processors is what is busy without our own part."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

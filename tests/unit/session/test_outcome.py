@@ -1,7 +1,5 @@
 """The error of a run in which nothing passed says what to do next."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest

@@ -1,7 +1,5 @@
 """The words and the estimates of a run under way."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 from support.records import example
 

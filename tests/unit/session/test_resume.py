@@ -1,7 +1,5 @@
 """What of a record that was cut short is gone on with."""
 
-from __future__ import annotations
-
 import re
 from hashlib import sha256
 

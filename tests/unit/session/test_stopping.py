@@ -1,7 +1,5 @@
 """When a row has been timed for long enough, and what is timed next."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """How long a process may be silent, as the trials before it let expect."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What several records come to for one demand, over simulations in which every fleet meets the target."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from support.records import example, row

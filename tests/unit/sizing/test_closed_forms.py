@@ -1,7 +1,5 @@
 """Rules of thumb, mean latencies in closed form, and how long a batch takes."""
 
-from __future__ import annotations
-
 from math import exp, inf
 
 import msgspec

@@ -1,7 +1,5 @@
 """A demand by its options: what is read, what follows from it, and what is refused in words."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The power of fleets and the energy of samples, from the power that rows hold."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The event engine: what any server keeps to, closed forms, servers' own batches, and the fast path."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import sys

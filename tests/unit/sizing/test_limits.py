@@ -1,7 +1,5 @@
 """Sizing at the limits of rates, targets, gaps and fleets: it ends, and what it tells is right to the digits shown."""
 
-from __future__ import annotations
-
 import warnings
 
 import msgspec

@@ -1,7 +1,5 @@
 """Fleets of two kinds of devices: the engine beside another simulation, and the search for the cheapest mix."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math

@@ -1,7 +1,5 @@
 """What stands beside a plan: what the record, or what was asked, leaves open."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from support.records import example, row

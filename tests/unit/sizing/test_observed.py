@@ -1,7 +1,5 @@
 """What a server adds, found in logs of one that this file simulates by itself, with overheads that are known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.folders import record_path

@@ -1,7 +1,5 @@
 """Prices of devices: read from a table or given by Python code, and refused in words."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

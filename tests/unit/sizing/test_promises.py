@@ -3,8 +3,6 @@
 ``benchmarks/promises.py`` tries all records.
 """
 
-from __future__ import annotations
-
 import pytest
 from support.folders import record_path
 from support.promises import LOOSE, MIDDLING, TIGHT, Case, records, told

@@ -1,7 +1,5 @@
 """Queues with a limit and the delay that is looked for, in plans."""
 
-from __future__ import annotations
-
 from math import inf
 
 import msgspec

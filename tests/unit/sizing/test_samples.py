@@ -1,7 +1,5 @@
 """Requests of several samples: served as a plain account of events has them, and planned for."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """The search for the least fleet, over simulations that answer as they are told to."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from math import inf

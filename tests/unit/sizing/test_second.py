@@ -1,7 +1,5 @@
 """Plans beside a second simulator, which was written from the servers' sources and shares no code with the first."""
 
-from __future__ import annotations
-
 import pytest
 from support.second_plans import NEAR, PLANS, compared, planned
 

@@ -1,7 +1,5 @@
 """How long a batch takes, from samples that are noisy."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """How many devices: the least that meets the demand, and refusals where none does or a record cannot tell."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest

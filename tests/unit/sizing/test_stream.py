@@ -1,7 +1,5 @@
 """Streams of requests: drawn, replayed and thinned, and how many samples requests have."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

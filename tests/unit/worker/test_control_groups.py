@@ -1,7 +1,5 @@
 """A process has as much memory as the tightest of the control groups around it leaves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The numbers that batch sizes are tried as multiples of."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

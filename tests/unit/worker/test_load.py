@@ -1,7 +1,5 @@
 """A device that its power limit slows is at work for three seconds before a window begins, and not for longer."""
 
-from __future__ import annotations
-
 import time
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """What is timed, and what of it stays alive."""
 
-from __future__ import annotations
-
 import weakref
 from functools import partial
 

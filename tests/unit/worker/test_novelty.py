@@ -1,7 +1,5 @@
 """How a model that remembers its inputs is told from one that computes every step."""
 
-from __future__ import annotations
-
 import time
 
 import torch

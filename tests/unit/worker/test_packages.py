@@ -1,7 +1,5 @@
 """The server imports torchvision without the compiler of torch, which is imported at its first use."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

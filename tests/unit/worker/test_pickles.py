@@ -1,7 +1,5 @@
 """Files of torch.save are told apart by their opcodes, and nothing in them runs."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import zipfile

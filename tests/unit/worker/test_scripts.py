@@ -1,7 +1,5 @@
 """What is read of a user's file without running it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tputfind.worker.models.scripts import callables_in, factories_of, is_entry_point
