@@ -32,8 +32,7 @@ from msgspec.structs import replace
 from tputfind.analysis.answers import fastest, knee, known_interval, throughput_interval
 from tputfind.processes.messages import Plan
 from tputfind.record.files import load_record
-from tputfind.record.pace import host_bound
-from tputfind.record.record import Record, Row, Timing, merged
+from tputfind.record.record import Record, Row, Timing, host_bound, merged
 from tputfind.record.spec import Spec
 from tputfind.report.text import seconds_spent
 from tputfind.session import stopping

@@ -22,10 +22,9 @@ import pandas as pd
 
 from tputfind.processes.children import Children
 from tputfind.record.files import RecordFile
-from tputfind.record.method import METHOD
 from tputfind.record.record import Edge, Record
 from tputfind.record.spec import Spec, read_spec
-from tputfind.record.types import LARGEST_BATCH
+from tputfind.record.types import LARGEST_BATCH, METHOD
 from tputfind.search.edge import find_edge
 from tputfind.session import forecast
 from tputfind.session.expectations import first_batch

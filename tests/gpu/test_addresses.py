@@ -8,7 +8,7 @@ import sys
 import pytest
 from support import driver
 
-from tputfind.search.addresses import Addresses
+from tputfind.search.allocator import Addresses
 
 MOST_MIB = 20_000
 SMALL = [2, 20, 20, 24, 30, 32, 34, 40, 64, 66, 100]

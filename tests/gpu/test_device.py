@@ -5,8 +5,8 @@ from support.command import run
 from support.rows import time_rows
 
 from tputfind.processes.children import Children
-from tputfind.record.choices import DTYPES, LAYOUTS
 from tputfind.record.spec import read_spec
+from tputfind.record.types import DTYPES, LAYOUTS
 
 
 @pytest.mark.opens_gpu

@@ -218,8 +218,7 @@ def test_a_stream_that_changes_within_a_block_is_timed_from_the_first_to_the_sec
 def test_events_are_used_again_so_that_their_number_is_bounded_by_the_launch_queue():
     import torch
 
-    from tputfind.stages.marks import MOST_OUTSTANDING
-    from tputfind.stages.timer import StageTimer
+    from tputfind.stages.timer import MOST_OUTSTANDING, StageTimer
 
     spin, timer = spin_kernel(), StageTimer()
     x = torch.zeros(1, device="cuda")
@@ -245,10 +244,9 @@ def test_events_are_used_again_so_that_their_number_is_bounded_by_the_launch_que
 def test_beyond_the_cap_blocks_go_unresolved_and_nothing_waits(monkeypatch):
     import torch
 
-    from tputfind.stages import marks
     from tputfind.stages import timer as stages
 
-    monkeypatch.setattr(marks, "MOST_OUTSTANDING", 4)
+    monkeypatch.setattr(stages, "MOST_OUTSTANDING", 4)
     spin, timer = spin_kernel(), stages.StageTimer()
     torch.cuda.synchronize()
     start = time.perf_counter()

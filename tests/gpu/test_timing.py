@@ -21,9 +21,9 @@ GIB = 2**30
 def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms):
     from tputfind.processes.messages import Plan
     from tputfind.worker.devices.cuda import Cuda
-    from tputfind.worker.load import Load
     from tputfind.worker.loops import Work
     from tputfind.worker.timing import time_windows
+    from tputfind.worker.warm_up import Load
 
     device, spin = Cuda(0), spin_kernel()
 
@@ -207,7 +207,7 @@ def test_fp32_is_ieee_and_tf32_is_faster():
 
 
 def test_small_batches_are_host_bound_and_large_ones_are_not(tmp_path):
-    from tputfind.record.pace import host_bound
+    from tputfind.record.record import host_bound
 
     ran = run(tmp_path, "resnet50", "--dtype", "fp16", "--batch-sizes", "1,512", "--batches", 30)
 

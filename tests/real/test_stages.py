@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tputfind.errors import BadRequest
-from tputfind.stages.marks import RESERVOIR, Samples
-from tputfind.stages.timer import COLUMNS, StageTimer
+from tputfind.stages.timer import COLUMNS, RESERVOIR, Samples, StageTimer
 
 
 def busy(seconds: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from tputfind.record.choices import DTYPES
+from tputfind.record.types import DTYPES
 from tputfind.worker.devices import all_devices, failure_of, open_device
 
 MIB = 2**20

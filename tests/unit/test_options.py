@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tputfind.errors import BadRequest
 from tputfind.options import did_you_mean, nearest, one_of, percentile, rate, share, whole, wholes
-from tputfind.record.choices import DTYPES
 from tputfind.record.spec import read_spec
+from tputfind.record.types import DTYPES
 
 
 @given(st.integers(1000, 2**31 - 1))

@@ -22,8 +22,8 @@ from tputfind.record.clocks import (
     stage_figures,
 )
 from tputfind.record.environment import Environment
-from tputfind.record.method import NEGLIGIBLE_BYTES
-from tputfind.record.pace import HOST_BOUND_SHARE
+from tputfind.record.record import HOST_BOUND_SHARE
+from tputfind.record.types import NEGLIGIBLE_BYTES
 from tputfind.stats import mean_interval
 from tputfind.units import format_bytes, format_figure, format_ratio, format_share, format_share_up
 

@@ -23,12 +23,10 @@ from tputfind.analysis.turns import FEWEST_ROUNDS, Turns
 from tputfind.errors import BadRequest, Regression, TooNoisy, TputfindError
 from tputfind.record import identity
 from tputfind.record.identity import name_of
-from tputfind.record.method import REPEATABILITY
-from tputfind.record.pace import host_bound
-from tputfind.record.record import Failure, Record, Row, check_record
+from tputfind.record.record import Failure, Record, Row, check_record, host_bound
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec
-from tputfind.record.types import Above0, Amount, Count
+from tputfind.record.types import REPEATABILITY, Above0, Amount, Count
 from tputfind.stats import CONFIDENCE, Interval
 from tputfind.units import format_sizes
 

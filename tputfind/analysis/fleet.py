@@ -18,9 +18,8 @@ from tputfind.analysis.answers import (
 from tputfind.analysis.compare import TOLERANCE, verdict_of
 from tputfind.analysis.notices.timing import REASONS
 from tputfind.record import identity
-from tputfind.record.method import NEGLIGIBLE_BYTES, REPEATABILITY
-from tputfind.record.pace import host_bound
-from tputfind.record.record import Record, Row
+from tputfind.record.record import Record, Row, host_bound
+from tputfind.record.types import NEGLIGIBLE_BYTES, REPEATABILITY
 from tputfind.stats import CONFIDENCE, Interval, estimate, interval_of_product, mean
 from tputfind.units import format_bytes
 

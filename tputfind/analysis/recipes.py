@@ -17,10 +17,10 @@ from tputfind.analysis.answers import (
     slo_of,
     throughput_interval,
 )
-from tputfind.record.choices import DTYPES, LAYOUTS, MODES
 from tputfind.record.identity import name_of
 from tputfind.record.record import Record, Row
 from tputfind.record.spec import Spec
+from tputfind.record.types import DTYPES, LAYOUTS, MODES
 from tputfind.stats import percentile
 
 LISTED: Final = "dtype", "layout", "mode"

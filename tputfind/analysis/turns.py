@@ -10,8 +10,7 @@ from typing import Final
 
 import msgspec
 
-from tputfind.record.method import REPEATABILITY
-from tputfind.record.types import Above0, Count
+from tputfind.record.types import REPEATABILITY, Above0, Count
 from tputfind.stats import CONFIDENCE, NORMAL_IQR, Interval, t_quantile
 
 LOOKS: Final = (1, 2, 3, 4, 6, 8, 11, 15, 20, 28)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
+import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -22,7 +25,7 @@ from typing import IO, Final, Self, TypeVar
 import msgspec
 
 from tputfind.errors import BrokenInstall, OutOfTime, TputfindError
-from tputfind.processes import failures, folder
+from tputfind.processes import failures
 from tputfind.processes.messages import Envelope, Group, Question, Reply
 from tputfind.record.record import Failure
 from tputfind.record.untrusted import printable_json
@@ -260,7 +263,7 @@ class Children:
         if self._control is None:
             ours, theirs = Pipe(duplex=True)
             self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close
-            self._cache = folder.new_path()
+            self._cache = new_path()
             pinned = "" if self.cores is None else f"os.sched_setaffinity(0, {sorted(self.cores)}); "
             program = (
                 f"import os, sys; {pinned}sys.path[:] = {sys.path!r}; "
@@ -411,3 +414,55 @@ def _last_line(output: IO[bytes] | None) -> str:
     output.seek(max(0, end - _TAIL_BYTES))
     lines = output.read().decode(errors="replace").split("\n")
     return printable(next((line.strip() for line in reversed(lines) if line.strip()), ""))
+
+
+_OURS: Final = re.compile("tputfind-compiled-[0-9a-f]{16}")
+"""Nothing else is ever removed: a user may well have a /tmp/tputfind-results."""
+
+
+def new_path() -> Path:
+    """Return where a folder may be made that nothing else has the name of."""
+    return Path(tempfile.gettempdir(), f"tputfind-compiled-{secrets.token_hex(8)}")
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Make the folder, hold it against every sweep, and remove it in the end; remove what was left beside it."""
+    lock = _made(path)
+    try:
+        _sweep(path.parent)
+        yield
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _made(path: Path) -> int:
+    """Return the lock on a folder that was made, again where a sweep came between the two."""
+    while True:
+        path.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileNotFoundError):
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if path.exists():
+                return lock
+            os.close(lock)
+
+
+def _sweep(temporary: Path) -> None:
+    """Remove the folders of this user's runs that were killed: those that nobody holds."""
+    with suppress(OSError):  # nothing of the run depends on it
+        for entry in list(os.scandir(temporary)):
+            if _OURS.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                _remove_if_left(Path(entry.path))
+
+
+def _remove_if_left(path: Path) -> None:
+    with suppress(OSError):
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            if os.fstat(lock).st_uid == os.getuid():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(lock)

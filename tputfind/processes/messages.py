@@ -6,14 +6,13 @@ import msgspec
 
 from tputfind.errors import BY_NAME, TputfindError
 from tputfind.processes.failures import Passed
-from tputfind.record.choices import GradMode
 from tputfind.record.clocks import Loop
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import TRIAL_STEPS, Failure, Notice, OutputCheck, Setting, Sight, Timing, Trial
 from tputfind.record.sources import SourceName
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
-from tputfind.record.types import Above0, Amount, Bytes, Count, CountFromZero
+from tputfind.record.types import Above0, Amount, Bytes, Count, CountFromZero, GradMode
 
 
 class Inspect(msgspec.Struct, frozen=True, tag=True):

@@ -5,10 +5,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from tputfind.record.choices import Dtype
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec
-from tputfind.record.types import LARGEST_BATCH, Amount, Bytes, Count
+from tputfind.record.types import LARGEST_BATCH, Amount, Bytes, Count, Dtype
 
 SCHEMA: Final = 2
 """Raised when a field is added or changes its meaning."""

@@ -1,5 +1,6 @@
 """What was measured: frozen values, and their JSON. Every table, page and plan is a function of these."""
 
+from statistics import fmean
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -7,11 +8,10 @@ from msgspec import Meta
 
 from tputfind.errors import BadRecord, BadRequest
 from tputfind.record.environment import Environment
-from tputfind.record.method import METHOD
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
-from tputfind.record.types import Amount, Bytes, Count, CountFromZero
+from tputfind.record.types import METHOD, Amount, Bytes, Count, CountFromZero
 from tputfind.record.untrusted import check_schema, command_of, indented, printable_json, told_as_bad_record
 from tputfind.units import echoed
 
@@ -442,3 +442,23 @@ def _checked(record: Record, name: str) -> Record:
                 why = f"{where} adds up to {window_ms:g} ms, and a clock tells no less than {LEAST_SPAN_MS:g}"
                 raise BadRecord(f"{name} is not a tputfind record: {why}")
     return record
+
+
+HOST_BOUND_SHARE: Final = 0.80
+"""trtexec warns from the same share of enqueue time on."""
+_DOUBT_DEVICE_BOUND: Final = 0.02
+_DOUBT_OTHER: Final = 0.45
+"""Of 467 recorded processes of host-bound rows, some 95 % lay within the latter of the others of their row; of 510 of
+device-bound rows, over 99 % lay within the former (``benchmarks/plan.py one``)."""
+
+
+def host_bound(row: Row) -> bool | None:
+    """Return whether the device waits for Python: submitting a batch takes 80 % of its span; None if unknown."""
+    if not row.enqueue_ms or not row.device_ms:
+        return None
+    return fmean(row.enqueue_ms) >= HOST_BOUND_SHARE * fmean(row.device_ms)
+
+
+def doubt_of_one_process(row: Row) -> float:
+    """Return how far, as a share, the throughput of a row's first process may lie from that of others."""
+    return _DOUBT_DEVICE_BOUND if host_bound(row) is False else _DOUBT_OTHER

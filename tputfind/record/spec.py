@@ -15,10 +15,20 @@ from msgspec import Meta
 from tputfind import options as values
 from tputfind.declaration import FAR, HOW, LONG, OTHER, WHAT, Option, declared, readers_of
 from tputfind.errors import BadRequest
-from tputfind.record.choices import (
+from tputfind.record.sources import SOURCES, SourceName, source_of
+from tputfind.record.types import (
+    ASKED,
     DEVICES,
+    FREE,
+    LARGEST_BATCH,
     PHASES,
+    REPEATABILITY,
+    TOLD,
+    WORK,
+    Above0,
     Allocator,
+    Count,
+    CountFromZero,
     Dtype,
     GradMode,
     Layout,
@@ -29,9 +39,6 @@ from tputfind.record.choices import (
     Search,
     Transfer,
 )
-from tputfind.record.method import REPEATABILITY
-from tputfind.record.sources import SOURCES, SourceName, source_of
-from tputfind.record.types import ASKED, FREE, LARGEST_BATCH, TOLD, WORK, Above0, Count, CountFromZero
 from tputfind.units import echoed, has_unit
 
 LARGEST_IMAGE: Final = 2**19

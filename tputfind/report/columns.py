@@ -19,8 +19,7 @@ from tputfind.analysis.answers import (
     peak_bytes,
     threads,
 )
-from tputfind.record.pace import host_bound
-from tputfind.record.record import Record, Row
+from tputfind.record.record import Record, Row, host_bound
 from tputfind.stats import Interval, mean, percentile, standard_deviation
 from tputfind.units import MIB, format_bytes, format_figure
 

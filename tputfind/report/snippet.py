@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
-from tputfind.record.choices import COMPILED, GradMode
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
+from tputfind.record.types import COMPILED, GradMode
 
 _TORCH_DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _AUTOCAST = {"amp-fp16": "torch.float16", "amp-bf16": "torch.bfloat16"}

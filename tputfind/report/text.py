@@ -16,17 +16,18 @@ from tputfind.analysis.answers import (
     knee,
     none_within_slo,
     peak_bytes,
+    reach,
     scatter,
+    sizes_that_divide,
     threads,
     throughput_interval,
     to_deploy,
     too_late,
 )
-from tputfind.analysis.effective import reach, sizes_that_divide
 from tputfind.record import identity
-from tputfind.record.choices import Phase
 from tputfind.record.record import Edge, LimitedBy, Record, Row, Trial
 from tputfind.record.spec import Spec
+from tputfind.record.types import Phase
 from tputfind.report import snippet
 from tputfind.stats import percentile
 from tputfind.units import ROUGH, format_bytes, format_figure, format_seconds, format_sizes

@@ -31,9 +31,9 @@ from tputfind.options import none_of
 from tputfind.processes import cores
 from tputfind.processes.children import Children
 from tputfind.processes.messages import Inspection, Plan
-from tputfind.record.choices import COMPILED, LAYOUTS, MODES
 from tputfind.record.files import path_of
 from tputfind.record.spec import Spec, read_spec
+from tputfind.record.types import COMPILED, LAYOUTS, MODES
 from tputfind.runners.compare import inspected
 from tputfind.runners.find import in_progress, model_traceback_noted
 from tputfind.runners.sweep import Job, each_recipe, sweep

@@ -35,9 +35,9 @@ from tputfind.record.clocks import (
     turn_counts,
 )
 from tputfind.record.environment import Capabilities
-from tputfind.record.method import METHOD
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
+from tputfind.record.types import METHOD
 from tputfind.session.inspect import as_inspected, inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress

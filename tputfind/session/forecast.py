@@ -13,14 +13,12 @@ from tputfind.declaration import with_options_of
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
 from tputfind.processes.messages import FakeTrace, Inspection, TraceOnFake
-from tputfind.record.choices import Dtype
 from tputfind.record.files import RecordFile
 from tputfind.record.forecast import CardForecast, Forecasts, MemorySplit, VariantForecast
-from tputfind.record.method import METHOD
 from tputfind.record.record import Trial
 from tputfind.record.result import shown_progress
 from tputfind.record.spec import Spec, read_spec
-from tputfind.record.types import LARGEST_BATCH
+from tputfind.record.types import LARGEST_BATCH, METHOD, Dtype
 from tputfind.search.forecast import (
     FIRST_BATCH,
     NonMonotonic,

@@ -9,9 +9,9 @@ import msgspec
 from tputfind.errors import BadRecord
 from tputfind.processes.messages import Inspection
 from tputfind.record import identity
-from tputfind.record.method import METHOD
 from tputfind.record.record import SCHEMA, Failure, Record
 from tputfind.record.spec import Spec, as_found
+from tputfind.record.types import METHOD
 from tputfind.session.inspect import now
 
 _NEWER = {"batches", "warmup", "max_seconds", "thorough", "budget_s", "fresh_inputs"}

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tputfind.analysis.effective import sizes_that_divide
+from tputfind.analysis.answers import sizes_that_divide
 from tputfind.errors import OutOfTime, TputfindError
 from tputfind.processes.children import Children
 from tputfind.record import files

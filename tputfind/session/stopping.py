@@ -8,11 +8,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tputfind.analysis.answers import KNEE_SHARE, fastest, knee, throughput_interval, too_late
-from tputfind.analysis.effective import rows_that_reach
+from tputfind.analysis.answers import KNEE_SHARE, fastest, knee, rows_that_reach, throughput_interval, too_late
 from tputfind.processes.messages import Plan
-from tputfind.record.pace import doubt_of_one_process, host_bound
-from tputfind.record.record import Edge, Row, RowEnd
+from tputfind.record.record import Edge, Row, RowEnd, doubt_of_one_process, host_bound
 from tputfind.record.spec import MOST_PROCESSES, Spec
 from tputfind.stats import percentile, samples_for_percentile
 

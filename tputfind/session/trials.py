@@ -16,9 +16,9 @@ from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.failures import UNUSED_PARAMETERS, Passed, is_kernel_fault, of_misuse
 from tputfind.processes.messages import Diagnose, Diagnosis, Plan, TimeBatches, Timed, TimedBatch, TryBatch
 from tputfind.record.environment import Capabilities, Environment
-from tputfind.record.method import NEGLIGIBLE_BYTES
 from tputfind.record.record import TRIAL_STEPS, Failure, Health, Row, Trial
 from tputfind.record.spec import Spec
+from tputfind.record.types import NEGLIGIBLE_BYTES
 from tputfind.search.forecast import going_on
 from tputfind.session import health
 from tputfind.session.barrier import Barrier

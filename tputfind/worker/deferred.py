@@ -18,8 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tputfind.worker.conversion import REAL, convert_tensor, memory_format_of
-from tputfind.worker.patched import replaced
-from tputfind.worker.structures import tensors_of
+from tputfind.worker.structures import replaced, tensors_of
 
 _HOST: Final = torch.device("cpu")
 _META: Final = torch.device("meta")

@@ -12,12 +12,11 @@ from msgspec.structs import replace
 from tputfind.errors import BadRequest, NoSuchDevice, TputfindError
 from tputfind.processes.failures import UNUSED_PARAMETERS, Circumstances, of_exception, said
 from tputfind.processes.messages import Diagnose, Diagnosis
-from tputfind.record.choices import GRAD_MODES, GradMode
 from tputfind.record.record import Notice
 from tputfind.record.spec import Spec
+from tputfind.record.types import GRAD_MODES, GradMode
 from tputfind.worker.devices.protocol import Device
-from tputfind.worker.granularity import candidates, granularity_notice
-from tputfind.worker.inspect import opened
+from tputfind.worker.inspect import candidates, granularity_notice, opened
 from tputfind.worker.own_step import OwnStep, make_workload
 from tputfind.worker.workload import Workload, gradients
 

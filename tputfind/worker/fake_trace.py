@@ -22,7 +22,7 @@ from tputfind.record.record import TRIAL_STEPS
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Event, Trace, packed
 from tputfind.worker.lightning import make_training
-from tputfind.worker.patched import replaced
+from tputfind.worker.structures import replaced
 from tputfind.worker.workload import Workload
 
 OUTSIDE_BYTES: Final = 692 * 2**20

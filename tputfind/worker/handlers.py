@@ -44,7 +44,6 @@ from tputfind.worker.devices import all_devices, failure_of
 from tputfind.worker.devices.protocol import Device, MemoryUse, Stopwatch
 from tputfind.worker.diagnosis import diagnose
 from tputfind.worker.inspect import inspect, opened, try_device
-from tputfind.worker.load import Load
 from tputfind.worker.loops import MOST_MARKED, Work, moments, trial_step_ms, try_steps
 from tputfind.worker.models import named_models
 from tputfind.worker.modes import MODES
@@ -56,6 +55,7 @@ from tputfind.worker.pipeline import time_pipeline
 from tputfind.worker.timing import Windows, time_windows
 from tputfind.worker.transfer import LEAD_IN, Transfer
 from tputfind.worker.turns import turns
+from tputfind.worker.warm_up import Load
 from tputfind.worker.workload import Workload, gradients
 
 _CHECK_STEPS: Final = 10

@@ -1,6 +1,8 @@
 """What a child finds out about a device and a model before anything is measured."""
 
 import os
+import re
+from collections.abc import Callable
 from hashlib import file_digest, sha256
 from typing import Final
 
@@ -12,14 +14,13 @@ from tputfind.processes.children import ONLY_DEVICE
 from tputfind.processes.failures import Circumstances, of_exception, said
 from tputfind.processes.messages import Inspection
 from tputfind.record.environment import Capabilities, Environment
-from tputfind.record.record import Setting
+from tputfind.record.record import Notice, Setting
 from tputfind.record.spec import Spec
 from tputfind.step import Context, set_context
 from tputfind.units import format_bytes
 from tputfind.worker import ranks
 from tputfind.worker.devices import open_device, torch_device
 from tputfind.worker.devices.protocol import Device
-from tputfind.worker.granularity import granularity_notice, smallest_that_works
 from tputfind.worker.inputs import drawn_of, shape_text
 from tputfind.worker.models import find_model, import_user_file, slow_imports
 from tputfind.worker.models.source import Source
@@ -173,3 +174,38 @@ def _fingerprint(source: Source) -> str | None:
             digest = file_digest(file, "sha256")
     digest.update(source.made_of.encode())
     return digest.hexdigest()
+
+
+_MULTIPLES: Final = (2, 4, 8)
+_LARGEST_NAMED: Final = 512
+_MOST_NAMED: Final = 6
+"""Maximum numbers of an error's text that are tried."""
+
+
+def granularity_notice(number: int, why: str) -> Notice:
+    """Return the notice that batch sizes are multiples of a number, which nobody has asked for."""
+    return Notice(
+        kind="granularity",
+        seen=f"batch sizes are multiples of {number}",
+        cause=f"smaller ones fail: {why}",
+        advice=f"--granularity {number} says so beforehand",
+    )
+
+
+def candidates(text: str) -> list[int]:
+    """Return the numbers that a granularity is looked for among: 2, 4, 8, and those that an error's text names."""
+    named = dict.fromkeys(int(number) for number in re.findall(r"\d{1,4}", text))
+    fitting = [number for number in named if 1 < number <= _LARGEST_NAMED and number not in _MULTIPLES]
+    return sorted((*_MULTIPLES, *fitting[:_MOST_NAMED]))
+
+
+def smallest_that_works(make: Callable[[int], object], error: BaseException) -> int | None:
+    """Return the least granularity with which a function makes inputs; None if none is found."""
+    for number in candidates(said(error)):
+        try:
+            for factor in (1, 2, 3):
+                make(factor * number)
+        except Exception:  # noqa: S112  # the user's function can raise anything
+            continue
+        return number
+    return None

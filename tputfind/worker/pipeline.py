@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from tputfind.errors import TputfindError
 from tputfind.processes.messages import TimePipeline
-from tputfind.record.choices import GRAD_MODES
 from tputfind.record.clocks import Figures, PipelineTimes, Stage, StageCell, StageMethod, turn_counts
 from tputfind.record.spec import Spec
+from tputfind.record.types import GRAD_MODES
 from tputfind.stages.timer import StageTimer
 from tputfind.worker.clocks import Step, warmed_s
 from tputfind.worker.devices import failure_of, open_device

@@ -5,17 +5,18 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
+from types import ModuleType
+from typing import Final
 
 import psutil
 
-from tputfind.processes.children import COMPILER_CACHE, IMPORT, KILL
-from tputfind.processes.folder import held
-from tputfind.worker.packages import import_package
+from tputfind.processes.children import COMPILER_CACHE, IMPORT, KILL, held
 
 _FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """A service manager sends these to every process of a group. The parent acts on them, and ends this one in order."""
@@ -170,3 +171,51 @@ def _be_the_one_to_die() -> None:
     """Have the kernel take this child, and not the parent with its record, where the machine's memory runs out."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+_UTILS: Final = "torch._dynamo.utils"
+_ASKED: Final = "is_compile_supported"
+
+
+def import_package(name: str) -> None:
+    """Import a package.
+
+    Raises:
+        Exception: whatever its import raises.
+    """
+    if name != "torchvision" or "torch._dynamo" in sys.modules:
+        import_module(name)
+        return
+    with _compiler_at_first_use():
+        import_module(name)
+
+
+@contextmanager
+def _compiler_at_first_use() -> Iterator[None]:
+    """Let a module import the one function of the compiler that torchvision names; its first call imports the compiler.
+
+    Whoever asks for anything else gets the compiler at once.
+    """
+    stand_in = ModuleType(_UTILS)
+
+    def is_compile_supported(*arguments: object) -> object:
+        return getattr(import_module(_UTILS), _ASKED)(*arguments)
+
+    def look_up(name: str) -> object:
+        if name == _ASKED:
+            return is_compile_supported
+        if name.startswith("__"):
+            raise AttributeError(name)
+        remove()
+        return getattr(import_module(_UTILS), name)
+
+    def remove() -> None:
+        if sys.modules.get(_UTILS) is stand_in:
+            del sys.modules[_UTILS]
+
+    stand_in.__getattr__ = look_up  # type: ignore[method-assign]
+    sys.modules[_UTILS] = stand_in
+    try:
+        yield
+    finally:
+        remove()

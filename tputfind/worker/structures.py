@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -130,3 +131,14 @@ def draining(step: Callable[..., object]) -> Callable[..., object]:
         return drained(step(*arguments, **keywords))
 
     return drained_step
+
+
+@contextmanager
+def replaced(holder: Any, name: str, function: Callable[..., object]) -> Iterator[None]:
+    """Put a function in the place of an attribute of a module or class, and the old one back in the end."""
+    before = getattr(holder, name)
+    setattr(holder, name, function)
+    try:
+        yield
+    finally:
+        setattr(holder, name, before)

@@ -11,12 +11,12 @@ from typing import Final, NamedTuple, Protocol
 from msgspec.structs import replace
 
 from tputfind.processes.messages import Plan
-from tputfind.record.method import REPEATABILITY
 from tputfind.record.record import LEAST_SPAN_MS, WindowEnd
+from tputfind.record.types import REPEATABILITY
 from tputfind.stats import MSER_BATCH, transient, trend
 from tputfind.worker.devices.protocol import Device, Stopwatch
-from tputfind.worker.load import WINDOW_S, Load, slowed_by_power, work_for
 from tputfind.worker.loops import MOST_MARKED, Singles, Work, back_to_back, moments, one_at_a_time, steps_ms
+from tputfind.worker.warm_up import WINDOW_S, Load, slowed_by_power, work_for
 
 _FEWEST_TO_TELL: Final = 12
 """Of fewer batches nobody can say whether their times have settled."""

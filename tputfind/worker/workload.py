@@ -12,9 +12,9 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map
 
 from tputfind.errors import ModelFailed
-from tputfind.record.choices import GradMode
 from tputfind.record.record import Notice, OutputCheck
 from tputfind.record.spec import Spec
+from tputfind.record.types import GradMode
 from tputfind.worker.batch import Batch
 from tputfind.worker.conversion import REAL, arrange_module, move_module
 from tputfind.worker.inputs import (

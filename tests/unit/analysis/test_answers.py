@@ -20,8 +20,7 @@ from tputfind.analysis.answers import (
     throughput_interval,
     to_deploy,
 )
-from tputfind.record.pace import host_bound
-from tputfind.record.record import Compiled, Edge, Failure, Health, Row, Timing, Trial
+from tputfind.record.record import Compiled, Edge, Failure, Health, Row, Timing, Trial, host_bound
 
 FAILED = Row(batch_size=64, failure=Failure(kind="died", message="no"))
 

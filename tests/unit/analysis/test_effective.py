@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from support.records import example, row
 
-from tputfind.analysis.effective import reach, sizes_that_divide
+from tputfind.analysis.answers import reach, sizes_that_divide
 from tputfind.record.spec import Spec
 from tputfind.report.text import summary
 from tputfind.session.stopping import contenders

@@ -10,7 +10,6 @@ from support.records import example, row
 import tputfind
 from tputfind.errors import BadRecord
 from tputfind.record.environment import Environment
-from tputfind.record.method import METHOD
 from tputfind.record.record import (
     OLDEST_SCHEMA,
     SCHEMA,
@@ -25,6 +24,7 @@ from tputfind.record.record import (
     merged,
 )
 from tputfind.record.spec import Spec
+from tputfind.record.types import METHOD
 from tputfind.session import resume
 
 TEXT = st.text(st.sampled_from("aZ09 -_.:=@<é漢😀"), max_size=10)  # what can be shown

@@ -3,7 +3,7 @@
 import pytest
 
 from tputfind.record.spec import Spec
-from tputfind.runners.travel import packed
+from tputfind.runners.cluster import packed
 
 
 @pytest.fixture

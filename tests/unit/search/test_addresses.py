@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from support.driver import addresses_mib
 from support.folders import GOLDEN
 
-from tputfind.search.addresses import Addresses
+from tputfind.search.allocator import Addresses
 
 MIB = 2**20
 SIZES = st.one_of(st.sampled_from([2, 20, 30, 32, 34, 62, 64, 66]), st.integers(1, 200).map(lambda count: 2 * count))

@@ -11,9 +11,9 @@ from tputfind.errors import BadRecord
 from tputfind.processes.messages import Inspection
 from tputfind.record import identity
 from tputfind.record.environment import Environment
-from tputfind.record.method import METHOD
 from tputfind.record.record import SCHEMA, Failure, Row, Trial
 from tputfind.record.spec import Spec, as_found
+from tputfind.record.types import METHOD
 from tputfind.session.resume import check_file, check_same, check_spec, without_accidents
 
 RECORD = example()

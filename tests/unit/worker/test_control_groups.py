@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tputfind.units import GIB
 from tputfind.worker.devices import host as host_module
-from tputfind.worker.devices.control_groups import MemoryLimit, memory_limit
+from tputfind.worker.devices.host import MemoryLimit, memory_limit
 
 V1_UNLIMITED = 9223372036854771712
 

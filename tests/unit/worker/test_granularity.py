@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tputfind.worker.granularity import candidates, smallest_that_works
+from tputfind.worker.inspect import candidates, smallest_that_works
 
 
 @given(st.text() | st.lists(st.integers(0, 10**6)).map(str))

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from support.listener import Heard
 
 from tputfind.processes.messages import Plan
-from tputfind.worker import load as module
 from tputfind.worker import timing
+from tputfind.worker import warm_up as module
 from tputfind.worker.devices.cpu import Cpu
-from tputfind.worker.load import Load
 from tputfind.worker.loops import Work
 from tputfind.worker.timing import time_windows
+from tputfind.worker.warm_up import Load
 
 SPANS_S = st.integers(0, 10 * 64).map(lambda sixty_fourths: sixty_fourths / 64)  # which add up exactly
 

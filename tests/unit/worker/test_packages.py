@@ -5,7 +5,7 @@ import sys
 
 PROGRAM = """
 import sys
-from tputfind.worker.packages import import_package
+from tputfind.worker.server import import_package
 import_package("torchvision")
 print("torch._dynamo" in sys.modules, "torch._dynamo.utils" in sys.modules)
 import torchvision
@@ -16,8 +16,8 @@ print("torch._dynamo" in sys.modules, hasattr(torch._dynamo.utils, "counters"))
 """
 OTHER_NAME = """
 import sys
-from tputfind.worker import packages
-with packages._compiler_at_first_use():
+from tputfind.worker import server
+with server._compiler_at_first_use():
     from torch._dynamo.utils import counters
     from torch._dynamo.utils import is_compile_supported
 print(counters is sys.modules["torch._dynamo.utils"].counters, is_compile_supported.__module__)
@@ -25,7 +25,7 @@ print(counters is sys.modules["torch._dynamo.utils"].counters, is_compile_suppor
 BUILDS = """
 import sys, torch
 from tputfind.record.spec import read_spec
-from tputfind.worker.packages import import_package
+from tputfind.worker.server import import_package
 import_package("torchvision")
 from tputfind.worker.workload import Workload
 Workload(read_spec("resnet18", {"dtype": "bf16"}), torch.device("cpu")).batch(1)()

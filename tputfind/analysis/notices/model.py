@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tputfind.analysis.notices.words import batches, sizes
-from tputfind.record.choices import Dtype
 from tputfind.record.record import Notice, Record, Row, Setting, Sight, Trial
+from tputfind.record.types import Dtype
 
 _CONVERTED: Final[dict[Dtype, str]] = {"fp16": "float16", "bf16": "bfloat16"}
 """What real floating-point parameters are converted to; fp32 and autocast have them in float32."""

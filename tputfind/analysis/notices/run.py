@@ -5,9 +5,8 @@ from typing import Final
 
 from tputfind.analysis.answers import others_busy_cores
 from tputfind.analysis.notices.words import batches, brief, few, sizes, span
-from tputfind.record.choices import Mode
-from tputfind.record.method import NEGLIGIBLE_BYTES
 from tputfind.record.record import TRIAL_STEPS, Failure, FailureKind, Notice, Record, Row, Trial
+from tputfind.record.types import NEGLIGIBLE_BYTES, Mode
 from tputfind.units import format_bytes
 
 _MUCH_MORE: Final = 1.05

@@ -5,8 +5,7 @@ from typing import Final
 
 from tputfind.analysis.answers import THROTTLED_SHARE, RowHealth, health, in_all_processes, too_late
 from tputfind.analysis.notices.words import batches, sizes, span
-from tputfind.record.pace import host_bound
-from tputfind.record.record import Notice, Record, Row
+from tputfind.record.record import Notice, Record, Row, host_bound
 from tputfind.stats import mean, percentile, samples_for_percentile
 
 TUTORIALS_BATCHES: Final = 100

@@ -21,9 +21,9 @@ from tputfind.analysis.answers import (
 from tputfind.analysis.notices import to_read
 from tputfind.analysis.notices.words import cut_in_the_middle
 from tputfind.record import identity
-from tputfind.record.choices import Phase
 from tputfind.record.record import Failure, Record, Row
 from tputfind.record.spec import Spec
+from tputfind.record.types import Phase
 from tputfind.report import columns, text
 from tputfind.report.charts import charts as series
 from tputfind.report.charts.chart import names_of, title_of

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tputfind.errors import BadRequest
-from tputfind.record.pace import doubt_of_one_process
-from tputfind.record.record import Record, Row
+from tputfind.record.record import Record, Row, doubt_of_one_process
 from tputfind.sizing.traffic.stream import Traffic, full_batches, many_of
 
 FEWEST_SAMPLES: Final = 10

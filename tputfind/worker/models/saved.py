@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tputfind.errors import BadRequest, UnknownModel
 from tputfind.processes.failures import said
-from tputfind.record.choices import COMPILED
 from tputfind.record.record import Notice
 from tputfind.record.spec import Spec
+from tputfind.record.types import COMPILED
 from tputfind.units import shortened
 from tputfind.worker.inputs import Call, Drawn, Inputs, drawn_of, shape_text
 from tputfind.worker.models.checked import load_program, load_script

@@ -23,7 +23,7 @@ from tputfind.worker.models.detection import OBJECTS, targets_of
 from tputfind.worker.models.scripts import factories_of
 from tputfind.worker.models.source import LONGEST_PATH, Source, found
 from tputfind.worker.models.weights import file_of, load
-from tputfind.worker.patched import replaced
+from tputfind.worker.structures import replaced
 
 FRAMES: Final = 16
 """Frames of a clip: torchvision's video models were trained on this many, and some take no other number."""

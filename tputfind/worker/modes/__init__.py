@@ -2,11 +2,10 @@
 
 from typing import Final
 
-from tputfind.record.choices import Mode as Name
+from tputfind.record.types import Mode as Name
 from tputfind.worker.modes.compile import Compile, Freezing, MaxAutotune, ReduceOverhead
 from tputfind.worker.modes.cudagraph import CudaGraph
-from tputfind.worker.modes.eager import Eager
-from tputfind.worker.modes.mode import Mode
+from tputfind.worker.modes.mode import Eager, Mode
 
 MODES: Final[dict[Name, type[Mode]]] = {
     "eager": Eager,

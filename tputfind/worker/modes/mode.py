@@ -1,4 +1,4 @@
-"""What a way to run a model's steps is."""
+"""What a way to run a model's steps is, and the plainest: as Python runs it."""
 
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple, Protocol
@@ -46,3 +46,26 @@ class Mode(Protocol):
             CannotRunSo: the model cannot be run in this way.
             Exception: whatever the model raises, its compiler, or want of memory.
         """
+
+
+class Eager:
+    """Runs a model as it is."""
+
+    as_it_is: ClassVar = True
+
+    def __init__(self, module: nn.Module, step_of: StepOf, synchronize: Callable[[], None]) -> None:
+        """There is nothing to prepare."""
+
+    @staticmethod
+    def refusal(can: Capabilities) -> str:  # noqa: ARG004  # every device can
+        """Nothing speaks against it."""
+        return ""
+
+    def prepare(
+        self,
+        size: int,  # noqa: ARG002  # any will do
+        bind: Callable[[Callable[..., object]], Callable[[], object]],  # noqa: ARG002
+        plain: Callable[[], object],
+    ) -> Prepared:
+        """Return the step as it is."""
+        return Prepared(plain)
