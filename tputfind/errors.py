@@ -14,6 +14,10 @@ class TputfindError(Exception):
 
     exit_code = 1
 
+    def __init_subclass__(cls, exit_code: int = 1) -> None:
+        """Give a kind of error its exit code."""
+        cls.exit_code = exit_code
+
     def __init__(self, message: str, hint: str = "", traceback: str = "") -> None:
         super().__init__(message)
         self.message = message
@@ -25,88 +29,60 @@ class TputfindError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
-class Regression(TputfindError):
+class Regression(TputfindError, exit_code=1):
     """Raised when a comparison finds what it was asked to fail on."""
 
-    exit_code = 1
 
-
-class BadRequest(TputfindError, ValueError):
+class BadRequest(TputfindError, ValueError, exit_code=2):
     """Raised when an option, or several together, cannot be carried out."""
 
-    exit_code = 2
 
-
-class UnknownModel(TputfindError, LookupError):
+class UnknownModel(TputfindError, LookupError, exit_code=2):
     """Raised when a model's name, file or factory does not lead to a module."""
 
-    exit_code = 2
 
-
-class IsOwnStep(TputfindError):
+class IsOwnStep(TputfindError, exit_code=2):
     """Raised when what was taken for a model is a step of the user's own."""
 
-    exit_code = 2
 
-
-class BrokenInstall(TputfindError, ImportError):
+class BrokenInstall(TputfindError, ImportError, exit_code=2):
     """Raised when torch or torchvision does not import."""
 
-    exit_code = 2
 
-
-class BadRecord(TputfindError, ValueError):
+class BadRecord(TputfindError, ValueError, exit_code=2):
     """Raised when a file is not a record that this version reads."""
 
-    exit_code = 2
 
-
-class OutOfTime(TputfindError):
+class OutOfTime(TputfindError, exit_code=2):
     """Raised when ``--budget`` ends before anything was timed."""
 
-    exit_code = 2
 
-
-class NoSuchDevice(TputfindError):
+class NoSuchDevice(TputfindError, exit_code=3):
     """Raised when the device is not there, or cannot do the dtype."""
 
-    exit_code = 3
 
-
-class DeviceInUse(TputfindError):
+class DeviceInUse(TputfindError, exit_code=3):
     """Raised when other processes hold memory of the device and the user wants it alone."""
 
-    exit_code = 3
 
-
-class NothingFits(TputfindError):
+class NothingFits(TputfindError, exit_code=4):
     """Raised when not even the smallest batch fits."""
 
-    exit_code = 4
 
-
-class ModelFailed(TputfindError):
+class ModelFailed(TputfindError, exit_code=5):
     """Raised when the model itself fails; carries its traceback."""
 
-    exit_code = 5
 
-
-class NoPlan(TputfindError):
+class NoPlan(TputfindError, exit_code=6):
     """Raised when no number of devices meets a demand."""
 
-    exit_code = 6
 
-
-class TooNoisy(TputfindError):
+class TooNoisy(TputfindError, exit_code=7):
     """Raised when records are too noisy to say whether ``compare --fail-slower`` is met."""
 
-    exit_code = 7
 
-
-class Interrupted(TputfindError):
+class Interrupted(TputfindError, exit_code=130):
     """Raised when the user stopped the run; the message names what was saved."""
-
-    exit_code = 130
 
 
 BY_NAME: Final[dict[str, type[TputfindError]]] = {kind.__name__: kind for kind in TputfindError.__subclasses__()}

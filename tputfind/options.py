@@ -368,17 +368,6 @@ def positive_ms(value: object) -> float:
     return span
 
 
-_MOST_WATTS: Final = 1e12
-
-
-def watts(value: object) -> float:
-    """Return watts above zero, of text such as ``10kW`` or of a number."""
-    power_w = units.parse_watts(value) if isinstance(value, str) else number(value)
-    if not 0 < power_w <= _MOST_WATTS:
-        raise ValueError(f"{echoed(value)} is not above zero, or is more than {_MOST_WATTS:g} W")
-    return power_w
-
-
 def _check_positive(value: object, span_ms: float) -> None:
     if span_ms <= 0:
         raise ValueError(f"{echoed(value)} is not above zero")

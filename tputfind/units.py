@@ -14,7 +14,6 @@ ROUGH = 0.5
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BYTES |= {"KIB": 2**10, "MIB": MIB, "GIB": GIB, "TIB": 2**40, "PIB": 2**50, "EIB": 2**60}
 _MS = {"US": 1e-3, "MS": 1.0, "S": 1e3, "MIN": 60e3, "H": 3600e3}
-_W = {"W": 1.0, "KW": 1e3}
 _SMALL_KWH = 0.001
 """Less energy is printed in Wh."""
 _RUN = 3
@@ -22,7 +21,6 @@ _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:\s*([A-Za-z\u00b5\u03b
 _MEANT_BYTES = {"": ("GiB",)} | {sign: (f"{sign}iB", f"{sign}B") for sign in "KMGT"}
 """What a wrong unit may stand for. G is both to some: 24GiB are 7 % more than 24GB."""
 _MEANT_MS = {"": ("ms", "s"), "M": ("min", "ms"), "\u039cS": ("us",)}
-_MEANT_W = {"": ("W", "kW"), "K": ("kW",)}
 _SPELLED = {"us": "USEC MICROSECOND", "ms": "MSEC MILLISECOND", "s": "SEC SECOND", "min": "MINUTE", "h": "HR HOUR"}
 _MEANT_MS |= {
     f"{word}{many}": (unit,) for unit, words in _SPELLED.items() for word in words.split() for many in ("", "S")
@@ -68,11 +66,6 @@ def parse_bytes(text: str) -> int:
 def parse_ms(text: str) -> float:
     """Return the milliseconds that ``50ms``, ``1.5s`` or ``2min`` name; ValueError where there is no number or unit."""
     return _quantity(text, _MS, _MEANT_MS, "a duration such as 50ms or 1s")
-
-
-def parse_watts(text: str) -> float:
-    """Return the watts that ``10kW`` or ``90 W`` name; ValueError where there is no number or no unit."""
-    return _quantity(text, _W, _MEANT_W, "a power such as 10kW or 90W")
 
 
 def has_unit(text: str) -> bool:

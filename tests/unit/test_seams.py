@@ -204,7 +204,7 @@ def test_result_and_its_command_are_added_by_their_lists(copy):
 
     copy.follow("a command")
     copy.write("tputfind/commands/toy.py", COMMAND)
-    parts = 'TOY: Final = (Option(WHAT, "its parts", "N+N", name="parts"), _SAVE, _OVERWRITE)\n'
+    parts = 'TOY: Final = (Option(WHAT, "its parts", "N+N", name="parts"), *_FILES)\n'
     copy.insert("tputfind/commands/options.py", ("FORECAST: Final", parts))
     toy = '    "toy": Command("Make a toy.", "", (Argument("name", "NAME"),), options.TOY, ("tputfind toy bear",)),\n'
     copy.insert("tputfind/commands/__init__.py", ('    "forecast": Command(\n', toy))

@@ -30,17 +30,21 @@ MEASURING: Final = tuple(declared(Spec).values())
 _NAMED: Final = {option.name: option for option in MEASURING}
 FIRST: Final = tuple(_NAMED[name] for name in ("dtype", "mode", "device", "image_size", "max_batch", "slo", "budget"))
 """What most runs need; ``tputfind --help`` shows no others."""
-_TRUST: Final = Option(OTHER, "load a file of a model or of weights even if it can run code", name="trust_model_file")
-_OVERWRITE: Final = Option(WRITE, "let these files replace any file that is not read", name="overwrite")
-_QUIET: Final = Option(OTHER, "show no progress", name="quiet")
+_RUN: Final = (
+    Option(OTHER, "load a file of a model or of weights even if it can run code", name="trust_model_file"),
+    Option(OTHER, "show no progress", name="quiet"),
+)
 TRACEBACK: Final = Option(OTHER, "show the traceback of an error", name="traceback")
-_SAVE: Final = Option(
-    WRITE,
-    "also write the result in the form of the ending: .json, .csv, .md, .html, of records .svg and .png "
-    "(their plots need tputfind[plot]); repeat for other files",
-    "FILE",
-    name="save",
-    repeats=True,
+_FILES: Final = (
+    Option(
+        WRITE,
+        "also write the result in the form of the ending: .json, .csv, .md, .html, of records .svg and .png "
+        "(their plots need tputfind[plot]); repeat for other files",
+        "FILE",
+        name="save",
+        repeats=True,
+    ),
+    Option(WRITE, "let these files replace any file that is not read", name="overwrite"),
 )
 
 
@@ -66,16 +70,14 @@ RUN: Final = (
     Option(HOW, "with --ray, measure on one device of each kind of accelerator", name="kinds"),
     Option(WRITE, "write the record and its CSV into this folder", "FOLDER", name="output", default="results"),
     Option(WRITE, "write no record and no CSV into that folder", name="no_save"),
-    _SAVE,
-    _OVERWRITE,
+    *_FILES,
     Option(
         OTHER,
         "go on with a record that was cut short, or with --ray, with a folder; nothing is measured twice",
         "RECORD",
         name="resume",
     ),
-    _TRUST,
-    _QUIET,
+    *_RUN,
 )
 CLOCKS: Final = (
     Option(WHAT, "time batches of N samples", "N", name="batch_size", default="32"),
@@ -84,19 +86,15 @@ CLOCKS: Final = (
     Option(TIMINGS, "take N timings of each way", "N", name="repeats", default="50; 200 of two models"),
     Option(TIMINGS, "leave out the first N timings", "N", name="drop", default="5"),
     _NAMED["warmup"]._replace(section=TIMINGS),
-    _SAVE,
-    _OVERWRITE,
-    _TRUST,
-    _QUIET,
+    *_FILES,
+    *_RUN,
 )
 FORECAST: Final = (
     Option(FORECASTS, "forecast for devices with this much memory, such as 16GiB,24GiB,80GiB", "LIST", name="memory"),
     Option(FORECASTS, "use no device even if there is one: fake tensors tell what takes the memory", name="on_fake"),
     *_measuring("phase", "optimizer", "clip", "accumulate", "grad_checkpoint", "allocator", "trial_timeout"),
-    _SAVE,
-    _OVERWRITE,
-    _TRUST,
-    _QUIET,
+    *_FILES,
+    *_RUN,
 )
 SIZE: Final = (
     Option(REQUESTS, "plan for N requests per second, such as 5000 or 5k", "N", name="rate"),
@@ -167,8 +165,7 @@ SIZE: Final = (
         default="100%",
     ),
     Option(PLAN, "read prices from a CSV: device, price_per_hour, currency, source, date", "FILE", name="price"),
-    _SAVE,
-    _OVERWRITE,
+    *_FILES,
     Option(OTHER, "draw the streams from this seed", "N", name="seed", default="0"),
 )
 REPORT: Final = (
@@ -187,8 +184,7 @@ REPORT: Final = (
         name="effective_batch",
         default="the record's",
     ),
-    _SAVE,
-    _OVERWRITE,
+    *_FILES,
     Option(OTHER, "also show the tracebacks of models that the records keep, and that of an error", name="traceback"),
 )
 _VARIANTS: Final = tuple(
@@ -203,8 +199,7 @@ IN_TURN: Final = (
     *_VARIANTS,
     _NAMED["batch_sizes"]._replace(section=LONG, help="time these", default="32"),
     _NAMED["budget"]._replace(help="end within this, with what is known by then", default="1min"),
-    _TRUST,
-    _QUIET,
+    *_RUN,
 )
 """What only ``compare --run`` takes."""
 TUNE: Final = (
@@ -220,10 +215,8 @@ TUNE: Final = (
     _NAMED["batch_sizes"]._replace(help="race at this batch size", takes="N", default="found first"),
     _NAMED["budget"]._replace(default="10min"),
     *(option for option in RUN if option.name in ("output", "no_save")),
-    _SAVE,
-    _OVERWRITE,
-    _TRUST,
-    _QUIET,
+    *_FILES,
+    *_RUN,
 )
 COMPARE: Final = (
     Option(
@@ -242,8 +235,7 @@ COMPARE: Final = (
     Option(VERDICT, "compare unlike things too, and say so", name="force"),
     Option(VERDICT, "OLD and NEW are models: time both in turn, until the verdict is certain", name="run"),
     *IN_TURN,
-    _SAVE,
-    _OVERWRITE,
+    *_FILES,
 )
 
 

@@ -40,14 +40,11 @@ Load = Literal["solo", "queue", "all_busy"]
 Parallel = Literal["ddp", "fsdp"]
 DTYPES: Final = get_args(Dtype)
 LAYOUTS: Final = get_args(Layout)
-SEARCHES: Final = get_args(Search)
-ALLOCATORS: Final = get_args(Allocator)
 MODES: Final = get_args(Mode)
 COMPILED: Final = tuple(mode for mode in MODES if mode.startswith("compile"))
 GRAD_MODES: Final = get_args(GradMode)
 """From the strictest to the loosest."""
 PHASES: Final = tuple(phase for phase in get_args(Phase) if phase != "step")
-TRANSFERS: Final = get_args(Transfer)
 DEVICES: Final = ("auto", "cpu", "cpu:0-3", "cuda", "cuda:N", "xpu", "npu", "hpu", "accelerator")
 """``N`` stands for the number of a device, which each kind of them takes, ``0-3`` for any set of cores."""
 
