@@ -20,11 +20,15 @@ from tputfind.worker.devices.protocol import MemoryUse, Stopwatch
 from tputfind.worker.devices.self_test import self_test
 
 
-class AcceleratorEvents:
-    """Marks recorded as events on the current stream: recording one makes neither host nor device wait."""
+class Events:
+    """Marks recorded as events on the current stream: recording one makes neither host nor device wait.
 
-    def __init__(self, device: torch.device, marks: int) -> None:
-        self._events = [torch.Event(device, enable_timing=True) for _ in range(marks)]
+    Spans are taken between neighbours, because ``elapsed_time`` returns a float32 of milliseconds, which over a whole
+    window would be good to some microseconds only.
+    """
+
+    def __init__(self, make: Callable[[], torch.Event], marks: int) -> None:
+        self._events = [make() for _ in range(marks)]
         self._marked = 0
         for event in self._events:  # torch makes an event at its first record, and that may take device memory
             event.record()
@@ -60,15 +64,6 @@ class SynchronisedHostClock:
         return [(late - early) / 1e6 for early, late in pairwise(marks_ns)]
 
 
-VISIBLE_DEVICES: Final = {
-    "nvidia": "CUDA_VISIBLE_DEVICES",
-    "amd": "HIP_VISIBLE_DEVICES",
-    "intel": "ZE_AFFINITY_MASK",
-    "huawei": "ASCEND_RT_VISIBLE_DEVICES",
-}
-"""By vendor, the variable that says which devices a process may see."""
-VENDORS: Final = {"cuda": "nvidia", "xpu": "intel", "npu": "huawei"}
-"""By torch's name of a kind of device. Under ROCm ``cuda`` is AMD's."""
 MODULES: Final = {"hpu": "habana_frameworks.torch"}
 """The package that adds a kind of device to torch; of any other kind it is ``torch_KIND``."""
 
@@ -78,7 +73,7 @@ def module_of(kind: str) -> str:
     return MODULES.get(kind, f"torch_{kind}")
 
 
-_SHORT_BYTES: Final = 256 * 2**20
+SHORT_BYTES: Final = 256 * 2**20
 _HALVES: Final = {
     "fp16": torch.float16,
     "amp-fp16": torch.float16,
@@ -145,7 +140,7 @@ class Accelerator:
         self._memory = DeviceMemory(kind, index)
         self._limit_bytes: int | None = None
         self._by_module = True
-        self._outside_before_bytes = 0
+        self._outside_before_bytes: int | None = None
         self._clock_test: ClockTest | None = None
         self.capabilities = can or Capabilities(
             events=True,
@@ -257,7 +252,7 @@ class Accelerator:
         if self._limit_bytes is not None:
             if not self._by_module:  # as on CUDA: let the allocator give back what was not taken off its share
                 self.synchronize()
-                self._memory.give_back()
+                self._give_back()
             self._give_allocator_the_rest()
 
     def lift_limit(self) -> None:
@@ -269,7 +264,7 @@ class Accelerator:
         left = [] if info is None else [info[0]]
         if self._limit_bytes is not None and reserved is not None:
             left.append(self._limit_bytes - self._outside_bytes() - reserved)
-        return bool(left) and min(left) < _SHORT_BYTES
+        return bool(left) and min(left) < SHORT_BYTES
 
     def clock_under_power_limit(self) -> float:
         """torch.accelerator does not tell."""
@@ -283,7 +278,7 @@ class Accelerator:
 
     def event_stopwatch(self, marks: int) -> Stopwatch:
         """Return a stopwatch of events."""
-        return AcceleratorEvents(self.torch_device, marks)
+        return Events(lambda: torch.Event(self.torch_device, enable_timing=True), marks)
 
     def usable(self) -> bool:
         """After some faults every call of a process fails."""
@@ -328,12 +323,15 @@ class Accelerator:
             name = name or self._module.get_device_name(self._index)
         return str(name or self.torch_device.type)
 
+    def _give_back(self) -> None:
+        self._memory.give_back()
+
     def _outside_bytes(self) -> int:
         """Return what the process holds of the device beside the allocator: context, kernels, library handles."""
         used, reserved = self._memory.used(), self._memory.reserved()
         if used is None or reserved is None:
             raise RuntimeError("the device does not tell its memory any more, so --memory-limit cannot be kept")
-        return max(0, used - self._outside_before_bytes - reserved)
+        return max(0, used - (self._outside_before_bytes or 0) - reserved)
 
     def _give_allocator_the_rest(self) -> None:
         assert self._limit_bytes is not None

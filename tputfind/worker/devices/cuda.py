@@ -1,7 +1,5 @@
 """CUDA: events on the stream, the caching allocator's counters, and its limit as the memory ceiling."""
 
-from collections.abc import Callable
-from itertools import pairwise
 from typing import Any, Final, cast
 
 import torch
@@ -9,6 +7,7 @@ import torch
 from tputfind.errors import BadRequest
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.trace import Trace
+from tputfind.worker.devices.accelerator import SHORT_BYTES, Accelerator, Events
 from tputfind.worker.devices.cuda_allocator import (
     Recorder,
     allocator_conf,
@@ -18,49 +17,20 @@ from tputfind.worker.devices.cuda_allocator import (
     with_segments,
 )
 from tputfind.worker.devices.host import software
-from tputfind.worker.devices.limit import around_every_module, left_for_allocator
+from tputfind.worker.devices.limit import left_for_allocator
 from tputfind.worker.devices.protocol import MemoryUse
 
 _TF32_CAPABILITY: Final = (8, 0)
 _POWER_CAP: Final = 0x4
 """NVML's bit for a clock that the power limit holds down, by either name of the function."""
-_SHORT_BYTES: Final = 256 * 2**20
 
 
-class EventStopwatch:
-    """Marks recorded as CUDA events on the current stream: recording one makes neither host nor device wait.
-
-    Spans are taken between neighbours, because ``elapsed_time`` returns a float32 of milliseconds, which over a whole
-    window would be good to some microseconds only.
-    """
-
-    def __init__(self, marks: int) -> None:
-        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(marks)]  # type: ignore[no-untyped-call]
-        self._marked = 0
-        for event in self._events:  # torch makes an event at its first record, and that takes device memory
-            event.record()
-
-    def mark(self) -> None:
-        """Record the next event."""
-        self._events[self._marked].record()
-        self._marked += 1
-
-    def spans_ms(self) -> list[float]:
-        """Wait for the last event, return the milliseconds between consecutive ones, and begin anew."""
-        events = self._events[: self._marked]
-        self._marked = 0
-        events[-1].synchronize()
-        return [early.elapsed_time(late) for early, late in pairwise(events)]
-
-
-class Cuda:
+class Cuda(Accelerator):
     """One NVIDIA GPU, or an AMD GPU under ROCm: written to the interface, and not run by us."""
-
-    under_a_ceiling = False
 
     def __init__(self, index: int) -> None:
         nvidia = torch.version.hip is None
-        self.capabilities = Capabilities(
+        can = Capabilities(
             events=True,
             own_memory=True,
             memory_limit=True,
@@ -69,13 +39,9 @@ class Cuda:
             pinned_copies=True,
             health=nvidia,  # by NVML
         )
-        self._index = index
-        self._limit_bytes: int | None = None
-        self._by_module = True
-        self._outside_before_bytes: int | None = None
+        super().__init__("cuda", index, can)
         self._conf = allocator_conf()
         self._recorder: Recorder | None = None
-        self.torch_device = torch.device("cuda", index)
 
     def test_clocks(self) -> None:
         """The events of CUDA were held against kernels of known duration (tests/gpu/test_timing.py)."""
@@ -114,11 +80,6 @@ class Cuda:
             return f"it needs compute capability 8.0, and this device has {capability[0]}.{capability[1]}"
         return None
 
-    @property
-    def slows_first_step(self) -> bool:
-        """Under a limit it is watched."""
-        return self._limit_bytes is not None and self._by_module
-
     def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:
         """Make the device current, note what others hold, give the allocator what the context leaves of the limit."""
         self._limit_bytes = limit_bytes
@@ -155,26 +116,6 @@ class Cuda:
         capped = self._limit_bytes is not None
         return self._recorder.trace(batch_size, memory_bytes, capped=capped, complete=complete)
 
-    def first_step(self, step: Callable[[], object]) -> object:
-        """Before and after every module of it, take what was loaded from the allocator's share of a limit."""
-        if not self.slows_first_step:
-            return step()
-        output = around_every_module(step, self._give_allocator_the_rest)
-        self.synchronize()
-        self._give_allocator_the_rest()
-        return output
-
-    def check_limit(self) -> None:
-        """Raise where context, libraries and the allocator together passed the limit in later steps."""
-        if self._limit_bytes is not None:
-            if not self._by_module:  # nothing was taken off the allocator's share as it was loaded: let it give back
-                torch.cuda.synchronize(self._index)
-                torch.cuda.empty_cache()
-            self._give_allocator_the_rest()
-
-    def lift_limit(self) -> None:
-        """The limit binds the device's memory only, which no report needs."""
-
     def memory_is_short(self) -> bool:
         """Say whether the device, or the limit, has too little left for a library's handle and its kernels."""
         try:
@@ -184,7 +125,7 @@ class Cuda:
                 left = min(left, self._limit_bytes - used)
         except RuntimeError:  # the context is past use
             return False
-        return left < _SHORT_BYTES
+        return left < SHORT_BYTES
 
     def clock_under_power_limit(self) -> float:
         """By NVML, whose reasons are those of the moment: ask right behind the work."""
@@ -207,17 +148,9 @@ class Cuda:
         except Exception:  # ImportError, or whatever NVML raises where driver, library or GPU are not as it expects
             return 1.0
 
-    def stopwatch(self, marks: int) -> EventStopwatch:
+    def stopwatch(self, marks: int) -> Events:
         """Return a stopwatch of CUDA events."""
-        return EventStopwatch(marks)
-
-    def usable(self) -> bool:
-        """After an illegal access or a failed assertion every call of this process fails."""
-        try:
-            torch.cuda.synchronize(self._index)
-        except RuntimeError:
-            return False
-        return True
+        return Events(lambda: torch.cuda.Event(enable_timing=True), marks)  # type: ignore[no-untyped-call]
 
     def synchronize(self) -> None:
         """Wait for the device."""
@@ -246,6 +179,9 @@ class Cuda:
             return torch.cuda.device_memory_used(self._index)
         except Exception:  # ImportError, or whatever NVML raises where the driver's library is missing
             return None
+
+    def _give_back(self) -> None:
+        torch.cuda.empty_cache()
 
     def _outside_bytes(self) -> int:
         """Return what this process holds of the device beside the allocator: context, kernels, library handles."""
