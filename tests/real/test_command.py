@@ -183,6 +183,16 @@ def test_a_window_with_fewer_batches_than_asked_for_is_said_to_be_cut_short(tmp_
     assert "cut_short" in [notice.kind for notice in record.notices]
 
 
+def test_commands_asked_in_one_process_share_its_server(tmp_path, ask):
+    servers = []
+    for _ in range(2):
+        assert ask(tmp_path, f"{MODELS}/plain.py:mebibytes", "--batch-sizes", 1, "--no-save", *QUICK).status == 0
+        servers.append(ask.__self__.server_pid)
+
+    assert servers[0] is not None
+    assert servers[0] == servers[1]
+
+
 def test_both_ways_to_start_it_are_the_same():
     outputs = [
         subprocess.run([*start, "--help"], env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout

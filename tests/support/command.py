@@ -9,13 +9,15 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 import tputfind
 from tputfind.processes.children import Children
+from tputfind.processes.ranks import children_of
 from tputfind.record.record import Record
+from tputfind.record.spec import Spec
 
 QUICK = ("--batches", 10, "--warmup", 1, "--processes", 1)
 TINY = ("--image-size", 64, "--batch-sizes", 1, *QUICK)
@@ -72,9 +74,11 @@ class Kept(Children):
     def __exit__(self, *_: object) -> None:
         """Stay."""
 
-    def or_another(self, *, trust_model_file: bool = False) -> Children:
-        """This one, but for a command that trusts the files of models: a server is told so as it starts."""
-        return Children(trust_model_file=True) if trust_model_file else self
+    def or_another(self, spec: Spec | None = None, **options: Any) -> Children:
+        """This one, unless a server has to be told something as it starts, or one is needed for each rank."""
+        if any(options.values()) or (spec is not None and spec.ranks is not None):
+            return Children(**options) if spec is None else children_of(spec, **options)
+        return self
 
     def run(self, folder: Path, *arguments: object) -> Ran:
         """Do in this process what ``run`` has a process of its own do.
@@ -88,8 +92,8 @@ class Kept(Children):
         with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
             patch.setenv("COLUMNS", ENVIRONMENT["COLUMNS"])
             patch.setattr(sys, "argv", ["tputfind", *map(str, arguments)])
-            for name in ("run", "clocks", "forecast"):
-                patch.setattr(importlib.import_module(f"tputfind.commands.{name}"), "Children", self.or_another)
+            for name, maker in (("run", "children_of"), ("clocks", "Children"), ("forecast", "Children")):
+                patch.setattr(importlib.import_module(f"tputfind.commands.{name}"), maker, self.or_another)
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 try:
                     main(prog_name="tputfind")
