@@ -18,7 +18,7 @@ from tputfind.commands.help import Sectioned, row_of, write_examples, write_sect
 from tputfind.declaration import Option
 from tputfind.errors import BadRequest
 from tputfind.options import nearest
-from tputfind.record.sources import source_of
+from tputfind.record.types import source_of
 from tputfind.units import echoed
 from tputfind.version import __version__
 

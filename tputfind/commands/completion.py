@@ -5,7 +5,7 @@ from typing import Final
 import click
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, add_completion_class
 
-from tputfind.record.sources import SOURCES
+from tputfind.record.types import SOURCES
 
 _FILES: Final = ("FILE", "RECORD", "MODEL", "NAME|FILE")
 _FOLDERS: Final = ("FOLDER",)

@@ -9,10 +9,9 @@ from tputfind.processes.failures import Passed
 from tputfind.record.clocks import Loop
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import TRIAL_STEPS, Failure, Notice, OutputCheck, Setting, Sight, Timing, Trial
-from tputfind.record.sources import SourceName
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
-from tputfind.record.types import Above0, Amount, Bytes, Count, CountFromZero, GradMode
+from tputfind.record.types import Above0, Amount, Bytes, Count, CountFromZero, GradMode, SourceName
 
 
 class Inspect(msgspec.Struct, frozen=True, tag=True):

@@ -15,7 +15,6 @@ from msgspec import Meta
 from tputfind import options as values
 from tputfind.declaration import FAR, HOW, LONG, OTHER, WHAT, Option, declared, readers_of
 from tputfind.errors import BadRequest
-from tputfind.record.sources import SOURCES, SourceName, source_of
 from tputfind.record.types import (
     ASKED,
     DEVICES,
@@ -23,6 +22,7 @@ from tputfind.record.types import (
     LARGEST_BATCH,
     PHASES,
     REPEATABILITY,
+    SOURCES,
     TOLD,
     WORK,
     Above0,
@@ -37,7 +37,9 @@ from tputfind.record.types import (
     Parallel,
     Phase,
     Search,
+    SourceName,
     Transfer,
+    source_of,
 )
 from tputfind.units import echoed, has_unit
 

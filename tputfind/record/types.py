@@ -1,6 +1,6 @@
 """The types, bounds and words of what a record holds, and the number of the method of measuring."""
 
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal, NamedTuple, cast, get_args
 
 from msgspec import Meta
 
@@ -57,3 +57,43 @@ seconds, in processes of its own some minutes apart, differed by 0.2 % (ResNet-5
 processes of one run lay within 0.03 %."""
 NEGLIGIBLE_BYTES: Final = 16 * 2**20
 """Drivers and monitors hold up to this much of a device, which changes no answer."""
+
+
+SourceName = Literal["torchvision", "timm", "hf", "file", "factory", "live"]
+SAVED_SUFFIXES: Final = (".pt", ".pth", ".ts", ".pt2")
+"""Of files that hold a model: TorchScript, and programs of torch.export."""
+LIVE: Final = " (live)"
+"""Ends the name of an object that Python code handed to ``find``; nothing can be found by that name."""
+
+
+class ModelSource(NamedTuple):
+    """A source of models: the ``package`` that has them, None where they are the user's own.
+
+    Names with a ``prefix`` begin with that of the source (``timm:vit_tiny_patch16_224``), which also names the extra of
+    this package that installs the other one.
+    """
+
+    package: str | None = None
+    prefix: bool = False
+
+
+SOURCES: Final[dict[SourceName, ModelSource]] = {
+    "torchvision": ModelSource("torchvision"),
+    "timm": ModelSource("timm", prefix=True),
+    "hf": ModelSource("transformers", prefix=True),
+    "file": ModelSource(),
+    "factory": ModelSource(),
+    "live": ModelSource(),
+}
+
+
+def source_of(model: str) -> SourceName:
+    """Return where a model comes from."""
+    if model.endswith(LIVE):
+        return "live"
+    first, apart, _ = model.partition(":")
+    if apart and any(source.prefix and name == first for name, source in SOURCES.items()):
+        return cast("SourceName", first)
+    if model.endswith(SAVED_SUFFIXES):
+        return "file"
+    return "factory" if apart else "torchvision"

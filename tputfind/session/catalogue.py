@@ -11,7 +11,7 @@ import msgspec
 from tputfind.errors import BrokenInstall
 from tputfind.processes.children import REINSTALL, Children
 from tputfind.processes.messages import ListModels, NamedModel
-from tputfind.record.sources import SOURCES, SourceName
+from tputfind.record.types import SOURCES, SourceName
 
 FILE: Final = "torchvision.json"
 

@@ -15,9 +15,8 @@ from tputfind.processes.messages import Inspect, Inspection
 from tputfind.record import files
 from tputfind.record.environment import Environment
 from tputfind.record.record import Record
-from tputfind.record.sources import SOURCES
 from tputfind.record.spec import Spec, own_step
-from tputfind.record.types import COMPILED
+from tputfind.record.types import COMPILED, SOURCES
 from tputfind.session.catalogue import check_torchvision
 from tputfind.session.health import memory_in_use_bytes
 from tputfind.session.trials import FIRST_TIMEOUT_S, check_memory

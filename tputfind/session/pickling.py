@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 
 from tputfind.errors import BadRequest
 from tputfind.processes.failures import said
-from tputfind.record.sources import LIVE
+from tputfind.record.types import LIVE
 from tputfind.step import Step
 from tputfind.units import echoed, format_bytes, printable, shortened
 

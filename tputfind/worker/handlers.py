@@ -39,7 +39,7 @@ from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
 from tputfind.worker import ranks
 from tputfind.worker.batch import Batch
-from tputfind.worker.clocks import time_methods
+from tputfind.worker.clocks import time_methods, time_pipeline
 from tputfind.worker.devices import all_devices, failure_of
 from tputfind.worker.devices.protocol import Device, MemoryUse, Stopwatch
 from tputfind.worker.diagnosis import diagnose
@@ -48,10 +48,8 @@ from tputfind.worker.loops import MOST_MARKED, Work, moments, trial_step_ms, try
 from tputfind.worker.models import named_models
 from tputfind.worker.modes import MODES
 from tputfind.worker.modes.compile import check_still, fell_back, graphs_now
-from tputfind.worker.novelty import remembers_inputs
-from tputfind.worker.output_check import check_output
+from tputfind.worker.output_check import check_output, remembers_inputs
 from tputfind.worker.own_step import OwnStep, make_workload
-from tputfind.worker.pipeline import time_pipeline
 from tputfind.worker.timing import Windows, time_windows
 from tputfind.worker.transfer import LEAD_IN, Transfer
 from tputfind.worker.turns import turns

@@ -6,7 +6,7 @@ import torch
 
 from tputfind.worker.batch import Batch
 from tputfind.worker.devices.cpu import Cpu
-from tputfind.worker.novelty import remembers_inputs
+from tputfind.worker.output_check import remembers_inputs
 
 STEP_S = 0.05
 STEPS_OF_ONE_DRAW = 3

@@ -10,14 +10,53 @@ from typing import Any, Final, TypeVar, cast
 
 import torch
 from msgspec.structs import replace
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from tputfind.errors import BadRequest, NoSuchDevice
 from tputfind.record.environment import Capabilities, ClockTest, Environment
 from tputfind.record.trace import Trace
+from tputfind.units import format_bytes
 from tputfind.worker.devices.host import software
-from tputfind.worker.devices.limit import around_every_module, left_for_allocator
 from tputfind.worker.devices.protocol import MemoryUse, Stopwatch
 from tputfind.worker.devices.self_test import self_test
+
+
+def left_for_allocator(limit_bytes: int, outside_bytes: int, reserved_bytes: int) -> int:
+    """Return what an allocator may take of the device under a limit.
+
+    Args:
+        limit_bytes: all that the process may take.
+        outside_bytes: what it has taken beside the allocator: context, kernels, library handles.
+        reserved_bytes: what the allocator has taken.
+
+    Raises:
+        torch.OutOfMemoryError: both together are over the limit.
+    """
+    if outside_bytes + reserved_bytes > limit_bytes:
+        raise torch.OutOfMemoryError(
+            f"out of memory: context and libraries take {format_bytes(outside_bytes)} beside "
+            f"{format_bytes(reserved_bytes)} of tensors, of the limit of {format_bytes(limit_bytes)}"
+        )
+    return limit_bytes - outside_bytes
+
+
+def around_every_module(step: Callable[[], object], adjust: Callable[[], None]) -> object:
+    """Take a step, and call ``adjust`` before and after every module of it.
+
+    Kernels and library handles load as they are first used, outside the allocator. On a card of the limit's size they
+    would find it full: there is no trying again for them.
+    """
+
+    def look(*_: object) -> None:
+        if not torch.compiler.is_compiling():
+            adjust()
+
+    hooks = [register_module_forward_pre_hook(look), register_module_forward_hook(look)]
+    try:
+        return step()
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 class Events:

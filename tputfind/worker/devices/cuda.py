@@ -7,7 +7,7 @@ import torch
 from tputfind.errors import BadRequest
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.trace import Trace
-from tputfind.worker.devices.accelerator import SHORT_BYTES, Accelerator, Events
+from tputfind.worker.devices.accelerator import SHORT_BYTES, Accelerator, Events, left_for_allocator
 from tputfind.worker.devices.cuda_allocator import (
     Recorder,
     allocator_conf,
@@ -17,7 +17,6 @@ from tputfind.worker.devices.cuda_allocator import (
     with_segments,
 )
 from tputfind.worker.devices.host import software
-from tputfind.worker.devices.limit import left_for_allocator
 from tputfind.worker.devices.protocol import MemoryUse
 
 _TF32_CAPABILITY: Final = (8, 0)

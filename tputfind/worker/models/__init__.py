@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from tputfind.errors import BadRequest
 from tputfind.processes.messages import NamedModel
-from tputfind.record.sources import SOURCES, SourceName
 from tputfind.record.spec import Spec
+from tputfind.record.types import SOURCES, SourceName
 from tputfind.worker.models import factory, huggingface, live, saved, timm_models, torchvision_models
 from tputfind.worker.models.source import Source
 
