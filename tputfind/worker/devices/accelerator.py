@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from time import perf_counter_ns
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 import torch
 from msgspec.structs import replace
@@ -299,7 +299,7 @@ class Accelerator:
 
     def memory_is_short(self) -> bool:
         """Say whether the device, or the limit, has little left; False where it does not tell."""
-        info, reserved = self._memory.free_and_total(), self._memory.reserved()
+        info, reserved = self._memory.free_and_total(), self._memory.count("memory_reserved")
         left = [] if info is None else [info[0]]
         if self._limit_bytes is not None and reserved is not None:
             left.append(self._limit_bytes - self._outside_bytes() - reserved)
@@ -333,11 +333,11 @@ class Accelerator:
 
     def allocated_bytes(self) -> int | None:
         """Return the bytes of live tensors."""
-        return self._memory.allocated()
+        return self._memory.count("memory_allocated")
 
     def peak_bytes(self) -> int | None:
         """Return the most bytes of live tensors."""
-        return self._memory.peak_allocated()
+        return self._memory.count("max_memory_allocated")
 
     def reset_memory_use(self) -> None:
         """Return cached memory to the device and start the allocator's counters anew."""
@@ -349,7 +349,7 @@ class Accelerator:
         if not self.capabilities.memory_peaks:
             return MemoryUse(None, None, None)
         memory = self._memory
-        return MemoryUse(memory.peak_allocated(), memory.peak_reserved(), memory.retries())
+        return MemoryUse(memory.count("max_memory_allocated"), memory.count("max_memory_reserved"), memory.retries())
 
     def _properties(self) -> object:
         with suppress(Exception):  # AttributeError, or whatever a backend raises that does not tell
@@ -367,18 +367,17 @@ class Accelerator:
 
     def _outside_bytes(self) -> int:
         """Return what the process holds of the device beside the allocator: context, kernels, library handles."""
-        used, reserved = self._memory.used(), self._memory.reserved()
+        used, reserved = self._memory.used(), self._memory.count("memory_reserved")
         if used is None or reserved is None:
             raise RuntimeError("the device does not tell its memory any more, so --memory-limit cannot be kept")
         return max(0, used - (self._outside_before_bytes or 0) - reserved)
 
     def _give_allocator_the_rest(self) -> None:
         assert self._limit_bytes is not None
-        outside, reserved = self._outside_bytes(), self._memory.reserved() or 0
+        outside, reserved = self._outside_bytes(), self._memory.count("memory_reserved") or 0
         self._memory.give_allocator(left_for_allocator(self._limit_bytes, outside, reserved))
 
 
-_T = TypeVar("_T")
 _REFUSALS: Final = (RuntimeError, AttributeError, NotImplementedError, AssertionError, TypeError, ImportError)
 """What backends raise where they do not tell."""
 
@@ -399,10 +398,8 @@ class DeviceMemory:
 
     def free_and_total(self) -> tuple[int, int] | None:
         """Return the free and the total bytes of the device."""
-        return _first(
-            lambda: torch.accelerator.get_memory_info(self._index),
-            lambda: self._module.mem_get_info(self._index),
-        )
+        told: tuple[int, int] | None = self._told("get_memory_info", self._index)
+        return told or self._told("mem_get_info", self._index)
 
     def used(self) -> int | None:
         """Return what is used of the device, by whomever; some modules tell it without opening the device."""
@@ -417,35 +414,21 @@ class DeviceMemory:
         """Whether ``used`` can be asked before the process opens the device, so that its context counts as its own."""
         return hasattr(self._module, "device_memory_used")
 
-    def allocated(self) -> int | None:
-        """Return the bytes of live tensors."""
-        return self._count("memory_allocated")
-
-    def reserved(self) -> int | None:
-        """Return what the allocator has taken of the device."""
-        return self._count("memory_reserved")
-
-    def peak_allocated(self) -> int | None:
-        """Return the most bytes of live tensors."""
-        return self._count("max_memory_allocated")
-
-    def peak_reserved(self) -> int | None:
-        """Return the most that the allocator has taken of the device."""
-        return self._count("max_memory_reserved")
+    def count(self, name: str) -> int | None:
+        """Return a count of bytes by torch's name for it, such as ``max_memory_reserved``."""
+        count = self._told(name, self._index)
+        return None if count is None else int(count)
 
     def retries(self) -> int | None:
         """Return how often the allocator found no room, gave all unused memory back and asked again."""
-        stats = _first(
-            lambda: torch.accelerator.memory_stats(self._index), lambda: self._module.memory_stats(self._index)
-        )
-        count = (stats or {}).get("num_alloc_retries")
+        count = (self._told("memory_stats", self._index) or {}).get("num_alloc_retries")
         return None if count is None else int(count)
 
     def give_back(self) -> None:
         """Give unused memory back to the device, and start the counters anew."""
-        _first(torch.accelerator.empty_cache, lambda: self._call("empty_cache"))
+        self._told("empty_cache")
         for name in ("reset_peak_memory_stats", "reset_accumulated_memory_stats"):
-            self._reset(name)
+            self._told(name, self._index)
 
     def give_allocator(self, count: int) -> None:
         """Let the allocator take so many bytes of the device, and no more."""
@@ -461,24 +444,9 @@ class DeviceMemory:
         """Return the settings of the allocator that this process was started with."""
         return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get(f"PYTORCH_{self._kind.upper()}_ALLOC_CONF")
 
-    def _reset(self, name: str) -> None:
-        _first(
-            lambda: getattr(torch.accelerator, name)(self._index),
-            lambda: self._call(name, self._index),
-        )
-
-    def _count(self, name: str) -> int | None:
-        """Return a count of bytes: of torch.accelerator, or of the module."""
-        count = _first(lambda: getattr(torch.accelerator, name)(self._index), lambda: self._call(name, self._index))
-        return None if count is None else int(count)
-
-    def _call(self, name: str, *arguments: object) -> Any:
-        return getattr(self._module, name)(*arguments)
-
-
-def _first(*ways: Callable[[], _T]) -> _T | None:
-    """Return what the first of these ways that works returns; None where none does."""
-    for way in ways:
-        with suppress(*_REFUSALS):
-            return way()
-    return None
+    def _told(self, name: str, *arguments: object) -> Any:
+        """Return what torch.accelerator, or else the device's module, says; None where neither does."""
+        for owner in (torch.accelerator, self._module):
+            with suppress(*_REFUSALS):
+                return getattr(owner, name)(*arguments)
+        return None
