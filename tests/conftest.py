@@ -43,13 +43,19 @@ def children():
 
 
 @pytest.fixture(scope="module")
-def ask():
-    """The command in this process, all of a module's with one server; see support.command."""
+def kept():
+    """One server for all that a module's tests ask; see support.command."""
     from support.command import Kept
 
     kept = Kept()
-    yield kept.run
+    yield kept
     kept.close()
+
+
+@pytest.fixture(scope="module")
+def ask(kept):
+    """The command in this process, all of a module's with one server."""
+    return kept.run
 
 
 @pytest.fixture(scope="module")

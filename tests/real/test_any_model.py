@@ -1,7 +1,7 @@
 """Models of other fields are measured as their owners run them, or refused for the true reason."""
 
 import pytest
-from support.command import QUICK, measured, run
+from support.command import QUICK, measured
 from support.folders import MODELS
 
 PIECES, PIECE_S = 10, 0.002
@@ -250,8 +250,8 @@ def test_the_generators_of_torch_python_and_numpy_are_seeded_alike(tmp_path):
     assert first(1) != first(2)
 
 
-def test_a_case_of_each_kind_runs_through_the_installed_command(tmp_path):
-    ran = run(tmp_path, f"{FIELDS}:forces", "--max-batch", 4, *QUICK)
+def test_a_case_of_each_kind_runs_through_the_installed_command(tmp_path, ask):
+    ran = ask(tmp_path, f"{FIELDS}:forces", "--max-batch", 4, *QUICK)
 
     assert ran.status == 0, ran.err
     assert "measured under torch.no_grad" in ran.out

@@ -14,8 +14,8 @@ FEW = ("--device", "cpu", "--batch-size", 2, "--repeats", 6, "--drop", 1, "--war
 SMALL = (*FEW, "--image-size", 64)
 
 
-def test_one_model_gets_its_tables_its_sentences_and_its_files(tmp_path):
-    ran = run(tmp_path, "clocks", "resnet18", *SMALL, "--save", "all.json", "--save", "all.md")
+def test_one_model_gets_its_tables_its_sentences_and_its_files(tmp_path, ask):
+    ran = ask(tmp_path, "clocks", "resnet18", *SMALL, "--save", "all.json", "--save", "all.md")
 
     assert ran.status == 0, ran.err
     found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Methods)

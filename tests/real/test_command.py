@@ -9,6 +9,8 @@ from support.command import ENVIRONMENT, QUICK, TINY, command, run
 from support.folders import MODELS
 from support.shown import KINDS
 
+from tputfind.errors import BadRequest, NoSuchDevice
+
 
 def test_the_main_job_prints_a_table_and_four_answers_and_saves_record_and_csv(tmp_path):
     asked = ("mobilenet_v3_small", "--image-size", 64, "--max-batch", 3, "--max-latency", "none", "--slo", "10s")
@@ -46,8 +48,8 @@ def test_on_a_device_that_does_one_thing_at_a_time_one_window_gives_throughput_a
         assert row.samples_per_s <= 100
 
 
-def test_options_stand_before_or_after_the_model_and_several_models_make_one_table(tmp_path):
-    ran = run(
+def test_options_stand_before_or_after_the_model_and_several_models_make_one_table(tmp_path, ask):
+    ran = ask(
         tmp_path,
         "--no-save",
         "--save",
@@ -128,32 +130,32 @@ def test_a_package_in_the_current_folder_can_be_named_and_what_the_model_prints_
     assert "a word of the model" not in ran.out
 
 
-def test_all_121_models_are_listed_by_family_with_their_own_input(tmp_path):
-    ran = run(tmp_path, "models")
+def test_all_121_models_are_listed_by_family_with_their_own_input(tmp_path, ask):
+    ran = ask(tmp_path, "models")
 
     lines = dict(line.split()[:2] for line in ran.out.splitlines()[1:] if not line.startswith(("timm:", "hf:")))
     assert len(lines) == 121
     assert "timm:NAME is a model of timm: tputfind models 'timm:*'" in ran.out
     assert (lines["resnet50"], lines["vit_h_14"], lines["inception_v3"]) == ("3x224x224", "3x518x518", "3x299x299")
     assert (lines["r3d_18"], lines["raft_large"]) == ("3x16x112x112", "3x520x960+3x520x960")
-    assert run(tmp_path, "models", "resnet1*").out.split()[4::5] == ["resnet101", "resnet152", "resnet18"]
-    assert len(run(tmp_path, "models", "detection").out.splitlines()) == 13
-    assert run(tmp_path, "models", "nothing*").status == 2
+    assert ask(tmp_path, "models", "resnet1*").out.split()[4::5] == ["resnet101", "resnet152", "resnet18"]
+    assert len(ask(tmp_path, "models", "detection").out.splitlines()) == 13
+    assert ask(tmp_path, "models", "nothing*").status == 2
 
 
-def test_the_cpu_is_among_the_devices(tmp_path):
-    ran = run(tmp_path, "devices")
+def test_the_cpu_is_among_the_devices(tmp_path, ask):
+    ran = ask(tmp_path, "devices")
 
     assert ran.status == 0
     assert any(line.startswith("cpu ") for line in ran.out.splitlines())
 
 
-def test_a_model_file_may_be_called_like_a_package_and_lie_in_a_folder_with_brackets(tmp_path):
+def test_a_model_file_may_be_called_like_a_package_and_lie_in_a_folder_with_brackets(tmp_path, ask):
     folder = tmp_path / "a[/x]b|c"
     folder.mkdir(parents=True)
     (folder / "torch.py").write_text((MODELS / "plain.py").read_text())
 
-    ran = run(tmp_path, f"{folder}/torch.py:mebibytes", f"{folder}/torch.py:sleeps", "--batch-sizes", 1, *QUICK)
+    ran = ask(tmp_path, f"{folder}/torch.py:mebibytes", f"{folder}/torch.py:sleeps", "--batch-sizes", 1, *QUICK)
 
     assert ran.status == 0, ran.err
     assert "[/x]" in ran.out
@@ -183,11 +185,11 @@ def test_a_window_with_fewer_batches_than_asked_for_is_said_to_be_cut_short(tmp_
     assert "cut_short" in [notice.kind for notice in record.notices]
 
 
-def test_commands_asked_in_one_process_share_its_server(tmp_path, ask):
+def test_commands_asked_in_one_process_share_its_server(tmp_path, kept, ask):
     servers = []
     for _ in range(2):
         assert ask(tmp_path, f"{MODELS}/plain.py:mebibytes", "--batch-sizes", 1, "--no-save", *QUICK).status == 0
-        servers.append(ask.__self__.server_pid)
+        servers.append(kept.server_pid)
 
     assert servers[0] is not None
     assert servers[0] == servers[1]
@@ -220,92 +222,63 @@ def test_from_python_it_is_one_call_and_the_script_needs_no_main_guard(tmp_path)
     assert len(list((tmp_path / "kept").glob("*.json"))) == 1
 
 
-def test_from_python_several_recipes_show_the_document_of_the_command_line(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import tputfind\n"
-        f"model = {str(MODELS / 'plain.py')!r} + ':keyword_inputs'\n"
-        "quick = {'batch_sizes': [1, 2], 'batches': 10, 'processes': 1}\n"
-        "found = tputfind.find(model, dtype=['fp32', 'bf16'], layout='nchw,nhwc', output='kept', **quick)\n"
-        "print([(one.spec.dtype, one.spec.layout, len(one.rows)) for one in found])\n"
-        "open('shown', 'w').write(repr(found))\n"
-        "found.save('all.csv', 'all.md', 'all.html')\n"
-        "assert len(found.frame()) == 8\n"
-        "try: found.save('all.json')\n"
-        "except tputfind.errors.BadRequest as refused: print(refused.message)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
+def test_from_python_several_recipes_show_the_document_of_the_command_line(tmp_path, kept, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    quick = {"batch_sizes": [1, 2], "batches": 10, "processes": 1}
+    model = f"{MODELS}/plain.py:keyword_inputs"
+    found = kept.find(model, dtype=["fp32", "bf16"], layout="nchw,nhwc", output="kept", **quick)
+    found.save("all.csv", "all.md", "all.html")
+    with pytest.raises(BadRequest, match=r"save all\.json: a \.json holds one result, and several are asked for"):
+        found.save("all.json")
 
-    kinds = [(dtype, layout, 2) for dtype in ("fp32", "bf16") for layout in ("nchw", "nhwc")]
-    assert done.stdout.splitlines() == [
-        str(kinds),
-        "save all.json: a .json holds one result, and several are asked for",
-    ]
+    kinds = [(one.spec.dtype, one.spec.layout, len(one.rows)) for one in found]
+    assert kinds == [(dtype, layout, 2) for dtype in ("fp32", "bf16") for layout in ("nchw", "nhwc")]
+    assert len(found.frame()) == 8
     paths = sorted((tmp_path / "kept").glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
     shown = run(tmp_path, "report", *paths, "--save", "again.md")
-    assert (tmp_path / "shown").read_text().split() == shown.out.split()
+    assert repr(found).split() == shown.out.split()
     assert (tmp_path / "all.md").read_bytes() == (tmp_path / "again.md").read_bytes()
 
 
-def test_from_python_a_recipe_that_cannot_run_is_a_failed_row_unless_none_can(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import tputfind\n"
-        f"model = {str(MODELS / 'plain.py')!r} + ':keyword_inputs'\n"
-        "quick = {'batch_sizes': [1], 'batches': 10, 'processes': 1, 'device': 'cpu'}\n"
-        "found = tputfind.find(model, mode=('eager', 'cudagraph'), **quick)\n"
-        "print([[row.status for row in one.rows] for one in found])\n"
-        "(one,) = tputfind.find(model, mode=['eager'], **quick)\n"
-        "print(type(one).__name__)\n"
-        "try: tputfind.find(model, mode='cudagraph', dtype=['fp32', 'fp16'], **quick)\n"
-        "except tputfind.errors.NoSuchDevice as refused: print('refused')\n"
+def test_from_python_a_recipe_that_cannot_run_is_a_failed_row_unless_none_can(kept):
+    model, quick = (
+        f"{MODELS}/plain.py:keyword_inputs",
+        {"batch_sizes": [1], "batches": 10, "processes": 1, "device": "cpu"},
     )
-    done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
+    found = kept.find(model, mode=("eager", "cudagraph"), **quick)
+    (one,) = kept.find(model, mode=["eager"], **quick)
 
-    assert done.stdout.splitlines() == ["[['ok'], ['unsupported']]", "Record", "refused"], done.stderr
-
-
-def test_from_python_progress_is_shown_where_it_is_wanted(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import tputfind\n"
-        f"model = {str(MODELS / 'plain.py')!r} + ':sleeps'\n"
-        "for shown in (True, False, None):\n"
-        "    tputfind.find(model, batch_sizes=[1], batches=10, processes=1, progress=shown)\n"
-    )
-
-    done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=True
-    )
-
-    assert ":sleeps: timing batch 1" in done.stderr
-    assert done.stderr.count("timing batch 1") == 1
-    assert done.stdout == ""
+    assert [[row.status for row in one.rows] for one in found] == [["ok"], ["unsupported"]]
+    assert type(one).__name__ == "Record"
+    with pytest.raises(NoSuchDevice):
+        kept.find(model, mode="cudagraph", dtype=["fp32", "fp16"], **quick)
 
 
-def test_from_python_a_listener_is_given_the_record_as_it_grows(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys, tputfind\n"
-        "class Listener:\n"
-        "    def __init__(self): self.records, self.words = [], []\n"
-        "    def doing(self, what, seconds_left): self.words.append(what)\n"
-        "    def did(self, what): self.words.append(what)\n"
-        "    def measured(self, record): self.records.append(record)\n"
-        "listener = Listener()\n"
-        f"model = {str(MODELS / 'plain.py')!r} + ':sleeps'\n"
-        "found = tputfind.find(model, max_batch=2, batches=10, processes=1, progress=listener)\n"
-        "counts = [(len(record.trials), len(record.rows)) for record in listener.records]\n"
-        "assert counts == sorted(counts) and counts[-1] == (len(found.trials), 2), counts\n"
-        "assert [record.finished is None for record in listener.records].count(False) == 1\n"
-        "assert listener.records[-1] == found\n"
-        "assert 'does batch 1 fit?' in listener.words and 'batch 1 fits' in listener.words\n"
-    )
+@pytest.mark.parametrize("shown", [True, False, None])
+def test_from_python_progress_is_shown_where_it_is_wanted(kept, capsys, shown):
+    kept.find(f"{MODELS}/plain.py:sleeps", batch_sizes=[1], batches=10, processes=1, progress=shown)
 
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, check=False)
+    printed = capsys.readouterr()
+    assert printed.err.count(":sleeps: timing batch 1") == (1 if shown else 0)
+    assert printed.out == ""
 
-    assert done.returncode == 0, done.stderr.decode()
+
+def test_from_python_a_listener_is_given_the_record_as_it_grows(kept):
+    class Listener:
+        def __init__(self):
+            self.records, self.words = [], []
+            self.did = self.words.append
+            self.measured = self.records.append
+
+        def doing(self, what, seconds_left):
+            self.words.append(what)
+
+    listener = Listener()
+    found = kept.find(f"{MODELS}/plain.py:sleeps", max_batch=2, batches=10, processes=1, progress=listener)
+
+    counts = [(len(record.trials), len(record.rows)) for record in listener.records]
+    assert counts == sorted(counts)
+    assert counts[-1] == (len(found.trials), 2)
+    assert [record.finished is None for record in listener.records].count(False) == 1
+    assert listener.records[-1] == found
+    assert {"does batch 1 fit?", "batch 1 fits"} <= set(listener.words)

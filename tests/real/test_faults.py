@@ -116,8 +116,8 @@ def test_a_model_that_fails_in_an_odd_way_is_said_to_fail_and_not_to_be_too_larg
     assert "memory" not in ran.err
 
 
-def test_an_endless_message_is_cut_and_commands_to_the_terminal_are_taken_out(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:says_a_lot", "--quiet")
+def test_an_endless_message_is_cut_and_commands_to_the_terminal_are_taken_out(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:says_a_lot", "--quiet")
 
     assert ran.status == 5
     assert len(ran.err) < 50_000
@@ -175,8 +175,8 @@ def test_weights_of_a_name_that_no_file_can_have_are_no_file(tmp_path, ask):
 
 
 @pytest.mark.parametrize("pattern", ["[", "[!", "", "\x1b[31mred", "x" * 100_000, "hf:["])
-def test_a_pattern_that_no_name_matches_is_one_short_line(tmp_path, pattern):
-    ran = run(tmp_path, "models", pattern)
+def test_a_pattern_that_no_name_matches_is_one_short_line(tmp_path, ask, pattern):
+    ran = ask(tmp_path, "models", pattern)
 
     assert ran.status == 2
     assert ran.err.startswith("tputfind: no model's name matches ")
@@ -291,8 +291,8 @@ def test_a_traceback_that_was_asked_for_leaves_the_exit_code(tmp_path, ask):
     assert "Traceback" in ran.err
 
 
-def test_a_model_that_fails_does_not_take_the_others_with_it(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:fails", f"{MODELS}/plain.py:keyword_inputs", "--batch-sizes", 2, *QUICK)
+def test_a_model_that_fails_does_not_take_the_others_with_it(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:fails", f"{MODELS}/plain.py:keyword_inputs", "--batch-sizes", 2, *QUICK)
 
     assert ran.status == 5
     assert [row.status for row in ran.record("plain-keyword_inputs-*").rows] == ["ok"]

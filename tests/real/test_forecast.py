@@ -4,7 +4,6 @@ import csv
 
 import pytest
 import torch
-from support.command import run
 from support.folders import MODELS
 
 import tputfind
@@ -13,9 +12,9 @@ from tputfind.errors import BadRequest
 ON_FAKE = ("--on-fake", "--device", "cpu")
 
 
-def test_forecasts_on_fake_tensors_are_marked_as_such_and_written(tmp_path):
+def test_forecasts_on_fake_tensors_are_marked_as_such_and_written(tmp_path, ask):
     asked = ("resnet18", "--dtype", "fp16", "--memory", "2GiB,1GiB,4GiB,800MiB")
-    ran = run(tmp_path, "forecast", *asked, *ON_FAKE, "--save", "cards.csv")
+    ran = ask(tmp_path, "forecast", *asked, *ON_FAKE, "--save", "cards.csv")
 
     assert ran.status == 0, ran.err
     assert "forecast, not measured" in ran.out
@@ -77,10 +76,10 @@ def test_without_a_gpu_a_forecast_points_to_fake_tensors(tmp_path, ask):
     assert "--on-fake" in ran.err
 
 
-def test_a_forecast_of_training_splits_the_memory_and_says_what_would_hold_more(tmp_path):
+def test_a_forecast_of_training_splits_the_memory_and_says_what_would_hold_more(tmp_path, ask):
     saved = ("--save", "cards.csv", "--save", "cards.json")
     asked = ("timm:test_vit", "--phase", "train", "--optimizer", "adamw", "--memory", "1GiB,2GiB")
-    ran = run(tmp_path, "forecast", *asked, "--on-fake", *saved, "--quiet")
+    ran = ask(tmp_path, "forecast", *asked, "--on-fake", *saved, "--quiet")
 
     assert ran.status == 0, ran.err
     assert "timm:test_vit train adamw fp32 nchw: forecast, not measured" in ran.out

@@ -249,9 +249,9 @@ def test_a_package_beside_the_model_is_not_taken_for_the_installed_one_of_that_n
     assert [row.status for row in ran.record().rows] == ["ok", "ok"]
 
 
-def test_a_process_start_costs_less_than_a_second(tmp_path):
+def test_a_process_start_costs_less_than_a_second(tmp_path, ask):
     """One fork a trial, and no import: the whole of a trial whose model does nothing."""
-    record = run(tmp_path, f"{MODELS}/plain.py:keyword_inputs", "--max-batch", 64, *QUICK).record()
+    record = ask(tmp_path, f"{MODELS}/plain.py:keyword_inputs", "--max-batch", 64, *QUICK).record()
 
     seconds = sorted(trial.seconds for trial in record.trials)
     print(f"a trial of a model that does nothing: {[round(s, 3) for s in seconds]} s")

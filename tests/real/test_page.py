@@ -19,8 +19,8 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_run_writes_its_page(tmp_path):
-    ran = run(tmp_path, "resnet18", "--device", "cpu", "--save", "pages/run.html", *TINY)
+def test_a_run_writes_its_page(tmp_path, ask):
+    ran = ask(tmp_path, "resnet18", "--device", "cpu", "--save", "pages/run.html", *TINY)
 
     assert ran.status == 0, ran.err
     assert "pages/run.html" in ran.err
@@ -40,13 +40,13 @@ def test_a_page_of_several_models_holds_them_all(tmp_path, ask):
     assert text.count("Largest batch") == 2
 
 
-def test_saved_records_are_a_page_and_a_plot(tmp_path):
+def test_saved_records_are_a_page_and_a_plot(tmp_path, ask):
     for path in RESULTS.glob("nvidia-h200/recipes/resnet50-*.json"):
         shutil.copy(path, tmp_path)
     names = sorted(path.name for path in tmp_path.glob("*.json"))
 
     for ending, start in (("PNG", b"\x89PNG"), ("svg", b"<?xml")):
-        ran = run(tmp_path, "report", *names, "--save", "page.html", "--save", f"plot.{ending}")
+        ran = ask(tmp_path, "report", *names, "--save", "page.html", "--save", f"plot.{ending}")
         assert ran.status == 0, ran.err
         assert ran.err == f"saved page.html, plot.{ending}\n"
         assert (tmp_path / f"plot.{ending}").read_bytes().startswith(start)
@@ -55,9 +55,9 @@ def test_saved_records_are_a_page_and_a_plot(tmp_path):
     assert "Best recipe" in text
 
 
-def test_the_page_of_one_record_is_the_same_every_time(folder):
+def test_the_page_of_one_record_is_the_same_every_time(folder, ask):
     for name in ("one.html", "two.html"):
-        assert run(folder, "report", "old.json", "--save", name, "--slo", "60ms").status == 0
+        assert ask(folder, "report", "old.json", "--save", name, "--slo", "60ms").status == 0
 
     assert (folder / "one.html").read_bytes() == (folder / "two.html").read_bytes()
     text = Page((folder / "one.html").read_bytes()).text()
@@ -78,9 +78,9 @@ def test_the_page_of_one_record_is_the_same_every_time(folder):
         (("--resume", "old.json", "--save", "old.json"), "would be written over"),
     ],
 )
-def test_a_page_that_cannot_be_written_is_one_line_before_anything_is_measured(folder, arguments, line):
+def test_a_page_that_cannot_be_written_is_one_line_before_anything_is_measured(folder, ask, arguments, line):
     before = (folder / "old.json").read_bytes()
-    ran = run(folder, *arguments)
+    ran = ask(folder, *arguments)
 
     assert ran.status == 2, ran.out
     assert line in ran.err

@@ -57,10 +57,10 @@ def contents(folder: Path) -> dict[Path, bytes]:
         ("resnet18", "--ray", "--resume", "older", "--save", "older/old.json"),
     ],
 )
-def test_no_command_writes_over_what_it_reads(folder, asked):
+def test_no_command_writes_over_what_it_reads(folder, ask, asked):
     before = contents(folder)
 
-    ran = run(folder, *asked, "--overwrite")
+    ran = ask(folder, *asked, "--overwrite")
 
     assert ran.status == 2
     assert "would be written over" in ran.err
@@ -79,18 +79,18 @@ def test_measurement_is_replaced_by_the_same_command_and_by_no_other(folder):
     assert contents(folder) == before
 
 
-def test_only_a_report_of_the_same_kind_is_replaced_unless_asked(folder):
+def test_only_a_report_of_the_same_kind_is_replaced_unless_asked(folder, ask):
     shown = ("report", "old.json", "--save", "out.csv")
     for content, status in (("my notes", 2), ("", 0), (None, 0)):
         if content is not None:
             (folder / "out.csv").write_text(content)
-        ran = run(folder, *shown)
+        ran = ask(folder, *shown)
         assert ran.status == status, ran.err
     (folder / "out.md").symlink_to("out.csv")
-    assert "no Markdown of tputfind's" in run(folder, "report", "old.json", "--save", "out.md").err
+    assert "no Markdown of tputfind's" in ask(folder, "report", "old.json", "--save", "out.md").err
     assert (folder / "out.csv").read_text().startswith("model,phase,")
-    assert "--overwrite" in run(folder, "report", "old.json", "--save", "prices.csv").err
-    assert run(folder, "report", "old.json", "--save", "prices.csv", "--overwrite").status == 0
+    assert "--overwrite" in ask(folder, "report", "old.json", "--save", "prices.csv").err
+    assert ask(folder, "report", "old.json", "--save", "prices.csv", "--overwrite").status == 0
     assert (folder / "prices.csv").read_bytes() == (folder / "out.csv").read_bytes()
 
 
@@ -163,20 +163,20 @@ def test_a_disk_without_room_for_a_record_is_said_before_anything_is_measured(fo
 
 
 @pytest.mark.parametrize("option", ["--output", "--save"])
-def test_a_place_without_a_name_is_refused(folder, option):
-    ran = run(folder, "plain.py:keyword_inputs", option, "")
+def test_a_place_without_a_name_is_refused(folder, ask, option):
+    ran = ask(folder, "plain.py:keyword_inputs", option, "")
 
     assert ran.status == 2
     assert f"{option} is empty" in ran.err
     assert not (folder / "results").exists()
 
 
-def test_a_table_of_somebody_else_beside_the_record_to_resume_is_kept(folder):
+def test_a_table_of_somebody_else_beside_the_record_to_resume_is_kept(folder, ask):
     (folder / "old.csv").write_text("my,table\n")
 
-    assert run(folder, "--resume", "old.json").status == 2
+    assert ask(folder, "--resume", "old.json").status == 2
     assert (folder / "old.csv").read_text() == "my,table\n"
-    assert run(folder, "--resume", "old.json", "--overwrite").status == 0
+    assert ask(folder, "--resume", "old.json", "--overwrite").status == 0
     assert (folder / "old.csv").read_text().startswith("model,phase,")
 
 

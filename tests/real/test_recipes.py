@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 import torch
-from support.command import QUICK, run
+from support.command import QUICK
 from support.folders import MODELS
 
 import tputfind
@@ -11,10 +11,10 @@ from tputfind.report import snippet
 from tputfind.worker.workload import Workload, inference
 
 
-def test_every_combination_is_measured_and_what_the_device_cannot_do_is_a_row(tmp_path):
+def test_every_combination_is_measured_and_what_the_device_cannot_do_is_a_row(tmp_path, ask):
     asked = ("--dtype", "fp32,tf32,bf16", "--layout", "nchw,nhwc", "--device", "cpu", "--batch-sizes", "2,4")
 
-    ran = run(tmp_path, "mobilenet_v3_small", "--image-size", 32, *asked, "--save", "all.csv", *QUICK)
+    ran = ask(tmp_path, "mobilenet_v3_small", "--image-size", 32, *asked, "--save", "all.csv", *QUICK)
 
     assert ran.status == 3
     assert "cpu cannot do --dtype tf32" in ran.err

@@ -12,7 +12,6 @@ from support.command import run
 from support.folders import MODELS
 
 from tputfind.analysis.answers import fastest, knee, throughput_interval
-from tputfind.processes.children import Children
 from tputfind.processes.messages import TimeBatches, Timed, TryBatch
 from tputfind.record.spec import read_spec
 from tputfind.session import stopping
@@ -185,14 +184,13 @@ def make():
 """
 
 
-def test_a_row_behind_its_trial_has_the_first_step_and_the_memory_of_a_row_in_a_fresh_process(tmp_path):
+def test_a_row_behind_its_trial_has_the_first_step_and_the_memory_of_a_row_in_a_fresh_process(tmp_path, kept):
     (tmp_path / "slow.py").write_text(SLOW_AT_FIRST)
     spec = read_spec(f"{tmp_path}/slow.py:make", {"device": "cpu"})
     timing = stopping.of_process(spec, 0)
-    with Children() as children:
-        can = inspect(spec, children).environment.can
-        going = list(children.ask(TryBatch(spec, 8, can=can, then=timing), Timed, 60))
-        fresh = [told.batch for told in children.ask(TimeBatches(spec, timing, (8,), can=can), Timed, 60) if told.batch]
+    can = inspect(spec, kept).environment.can
+    going = list(kept.ask(TryBatch(spec, 8, can=can, then=timing), Timed, 60))
+    fresh = [told.batch for told in kept.ask(TimeBatches(spec, timing, (8,), can=can), Timed, 60) if told.batch]
     (trial,) = (told.trial for told in going if told.trial)
     (behind,) = (told.batch for told in going if told.batch)
 
@@ -265,12 +263,12 @@ def test_a_thorough_row_has_100_batches_and_three_seconds_however_well_it_is_kno
     assert sum(row.device_ms) >= 3000
 
 
-def test_only_the_first_process_of_a_row_has_the_host_for_itself_and_tells_its_peak(tmp_path):
+def test_only_the_first_process_of_a_row_has_the_host_for_itself_and_tells_its_peak(tmp_path, ask):
     """Rows that share a process share its peak: that of the largest before would stand in the rows behind it."""
     asked = ("resnet18", "--image-size", 128, "--batch-sizes", "1,8,16", "--batches", 3)
-    shared = run(tmp_path, *asked).record()
+    shared = ask(tmp_path, *asked).record()
     (tmp_path / "alone").mkdir()
-    alone = run(tmp_path / "alone", *asked, "--processes", 1).record()
+    alone = ask(tmp_path / "alone", *asked, "--processes", 1).record()
 
     assert [len(row.timings) for row in shared.rows] == [3, 3, 3]
     for row, by_itself in zip(shared.rows, alone.rows, strict=True):

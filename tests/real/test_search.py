@@ -7,7 +7,7 @@ kilobytes left over in a process's heap would decide, and smaller blocks leave g
 import sys
 
 import pytest
-from support.command import QUICK, run
+from support.command import QUICK
 from support.folders import MODELS
 
 MIB = 2**20
@@ -78,8 +78,8 @@ def test_memory_that_grows_after_the_trial_is_caught_by_the_full_run(tmp_path, a
 
 
 @linux_only
-def test_where_nothing_fits_the_record_says_so_and_the_exit_code_is_4(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "24MiB", *QUICK)
+def test_where_nothing_fits_the_record_says_so_and_the_exit_code_is_4(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "24MiB", *QUICK)
 
     assert ran.status == 4
     assert "not even batch 1 fits" in ran.err

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support.command import TINY, run
+from support.command import TINY
 from support.folders import record_path
 
 LONG = "x" * 100_000
@@ -54,8 +54,8 @@ THEIRS = {
         (("models", LONG), "no model's name matches 'xxx"),
     ],
 )
-def test_a_value_that_no_option_takes_is_one_short_line(tmp_path, arguments, message):
-    ran = run(tmp_path, *arguments)
+def test_a_value_that_no_option_takes_is_one_short_line(tmp_path, ask, arguments, message):
+    ran = ask(tmp_path, *arguments)
 
     assert ran.status == 2, ran.err
     assert message in ran.err
@@ -119,8 +119,8 @@ def test_a_value_that_no_option_takes_is_one_short_line(tmp_path, arguments, mes
         (("compare", "old.json"), "name OLD and NEW: 1 are given (see tputfind compare --help)"),
     ],
 )
-def test_the_message_names_the_nearest_right_one(tmp_path, arguments, message):
-    ran = run(tmp_path, *arguments)
+def test_the_message_names_the_nearest_right_one(tmp_path, ask, arguments, message):
+    ran = ask(tmp_path, *arguments)
 
     assert (ran.status, ran.out) == (2, "")
     assert message in ran.err
@@ -129,17 +129,17 @@ def test_the_message_names_the_nearest_right_one(tmp_path, arguments, message):
 
 
 @pytest.mark.parametrize("rate", ["5k", "5,000", "5000/s", "5K /s", "5000rps", "5k QPS"])
-def test_a_rate_is_understood_as_people_write_it(tmp_path, rate):
+def test_a_rate_is_understood_as_people_write_it(tmp_path, ask, rate):
     asked = ("size", RECORD, "--slo", "50 ms", "--percentile", "p99", "--batcher", "Triton", "--save", "plans.json")
-    ran = run(tmp_path, *asked, "--rate", rate)
+    ran = ask(tmp_path, *asked, "--rate", rate)
 
     assert ran.status == 0, ran.err
     demand = json.loads((tmp_path / "plans.json").read_bytes())["plans"][0]["demand"]
     assert (demand["rate_per_s"], demand["percentile"], demand["batcher"]) == (5000, 99, "triton")
 
 
-def test_two_spellings_of_a_dtype_are_measured_once(tmp_path):
-    ran = run(tmp_path, "shufflenet_v2_x0_5", *TINY, "--dtype", "FP32,fp32", "--save", "all.csv", "--no-save")
+def test_two_spellings_of_a_dtype_are_measured_once(tmp_path, ask):
+    ran = ask(tmp_path, "shufflenet_v2_x0_5", *TINY, "--dtype", "FP32,fp32", "--save", "all.csv", "--no-save")
 
     assert ran.status == 0, ran.err
     assert (tmp_path / "all.csv").read_text().count("\n") == 2

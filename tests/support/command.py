@@ -92,11 +92,18 @@ class Kept(Children):
         with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
             patch.setenv("COLUMNS", ENVIRONMENT["COLUMNS"])
             patch.setattr(sys, "argv", ["tputfind", *map(str, arguments)])
-            for name, maker in (("run", "children_of"), ("clocks", "Children"), ("forecast", "Children")):
-                patch.setattr(importlib.import_module(f"tputfind.commands.{name}"), maker, self.or_another)
+            patch.setattr("tputfind.commands.run.children_of", self.or_another)
+            for name in ("clocks", "devices", "forecast", "models"):
+                patch.setattr(importlib.import_module(f"tputfind.commands.{name}"), "Children", self.or_another)
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 try:
                     main(prog_name="tputfind")
                 except SystemExit as end:
                     status = end.code
         return Ran(status, out.getvalue(), err.getvalue(), folder)
+
+    def find(self, *models: object, **options: Any) -> Any:
+        """``tputfind.find``, answered by this server."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tputfind.runners.find.children_of", self.or_another)
+            return tputfind.find(*models, **options)
