@@ -49,6 +49,21 @@ def fails() -> tputfind.Step:
     return tputfind.Step(run, make_batch, modules=model)
 
 
+def leaves_one_out() -> tputfind.Step:
+    """One rank takes part in a collective that the other one leaves out, in a step that a file says."""
+    step = fails()
+    asked = json.loads(Path(os.environ["FAILS_AS"]).read_text())
+    steps = iter(range(100))
+
+    def run(batch: torch.Tensor) -> torch.Tensor:
+        loss = step.run(batch)
+        if next(steps) == asked["step"] and tputfind.context().rank == asked["waits"]:
+            distributed.all_reduce(loss)
+        return loss
+
+    return tputfind.Step(run, step.make_batch)
+
+
 def begins_its_own_group() -> tputfind.Step:
     context = tputfind.context()
     distributed.init_process_group("gloo", "tcp://127.0.0.1:29999", rank=context.rank, world_size=context.world_size)

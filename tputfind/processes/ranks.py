@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from threading import Condition, Thread
@@ -16,7 +16,8 @@ from typing import IO, Any, Final
 import msgspec
 
 from tputfind.errors import ModelFailed, NoSuchDevice, TputfindError
-from tputfind.processes import failures
+from tputfind.processes import beats, failures
+from tputfind.processes.beats import Beat
 from tputfind.processes.children import Answer, ChildFailed, Children
 from tputfind.processes.cores import here, is_host
 from tputfind.processes.messages import Diagnosis, Group, Inspection, ListDevices, Question, Timed
@@ -90,7 +91,7 @@ class Ranks(Children):
                 other.preload(package)
             self._others.append(other)
         folder = self._meeting_place(size)
-        job = _Job(self, timeout_s)
+        job = _Job(self, timeout_s, folder, size)
         try:
             names = spec.devices if len(spec.devices) == size else spec.devices * size
             members = [Group(rank=rank, size=size, device=name, folder=str(folder)) for rank, name in enumerate(names)]
@@ -125,9 +126,11 @@ class Ranks(Children):
 class _Job:
     """The answers of all ranks to one question. Rank 0 is heard in the calling thread, each other rank in its own."""
 
-    def __init__(self, leader: Children, timeout_s: float | None) -> None:
+    def __init__(self, leader: Children, timeout_s: float | None, folder: Path, size: int) -> None:
         self._leader = leader
         self._timeout_s = timeout_s
+        self._folder = folder
+        self._size = size
         self._changed = Condition()
         self._others: dict[int, Children] = {}
         self._threads: list[Thread] = []
@@ -170,6 +173,7 @@ class _Job:
     def answers(self, leading: Generator[Answer]) -> Generator[Answer]:
         """Yield each answer of rank 0, with what the others said of the same."""
         number = 0
+        Thread(target=self._watch, name="watch of ranks", daemon=True).start()
         with closing(leading):
             try:
                 for answer in leading:
@@ -190,16 +194,44 @@ class _Job:
                     yield _named(answer, rank)
                     return
                 self._raise_failed()
-                raise ChildFailed(_failure_named(death.failure, 0)) from None
+                raise ChildFailed(self._named_in_silence(death.failure, 0)) from None
 
     def end(self) -> None:
         """End the processes still at work, and wait for their end."""
         with self._changed:
             self._over = True
+            self._changed.notify_all()
         for other, thread in zip(self._others.values(), self._threads, strict=True):
             while thread.is_alive():  # as above
                 other.end_child()
                 thread.join(_AGAIN_S)
+
+    def _watch(self) -> None:
+        """End all when one waits in a collective that another left out."""
+        seen: Mapping[int, Beat] = {}
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._over or self._failed is not None, 2 * beats.INTERVAL_S):
+                    return
+            before, seen = seen, beats.read(self._folder, self._size)
+            vain = beats.waits_in_vain(seen) if seen == before else None
+            if vain is None:
+                continue
+            rank, message = vain
+            with self._changed:
+                if self._failed is None and not self._over:
+                    self._failed = rank, ChildFailed(Failure(kind="error", message=message))
+                self._changed.notify_all()
+            self._end_leader()
+            return
+
+    def _named_in_silence(self, failure: Failure, rank: int) -> Failure:
+        """Return a failure that names its rank; in a silence, the rank that others wait for, if one shows."""
+        last = beats.latest(beats.read(self._folder, self._size), range(self._size))
+        if failure.kind != "timeout" or last is None:
+            return _failure_named(failure, rank)
+        message = f"{failure.message}: rank {last} hangs or is slow, and the others wait in a collective for it"
+        return msgspec.structs.replace(failure, message=message)
 
     def _end_leader(self) -> None:
         """End rank 0, again and again: it may not have started its process yet."""
@@ -221,7 +253,7 @@ class _Job:
             late = min(self._lacking(number), default=0)
         self._raise_failed()
         if not heard and not optional:
-            raise ChildFailed(_failure_named(failures.of_silence(patience_s), late))
+            raise ChildFailed(self._named_in_silence(failures.of_silence(patience_s), late))
 
     def _lacking(self, number: int) -> list[int]:
         return [rank for rank, said in self._answers.items() if len(said) <= number and rank in self._working]

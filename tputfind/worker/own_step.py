@@ -15,6 +15,7 @@ from tputfind.errors import BadRequest, ModelFailed, TputfindError
 from tputfind.record.record import Notice, OutputCheck
 from tputfind.record.spec import Spec
 from tputfind.units import format_bytes
+from tputfind.worker import ranks
 from tputfind.worker.batch import Batch
 from tputfind.worker.devices.accelerator import kind_here
 from tputfind.worker.inputs import Call, Split, divides, is_counted, outline, sample_shapes, shows_samples, split_of
@@ -145,6 +146,7 @@ class OwnStep:
         try:
             with torch.enable_grad():
                 drained(self.batch(self._spec.smallest_batch)())
+            ranks.rest()
         except TputfindError:
             raise
         except BaseException:  # the user's code can raise anything

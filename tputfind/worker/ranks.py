@@ -11,13 +11,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
+from threading import Event, Thread
 from typing import Any, Final
 
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tputfind.processes import cores
+from tputfind.processes import beats, cores
+from tputfind.processes.beats import Beat
 from tputfind.processes.failures import CannotRunSo, said
 from tputfind.processes.messages import Group
 from tputfind.record.spec import Spec
@@ -47,9 +50,11 @@ class _Member:
     def __init__(self, group: Group) -> None:
         self.rank, self.size = group.rank, group.size
         self.device = group.device
-        self._folder = group.folder
+        self._folder = Path(group.folder)
         self._pipes: list[int] = []
         self._has_joined = False
+        self._steps = self._before = 0
+        self._at_work = False
 
     def join(self, device: torch.device) -> None:
         """Bring up torch's process group on a device, once."""
@@ -71,6 +76,26 @@ class _Member:
         else:
             self._pipes = [os.open(f"{self._folder}/{rank}", os.O_WRONLY) for rank in range(1, self.size)]
 
+    def beat(self) -> None:
+        """Write the state of this process from now on: who waits in a collective lets other threads run.
+
+        Begin before a device takes note of the memory of the idle process, to which the thread's own belongs.
+        """
+        has_begun = Event()
+
+        def write() -> None:
+            while True:
+                self.write_state()
+                has_begun.set()
+                time.sleep(beats.INTERVAL_S)
+
+        Thread(target=write, name="beat", daemon=True).start()
+        has_begun.wait()
+
+    def write_state(self) -> None:
+        """Write how far this process is, for those who look for a rank that waits in vain."""
+        beats.write(self._folder, self.rank, Beat(self._steps, self._at_work, self._before, _collectives()))
+
     def take_turn(self) -> None:
         """Tell the others that this process takes a step; or wait until rank 0 does.
 
@@ -78,10 +103,18 @@ class _Member:
             PeerLost: one of them is gone.
         """
         if self.rank:
+            self.rest()
             if os.read(self._pipes[0], 1) != _STEP:
                 raise _TurnsOver
         else:
             self.tell(_STEP)
+        self._before = _collectives()
+        self._steps += 1
+        self._at_work = True
+
+    def rest(self) -> None:
+        """Note that a step has ended, and none is under way."""
+        self._at_work = False
 
     def tell(self, word: bytes) -> None:
         """Tell all others."""
@@ -90,6 +123,14 @@ class _Member:
                 os.write(pipe, word)
         except BrokenPipeError:
             raise PeerLost("another process of the group has ended") from None
+
+
+def _collectives() -> int:
+    """Return how many collectives this process has begun in the group of all; 0 if the user's step ended the group."""
+    try:
+        return int(distributed.group.WORLD._get_sequence_number_for_group())  # type: ignore[union-attr]  # noqa: SLF001
+    except (AttributeError, RuntimeError, ValueError):
+        return 0
 
 
 _member: list[_Member] = []
@@ -108,6 +149,7 @@ def begin(group: Group | None) -> None:
             os.sched_setaffinity(0, mine)
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(len(mine))
+    _member[0].beat()
 
 
 def rank_and_size() -> tuple[int, int]:
@@ -146,7 +188,15 @@ def leads() -> bool:
 def end_turns() -> None:
     """Say that no more steps of this batch are taken."""
     if _member and _member[0].rank == 0:
+        _member[0].rest()
+        _member[0].write_state()  # it may end before the next time
         _member[0].tell(_END)
+
+
+def rest() -> None:
+    """Note that a step has ended, if more may follow that are not told of yet."""
+    if _member:
+        _member[0].rest()
 
 
 def follow(work: Work) -> None:

@@ -1,0 +1,65 @@
+"""What each process of a job writes twice a second of its steps: it shows who waits in a collective in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import permutations
+from pathlib import Path
+from struct import Struct, error
+from typing import Final, NamedTuple
+
+INTERVAL_S: Final = 0.5
+_FORM: Final = Struct("<q?qq")
+
+
+class Beat(NamedTuple):
+    """The state of a rank: steps begun, whether one is under way, and collectives begun in the group of all ranks.
+
+    ``before`` counts the collectives of all steps but the last one that has begun.
+    """
+
+    steps: int
+    at_work: bool
+    before: int
+    collectives: int
+
+    @property
+    def ended(self) -> tuple[int, int]:
+        """The steps that have ended, and the collectives begun by then."""
+        return (self.steps - 1, self.before) if self.at_work else (self.steps, self.collectives)
+
+
+def write(folder: Path, rank: int, beat: Beat) -> None:
+    """Write the state of a rank; nothing if the folder is gone, as at the end of a job."""
+    with suppress(OSError):
+        (folder / f"beat-{rank}").write_bytes(_FORM.pack(*beat))
+
+
+def read(folder: Path, size: int) -> dict[int, Beat]:
+    """Return the states of the ranks that have written one."""
+    states: dict[int, Beat] = {}
+    for rank in range(size):
+        with suppress(OSError, error):  # it is being written
+            states[rank] = Beat(*_FORM.unpack((folder / f"beat-{rank}").read_bytes()))
+    return states
+
+
+def waits_in_vain(states: Mapping[int, Beat]) -> tuple[int, str] | None:
+    """Return a rank that waits in a collective that another left out, and the message; None if no rank does.
+
+    The other has ended the same step with fewer collectives. States that did not change for a second are asked for:
+    ranks write them one after the other.
+    """
+    for (rank, waiting), (other, state) in permutations(states.items(), 2):
+        steps, collectives = state.ended
+        if waiting.at_work and waiting.steps <= steps and waiting.collectives > collectives:
+            return rank, f"waits in a collective that rank {other} left out: it has ended the step"
+    return None
+
+
+def latest(states: Mapping[int, Beat], ranks: Sequence[int]) -> int | None:
+    """Return the rank for which others wait in a collective: at work, with fewer begun; None if none or all are."""
+    begun = {rank: states[rank].collectives for rank in ranks if rank in states and states[rank].at_work}
+    last = [rank for rank, count in begun.items() if count == min(begun.values())]
+    return last[0] if len(last) == 1 and len(begun) == len(ranks) else None
