@@ -56,8 +56,8 @@ class Step:
         Raises:
             BadRequest: a part is of another type.
         """
-        self.run = _function("run", run, "of a batch")
-        self.make_batch = _function("make_batch", make_batch, "of the batch size")
+        self.run = _function("run", run, "of a batch", "lambda batch: run(*batch) if a batch is a tuple of them")
+        self.make_batch = _function("make_batch", make_batch, "of the batch size", "it returns the batch of that size")
         self.modules = _several("modules", modules, "parameters", "torch.nn.Module")
         self.optimizers = _several("optimizers", optimizers, "param_groups", "torch.optim.Optimizer")
         if not callable(samples) and (not isinstance(samples, int) or isinstance(samples, bool) or samples < 1):
@@ -67,7 +67,7 @@ class Step:
         self.samples = samples
 
 
-def _function(name: str, value: Any, of_what: str) -> Callable[[Any], object]:
+def _function(name: str, value: Any, of_what: str, hint: str) -> Callable[[Any], object]:
     if not callable(value):
         raise BadRequest(f"tputfind.Step: {name} is {_article(value)}, and no function {of_what}")
     if inspect.iscoroutinefunction(value):
@@ -75,8 +75,25 @@ def _function(name: str, value: Any, of_what: str) -> Callable[[Any], object]:
             f"tputfind.Step: {name} is a coroutine function, and calling it runs nothing",
             "give a function that runs it, such as lambda batch: asyncio.run(step(batch))",
         )
+    if (other := other_arguments(value, 1)) is not None:
+        raise BadRequest(
+            f"tputfind.Step: {name} takes {other}, and is called with one argument, {of_what.removeprefix('of ')}", hint
+        )
     checked: Callable[[Any], object] = value
     return checked
+
+
+def other_arguments(function: Callable[..., object], count: int) -> str | None:
+    """Return the arguments of a function that cannot be called with so many; None if it can, or does not tell."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a function in C
+        return None
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return f"({', '.join(signature.parameters)})" if signature.parameters else "no argument"
+    return None
 
 
 def _several(name: str, value: object, attribute: str, kind: str) -> tuple[Any, ...]:

@@ -1,5 +1,6 @@
 """Steps and what is taken for one: each a name for ``steps.py:NAME``."""
 
+import asyncio
 import time
 
 import torch
@@ -80,6 +81,33 @@ def no_samples():
 
 def half_samples():
     return tputfind.Step(lambda batch: batch, lambda size: torch.randn(size, 8), samples=lambda size: size / 2)
+
+
+def run_takes_parts():
+    return tputfind.Step(lambda x, y: x @ y, lambda size: (torch.randn(size, 8), torch.randn(8, size)))
+
+
+def make_takes_nothing():
+    return tputfind.Step(lambda batch: batch * 2, lambda: torch.randn(4, 8))
+
+
+def step_takes_a_batch(batch_size):
+    x = torch.randn(batch_size, 8)
+    return lambda y: x * y
+
+
+def size_has_a_default(batch_size=4):
+    x = torch.randn(batch_size, 8)
+    return lambda: x * 2
+
+
+def task_of_its_own_loop(batch_size):
+    x, loop = torch.randn(batch_size, 8), asyncio.new_event_loop()
+
+    async def step():
+        return x * 2
+
+    return lambda: loop.create_task(step())
 
 
 def make_is_a_coroutine():

@@ -113,6 +113,13 @@ def test_step_maker_is_called_anew_for_every_batch_size(tmp_path, ask):
     assert "samples_by_word" in [notice.kind for notice in record.notices]
 
 
+def test_task_of_a_loop_of_the_steps_own_is_run_in_that_loop(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/steps.py:task_of_its_own_loop", *ONE)
+
+    assert ran.status == 0, ran.err
+    assert [row.status for row in ran.record().rows] == ["ok"]
+
+
 def test_step_cut_short_is_resumed_and_compared(tmp_path, ask):
     asked = (f"{MODELS}/steps.py:pair", "--device", "cpu", *QUICK)
     whole = ask(tmp_path, *asked, "--batch-sizes", "1,2")
@@ -148,6 +155,10 @@ REFUSED = [
     ("steps.py:modules_are_text", (), 2, "tputfind.Step: modules holds a str, and no torch.nn.Module"),
     ("steps.py:no_samples", (), 2, "tputfind.Step: samples is 0"),
     ("steps.py:half_samples", (), 2, "samples(4) returned 2.0, and no whole number from 1"),
+    ("steps.py:run_takes_parts", (), 2, "run takes (x, y), and is called with one argument, a batch"),
+    ("steps.py:make_takes_nothing", (), 2, "make_batch takes no argument, and is called with one argument, the batch"),
+    ("steps.py:step_takes_a_batch", (), 2, "called with batch size 4 returned a function that takes (y)"),
+    ("steps.py:size_has_a_default", (), 2, "if it makes a step, give it the batch size as an argument without a def"),
     ("steps.py:make_is_a_coroutine", (), 2, "tputfind.Step: make_batch is a coroutine function"),
     ("steps.py:never_steps", (), 2, "SGD did not step in 100 steps"),
     ("steps.py:HELD", (), 2, "is a step that was made as"),

@@ -101,6 +101,8 @@ def no_answer(spec: Spec, batch_size: int, failure: Failure, *, smallest: bool =
     advice = notices.advice(failure.kind, spec.mode)
     # The traceback is of use to whoever wrote the model.
     shown = failure.traceback if spec.own_code else ""
+    if failure.kind == "error" and not failure.traceback:
+        advice = ""  # nothing of the user's had begun to run
     by_default = (spec.dtype, spec.layout, spec.mode) == ("fp32", "nchw", "eager") or spec.phase == "step"
     if failure.kind == "unsupported" and not (spec.own_code and by_default):
         mode = "" if spec.mode == "eager" else f" --mode {spec.mode}"

@@ -99,7 +99,8 @@ def drained(output: Any) -> Any:
     if isinstance(output, torch.futures.Future):
         return drained(output.wait())
     if inspect.isawaitable(output):
-        return drained(_loop().run_until_complete(_awaited(output)))
+        loop = output.get_loop() if isinstance(output, asyncio.Future) else _loop()  # tasks belong to a loop
+        return drained(loop.run_until_complete(_awaited(output)))
     parts = parts_of(output)
     if parts is None or not any(map(is_lazy, parts.values())):
         return output

@@ -33,6 +33,7 @@ from tputfind.worker.models.user_code import (
 from tputfind.worker.settings import noting_imports
 
 RETURN: Final = "return a torch.nn.Module, or a module and a callable batch -> inputs; or a tputfind.Step"
+_TAKES_SIZE: Final = "if it makes a step, give it the batch size as an argument without a default"
 
 
 def find(spec: Spec) -> Source:
@@ -123,9 +124,10 @@ def check_made(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module
         raise_own_step(spec)
     if made is None:
         raise UnknownModel(f"{spec.model} returned nothing", RETURN)
+    is_function = callable(made) and not isinstance(made, type)
     raise UnknownModel(
         f"{spec.model} returned {type(made).__name__}, which is no module",
-        RETURN,
+        _TAKES_SIZE if is_function else RETURN,
     )
 
 

@@ -6,15 +6,17 @@ import dis
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from torch import nn
 
 from tputfind.errors import BadRequest, IsOwnStep, UnknownModel
 from tputfind.record.spec import Spec
-from tputfind.step import Step
+from tputfind.step import Step, other_arguments
 from tputfind.worker.models.source import Source
 from tputfind.worker.models.user_code import check_takes_nothing
+
+_MAKER: Final = "return a function without arguments: one call is one step"
 
 
 class StepOfSize(Step):
@@ -68,22 +70,21 @@ def source_of_maker(spec: Spec, maker: Callable[[Any], object], path: Path | Non
         step = maker(batch_size)
         if isinstance(step, (nn.Module, tuple, Step)):  # a factory of models or of steps that takes an argument
             check_takes_nothing(spec.model, maker)
-        return _checked(f"{spec.model} called with batch size {batch_size}", step, "no step", _MAKER)
+        return _checked(f"{spec.model} called with batch size {batch_size}", step)
 
     return of_step(spec, lambda: StepOfSize(lambda step: step(), make), path)
 
 
-_MAKER = "return a function without arguments: one call is one step"
-
-
-def _checked(subject: str, value: object, missing: str, hint: str) -> object:
-    if inspect.iscoroutine(value):
-        value.close()
-        raise BadRequest(f"{subject} returned a coroutine, and {missing}", "write def instead of async def")
-    if not callable(value):
-        what = "nothing" if value is None else f"{type(value).__name__}, which cannot be called"
-        raise BadRequest(f"{subject} returned {what}", hint)
-    return value
+def _checked(subject: str, step: object) -> object:
+    if inspect.iscoroutine(step):
+        step.close()
+        raise BadRequest(f"{subject} returned a coroutine, and no step", "write def instead of async def")
+    if not callable(step):
+        what = "nothing" if step is None else f"{type(step).__name__}, which cannot be called"
+        raise BadRequest(f"{subject} returned {what}", _MAKER)
+    if (other := other_arguments(step, 0)) is not None:
+        raise BadRequest(f"{subject} returned a function that takes {other}", _MAKER)
+    return step
 
 
 def _never_reads(maker: Callable[[Any], object]) -> bool:
