@@ -171,6 +171,7 @@ _TINY = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 _ENCODES = {f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads")}
 _BART = {"d_model": 32, "vocab_size": 99, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, **_ENCODES}
 _VIT = {"image_size": 32, "patch_size": 8, **{name: _TINY[name] for name in list(_TINY)[:4]}}
+_GPT2 = {"n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 99, "n_positions": 64}
 _LONG = {**_TINY, "attention_window": [4], "sep_token_id": 2}
 _LXMERT = {**_TINY, "l_layers": 1, "x_layers": 1, "r_layers": 1, "num_qa_labels": 9}
 _XLM = {"emb_dim": 32, "n_layers": 1, "n_heads": 2, "vocab_size": 99}
@@ -197,7 +198,7 @@ _SWIN = {"embed_dim": 8, "depths": [1] * 4, "num_heads": [2] * 4, "window_size":
     "out_features": [f"stage{number}" for number in range(1, 5)]
 }
 _NO_TEXT = ("ViT", "Wav2Vec2", "PatchTST")
-_TARGETS = ("label", "position", "future")
+_TARGETS = ("label", "position", "future", "target")
 _HEADS = [
     ("BertForMaskedLM", "Bert", _TINY, {"labels": (8,)}),
     ("BertForSequenceClassification", "Bert", {**_TINY, "num_labels": 5}, {"labels": ()}),
@@ -217,6 +218,11 @@ _HEADS = [
     ("Wav2Vec2ForXVector", "Wav2Vec2", _SPEECH, {"labels": ()}),
     ("Wav2Vec2ForAudioFrameClassification", "Wav2Vec2", {**_SPEECH, "num_labels": 5}, {"labels": (798, 5)}),
     ("PatchTSTForPrediction", "PatchTST", _SERIES, {"future_values": (6, 3)}),
+    ("PatchTSTForRegression", "PatchTST", {**_SERIES, "num_targets": 2, "loss": "mse"}, {"target_values": (2,)}),
+    ("PatchTSTForClassification", "PatchTST", {**_SERIES, "num_targets": 5}, {"target_values": ()}),
+    ("GPT2DoubleHeadsModel", "GPT2", _GPT2, {"labels": (4, 8), "mc_labels": ()}),
+    ("ImageGPTForCausalImageModeling", "ImageGPT", _GPT2, {"labels": (8,)}),
+    ("BertGenerationDecoder", "BertGeneration", {**_TINY, "is_decoder": True}, {"labels": (8,)}),
     ("BertModel", "Bert", _TINY, {}),
 ]
 
@@ -256,6 +262,38 @@ def test_segmentation_model_of_transformers_trains_with_masks_that_are_drawn(tmp
     assert [mask.shape[-2:] for mask in batch._inputs[1]["mask_labels"]] == [(32, 32)] * 2
     assert bool(torch.isfinite(loss))
     assert not workload.trains_by_stand_in
+
+
+@pytest.mark.parametrize(
+    ("head", "kind", "more", "tokens"),
+    [
+        ("BeitForMaskedImageModeling", "Beit", {"use_mask_token": True, "vocab_size": 50}, 7),
+        ("ViTForMaskedImageModeling", "ViT", {"encoder_stride": 8}, None),
+    ],
+)
+def test_masked_image_model_trains_on_the_patches_that_are_masked(tmp_path, head, kind, more, tokens):
+    config = getattr(transformers, f"{kind}Config")(**_VIT, **more)
+    config.architectures = [head]
+    config.save_pretrained(tmp_path / "tiny")
+    workload = Workload(read_spec(f"hf:{tmp_path}/tiny", {"phase": "train"}), torch.device("cpu"))
+
+    with torch.enable_grad():
+        batch = workload.batch(3)
+        loss = batch()
+
+    drawn = batch._inputs[1]
+    assert drawn["bool_masked_pos"].shape == (3, 16)
+    assert drawn["bool_masked_pos"].sum(1).tolist() == [7, 7, 7]
+    assert ("labels" in drawn) == (tokens is not None)
+    assert tokens is None or drawn["labels"].shape == (3 * tokens,)
+    assert bool(torch.isfinite(loss))
+    assert not workload.trains_by_stand_in
+
+
+def test_both_heads_of_a_model_with_two_are_trained():
+    lm_loss, mc_loss = torch.ones((), requires_grad=True), torch.ones((), requires_grad=True)
+
+    assert own_loss({"loss": lm_loss, "mc_loss": mc_loss}).item() == 2.0
 
 
 def test_loss_that_stands_in_for_that_of_a_model_without_a_head_is_said(tmp_path, ask):

@@ -206,14 +206,18 @@ def stand_in_loss(output: Any) -> torch.Tensor:
 def own_loss(output: Any) -> torch.Tensor | None:
     """Return the loss that a model returns; None if it has none.
 
-    It stands under the name ``loss`` or as a scalar in front. A dict of scalars under the names that detectors give the
-    parts of their loss stands for their sum.
+    It stands under the name ``loss`` or as a scalar in front; with ``mc_loss`` beside it, it is their sum. A dict of
+    scalars under the names that detectors give the parts of their loss stands for their sum.
     """
     if isinstance(output, Mapping) and output and all(f"{name}".startswith(_PARTS_OF_LOSS) for name in output):
         parts = list(output.values())
         if all(isinstance(part, torch.Tensor) and part.dim() == 0 and part.requires_grad for part in parts):
             return torch.stack(parts).sum()
-    named = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    named, choice = (
+        output.get(name) if isinstance(output, Mapping) else getattr(output, name, None) for name in ("loss", "mc_loss")
+    )
+    if isinstance(named, torch.Tensor) and isinstance(choice, torch.Tensor):  # a second head, for multiple choice
+        named = named + choice
     first = output[0] if isinstance(output, tuple) and output else output
     for loss in (named, first):
         if isinstance(loss, torch.Tensor) and loss.requires_grad and (loss is named or loss.dim() == 0):

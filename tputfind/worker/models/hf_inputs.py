@@ -210,7 +210,7 @@ def _tokens_of_head(model: Model, parts: dict[str, Part]) -> dict[str, Part]:
     name, text = type(model.module).__name__, parts["input_ids"]
     if not isinstance(text, Drawn):
         return {}
-    if name.endswith("ForMultipleChoice"):
+    if name.endswith(("ForMultipleChoice", "DoubleHeadsModel")):
         return {
             name: replace(part, sample_shape=(CHOICES, *part.sample_shape))
             for name, part in parts.items()

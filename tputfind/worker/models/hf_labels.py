@@ -11,7 +11,7 @@ import torch
 
 from tputfind.worker.inputs import Drawn, Each
 from tputfind.worker.models.detection import OBJECTS, draw_boxes
-from tputfind.worker.models.hf_model import Model, Part, Prompt
+from tputfind.worker.models.hf_model import Model, Packed, Part, Prompt, Same
 
 _SPOKEN: Final = 16
 """Tokens that a sample of speech is transcribed to."""
@@ -71,6 +71,30 @@ def _class_of_each_token(model: Model, parts: _Parts) -> _Labels:
 
 def _choice(_model: Model, _parts: _Parts) -> _Labels:
     return {"labels": Drawn((), dtype=torch.int64, below=CHOICES)}
+
+
+def _tokens_and_choice(model: Model, parts: _Parts) -> _Labels:
+    return {**_tokens(model, parts), "mc_labels": Drawn((), dtype=torch.int64, below=CHOICES)}
+
+
+def _masked_patches(model: Model, parts: _Parts) -> _Labels:
+    """Return two fifths of the patches of each image as masked, and a token of each for those that predict tokens."""
+    image, side = parts.get("pixel_values"), model.look("patch_size")
+    can_mask = any(name.endswith("mask_token") for name, _ in model.module.named_parameters())
+    if not isinstance(image, Drawn) or not isinstance(side, int) or not can_mask:
+        return {}
+    height, width = image.sample_shape[-2:]
+    masked = torch.arange((height // side) * (width // side)) % 5 < 2
+    tokens = Drawn((int(masked.sum()),), dtype=torch.int64, below=int(getattr(model.config, "vocab_size", 1)))
+    return {"bool_masked_pos": Same(masked), "labels": Packed(tokens)}
+
+
+def _value_of_series(model: Model, _parts: _Parts) -> _Labels:
+    return {"target_values": Drawn((int(model.config.num_targets),))}
+
+
+def _class_of_series(model: Model, _parts: _Parts) -> _Labels:
+    return {"target_values": Drawn((), dtype=torch.int64, below=int(model.config.num_targets))}
 
 
 def _answer(model: Model, parts: _Parts) -> _Labels:
@@ -143,6 +167,11 @@ def _transcript(model: Model, _parts: _Parts) -> _Labels:
 
 _RULES: Final[dict[str, Callable[[Model, _Parts], _Labels]]] = {
     "ForPreTraining": _pretraining,
+    "DoubleHeadsModel": _tokens_and_choice,
+    "ForMaskedImageModeling": _masked_patches,
+    "ForRegression": _value_of_series,
+    "ForTimeSeriesClassification": _class_of_series,
+    "ForClassification": _class_of_series,
     "ForNextSentencePrediction": lambda _model, _parts: {"labels": Drawn((), dtype=torch.int64)},
     "ForTokenClassification": _class_of_each_token,
     "ForMultipleChoice": _choice,
@@ -153,6 +182,8 @@ _RULES: Final[dict[str, Callable[[Model, _Parts], _Labels]]] = {
     "ForUniversalSegmentation": _segments,
     "ForInstanceSegmentation": _segments,
     "ForCTC": _transcript,
+    "ForRNNT": _transcript,
+    "ForTDT": _transcript,
     "ForPrediction": _future,
     "ForSpeechToText": _tokens,
     "ForXVector": _speaker,
@@ -167,7 +198,14 @@ _RULES: Final[dict[str, Callable[[Model, _Parts], _Labels]]] = {
     "ForSpeechSeq2Seq": _tokens,
     "ForConditionalGeneration": _tokens,
     "ForImageTextToText": _tokens,
+    "ForCausalImageModeling": _tokens,
+    "ForVisionText2Text": _tokens,
+    "ForImageClassificationLearned": _classes,
+    "ForImageClassificationFourier": _classes,
+    "ForImageClassificationConvProcessing": _classes,
+    "BertGenerationDecoder": _tokens,
     "LMHeadModel": _tokens,
+    "ModelWithLMHead": _tokens,
     "EncoderDecoderModel": _tokens,
 }
 """By the ending of a class's name: the head, and what its loss is made from."""
