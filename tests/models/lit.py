@@ -1,5 +1,6 @@
 """LightningModules, each a factory for ``lit.py:NAME``, and the loops that train them without Lightning."""
 
+import copy
 import sys
 from time import perf_counter
 
@@ -107,6 +108,31 @@ class Summing(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class Begins(Classifier):
+    """It makes an average of its weights as its training begins, and logs to an experiment."""
+
+    def on_fit_start(self) -> None:
+        self.order = ["fit"]
+
+    def on_train_start(self) -> None:
+        self.order.append("train")
+        self.average = copy.deepcopy(self.layers).requires_grad_(False)
+
+    def on_train_epoch_start(self) -> None:
+        self.order.append("epoch")
+
+    def training_step(self, batch, batch_idx):
+        output = super().training_step(batch, batch_idx)
+        self.logger.experiment.add_scalar("loss", output["loss"], self.global_step)
+        if self.trainer.is_last_batch:
+            raise ValueError("the training never ends")
+        return output
+
+    def on_train_batch_end(self, *_) -> None:
+        for mean, weight in zip(self.average.parameters(), self.layers.parameters(), strict=True):
+            mean.lerp_(weight.data, 0.01)
+
+
 class Encoder(lightning.LightningModule):
     """It is trained to return its input, which its example shows."""
 
@@ -142,6 +168,10 @@ def pair_of(size):
 
 def classifier():
     return Classifier(), pair_of
+
+
+def begins():
+    return Begins(), pair_of
 
 
 def alone():

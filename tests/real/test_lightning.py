@@ -113,6 +113,18 @@ def test_module_trains_as_options_ask(tmp_path, ask, more):
     assert "stand_ins" not in [notice.kind for notice in record.notices]
 
 
+def test_module_that_begins_by_hooks_and_logs_to_an_experiment_trains():
+    workload = Workload(read_spec(f"{MODELS}/lit.py:begins", {"phase": "train"}), CPU)
+    module = workload._module.inner
+    with torch.enable_grad():
+        loss = workload.batch(4)()
+
+    assert module.order == ["fit", "train", "epoch"]
+    assert workload.parameters == sum(weight.numel() for weight in module.layers.parameters())
+    assert bool(torch.isfinite(loss))
+    assert not torch.equal(module.average[0].weight, module.layers[0].weight)
+
+
 @pytest.mark.parametrize(
     ("name", "more", "shape"),
     [

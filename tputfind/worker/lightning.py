@@ -50,6 +50,8 @@ class LightningTraining(Training):
         self.loss_is_own = True
         self._idle = idle_of(self.optimizers)
         self._attach(schedulers)
+        for begins in (self._module.on_fit_start, self._module.on_train_start, self._module.on_train_epoch_start):
+            begins()
 
     @property
     def settles(self) -> bool:

@@ -116,10 +116,10 @@ class Workload:
         named = (module.inner if isinstance(module, TrainingStep) else module).named_parameters()
         self.trained_names = [name for name, parameter in named if parameter.requires_grad]
         """In the order in which DistributedDataParallel numbers them."""
+        self.parameters = sum(parameter.numel() for parameter in module.parameters())
         self._training = make_training(self._module, spec, device, spreads=filled) if spec.phase == "train" else None
         self._module = module if self._training is None else self._training.module
         self._mode = MODES[spec.mode](self._module, self._step_of, torch.get_device_module(device).synchronize)
-        self.parameters = sum(parameter.numel() for parameter in module.parameters())
 
     @property
     def parameter_bytes(self) -> dict[str, int]:

@@ -32,6 +32,18 @@ def is_lightning(module: object) -> bool:
     )
 
 
+class _Silent:
+    """A logger, and whatever a module asks of it: it takes all and does nothing."""
+
+    def __getattr__(self, name: str) -> _Silent:
+        if name.startswith("__"):  # what a value can do is found by such names
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *_: object, **__: object) -> _Silent:
+        return self
+
+
 class _NoTrainer:
     """Stands where a Trainer would: what modules read most, as in a training on one device that does not end."""
 
@@ -43,9 +55,11 @@ class _NoTrainer:
         self.max_epochs = self.max_steps = self.estimated_stepping_batches = self.num_training_batches = _MANY
         self.training = self.is_global_zero = True
         self.sanity_checking = self.validating = self.testing = self.predicting = False
-        self.logger = self.datamodule = self.train_dataloader = self.progress_bar_callback = None
+        self.is_last_batch = self.should_stop = self.fast_dev_run = False
+        self.datamodule = self.train_dataloader = self.val_dataloaders = self.progress_bar_callback = None
         self.gradient_clip_val = self.gradient_clip_algorithm = None
-        self.loggers: list[Any] = []
+        self.logger = _Silent()
+        self.loggers = [self.logger]
         self.callbacks: list[Any] = []
         self.callback_metrics: dict[str, Any] = {}
         self.logged_metrics: dict[str, Any] = {}
