@@ -115,9 +115,13 @@ class Station:
 
     def arrive(self, request: int, items: int) -> None:
         """Take the items of a request, which come together."""
-        for _ in range(items):
-            self.put(request)
-        self.settle()
+        if items == 1 and len(self.queue) < self.limit:  # faster than the loop
+            self.queue.append(request)
+        else:
+            for _ in range(items):
+                self.put(request)
+        if self.idle:
+            self.settle()
 
     def put(self, request: int) -> None:
         """Let an item wait, or refuse its request if the queue is full."""
@@ -127,7 +131,7 @@ class Station:
             self.queue.append(request)
 
     def settle(self) -> None:
-        """Begin what may begin now that all items of a request have come."""
+        """Begin what may begin on idle devices."""
 
     def free(self, device: Device) -> None:
         """Take a device that has nothing to do."""
@@ -215,25 +219,26 @@ class Router:
         while not buckets[self._lowest]:
             self._lowest += 1
         bucket = buckets[self._lowest]
-        number = bucket[int(self._draw() * len(bucket))]
-        self._move(number, self._lowest + items)
+        place = int(self._draw() * len(bucket))
+        number = bucket[place]
+        self._move(number, bucket, place, self._lowest + items)
         self._stations[number].arrive(request, items)
 
     def _leaves_least(self, number: int, items: int) -> None:
-        unanswered = self._unanswered[number] - items
-        self._move(number, unanswered)
-        self._lowest = min(self._lowest, unanswered)
+        before = self._unanswered[number]
+        self._move(number, self._buckets[before], self._places[number], before - items)
+        self._lowest = min(self._lowest, before - items)
 
-    def _move(self, number: int, unanswered: int) -> None:
-        """Put a station into the bucket of those with so many unanswered."""
+    def _move(self, number: int, bucket: list[int], place: int, unanswered: int) -> None:
+        """Move a station from its place in a bucket into that of stations with so many unanswered."""
         buckets, places = self._buckets, self._places
-        bucket, place = buckets[self._unanswered[number]], places[number]
         last = bucket.pop()
         if last != number:
             bucket[place] = last
             places[last] = place
         while len(buckets) <= unanswered:
             buckets.append([])
-        places[number] = len(buckets[unanswered])
-        buckets[unanswered].append(number)
+        bucket = buckets[unanswered]
+        places[number] = len(bucket)
+        bucket.append(number)
         self._unanswered[number] = unanswered
