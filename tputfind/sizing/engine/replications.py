@@ -15,8 +15,8 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from tputfind.record.types import Amount, Count
-from tputfind.sizing.engine.servers import Greedy, Server
-from tputfind.sizing.engine.serving import Kind, exact_times, serve
+from tputfind.sizing.engine.servers import Server
+from tputfind.sizing.engine.serving import Kind, exact_times, is_by_batches, serve
 from tputfind.sizing.traffic.stream import Traffic
 from tputfind.stats import t_quantile
 
@@ -586,7 +586,6 @@ def _quantiles(
 
 def is_quick(server: Server, traffic: Traffic) -> bool:
     """Whether fleets are followed batch by batch, and not request by request."""
-    plain = server.limit == inf and server.per_answer_ms == 0
-    by_samples = server.is_whole and traffic.has_several_samples
-    has_rule = server.station is Greedy or (server.routing == "random" and server.station.has_rule)
-    return server.routing in ("shared", "random") and plain and not by_samples and has_rule
+    devices = 1 if server.routing == "random" else 2
+    is_simple = is_by_batches(server, devices, has_several_samples=traffic.has_several_samples)
+    return is_simple and server.routing in ("shared", "random")

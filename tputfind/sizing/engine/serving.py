@@ -67,7 +67,9 @@ def serve(
         seed: of service times and routing.
         by_events: follow each request, whatever the server.
     """
-    if not by_events and _is_by_batches(fleet, server, samples):
+    each = len(free_ms) if server.routing == "shared" else 1
+    is_quick = is_by_batches(server, each, has_several_samples=samples is not None)
+    if not by_events and is_quick and each == len(free_ms) and len(fleet) == 1:
         return _serve_by_batches(arrivals, samples, fleet[0], server, free_ms=free_ms, seed=seed)
     clock = Clock()
     whole = samples.tolist() if samples is not None and server.is_whole else None
@@ -96,11 +98,11 @@ def serve(
     return Served(np.array(answers.done), batches, np.array(answers.batch) if in_one_batch else None)
 
 
-def _is_by_batches(fleet: Sequence[Kind], server: Server, samples: NDArray[np.int64] | None) -> bool:
-    devices = sum(kind.devices for kind in fleet)
+def is_by_batches(server: Server, devices: int, *, has_several_samples: bool) -> bool:
+    """Whether a queue before so many devices is followed batch by batch, and not request by request."""
     has_rule = server.station is Greedy or (devices == 1 and server.station.has_rule)
-    plain = server.limit == inf and server.per_answer_ms == 0 and not (server.is_whole and samples is not None)
-    return has_rule and plain and len(fleet) == 1 and (server.routing == "shared" or devices == 1)
+    by_samples = server.is_whole and has_several_samples
+    return has_rule and server.limit == inf and server.per_answer_ms == 0 and not by_samples
 
 
 def _serve_by_batches(
