@@ -376,6 +376,27 @@ def test_simulate_devices_that_bunch_forgets_how_they_began():
     assert np.mean(late) == pytest.approx(0.0138, rel=0.1)
 
 
+def test_simulate_latencies_that_fall_for_long_are_measured_later():
+    """Queues that are too long at first shrink for 300 000 requests: p99.9 is 59.7 ms after three million."""
+    times = service_times_of(load_record(RESULTS / "nvidia-h100/default/resnet50-fp16-nhwc.json"))
+    fleet = Fleet([Kind(14, 417, times)], 195_000, Server("litserve", 1.0, "two-choices"), Traffic(0.5))
+
+    found = simulate(fleet, Goal(74.0, 99.9), Effort(200_000, 1e6, 0.04, 0.03), (0, 1)).outcome
+
+    assert found.tail_ms == pytest.approx(59.7, rel=0.03)
+
+
+def test_simulate_too_few_excursions_of_the_queue_leaves_the_target_unmet():
+    """Of six million requests 0.4 % are late, in few excursions: of 366 000 none may be."""
+    times = service_times_of(load_record(RESULTS / "nvidia-h200/minute/efficientnet_b0-fp16.json"))
+    fleet = Fleet([Kind(37, 186, times)], 491_000)
+
+    found = simulate(fleet, Goal(16.7, 99.9), Effort(200_000, 6e6, 0.008, 0.03), (0, 1)).outcome
+
+    assert found.late > 0.001
+    assert not found.meets_target
+
+
 def test_batches_that_triton_has_ready_are_there_when_latencies_are_measured():
     """The fleet fills its queues within some fifty batches, and then answers a sixth of the requests too late."""
     times = service_times_of(load_record(RESULTS / "nvidia-h200/recipes/resnet50-fp16.json"), Overheads(0.5, 0.02))

@@ -60,8 +60,10 @@ _UNDECIDED, _BATCH = 0.6, 8
 """Share of the most requests after which a fleet that is near to its target stays undecided. A batch counts as many
 requests as the second: it takes as long.
 """
-_ENOUGH: Final = 100.0
-"""Relaxation times of one queue below which no fleet is taken to meet a target, unless it is far from it."""
+_ENOUGH, _EXCURSIONS = 100.0, 1.6
+"""Relaxation times of one queue below which no fleet is taken to meet a target, unless it is far from it; and times the
+allowed share of late requests: these come together, in rare excursions of the queue, and fewer may show none.
+"""
 _RARE: Final = 10.0
 """Times that longer waits than a bound are rarer than late requests may be."""
 _WANDERS, _EVEN = 20.0, 0.05
@@ -84,6 +86,11 @@ class Goal(NamedTuple):
         """The share of requests that may be late."""
         return 1 - self.percentile / 100
 
+    @property
+    def relaxations(self) -> float:
+        """Least length of all replications, in relaxation times of a queue."""
+        return max(_ENOUGH, _EXCURSIONS / self.late)
+
 
 class Effort(NamedTuple):
     """Requests in all replications: the least and the most.
@@ -91,8 +98,7 @@ class Effort(NamedTuple):
     ``near`` is the standard error of the late share, as a share of what the target allows, from which on more would
     tell little. ``half_width`` is that wanted of the percentile's interval, as a share.
 
-    ``phases`` is the length of a replication in usual batch times; half of that passes before it. After ``first``
-    replications a fleet that misses the target by far is left.
+    ``phases`` is the length of a replication in usual batch times; half of that passes before it.
 
     Above ``cell`` devices behind one queue or a router, so many are simulated, as one of equal cells behind a random
     split.
@@ -104,7 +110,6 @@ class Effort(NamedTuple):
     half_width: float = inf
     cell: int = 256
     phases: float = _PHASES
-    first: int = _FIRST
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,10 +190,14 @@ class _Plan(NamedTuple):
     usual_ms: list[float]
 
     def lengthened(self, most: float) -> _Plan:
-        """Return a longer plan; the same one if that is more than the most requests."""
-        warm_up = _LENGTHENED * self.warm_up
-        longer = self._replace(warm_up=warm_up, measured=max(self.measured, 2 * warm_up))
-        return longer if warm_up + longer.measured <= most else self
+        """Return a plan with a longer warm-up, up to half of the most requests; the same one if it is that long."""
+        warm_up = min(_LENGTHENED * self.warm_up, int(most / 2))
+        measured = min(max(self.measured, 2 * warm_up), ceil(most) - warm_up)
+        return self._replace(warm_up=warm_up, measured=measured) if warm_up >= 2 * self.warm_up else self
+
+    def is_as_long(self, other: _Plan) -> bool:
+        """Whether a replication has as many requests as another, to within rounding."""
+        return abs(self.warm_up + self.measured - other.warm_up - other.measured) <= _FIRST
 
 
 class Fleet(NamedTuple):
@@ -231,10 +240,13 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     weights = np.array([part.weight for part in parts])
     runs: list[list[_Run]] = []
     first = _FIRST if traffic.gaps is None else _FIRST_RECORDED
-    wanted = effort.first if traffic.gaps is None else first
+    wanted = 1 if traffic.gaps is None else first
 
     def is_late(latency_ms: NDArray[np.float64]) -> NDArray[np.bool_]:
         return latency_ms > goal.target_ms
+
+    def is_far(measured: _Latencies) -> bool:
+        return all(_longest_tail_ms(part, fleet, goal, measured.tail[2]) <= goal.target_ms for part in parts)
 
     while True:
         for number in range(len(runs), wanted):
@@ -243,9 +255,14 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         may_differ = traffic.gaps is None and any(part.devices > 1 for part in parts)
         means = _batch_means(runs if may_differ else [], weights)
         differ = _differ(means[::2], means[1::2])
-        longer = [plan.lengthened(effort.most / _FIRST) for plan in plans] if differ else plans
+        drift = _differ(*np.split(means, 2, axis=1))
+        longer = [plan.lengthened(effort.most / _FIRST) for plan in plans] if differ or drift else plans
         if longer != plans:
-            plans, runs = longer, []
+            cuts = [new.warm_up - old.warm_up for new, old in zip(longer, plans, strict=True)]
+            is_same = all(map(_Plan.is_as_long, longer, plans))
+            # The requests of replications that are as long are the same: more of them are left out.
+            runs = [[one.cut(places) for one, places in zip(run, cuts, strict=True)] for run in runs if is_same]
+            plans = longer
             continue
         requests = sum(len(one.latency_ms) for run in runs for one in run)
         # Devices may take longer to fall out of step than any replication lasts.
@@ -261,7 +278,10 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         excess = (late - goal.late) / error
         work = requests + _BATCH * sum(counted.total() for run in runs for one in run for counted in one.sizes)
         is_near = error <= effort.near * goal.late or work >= _UNDECIDED * effort.most
-        is_long = effort.near == inf or _relaxations(plans, len(runs)) >= _ENOUGH
+        relaxations = _relaxations(plans, len(runs))
+        is_long = effort.near == inf or (
+            relaxations >= _ENOUGH and (relaxations >= goal.relaxations or is_far(measured))
+        )
         is_known = measured.half_width <= effort.half_width if excess < -_MEETS else is_near
         is_judged = requests >= effort.least and (excess > _MISSES or (is_long and is_known))
         if is_spent or (is_judged and len(runs) >= first) or (len(runs) <= first and excess > _BY_FAR):
@@ -273,9 +293,7 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
             counted.update(of_run)
     busy = float(np.mean([[one.busy for one in run] for run in runs], axis=0) @ weights)
     figures = measured.figures()
-    longest_ms = max(_longest_tail_ms(part, fleet, goal, figures["tail_high_ms"]) for part in parts)
-    is_far = longest_ms <= goal.target_ms
-    is_sure = _relaxations(plans, len(runs)) >= _ENOUGH or is_far or traffic.gaps is not None
+    is_sure = relaxations >= goal.relaxations or is_far(measured) or traffic.gaps is not None
     half = t_quantile(measured.means - 1, _ONE_SIDED) * error
     is_precise = error <= max(_PRECISE * effort.near, _SMALL) * goal.late
     meets = late + (half if is_precise else _IMPRECISE * error) <= goal.late
@@ -307,7 +325,7 @@ def can_tell(fleet: Fleet, goal: Goal, most: float, cell: int, tail_ms: float) -
     if fleet.utilization >= 1 and fleet.server.limit == inf:
         return True
     for part in _parts(fleet, cell):
-        is_long = _ENOUGH * _relaxation(part, fleet) * (1 + _WARM_UP / _MEASURED) <= most
+        is_long = goal.relaxations * _relaxation(part, fleet) * (1 + _WARM_UP / _MEASURED) <= most
         if not is_long and _longest_tail_ms(part, fleet, goal, tail_ms) > goal.target_ms:
             return False
     return True
@@ -440,6 +458,10 @@ class _Run(NamedTuple):
     sizes: list[Counter[int]]
     lasts_ms: float
 
+    def cut(self, first: int) -> _Run:
+        """Return the replication without the latencies of the first requests."""
+        return self._replace(latency_ms=self.latency_ms[first:])
+
 
 def _run(part: _Part, plan: _Plan, fleet: Fleet, seed: Sequence[int]) -> _Run:
     *before, number, place = seed
@@ -540,7 +562,7 @@ class _Latencies:
     @property
     def half_width(self) -> float:
         """Half of the width of the percentile's interval, as a share of it."""
-        low, tail, high = self._tail
+        low, tail, high = self.tail
         return (high - low) / 2 / tail if high < inf else inf if tail < inf else 0.0
 
     @cached_property
@@ -552,7 +574,7 @@ class _Latencies:
         return np.concatenate(latencies), None if alike else np.repeat(shares, list(map(len, latencies)))
 
     @cached_property
-    def _tail(self) -> tuple[float, float, float]:
+    def tail(self) -> tuple[float, float, float]:
         """The percentile between the ends of its interval, by how the share below it differs by replication."""
         latencies, each = self._together
         share = self._goal.percentile / 100
@@ -565,7 +587,7 @@ class _Latencies:
     def figures(self) -> dict[str, float]:
         """Return the fields of an outcome that tell of latencies."""
         latencies, each = self._together
-        low, tail, high = self._tail
+        low, tail, high = self.tail
         answered = np.isfinite(latencies)
         if not answered.all():
             latencies, each = latencies[answered], None if each is None else each[answered]

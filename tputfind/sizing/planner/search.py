@@ -353,11 +353,9 @@ class Search:
         """Whether so many devices meet the demand; if that is undecided, but not near, by a longer judgement."""
         outcome = self.best(devices).outcome
         is_near = outcome.tail_ms >= _NEAR_TARGET * self.demand.target_ms
-        # Small batches take as long as some requests.
-        longer = _LONGER / (1 + _LONGER / outcome.mean_batch)
-        if outcome.verdict == "undecided" and not is_near and longer > 1 and self._longer < _MOST_LONGER:
+        if outcome.verdict == "undecided" and not is_near and self._longer < _MOST_LONGER:
             self._longer += 1
-            self._best[devices] = self.judge(devices, outcome.batch_cap, longer)
+            self._best[devices] = self.judge(devices, outcome.batch_cap, _LONGER)
         return self._meets(devices)
 
     def undecided_below(self, devices: int) -> int:
@@ -372,7 +370,7 @@ class Search:
             most = _MOST_PILOT_QUICK if self._is_quick else _MOST_PILOT
             least = _PILOT * self._floor
             cell, phases = (CELL, _PHASES_QUICK) if self._is_quick else (_PILOT_CELL, _PHASES)
-            effort = Effort(least, max(most, 1.3 * least), inf, inf, cell, phases, first=1)
+            effort = Effort(least, max(most, 1.3 * least), inf, inf, cell, phases)
             self._pilots[key] = self._simulated(*key, effort, _PILOTS)
         return self._pilots[key]
 
