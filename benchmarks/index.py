@@ -39,6 +39,7 @@ SUBJECTS = {
     "timing": "The cost of measuring: `benchmarks/sampling.py`, `stages.py`",
     "training": "Forecasts of training without a device: `benchmarks/training_forecasts.py`",
     "training/edges": "Largest batches of training, for comparison: `training_forecasts.py --measure`",
+    "tune": "Races of variants: `tputfind tune`",
     "verdicts": "Verdicts of `tputfind compare` on known pairs: `benchmarks/verdicts.py`",
 }
 
@@ -68,7 +69,7 @@ def index(results: Path) -> str:
 
 
 def _table(results: Path, files: list[Path]) -> list[str]:
-    records = [path for path in files if path.suffix == ".json" and path.parent.name != "clocks"]
+    records = [path for path in files if path.suffix == ".json" and path.parent.name not in ("clocks", "tune")]
     others = [path for path in files if path not in records]
     lines = []
     if records:

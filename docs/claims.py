@@ -16,8 +16,9 @@ from typing import Final, NamedTuple
 
 import pandas as pd
 
-from tputfind import load_record
+from tputfind import load, load_record
 from tputfind.analysis.answers import rate_ratio_interval
+from tputfind.analysis.race import Race
 from tputfind.record.record import Record, Row
 
 RESULTS: Final = Path(__file__).parents[1] / "results"
@@ -497,7 +498,28 @@ RECIPES: Final = {
     "`mobilenet_v3_large`, batch 256": "mobilenet_v3_large-fp16",
     "`hf:bert`, 512 tokens, batch 32": "hf-bert-fp16",
 }
+
+
+def race_on_gpu() -> Figures:
+    """Return the winner's throughput and batch size, then the ratio of each variant that took the lead."""
+    race = load(RESULTS / "nvidia-h200/tune/resnet50-fp16.json")
+    assert isinstance(race, Race)
+    assert race.record is not None
+    best = fastest(race.record.rows)
+    ratios = [one.judgement.ratio for one in race.contenders if one.outcome == "faster" and one.judgement]
+    return throughput(best), f"{best.batch_size}", *(f"{ratio:.2f}" for ratio in ratios if ratio)
+
+
 COMPARISON = (
+    Claim(
+        "A race of five minutes finds the fastest recipe for ResNet-50 among those that it has time for",
+        "{} samples/s at batch {}; channels last gain a factor of {}, compiling {}",
+        "tputfind tune resnet50 --dtype fp16 --budget 5min",
+        H200,
+        ("nvidia-h200/tune/resnet50-fp16.json",),
+        race_on_gpu,
+        ("{} samples/s at batch {}: channels last gained a factor of {}, and compiling another {}",),
+    ),
     Claim(
         "Two equal runs compare as `same` (batch 256)",
         "{} of {} pairs",

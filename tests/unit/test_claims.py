@@ -36,7 +36,8 @@ def test_claim_has_a_place_for_each_figure(claim):
 
 
 @pytest.mark.parametrize(
-    ("claim", "sentence"), [(claim, sentence) for claim in CLAIMS for sentence in claim.repeated], ids=str
+    ("claim", "sentence"),
+    [pytest.param(claim, sentence, id=sentence) for claim in CLAIMS for sentence in claim.repeated],
 )
 def test_sentence_of_docs_has_the_figures_of_its_claim(claim, sentence):
     assert sentence.format(*claim.compute()) in SAID
