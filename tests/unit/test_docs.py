@@ -315,7 +315,7 @@ def test_the_workflow_of_the_docs_compares_two_checkouts(tmp_path):
     assert "model.py:model" in (tmp_path / "summary.md").read_text()
 
 
-RECORDS = [path for path in record_paths("*/*/*.json") if path.parent.name != "clocks"]
+RECORDS = [path for path in record_paths("*/*/*.json") if path.parent.name not in ("clocks", "tune")]
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=relative)
