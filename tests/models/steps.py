@@ -5,6 +5,7 @@ import time
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import tputfind
 
@@ -108,6 +109,16 @@ def task_of_its_own_loop(batch_size):
         return x * 2
 
     return lambda: loop.create_task(step())
+
+
+def batch_is_a_loader():
+    data = TensorDataset(torch.randn(64, 8))
+    return tputfind.Step(lambda loader: [x * 2 for (x,) in loader], lambda size: DataLoader(data, batch_size=size))
+
+
+def loader_with_samples():
+    step = batch_is_a_loader()
+    return tputfind.Step(step.run, step.make_batch, samples=lambda size: 64 // size * size)
 
 
 def make_is_a_coroutine():

@@ -113,6 +113,13 @@ def test_step_maker_is_called_anew_for_every_batch_size(tmp_path, ask):
     assert "samples_by_word" in [notice.kind for notice in record.notices]
 
 
+def test_loader_as_a_batch_counts_the_samples_that_its_step_says(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/steps.py:loader_with_samples", *ONE)
+
+    assert ran.status == 0, ran.err
+    assert [row.samples for row in ran.record().rows] == [64]
+
+
 def test_task_of_a_loop_of_the_steps_own_is_run_in_that_loop(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/steps.py:task_of_its_own_loop", *ONE)
 
@@ -159,6 +166,7 @@ REFUSED = [
     ("steps.py:make_takes_nothing", (), 2, "make_batch takes no argument, and is called with one argument, the batch"),
     ("steps.py:step_takes_a_batch", (), 2, "called with batch size 4 returned a function that takes (y)"),
     ("steps.py:size_has_a_default", (), 2, "if it makes a step, give it the batch size as an argument without a def"),
+    ("steps.py:batch_is_a_loader", (), 2, "returned a DataLoader, of which a step may take one batch or all"),
     ("steps.py:make_is_a_coroutine", (), 2, "tputfind.Step: make_batch is a coroutine function"),
     ("steps.py:never_steps", (), 2, "SGD did not step in 100 steps"),
     ("steps.py:HELD", (), 2, "is a step that was made as"),

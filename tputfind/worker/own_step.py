@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import torch
+from torch.utils.data import DataLoader
 
 from tputfind.errors import BadRequest, ModelFailed, TputfindError
 from tputfind.record.record import Notice, OutputCheck
@@ -262,6 +263,11 @@ class OwnStep:
         if inspect.iscoroutine(made):
             made.close()
             raise BadRequest(f"{self._spec.model}: make_batch returned a coroutine", "write def instead of async def")
+        if isinstance(made, DataLoader) and self._step.samples == 1:
+            raise BadRequest(
+                f"{self._spec.model}: make_batch returned a DataLoader, of which a step may take one batch or all",
+                "return next(iter(loader)); or say what a step takes, such as samples=lambda size: 100 * size",
+            )
         return (made,), {}
 
 
