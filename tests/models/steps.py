@@ -1,6 +1,8 @@
 """Steps and what is taken for one: each a name for ``steps.py:NAME``."""
 
 import asyncio
+import os
+import signal
 import time
 
 import torch
@@ -109,6 +111,10 @@ def task_of_its_own_loop(batch_size):
         return x * 2
 
     return lambda: loop.create_task(step())
+
+
+def kills_itself():
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def batch_is_a_loader():

@@ -166,6 +166,7 @@ REFUSED = [
     ("steps.py:make_takes_nothing", (), 2, "make_batch takes no argument, and is called with one argument, the batch"),
     ("steps.py:step_takes_a_batch", (), 2, "called with batch size 4 returned a function that takes (y)"),
     ("steps.py:size_has_a_default", (), 2, "if it makes a step, give it the batch size as an argument without a def"),
+    ("steps.py:kills_itself", (), 5, "cannot be built: killed by SIGKILL (build it by itself to see why)"),
     ("steps.py:batch_is_a_loader", (), 2, "returned a DataLoader, of which a step may take one batch or all"),
     ("steps.py:make_is_a_coroutine", (), 2, "tputfind.Step: make_batch is a coroutine function"),
     ("steps.py:never_steps", (), 2, "SGD did not step in 100 steps"),

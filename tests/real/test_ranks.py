@@ -164,6 +164,17 @@ def test_rank_that_waits_in_a_collective_left_out_by_another_is_ended_at_once(ra
     assert not [child for server in psutil.Process().children() for child in server.children(recursive=True)]
 
 
+def test_collective_that_a_rank_leaves_out_of_the_first_step_is_told_in_one_line(tmp_path):
+    (tmp_path / "fails.json").write_text(json.dumps({"moment": "", "waits": 0, "step": 0}))
+    environment = ENVIRONMENT | {"FAILS_AS": f"{tmp_path}/fails.json"}
+    asked = (f"{MODELS}/ranks.py:leaves_one_out", *TWO, "--batch-sizes", 2, *QUICK)
+    ran = run(tmp_path, *asked, environment=environment, timeout_s=120)
+
+    assert ran.status == 5, ran.err
+    told = "rank 0: waits in a collective that rank 1 left out: it has ended the step"
+    assert ran.err.splitlines()[-1].endswith(told)
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_rank_that_waits_for_one_that_failed_is_ended_with_it(ranks, rank):
     asked, path = ranks

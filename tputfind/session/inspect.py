@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -14,13 +15,16 @@ from tputfind.processes.children import ChildFailed, Children
 from tputfind.processes.messages import Inspect, Inspection
 from tputfind.record import files
 from tputfind.record.environment import Environment
-from tputfind.record.record import Record
+from tputfind.record.record import FailureKind, Record
 from tputfind.record.spec import Spec, own_step
 from tputfind.record.types import COMPILED, SOURCES
 from tputfind.session.catalogue import check_torchvision
 from tputfind.session.health import memory_in_use_bytes
 from tputfind.session.trials import FIRST_TIMEOUT_S, check_memory
 from tputfind.version import __version__
+
+_HINTS: Final[dict[FailureKind, str]] = {"died": "build it by itself to see why", "error": ""}
+"""What to do if no batch was tried yet, and there is no traceback."""
 
 
 def inspect(spec: Spec, children: Children) -> Inspection:
@@ -29,9 +33,8 @@ def inspect(spec: Spec, children: Children) -> Inspection:
     try:
         inspection = _inspection(spec, children)
     except ChildFailed as death:
-        raise ModelFailed(
-            f"{spec.model} cannot be built: {death}", notices.advice(death.failure.kind, spec.mode)
-        ) from None
+        hint = _HINTS.get(death.failure.kind, notices.advice(death.failure.kind, spec.mode))
+        raise ModelFailed(f"{spec.model} cannot be built: {death}", hint) from None
     for package in inspection.imports:
         children.preload(package)
     others_bytes = memory_in_use_bytes(*inspection.environment.device_uuids)
