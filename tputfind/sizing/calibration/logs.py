@@ -134,12 +134,7 @@ def log_of(name: str, columns: Mapping[str, Sequence[float]], lines: Sequence[st
 def calibrate(record: Record, server: Server, cap: int, logs: Sequence[Log], seed: int) -> Calibration:
     """Return what a server adds by its logs, each of one device like that of the record.
 
-    Args:
-        record: what was measured.
-        server: without overheads or a limit on its queue: what a log holds was answered.
-        cap: its largest batch.
-        logs: one for each load.
-        seed: of all chance.
+    ``server`` has no overheads and no limit on its queue: the requests of a log were answered.
 
     Raises:
         BadRequest: the logs do not tell.

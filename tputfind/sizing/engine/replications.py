@@ -224,12 +224,6 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
 
     Random splits are independent queues that are alike: one of each kind is simulated, with its thinned stream. Fleets
     with the same seed get the same arrivals.
-
-    Args:
-        fleet: what is simulated.
-        goal: what is judged.
-        effort: how long to go on.
-        seed: of all chance.
     """
     kinds, _, server, traffic = fleet
     load = fleet.utilization
@@ -383,18 +377,18 @@ def _plan(part: _Part, fleet: Fleet, effort: Effort) -> _Plan:
     """Return how many requests a replication takes."""
     server, traffic = fleet.server, fleet.traffic
     rate_per_ms = fleet.rate_per_s / 1000 * part.share
-    sizes = [_usual_size(kind, part, rate_per_ms, fleet) for kind in part.kinds]
+    capacity = sum(kind.per_ms for kind in part.kinds)
+    each_per_ms = [rate_per_ms * kind.service.per_ms(kind.cap) / capacity for kind in part.kinds]
+    kinds = list(zip(part.kinds, each_per_ms, strict=True))
+    sizes = [_usual_size(kind, each, fleet) for kind, each in kinds]
     usual_ms = [kind.service.mean_ms(size) for kind, size in zip(part.kinds, sizes, strict=True)]
     relaxation = _relaxation(part, fleet)
     span = rate_per_ms * max(
         # A batch that fills up before its delay is over waits no longer.
-        min(
-            batch_ms + server.held_ms,
-            max(batch_ms, size / (_each_per_ms(kind, part, rate_per_ms) * traffic.mean_samples)),
-        )
-        for kind, size, batch_ms in zip(part.kinds, sizes, usual_ms, strict=True)
+        min(batch_ms + server.held_ms, max(batch_ms, size / (each * traffic.mean_samples)))
+        for each, size, batch_ms in zip(each_per_ms, sizes, usual_ms, strict=True)
     )
-    memory = span * max(_batches_remembered(kind, part, rate_per_ms, traffic) for kind in part.kinds)
+    memory = span * max(_batches_remembered(kind, each * traffic.mean_samples) for kind, each in kinds)
     memory *= 1 + server.station.ahead
     if traffic.gaps is not None:
         turn = ceil(part.share * len(traffic.gaps))
@@ -407,14 +401,8 @@ def _plan(part: _Part, fleet: Fleet, effort: Effort) -> _Plan:
     return _Plan(ceil(warm_up), ceil(measured), min(ceil(span) + 20, ceil(measured)), relaxation, usual_ms)
 
 
-def _each_per_ms(kind: Kind, part: _Part, rate_per_ms: float) -> float:
-    """Return the requests per ms of one device of a kind."""
-    return rate_per_ms * kind.service.per_ms(kind.cap) / sum(other.per_ms for other in part.kinds)
-
-
-def _usual_size(kind: Kind, part: _Part, rate_per_ms: float, fleet: Fleet) -> int:
-    """Return the size of a batch of what comes while one like it is computed, and during the delay."""
-    each_per_ms = _each_per_ms(kind, part, rate_per_ms)
+def _usual_size(kind: Kind, each_per_ms: float, fleet: Fleet) -> int:
+    """Return the size of a batch of the requests that come while one like it is computed, and during the delay."""
     size, larger = 0, 1
     for _ in range(_ROUNDS):
         if larger == size:
@@ -424,11 +412,10 @@ def _usual_size(kind: Kind, part: _Part, rate_per_ms: float, fleet: Fleet) -> in
     return size
 
 
-def _batches_remembered(kind: Kind, part: _Part, rate_per_ms: float, traffic: Traffic) -> float:
+def _batches_remembered(kind: Kind, samples_per_ms: float) -> float:
     """Return for how many usual batch times a long batch makes those after it longer."""
-    each_per_ms = _each_per_ms(kind, part, rate_per_ms)
     slope_ms = (kind.service.mean_ms(kind.cap) - kind.service.mean_ms(1)) / kind.cap
-    return 1 / max(_LEAST_LEFT, 1 - each_per_ms * traffic.mean_samples * slope_ms)
+    return 1 / max(_LEAST_LEFT, 1 - samples_per_ms * slope_ms)
 
 
 def _relaxation(part: _Part, fleet: Fleet) -> float:

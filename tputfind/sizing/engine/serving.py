@@ -58,14 +58,8 @@ def serve(
 ) -> Served:
     """Return when each of the requests that come at these times, in ms, is answered.
 
-    Args:
-        arrivals: rising times.
-        samples: of each request; None if all have one.
-        fleet: the devices, kind by kind.
-        server: the server before them.
-        free_ms: from when on each device is free.
-        seed: of service times and routing.
-        by_events: follow each request, whatever the server.
+    ``samples`` are those of each request; None if all have one. Each device is free from its ``free_ms`` on. With
+    ``by_events`` each request is followed, whatever the server.
     """
     each = len(free_ms) if server.routing == "shared" else 1
     is_quick = is_by_batches(server, each, has_several_samples=samples is not None)

@@ -14,7 +14,7 @@ from tputfind.record.record import Record
 from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.engine.service_times import ServiceTimes, service_times_of, timed_rows
 from tputfind.sizing.planner.question import Demand
-from tputfind.sizing.planner.search import Search, Tell, alone_ms, least_number, rounded_up
+from tputfind.sizing.planner.search import Search, Tell, alone_ms, count_devices, least_number, rounded_up
 from tputfind.stats import t_quantile
 from tputfind.units import format_figure
 
@@ -81,7 +81,7 @@ def _highest_rate(search: Search, devices: int) -> float:
             break
         high, low = low, _COARSE * low
     else:
-        raise NoPlan(f"{_counted(devices)} met the target at none of the rates that were tried", "a longer --slo")
+        raise NoPlan(f"{count_devices(devices)} met the target at none of the rates that were tried", "a longer --slo")
     while high - low > _STEP * low:
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -104,7 +104,7 @@ def _tightest_target(search: Search, devices: int) -> float:
             allowed += f" and answer {demand.percentile:g} % of them"
         rate = format_figure(demand.rate_per_s)
         raise NoPlan(
-            f"{_counted(devices)} cannot serve {rate} requests/s{allowed}", "more --devices, or a lower --rate"
+            f"{count_devices(devices)} cannot serve {rate} requests/s{allowed}", "more --devices, or a lower --rate"
         )
     target_ms = rounded_up(min(outcome.tail_high_ms for outcome in tails))
     target_ms = max(target_ms, rounded_up(alone_ms(search.service, demand)))
@@ -114,10 +114,6 @@ def _tightest_target(search: Search, devices: int) -> float:
             break
         target_ms = rounded_up(_LOOSER * target_ms)
     return demand.network_ms + target_ms
-
-
-def _counted(devices: int) -> str:
-    return f"{devices} device{'s' * (devices > 1)}"
 
 
 def range_of(search: Search, found: Outcome) -> tuple[int, int | None]:

@@ -73,11 +73,6 @@ def cheapest_mix(offers: Sequence[Offer], demand: Demand, tell: Tell | None = No
 
     For each pair of kinds, and each of up to 12 counts of the one, the fewest of the other are found with which the mix
     meets the target. Batch limits are those of the plans of one kind, those beside them, and the fastest.
-
-    Args:
-        offers: kinds of devices, each with its plan alone.
-        demand: the question.
-        tell: is told what is simulated.
     """
     if demand.spare:
         return "a mix is not searched with --spare"

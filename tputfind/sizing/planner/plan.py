@@ -257,12 +257,6 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
     For a given number of devices, return how they do: at the rate and target given, or at the highest rate or the
     tightest target that they bear.
 
-    Args:
-        record: what was measured.
-        demand: the question.
-        price: of the record's device.
-        tell: is told what is simulated.
-
     Raises:
         BadRequest: the record has no rows that tell.
         NoPlan: no number of devices meets the demand.

@@ -377,8 +377,7 @@ class Search:
     def _simulated(self, devices: int, cap: int, rate_per_s: float, effort: Effort, stream: int) -> Simulated:
         demand = self.demand
         if self._tell is not None:
-            counted = f"{devices} device{'s' * (devices > 1)}"
-            self._tell(f"{self.record.spec.model}: simulating {counted} with batches of up to {cap}")
+            self._tell(f"{self.record.spec.model}: simulating {count_devices(devices)} with batches of up to {cap}")
         return simulate(self.fleet(devices, cap, rate_per_s), demand.goal, effort, (demand.seed, stream))
 
     def fleet(self, devices: int, cap: int, rate_per_s: float) -> Fleet:
@@ -539,6 +538,11 @@ def alone_ms(service: ServiceTimes, demand: Demand) -> float:
     times = np.concatenate(curves)
     alone = float(np.quantile(times, share, method="inverted_cdf", weights=np.concatenate(weights)))
     return alone + demand.overhead_per_answer_ms
+
+
+def count_devices(devices: int) -> str:
+    """Return the number of devices in words."""
+    return f"{devices} device{'s' * (devices > 1)}"
 
 
 def rounded_up(value: float) -> float:
