@@ -339,6 +339,8 @@ class _Course:
         if failure is not None:
             reason = f"{failure.kind.replace('_', ' ')}: {failure.plain}"
             return Contender(spec=challenger, outcome="failed", reason=reason)
+        if not duel.tried.turns.rounds:
+            return _ended(challenger, OutOfTime("--budget ended before a round"))
         judgement = judged(duel.tried)
         outcome = outcome_of(judgement)
         self._progress.did(f"{recipe_of(challenger)}: {judgement.ratio:.3f} times as fast, {outcome.replace('_', ' ')}")

@@ -30,7 +30,7 @@ FIRST_TIMEOUT_S: Final = 600.0
 LEAST_TIMEOUT_S: Final = 30.0
 LEAST_OF_BUDGET_S: Final = 10.0
 """Under ``--budget``, which has better uses than a trial that takes far longer than expected."""
-_NEEDED: Final = 4.0
+_NEEDED: Final = 2.5
 """Times what a trial takes: of the rest of ``--budget`` if another one starts, for itself and for a row."""
 TIMEOUT_FACTOR: Final = 4
 OTHERS_TOLERANCE_BYTES: Final = 2 * 2**20
