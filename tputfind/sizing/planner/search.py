@@ -353,9 +353,11 @@ class Search:
         """Whether so many devices meet the demand; if that is undecided, but not near, by a longer judgement."""
         outcome = self.best(devices).outcome
         is_near = outcome.tail_ms >= _NEAR_TARGET * self.demand.target_ms
-        if outcome.verdict == "undecided" and not is_near and self._longer < _MOST_LONGER:
+        # Small batches take as long as some requests.
+        longer = _LONGER / (1 + _LONGER / outcome.mean_batch)
+        if outcome.verdict == "undecided" and not is_near and longer > 1 and self._longer < _MOST_LONGER:
             self._longer += 1
-            self._best[devices] = self.judge(devices, outcome.batch_cap, _LONGER)
+            self._best[devices] = self.judge(devices, outcome.batch_cap, longer)
         return self._meets(devices)
 
     def undecided_below(self, devices: int) -> int:
