@@ -28,7 +28,7 @@ def test_a_compiled_model_is_timed_checked_against_the_model_as_it_is_and_its_co
 
 @pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("way", ["freezing", "reduce-overhead", "max-autotune"])
+@pytest.mark.parametrize("way", ["freezing", "reduce-overhead", "max-autotune", "aot_eager"])
 def test_each_way_of_compiling_computes_what_eager_does(tmp_path, ask, way):
     asked = (f"{MODELS}/compiled.py:small", "--device", "cpu", "--batch-sizes", 2, "--mode", f"compile:{way}", *QUICK)
     ran = ask(tmp_path, *asked)
@@ -37,6 +37,14 @@ def test_each_way_of_compiling_computes_what_eager_does(tmp_path, ask, way):
     (row,) = ran.record().rows
     assert row.output.result == "right"
     assert row.timings[0].compiled.graphs == 1
+
+
+def test_backend_that_torch_lacks_is_refused_with_those_that_it_lists(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/compiled.py:small", "--device", "cpu", "--mode", "compile:frezing", "--quiet")
+
+    assert ran.status == 3
+    assert "--mode compile:frezing: cpu has no backend frezing of torch.compile: installed are " in ran.err
+    assert "inductor" in ran.err
 
 
 def test_weights_that_are_constants_cannot_be_trained(tmp_path, ask):

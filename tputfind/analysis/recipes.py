@@ -61,7 +61,8 @@ def best_of(records: Sequence[Record]) -> tuple[Record, Row] | None:
 
     def simplicity(one: tuple[Record, Row]) -> tuple[int, ...]:
         spec = one[0].spec
-        return MODES.index(spec.mode), DTYPES.index(spec.dtype), LAYOUTS.index(spec.layout), one[1].batch_size
+        mode = MODES.index(spec.mode) if spec.mode in MODES else len(MODES)
+        return mode, DTYPES.index(spec.dtype), LAYOUTS.index(spec.layout), one[1].batch_size
 
     return min(_alike(records), key=simplicity, default=None)
 

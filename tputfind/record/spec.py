@@ -20,6 +20,8 @@ from tputfind.record.types import (
     DEVICES,
     FREE,
     LARGEST_BATCH,
+    MODE_PATTERN,
+    MODES,
     PHASES,
     REPEATABILITY,
     SOURCES,
@@ -33,7 +35,6 @@ from tputfind.record.types import (
     GradMode,
     Layout,
     Load,
-    Mode,
     Parallel,
     Phase,
     Search,
@@ -107,9 +108,11 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     layout: Annotated[Layout, TOLD, Option(HOW, "store images channels first or channels last (nhwc)", lists=True)] = (
         "nchw"
     )
-    mode: Annotated[Mode, TOLD, Option(HOW, "run eager, through torch.compile, or as a CUDA graph", lists=True)] = (
-        "eager"
-    )
+    mode: Annotated[
+        Annotated[str, Meta(pattern=f"^({MODE_PATTERN})$")],
+        TOLD,
+        Option(HOW, "run eager, through torch.compile, or as a CUDA graph", MODES, _mode, lists=True),
+    ] = "eager"
     parallel: Annotated[
         Parallel | None,
         WORK,
@@ -633,6 +636,14 @@ def _input(value: object) -> Input:
         raise ValueError(f"{dtype} takes no bound: {echoed(value)}")
     below = values.whole(parts[3], most=256 if dtype == "uint8" else LARGEST_BATCH) if len(parts) == 4 else 2
     return Input(name=name, dtype=dtype, shape=tuple(lengths), below=below)  # type: ignore[arg-type]  # both are checked
+
+
+def _mode(value: object) -> str:
+    """Return a mode: one of ``MODES``, or ``compile:NAME`` with any backend of ``torch.compile``."""
+    word = value.strip() if isinstance(value, str) else ""
+    if not re.fullmatch(MODE_PATTERN, word):
+        raise values.none_of(value, (*MODES, "compile:BACKEND"))
+    return word
 
 
 def _optimizer(value: object) -> str:

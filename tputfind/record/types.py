@@ -30,8 +30,6 @@ Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16", "own"]
 Layout = Literal["nchw", "nhwc"]
 Search = Literal["forecast", "bisect", "linear"]
 Allocator = Literal["native", "expandable"]
-Mode = Literal["eager", "cudagraph", "compile", "compile:freezing", "compile:reduce-overhead", "compile:max-autotune"]
-"""The simplest to deploy first; what stands behind ``compile:`` is how it compiles."""
 Phase = Literal["infer", "train", "step"]
 """``step`` is one of the user's own, which does what it does: it is found, and cannot be asked for."""
 GradMode = Literal["inference", "no_grad", "enabled"]
@@ -40,11 +38,12 @@ Load = Literal["solo", "queue", "all_busy"]
 Parallel = Literal["ddp", "fsdp"]
 DTYPES: Final = get_args(Dtype)
 LAYOUTS: Final = get_args(Layout)
-MODES: Final = get_args(Mode)
-COMPILED: Final = tuple(mode for mode in MODES if mode.startswith("compile"))
+MODES: Final = ("eager", "cudagraph", "compile", "compile:freezing", "compile:reduce-overhead", "compile:max-autotune")
+"""The simplest to deploy first. ``compile:NAME`` is also any other backend of ``torch.compile``."""
 GRAD_MODES: Final = get_args(GradMode)
 """From the strictest to the loosest."""
 PHASES: Final = tuple(phase for phase in get_args(Phase) if phase != "step")
+MODE_PATTERN: Final = r"eager|cudagraph|compile(:[A-Za-z][A-Za-z0-9_.-]{0,63})?"
 DEVICES: Final = ("auto", "cpu", "cpu:0-3", "cuda", "cuda:N", "xpu", "npu", "hpu", "accelerator")
 """``N`` stands for the number of a device, which each kind of them takes, ``0-3`` for any set of cores."""
 
@@ -97,3 +96,8 @@ def source_of(model: str) -> SourceName:
     if model.endswith(SAVED_SUFFIXES):
         return "file"
     return "factory" if apart else "torchvision"
+
+
+def is_compiled(mode: str) -> bool:
+    """Return whether a mode runs through ``torch.compile``."""
+    return mode.startswith("compile")

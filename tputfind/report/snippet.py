@@ -6,7 +6,7 @@ from typing import Final
 
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
-from tputfind.record.types import COMPILED, GradMode
+from tputfind.record.types import MODES, GradMode, is_compiled
 
 _TORCH_DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _AUTOCAST = {"amp-fp16": "torch.float16", "amp-bf16": "torch.bfloat16"}
@@ -39,10 +39,11 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     if spec.mode == "compile:freezing":
         yield "import torch._inductor.config"
         yield "torch._inductor.config.freezing = True"
-    if spec.mode in COMPILED:
+    if is_compiled(spec.mode):
         how = spec.mode.partition(":")[2]
-        mode = f", mode={json.dumps(how)}" if how not in ("", "freezing") else ""
-        yield f"model = torch.compile(model, dynamic=False{mode})"
+        argument = "mode" if spec.mode in MODES else "backend"
+        more = f", {argument}={json.dumps(how)}" if how not in ("", "freezing") else ""
+        yield f"model = torch.compile(model, dynamic=False{more})"
     shape = record.input_shape.split("x")
     if spec.source in ("torchvision", "timm") and all(length.isdigit() for length in shape):
         yield f"x = torch.randn({', '.join([str(batch_size), *shape])}, device={device}, dtype={dtype}){nhwc}"

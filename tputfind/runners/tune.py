@@ -33,7 +33,7 @@ from tputfind.processes.children import Children
 from tputfind.processes.messages import Inspection, Plan
 from tputfind.record.files import path_of
 from tputfind.record.spec import Spec, read_spec
-from tputfind.record.types import COMPILED, LAYOUTS, MODES
+from tputfind.record.types import LAYOUTS, MODES, is_compiled
 from tputfind.runners.compare import inspected
 from tputfind.runners.find import in_progress, model_traceback_noted
 from tputfind.runners.sweep import Job, each_recipe, sweep
@@ -279,8 +279,7 @@ class _Course:
         self._until_s = until_s
         self._progress = progress
         self._random = Random(plain.seed)  # noqa: S311  # the order of windows is no secret
-        self._took_s = dict.fromkeys(MODES, _STARTS_S) | dict.fromkeys(COMPILED, _COMPILES_S)
-        self._took_s["compile:max-autotune"] = _TUNES_S
+        self._took_s: dict[str, float] = {"compile:max-autotune": _TUNES_S}
         self._comparisons = 1
         self._undecided: dict[int, Duel] = {}
 
@@ -304,7 +303,8 @@ class _Course:
 
     def _meet(self, challenger: Spec, share_s: float) -> None:
         """Let a challenger meet the leader within its share of the time."""
-        begin_s, needs_s = monotonic(), self._took_s[challenger.mode]
+        begin_s, first_s = monotonic(), _COMPILES_S if is_compiled(challenger.mode) else _STARTS_S
+        needs_s = self._took_s.get(challenger.mode, first_s)
         if begin_s + needs_s > self._until_s:
             reason = f"takes about {needs_s:.0f} s"
             self.contenders.append(Contender(spec=challenger, outcome="untried", reason=reason))

@@ -17,7 +17,7 @@ from tputfind.record import files
 from tputfind.record.environment import Environment
 from tputfind.record.record import FailureKind, Record
 from tputfind.record.spec import Spec, own_step
-from tputfind.record.types import COMPILED, SOURCES
+from tputfind.record.types import SOURCES, is_compiled
 from tputfind.session.catalogue import check_torchvision
 from tputfind.session.health import memory_in_use_bytes
 from tputfind.session.trials import FIRST_TIMEOUT_S, check_memory
@@ -73,7 +73,7 @@ def _preload(spec: Spec, children: Children) -> None:
         children.preload(package)  # if it does not import, the inspection says why
     if spec.source == "hf":
         children.preload("transformers.modeling_utils")
-    if spec.mode in COMPILED:
+    if is_compiled(spec.mode):
         children.preload("torch._dynamo")
 
 

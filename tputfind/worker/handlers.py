@@ -46,7 +46,7 @@ from tputfind.worker.diagnosis import diagnose
 from tputfind.worker.inspect import inspect, opened, try_device
 from tputfind.worker.loops import MOST_MARKED, Work, moments, trial_step_ms, try_steps
 from tputfind.worker.models import named_models
-from tputfind.worker.modes import MODES
+from tputfind.worker.modes import mode_named
 from tputfind.worker.modes.compile import check_still, fell_back, graphs_now
 from tputfind.worker.output_check import check_output, remembers_inputs
 from tputfind.worker.own_step import OwnStep, make_workload
@@ -186,7 +186,7 @@ def _tried(asked: TryBatch, listener: _Told) -> _Tried:
     device = opened(asked.spec, asked.can)
     loaded: _Loaded | None = None
     try:
-        device.limit_memory(limit_bytes, by_module=MODES[asked.spec.mode].as_it_is)
+        device.limit_memory(limit_bytes, by_module=mode_named(asked.spec.mode).as_it_is)
         device.record_allocations()
         workload = make_workload(asked.spec, device.torch_device, listener.doing)
         with gradients(asked.spec):
@@ -201,7 +201,7 @@ def _tried(asked: TryBatch, listener: _Told) -> _Tried:
         device.check_limit()
         used, trace = device.memory_use(), _trace(device, asked.batch_size, complete=True)
         # What was compiled has its own process: its seconds are told beside those of the row.
-        goes_on = asked.then is not None and MODES[asked.spec.mode].as_it_is and loaded.batch.compiled is None
+        goes_on = asked.then is not None and mode_named(asked.spec.mode).as_it_is and loaded.batch.compiled is None
         if not goes_on:
             device.lift_limit()
             _check_samples(loaded)
@@ -267,7 +267,7 @@ def _time_batches(asked: TimeBatches, listener: _Told, tried: _Tried | None = No
         try:
             if workload is None:
                 limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
-                device.limit_memory(limit_bytes, by_module=MODES[asked.spec.mode].as_it_is)
+                device.limit_memory(limit_bytes, by_module=mode_named(asked.spec.mode).as_it_is)
                 workload = make_workload(asked.spec, device.torch_device, listener.doing)
             timed = _time_batch(asked, device, workload, batch_size, listener, load=load, tried=tried)
         except TputfindError:
@@ -278,7 +278,7 @@ def _time_batches(asked: TimeBatches, listener: _Told, tried: _Tried | None = No
             timed = TimedBatch(batch_size=batch_size, failure=failure)
         seconds = perf_counter() - start - (listener.met_s - met_s)
         yield Timed(batch=timed, seconds=seconds)
-        compiled = not MODES[asked.spec.mode].as_it_is or (timed.timing is not None and timed.timing.compiled)
+        compiled = not mode_named(asked.spec.mode).as_it_is or (timed.timing is not None and timed.timing.compiled)
         if timed.failure is not None or not device.usable() or compiled:
             return  # what was compiled or captured for one batch size stays, and would stand beside that of the next
         passed = Passed(batch_size, timed.peak_reserved_bytes)
@@ -351,7 +351,7 @@ def _take_turns(asked: TakeTurns, listener: _Told) -> Iterator[Turn]:
     spec, size = asked.spec, asked.batch_size
     device = opened(spec, asked.can)
     try:
-        device.limit_memory(spec.memory_limit_bytes, by_module=MODES[spec.mode].as_it_is)
+        device.limit_memory(spec.memory_limit_bytes, by_module=mode_named(spec.mode).as_it_is)
         workload = make_workload(spec, device.torch_device, listener.doing)
         with gradients(spec):
             loaded = _load(spec, device, workload, size)
@@ -404,7 +404,7 @@ def _seen(loaded: _Loaded, *, compiled_before: int) -> Iterator[Sight]:
 def _remembers_inputs(asked: TimeBatches, device: Device, loaded: _Loaded, step_ms: float) -> bool:
     """Return whether the model is seen to answer faster for inputs that it has seen."""
     spec = asked.spec
-    if asked.number or spec.phase != "infer" or spec.transfer != "none" or not MODES[spec.mode].as_it_is:
+    if asked.number or spec.phase != "infer" or spec.transfer != "none" or not mode_named(spec.mode).as_it_is:
         return False
     try:
         return remembers_inputs(device, loaded.batch, partial(loaded.workload.batch, loaded.batch.size), step_ms)
@@ -418,7 +418,7 @@ def _check_still(spec: Spec, loaded: _Loaded) -> None:
     Raises:
         CannotRunSo: it was.
     """
-    if not MODES[spec.mode].as_it_is:
+    if not mode_named(spec.mode).as_it_is:
         check_still(loaded.batch.compiled)
 
 
@@ -428,7 +428,7 @@ def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded, first
     copies_ms = (None, None) if loaded.transfer is None else loaded.transfer.copies_ms(device)
     # On the CPU the call is the work, and a gradient scaler waits for it: there is no submitting it apart.
     enqueue_ms = [] if spec.scales_gradients or not device.capabilities.events else windows.enqueue_ms
-    compiled = loaded.batch.compiled is not None or not MODES[spec.mode].as_it_is
+    compiled = loaded.batch.compiled is not None or not mode_named(spec.mode).as_it_is
     no_first = loaded.workload.settles or compiled or device.slows_first_step
     return Timing(
         device_ms=_to_nanoseconds(throughput.device_ms),

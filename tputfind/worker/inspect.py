@@ -24,7 +24,7 @@ from tputfind.worker.devices.protocol import Device
 from tputfind.worker.inputs import drawn_of, shape_text
 from tputfind.worker.models import find_model, import_user_file, slow_imports
 from tputfind.worker.models.source import Source
-from tputfind.worker.modes import MODES
+from tputfind.worker.modes import mode_named
 from tputfind.worker.own_step import OwnStep, check_imported
 from tputfind.worker.workload import Workload
 
@@ -74,7 +74,7 @@ def inspect(spec: Spec) -> Inspection:
             f"--transfer {spec.transfer}: on {environment.device} no copies between host and device are timed"
         )
     total = environment.memory_total_bytes
-    if unfit := MODES[spec.mode].refusal(device.capabilities):
+    if unfit := mode_named(spec.mode).refusal(device.capabilities):
         raise NoSuchDevice(f"--mode {spec.mode}: {environment.device} {unfit}")
     if (spec.memory_limit_bytes or spec.headroom) and not device.capabilities.memory_limit:
         asked = "--headroom" if spec.memory_limit_bytes is None else "--memory-limit"

@@ -38,7 +38,7 @@ from tputfind.worker.inputs import (
 from tputfind.worker.lightning import make_training
 from tputfind.worker.models import find_model
 from tputfind.worker.models.lightning import TrainingStep
-from tputfind.worker.modes import MODES
+from tputfind.worker.modes import mode_named
 from tputfind.worker.placing import Placement, build, check_host_memory
 from tputfind.worker.repeats import repeatable_split
 from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_fp32_arithmetic, set_on_import
@@ -119,7 +119,7 @@ class Workload:
         self.parameters = sum(parameter.numel() for parameter in module.parameters())
         self._training = make_training(self._module, spec, device, spreads=filled) if spec.phase == "train" else None
         self._module = module if self._training is None else self._training.module
-        self._mode = MODES[spec.mode](self._module, self._step_of, torch.get_device_module(device).synchronize)
+        self._mode = mode_named(spec.mode)(self._module, self._step_of, torch.get_device_module(device).synchronize)
 
     @property
     def parameter_bytes(self) -> dict[str, int]:

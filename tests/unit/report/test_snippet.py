@@ -26,6 +26,14 @@ def test_a_snippet_runs_the_model_in_the_grad_mode_it_was_measured_in(mode, line
     assert line in lines_of(grad_mode=mode)
 
 
+@pytest.mark.parametrize(
+    ("mode", "argument"),
+    [("compile:max-autotune", 'mode="max-autotune"'), ("compile:openvino", 'backend="openvino"')],
+)
+def test_snippet_of_a_compiled_model_names_torch_mode_or_backend(mode, argument):
+    assert f"model = torch.compile(model, dynamic=False, {argument})" in lines_of(mode=mode)
+
+
 def test_a_snippet_converts_nothing_of_a_model_that_was_measured_as_it_was_made():
     assert 'model = model.to("cuda")\n' in lines_of(dtype="own")
 

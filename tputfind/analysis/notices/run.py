@@ -6,7 +6,7 @@ from typing import Final
 from tputfind.analysis.answers import others_busy_cores
 from tputfind.analysis.notices.words import batches, brief, few, sizes, span
 from tputfind.record.record import TRIAL_STEPS, Failure, FailureKind, Notice, Record, Row, Trial
-from tputfind.record.types import NEGLIGIBLE_BYTES, Mode
+from tputfind.record.types import NEGLIGIBLE_BYTES
 from tputfind.units import format_bytes
 
 _MUCH_MORE: Final = 1.05
@@ -183,7 +183,7 @@ ADVICE: Final[dict[FailureKind, str]] = {
 """What to do about each kind of failure, in one line."""
 
 
-def advice(kind: FailureKind, mode: Mode) -> str:
+def advice(kind: FailureKind, mode: str) -> str:
     """Return what to do about a failure in a mode."""
     if mode != "eager" and kind in ("unsupported", "wrong_output"):
         return "--mode eager runs the model as it is"
@@ -224,7 +224,7 @@ def of_failures(record: Record) -> Iterator[Notice]:
         )
 
 
-def _advice(failure: Failure, mode: Mode, *, later: bool) -> str:
+def _advice(failure: Failure, mode: str, *, later: bool) -> str:
     """Return what to do about a failure that a record keeps; its traceback is not on the screen."""
     where = "tputfind report RECORD --traceback shows its traceback" if failure.traceback else ""
     if later:

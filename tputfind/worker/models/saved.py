@@ -14,7 +14,7 @@ from tputfind.errors import BadRequest, UnknownModel
 from tputfind.processes.failures import said
 from tputfind.record.record import Notice
 from tputfind.record.spec import Spec
-from tputfind.record.types import COMPILED
+from tputfind.record.types import is_compiled
 from tputfind.units import shortened
 from tputfind.worker.inputs import Call, Drawn, Inputs, drawn_of, shape_text
 from tputfind.worker.models.checked import load_program, load_script
@@ -34,7 +34,7 @@ def find(spec: Spec) -> Source:
         raise BadRequest(f"--weights: {path} holds its own")
     if spec.phase == "train":
         raise BadRequest(f"--phase train: {path} holds a program for inference", "a factory may return the module")
-    if spec.mode in COMPILED and path.suffix != _EXPORTED:
+    if is_compiled(spec.mode) and path.suffix != _EXPORTED:
         raise BadRequest(f"--mode {spec.mode}: {path} is TorchScript, which torch.compile does not take")
     return _exported(spec, path) if path.suffix == _EXPORTED else _scripted(spec, path)
 

@@ -2,12 +2,11 @@
 
 from typing import Final
 
-from tputfind.record.types import Mode as Name
-from tputfind.worker.modes.compile import Compile, Freezing, MaxAutotune, ReduceOverhead
+from tputfind.worker.modes.compile import Compile, Freezing, MaxAutotune, ReduceOverhead, with_backend
 from tputfind.worker.modes.cudagraph import CudaGraph
 from tputfind.worker.modes.mode import Eager, Mode
 
-MODES: Final[dict[Name, type[Mode]]] = {
+MODES: Final[dict[str, type[Mode]]] = {
     "eager": Eager,
     "cudagraph": CudaGraph,
     "compile": Compile,
@@ -15,3 +14,8 @@ MODES: Final[dict[Name, type[Mode]]] = {
     "compile:freezing": Freezing,
     "compile:max-autotune": MaxAutotune,
 }
+
+
+def mode_named(name: str) -> type[Mode]:
+    """Return the class of a mode; ``compile:NAME`` may name any backend of ``torch.compile``."""
+    return MODES.get(name) or with_backend(name.partition(":")[2])

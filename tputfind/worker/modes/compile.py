@@ -28,6 +28,8 @@ class Compile:
     as_it_is: ClassVar = False
     torch_mode: ClassVar[str | None] = None
     """``mode`` of ``torch.compile``."""
+    backend: ClassVar = "inductor"
+    """``backend`` of ``torch.compile``."""
 
     def __init__(self, module: nn.Module, step_of: StepOf, synchronize: Callable[[], None]) -> None:
         """Take a model; nothing is compiled before there is a batch."""
@@ -51,7 +53,7 @@ class Compile:
                 # Each batch size has its own cache, so that none is faster because another came first.
                 folder = Path(self._cache) / f"batch-{size}"
                 os.environ |= {COMPILER_CACHE: str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
-            self._of_size = size, compilable(self._module, self.torch_mode)
+            self._of_size = size, compilable(self._module, self.torch_mode, self.backend)
         run = bind(self._step_of(self._of_size[1]))
         try:
             return Prepared(run, compile_now(run, self._synchronize))
@@ -83,7 +85,24 @@ class Freezing(Compile):
         super().__init__(module, step_of, synchronize)
 
 
-def compilable(module: torch.nn.Module, mode: str | None = None) -> Callable[..., object]:
+def with_backend(name: str) -> type[Compile]:
+    """Return a mode that compiles with any backend that torch lists, such as ``openvino`` or ``tensorrt``."""
+
+    class Backend(Compile):
+        backend = name
+
+        @staticmethod
+        def refusal(can: Capabilities) -> str:  # noqa: ARG004
+            from torch._dynamo import list_backends
+
+            if name in list_backends(()):  # with those for debugging
+                return ""
+            return f"has no backend {name} of torch.compile: installed are {', '.join(list_backends())}"
+
+    return Backend
+
+
+def compilable(module: torch.nn.Module, mode: str | None = None, backend: str = "inductor") -> Callable[..., object]:
     """Return what is compiled as it is called, for the shapes that it is called with.
 
     What was compiled before in this process is forgotten.
@@ -94,7 +113,7 @@ def compilable(module: torch.nn.Module, mode: str | None = None) -> Callable[...
     reset()
     _counters().clear()  # of what a model compiled of its own accord while it was built
     config.fail_on_recompile_limit_hit = True  # torch would go on uncompiled, without a word
-    compiled: Callable[..., object] = torch.compile(module, dynamic=False, mode=mode)
+    compiled: Callable[..., object] = torch.compile(module, dynamic=False, mode=mode, backend=backend)
     return compiled
 
 
