@@ -1,1 +1,1 @@
-"""The child: the room that builds models and times them. With ``stages`` the only one that reaches torch."""
+"""The code of child processes, which builds models and times them; only it and ``stages`` import torch."""

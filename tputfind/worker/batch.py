@@ -1,4 +1,4 @@
-"""One batch of a model: the step that is tried and timed."""
+"""One batch of a model: the step that trials run and windows time."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tputfind.worker.ranks import take_turn
 from tputfind.worker.structures import drained, draining, is_lazy, tensors_of
 
 _ROOM: Final = 1.25
-"""Factor on the bytes of copies: allocators round up."""
+"""Factor on the bytes of copies, since allocators round up."""
 
 
 class Batch:
-    """One batch that lies on the device. Calling it is the step: it runs the model and returns its output.
+    """One batch on the device. A call is a step: it runs the model and returns its output.
 
-    The first call finds out whether the output is lazy, which is drained within the step from then on, and whether the
-    step writes into its inputs: ``restore`` then makes them what they were, and is None otherwise. ``seen`` says both.
-    ``compiled`` says what compiling the step came to, if it was. ``outline`` is that of the inputs that the user's
-    callable made, if it made all samples.
+    The first call checks two things. If the output is lazy, every step computes it in full from then on. If the step
+    writes into its inputs, ``restore`` undoes that; it is None if there is nothing to undo, or no host memory for
+    copies. ``seen`` records both. ``compiled`` is the result of compiling the step, or None. ``outline`` is the outline
+    of the inputs if the user's callable made all samples, else None.
     """
 
     def __init__(
@@ -40,7 +40,15 @@ class Batch:
         split: Callable[[], Split],
         again: Callable[[], Call] | None = None,
     ) -> None:
-        """Take the model, the inputs, where the samples lie in them, and what makes the same inputs once more."""
+        """Keep the model and the inputs.
+
+        Args:
+            model: the function that a step calls.
+            size: the batch size.
+            inputs: the arguments of the model, on the device.
+            split: returns the location of the samples in the inputs.
+            again: makes the same inputs once more; None if writes into the inputs need not be undone.
+        """
         self.size = size
         self.compiled: Compiled | None = None
         self.restore: Callable[[], None] | None = None
@@ -56,25 +64,25 @@ class Batch:
         self._run: Callable[[], object] = self._first
 
     def __call__(self) -> object:
-        """Run the step, as all other processes of a job do meanwhile."""
+        """Run the step, in turn with the other processes of a job."""
         take_turn()
         return self._run()
 
     def prepare(self, mode: Mode) -> None:
-        """Run the step from now on in a mode; errors as for ``Mode.prepare``."""
-        if not mode.as_it_is:  # a compiler that is handed a lazy output has nothing to compile
+        """Run the step in this mode from now on; errors as for ``Mode.prepare``."""
+        if not mode.as_it_is:  # a compiler finds nothing to compile in a lazy output
             self._as_it_is = self._bound(draining(self._model))
         versions = self._written()
         self._prepared, self.compiled = mode.prepare(
             self.size, lambda step: self._bound(draining(step)), self._as_it_is
         )
-        self._writes = self._written() != versions  # a replayed graph counts none of its writes
+        self._writes = self._written() != versions  # the versions do not count the writes of a replayed graph
         self._run = self._first
 
     def _first(self) -> object:
-        """Run the step, and find out what must be done about its output and its inputs.
+        """Run the step, and check whether its output is lazy and whether it writes into its inputs.
 
-        What it compiles of its own accord is compiled until nothing more is.
+        If the model compiles itself, the step is repeated until nothing more is compiled.
         """
         versions = self._written()
         if self.compiled is None:
@@ -87,23 +95,23 @@ class Batch:
         else:
             self._run = self._prepared
         if self._writes or self._written() != versions:
-            self.restore = self._restoring()
+            self.restore = self._make_restore()
             self.seen += ("inputs_written",) if self.restore is None else ("inputs_restored",)
         return output
 
     def _written(self) -> list[int]:
-        """Return how often each tensor of the inputs was written to; 0 for those that do not count it."""
+        """Return how often each tensor of the inputs was written to; 0 for inference tensors, which count no writes."""
         return [0 if tensor.is_inference() else tensor._version for tensor in tensors_of(self._inputs)]  # noqa: SLF001
 
-    def _restoring(self) -> Callable[[], None] | None:
-        """Return what makes the inputs what they were, from copies in host memory; None if they have no room there."""
+    def _make_restore(self) -> Callable[[], None] | None:
+        """Return a function that restores the inputs from copies in host memory; None if such copies cannot be made."""
         resident = tensors_of(self._inputs)
         total_bytes = sum(tensor.numel() * tensor.element_size() for tensor in resident)
         if self._again is None or not _has_room(total_bytes):
             return None
         try:
             originals = [tensor.cpu() for tensor in tensors_of(self._again())]
-        except (MemoryError, RuntimeError):  # memory that ran out on the way
+        except (MemoryError, RuntimeError):  # out of memory while copying
             return None
         if [tensor.shape for tensor in originals] != [tensor.shape for tensor in resident]:
             return None
@@ -121,27 +129,27 @@ class Batch:
 
     @property
     def shapes(self) -> tuple[object, ...]:
-        """The shapes of the tensors in its inputs."""
+        """The shapes of the tensors in the inputs."""
         return tuple(shape_of(tensor) for tensor in tensors_of(self._inputs))
 
     def again(self) -> Batch:
-        """Return the same batch, of which no step was taken yet."""
+        """Return the same batch before its first step."""
         return Batch(self._model, self.size, self._inputs, self._split)
 
     @property
     def eager(self) -> Batch | None:
-        """The same inputs for the model run as it is; None where this batch does that."""
+        """A batch of the same inputs that runs the model eagerly; None if this batch does so itself."""
         if self._prepared is self._as_it_is:
             return None
         return self.again()
 
     def feed_from_host(self, *, pinned: bool) -> Callable[[], None]:
-        """Return what copies the inputs anew from host memory into the resident ones, as a caller with new data would.
+        """Return a function that copies inputs from host memory into the resident tensors, as a caller does.
 
-        From pinned memory the host does not wait for the copy, which takes its place in the device's order of work.
+        From pinned memory the copy is asynchronous: it is queued on the device, and the host does not wait.
 
         Raises:
-            BadRequest: some of the inputs can be moved as a whole, and not copied into.
+            BadRequest: an input can only be moved as a whole, not copied into.
         """
         leaves = tree_leaves(self._inputs, is_leaf=moves)
         whole = [type(leaf).__name__ for leaf in leaves if moves(leaf) and not isinstance(leaf, torch.Tensor)]
@@ -157,9 +165,9 @@ class Batch:
         return feed
 
     def picked(self, samples: Sequence[int]) -> Batch | None:
-        """Return a batch of some of the samples, by index; None where the inputs cannot be taken apart so.
+        """Return a batch of the samples of these indices; None if the inputs cannot be divided by sample.
 
-        It runs the model as it is, in whatever mode this one runs.
+        It runs the model eagerly, whatever the mode of this batch.
         """
         split = self._split()
         if self.restore is not None:
@@ -171,12 +179,12 @@ class Batch:
         return Batch(self._model, len(samples), inputs, self._split) if divides(split) else None
 
     def miscounts(self) -> Iterator[int]:
-        """Yield each number of samples in its inputs that is not the batch size."""
+        """Yield the number of samples in each part of the inputs whose number is not the batch size."""
         return miscounts(self._inputs, self._split(), self.size)
 
 
 def _has_room(count: int) -> bool:
-    """Return whether so many bytes more would fit under the limit on this process's address space, at its peak too."""
+    """Return whether this many bytes on top of the peak fit under the limit on this process's address space."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return True

@@ -1,4 +1,4 @@
-"""One batch, or a pipeline of two models, timed in every way there is, the wrong ones too: each beside the others."""
+"""Times one batch, or a pipeline of two models, by every method, also wrong ones, to compare the methods."""
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,20 +37,20 @@ from tputfind.worker.warm_up import warm_up
 from tputfind.worker.workload import inference
 
 _WINDOW_S: Final = 0.6
-"""For which warm-up settles: it takes half as long at the least, so that an idle device clocks up."""
+"""Window in seconds that the warm-up prepares for; it takes at least half as long, so that an idle device clocks up."""
 _WARMUP_STEPS: Final = 10
 _MOST_S: Final = 60.0
 _LEAD_IN: Final = 1
-"""Batches before each turn that are not timed."""
+"""Untimed batches before each turn."""
 Step = Callable[[], object]
 Samples = Sequence[Sequence[float]]
-"""Milliseconds a batch, for each of the ways that one loop answers."""
+"""Milliseconds per batch, for each method that a loop measures."""
 
 
 def time_methods(asked: TimeMethods, announce: Callable[[float], None]) -> Iterator[Cell]:
     """Yield the cells, turn by turn.
 
-    A failure of copies is just that loop's, where the process can go on; any other is the last cell.
+    If a loop with copies fails and the process can continue, only that loop ends. Any other failure ends the timing.
     """
     device = open_device(asked.spec.device, asked.can)
     timed = _Timed(asked, device, announce)
@@ -76,14 +76,14 @@ def time_methods(asked: TimeMethods, announce: Callable[[float], None]) -> Itera
 
 
 def warmed_s(device: Device, step: Step, spec: Spec, announce: Callable[[float], None]) -> float:
-    """Warm a step up, and return about how many seconds it takes."""
+    """Warm a step up; return its approximate time in seconds."""
     steps = _WARMUP_STEPS if spec.warmup is None else spec.warmup
     warmed = warm_up(device, step, announce, steps=steps, window_s=_WINDOW_S, max_seconds=_MOST_S)
     return warmed.fastest_ms / 1000
 
 
 class _Timed:
-    """The batch of one question on its device. What it takes is made when it is first needed."""
+    """Times the batch of one request on its device; makes batch, graph and copies when they are first needed."""
 
     def __init__(self, asked: TimeMethods, device: Device, announce: Callable[[float], None]) -> None:
         self._asked = asked
@@ -92,7 +92,7 @@ class _Timed:
         self._warm: dict[tuple[bool, Condition], tuple[Step, float]] = {}
 
     def run(self, ways: Sequence[TimingMethod], condition: Condition, count: int) -> Samples:
-        """Run one loop of ``count`` timings, after warm-up and a batch unless the condition is that there is none."""
+        """Run one loop of ``count`` timings; warm-up and a lead-in batch come first unless it is ``cold``."""
         loop = _LOOPS[ways[0]]
         batch = self._batch  # made outside of inference mode, as a user would
         with inference(self._asked.spec.grad_mode):
@@ -114,7 +114,7 @@ class _Timed:
             batch = workload.batch(self._asked.batch_size)
         workload.check_samples(batch)
         gc.collect()
-        gc.freeze()  # collections while a loop runs then look at what the steps make, not at all of torch
+        gc.freeze()  # garbage collections in a loop then scan the objects of the steps only, not all of torch
         return batch
 
     @cached_property
@@ -122,16 +122,16 @@ class _Timed:
         return captured(self._batch)
 
     def _warm_step(self, condition: Condition, *, graph: bool) -> tuple[Step, float]:
-        """Return a step of this condition that has been warmed up, and about how many seconds it takes."""
+        """Return a warmed-up step of this condition, and its approximate time in seconds."""
         if (graph, condition) not in self._warm:
             step: Step = self._replay if graph else self._batch
             if condition != "warm":
-                step = _after(self._batch.feed_from_host(pinned=condition == "pinned"), step)
+                step = _chain(self._batch.feed_from_host(pinned=condition == "pinned"), step)
             self._warm[graph, condition] = step, warmed_s(self._device, step, self._asked.spec, self._announce)
         return self._warm[graph, condition]
 
 
-def _after(feed: Callable[[], None], step: Step) -> Step:
+def _chain(feed: Callable[[], None], step: Step) -> Step:
     def fed() -> object:
         feed()
         return step()
@@ -146,7 +146,7 @@ def _lead_in(device: Device, step: Step, batches: int) -> None:
 
 
 def _host_clock(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
-    """The host clock around the call: submission, or waiting behind what was submitted before."""
+    """Read the host clock around the call: the time to submit, or to wait for earlier work."""
     _lead_in(device, step, lead_in)
     spans_ms: list[float] = []
     for _ in range(repeats):
@@ -159,13 +159,13 @@ def _host_clock(device: Device, step: Step, repeats: int, lead_in: int) -> Sampl
 
 
 def _host_clock_synchronised(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
-    """The host clock from the call to the synchronised output: the latency of a row."""
+    """Read the host clock from the call to the synchronised output: the latency of a row."""
     _lead_in(device, step, lead_in)
     return [one_at_a_time(device, step, repeats).synchronised_ms]
 
 
 def _events_waited(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
-    """A pair of events around the call; the host waits for the second before it goes on."""
+    """Record a pair of events around the call; the host waits for the second event before it continues."""
     watches = [device.stopwatch(2) for _ in range(repeats)]
     _lead_in(device, step, lead_in)
     spans_ms: list[float] = []
@@ -179,15 +179,15 @@ def _events_waited(device: Device, step: Step, repeats: int, lead_in: int) -> Sa
 
 
 def _events_at_end(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
-    """Marks between batches that are submitted back to back, read at the end: the throughput of a row.
+    """Record marks between batches submitted back to back, and read them at the end: the throughput of a row.
 
-    The host waits for nothing after what leads in: the first mark is not to fall onto an idle device.
+    The host does not wait after the lead-in, so that the device is busy at the first mark.
     """
     return [back_to_back(step, device.stopwatch(repeats + 1), repeats, lead_in)]
 
 
 def _boundaries(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
-    """Three boundaries of the same batches, each sent to an idle device: submission, synchronised output, device."""
+    """Time the same batches, each on an idle device, in three ways: submission, synchronised output, device."""
     watches = [device.stopwatch(2) for _ in range(repeats)]
     _lead_in(device, step, lead_in)
     singles = one_at_a_time(device, step, repeats, stopwatches=watches)
@@ -203,8 +203,10 @@ _LOOPS: Final[Mapping[TimingMethod, Callable[[Device, Step, int, int], Samples]]
     "graph": _events_at_end,
     "submission": _boundaries,
 }
-"""By the first of the ways that a loop answers; each step may be a batch, or the replay of one. A loop takes how many
-timings, and how many batches lead in."""
+"""The loops by the first method that they measure.
+
+A loop takes a device, a step (a batch or the replay of its graph), the number of timings and that of lead-in batches.
+"""
 
 
 _CALIBRATIONS: Final = 5
@@ -221,17 +223,17 @@ class _Pipeline(NamedTuple):
 
 
 def time_pipeline(asked: TimePipeline, announce: Callable[[float], None]) -> Iterator[PipelineTimes]:
-    """Build both models, calibrate the host's work, and time the pipeline in every way that the device has.
+    """Build both models, calibrate the host's work, and time the pipeline by every method that the device supports.
 
-    Yields what each turn found, or last of all a failure.
+    Yield the times of each turn, or a failure as the last item.
     """
     device = open_device(asked.specs[0].device, asked.can)
     at_work = asked.specs[0].model
     try:
         device.limit_memory(asked.specs[0].memory_limit_bytes)
-        first, first_s = _resident(asked.specs[0], device, asked.batch_size, announce)
+        first, first_s = _load_model(asked.specs[0], device, asked.batch_size, announce)
         at_work = asked.specs[1].model
-        second, second_s = _resident(asked.specs[1], device, asked.batch_size, announce)
+        second, second_s = _load_model(asked.specs[1], device, asked.batch_size, announce)
         at_work = " with ".join(spec.model for spec in asked.specs)
         pipeline = _Pipeline(device, first, host_work(asked.host_work_ms), second)
         seconds = first_s + asked.host_work_ms / 1000 + second_s
@@ -249,7 +251,7 @@ def time_pipeline(asked: TimePipeline, announce: Callable[[float], None]) -> Ite
 
 
 def host_work(milliseconds: float) -> Callable[[], None]:
-    """Return work for the host that takes about so long: arithmetic in Python, the same amount at every call."""
+    """Return a function that keeps the host busy for about this time: a fixed amount of arithmetic in Python."""
     fastest_ns = min(_arithmetic_ns(_TRIED) for _ in range(_CALIBRATIONS))
     count = max(1, round(_TRIED * milliseconds * 1e6 / fastest_ns))
 
@@ -267,8 +269,8 @@ def _arithmetic_ns(count: int) -> int:
     return perf_counter_ns() - start_ns
 
 
-def _resident(spec: Spec, device: Device, batch_size: int, announce: Callable[[float], None]) -> tuple[Step, float]:
-    """Return the step of a model, warmed up, and about how many seconds it takes."""
+def _load_model(spec: Spec, device: Device, batch_size: int, announce: Callable[[float], None]) -> tuple[Step, float]:
+    """Return the warmed-up step of a model, and its approximate time in seconds."""
     workload = make_workload(spec, device.torch_device)
     with inference(spec.grad_mode):
         batch = workload.batch(batch_size)
@@ -279,19 +281,19 @@ def _resident(spec: Spec, device: Device, batch_size: int, announce: Callable[[f
 def _in_turn(
     pipeline: _Pipeline, asked: TimePipeline, seconds: float, announce: Callable[[float], None]
 ) -> Iterator[tuple[StageCell, ...]]:
-    """Time every way in every turn, each turn in another order, so that what changes with time favours none.
+    """Time by every method in every turn, in a rotating order, so that drift favours no method.
 
     Args:
-        pipeline: what is run.
-        asked: how often.
-        seconds: about what an iteration takes.
-        announce: told what each loop takes.
+        pipeline: the pipeline to run.
+        asked: has the numbers of iterations.
+        seconds: approximate time of an iteration.
+        announce: gets the expected seconds of each loop.
     """
     ways = [way for way in _WAYS if way != "events" or pipeline.device.capabilities.events]
     if asked.drop:
         for way in ways:
             announce((asked.drop + 1) * seconds)
-            _timed(pipeline, way, asked.drop)
+            _time_iterations(pipeline, way, asked.drop)
     for number, count in enumerate(turn_counts(asked.repeats - asked.drop)):
         begin = number % len(ways)
         cells: list[StageCell] = []
@@ -299,16 +301,16 @@ def _in_turn(
             announce((count + 1) * seconds)
             cells += [
                 StageCell(stage=stage, way=way, figures=Figures.of(samples_ms))
-                for stage, samples_ms in _timed(pipeline, way, count).items()
+                for stage, samples_ms in _time_iterations(pipeline, way, count).items()
             ]
         yield tuple(cells)
 
 
-def _timed(pipeline: _Pipeline, way: StageMethod, iterations: int) -> dict[Stage, list[float]]:
-    """Run the pipeline, and return the samples of its stages and one of the whole, in ms an iteration.
+def _time_iterations(pipeline: _Pipeline, way: StageMethod, iterations: int) -> dict[Stage, list[float]]:
+    """Run the pipeline; return the samples of its stages and one of the whole, in ms per iteration.
 
-    "synchronised" stops the host after each model, and reads the host's clock; "events" times the models with
-    StageTimer, as a user would; "untimed" times nothing but the whole.
+    "synchronised" makes the host wait after each model and reads the host clock. "events" times the models with
+    StageTimer, as a user would. "untimed" only times the whole.
     """
     device, first, work, second = pipeline
     timer, host_ms = StageTimer(device.torch_device), dict[Stage, list[float]]()
@@ -336,8 +338,8 @@ def _timed(pipeline: _Pipeline, way: StageMethod, iterations: int) -> dict[Stage
                 two = second()
         del one, two
 
-    # The whole lies between two marks in the device's own order of work. The first stands behind an iteration that
-    # leads in: with what the host is ahead of the device at both ends, that is as long as many iterations in a row.
+    # The whole lies between two marks in the device's own order of work. The first follows a lead-in iteration. The
+    # host is then equally far ahead of the device at both marks, as between iterations of a long run.
     watch = device.stopwatch(2)
     run(1)
     timer.reset()

@@ -1,4 +1,4 @@
-"""How a module's tensors are converted: dtype, memory format and device, one tensor at a time."""
+"""Converts a module's tensors to a dtype, memory format and device, one tensor at a time."""
 
 from typing import Final
 
@@ -13,35 +13,35 @@ REAL: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def convert_tensor(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """Return a tensor of real floating-point numbers in a dtype; any other, and subclasses, as they are."""
+    """Return a real floating-point tensor in a dtype; return other tensors, and subclasses, unchanged."""
     if dtype is None or tensor.dtype not in REAL or tensor.is_quantized:
         return tensor
     return tensor.to(dtype) if is_of_torch(tensor) else tensor
 
 
 def memory_format_of(tensor: torch.Tensor, layout: str) -> torch.memory_format | None:
-    """Return the memory format that a layout gives a weight; None if its strides stay as they are."""
+    """Return the memory format of a weight in a layout; None if its strides do not change."""
     return CHANNELS_LAST.get(tensor.dim()) if layout == "nhwc" and is_plain(tensor) else None
 
 
 def arrange_module(module: nn.Module, dtype: torch.dtype | None, layout: str) -> nn.Module:
-    """Convert weights to the dtype and, where the rank allows it, to channels last, on the device where they lie.
+    """Convert a module in place to the dtype and, for weights with 4 or 5 dimensions in layout ``nhwc``, channels last.
 
-    Only real floating-point parameters and buffers are converted: complex, fp8, integer and quantised ones and tensor
-    subclasses stay as they are.
+    Only real floating-point parameters and buffers change their dtype: complex, fp8, integer and quantised ones and
+    tensor subclasses keep it.
     """
     if dtype is not None:
         module._apply(lambda tensor: convert_tensor(tensor, dtype))  # type: ignore[no-untyped-call]  # noqa: SLF001
-    # Each by its own rank: Module.to(memory_format=...) fails where ranks 4 and 5 meet.
+    # Each tensor by its own rank: Module.to(memory_format=...) fails for a module with ranks 4 and 5.
     for tensor in (*module.parameters(), *module.buffers()):
         memory_format = memory_format_of(tensor, layout)
         if memory_format is not None:
-            # Not contiguous(): that leaves 1x1 weights, which are contiguous either way, with their old strides.
+            # Not contiguous(), which keeps the old strides of 1x1 weights: they are contiguous in both formats.
             tensor.data = tensor.data.to(memory_format=memory_format)
     return module
 
 
 def move_module(module: nn.Module, device: torch.device) -> nn.Module:
-    """Move a module to a device; one that lies there already is left alone, since some refuse to be moved."""
+    """Move a module to a device unless it is there already, since some modules refuse to be moved."""
     there = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
     return module if there == {device} else module.to(device)

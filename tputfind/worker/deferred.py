@@ -1,8 +1,8 @@
 """Builds a module whose weights take memory once: in their final dtype, on the device, in the order of ``Module.to``.
 
-While a constructor runs, what it makes with ``torch.empty`` has no memory (it lies on the meta device), and every
-operation on it is recorded. Then each weight is allocated as ``Module.to`` would have allocated it, and the operations
-are repeated there. Whatever else the constructor makes, buffers mostly, is made on the host, converted and moved.
+While a constructor runs, tensors from ``torch.empty`` have no memory (they lie on the meta device), and every operation
+on them is recorded. Then each weight is allocated as ``Module.to`` would do it, and the operations are repeated there.
+Other tensors of the constructor, mostly buffers, are made on the host, converted and moved.
 """
 
 import math
@@ -26,7 +26,7 @@ _EMPTY: Final = torch.ops.aten.empty.memory_format
 _DEVICE: Final = torch.Tensor.device.__get__
 _IS_META: Final = torch.Tensor.is_meta.__get__  # type: ignore[attr-defined]
 _CHUNK: Final = 2**21
-"""Numbers that are drawn at once in the dtype of the constructor, to be rounded to that of the weight: 8 MiB."""
+"""Numbers drawn at a time in the constructor's dtype, then rounded to that of the weight; 8 MiB in fp32."""
 _ELEMENTWISE: Final = {
     getattr(getattr(torch.ops.aten, name), overload)
     for name, overload in (
@@ -44,18 +44,18 @@ _ELEMENTWISE: Final = {
         ("clamp_", "default"),
     )
 }
-"""Operations in place that treat every number alike."""
+"""In-place operations that treat every number alike."""
 _CONSTANT: Final = {torch.ops.aten.fill_.Scalar, torch.ops.aten.zero_.default}
 _OVERWRITING: Final = {torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default, *_CONSTANT}
-"""Elementwise operations that read no number."""
+"""Elementwise operations that overwrite numbers without reading them."""
 
 
 class CannotDefer(Exception):
-    """Raised when a constructor does with its weights what cannot be repeated on the device."""
+    """Raised if a constructor's operations on its weights cannot be repeated on the device."""
 
 
 class _View(NamedTuple):
-    """A tensor without memory, as a view of its storage."""
+    """A tensor without memory, described as a view of its storage."""
 
     storage: torch.UntypedStorage
     size: tuple[int, ...]
@@ -85,7 +85,7 @@ def _is_view(value: object) -> bool:
 
 
 class _Operation(NamedTuple):
-    """An operation, whose ``views`` are all those that it takes, and the storages that it ``makes``."""
+    """A recorded operation; ``views`` are its arguments without memory, and ``makes`` the storages that it creates."""
 
     function: Any
     arguments: Sequence[object]
@@ -96,25 +96,25 @@ class _Operation(NamedTuple):
 
     @property
     def writes(self) -> set[torch.UntypedStorage]:
-        """The storages that are written, or may be."""
+        """The storages that the operation creates or may write to."""
         written = {view.storage for view in self.views} if self.function._schema.is_mutable else set()  # noqa: SLF001
         return written | self.makes
 
     @property
     def alone(self) -> _View | None:
-        """The view that an elementwise operation changes, if it takes no other tensor."""
+        """The view that an elementwise operation changes; None for other operations, or with further tensors."""
         tensors = [leaf for leaf in tree_leaves((self.arguments, self.keywords)) if isinstance(leaf, torch.Tensor)]
         elementwise = self.function in _ELEMENTWISE and len(self.views) == 1 and not tensors
         return self.views[0] if elementwise else None
 
 
 class _SaidToBeOnHost(TorchFunctionMode):
-    """Says that tensors without memory lie on the host: some constructors leave out what the meta device cannot do."""
+    """Reports the host as the device of tensors without memory: some constructors do less on the meta device."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> object:
-        """Run a function of torch, and change what it says of the device."""
+        """Run a function of torch; if it returns a device, report the host for the meta device."""
         result = func(*args, **(kwargs or {}))
         if func == _IS_META:
             return False
@@ -122,10 +122,10 @@ class _SaidToBeOnHost(TorchFunctionMode):
 
 
 class Deferral(TorchDispatchMode):
-    """Gives the real-valued tensors of ``torch.empty`` no memory while it is entered; ``fill`` gives it to them."""
+    """Context in which real-valued tensors of ``torch.empty`` get no memory; ``fill`` allocates it later."""
 
     def __init__(self) -> None:
-        """Take nothing: see ``__enter__``."""
+        """Begin with an empty record; recording starts with ``__enter__``."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._operations: list[_Operation] = []
         self._whole: dict[torch.UntypedStorage, _View] = {}
@@ -136,11 +136,11 @@ class Deferral(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Say that nothing is compiled meanwhile: torch would import its compiler, which takes a second."""
+        """Return False, which keeps torch from importing its compiler; the import takes a second."""
         return False
 
     def __enter__(self) -> Self:
-        """Begin to record."""
+        """Start recording."""
         self._contexts.enter_context(replaced(nn.init, "_no_grad_trunc_normal_", _trunc_normal))
         self._contexts.enter_context(_SaidToBeOnHost())
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -161,7 +161,7 @@ class Deferral(TorchDispatchMode):
         deferred = func is _EMPTY and _is_deferrable(keywords)
         if deferred:
             keywords["device"] = _META
-        # What has no memory is not changed; and torch's own way to find that out imports its compiler.
+        # Skip operations on tensors without memory; torch's own code for them would import its compiler.
         unchanged = func in _ELEMENTWISE and args[0].is_meta
         result = args[0] if unchanged else func(*args, **keywords)
         if not deferred and not views:
@@ -175,17 +175,17 @@ class Deferral(TorchDispatchMode):
         return result
 
     def fill(self, module: nn.Module, dtype: torch.dtype | None, layout: str, device: torch.device) -> None:
-        """Put a module, which was built while this was entered, on a device in a dtype and layout.
+        """Put a module that was built in this context on a device in a dtype and layout.
 
         Raises:
-            CannotDefer: not everything that its constructor did can be repeated there.
-            Exception: whatever torch raises of memory that is not there, or of an operation that the device lacks.
+            CannotDefer: an operation of its constructor cannot be repeated there.
+            Exception: whatever torch raises if it is out of memory, or if the device lacks an operation.
         """
         self._check(module)
         self._device = device
         attributes = [(parameter, dict(vars(parameter))) for parameter in module.parameters()]
         swapping = torch.__future__.get_swap_module_params_on_conversion()
-        # Parameters keep their identity: some are held by several modules, and none can be given other memory.
+        # Parameters keep their identity, since several modules may share one; so their memory is swapped.
         torch.__future__.set_swap_module_params_on_conversion(True)
         try:
             module._apply(lambda tensor: self._place(tensor, dtype, layout))  # type: ignore[no-untyped-call]  # noqa: SLF001
@@ -195,9 +195,9 @@ class Deferral(TorchDispatchMode):
             vars(parameter).update(kept)
         held = {tensor.untyped_storage() for tensor in chain(module.parameters(), module.buffers())}
         if not {tensor.untyped_storage() for tensor in self._tensors.values()} <= held:
-            raise CannotDefer  # a module of the library's own way to move has replaced a weight
+            raise CannotDefer  # a module with its own way to move has replaced a weight
         with torch.no_grad():
-            for view, operations in groupby(self._needed(), lambda operation: operation.alone):
+            for view, operations in groupby(self._needed_operations(), lambda operation: operation.alone):
                 if view is None:
                     for operation in operations:
                         self._repeat(operation)
@@ -207,7 +207,12 @@ class Deferral(TorchDispatchMode):
         self._scratch.clear()
 
     def _check(self, module: nn.Module) -> None:
-        """Raise CannotDefer if a weight was never written, or a tensor without memory is no weight of the module."""
+        """Check the tensors without memory.
+
+        Raises:
+            CannotDefer: a weight was never written, is not the whole contiguous storage or shares it; a tensor without
+                memory is not a weight of the module; or the module has an RNN.
+        """
         registered = {id(tensor): tensor for tensor in chain(module.parameters(), module.buffers())}
         written = set().union(*(operation.writes for operation in self._operations))
         storages = set()
@@ -223,14 +228,14 @@ class Deferral(TorchDispatchMode):
             self._whole[view.storage] = view
             storages.add(view.storage)
         for each in module.modules():
-            if isinstance(each, nn.RNNBase):  # on the device it copies its weights into one piece
+            if isinstance(each, nn.RNNBase):  # on the device it copies its weights into one buffer
                 raise CannotDefer
             others = [value for name, value in vars(each).items() if name not in ("_parameters", "_buffers")]
             if any(tensor.is_meta and id(tensor) not in registered for tensor in tensors_of(others)):
                 raise CannotDefer
 
     def _place(self, tensor: torch.Tensor, dtype: torch.dtype | None, layout: str) -> torch.Tensor:
-        """Return a weight on the device: moved there as it is, or without its values if it has none yet."""
+        """Return a weight on the device: converted and moved, or allocated without values if it has no memory yet."""
         memory_format = memory_format_of(tensor, layout)
         if not tensor.is_meta:
             placed = convert_tensor(tensor, dtype)
@@ -243,8 +248,8 @@ class Deferral(TorchDispatchMode):
         self._tensors[tensor.untyped_storage()] = placed
         return placed
 
-    def _needed(self) -> list[_Operation]:
-        """Return the operations that the weights depend on: some constructors draw twice, or replace a layer."""
+    def _needed_operations(self) -> list[_Operation]:
+        """Return the operations that the weights depend on, since some constructors draw twice or replace a layer."""
         needed, kept = set(self._tensors), list[_Operation]()
         for operation in reversed(self._operations):
             if not operation.writes & needed:
@@ -257,8 +262,8 @@ class Deferral(TorchDispatchMode):
         return kept[::-1]
 
     def _repeat(self, operation: _Operation) -> None:
-        """Repeat an operation in the dtypes that it had; what it writes is rounded to those of the weights."""
-        views = {view: self._viewed(view) for view in operation.views}
+        """Repeat an operation in its original dtypes; its results are rounded to the dtypes of the weights."""
+        views = {view: self._view_on_device(view) for view in operation.views}
         values = {view: tensor.to(view.dtype) for view, tensor in views.items()}
 
         def given(value: Any) -> Any:
@@ -278,15 +283,15 @@ class Deferral(TorchDispatchMode):
             if not _is_view(view) or view.storage not in operation.makes:
                 continue
             if view.storage in self._tensors:
-                self._viewed(view).copy_(tensor)
+                self._view_on_device(view).copy_(tensor)
             else:
                 self._tensors[view.storage] = tensor
 
     def _repeat_elementwise(self, view: _View, operations: Sequence[_Operation]) -> None:
-        """Repeat operations that treat the numbers of one view alike, piece by piece in the dtype that they had."""
+        """Repeat elementwise operations on one view, piece by piece in their original dtype."""
         whole = self._tensor(view.storage)
-        is_whole = view.numel == whole.numel()  # then their order does not matter
-        target = whole.as_strided((whole.numel(),), (1,)) if is_whole else self._viewed(view)
+        is_whole = view.numel == whole.numel()  # the order of the numbers does not matter then
+        target = whole.as_strided((whole.numel(),), (1,)) if is_whole else self._view_on_device(view)
         if target.dtype == view.dtype or {each.function for each in operations} <= _CONSTANT:
             _run(operations, target)
             return
@@ -304,8 +309,12 @@ class Deferral(TorchDispatchMode):
             _run(operations, piece)
             part.copy_(piece)
 
-    def _viewed(self, view: _View) -> torch.Tensor:
-        """Return a view of what a storage has become."""
+    def _view_on_device(self, view: _View) -> torch.Tensor:
+        """Return a recorded view as a view of the tensor on the device.
+
+        Raises:
+            CannotDefer: the view cannot be made of the placed tensor.
+        """
         tensor, whole = self._tensor(view.storage), self._whole[view.storage]
         if view == whole:
             return tensor
@@ -314,7 +323,7 @@ class Deferral(TorchDispatchMode):
         return tensor.as_strided(view.size, view.stride, view.offset)
 
     def _tensor(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        """Return what a storage has become; one that is no weight's is made at its first use."""
+        """Return the tensor on the device for a storage; one that belongs to no weight is made at its first use."""
         if storage not in self._tensors:
             whole = self._whole[storage]
             made = torch.empty_strided(whole.size, whole.stride, dtype=whole.dtype, device=self._device)
@@ -323,7 +332,7 @@ class Deferral(TorchDispatchMode):
 
 
 def _is_deferrable(keywords: Mapping[str, Any]) -> bool:
-    """Return whether ``torch.empty`` is asked for plain real numbers on the host."""
+    """Return whether these arguments of ``torch.empty`` request a dense real tensor in pageable host memory."""
     return (
         (keywords.get("dtype") or torch.get_default_dtype()) in REAL
         and (keywords.get("device") or _HOST) == _HOST
@@ -346,7 +355,7 @@ def _trunc_normal(  # noqa: PLR0917  # the signature of torch's own
     b: float,
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
-    """Draw from a truncated normal distribution by its inverse, for torch's own leaves out what has no memory."""
+    """Draw from a truncated normal distribution by its inverse, since torch's own function skips meta tensors."""
 
     def share_below(limit: float) -> float:
         return (1 + math.erf((limit - mean) / std / math.sqrt(2))) / 2

@@ -1,4 +1,4 @@
-"""Why the first step fails: whether the model does, or what was done to it. Each handling is left out once."""
+"""Finds why the first step fails: the model itself, or a setting that the tool applies; leaves out one at a time."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ _MODES_IN_WORDS: Final = {"no_grad": "torch.no_grad", "enabled": "torch.enable_g
 
 
 def diagnose(asked: Diagnose) -> Diagnosis:
-    """Return how the model runs at its smallest batch, if it was not the model itself that failed.
+    """Return the change with which the model runs at its smallest batch; an empty diagnosis if none was found.
 
     Raises:
-        NoSuchDevice: the dtype or the layout that was asked for breaks it.
-        BadRequest: it fails at the first of the batch sizes that were asked for, and runs at multiples of another.
+        NoSuchDevice: the model fails only with the requested dtype or layout.
+        BadRequest: it fails at the first requested batch size, but runs at multiples of another one; or it fails in
+            eval mode only.
     """
-    spec = replace(asked.spec, mode="eager")  # a mode that cannot run a model says so itself
+    spec = replace(asked.spec, mode="eager")  # an error of another mode is reported by the mode itself
     device = opened(spec, asked.can)
     attempt = _Attempt(spec, device)
     first = attempt.error(asked.batch_size)
@@ -41,34 +42,34 @@ def diagnose(asked: Diagnose) -> Diagnosis:
     if spec.phase == "infer":
         for mode in GRAD_MODES[GRAD_MODES.index(spec.grad_mode) + 1 :]:
             if _Attempt(replace(spec, grad_mode=mode), device, attempt).error(asked.batch_size) is None:
-                return _of_grad_mode(mode, first)
+                return _grad_mode_diagnosis(mode, first)
     if spec.parallel == "ddp" and not spec.find_unused_parameters and UNUSED_PARAMETERS in f"{first}":
         finding = _Attempt(replace(spec, find_unused_parameters=True), device)
         if finding.error(asked.batch_size) is None:
-            return _of_unused_parameters(attempt.names_without_gradient(first))
-    found = _of_granularity(attempt, first)
+            return _unused_parameters_diagnosis(attempt.names_without_gradient(first))
+    found = _find_granularity(attempt, first)
     if found is not None:
         return found
-    for changed, option, hint in _handlings(spec):
+    for changed, option, hint in _relaxed_specs(spec):
         if _Attempt(changed, device).error(asked.batch_size) is None:
             raise NoSuchDevice(f"{spec.model} cannot do {option}: {said(first)}", hint)
     if spec.phase == "infer" and _Attempt(spec, device, trains=True).error(asked.batch_size) is None:
-        raise _fails_in_eval_mode(spec, first)
+        raise _eval_mode_error(spec, first)
     return Diagnosis()
 
 
 class _Attempt:
-    """A model that is built as a spec says, and run at batch sizes to see whether it fails."""
+    """A model built for a spec; ``error`` runs it to see whether it fails."""
 
     def __init__(self, spec: Spec, device: Device, built: _Attempt | None = None, *, trains: bool = False) -> None:
-        """Take a spec and a device; what was ``built`` for the same model, dtype and layout serves again."""
+        """Keep a spec and a device; reuse the model of ``built``, which has the same model, dtype and layout."""
         self.spec = spec
         self._device = device
         self._workload: Workload | OwnStep | None = None if built is None else built._workload  # noqa: SLF001  # of this class
         self._trains = trains
 
     def error(self, *batch_sizes: int) -> BaseException | None:
-        """Return what a few steps at these batch sizes raise; None if nothing."""
+        """Return the exception of two steps at each of these batch sizes; None if there is none."""
         try:
             self._workload = self._workload or make_workload(self.spec, self._device.torch_device)
             if self._trains and isinstance(self._workload, Workload):
@@ -82,13 +83,13 @@ class _Attempt:
                         batch()
                     self._device.synchronize()
         except BaseException as error:  # a model can raise anything
-            return error.with_traceback(None)  # whose frames would keep tensors alive
+            return error.with_traceback(None)  # the frames would keep tensors alive
         finally:
             gc.collect()
         return None
 
     def names_without_gradient(self, error: BaseException) -> str:
-        """Return the parameters that DDP says got no gradient; ``some parameters`` if its error has no numbers."""
+        """Return the names of parameters without gradient in DDP's error; ``some parameters`` if it has no numbers."""
         numbered = re.search(r"did not receive grad for rank \d+: ((?:\d+ ?)+)", f"{error}")
         if numbered is None or not isinstance(self._workload, Workload):
             return "some parameters"
@@ -98,14 +99,14 @@ class _Attempt:
         return f"parameters {', '.join(names[:_SHOWN])}{more}"
 
 
-def _of_grad_mode(mode: GradMode, error: BaseException) -> Diagnosis:
+def _grad_mode_diagnosis(mode: GradMode, error: BaseException) -> Diagnosis:
     name = _MODES_IN_WORDS[mode]
     cause = f"it fails under inference_mode: {said(error)}"
     notice = Notice(kind="grad_mode", seen=f"measured under {name}", cause=cause, advice=f"deploy it under {name}")
     return Diagnosis(grad_mode=mode, caveats=(notice,))
 
 
-def _of_unused_parameters(names: str) -> Diagnosis:
+def _unused_parameters_diagnosis(names: str) -> Diagnosis:
     notice = Notice(
         kind="unused_parameters",
         seen="trained in DistributedDataParallel with find_unused_parameters=True",
@@ -115,8 +116,12 @@ def _of_unused_parameters(names: str) -> Diagnosis:
     return Diagnosis(find_unused_parameters=True, caveats=(notice,))
 
 
-def _of_granularity(attempt: _Attempt, error: BaseException) -> Diagnosis | None:
-    """Return the least granularity with which a model runs that fails on its smallest batch; None if none is found."""
+def _find_granularity(attempt: _Attempt, error: BaseException) -> Diagnosis | None:
+    """Return the smallest granularity with which the model runs; None if there is none or the spec sets one.
+
+    Raises:
+        BadRequest: the spec sets batch sizes, so that the granularity cannot be changed.
+    """
     spec = attempt.spec
     if spec.granularity > 1:
         return None
@@ -132,8 +137,8 @@ def _of_granularity(attempt: _Attempt, error: BaseException) -> Diagnosis | None
     return None
 
 
-def _handlings(spec: Spec) -> Iterator[tuple[Spec, str, str]]:
-    """Yield what a model runs as if a handling is left out, the option that asks for it, and what to do instead."""
+def _relaxed_specs(spec: Spec) -> Iterator[tuple[Spec, str, str]]:
+    """Yield specs without one of the settings, each with the option of that setting and a hint."""
     if spec.layout != "nchw":
         yield replace(spec, layout="nchw"), f"--layout {spec.layout}", "--layout nchw measures it"
     if spec.dtype not in ("fp32", "own"):
@@ -142,7 +147,7 @@ def _handlings(spec: Spec) -> Iterator[tuple[Spec, str, str]]:
         yield replace(spec, dtype="own"), f"--dtype {spec.dtype}", "--dtype own measures it as it was made"
 
 
-def _fails_in_eval_mode(spec: Spec, error: BaseException) -> TputfindError:
+def _eval_mode_error(spec: Spec, error: BaseException) -> TputfindError:
     return BadRequest(
         f"{spec.model} fails in eval mode, in which inference is measured, and runs in training mode: {said(error)}",
         "--phase train trains it; or its factory may return a module that stays in the mode that it needs",

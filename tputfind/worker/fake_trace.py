@@ -1,4 +1,7 @@
-"""What a model would ask of the CUDA caching allocator, found out on fake tensors: no GPU, no memory, no arithmetic."""
+"""The requests of a model to the CUDA caching allocator, found with fake tensors.
+
+Fake tensors need no GPU, no memory and no arithmetic.
+"""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,12 +29,12 @@ from tputfind.worker.structures import replaced
 from tputfind.worker.workload import Workload
 
 OUTSIDE_BYTES: Final = 692 * 2**20
-"""What the context, kernels and library handles of a process take: after a first step on an H200, with torch 2.11."""
+"""Memory of a process's context, kernels and library handles after a first step, on an H200 with torch 2.11."""
 OUTSIDE_TRAINING_BYTES: Final = 766 * 2**20
 """The same after a first step of training."""
 _BLAS_WORKSPACES: Final = 32 * 2**20, 2**20
-"""What cuBLAS and cuBLASLt keep from the first matrix product of a thread on, on Hopper."""
-_HEAD_UNIT: Final = 8  # attention is one kernel for heads of a multiple of this length
+"""Bytes that cuBLAS and cuBLASLt keep after the first matrix product of a thread, on Hopper."""
+_HEAD_UNIT: Final = 8  # attention is a single kernel if the head dimension is a multiple of this
 _aten: Final = torch.ops.aten
 _device_of: Final = torch.ops.prim.device.default
 _META: Final = torch.device("meta")
@@ -39,19 +42,19 @@ _PRODUCTS: Final = {getattr(_aten, name).default for name in ("linear", "addmm",
 
 
 def fake_trace(spec: Spec, batch_size: int) -> FakeTrace:
-    """Return what a trial's steps would ask of the allocator, from steps on fake CUDA tensors.
+    """Return the allocations of a trial's steps, from steps on fake CUDA tensors.
 
-    What only a kernel on a device knows of is not in it, such as the workspaces of convolutions.
+    Memory that only a real kernel requests, such as the workspaces of convolutions, is missing.
 
     Raises:
-        BadRequest: the model asks for what a fake tensor does not have, such as its values.
-        TputfindError: the model is not there or cannot be used as asked.
+        BadRequest: the model does not run on fake tensors, for example because it reads values.
+        TputfindError: the model does not exist or cannot be used as requested.
         Exception: whatever the model's own code raises while it is built.
     """
     workload = _FakeWorkload(spec, torch.device("cpu"))
     recorder = _Recorder()
     try:
-        with _like_a_gpu(recorder), _autograd(spec), FakeTensorMode(allow_non_fake_inputs=True), recorder:
+        with _imitate_gpu(recorder), _autograd(spec), FakeTensorMode(allow_non_fake_inputs=True), recorder:
             workload.move()
             fixed = recorder.allocated
             for optimizer in workload.optimizers:
@@ -64,7 +67,7 @@ def fake_trace(spec: Spec, batch_size: int) -> FakeTrace:
         workload.check_samples(step)
     except TputfindError:
         raise
-    except (Exception, SystemExit) as error:  # a model can raise anything, and so can what was not made for fakes
+    except (Exception, SystemExit) as error:  # also raised by code that does not support fake tensors
         reason = of_exception(error, Circumstances(batch_size)).message
         message = f"{spec.model} does not run on fake tensors: {reason}"
         raise BadRequest(message, "leave --on-fake out, on a machine with a GPU") from None
@@ -87,12 +90,12 @@ def fake_trace(spec: Spec, batch_size: int) -> FakeTrace:
 
 
 class _FakeWorkload(Workload):
-    """A workload built on the CPU for real: some models look at their weights while they are built."""
+    """A workload with real weights on the CPU, since some models read their weights while they are built."""
 
     def move(self) -> None:
-        """Put fakes of the weights on a fake GPU, in the order of ``Module.to``; batches are made there from now on.
+        """Replace the weights by fakes on a fake GPU, in the order of ``Module.to``; later batches are made there too.
 
-        A module that trains gets an optimizer of the fakes.
+        In training the fakes get a new optimizer.
         """
         self._device = torch.device("cuda")
         moved: dict[torch.Tensor, torch.Tensor] = {}
@@ -102,23 +105,23 @@ class _FakeWorkload(Workload):
             for named in (module.named_parameters, module.named_buffers):
                 for name, tensor in list(named(recurse=False, remove_duplicate=False)):
                     if tensor not in moved:
-                        moved[tensor] = self._faked(tensor)
-                        moved[moved[tensor]] = moved[tensor]  # the module may have another place in the model
+                        moved[tensor] = self._make_fake(tensor)
+                        moved[moved[tensor]] = moved[tensor]  # the module may occur in the model twice
                     setattr(module, name, moved[tensor])
 
         self._module.apply(place)
         if self._training is not None:
             self._training = make_training(self._module, self._spec, self._device)
 
-    def _faked(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _make_fake(self, tensor: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
             fake = tensor.to(self._device)
         if not isinstance(tensor, nn.Parameter):
             return fake
         parameter = nn.Parameter(fake, tensor.requires_grad)
         if self._training is not None and tensor.requires_grad:
-            # What accumulates its gradient is made now, while the graph takes its device for one that there is.
-            _asked_by_graph(parameter)
+            # Make the node that accumulates its gradient now, while the graph gets a device that exists.
+            _mark_for_graph(parameter)
             view = parameter.view_as(parameter)
             assert view.grad_fn is not None
             self._accumulators.append(view.grad_fn.next_functions[0][0])
@@ -126,19 +129,19 @@ class _FakeWorkload(Workload):
 
     @property
     def optimizers(self) -> Sequence[Optimizer]:
-        """What trains the module; empty if nothing does."""
+        """The optimizers of the module; empty for inference."""
         return () if self._training is None else self._training.optimizers
 
     def _repeated(self, batch_size: int, draw: int) -> None:
-        """Have all samples made: fakes take neither time nor memory."""
+        """Return None, so that the callable makes all samples: fakes take neither time nor memory."""
 
 
 class _Recorder(TorchDispatchMode):
-    """Keeps when storages on the fake GPU are made and when they die, and which hold gradients or optimizer state.
+    """Records when storages on the fake GPU are allocated and released, and which hold gradients or optimizer state.
 
-    Fake tensors take three paths through torch that others do not. A sum of gradients and the bias of a linear layer
-    are added out of place: they are counted as in place. The graph of autograd would run on a thread of its device, and
-    there is none: the graph is told that tensors are on the meta device, which the calling thread works for.
+    Fake tensors take three paths through torch that real tensors do not. Sums of gradients, and the bias of a linear
+    layer, are added out of place; they are counted as in place. The autograd graph would run on a thread of its device,
+    which does not exist; so the graph gets the meta device for tensors, and the calling thread runs it.
     """
 
     def __init__(self) -> None:
@@ -151,7 +154,7 @@ class _Recorder(TorchDispatchMode):
         self._multiplied: set[bool] = set()
 
     def watch(self, optimizer: Optimizer) -> None:
-        """Learn at each step of an optimizer which storages are gradients and which its state."""
+        """Record at each step of an optimizer which storages hold gradients and which hold its state."""
 
         def before(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
@@ -171,7 +174,7 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> object:
-        """Run an operation, and see what it returns."""
+        """Run an operation, and record its allocations."""
         if func is _device_of:
             return self._device_of(args[0])
         if func in _IN_STEPS:
@@ -188,33 +191,33 @@ class _Recorder(TorchDispatchMode):
                 if storage.nbytes() and storage not in self._numbers:
                     number = self._numbers.get(args[0].untyped_storage()) if in_place else None
                     self._hold(storage, self._allocate(storage.nbytes()) if number is None else number)
-        scratch += map(self._allocate, _scratch_bytes_behind(func, args))
+        scratch += map(self._allocate, _scratch_bytes_after(func, args))
         for number in reversed(scratch):
             self._release(number)
         if torch.is_grad_enabled() and any(map(_learns, tree_leaves((args, kwargs)))):
             for value in tree_leaves(result):
                 if isinstance(value, torch.Tensor):
-                    _asked_by_graph(value)
+                    _mark_for_graph(value)
         if func in _PRODUCTS and args[0].is_cuda and (thread := _in_backward()) not in self._multiplied:
             self._multiplied.add(thread)
             self.libraries += map(self._allocate, _BLAS_WORKSPACES)
         return result
 
     def _hold(self, storage: torch.UntypedStorage, number: int) -> None:
-        """Have a storage keep an allocation, which goes with the last that keeps it."""
+        """Record that a storage uses an allocation, which is released with the last such storage."""
         self._numbers[storage] = number
         self._holders[number] = self._holders.get(number, 0) + 1
-        weakref.finalize(storage, self._let_go, number)
+        weakref.finalize(storage, self._drop_holder, number)
 
-    def _let_go(self, number: int) -> None:
+    def _drop_holder(self, number: int) -> None:
         self._holders[number] -= 1
         if not self._holders[number]:
             self._release(number)
 
     def _device_of(self, tensor: Any) -> torch.device:
-        """Return the meta device to the graph of autograd, and the tensor's to everybody else, such as autocast.
+        """Return the meta device to the autograd graph, and the tensor's fake device to all other callers.
 
-        The graph is the first to ask about the result of an operation that is to be differentiated.
+        The graph is the first to ask for the device of a differentiable operation's result.
         """
         if not torch.is_grad_enabled():
             return _META if _in_backward() else tensor.fake_device
@@ -230,8 +233,8 @@ class _Recorder(TorchDispatchMode):
         self.events.append(Event("release", number))
 
 
-def _asked_by_graph(tensor: Any) -> None:
-    """Have the next question about a tensor's device, and its base's where it is a view, taken for the graph's."""
+def _mark_for_graph(tensor: Any) -> None:
+    """Expect the next query for the device of a tensor, and of its base if it is a view, from the autograd graph."""
     tensor.graph_asks = True
     base = tensor._base  # noqa: SLF001
     if base is not None:
@@ -251,7 +254,7 @@ def _learns(value: object) -> bool:
 
 
 def _scratch_bytes(func: Any, args: tuple[Any, ...]) -> list[int]:
-    """Return what a kernel takes for itself, where that is of its input's size and not known to the fake."""
+    """Return the sizes in bytes of a kernel's temporary copies of its inputs, which fake tensors do not show."""
     if func in {_aten.native_layer_norm.default, _aten._softmax.default}:  # noqa: SLF001
         copied = [args[0]]
     elif func is _aten.native_layer_norm_backward.default:
@@ -263,10 +266,10 @@ def _scratch_bytes(func: Any, args: tuple[Any, ...]) -> list[int]:
     return [tensor.nbytes for tensor in copied if tensor.is_cuda and not tensor.is_contiguous()]
 
 
-def _scratch_bytes_behind(func: Any, args: tuple[Any, ...]) -> list[int]:
-    """Return what a kernel takes for itself once it has its output: a sum over rows is added up in many blocks.
+def _scratch_bytes_after(func: Any, args: tuple[Any, ...]) -> list[int]:
+    """Return the bytes of a kernel's workspaces that are allocated after its output: the partial sums of rows by block.
 
-    A bias has its gradient that way. The blocks are those of a device of 132 multiprocessors.
+    The gradient of a bias is such a sum. The number of blocks is that of a device with 132 multiprocessors.
     """
     if func is not _aten.sum.dim_IntList or not args[0].is_cuda:
         return []
@@ -283,8 +286,8 @@ def _autograd(spec: Spec) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def _linear_watched(recorder: _Recorder) -> Iterator[None]:
-    """Have the recorder know when a linear layer adds its bias."""
+def _watch_linear(recorder: _Recorder) -> Iterator[None]:
+    """Set the recorder's ``in_linear`` while a linear layer runs."""
     linear = functional.linear
 
     def watched(*args: Any, **keywords: Any) -> Any:
@@ -299,8 +302,8 @@ def _linear_watched(recorder: _Recorder) -> Iterator[None]:
 
 
 @contextmanager
-def _foreach_of_fakes() -> Iterator[None]:
-    """Have optimizers update all weights at once, as they do those of a GPU, if the weights are fakes."""
+def _allow_foreach() -> Iterator[None]:
+    """Make optimizers update all fake weights at once, as on a GPU."""
     types = _optimizers._foreach_supported_types  # noqa: SLF001
     types.append(FakeTensor)
     try:
@@ -310,8 +313,8 @@ def _foreach_of_fakes() -> Iterator[None]:
 
 
 @contextmanager
-def _like_a_gpu(recorder: _Recorder) -> Iterator[None]:
-    """Have autocast and attention do what they do where there is a GPU: without, the one is off, the other in steps."""
+def _imitate_gpu(recorder: _Recorder) -> Iterator[None]:
+    """Make autocast, gradient scaling, optimizers and attention work on fakes as they do with a GPU."""
     attention = functional.scaled_dot_product_attention
 
     def attend(query: Any, key: Any, value: Any, *args: Any, **keywords: Any) -> Any:
@@ -321,34 +324,34 @@ def _like_a_gpu(recorder: _Recorder) -> Iterator[None]:
             query, key, value = (each.to(torch.get_autocast_dtype("cuda")) for each in (query, key, value))
         if torch.is_grad_enabled() and any(map(_learns, (query, key, value))):
             return _Attention.apply(query, key, value)
-        return _attended(query, value)
+        return _attention_output(query, value)
 
     with (
         replaced(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
         replaced(torch.cuda, "is_bf16_supported", lambda *_: True),
         replaced(torch.amp.GradScaler, "_maybe_opt_step", lambda _scaler, optimizer, *_: optimizer.step()),
         replaced(torch.amp.GradScaler, "get_scale", lambda _scaler: 1.0),
-        _linear_watched(recorder),
-        _foreach_of_fakes(),
+        _watch_linear(recorder),
+        _allow_foreach(),
         replaced(functional, "scaled_dot_product_attention", attend),
     ):
         yield
 
 
 class _Attention(torch.autograd.Function):
-    """Attention in one kernel, as training takes it: with what the kernels of its backward pass keep and take.
+    """Attention in a single kernel for training, with the tensors that the backward pass saves and allocates.
 
-    On Hopper that is cuDNN's kernel in half precision, and the memory-efficient one in fp32.
+    On Hopper this is cuDNN's kernel in half precision, and the memory-efficient kernel in fp32.
     """
 
     @staticmethod
     def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         batch, heads, length, _ = query.shape
         seeds = [query.new_empty(1, dtype=torch.int64) for _ in range(2)]
-        output = _attended(query, value) if query.dtype == torch.float32 else _like(query, value.shape[-1])
+        output = _attention_output(query, value) if query.dtype == torch.float32 else _like(query, value.shape[-1])
         sums = query.new_empty((batch, heads, length), dtype=torch.float32)
         ctx.save_for_backward(query, key, value, output, sums, *seeds)
-        _asked_by_graph(output)
+        _mark_for_graph(output)
         return output
 
     @staticmethod
@@ -364,20 +367,20 @@ class _Attention(torch.autograd.Function):
 
 
 def _like(query: torch.Tensor, width: int) -> torch.Tensor:
-    """Return an empty tensor whose axes lie in memory as those of the query."""
+    """Return an empty tensor of the query's shape, with another last length and the query's order of axes in memory."""
     order = sorted(range(query.dim()), key=query.stride, reverse=True)
     shape = [*query.shape[:-1], width]
     empty = query.new_empty([shape[axis] for axis in order])
     return empty.permute([order.index(axis) for axis in range(query.dim())])
 
 
-def _attended(query: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def _attention_output(query: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     batch, heads, length, _ = query.shape
     return query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
 
 
 def _self_attention(query: Any, _key: Any, _value: Any, width: int, heads: int, *rest: Any) -> tuple[Any, Any]:
-    """Take the steps of the fast path of nn.MultiheadAttention: to a fake tensor it is one operation."""
+    """Run the fast path of nn.MultiheadAttention in steps; fake tensors see it as a single operation."""
     (batch, length, _), need_weights = query.shape, rest[5] if len(rest) > 5 else True
     together, attention = functional.linear(query, *rest[:2]), None
     if need_weights or width // heads % _HEAD_UNIT:
@@ -386,13 +389,13 @@ def _self_attention(query: Any, _key: Any, _value: Any, width: int, heads: int, 
         done = torch.empty_like(query)
     else:
         first = together[..., :width].view(batch, length, heads, -1).transpose(1, 2)
-        done = _attended(first, first).transpose(1, 2).reshape(query.shape)
+        done = _attention_output(first, first).transpose(1, 2).reshape(query.shape)
     result = functional.linear(done, *rest[2:4])
     return result, attention.sum(1) if attention is not None and need_weights else None
 
 
 def _encoder_layer(x: Any, width: int, heads: int, *rest: Any) -> Any:
-    """Take those of nn.TransformerEncoderLayer."""
+    """Run the fast path of nn.TransformerEncoderLayer in steps."""
     attention, norm_first, norms, layers = rest[:4], rest[5], (rest[7:9], rest[9:11]), (rest[11:13], rest[13:15])
 
     def blocks(inner: Callable[[Any], Any], x: Any, norm: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The life of one child process: one question, its answers."""
+"""The work of one child process: it answers one question."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from tputfind.worker.warm_up import Load
 from tputfind.worker.workload import Workload, gradients
 
 _CHECK_STEPS: Final = 10
-"""Checking the outputs takes less time than this many steps."""
+"""Maximum time of an output check, in steps."""
 
 
 def answer(question: bytes, send: Callable[[bytes], None], gate_fd: int) -> None:
@@ -65,8 +65,8 @@ def answer(question: bytes, send: Callable[[bytes], None], gate_fd: int) -> None
 
     Args:
         question: a ``messages.Envelope`` as JSON.
-        send: takes each ``messages.Reply`` as JSON.
-        gate_fd: has a byte to read each time that a child which meets others may go on.
+        send: sends a ``messages.Reply`` as JSON.
+        gate_fd: has a byte to read each time that a child which waits for other processes may go on.
     """
 
     def say(reply: Reply) -> None:
@@ -90,13 +90,13 @@ def _answer(said: msgspec.Struct) -> Reply:
 
 
 class _Told:
-    """Tells the parent what happens between answers."""
+    """Sends progress messages to the parent between answers."""
 
     def __init__(self, say: Callable[[Reply], None], gate_fd: int | None) -> None:
         self._say = say
         self._gate_fd = gate_fd
-        self.met_s = 0.0  # spent on waiting for others
-        self.graphs = 0  # that were compiled when the throughput window began
+        self.met_s = 0.0  # seconds spent waiting for other processes
+        self.graphs = 0  # number of compiled graphs at the begin of the throughput window
 
     def busy(self, seconds: float) -> None:
         self._say(Reply(busy_s=seconds))
@@ -116,12 +116,12 @@ class _Told:
         steps, start = 0, perf_counter()
         while not select([self._gate_fd], [], [], 0)[0]:
             steps += work()
-        os.read(self._gate_fd, 1)  # nothing, where the parent is gone
+        os.read(self._gate_fd, 1)  # empty if the parent is gone
         self.met_s += perf_counter() - start
         return steps
 
     def has_turn(self) -> bool:
-        """Wait until the gate lets this process go on; False if it never will."""
+        """Wait at the gate; return True if this process may go on, False if the parent is gone."""
         return self._gate_fd is not None and bool(os.read(self._gate_fd, 1))
 
 
@@ -140,7 +140,7 @@ def _answers(question: Question, listener: _Told) -> Iterator[msgspec.Struct]:
         case TimePipeline():
             yield from time_pipeline(question, listener.busy)
         case TraceOnFake(spec, batch_size):
-            from tputfind.worker.fake_trace import fake_trace  # slow to import, and seldom asked for
+            from tputfind.worker.fake_trace import fake_trace  # slow to import and rarely needed
 
             yield fake_trace(spec, batch_size)
         case Diagnose():
@@ -154,7 +154,7 @@ def _answers(question: Question, listener: _Told) -> Iterator[msgspec.Struct]:
 
 
 class _Tried(NamedTuple):
-    """A trial, and what a process whose batch fits can go on with: the device, the batch on it, its first step."""
+    """A trial and its device; the batch and the time of its first step, if the process continues with the batch."""
 
     trial: Trial
     device: Device
@@ -163,7 +163,7 @@ class _Tried(NamedTuple):
 
 
 def _try_batch(asked: TryBatch, listener: _Told) -> Iterator[Trial | Timed]:
-    tried = _tried(asked, listener)
+    tried = _run_trial(asked, listener)
     if asked.then is None:
         yield tried.trial
         return
@@ -180,7 +180,7 @@ def _try_batch(asked: TryBatch, listener: _Told) -> Iterator[Trial | Timed]:
         yield from _time_batches(timing, listener, tried)
 
 
-def _tried(asked: TryBatch, listener: _Told) -> _Tried:
+def _run_trial(asked: TryBatch, listener: _Told) -> _Tried:
     limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
     trial = Trial(batch_size=asked.batch_size, steps=asked.steps, memory_limit_bytes=limit_bytes)
     device = opened(asked.spec, asked.can)
@@ -196,18 +196,18 @@ def _tried(asked: TryBatch, listener: _Told) -> _Tried:
                 ranks.end_turns()
             else:
                 _follow(device, loaded.work)
-                spans_ms = [0.0]  # rank 0 tells what steps take
+                spans_ms = [0.0]  # rank 0 reports the step time
         _check_still(asked.spec, loaded)
         device.check_limit()
         used, trace = device.memory_use(), _trace(device, asked.batch_size, complete=True)
-        # What was compiled has its own process: its seconds are told beside those of the row.
+        # A compiled model is timed in a process of its own: the seconds to compile it are reported with the row.
         goes_on = asked.then is not None and mode_named(asked.spec.mode).as_it_is and loaded.batch.compiled is None
         if not goes_on:
             device.lift_limit()
             _check_samples(loaded)
     except TputfindError:
         raise
-    except BaseException as error:  # a model can raise anything, sys.exit too; the classifier says what
+    except BaseException as error:  # a model can raise anything, even SystemExit; failure_of classifies it
         ranks.wait_if_lost(error)
         failure = failure_of(error, device, asked.batch_size, asked.passed, asked.spec.smallest_batch)
         trace = _trace(device, asked.batch_size, complete=False)
@@ -228,16 +228,16 @@ def _tried(asked: TryBatch, listener: _Told) -> _Tried:
 
 
 def _follow(device: Device, work: Work) -> None:
-    """Take the steps that rank 0 takes, and wait for the device."""
+    """Run each step that rank 0 runs, then wait for the device."""
     ranks.follow(work)
     device.synchronize()
 
 
 def _check_samples(loaded: _Loaded, *, failed: bool = False) -> None:
-    """Make sure that every batch holds as many samples as it is said to; see ``Workload.check_samples``.
+    """Verify the batch size of every batch; see ``Workload.check_samples``.
 
-    It may call the user's callable for half the batch. Where there is no memory for that, nothing is said; nor where
-    the step ``failed`` and so does the callable: the first failure is told.
+    It may call the user's callable for half the batch. If the callable runs out of memory, the check is skipped. If the
+    step ``failed``, any error of the callable is ignored, since the first failure is reported.
     """
     try:
         for batch in loaded.batches:
@@ -250,15 +250,15 @@ def _check_samples(loaded: _Loaded, *, failed: bool = False) -> None:
 
 
 def _trace(device: Device, batch_size: int, *, complete: bool) -> Trace | None:
-    """Return what was asked of the allocator; a trial is not lost where that cannot be had."""
+    """Return the trace of allocations; None if the device cannot provide it, which must not fail the trial."""
     try:
         return device.trace(batch_size, complete=complete)
-    except Exception:  # whatever torch raises of its private history, or a device that is past use
+    except Exception:  # torch's private interface fails, or the device is no longer usable
         return None
 
 
 def _time_batches(asked: TimeBatches, listener: _Told, tried: _Tried | None = None) -> Iterator[Timed]:
-    """Yield what is told of the batches; the process has ``tried`` the first one, or just begun."""
+    """Yield the result of each batch size; ``tried`` is the trial of the first one, if this process ran it."""
     device = opened(asked.spec, asked.can) if tried is None else tried.device
     workload = tried.loaded.workload if tried is not None and tried.loaded is not None else None
     passed, load = asked.passed, Load()
@@ -280,7 +280,7 @@ def _time_batches(asked: TimeBatches, listener: _Told, tried: _Tried | None = No
         yield Timed(batch=timed, seconds=seconds)
         compiled = not mode_named(asked.spec.mode).as_it_is or (timed.timing is not None and timed.timing.compiled)
         if timed.failure is not None or not device.usable() or compiled:
-            return  # what was compiled or captured for one batch size stays, and would stand beside that of the next
+            return  # the memory of a model compiled or captured for one batch size would add to that of the next
         passed = Passed(batch_size, timed.peak_reserved_bytes)
 
 
@@ -315,9 +315,9 @@ def _time_batch(
             _check_samples(loaded, failed=True)
             raise
         used = device.memory_use()
-        if device.memory_is_short():  # a kernel of the check that finds no room to load fails in this process for good
+        if device.memory_is_short():  # a kernel of the check that cannot be loaded now would never load in this process
             device.reset_memory_use()
-        if asked.number and not device.capabilities.own_memory:  # it has held other rows: see ``Session``
+        if asked.number and not device.capabilities.own_memory:  # the process has run other rows: see ``Session``
             used = MemoryUse(None, None, None)
         first_step_ms = windows.throughput.first_step_ms if tried is None else round(tried.first_step_ms, 6)
         timing = _timing(spec, device, windows, loaded, first_step_ms)
@@ -347,7 +347,7 @@ def _time_batch(
 
 
 def _take_turns(asked: TakeTurns, listener: _Told) -> Iterator[Turn]:
-    """Yield a turn as soon as the process is warm, and one for each window that it is let take."""
+    """Yield a turn when the process is warm, and one for each window that the gate admits; or one with a failure."""
     spec, size = asked.spec, asked.batch_size
     device = opened(spec, asked.can)
     try:
@@ -376,20 +376,20 @@ def _take_turns(asked: TakeTurns, listener: _Told) -> Iterator[Turn]:
 
 
 def _samples(workload: Workload | OwnStep, batch_size: int) -> int | None:
-    """Return the samples of a step of all processes of a job; None if they are the batch size."""
+    """Return the number of samples per step over all processes of a job; None if it is the batch size."""
     _, size = ranks.rank_and_size()
     samples = workload.samples(batch_size)
     return samples if size == 1 else size * (samples or batch_size)
 
 
 def _is_left_alone(asked: TimeBatches, batch: Batch) -> bool:
-    """Return whether the last output stays as it is until it is checked: nothing is run or restored before."""
+    """Return whether the last output stays intact until its check, since nothing runs or restores inputs before."""
     once = asked.number == 0 and not asked.together and batch.restore is None
     return once and asked.spec.phase == "infer" and asked.spec.transfer == "none"
 
 
 def _seen(loaded: _Loaded, *, compiled_before: int) -> Iterator[Sight]:
-    """Yield what was seen of the model while it was timed."""
+    """Yield the observations of the model during its timing."""
     yield from loaded.batch.seen
     if loaded.workload.trains_by_stand_in:
         yield "loss_stand_in"
@@ -402,31 +402,31 @@ def _seen(loaded: _Loaded, *, compiled_before: int) -> Iterator[Sight]:
 
 
 def _remembers_inputs(asked: TimeBatches, device: Device, loaded: _Loaded, step_ms: float) -> bool:
-    """Return whether the model is seen to answer faster for inputs that it has seen."""
+    """Return whether the model is measured to be faster for inputs that it has run before."""
     spec = asked.spec
     if asked.number or spec.phase != "infer" or spec.transfer != "none" or not mode_named(spec.mode).as_it_is:
         return False
     try:
         return remembers_inputs(device, loaded.batch, partial(loaded.workload.batch, loaded.batch.size), step_ms)
-    except Exception:  # no memory for further inputs, or what the model raises of them: nothing is said then
+    except Exception:  # out of memory for more inputs, or the model rejects them: no finding then
         return False
 
 
 def _check_still(spec: Spec, loaded: _Loaded) -> None:
-    """Refuse what was measured of a compiled step if it was compiled anew; a model that compiles itself only says so.
+    """Refuse the timing of a compiled step that was recompiled; a model that compiles itself only gets a notice.
 
     Raises:
-        CannotRunSo: it was.
+        CannotRunSo: the step was recompiled.
     """
     if not mode_named(spec.mode).as_it_is:
         check_still(loaded.batch.compiled)
 
 
 def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded, first_step_ms: float) -> Timing:
-    """Return what was timed, with the copies by themselves, which are timed here."""
+    """Return the timing of a row; the copies alone are timed here."""
     throughput = windows.throughput
     copies_ms = (None, None) if loaded.transfer is None else loaded.transfer.copies_ms(device)
-    # On the CPU the call is the work, and a gradient scaler waits for it: there is no submitting it apart.
+    # No separate submission time: on the CPU the call does the work itself, and a gradient scaler waits for it.
     enqueue_ms = [] if spec.scales_gradients or not device.capabilities.events else windows.enqueue_ms
     compiled = loaded.batch.compiled is not None or not mode_named(spec.mode).as_it_is
     no_first = loaded.workload.settles or compiled or device.slows_first_step
@@ -447,21 +447,21 @@ def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded, first
 
 
 def _to_nanoseconds(spans_ms: Sequence[float]) -> tuple[float, ...]:
-    """Round milliseconds to what the clocks resolve; more digits would only make records longer."""
+    """Round milliseconds to nanoseconds, the resolution of the clocks; more digits only make records longer."""
     return tuple(round(span, 6) for span in spans_ms)
 
 
 def _check(
     spec: Spec, device: Device, workload: Workload | OwnStep, batch: Batch, output: object = None
 ) -> OutputCheck | Failure | None:
-    """Check an output of the batch, or one more; what keeps the check from running is no failure of the row."""
+    """Check the given output of the batch, or that of one more step; an error of the check does not fail the row."""
     try:
         if spec.phase != "infer":
             return workload.check_training(batch)
         if batch.restore is not None:
             batch.restore()
         return check_output(batch, spec.dtype, max(2, spec.granularity), output)
-    except Exception as error:  # the model in a batch that it may not be made for, or memory that is all in use
+    except Exception as error:  # the model may not accept the small batches, or memory is used up
         failure = of_exception(error, Circumstances(batch.size, None, device.under_a_ceiling))
         why = "no memory was left for it" if failure.kind == "out_of_memory" else f"the check failed: {failure.message}"
         return OutputCheck(result="unchecked", remark=why)
@@ -476,17 +476,17 @@ class _Loaded(NamedTuple):
 
     @property
     def batch(self) -> Batch:
-        """The batch, or one of those that take turns."""
+        """The batch, or the first of those that take turns."""
         return self.batches[0]
 
 
 def _load(spec: Spec, device: Device, workload: Workload | OwnStep, batch_size: int, draw: int = 0) -> _Loaded:
-    """Put on the device all that timing a batch size takes, events included.
+    """Put a batch on the device with everything that timing needs, events included.
 
-    A trial does the same as a row, since near the edge a few MiB decide.
+    Trials load the same as rows, since a few MiB matter near the largest batch.
     """
     if spec.phase == "step":
-        gc.collect()  # what its maker made for another batch size may hold itself in cycles
+        gc.collect()  # batches of another size may be in reference cycles
     device.reset_memory_use()
     stopwatch = device.stopwatch(MOST_MARKED + 1)
     if spec.transfer == "none":

@@ -1,4 +1,4 @@
-"""The inputs of a step: what they are made of, where the samples lie in them, and some of the samples picked out."""
+"""The inputs of a step: their structure, the location of the samples in them, and the selection of some samples."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
@@ -12,18 +12,18 @@ from torch.utils._pytree import tree_leaves
 from tputfind.worker.structures import parts_of, tensors_of, with_parts
 
 _DEEPEST: Final = 12
-"""Levels of a structure that are compared; keeps a list that holds itself from being followed for ever."""
+"""Maximum depth of a structure that is compared; ends the recursion into a list that contains itself."""
 CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
-"""The layout ``nhwc``, by the number of a tensor's dimensions: others have none."""
+"""The memory format of layout ``nhwc`` by a tensor's number of dimensions; other tensors have none."""
 
 
 @dataclass(frozen=True)
 class Drawn:
     """A tensor to be drawn at random, its batch along an ``axis``, or a list of one tensor a sample.
 
-    ``sample_shape`` leaves the batch out; without an axis the tensor is the same for every batch size. Where ``dtype``
-    is None it is the workload's, and the numbers are normal, or those of an image: uniform between 0 and 1. Whole
-    numbers lie between 0 and ``below``, which is not among them, or are all 1, as those of a mask are.
+    ``sample_shape`` leaves the batch out; without an axis the tensor's shape is the same for every batch size. The
+    default ``dtype`` is the workload's. Floating-point numbers are normal, or uniform in [0, 1) for an ``image``.
+    Integers are uniform in [0, ``below``). With ``ones`` all numbers are 1, as in a mask.
     """
 
     sample_shape: tuple[int, ...]
@@ -37,7 +37,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Each:
-    """A list of one value a sample, each of which ``make`` draws on a device."""
+    """A list of one value per sample; ``make`` draws each value on a device."""
 
     make: Callable[[torch.device], object]
 
@@ -45,34 +45,43 @@ class Each:
 Call = tuple[tuple[object, ...], dict[str, object]]
 """Positional and keyword arguments."""
 MakeInputs = Callable[[int], object]
-"""From a batch size to the inputs of one step: a tuple of arguments, a dict of keyword arguments, or a single one."""
+"""Makes the inputs of one step from a batch size.
+
+They are a tuple of arguments, a dict of keyword arguments, or a single argument.
+"""
 Inputs = Call | MakeInputs
-"""The arguments of a step, in which what is to be drawn stands as ``Drawn``, or what makes them."""
+"""The arguments of a step, with ``Drawn`` for each tensor to be drawn, or the callable that makes them."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Several rows a sample along an axis of a tensor, as the nodes of graphs: they are counted, and not picked."""
+    """Several rows per sample along an axis of a tensor, such as the nodes of graphs.
+
+    They can be counted, but not selected by sample.
+    """
 
     axis: int
     each: int
 
 
 Split = int | Rows | Literal["listed", "whole", "unknown"] | list["Split"] | dict[Any, "Split"]
-"""Where the samples lie in a value: along an axis of a tensor, one or several rows each; as the items of a list; not at
-all; or in the parts of a container or dataclass, each by a split of its own; or that cannot be told.
+"""The location of the samples in a value.
+
+An integer is the axis of a tensor with one row per sample; ``Rows`` is an axis with several. ``listed``: the items of a
+list. ``whole``: the value holds no samples. A list or dict has a split for each part of a container or dataclass.
+``unknown``: the samples cannot be located.
 """
 
 
 class Indivisible(LookupError):
-    """Raised when samples cannot be picked out of inputs."""
+    """Raised if samples cannot be selected from inputs."""
 
 
 def as_call(inputs: object, forward: Callable[..., object] | None = None) -> Call:
-    """Return what a ``MakeInputs`` has made as positional and keyword arguments.
+    """Return the result of a ``MakeInputs`` as positional and keyword arguments.
 
-    A tuple holds positional arguments and a mapping keyword arguments, unless ``forward`` cannot be called so and takes
-    either as its one argument.
+    A tuple holds positional arguments and a mapping keyword arguments, unless ``forward`` only accepts the tuple or
+    mapping as its single argument.
     """
     call: Call
     whole: Call = (inputs,), {}
@@ -86,7 +95,7 @@ def as_call(inputs: object, forward: Callable[..., object] | None = None) -> Cal
 
 
 def _binds(forward: Callable[..., object], call: Call) -> bool:
-    """Return whether a function can be called with these arguments; True if its signature is not known."""
+    """Return whether a function can be called with these arguments; True if its signature is unknown."""
     try:
         signature = inspect.signature(forward)
     except (TypeError, ValueError):
@@ -99,12 +108,12 @@ def _binds(forward: Callable[..., object], call: Call) -> bool:
 
 
 def moves(value: object) -> bool:
-    """Whether a value knows how to move to a device: a tensor, or what holds some and is moved as one."""
+    """Return whether a value has a method ``to``: it is a tensor, or an object that moves its tensors itself."""
     return callable(getattr(value, "to", None))
 
 
 def shape_text(shapes: Sequence[Sequence[int | None]]) -> str:
-    """Print the shapes of a sample: ``3x224x224``, several tensors apart by ``+``; ``1`` stands for a single number."""
+    """Return the shapes of a sample as text: ``3x224x224``, several joined by ``+``; ``1`` for a single number."""
     texts = (("?" if length is None else str(length) for length in shape) for shape in shapes)
     return "+".join("x".join(text) or "1" for text in texts)
 
@@ -119,7 +128,7 @@ def shape_of(tensor: torch.Tensor) -> tuple[int | None, ...]:
 
 
 def split_of(values: Sequence[object], sizes: Sequence[int]) -> Split:
-    """Return where the samples lie in values that were made for these batch sizes, one value a size."""
+    """Return the location of the samples in values that were made for these batch sizes, one value per size."""
     first = values[0]
     if all(isinstance(value, torch.Tensor) for value in values):
         return _axis_of(cast("Sequence[torch.Tensor]", values), sizes)
@@ -139,7 +148,7 @@ def split_of(values: Sequence[object], sizes: Sequence[int]) -> Split:
 
 
 def _axis_of(tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> Split:
-    """Return the axis of tensors that follows the batch size, other axes may change too: texts are padded."""
+    """Return the axis whose length follows the batch size; other axes may change too, since texts are padded."""
     shapes = [shape_of(tensor) for tensor in tensors]
     if len({len(shape) for shape in shapes}) > 1:
         return "unknown"
@@ -158,7 +167,7 @@ def _axis_of(tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> Split:
 
 
 def split_of_drawn(value: object) -> Split:
-    """Return where the samples lie in what is drawn as the value says."""
+    """Return the location of the samples in the tensors that are drawn for a value."""
     if isinstance(value, Each):
         return "listed"
     if isinstance(value, Drawn):
@@ -169,15 +178,14 @@ def split_of_drawn(value: object) -> Split:
 
 
 def drawn_of(inputs: object) -> list[Drawn]:
-    """Return what is to be drawn in a value of any structure, in order."""
+    """Return every ``Drawn`` in a value of any structure, in order."""
     return [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Drawn)]
 
 
 def miscounts(value: Any, split: Split, size: int) -> Iterator[int]:
-    """Yield how many samples lie in each part of a value that does not hold as many as the batch size says.
+    """Yield the number of samples in each part of a value whose number is not the batch size.
 
-    A part in which nobody knows where the samples lie has no count. One that is missing, or is no longer a tensor or a
-    list, counts 0.
+    A part whose samples cannot be located is skipped. A missing part, or one that is no longer a tensor or list, has 0.
     """
     match split:
         case "whole" | "unknown":
@@ -209,14 +217,14 @@ def _length(value: object, axis: int) -> int:
 
 
 def is_counted(split: Split) -> bool:
-    """Return whether every part in which samples may lie has a count."""
+    """Return whether the samples can be counted in every part that may hold samples."""
     if isinstance(split, (list, dict)):
         return all(map(is_counted, split.values() if isinstance(split, dict) else split))
     return split != "unknown"
 
 
 def shows_samples(value: object, split: Split) -> bool:
-    """Return whether a tensor of a value has an axis along which the samples lie one by one."""
+    """Return whether a tensor of a value has one row per sample along an axis, or a list has tensors per sample."""
     match split:
         case int():
             return True
@@ -231,14 +239,14 @@ def shows_samples(value: object, split: Split) -> bool:
 
 
 def _is_array(value: object) -> bool:
-    """Return whether a value is an array of numpy's, or of a library that does as numpy does."""
+    """Return whether a value is an array of numpy or of a library with numpy's interface."""
     return hasattr(value, "__array__") and hasattr(value, "shape")
 
 
 def outline(value: Any, depth: int = 0) -> object:
-    """Return the sizes in a value: shapes of tensors, lengths of lists, plain values, those inside of objects too.
+    """Return the sizes in a value: shapes of tensors and arrays, lengths, and plain values, also inside of objects.
 
-    Two inputs of one outline have the same number of samples, whatever they hold.
+    Two inputs with equal outlines have the same number of samples, whatever their numbers are.
     """
     if isinstance(value, torch.Tensor):
         return ("tensor", shape_of(value), value.values().shape if value.is_nested else None)
@@ -254,7 +262,7 @@ def outline(value: Any, depth: int = 0) -> object:
 
 
 def is_same(one: Any, other: Any, depth: int = 0) -> bool:
-    """Return whether two values are known to be the same in sizes and content; objects without parts differ."""
+    """Return whether two values are known to be equal in sizes and content; objects without parts count as unequal."""
     if type(one) is not type(other) or depth > _DEEPEST:
         return False
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
@@ -272,17 +280,17 @@ def is_same(one: Any, other: Any, depth: int = 0) -> bool:
 
 
 def divides(split: Split) -> bool:
-    """Whether samples lie anywhere in a value."""
+    """Return whether any part of a value can be divided into samples."""
     if isinstance(split, (list, dict)):
         return any(map(divides, split.values() if isinstance(split, dict) else split))
     return split == "listed" or isinstance(split, int)
 
 
 def picked(value: Any, split: Split, samples: Sequence[int]) -> Any:
-    """Return a value of the same structure that holds only some of the samples, by index.
+    """Return a value of the same structure that holds only the samples of these indices.
 
     Raises:
-        Indivisible: nobody knows where they lie.
+        Indivisible: the samples cannot be located, or have several rows each.
     """
     match split:
         case "whole":
@@ -302,14 +310,14 @@ def picked(value: Any, split: Split, samples: Sequence[int]) -> Any:
 
 
 def sample_shapes(values: Sequence[object], splits: Split) -> Iterator[str]:
-    """Yield the shape of a sample in each tensor of inputs, as ``3x224x224``, and what else holds samples.
+    """Yield the shape of a sample in each tensor of inputs, as ``3x224x224``.
 
-    An axis along which the samples lie is left out, or divided by the batch size where a sample has several rows.
-    Lengths that change otherwise are ranges: ``12-48x64``.
+    Other parts that hold samples are shown by the name of their type. The samples' axis is left out, or has the number
+    of rows per sample if there are several. Lengths that vary otherwise are ranges: ``12-48x64``.
 
     Args:
-        values: made for several batch sizes, one value a size.
-        splits: where the samples lie in them.
+        values: inputs made for several batch sizes, one value per size.
+        splits: the location of the samples in the inputs.
     """
     first = values[0]
     if isinstance(first, torch.Tensor):
@@ -346,7 +354,7 @@ def _range(lengths: Sequence[int]) -> str:
 
 
 def alike(value: Any, items: list[Any]) -> Any:
-    """Return items in a list, tuple or named tuple, as the value is one."""
+    """Return items in a container of the value's kind: a list, tuple or named tuple."""
     if hasattr(value, "_make"):
         return value._make(items)
     return tuple(items) if isinstance(value, tuple) else items

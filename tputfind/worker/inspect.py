@@ -1,4 +1,4 @@
-"""What a child finds out about a device and a model before anything is measured."""
+"""Inspects a device and a model in a child process before any measurement."""
 
 import os
 import re
@@ -34,7 +34,7 @@ _TOO_LARGE: Final = "try a device with more memory"
 
 
 def opened(spec: Spec, can: Capabilities | None) -> Device:
-    """Return the device of a spec, which is the only one that this process sees where it was kept from others."""
+    """Open and return the device of a spec; if other devices are hidden from this process, the only visible one."""
     name = os.environ.get(ONLY_DEVICE) or ranks.device_of(spec)
     set_context(lambda: Context(torch_device(name), *ranks.rank_and_size()))
     import_user_file(spec)
@@ -45,7 +45,12 @@ def opened(spec: Spec, can: Capabilities | None) -> Device:
 
 
 def try_device(name: str) -> Environment:
-    """Multiply two small matrices on a device; NoSuchDevice, or whatever torch raises, where it cannot."""
+    """Multiply two small matrices on a device; return its environment.
+
+    Raises:
+        NoSuchDevice: the product is wrong.
+        Exception: whatever torch raises if the device does not work.
+    """
     device = open_device(os.environ.get(ONLY_DEVICE) or name)
     side = 64
     ones = torch.ones(side, side, device=device.torch_device)
@@ -53,19 +58,25 @@ def try_device(name: str) -> Environment:
     device.synchronize()
     if bool((product != side).any()):
         raise NoSuchDevice(f"{name} multiplies wrongly")
-    return _as_asked(device.environment(), name)
+    return _with_host_name(device.environment(), name)
 
 
-def _as_asked(environment: Environment, name: str) -> Environment:
-    """Return an environment whose device has the name that the host has for it, where the child sees no other."""
+def _with_host_name(environment: Environment, name: str) -> Environment:
+    """Return the environment with the host's name of the device if other devices are hidden from this process."""
     return msgspec.structs.replace(environment, device=name) if os.environ.get(ONLY_DEVICE) else environment
 
 
 def inspect(spec: Spec) -> Inspection:
-    """Find out whether the spec can be measured here, before anything is; a factory is called, a known model is not."""
+    """Check that the spec can be measured here; return the device, the input shape and the findings.
+
+    A user's factory is called; a library's model is built only if its parameters, inputs or training need it.
+
+    Raises:
+        TputfindError: the device, the options or the model do not allow the measurement.
+    """
     device = opened(spec, None)
     device.test_clocks()
-    environment = _as_asked(device.environment(), spec.device)
+    environment = _with_host_name(device.environment(), spec.device)
     refusal = device.refusal(spec.dtype)
     if refusal is not None:
         raise NoSuchDevice(f"{environment.device} cannot do --dtype {spec.dtype}: {refusal}")
@@ -94,9 +105,9 @@ def inspect(spec: Spec) -> Inspection:
 
 
 def _looked_at(spec: Spec, device: Device, environment: Environment) -> Inspection:
-    """Return what is known of a model beforehand, or find out by building it.
+    """Return the findings on a model, which is built only if its source does not state them.
 
-    The weights of a library's model take no memory then.
+    The weights of a library's model take no memory here.
     """
     if spec.phase == "step" and not environment.can.own_memory:
         check_imported(spec)
@@ -108,12 +119,12 @@ def _looked_at(spec: Spec, device: Device, environment: Environment) -> Inspecti
     settings: tuple[Setting, ...] = ()
     caveats, granularity = source.caveats, None
     if parameters is None or inputs is None or spec.weights is not None or spec.phase != "infer":
-        workload = _unfilled(spec, device)
-        parameters = parameters or workload.parameters or None  # those of int8 and of frozen programs are not counted
+        workload = _unfilled_workload(spec, device)
+        parameters = parameters or workload.parameters or None  # None for int8 models and frozen programs
         granularity, why = _granularity(spec, workload)
         if granularity is not None:
             changed = msgspec.structs.replace(spec, granularity=granularity)
-            workload = _unfilled(changed, device)
+            workload = _unfilled_workload(changed, device)
             caveats += (granularity_notice(granularity, why),)
         workload.try_out()
         shape = workload.input_shape()
@@ -139,18 +150,18 @@ def _looked_at(spec: Spec, device: Device, environment: Environment) -> Inspecti
     )
 
 
-def _unfilled(spec: Spec, device: Device) -> Workload | OwnStep:
-    """Return a model on the CPU, with weights that may have no memory; or a step of the user's own as it is."""
+def _unfilled_workload(spec: Spec, device: Device) -> Workload | OwnStep:
+    """Return a model on the CPU, whose weights may have no memory; or the user's own step on the device."""
     if spec.phase == "step":
         return OwnStep(spec, device.torch_device)
     return Workload(spec, torch.device("cpu"), filled=False)
 
 
 def _granularity(spec: Spec, workload: Workload | OwnStep) -> tuple[int | None, str]:
-    """Return the granularity that the user's inputs have although nobody has said so, and why; None if they have none.
+    """Return the granularity that the user's inputs need without an option for it, and why; None if they need none.
 
     Raises:
-        Exception: what the user's callable raises, with no granularity that helps.
+        Exception: the error of the user's callable, if no granularity avoids it.
     """
     try:
         workload.make_inputs(spec.smallest_batch)
@@ -165,7 +176,7 @@ def _granularity(spec: Spec, workload: Workload | OwnStep) -> tuple[int | None, 
 
 
 def _fingerprint(source: Source) -> str | None:
-    """Return the SHA-256 of what the model is made of, as far as it lies outside of packages."""
+    """Return the SHA-256 of the model's own file and settings; None if the model is entirely from packages."""
     if source.path is None and not source.made_of:
         return None
     digest = sha256()
@@ -179,11 +190,11 @@ def _fingerprint(source: Source) -> str | None:
 _MULTIPLES: Final = (2, 4, 8)
 _LARGEST_NAMED: Final = 512
 _MOST_NAMED: Final = 6
-"""Maximum numbers of an error's text that are tried."""
+"""Maximum number of candidates from an error's text."""
 
 
 def granularity_notice(number: int, why: str) -> Notice:
-    """Return the notice that batch sizes are multiples of a number, which nobody has asked for."""
+    """Return the notice that batch sizes are multiples of a number without an option that says so."""
     return Notice(
         kind="granularity",
         seen=f"batch sizes are multiples of {number}",
@@ -193,14 +204,14 @@ def granularity_notice(number: int, why: str) -> Notice:
 
 
 def candidates(text: str) -> list[int]:
-    """Return the numbers that a granularity is looked for among: 2, 4, 8, and those that an error's text names."""
+    """Return the candidates for a granularity in ascending order: 2, 4, 8, and numbers in an error's text."""
     named = dict.fromkeys(int(number) for number in re.findall(r"\d{1,4}", text))
     fitting = [number for number in named if 1 < number <= _LARGEST_NAMED and number not in _MULTIPLES]
     return sorted((*_MULTIPLES, *fitting[:_MOST_NAMED]))
 
 
 def smallest_that_works(make: Callable[[int], object], error: BaseException) -> int | None:
-    """Return the least granularity with which a function makes inputs; None if none is found."""
+    """Return the smallest granularity with which a function makes inputs without an error; None if there is none."""
     for number in candidates(said(error)):
         try:
             for factor in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Training a LightningModule by its own step and optimizers, as a Trainer on one device does."""
+"""Trains a LightningModule by its own step and optimizers, as a Trainer does."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class LightningTraining(Training):
     has_own_optimizers = True
 
     def __init__(self, step: TrainingStep, spec: Spec, device: torch.device, *, spreads: bool = False) -> None:
-        """Have the module make its optimizers.
+        """Make the module's optimizers, and run its hooks for the start of training.
 
         Raises:
-            BadRequest: options say what the module says, or it has no optimizer, or several and trains by itself.
+            BadRequest: an option sets what the module decides itself; or the module has no optimizer, or several with
+                automatic optimization.
         """
         self._spec, self._step, self._module = spec, step, step.inner
         step.train()
@@ -55,7 +56,7 @@ class LightningTraining(Training):
 
     @property
     def settles(self) -> bool:
-        """Whether steps are taken before any is timed: a scaler, or the module, may skip an optimizer at first."""
+        """Whether untimed steps come first, since a scaler or the module may skip an optimizer at the start."""
         return self._scaler is not None or not self._automatic
 
     def _check_options(self) -> None:
@@ -74,7 +75,7 @@ class LightningTraining(Training):
             )
 
     def _attach(self, schedulers: list[Any]) -> None:
-        """Give the module what a Trainer would: its optimizers, schedulers, and what scales and clips gradients."""
+        """Attach what a Trainer provides: optimizers, schedulers, backward pass and gradient clipping."""
         module, handed = self._module, [_Optimizer(each, self) for each in self.optimizers]
         self._handed = handed
         self._step.trainer.optimizers = self.optimizers
@@ -84,7 +85,7 @@ class LightningTraining(Training):
         module.clip_gradients = self.clip_gradients
 
     def backward(self, loss: torch.Tensor, *arguments: Any, **keywords: Any) -> None:
-        """Compute gradients of a loss, scaled if they are in fp16."""
+        """Compute the gradients of a loss, which is scaled if the training has a gradient scaler."""
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
         if not self._automatic:
             ranks.expect_backward(self.module, scaled)
@@ -93,7 +94,7 @@ class LightningTraining(Training):
     def clip_gradients(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Clip the gradients of an optimizer's weights, by norm or value."""
+        """Clip the gradients of an optimizer's weights by norm or value; without a limit, by the spec's ``clip``."""
         limit = self._spec.clip if gradient_clip_val is None else gradient_clip_val
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         if limit and f"{gradient_clip_algorithm or 'norm'}".lower().endswith("value"):
@@ -102,7 +103,7 @@ class LightningTraining(Training):
             nn.utils.clip_grad_norm_(weights, limit)
 
     def take(self, optimizer: Any, closure: Callable[[], Any] | None, keywords: dict[str, Any]) -> Any:
-        """Take a step of an optimizer, through the scaler of gradients if there is one."""
+        """Run a step of an optimizer, through the gradient scaler if there is one; return the closure's result."""
         if self._scaler is None and not self._automatic:
             return optimizer.step(*(() if closure is None else (closure,)), **keywords)
         if self._scaler is None:  # some optimizers evaluate the closure several times
@@ -126,7 +127,7 @@ class LightningTraining(Training):
         self._module.configure_gradient_clipping(optimizer, self._spec.clip, None)
 
     def step_of(self, model: Callable[..., object]) -> Callable[..., Any]:
-        """Return the step that trains the module; it takes a batch and returns the loss, None if there is none."""
+        """Return the step that trains the module; it takes a batch and returns the loss, or None if there is none."""
         return self._numbered(self._automatic_step(model) if self._automatic else lambda batch: drained(model(batch)))
 
     def _numbered(self, take: Callable[[object], object]) -> Callable[[object], Any]:
@@ -136,7 +137,7 @@ class LightningTraining(Training):
             module.on_train_batch_start(batch, self._step.number)
             output = take(batch)
             module.on_train_batch_end(output, batch, self._step.number)
-            self._step.trainer.global_step += counts  # a compiler would compile every number anew
+            self._step.trainer.global_step += counts  # a compiler would recompile for every number
             self._step.number += counts
             loss = output.get("loss") if isinstance(output, dict) else output
             return loss.detach() if isinstance(loss, torch.Tensor) else loss
@@ -176,10 +177,10 @@ class LightningTraining(Training):
         return take
 
     def settle(self, step: Callable[[], object]) -> None:
-        """Take steps until each optimizer has stepped, so that its state counts.
+        """Run steps until each optimizer has stepped, so that the memory of its state is measured.
 
         Raises:
-            BadRequest: one does not.
+            BadRequest: an optimizer did not step within ``MOST_UNTIL_STEPPED`` steps.
         """
         if not self.settles:
             return
@@ -192,12 +193,12 @@ class LightningTraining(Training):
         raise BadRequest(f"{self._spec.model}: {idle} did not step in {MOST_UNTIL_STEPPED} steps")
 
     def check(self, step: Callable[[], object]) -> OutputCheck | None:
-        """Take one more step and judge its loss, as for any training; None if the module returns none."""
+        """Run further steps and check the loss as ``Training.check`` does; None if the module returns no loss."""
         return super().check(step) if isinstance(step(), torch.Tensor) else None
 
 
 class _Optimizer:
-    """An optimizer as a module gets it from ``self.optimizers()``: stepping it goes through the training."""
+    """An optimizer as ``self.optimizers()`` returns it to a module; its steps go through the training."""
 
     def __init__(self, optimizer: Any, training: LightningTraining) -> None:
         self.optimizer = optimizer
@@ -214,10 +215,10 @@ class _Optimizer:
 
 
 def optimizers_of(returned: Any, model: str) -> tuple[list[Any], list[Any]]:
-    """Return the optimizers and schedulers of what ``configure_optimizers`` returned, in any form that is documented.
+    """Return the optimizers and schedulers in the result of ``configure_optimizers``, in any form of Lightning's docs.
 
     Raises:
-        BadRequest: it returned no optimizer.
+        BadRequest: the result has no optimizer, or something else in place of one.
     """
     several = isinstance(returned, (list, tuple))
     if several and len(returned) == 2 and isinstance(returned[0], (list, tuple)):
@@ -227,7 +228,7 @@ def optimizers_of(returned: Any, model: str) -> tuple[list[Any], list[Any]]:
         parts = list(returned) if several else [returned]
         optimizers = [part.get("optimizer") if isinstance(part, dict) else part for part in parts]
         schedulers = [part["lr_scheduler"] for part in parts if isinstance(part, dict) and "lr_scheduler" in part]
-    optimizers = list(_unwrapped(optimizers))
+    optimizers = list(_unwrap(optimizers))
     wrong = [type(each).__name__ for each in optimizers if not isinstance(each, torch.optim.Optimizer)]
     if wrong or not optimizers:
         what = "nothing" if returned is None or not optimizers else f"{wrong[0]}, which is no optimizer"
@@ -235,15 +236,15 @@ def optimizers_of(returned: Any, model: str) -> tuple[list[Any], list[Any]]:
     return optimizers, [each["scheduler"] if isinstance(each, dict) else each for each in schedulers]
 
 
-def _unwrapped(optimizers: list[Any]) -> Iterator[Any]:
-    """Yield optimizers, those of Lightning's own class as what they wrap."""
+def _unwrap(optimizers: list[Any]) -> Iterator[Any]:
+    """Yield the optimizers, without the wrapper of Lightning's own class."""
     for each in optimizers:
         inner = inspect.getattr_static(each, "_optimizer", None)
         yield inner if isinstance(inner, torch.optim.Optimizer) else each
 
 
 def make_training(module: nn.Module, spec: Spec, device: torch.device, *, spreads: bool = False) -> Training:
-    """Return what trains a module: its own code if it is a LightningModule, the built-in step otherwise."""
+    """Return the training of a module: by its own code for a LightningModule, else by the built-in step."""
     if isinstance(module, TrainingStep):
         return LightningTraining(module, spec, device, spreads=spreads)
     return Training(module, spec, device, spreads=spreads)

@@ -1,4 +1,4 @@
-"""The loops that take batches: back to back, one at a time, and as a trial does."""
+"""The loops that run batches: back to back, one at a time, and as in a trial."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from typing import Final, NamedTuple
 from tputfind.worker.devices.protocol import Device, Stopwatch
 
 MOST_MARKED: Final = 2000
-"""Batches of a window for its length's sake, and events of a block: each batch takes one or two."""
+"""Batches above which a window is long enough, and maximum number of events of a block.
+
+A batch takes one or two events.
+"""
 _MOMENT_MS: Final = 20.0
-"""Between looks at whether the others have come as far: waiting for the device so seldom leaves it hardly idle."""
+"""Milliseconds of work between checks whether other processes are ready; the device hardly idles in between."""
 Announce = Callable[[float], None]
-"""Takes about how many seconds the next stage will take, so that a silence can be told from a hang."""
+"""Takes the expected seconds of the next stage, which distinguish a long stage from a hang."""
 
 
 Restore = Callable[[], None]
-"""Makes the inputs of a step what they were before it wrote into them."""
+"""Undoes the writes of a step into its inputs."""
 
 
 def _nothing() -> Restore | None:
@@ -26,10 +29,11 @@ def _nothing() -> Restore | None:
 
 
 class Work(NamedTuple):
-    """What is timed: one batch of many in a row, after ``lead_in`` others, and one batch by itself.
+    """The work to time: ``step`` is one of many batches in a row, ``single`` a batch by itself.
 
-    ``restore`` returns what is to be called before each batch, outside of its time, as far as the first one has shown.
-    ``held`` returns the output of the last batch if it is held, else None.
+    ``lead_in`` untimed batches come before the batches in a row. ``restore`` returns a function to call before each
+    batch, outside of its time, or None; the first batch decides. ``held`` returns the last batch's output if it is kept
+    alive, else None.
     """
 
     step: Callable[[], object]
@@ -46,9 +50,9 @@ class Work(NamedTuple):
         return self.step()
 
     def holding(self) -> Work:
-        """Return the same, with each output alive until the next is made, as in ``output = model(inputs)`` in a loop.
+        """Return the same work with each output alive until the next, as with ``output = model(inputs)`` in a loop.
 
-        What runs few batches at a time would otherwise take less memory than a trial and a loop of many.
+        A loop of a few batches would otherwise take less memory than a trial or a long loop.
         """
         held: object = None
 
@@ -66,10 +70,9 @@ class Work(NamedTuple):
 
 
 class Singles(NamedTuple):
-    """Batches one at a time, in ms each: to the return of the call, and to the synchronised output.
+    """The times of single batches in ms: from the call to its return, and from the call to the synchronised output.
 
-    The time to the return is the host's own work: back to back it would also hold the waiting for room in the launch
-    queue.
+    The time to the return is the host's own work. Back to back it would include waits for space in the launch queue.
     """
 
     submission_ms: list[float]
@@ -77,14 +80,14 @@ class Singles(NamedTuple):
 
 
 def try_steps(device: Device, work: Work, steps: int, announce: Announce) -> list[float]:
-    """Take a trial's steps, each output alive while the next is made; return what each took, in ms.
+    """Run a trial's steps, each output alive while the next is made; return the time of each step in ms.
 
-    The boundary is the host clock from the call to the synchronised output.
+    The time is that of the host clock from the call to the synchronised output.
     """
     spans_ms: list[float] = []
     output: object = None
     for number in range(steps):
-        _restored(device, work.restore())
+        _restore_and_wait(device, work.restore())
         start_ns = perf_counter_ns()
         output = work.step() if number else device.first_step(work.step)
         device.synchronize()
@@ -96,19 +99,19 @@ def try_steps(device: Device, work: Work, steps: int, announce: Announce) -> lis
 
 
 def trial_step_ms(spans_ms: Sequence[float]) -> float:
-    """Return what a step of a trial takes: the fastest after the first. A single step stands for itself."""
+    """Return the step time of a trial in ms: that of the fastest step after the first, or of the only step."""
     return min(spans_ms[1:] or spans_ms)
 
 
-def _restored(device: Device, restore: Restore | None) -> None:
-    """Make the inputs what they were, and wait until they are."""
+def _restore_and_wait(device: Device, restore: Restore | None) -> None:
+    """Restore the inputs, and wait for the device."""
     if restore is not None:
         restore()
         device.synchronize()
 
 
 def steps_ms(device: Device, step: Callable[[], object], count: int) -> float:
-    """Take steps back to back; return what one took."""
+    """Run ``count`` steps back to back; return the mean time of a step in ms."""
     start_ns = perf_counter_ns()
     output: object = None
     for _ in range(count):
@@ -119,7 +122,7 @@ def steps_ms(device: Device, step: Callable[[], object], count: int) -> float:
 
 
 def moments(device: Device, work: Work) -> Callable[[], int]:
-    """Return what works for a moment as in a throughput window, and returns the steps that it took."""
+    """Return a function that works for about 20 ms as in a throughput window, and returns its number of steps."""
     step_ms = _MOMENT_MS
 
     def moment() -> int:
@@ -134,11 +137,11 @@ def moments(device: Device, work: Work) -> Callable[[], int]:
 def back_to_back(
     step: Callable[[], object], stopwatch: Stopwatch, batches: int, lead_in: int, restore: Restore | None = None
 ) -> list[float]:
-    """Submit batches back to back and return the span of each, in ms, between marks in the device's own order of work.
+    """Submit batches back to back; return the time of each in ms between marks in the device's own order of work.
 
-    The host never waits in between. Steps lead in, so that the first mark falls into steady running and not onto an
-    idle device that waits for its first kernel. If inputs are restored between steps, a step has marks on both sides,
-    and the device's time for restoring lies between two of them.
+    The host never waits in between. After ``lead_in`` steps the device is busy at the first mark, and does not wait for
+    its first kernel. If inputs are restored between steps, each step has marks on both sides, which exclude the
+    device's time to restore.
     """
     output: object = None
     for _ in range(lead_in):
@@ -169,17 +172,17 @@ def one_at_a_time(
     stopwatches: Sequence[Stopwatch] = (),
     restore: Restore | None = None,
 ) -> Singles:
-    """Send single batches to the idle device.
+    """Run single batches on the idle device; return their times.
 
     Args:
         device: idle when this is called.
         single: runs one batch.
-        batches: at the most.
-        least: batches that are taken however long they take.
-        seconds: the others are taken within this.
-        enough: says of the synchronised times so far that no more need be taken.
-        stopwatches: one a batch, to mark its begin and its end; none, to mark nothing.
-        restore: called before each batch, which waits for it.
+        batches: maximum number of batches.
+        least: minimum number of batches, however long they take.
+        seconds: time limit for further batches.
+        enough: returns whether the synchronised times so far are enough.
+        stopwatches: one per batch, to mark its begin and end; empty to mark nothing.
+        restore: restores the inputs before each batch, which waits for it.
     """
     submission_ms: list[float] = []
     synchronised_ms: list[float] = []
@@ -188,7 +191,7 @@ def one_at_a_time(
     for count in range(batches):
         if count >= least and (perf_counter_ns() > deadline_ns or (enough is not None and enough(synchronised_ms))):
             break
-        _restored(device, restore)
+        _restore_and_wait(device, restore)
         if stopwatches:
             stopwatches[count].mark()
         start_ns = perf_counter_ns()

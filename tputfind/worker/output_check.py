@@ -1,4 +1,4 @@
-"""Whether a batch was computed right, and whether a model remembers its inputs: both are asked after the timing."""
+"""Checks after the timing: whether a batch is computed correctly, and whether a model caches results by input."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from tputfind.worker.devices.protocol import Device
 from tputfind.worker.structures import tensors_of
 
 NOISE: Final = {"fp32": 1e-3, "tf32": 2e-2, "fp16": 2e-2, "amp-fp16": 2e-2, "bf16": 1e-1, "amp-bf16": 1e-1, "own": 1e-1}
-"""The relative distance (L2 norm) up to which two outputs of a sample may differ by rounding, by dtype: another batch
-size has other kernels, which add up in another order. Seen on an H200 with torchvision's models, random weights, batch
-32 against 2: at most 3e-6 (fp32), 1e-3 (tf32 and fp16) and 7e-3 (bf16), where nothing underflows."""
+"""Maximum relative distance (L2 norm) of two outputs of a sample that rounding explains, by dtype.
+
+Another batch size uses other kernels, which add up in another order. Measured on an H200 with torchvision's models,
+random weights, batch 32 against 2: at most 3e-6 (fp32), 1e-3 (tf32 and fp16) and 7e-3 (bf16) if nothing underflows.
+"""
 
 _CHECKED: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _MEDIUM: Final = 16
-"""Largest factor between the two references, so that they meet other kernels; mostly a quarter of the batch."""
+"""Maximum factor between the sizes of the two references, which makes them use different kernels.
+
+Mostly the larger reference is a quarter of the batch.
+"""
 _COMPANIES: Final = 16
 _NEAR_OVERFLOW: Final = 8
 _CHUNK_ELEMENTS: Final = 2**24
@@ -29,23 +34,22 @@ _FARTHEST: Final = 1e9
 
 
 def check_output(batch: Batch, dtype: str, small_size: int, output: object = None) -> OutputCheck | Failure:
-    """Run the first and last sample of a batch in small batches; say whether the outputs of the batch are right.
+    """Run the first and last sample of a batch in small batches; return whether the outputs of the batch are right.
 
-    Two references, of different sizes and with the samples in other places and company, show whether an output is a
-    matter of its sample alone: only then does a difference mean that the batch is wrong. What a call returns is copied
-    before the next one, which may write into the same memory.
+    Two references differ in size, and in the places and neighbours of the samples. They show whether an output depends
+    on its sample alone; only then does a difference mean that the batch is wrong. Each output is copied before the next
+    call, which may write into the same memory. The references run the model eagerly, whatever the mode of the batch. A
+    small batch in another mode is compared with an eager run of itself.
 
     Args:
-        batch: what is checked.
-        dtype: the spec's, which sets what rounding may do.
-        small_size: of the smaller reference, at least 2. A batch of up to twice as many is a small one itself.
-        output: what the batch returned last; None to run it once more.
-
-    The references run the model as it is, in whatever mode the batch does, and a small one is set beside itself so.
+        batch: the batch to check.
+        dtype: the spec's dtype, which sets the tolerance for rounding.
+        small_size: size of the smaller reference, at least 2. A batch of at most twice this size is small itself.
+        output: the last output of the batch; None to run it once more.
     """
     last = batch.size - 1
     if batch.size <= 2 * small_size and batch.eager is not None:
-        return _beside_eager(batch, batch.eager, NOISE[dtype])
+        return _compare_with_eager(batch, batch.eager, NOISE[dtype])
     returned = batch() if output is None else output
     whole = [_looked_at(tensor, batch.size, 0, last) for tensor in _tensors(returned)]
     del returned
@@ -67,17 +71,17 @@ def check_output(batch: Batch, dtype: str, small_size: int, output: object = Non
     if _batch_axes(small, medium, whole) != axes:
         return _unchecked(_COMPANY)
     verdict = _compared(_samples(small, axes), _samples(medium, axes), _samples(whole, axes), NOISE[dtype])
-    if isinstance(verdict, _Differs) and _company_matters(batch, few, small, axes, medium_size, noise=NOISE[dtype]):
+    if isinstance(verdict, _Differs) and _is_batch_dependent(batch, few, small, axes, medium_size, noise=NOISE[dtype]):
         return _unchecked(_COMPANY)
     if isinstance(verdict, _Differs):
         sample = last if verdict.at_the_end else 0
         return _wrong(sample, batch.size, small_size, f"differs by {verdict.distance:.2g} (relative)")
     bad = sorted({sample for number, axis in axes.items() for sample in whole[number].bad[axis]})
-    return _beside_the_not_finite(batch, bad, axes, medium_size) or verdict
+    return _check_not_finite(batch, bad, axes, medium_size) or verdict
 
 
-def _beside_eager(batch: Batch, eager: Batch, noise: float) -> OutputCheck | Failure:
-    """Compare all outputs of a small batch with those of the model run as it is."""
+def _compare_with_eager(batch: Batch, eager: Batch, noise: float) -> OutputCheck | Failure:
+    """Compare all outputs of a small batch with those of an eager run."""
     here, there, again = (_copied(run()) for run in (batch, eager, eager))
     if not there:
         return _unchecked(_NO_VALUES)
@@ -101,7 +105,7 @@ def _copied(output: object) -> list[_Sample]:
 
 
 class _Sample(NamedTuple):
-    """One output of one sample, copied in double precision; ``limits`` are those of the type it came in."""
+    """One output of one sample, copied in double precision; ``limits`` are those of its original dtype."""
 
     values: torch.Tensor
     limits: torch.finfo
@@ -114,8 +118,10 @@ class _Sample(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What is kept of one output: its shape, and by each axis as long as the batch, which may be the batch's,
-    the samples asked for and the places where not all is finite.
+    """The kept parts of one output: its shape, and the following by each axis that is as long as the batch.
+
+    ``samples`` are copies of the requested samples, ``bad`` the places with values that are not finite. ``finite`` says
+    whether all values are.
     """
 
     shape: torch.Size
@@ -125,7 +131,7 @@ class _Look(NamedTuple):
 
 
 class _Differs(NamedTuple):
-    """An output that is not the sample's: the last one's, or the first's."""
+    """An output that differs from its reference: of the last sample, or of the first."""
 
     distance: float
     at_the_end: bool
@@ -134,7 +140,7 @@ class _Differs(NamedTuple):
 def _compared(
     reference: Sequence[_Sample], other: Sequence[_Sample], whole: Sequence[_Sample], noise: float
 ) -> OutputCheck | _Differs:
-    """Compare the outputs of the two samples; each list holds them in turn, the first's and the last's."""
+    """Compare the outputs of the first and last sample, which alternate in each list."""
     overflowing, vanishing, telling = False, False, False
     difference: float | None = None
     for number, (one, another, here) in enumerate(zip(reference, other, whole, strict=True)):
@@ -151,7 +157,7 @@ def _compared(
             if apart > noise:
                 return _Differs(apart, at_the_end=number % 2 == 1)
             difference = max(difference or 0.0, apart)
-            # Nearer to itself than to the other sample by far, so that one taken for the other would show.
+            # Much nearer to its own reference than to the other sample's, so that swapped samples would show.
             telling = telling or apart < _distance(reference[number ^ 1], one) / 4
     if overflowing:
         return OutputCheck(result="not_finite", difference=difference)
@@ -162,13 +168,13 @@ def _compared(
     return OutputCheck(result="right", difference=difference)
 
 
-def _company_matters(
+def _is_batch_dependent(
     batch: Batch, few: Batch, small: Sequence[_Look], axes: dict[int, int], size: int, *, noise: float
 ) -> bool:
-    """Say whether other samples change the outputs of the first and the last, before these are called wrong.
+    """Return whether other samples change the outputs of the first and last, before these are called wrong.
 
-    A few samples can, by being the largest: dynamic quantisation scales a batch by those. A model that writes into its
-    inputs shows when it is given the same again.
+    A few samples can if they have the largest values, by which dynamic quantisation scales a batch. The smaller
+    reference is also run again, since a model that writes into its inputs then returns other outputs.
     """
     last, beside = batch.size - 1, size - 2
     again = [_looked_at(output, few.size, 0, few.size - 1) for output in _tensors(few())]
@@ -177,7 +183,7 @@ def _company_matters(
     for number in range(_COMPANIES):
         others = [1 + (number * beside + place) % (last - 1) for place in range(beside)]
         beside_others = batch.picked([last, *others, 0])
-        assert beside_others is not None  # it was before
+        assert beside_others is not None  # the same inputs were divided before
         looks = [_looked_at(output, size, size - 1, 0) for output in _tensors(beside_others())]
         if _apart(looks, small, axes) > noise:
             return True
@@ -189,15 +195,18 @@ def _apart(looks: Sequence[_Look], others: Sequence[_Look], axes: dict[int, int]
     return max(_distance(one, other) for one, other in pairs)
 
 
-def _beside_the_not_finite(
+def _check_not_finite(
     batch: Batch, bad: Sequence[int], axes: dict[int, int], small_size: int
 ) -> OutputCheck | Failure | None:
-    """Run some of the samples that are not finite in a small batch, where they must not be so either."""
+    """Run some of the samples that are not finite in a small batch.
+
+    Return a failure if one of them is finite there, and None if there are no such samples.
+    """
     if not bad:
         return None
     some = [bad[len(bad) * number // small_size] for number in range(small_size)]
     few = batch.picked(some)
-    assert few is not None  # it was before
+    assert few is not None  # the same inputs were divided before
     alone = [_looked_at(output, small_size, *range(small_size)) for output in _tensors(few())]
     for place, sample in enumerate(some):
         outputs = [alone[number].samples[axis][place] for number, axis in axes.items()]
@@ -227,7 +236,7 @@ def _unchecked(remark: str) -> OutputCheck:
 
 
 def _tensors(output: object) -> list[torch.Tensor]:
-    """Return the dense floating-point tensors in whatever the model returned, in order."""
+    """Return the dense floating-point tensors of an output of any structure, in order."""
     return [
         leaf
         for leaf in tensors_of(output)
@@ -236,10 +245,10 @@ def _tensors(output: object) -> list[torch.Tensor]:
 
 
 def _looked_at(output: torch.Tensor, size: int, *places: int) -> _Look:
-    """Copy what will be compared of an output, before another call may write over it."""
+    """Copy the parts of an output that will be compared, before another call may overwrite them."""
     axes = [axis for axis, length in enumerate(output.shape) if length == size and output.numel()]
     limits = torch.finfo(output.dtype)
-    bad = {axis: list(_bad_along(output, axis)) for axis in axes}
+    bad = {axis: list(_bad_places(output, axis)) for axis in axes}
     return _Look(
         output.shape,
         {axis: tuple(_Sample(output.select(axis, p).clone().double(), limits) for p in places) for axis in axes},
@@ -249,7 +258,7 @@ def _looked_at(output: torch.Tensor, size: int, *places: int) -> _Look:
 
 
 def _batch_axes(*looks: Sequence[_Look]) -> dict[int, int]:
-    """Return the batch axis of each output, by its number, that has the same shape in all batches but for that."""
+    """Return the batch axis by the number of each output whose shape differs between the batches in that axis alone."""
     axes = {}
     for number, same in enumerate(zip(*looks, strict=False)):
         shapes = [look.shape for look in same]
@@ -261,20 +270,20 @@ def _batch_axes(*looks: Sequence[_Look]) -> dict[int, int]:
 
 
 def _samples(looks: Sequence[_Look], axes: dict[int, int]) -> list[_Sample]:
-    """Return the samples that were copied of every output that has a batch axis, one output after the other."""
+    """Return the copied samples of every output with a batch axis, one output after the other."""
     return [sample for number, axis in axes.items() for sample in looks[number].samples[axis]]
 
 
 def _distance(one: _Sample, other: _Sample) -> float:
-    """Return the L2 norm of the difference, relative to the norm of the other."""
+    """Return the L2 norm of the difference relative to that of ``other``; at most 1e9, which means not finite."""
     if not one.finite():
         return _FARTHEST
     apart = float((one.values - other.values).norm())
     return 0.0 if apart == 0 else min(_FARTHEST, apart / max(float(other.values.norm()), 1e-300))
 
 
-def _bad_along(output: torch.Tensor, axis: int) -> Iterator[int]:
-    """Yield the places along an axis whose values are not all finite, a piece at a time: memory may be nearly full."""
+def _bad_places(output: torch.Tensor, axis: int) -> Iterator[int]:
+    """Yield the places along an axis with values that are not finite; piecewise, since memory may be nearly full."""
     length = max(1, _CHUNK_ELEMENTS * output.shape[axis] // output.numel())
     for start in range(0, output.shape[axis], length):
         piece = output.narrow(axis, start, min(length, output.shape[axis] - start))
@@ -285,46 +294,46 @@ def _bad_along(output: torch.Tensor, axis: int) -> Iterator[int]:
 
 _DRAWS: Final = 3
 _FIRST_DRAW: Final = 1000
-"""Draws up to here are those of a row's processes."""
+"""Lower draws are for the processes of a row."""
 _MOST_MAKING_S: Final = 0.5
-"""Inputs that take longer to make are not drawn again; smaller batches tell the same."""
+"""Seconds; inputs that take longer to make are not drawn again, since smaller batches show the same."""
 _FASTER: Final = 2.0
 
 
 def remembers_inputs(device: Device, timed: Batch, make_batch: Callable[[int], Batch], seen_ms: float) -> bool:
-    """Return whether every new input takes more than twice as long as any input does the second time.
+    """Return whether each new input takes more than twice as long as any input does the second time.
 
-    Nothing is said of inputs that differ in shape from draw to draw, or that take long to make.
+    Return False for inputs that differ in shape from draw to draw, or that take long to make.
 
     Args:
         device: idle when this is called.
-        timed: a batch that many steps were taken of.
-        make_batch: makes a batch of a draw, whose inputs no step has seen.
-        seen_ms: the least that a step of the timed batch took. A new input that is not slower than that ends the test.
+        timed: a batch that has run many steps.
+        make_batch: makes a batch of new inputs from the number of a draw.
+        seen_ms: minimum step time of the timed batch. The test ends if a new input takes at most twice as long.
 
     Raises:
-        Exception: whatever the model raises, or want of memory.
+        Exception: whatever the model raises, also if it is out of memory.
     """
     begin_s = perf_counter()
-    first = make_batch(_FIRST_DRAW).again()  # which does not undo what a step writes: that would take time
+    first = make_batch(_FIRST_DRAW).again()  # its steps restore no inputs, which would take time
     if first.shapes != timed.shapes or perf_counter() - begin_s > _MOST_MAKING_S:
         return False
     if _step_ms(device, first) <= _FASTER * seen_ms:
         return False
     del first
-    # What disturbs the host may do so three times in a row, and hardly six times.
+    # The host may be disturbed in three draws in a row, but hardly in six.
     rounds = (range(draw, draw + _DRAWS) for draw in (_FIRST_DRAW + 1, _FIRST_DRAW + 1 + _DRAWS))
     return all(_is_slower_for_new(device, timed, make_batch, draws) for draws in rounds)
 
 
 def _is_slower_for_new(device: Device, timed: Batch, make_batch: Callable[[int], Batch], draws: range) -> bool:
-    """Return whether every new input of some draws is slower; the first that is not decides, and is the last step."""
+    """Return whether each new input of these draws is slower; the first that is not ends the test."""
     fastest_new_ms, slowest_seen_ms = math.inf, 0.0
     for draw in draws:
         batch = make_batch(draw).again()
         if batch.shapes != timed.shapes:
             return False
-        _step_ms(device, timed.again())  # the allocator gets back what the new inputs took of its free blocks
+        _step_ms(device, timed.again())  # the allocator replaces the free blocks that the new inputs took
         fastest_new_ms = min(fastest_new_ms, _step_ms(device, batch))
         slowest_seen_ms = max(slowest_seen_ms, _step_ms(device, batch.again()))
         if fastest_new_ms <= _FASTER * slowest_seen_ms:

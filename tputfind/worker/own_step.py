@@ -1,4 +1,4 @@
-"""A step of the user's own on a device: it is run as it is, and its batches are the user's."""
+"""A user's own step on a device: it runs unchanged, on batches that the user's code makes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ from tputfind.worker.training import MOST_SKIPPED, MOST_UNTIL_STEPPED, idle_of
 from tputfind.worker.workload import Workload, dtype_name, seed_of
 
 _SMALL_BYTES: Final = 2**20
-"""Tensors that importing a file may leave: they move no edge."""
+"""Maximum bytes of tensors that an import may create; they do not change the largest batch."""
 _ONCE: Final = "make_batch must make as many samples as it is called with, for every batch size"
 
 
 class _Seen(NamedTuple):
-    """What small batches show: where the samples lie, the shape of one, whether a batch grows with the batch size, and
-    whether a tensor has one row a sample.
+    """Findings from small batches.
+
+    ``split`` locates the samples, ``shape`` is the shape of one sample. ``grows`` says whether a batch grows with the
+    batch size, ``shows_samples`` whether a tensor has one row per sample.
     """
 
     split: Split
@@ -44,20 +46,20 @@ class _Seen(NamedTuple):
 
 
 class OwnStep:
-    """The step of a spec on a device: ``batch`` gives it something to do, as ``Workload.batch`` does."""
+    """The user's step of a spec on a device; ``batch`` makes its batches, as ``Workload.batch`` does for models."""
 
     trains_by_stand_in = has_own_optimizers = settles = False
 
     def __init__(self, spec: Spec, device: torch.device, doing: Callable[[str], None] = lambda _: None) -> None:
-        """Have the user's factory make the step.
+        """Make the step with the user's factory.
 
         Args:
-            spec: which step, and the seed.
-            device: the one that ``tputfind.context()`` tells.
-            doing: told what is done on the host, in the past tense, and an empty text when it is done.
+            spec: the step and the seed.
+            device: the device of ``tputfind.context()``.
+            doing: gets a description of the current work on the host, in the past tense, and an empty text at its end.
 
         Raises:
-            TputfindError: there is no such step.
+            TputfindError: the step does not exist.
             Exception: whatever the user's code raises.
         """
         self._spec = spec
@@ -75,7 +77,7 @@ class OwnStep:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters of its modules and in its optimizers."""
+        """The number of distinct parameters of the step's modules and optimizers."""
         return sum(parameter.numel() for parameter in self._weights())
 
     @property
@@ -88,10 +90,10 @@ class OwnStep:
         return counts
 
     def samples(self, batch_size: int) -> int | None:
-        """Return the samples of a step; None if they are the batch size.
+        """Return the number of samples per step; None if it is the batch size.
 
         Raises:
-            BadRequest: the user's function returns no number of samples.
+            BadRequest: the user's function does not return a positive integer.
         """
         given = self._step.samples
         count = given(batch_size) if callable(given) else given * batch_size
@@ -102,7 +104,7 @@ class OwnStep:
         return None if count == batch_size else count
 
     def batch(self, batch_size: int, draw: int = 0) -> Batch:
-        """Have the user's function make one batch, and the step run on it."""
+        """Make one batch with the user's function; return it with the step that runs on it."""
         self._doing(f"made batch {batch_size}")
         call = self._made(batch_size, draw)
         if self._makes_its_batch:
@@ -114,17 +116,17 @@ class OwnStep:
         return batch
 
     def check_training(self, batch: Batch) -> OutputCheck | None:
-        """Take one more step; say whether its loss is a number if it returns one, and nothing otherwise."""
+        """Run one more step; return whether its loss is finite, or None if it returns no loss."""
         loss = batch()
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
             return None
         return OutputCheck(result="loss" if bool(torch.isfinite(loss)) else "not_finite")
 
     def check_samples(self, batch: Batch) -> None:
-        """Make sure that a batch holds as many samples as it is said to; as ``Workload.check_samples`` does.
+        """Verify the batch size of a batch, as ``Workload.check_samples`` does.
 
         Raises:
-            ModelFailed: the user's function made another number.
+            ModelFailed: the user's function made another number of samples.
         """
         count = next(batch.miscounts(), None)
         model = self._spec.model
@@ -139,10 +141,12 @@ class OwnStep:
             raise ModelFailed(f"{model}: its batch is of the same size at batch sizes {half} and {batch.size}", _ONCE)
 
     def try_out(self) -> None:
-        """Take one step at the smallest batch size, so that what it imports is known: a trial says of what it fails.
+        """Run one step at the smallest batch size, so that its imports are known.
+
+        Errors of the user's code are ignored here; the first trial reports them.
 
         Raises:
-            TputfindError: it is no step.
+            TputfindError: the step cannot be measured.
         """
         try:
             with torch.enable_grad():
@@ -154,12 +158,12 @@ class OwnStep:
             return
 
     def make_inputs(self, batch_size: int) -> None:
-        """Make a batch, and drop it: some functions take multiples of a number alone."""
+        """Make and discard a batch, since some functions only accept multiples of a number."""
         if not self._makes_its_batch:
             self._made(batch_size)
 
     def input_shape(self) -> str:
-        """Return the shape of one sample, as far as batches show it; empty if the step makes its own batch.
+        """Return the shape of one sample if batches show it; it is empty if the step makes its own batch.
 
         Raises:
             ModelFailed: the batch does not depend on the batch size.
@@ -172,7 +176,7 @@ class OwnStep:
         return self._seen.shape
 
     def caveats(self) -> Iterator[Notice]:
-        """Yield what must be known to use any number of this step."""
+        """Yield the notices that a reader of any result of this step needs."""
         size = self._spec.smallest_batch
         if not self._seen.shows_samples:
             yield Notice(
@@ -203,10 +207,10 @@ class OwnStep:
         return run(batch)
 
     def _first(self, batch: object) -> object:
-        """Take the first step of a batch size, and further ones until each optimizer has stepped.
+        """Run the first step of a batch size, and further ones until each optimizer has stepped.
 
         Raises:
-            BadRequest: it runs nothing, or elsewhere; or an optimizer does not step.
+            BadRequest: the step returns a coroutine or runs on another device, or an optimizer never steps.
         """
         output = self._step.run(batch)
         if inspect.iscoroutine(output):
@@ -223,7 +227,7 @@ class OwnStep:
             output = self._step.run(batch)
         idle = type(next(iter(self._idle.values()))).__name__ if self._idle else ""
         self._idle.clear()
-        if not idle or not self._step.optimizers:  # one that nobody named may be there for something else
+        if not idle or not self._step.optimizers:  # an optimizer that the step does not name may have another purpose
             return output
         never = f"{idle} did not step in {MOST_UNTIL_STEPPED} steps"
         raise BadRequest(
@@ -232,7 +236,11 @@ class OwnStep:
         )
 
     def _check_place(self) -> None:
-        """Raise BadRequest if a step took no memory of its device, but memory of another."""
+        """Check that the step runs on the measured device.
+
+        Raises:
+            BadRequest: the step took no memory of the device, or, on a device without memory counts, memory of another.
+        """
         own = _takes_memory_of(self._device)
         if own is False or (own is None and _takes_memory_of_another()):
             raise BadRequest(
@@ -246,7 +254,7 @@ class OwnStep:
 
     @cached_property
     def _seen(self) -> _Seen:
-        """What two small batches show, neither of which is kept."""
+        """The findings from two small batches, which are then discarded."""
         if self._makes_its_batch:
             return _Seen("unknown", "", grows=True, shows_samples=False)
         sizes = [factor * self._spec.smallest_batch for factor in (1, 2)]
@@ -257,7 +265,7 @@ class OwnStep:
         return _Seen(split, shape, grows=grows, shows_samples=shows_samples(calls[0], split))
 
     def _made(self, batch_size: int, draw: int = 0) -> Call:
-        """Return the batch of a batch size as arguments, from the same random numbers for a draw."""
+        """Return the batch of a batch size as arguments of the step; a draw always has the same random numbers."""
         seed_all(seed_of(self._spec, batch_size, draw))
         made = self._step.make_batch(batch_size)
         if inspect.iscoroutine(made):
@@ -272,9 +280,12 @@ class OwnStep:
 
 
 def check_imported(spec: Spec) -> None:
-    """Refuse a file that makes tensors as it is imported: they belong to the process before it has anything to do.
+    """Refuse a file that makes tensors when it is imported, since their memory would not be measured.
 
-    Call it before anything else makes any.
+    Call it before any other tensors are made.
+
+    Raises:
+        BadRequest: the tensors take more than 1 MiB.
     """
     storages = {
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
@@ -291,14 +302,14 @@ def check_imported(spec: Spec) -> None:
 
 
 def _optimizers_here() -> list[torch.optim.Optimizer]:
-    """Return the optimizers that are in use in this process."""
-    gc.collect()  # those of a step that is gone may hold themselves in cycles
+    """Return the optimizers that exist in this process."""
+    gc.collect()  # optimizers of an earlier step may be in reference cycles
     found = (each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer))
     return [each for each in found if "param_groups" in vars(each)]
 
 
 def _takes_memory_of(device: torch.device) -> bool | None:
-    """Return whether this process has memory of a device that has its own; None if that is not known."""
+    """Return whether this process has allocated memory of a device; None if the device does not count it."""
     module: Any = torch.get_device_module(device)
     taken = getattr(module, "max_memory_allocated", None)
     return None if taken is None else bool(taken(device) > 0)
@@ -312,8 +323,8 @@ def _takes_memory_of_another() -> bool:
 def make_workload(
     spec: Spec, device: torch.device, doing: Callable[[str], None] = lambda _: None
 ) -> Workload | OwnStep:
-    """Return what a spec measures on a device: the user's own step, or a model that is inferred or trained.
+    """Return the workload of a spec on a device: the user's own step, or a model for inference or training.
 
-    Errors as for both.
+    Errors are those of ``OwnStep`` and ``Workload``.
     """
     return OwnStep(spec, device, doing) if spec.phase == "step" else Workload(spec, device, doing)

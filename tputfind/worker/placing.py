@@ -1,4 +1,4 @@
-"""What a step runs on is put on the device: the module of a source, and inputs in the final dtype and layout."""
+"""Puts modules and inputs on the device in their final dtype and layout."""
 
 import gc
 from collections.abc import Sequence
@@ -23,27 +23,27 @@ from tputfind.worker.structures import is_plain, parts_of, tensors_of, with_part
 
 
 class Placement(NamedTuple):
-    """Where inputs lie and in which form: a device, the dtype of real numbers (None: their own), and a layout."""
+    """The target of inputs: a device, a dtype for real numbers (None: their own dtype), and a layout."""
 
     device: torch.device
     dtype: torch.dtype | None
     layout: str
 
     def memory_format(self, dimensions: int) -> torch.memory_format:
-        """Return the memory format of a tensor of so many dimensions."""
+        """Return the memory format of a tensor with this number of dimensions."""
         if self.layout == "nchw":
             return torch.contiguous_format
         return CHANNELS_LAST.get(dimensions, torch.contiguous_format)
 
     def arrange(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor in the dtype and layout, where it lies."""
+        """Return a tensor in the dtype and layout, on its current device."""
         tensor = convert_tensor(tensor, self.dtype)
         if not tensor.is_floating_point() or not is_plain(tensor):
             return tensor
         return tensor.to(memory_format=self.memory_format(tensor.dim()))
 
     def place(self, value: Any) -> Any:
-        """Return a value with its tensors, and what else knows how to move, on the device; anything else as it is."""
+        """Return a value with its tensors and other movable objects on the device; other parts stay unchanged."""
         if isinstance(value, torch.Tensor):
             return self.arrange(value).to(self.device)
         if moves(value):
@@ -56,15 +56,15 @@ class Placement(NamedTuple):
         return value if parts is None else with_parts(value, {key: self.place(part) for key, part in parts.items()})
 
     def repeat(self, value: Any, split: Split, few: int, many: int) -> Any:
-        """Return a value that holds ``few`` samples as one on the device that holds ``many``, as ``copies`` says.
+        """Return a value on the device with ``many`` samples that repeat the ``few`` of ``value``; see ``copies``.
 
-        It takes as much of the device's memory as a value that was made for so many.
+        It takes as much of the device's memory as a value made for ``many`` samples.
 
         Args:
-            value: made for ``few`` samples.
-            split: where they lie, as ``repeatable_split`` found it.
-            few: the samples in the value.
-            many: the samples in the result.
+            value: a value made for ``few`` samples.
+            split: the location of the samples, from ``repeatable_split``.
+            few: number of samples in the value.
+            many: number of samples in the result.
         """
         match split:
             case int(axis) | Rows(axis):
@@ -85,12 +85,12 @@ class Placement(NamedTuple):
         samples = self.arrange(tensor)
         learnt = samples.requires_grad and (samples.device == self.device or torch.is_grad_enabled())
         if not samples.is_contiguous():
-            samples = samples.to(samples.dtype, copy=True)  # with the strides that a move to another device gives
+            samples = samples.to(samples.dtype, copy=True)  # same strides as after a move to another device
         each = samples.shape[axis] // few
         shape = (*samples.shape[:axis], each * many, *samples.shape[axis + 1 :])
         beside = samples.stride(axis)
         strides = [stride * many // few if stride > beside else stride for stride in samples.stride()]
-        # The whole comes first and is filled in place: a copy of its size would leave a hole in the allocator's memory.
+        # The whole tensor is allocated first and filled in place: a copy would fragment the allocator's memory.
         whole = torch.empty_strided(shape, strides, dtype=samples.dtype, device=self.device)
         with torch.no_grad():
             whole.narrow(axis, 0, each * few).copy_(samples)
@@ -100,7 +100,7 @@ class Placement(NamedTuple):
         return whole.requires_grad_(learnt)
 
     def host_bytes(self, value: object) -> int:
-        """Return the bytes of the tensors that lie elsewhere than on the device, with the largest copy on the way."""
+        """Return the bytes of the tensors that are not on the device, plus those of the largest converted copy."""
         elsewhere = [tensor for tensor in tensors_of(value) if tensor.device.type != self.device.type]
         dense = [tensor for tensor in elsewhere if is_plain(tensor)]
         storages = {storage.data_ptr(): storage.nbytes() for storage in (each.untyped_storage() for each in dense)}
@@ -109,18 +109,18 @@ class Placement(NamedTuple):
 
 
 def check_host_memory(batch_size: int, sizes: Sequence[int], host_bytes: Sequence[int]) -> None:
-    """Make sure that the host has memory for the inputs of a batch size, before the kernel has to kill for it.
+    """Check that the host has memory for the inputs of a batch size; else the kernel might kill a process.
 
-    The estimate grows with the batch size as between the smallest and the largest batch that were made, which is too
-    little if inputs grow faster.
+    The estimate extrapolates linearly from the smallest and the largest batch that were made, which is too low if
+    inputs grow faster.
 
     Args:
         batch_size: larger than all ``sizes``.
-        sizes: batch sizes whose inputs were made, two different ones at least.
-        host_bytes: what these take on the host; see ``Placement.host_bytes``.
+        sizes: batch sizes whose inputs were made; at least two must differ.
+        host_bytes: the bytes of these inputs on the host; see ``Placement.host_bytes``.
 
     Raises:
-        MemoryError: it has not.
+        MemoryError: the host has too little memory left.
     """
     (least, least_bytes), *_, (most, most_bytes) = sorted(zip(sizes, host_bytes, strict=True))
     slope = max(0.0, (most_bytes - least_bytes) / (most - least))
@@ -143,19 +143,19 @@ def build(
 ) -> tuple[nn.Module, Inputs]:
     """Return a module and its inputs.
 
-    A library's model lies on the device already, in the dtype and layout, if its constructor can be repeated there; any
-    other lies on the host, as its source builds it. If not ``filled``, the weights of a library's model may have no
-    memory: they lie on the meta device.
+    A library's model is already on the device in the dtype and layout if its constructor can be repeated there. Other
+    models are on the host, as their source builds them. If not ``filled``, the weights of a library's model may be on
+    the meta device, without memory.
 
     Raises:
         TputfindError: the source cannot build what the spec asks for.
         Exception: whatever the model's own code raises, or torch if there is no memory.
     """
     if source.deferrable:
-        built = _built_in_place(source, spec, dtype, device, filled=filled)
+        built = _build_in_place(source, spec, dtype, device, filled=filled)
         if built is not None:
             return built
-        gc.collect()  # modules hold themselves in cycles
+        gc.collect()  # modules are in reference cycles
         with suppress(AttributeError):
             torch.get_device_module(device).empty_cache()
         seed_all(spec.seed)
@@ -164,10 +164,10 @@ def build(
     return module, inputs
 
 
-def _built_in_place(
+def _build_in_place(
     source: Source, spec: Spec, dtype: torch.dtype | None, device: torch.device, *, filled: bool
 ) -> tuple[nn.Module, Inputs] | None:
-    """Return a library's module as ``build`` does; None if it has to be built on the host."""
+    """Build a library's module as ``build`` does; return None if it must be built on the host."""
     try:
         with Deferral() as deferral:
             module, inputs = source.build()
@@ -176,7 +176,7 @@ def _built_in_place(
             source.finish(module)
     except TputfindError:
         raise
-    except Exception as error:  # what a constructor does is not known beforehand, nor what an operation raises
+    except Exception as error:  # constructors and their operations can raise anything
         if for_want_of_memory(of_exception(error, Circumstances())):
             raise
         return None

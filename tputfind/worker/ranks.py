@@ -1,7 +1,7 @@
-"""One process of a job of several: torch's process group, and whose turn a step is.
+"""One process of a job of several: torch's process group, and the turns of steps.
 
-Rank 0 measures. Before each step it tells the others, which take one each time and no more: so all take as many,
-however many rank 0 decides on as it goes.
+Rank 0 measures. Before each of its steps it signals the other ranks, which run one step per signal. So all ranks run
+the same number of steps, though rank 0 decides on the number while it measures.
 """
 
 from __future__ import annotations
@@ -29,23 +29,26 @@ from tputfind.worker.loops import Work
 
 _STEP, _END = b"s", b"e"
 _PEERS_SPEAK_S: Final = 5.0
-"""What has failed in another process is told there first: who lost its peer waits so long to be ended."""
+"""Seconds that a process waits after it has lost another one.
+
+The process that failed first can report the cause in this time.
+"""
 _TIMEOUT: Final = timedelta(hours=1)
-"""Longer than any step: who waits for this process knows how long a step may take."""
+"""Longer than any step: the parent limits the time of steps itself."""
 _SMALL_PARAMETERS: Final = 100_000
-"""A module with fewer is sharded with what holds it."""
+"""Minimum number of parameters of a block that is sharded by itself."""
 
 
 class PeerLost(Exception):
-    """Raised where another process of the group is gone."""
+    """Raised if another process of the group is gone."""
 
 
 class _TurnsOver(BaseException):
-    """Raised in place of a step when rank 0 has taken its last."""
+    """Raised in place of a step after the last step of rank 0."""
 
 
 class _Member:
-    """A process in its group."""
+    """The current process as a member of its group."""
 
     def __init__(self, group: Group) -> None:
         self.rank, self.size = group.rank, group.size
@@ -57,7 +60,7 @@ class _Member:
         self._at_work = False
 
     def join(self, device: torch.device) -> None:
-        """Bring up torch's process group on a device, once."""
+        """Initialise torch's process group on a device at the first call."""
         if self._has_joined:
             return
         self._has_joined = True
@@ -77,9 +80,9 @@ class _Member:
             self._pipes = [os.open(f"{self._folder}/{rank}", os.O_WRONLY) for rank in range(1, self.size)]
 
     def beat(self) -> None:
-        """Write the state of this process from now on: who waits in a collective lets other threads run.
+        """Start a thread that writes the state of this process regularly, also while a collective waits.
 
-        Begin before a device takes note of the memory of the idle process, to which the thread's own belongs.
+        Start it before a device reads the memory of the idle process, which includes that of the thread.
         """
         has_begun = Event()
 
@@ -93,14 +96,15 @@ class _Member:
         has_begun.wait()
 
     def write_state(self) -> None:
-        """Write how far this process is, for those who look for a rank that waits in vain."""
+        """Write the progress of this process, from which a rank that waits in vain is detected."""
         beats.write(self._folder, self.rank, Beat(self._steps, self._at_work, self._before, _collectives()))
 
     def take_turn(self) -> None:
-        """Tell the others that this process takes a step; or wait until rank 0 does.
+        """Signal a step to the other ranks; or, on another rank, wait for the signal of rank 0.
 
         Raises:
-            PeerLost: one of them is gone.
+            PeerLost: rank 0 found another process gone.
+            _TurnsOver: rank 0 takes no more steps, or is gone.
         """
         if self.rank:
             self.rest()
@@ -113,11 +117,11 @@ class _Member:
         self._at_work = True
 
     def rest(self) -> None:
-        """Note that a step has ended, and none is under way."""
+        """Note that no step is running."""
         self._at_work = False
 
     def tell(self, word: bytes) -> None:
-        """Tell all others."""
+        """Send a word to all other ranks."""
         try:
             for pipe in self._pipes:
                 os.write(pipe, word)
@@ -126,7 +130,7 @@ class _Member:
 
 
 def _collectives() -> int:
-    """Return how many collectives this process has begun in the group of all; 0 if the user's step ended the group."""
+    """Return how many collectives this process has begun in the default group; 0 if there is no group."""
     try:
         return int(distributed.group.WORLD._get_sequence_number_for_group())  # type: ignore[union-attr]  # noqa: SLF001
     except (AttributeError, RuntimeError, ValueError):
@@ -134,11 +138,11 @@ def _collectives() -> int:
 
 
 _member: list[_Member] = []
-"""This process, if it is one of several."""
+"""This process as a member of a group; empty if it has none."""
 
 
 def begin(group: Group | None) -> None:
-    """Be a member of a group from now on, on its share of the host's cores if the host computes."""
+    """Join a group, on a part of the host's cores if the host computes; do nothing without a group."""
     if group is None:
         return
     _member[:] = [_Member(group)]
@@ -153,12 +157,12 @@ def begin(group: Group | None) -> None:
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Return the rank of this process, and how many there are: one if it has no group."""
+    """Return the rank of this process and the number of processes: 0 and 1 without a group."""
     return (_member[0].rank, _member[0].size) if _member else (0, 1)
 
 
 def device_of(spec: Spec) -> str:
-    """Return the name of this process's device: of several alike, that of its rank."""
+    """Return the name of this process's device; in a group, accelerators are numbered by rank."""
     if not _member:
         return spec.device
     member = _member[0]
@@ -169,38 +173,38 @@ def device_of(spec: Spec) -> str:
 
 
 def join(device: torch.device) -> None:
-    """Bring up the process group if this process is one of several."""
+    """Initialise the process group if this process belongs to one."""
     if _member:
         _member[0].join(device)
 
 
 def take_turn() -> None:
-    """Take a step when all others do; errors as for a member's."""
+    """Wait for this process's turn to run a step; errors as for ``_Member.take_turn``."""
     if _member:
         _member[0].take_turn()
 
 
 def leads() -> bool:
-    """Whether this process decides how many steps are taken."""
+    """Return whether this process decides the number of steps."""
     return not _member or _member[0].rank == 0
 
 
 def end_turns() -> None:
-    """Say that no more steps of this batch are taken."""
+    """Signal from rank 0 that this batch has no more steps."""
     if _member and _member[0].rank == 0:
         _member[0].rest()
-        _member[0].write_state()  # it may end before the next time
+        _member[0].write_state()  # the process may end before the next regular write
         _member[0].tell(_END)
 
 
 def rest() -> None:
-    """Note that a step has ended, if more may follow that are not told of yet."""
+    """Note that no step is running in this process."""
     if _member:
         _member[0].rest()
 
 
 def follow(work: Work) -> None:
-    """Take a step each time that rank 0 does, until it takes no more, each output alive while the next is made."""
+    """Run one step for each step of rank 0 until its last, each output alive while the next is made."""
     work = work.holding()
     with suppress(_TurnsOver):
         while True:
@@ -208,7 +212,7 @@ def follow(work: Work) -> None:
 
 
 def wait_if_lost(error: BaseException) -> None:
-    """Give others time to say what has failed, where this process has only lost them."""
+    """Wait 5 s if the error only says that another process is gone, so that the latter can report the cause."""
     if not _member:
         return
     text = str(error)
@@ -218,25 +222,25 @@ def wait_if_lost(error: BaseException) -> None:
 
 
 def spread(module: nn.Module, spec: Spec, device: torch.device) -> Any:
-    """Return a module that trains on all devices of the group, as the spec says.
+    """Return a module wrapped by the spec's kind of parallelism, to train on all devices of the group.
 
     Raises:
-        CannotRunSo: torch refuses it.
+        CannotRunSo: torch refuses the module.
     """
     if spec.parallel is None:
         return module
     try:
         if spec.parallel == "ddp":
             return DistributedDataParallel(module, find_unused_parameters=spec.find_unused_parameters)
-        return _sharded(module, device)
+        return _shard(module, device)
     except (ValueError, NotImplementedError, AssertionError) as error:
         raise CannotRunSo(f"--parallel {spec.parallel}: {said(error)}") from None
 
 
 def sum_within_forward(module: Any) -> None:
-    """Have DDP expect backward passes inside its forward pass, each after ``expect_backward``, and none after it.
+    """Make DDP expect backward passes inside its forward pass, each after ``expect_backward``, and none afterwards.
 
-    That is how Lightning's own strategy trains a module that optimizes manually.
+    Lightning's own strategy trains modules with manual optimization in the same way.
     """
     if isinstance(module, DistributedDataParallel):
         module.module.register_forward_hook(lambda *_: setattr(module, "require_backward_grad_sync", False))
@@ -244,7 +248,7 @@ def sum_within_forward(module: Any) -> None:
 
 
 def expect_backward(module: Any, loss: torch.Tensor) -> None:
-    """Have DDP sum the gradients of the next backward pass over all devices, though its forward pass is under way."""
+    """Make DDP sum the gradients of the next backward pass over all devices while its forward pass still runs."""
     if isinstance(module, DistributedDataParallel):
         module.reducer._rebuild_buckets()  # noqa: SLF001
         module.reducer.prepare_for_backward([loss] if module.find_unused_parameters else [])
@@ -252,7 +256,7 @@ def expect_backward(module: Any, loss: torch.Tensor) -> None:
 
 @contextmanager
 def local_gradients(module: Any) -> Iterator[None]:
-    """Leave gradients on each device: a later batch of the same step sums them over all."""
+    """Keep gradients on each device; the last batch of the step sums them over all devices."""
     if isinstance(module, DistributedDataParallel):
         with module.no_sync():
             yield
@@ -265,8 +269,8 @@ def local_gradients(module: Any) -> Iterator[None]:
         module.set_requires_gradient_sync(True)
 
 
-def _sharded(module: nn.Module, device: torch.device) -> nn.Module:
-    """Shard a module's weights, each repeated block by itself: it is gathered when its turn comes."""
+def _shard(module: nn.Module, device: torch.device) -> nn.Module:
+    """Shard a module's weights by block, so that only the running block is gathered."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -278,10 +282,10 @@ def _sharded(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def _blocks(module: nn.Module) -> list[nn.Module]:
-    """Return the blocks that a model is made of, the innermost first.
+    """Return the blocks of a model that are sharded by themselves, the innermost first.
 
-    They are what its library says are not to be split; else what its lists and sequences hold, with as many parameters
-    that splitting pays.
+    They are the modules that its library marks as not to be split. Without such marks, they are the composite items of
+    its module lists and sequences that have at least ``_SMALL_PARAMETERS`` parameters.
     """
     named = set(getattr(module, "_no_split_modules", None) or ())  # transformers
     if named and (found := [one for one in module.modules() if type(one).__name__ in named]):

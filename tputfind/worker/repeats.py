@@ -1,4 +1,4 @@
-"""Whether the samples of a few inputs can stand for a large batch, one after the other, again and again."""
+"""Whether the samples of a small batch can be repeated to fill a large one."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
@@ -12,10 +12,10 @@ _PLAIN: Final = (int, float, str, bytes, type(None))
 
 
 def repeatable_split(values: Sequence[object], sizes: Sequence[int]) -> Split | None:
-    """Return where the samples lie in values that were made for these batch sizes; None if repeats would be wrong.
+    """Return the location of the samples in values made for these batch sizes; None if repeats would be wrong.
 
-    They are right only if each part is a plain value or a dense tensor that differs between the sizes along its axis of
-    samples alone, and if no whole number grows with the batch size, as an index into the batch does.
+    Repeats are right only if each part is a plain value or a dense tensor whose shape differs between the sizes along
+    its axis of samples alone, and if no integer grows with the batch size, as an index into the batch does.
     """
     split = split_of(values, sizes)
     return split if _is_repeatable(values, split, sizes) else None
@@ -48,7 +48,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _highest(value: Any) -> int:
-    """Return the highest whole number in a value, or 0; those of one byte are too small to count a batch."""
+    """Return the highest integer in a value, or 0; integers of one byte are ignored as too small to count a batch."""
     if isinstance(value, torch.Tensor):
         is_whole = not (value.is_floating_point() or value.is_complex()) and value.element_size() > 1
         return int(value.long().max()) if is_whole and value.numel() else 0
@@ -58,9 +58,10 @@ def _highest(value: Any) -> int:
 
 
 def _grows(highest: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Return whether the highest number of the largest batch is over two thirds of what each other's, scaled, comes to.
+    """Return whether the highest number grows in proportion to the batch size.
 
-    Numbers that are drawn below a bound are close to it from a few samples on, and stay there.
+    It does if the largest batch's highest number exceeds two thirds of the number scaled up from each smaller batch.
+    Numbers drawn below a bound come close to it with few samples and do not grow.
     """
     largest = max(sizes)
     top = highest[list(sizes).index(largest)]
@@ -69,9 +70,9 @@ def _grows(highest: Sequence[int], sizes: Sequence[int]) -> bool:
 
 
 def copies(few: int, many: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the copies that make ``few`` samples ``many``: from which sample, to which, how many.
+    """Yield the copies that turn ``few`` samples into ``many``: source index, target index, number of samples.
 
-    No copy reads what it writes. The last sample is always the last of the few.
+    The source and target of a copy never overlap. The last sample is always a copy of the last of the few.
     """
     done = few
     while done < many:

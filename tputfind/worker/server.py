@@ -1,4 +1,4 @@
-"""The process that imports torch once, and forks a fresh child for every question. It opens no device itself."""
+"""The process that imports torch once and forks a child for every question; it opens no device itself."""
 
 import ctypes
 import os
@@ -19,24 +19,27 @@ import psutil
 from tputfind.processes.children import COMPILER_CACHE, IMPORT, KILL, held
 
 _FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""A service manager sends these to every process of a group. The parent acts on them, and ends this one in order."""
+"""Signals that a service manager sends to every process of a group.
+
+The parent handles them and shuts this process down.
+"""
 
 
 def serve(control_fd: int) -> None:
     """Answer questions from the parent until it is gone.
 
-    The first word that goes back is empty, or says why torch does not import; so does the answer to the name of a
-    package to be imported. For each question the parent sends its text, the pipe for the answers, the file for the
-    child's output and the child's gate; the child's exit status goes back when it has ended. The end of the connection,
-    however the parent ended, or any word from it while a child works, kills that child, and with it whatever the child
-    started.
+    The first message to the parent is empty, or the reason why torch cannot be imported; the reply to a request to
+    import a package is alike. For each question the parent sends its text, the pipe for the answers, the file for the
+    child's output and the child's gate. It gets the child's exit status when the child has ended. If the connection
+    closes, for example because the parent died, or if a message arrives while a child runs, that child is killed with
+    all processes that it started.
     """
     for number in _FOR_THE_PARENT:
         signal.signal(number, lambda *_: None)
     _adopt_orphans()
     control = Connection(control_fd)
     said = _import("torch") or _import("tputfind.worker.handlers")
-    with held(Path(os.environ[COMPILER_CACHE])):  # not before the imports, in which the parent's end goes unseen
+    with held(Path(os.environ[COMPILER_CACHE])):  # after the imports, during which the end of the parent is not noticed
         with suppress(OSError):
             control.send_bytes(said)
         _answer_all(control)
@@ -46,7 +49,7 @@ def _answer_all(control: Connection) -> None:
     while True:
         try:
             question = control.recv_bytes()
-            if question == KILL:  # it crossed the end of the child that it was meant for
+            if question == KILL:  # the child that it was meant for has just ended
                 continue
             if question.startswith(IMPORT):
                 control.send_bytes(_import(question.removeprefix(IMPORT).decode()))
@@ -56,10 +59,10 @@ def _answer_all(control: Connection) -> None:
             return
         pid = os.fork()
         if pid == 0:
-            _child(control, question, (answers_fd, output_fd, gate_fd))
+            _run_child(control, question, (answers_fd, output_fd, gate_fd))
         for handle in (answers_fd, output_fd, gate_fd):
             os.close(handle)
-        status = _outlive(pid, control)
+        status = _wait_for_child(pid, control)
         try:
             control.send_bytes(str(status).encode())
         except OSError:
@@ -67,8 +70,8 @@ def _answer_all(control: Connection) -> None:
 
 
 def _import(name: str) -> bytes:
-    """Import what children need, so that each finds it done; return nothing, or in a line why it cannot be."""
-    # Some packages ask on import whether there is a GPU, which by torch's default opens it: no child could then.
+    """Import a package for all later children; return an empty message, or the error in one line."""
+    # Some packages check for a GPU on import. By torch's default that opens the GPU, and no child could open it then.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     try:
         import_package(name)
@@ -77,32 +80,32 @@ def _import(name: str) -> bytes:
     return b""
 
 
-def _outlive(pid: int, control: Connection) -> int:
-    """Wait for the child's end, or for a word from the parent that ends it; return its status, negative for a signal.
+def _wait_for_child(pid: int, control: Connection) -> int:
+    """Wait for the child to end, or kill it at a message from the parent; return its status, negative for a signal.
 
-    The end is seen through the kernel's handle of the process, because a pipe can be held open by a process that the
-    child started; and not by a thread, whose stack and heap every later child would inherit.
+    The end is detected by the kernel's handle of the process, since a process that the child started can keep a pipe
+    open. A thread would not do either: every later child would inherit its stack and heap.
     """
     ended = os.pidfd_open(pid)
     if control in wait([control, ended]):
         _kill_group(pid)
     wait([ended])
     os.close(ended)
-    _kill_group(pid)  # what it left behind; its number is not given anew before it is waited for
+    _kill_group(pid)  # the processes that it left; its id is not reused before waitpid
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     _kill_orphans()
     return status
 
 
 def _kill_group(pid: int) -> None:
-    for kill in (os.killpg, os.kill):  # the second, for a child that was not yet or is no longer in its own group
+    for kill in (os.killpg, os.kill):  # the second is for a child that is not in its own group
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
 
 
 def _kill_orphans() -> None:
-    """End what the child started in sessions of their own: it is ours since the child is gone (Linux only)."""
-    for _ in range(3):  # what is killed may just have started another
+    """Kill processes that the child started in their own sessions; on Linux this process has adopted them."""
+    for _ in range(3):  # a killed process may have just started another one
         orphans = psutil.Process().children(recursive=True)
         for orphan in orphans:
             with suppress(psutil.Error):
@@ -110,8 +113,8 @@ def _kill_orphans() -> None:
         psutil.wait_procs(orphans, timeout=1)
 
 
-def _child(control: Connection, question: bytes, handles: tuple[int, int, int]) -> None:
-    """The whole life of a child: it answers into its own pipe, and what it prints goes to a file. It never returns."""
+def _run_child(control: Connection, question: bytes, handles: tuple[int, int, int]) -> None:
+    """Run a child: it answers into its own pipe, and its output goes to a file. This function never returns."""
     status = 1
     answers_fd, output_fd, gate_fd = handles
     try:
@@ -120,26 +123,26 @@ def _child(control: Connection, question: bytes, handles: tuple[int, int, int]) 
         with suppress(OSError):
             os.setpgid(0, 0)
         _die_with_parent()
-        _be_the_one_to_die()
+        _prefer_as_oom_victim()
         control.close()
         for stream in (1, 2):
             os.dup2(output_fd, stream)
         from tputfind.worker.handlers import answer
 
-        answer(question, _sender(answers_fd), gate_fd)
+        answer(question, _make_sender(answers_fd), gate_fd)
         status = 0
-    except BaseException:  # a defect of ours, or a pipe that the model closed
+    except BaseException:  # a bug in tputfind, or the model closed the pipe
         traceback.print_exc()
     finally:
-        with suppress(Exception):  # the model may have closed or replaced it
+        with suppress(Exception):  # the model may have closed or replaced stdout
             sys.stdout.flush()
-        # Ends without tearing CUDA down, which the driver does faster, and with the pipe open to the end: the parent
-        # takes its closing for the end of the process.
+        # Exit without tearing CUDA down, since the driver is faster at that. The pipe stays open until then: the
+        # parent takes its closing for the end of the process.
         os._exit(status)
 
 
-def _sender(answers_fd: int) -> Callable[[bytes], None]:
-    """Return what writes one message as one line; JSON holds no line breaks."""
+def _make_sender(answers_fd: int) -> Callable[[bytes], None]:
+    """Return a function that writes a message as one line; JSON has no line breaks."""
 
     def send(message: bytes) -> None:
         left = memoryview(message + b"\n")
@@ -150,15 +153,16 @@ def _sender(answers_fd: int) -> Callable[[bytes], None]:
 
 
 def _adopt_orphans() -> None:
-    """Become the parent of what a child leaves behind. Linux only."""
+    """Adopt the processes that a child leaves when it ends. Linux only."""
     if sys.platform == "linux":
         set_child_subreaper = 36  # PR_SET_CHILD_SUBREAPER, linux/prctl.h
         ctypes.CDLL(None).prctl(set_child_subreaper, 1)
 
 
 def _die_with_parent() -> None:
-    """Have the kernel kill this child when the server dies, even by SIGKILL. Linux only; elsewhere the server's end of
-    the pipe is all there is.
+    """Have the kernel kill this child when the server dies, even by SIGKILL. Linux only.
+
+    On other systems the child only notices when its pipe closes.
     """
     if sys.platform == "linux":
         set_parent_death_signal = 1  # PR_SET_PDEATHSIG, linux/prctl.h
@@ -167,8 +171,8 @@ def _die_with_parent() -> None:
             os._exit(1)
 
 
-def _be_the_one_to_die() -> None:
-    """Have the kernel take this child, and not the parent with its record, where the machine's memory runs out."""
+def _prefer_as_oom_victim() -> None:
+    """Have the kernel kill this child, not the parent with its record, if the machine runs out of memory."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
@@ -192,9 +196,9 @@ def import_package(name: str) -> None:
 
 @contextmanager
 def _compiler_at_first_use() -> Iterator[None]:
-    """Let a module import the one function of the compiler that torchvision names; its first call imports the compiler.
+    """Provide the one function of torch's compiler that torchvision imports; its first call imports the compiler.
 
-    Whoever asks for anything else gets the compiler at once.
+    Access to any other name of that module imports the compiler at once.
     """
     stand_in = ModuleType(_UTILS)
 

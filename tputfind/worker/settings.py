@@ -1,4 +1,4 @@
-"""Settings of torch that a user's file makes: which are kept while it is measured, and which are overridden."""
+"""Settings of torch that a user's file changes: some are kept during the measurement, others are overridden."""
 
 import random
 import warnings
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
-import numpy.random  # once for all processes: numpy itself loads it when it is first used
+import numpy.random  # loaded here once for all children, since numpy loads it lazily
 import torch
 
 from tputfind.record.record import Setting
@@ -42,13 +42,13 @@ _OVERRIDDEN: Final[dict[str, Callable[[], object]]] = {
     "torch.backends.cudnn.fp32_precision": lambda: torch.backends.cudnn.fp32_precision,
     "torch.backends.mkldnn.fp32_precision": lambda: torch.backends.mkldnn.fp32_precision,
 }
-"""The arithmetic of fp32, which ``--dtype`` says."""
+"""The arithmetic of fp32, which ``--dtype`` sets."""
 
 
 def read_settings() -> dict[str, str]:
-    """Return the settings of torch as they are now, by name, as text; those that this torch does not have are left out.
+    """Return the current settings of torch as text by name, without those that this version of torch lacks.
 
-    A setting that torch refuses to read, as it does if its old and new switches contradict each other, is ``unclear``.
+    The value is ``unclear`` if torch refuses to read a setting, as for old and new switches that contradict each other.
     """
     return dict(_read(_KEPT | _OVERRIDDEN))
 
@@ -66,7 +66,7 @@ def _read(readers: Mapping[str, Callable[[], object]]) -> Iterator[tuple[str, st
 
 
 def changed_settings(before: Mapping[str, str]) -> tuple[Setting, ...]:
-    """Return what was set since ``before`` was read."""
+    """Return the settings that have changed since ``before``."""
     now = read_settings()
     return tuple(
         Setting(name=name, value=value, kept=name in _KEPT)
@@ -80,7 +80,7 @@ _on_import: dict[str, Setting] = {}
 
 @contextmanager
 def noting_imports() -> Iterator[None]:
-    """Note what the user's file sets while it is imported."""
+    """Record the settings that change in this context, in which the user's file is imported."""
     before = read_settings()
     try:
         yield
@@ -89,16 +89,16 @@ def noting_imports() -> Iterator[None]:
 
 
 def set_on_import() -> tuple[Setting, ...]:
-    """Return what the user's file has set while it was imported."""
+    """Return the settings that the user's file changed when it was imported."""
     return tuple(_on_import.values())
 
 
 def set_fp32_arithmetic(*, tf32: bool) -> None:
-    """Have matrix products, convolutions and recurrences of fp32 data computed in TF32, or in fp32 as IEEE 754 has it.
+    """Compute matrix products, convolutions and recurrences of fp32 data in TF32, or in fp32 by IEEE 754.
 
-    By the older switches, which set the newer ones too. With those alone (``fp32_precision``), which one at a time take
-    effect in torch 2.11, the older ones say otherwise, and compiling and exporting a model fails over that. Newer ones
-    that a user's file has set are put back first.
+    This uses torch's older switches, which set the newer ones (``fp32_precision``) too. The newer ones alone would
+    contradict the older ones in torch 2.11, and compiling and exporting a model would fail. Newer ones that a user's
+    file has set are reset first.
     """
     holders: tuple[Any, ...] = (torch.backends, torch.backends.mkldnn, getattr(torch.backends.mkldnn, "conv", None))
     for holder in holders:
@@ -110,7 +110,7 @@ def set_fp32_arithmetic(*, tf32: bool) -> None:
 
 
 def seed_all(seed: int) -> None:
-    """Seed the generators of torch, of Python and of numpy."""
+    """Seed the random number generators of torch, Python and numpy."""
     torch.manual_seed(seed)
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002  # the one that users' input functions draw from
+    np.random.seed(seed % 2**32)  # noqa: NPY002  # the generator that users' input functions use

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 _DEEPEST: Final = 12
-"""Levels of a structure that are looked into; keeps a list that holds itself from being followed for ever."""
+"""Maximum depth of a structure that is searched; ends the recursion into a list that contains itself."""
 _NO_STRUCTURE: Final = (str, bytes, int, float, complex, type(None), type, nn.Module)
 
 
@@ -49,17 +49,17 @@ def with_parts(value: Any, parts: Mapping[Any, Any]) -> Any:
 
 
 def is_of_torch(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is of a class of torch's own."""
+    """Return whether a tensor's class is torch's own."""
     return type(tensor) in (torch.Tensor, nn.Parameter, nn.Buffer, nn.UninitializedParameter, nn.UninitializedBuffer)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is dense and of torch's own class, so that its strides may be changed."""
+    """Return whether a tensor is dense, not quantised and of torch's own class, so that its strides may be changed."""
     return is_of_torch(tensor) and tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
 
 
 def tensors_of(value: object) -> list[torch.Tensor]:
-    """Return the tensors in a value of any structure, in order, those in the attributes of objects included."""
+    """Return the tensors in a value of any structure, in order, including those in the attributes of objects."""
     return list(_tensors(value, 0, set()))
 
 
@@ -78,7 +78,7 @@ def _tensors(value: object, depth: int, seen: set[int]) -> Iterator[torch.Tensor
 
 
 def is_lazy(output: object) -> bool:
-    """Return whether a value, or a part of it, computes nothing before it is asked: iterators, futures, coroutines."""
+    """Return whether a value, or a part of it, may still be uncomputed: an iterator, a future or a coroutine."""
     if isinstance(output, torch.Tensor):
         return False
     if isinstance(output, (Iterator, AsyncIterator, Future, torch.futures.Future)) or inspect.isawaitable(output):
@@ -87,7 +87,7 @@ def is_lazy(output: object) -> bool:
 
 
 def drained(output: Any) -> Any:
-    """Return a value with all that is lazy in it computed: iterators become lists, futures and coroutines results."""
+    """Return a value with its lazy parts computed: iterators become lists, futures and coroutines their results."""
     if isinstance(output, torch.Tensor):
         return output
     if isinstance(output, Iterator):
@@ -99,7 +99,7 @@ def drained(output: Any) -> Any:
     if isinstance(output, torch.futures.Future):
         return drained(output.wait())
     if inspect.isawaitable(output):
-        loop = output.get_loop() if isinstance(output, asyncio.Future) else _loop()  # tasks belong to a loop
+        loop = output.get_loop() if isinstance(output, asyncio.Future) else _loop()  # a task belongs to its own loop
         return drained(loop.run_until_complete(_awaited(output)))
     parts = parts_of(output)
     if parts is None or not any(map(is_lazy, parts.values())):
@@ -119,7 +119,7 @@ _loops: list[asyncio.AbstractEventLoop] = []
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of this process, made when the first coroutine is met."""
+    """Return the event loop of this process; the first call makes it."""
     if not _loops:
         _loops.append(asyncio.new_event_loop())
     return _loops[0]
@@ -136,7 +136,7 @@ def draining(step: Callable[..., object]) -> Callable[..., object]:
 
 @contextmanager
 def replaced(holder: Any, name: str, function: Callable[..., object]) -> Iterator[None]:
-    """Put a function in the place of an attribute of a module or class, and the old one back in the end."""
+    """Replace an attribute of a module or class by a function; restore it at the end."""
     before = getattr(holder, name)
     setattr(holder, name, function)
     try:

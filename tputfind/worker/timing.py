@@ -1,4 +1,4 @@
-"""The windows of a row: batches back to back behind their transient, and batches one at a time."""
+"""Time the windows of a row: batches back to back after their transient, and batches one at a time."""
 
 import gc
 import math
@@ -19,47 +19,56 @@ from tputfind.worker.loops import MOST_MARKED, Singles, Work, back_to_back, mome
 from tputfind.worker.warm_up import WINDOW_S, Load, slowed_by_power, work_for
 
 _FEWEST_TO_TELL: Final = 12
-"""Of fewer batches nobody can say whether their times have settled."""
+"""Minimum batches to judge whether their times have settled."""
 _MOST_TREND: Final = 0.005
-"""Of a window: where the device sets the pace, rates are to be known to this share."""
+"""Maximum trend over a settled window, as a fraction; throughput limited by the device must be known to this."""
 _UNSETTLED_FOR: Final = 4.0
-"""A window that does not settle ends at this many times its least length."""
+"""A window that does not settle ends after this many times its minimum length."""
 _LONG_MS: Final = 100.0
-"""Launching the first kernel of a batch that takes longer is a thousandth of it at the most."""
+"""Minimum time of a long batch. Launching its first kernel takes at most 0.1 % of it."""
 _MOST_AHEAD: Final = 0.05
-"""Of a batch that is waited for: what the host does before its first kernel counts as the device's time."""
+"""Maximum submission time of a batch that is timed alone, as a fraction of its step time.
+
+The host's work before the first kernel counts as device time there.
+"""
 _TOO_LONG_MS: Final = 1000.0
-"""To take a longer batch once more back to back costs more than the host's part of it is."""
+"""Longer batches are not timed again back to back: a repeat costs more than the host's part of their time."""
 _METER_S: Final = 0.15
-"""Work before a window: what reads power lags, and held some of the rest before it. ResNet-50 at batch 256 on an H200
-read 548 W behind a rest, and 641 W where the device was kept at work until the window began."""
+"""Minimum seconds of work before a window: power readings lag and still include the idle time before it.
+
+ResNet-50 at batch 256 on an H200 read 548 W after idling, and 641 W if the device worked until the window began.
+"""
 _LIMIT_SHOWS_S: Final = 0.5
-"""Of work: ViT-B/16 on an H200, behind a rest, ran at its full clock for a quarter of a second."""
+"""Seconds of work until a power limit shows.
+
+After idling, ViT-B/16 on an H200 ran at its full clock for a quarter of a second.
+"""
 _AT_DEVICE_PACE: Final = 1.05
-"""Latencies up to this many times the time on the device are the device's: a few of them say it."""
+"""Latencies up to this many times the device's step time have no host part; a few samples are enough then."""
 
 
 class Listener(Protocol):
-    """Who follows the timing of a row from outside."""
+    """The follower of a row's timing."""
 
     def busy(self, seconds: float) -> None:
-        """The next stage takes about this many seconds."""
+        """Announce that the next stage takes about this many seconds."""
 
     def window(self, *, begins: bool) -> None:
-        """The throughput window begins, or has ended."""
+        """Announce that the throughput window begins, or that it has ended."""
 
     def meet(self, work: Callable[[], int]) -> int:
-        """Go on working until the processes of all devices that time together have come as far; return the steps.
+        """Work until the processes of all devices that are timed together get here; return the number of steps.
 
-        There are none where nobody times together.
+        It is 0 if this process is timed alone.
         """
 
 
 class Window(NamedTuple):
-    """A throughput window, in milliseconds a batch, and what went before it: steps, seconds, the first step.
+    """A throughput window in ms per batch, and its warm-up: steps, seconds, and the first step.
 
-    ``singles`` are the same batches where each was waited for. ``steady`` says whether the times had settled where the
-    window begins, None where there are too few to tell. ``slowed`` says whether a power limit slowed the device.
+    ``singles`` has the host times of the same batches if they were timed one at a time, else it is empty. ``steady``
+    says whether the times had settled when the window began; it is None for too few batches. ``slowed`` says whether a
+    power limit slowed the device.
     """
 
     device_ms: list[float]
@@ -73,9 +82,9 @@ class Window(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """The samples of a row: the throughput window, and the latency window in milliseconds a batch.
+    """The samples of a row: the throughput window, and the latency window in ms per batch.
 
-    ``one`` says that both are the same batches. ``output`` is that of the last batch.
+    ``one`` says whether both windows are the same batches. ``output`` is the output of the last batch.
     """
 
     throughput: Window
@@ -90,19 +99,20 @@ def time_windows(
 ) -> Windows:
     """Time the throughput window, then the latency window.
 
-    Where a call returns when its work is done, one window gives both: each of its spans is a latency.
+    On a device without events, a call returns when its work is done. One window then gives both, since each of its
+    spans is a latency.
 
     Args:
-        device: where the work is done.
-        work: what is timed.
-        stopwatch: good for ``MOST_MARKED`` batches.
-        plan: how much of everything.
-        listener: told what the windows will take, and when the throughput window begins and has ended.
-        load: of the process.
+        device: the device that does the work.
+        work: the steps to time.
+        stopwatch: has marks for ``MOST_MARKED`` batches.
+        plan: the lengths of the windows and of the warm-up.
+        listener: gets the expected seconds of each stage, and the begin and end of the throughput window.
+        load: the load history of the process.
     """
     work = work.holding()
     gc.collect()
-    gc.freeze()  # collections during the windows then look at what the steps make, not at all of torch
+    gc.freeze()  # garbage collections during the windows then scan the objects of the steps only, not all of torch
     if not device.capabilities.events:
         both = replace(plan, batches=max(plan.batches, plan.latency_batches if plan.every_latency else 0))
         window = time_throughput(device, work._replace(lead_in=0), stopwatch, both, listener, load=load)
@@ -114,7 +124,7 @@ def time_windows(
     one = bool(singles.synchronised_ms) and not plan.every_latency
     if not one:
         step_ms = median(window.device_ms)
-        # What went before the window, such as loading and work under a power limit, takes nothing from the latencies.
+        # The time before the window, such as loading and work under a power limit, does not shorten the latency window.
         left_s = max(plan.window_s, plan.max_seconds - sum(window.device_ms) / 1000)
         listener.busy(min(plan.latency_batches * step_ms / 1000, max(left_s, plan.least_batches * step_ms / 1000)))
         singles = one_at_a_time(
@@ -123,15 +133,15 @@ def time_windows(
             plan.latency_batches,
             least=plan.least_batches,
             seconds=left_s,
-            enough=None if plan.every_latency else _at_pace(step_ms, plan.window_s),
+            enough=None if plan.every_latency else _pace_check(step_ms, plan.window_s),
             restore=work.restore(),
         )
     load.leave(slowed=window.slowed)
     return Windows(window, singles.synchronised_ms, singles.submission_ms, one, work.held())
 
 
-def _at_pace(step_ms: float, window_s: float) -> Callable[[Sequence[float]], bool]:
-    """Return what says of latencies that they are long enough to be the device's own time, and are just that."""
+def _pace_check(step_ms: float, window_s: float) -> Callable[[Sequence[float]], bool]:
+    """Return a check that is true if latencies fill ``window_s`` seconds and all equal the device's step time."""
 
     def enough(samples_ms: Sequence[float]) -> bool:
         return sum(samples_ms) >= 1000 * window_s and max(samples_ms) <= _AT_DEVICE_PACE * step_ms
@@ -140,10 +150,10 @@ def _at_pace(step_ms: float, window_s: float) -> Callable[[Sequence[float]], boo
 
 
 class _Sampler:
-    """Takes the batches of a throughput window, in blocks between which the host waits, and keeps their times in ms.
+    """Takes the batches of a throughput window in blocks, and keeps their times in ms.
 
-    A block begins with batches that lead in. Launching a long batch is nothing beside its time: long ones are waited
-    for one by one, so that they tell their latencies too. ``others`` counts the batches that do not count.
+    The host waits between blocks. A block begins with lead-in batches. The launch of a long batch is negligible, so
+    long batches are timed one at a time, which gives their latencies too. ``others`` counts the untimed batches.
     """
 
     def __init__(self, device: Device, work: Work, stopwatch: Stopwatch) -> None:
@@ -159,25 +169,25 @@ class _Sampler:
         self.singles = Singles([], [])
 
     def begin_anew(self, others: int) -> None:
-        """Let no batch count that was taken so far, nor as many others."""
+        """Discard the batches so far; count them, and as many ``others``, as untimed."""
         self.others += len(self.device_ms) + others
         self.device_ms, self.singles = [], Singles([], [])
 
     def take_uncounted(self) -> None:
-        """Take one that does not count, and learn from it how long a step is without loading."""
+        """Take one untimed step; its time, which has no kernel loading in it, becomes ``step_ms``."""
         self.step_ms = steps_ms(self._device, self._work.fresh_step, 1)
         self.one_by_one = self.one_by_one and self.step_ms >= _LONG_MS
         self.others += 1
 
     def take(self, batches: int) -> None:
-        """Take some more."""
+        """Take and time this many batches."""
         if self.one_by_one:
             watches = [self._stopwatch] * batches
             restore = self._work.restore()
             singles = one_at_a_time(self._device, self._work.single, batches, stopwatches=watches, restore=restore)
             self.singles.submission_ms.extend(singles.submission_ms)
             self.singles.synchronised_ms.extend(singles.synchronised_ms)
-            spans_ms = self._stopwatch.spans_ms()[::2]  # those in between are waiting
+            spans_ms = self._stopwatch.spans_ms()[::2]  # the spans in between are waits
         else:
             work = self._work
             spans_ms = back_to_back(work.step, self._stopwatch, batches, work.lead_in, work.restore())
@@ -186,9 +196,10 @@ class _Sampler:
         self.step_ms = max(median(spans_ms), LEAST_SPAN_MS)
 
     def goes_over(self) -> bool:
-        """Go over to batches back to back where waiting for each would count; return whether what was taken is void.
+        """Switch to batches back to back if the host's part of each batch would count; return whether it switched.
 
-        Short batches are taken for long ones where loading took the first step long.
+        A switch discards the batches so far. It is also due if the batches are short, and only the first step was long
+        because it loaded kernels.
         """
         if not self.one_by_one:
             return False
@@ -203,10 +214,10 @@ class _Sampler:
 def time_throughput(
     device: Device, work: Work, stopwatch: Stopwatch, plan: Plan, listener: Listener, *, load: Load
 ) -> Window:
-    """Submit batches back to back until enough of them lie behind the transient at their start.
+    """Submit batches back to back until enough of them follow the transient at their start.
 
-    Where a power limit is seen to slow the device, they are taken anew once it was at work for long enough. Where it
-    slowed the row before, the device works for long enough first.
+    If a power limit slows the device, it works until its throughput has settled, and the batches are taken again. If
+    the limit slowed the previous row, that work comes first.
     """
     load.begin()
     sampler, moment = _Sampler(device, work, stopwatch), moments(device, work)
@@ -219,14 +230,14 @@ def time_throughput(
         sampler.others += warm()
     before_ns = perf_counter_ns() - begin_ns
     sampler.others += listener.meet(moment)
-    begin_ns = perf_counter_ns() - before_ns  # waiting for others is no warm-up
+    begin_ns = perf_counter_ns() - before_ns  # the wait for other processes is no warm-up
     start, steady, ended_by, end_ns = _fill(sampler, plan, listener, warm)
     slowed = slowed_by_power(device)
     if slowed and not brought_up:
         plan = _under_load(sampler, plan, listener, load, moment)
         start, steady, ended_by, end_ns = _fill(sampler, plan, listener, warm)
     listener.meet(moment)
-    if not plan.window_s:  # it is batches that were asked for
+    if not plan.window_s:  # the plan sets a number of batches, not a time
         start = max(start, len(sampler.device_ms) - plan.batches)
     kept_ms = sampler.device_ms[start:]
     return Window(
@@ -242,10 +253,11 @@ def time_throughput(
 
 
 def _under_load(sampler: _Sampler, plan: Plan, listener: Listener, load: Load, moment: Callable[[], int]) -> Plan:
-    """Work until a power limit shows; return the plan of the window that follows.
+    """Work until throughput under a power limit has settled; return the plan of the window that follows.
 
-    What the first step took longer than others, the device had nothing to do.
+    Its length is at least ``WINDOW_S`` if the plan sets a time.
     """
+    # The device idles while the first step loads kernels: the time beyond an ordinary step is a pause.
     load.rested(max(0.0, sampler.first_ms - sampler.step_ms) / 1000)
     listener.busy(load.seconds())
     sampler.begin_anew(load.bring_up(moment))
@@ -255,7 +267,7 @@ def _under_load(sampler: _Sampler, plan: Plan, listener: Listener, load: Load, m
 
 
 def _warm(device: Device, plan: Plan, moment: Callable[[], int]) -> int:
-    """Work until what reads the device's power and clocks has seen it at work; return the steps that it took."""
+    """Work until the readings of the device's power and clocks show the load; return the number of steps."""
     if not device.capabilities.health:
         return 0
     return work_for(max(_METER_S, _LIMIT_SHOWS_S - plan.window_s), moment)
@@ -264,20 +276,21 @@ def _warm(device: Device, plan: Plan, moment: Callable[[], int]) -> int:
 def _fill(
     sampler: _Sampler, plan: Plan, listener: Listener, warm: Callable[[], int]
 ) -> tuple[int, bool | None, WindowEnd, int]:
-    """Take batches until a window is full, and tell when it begins and has ended.
+    """Take batches until a window is full, and announce its begin and end.
 
-    Return the first batch that counts, whether times had settled, what ended the window, and when, in ns.
+    Return the index of the first batch that counts, whether the times have settled (None: too few batches), the reason
+    for the end, and the end in ns.
 
-    They are taken in blocks, each as long as the times so far let expect that it takes, so that there are few: of slow
-    batches one, of fast ones three or four. Where the first block shows that they must be taken otherwise, the window
-    begins once more, on a device that is ``warm``.
+    Each block has as many batches as the window is expected to lack, so there are few blocks: one of slow batches,
+    three or four of fast ones. If the first block shows that batches must be taken back to back, the window begins
+    again after ``warm``.
     """
     listener.window(begins=True)
     begin_ns = perf_counter_ns()
     while True:
         elapsed_s = (perf_counter_ns() - begin_ns) / 1e9
         left_out = plan.warmup - sampler.others
-        if elapsed_s >= plan.max_seconds:  # what is left out must not be all that there was time for
+        if elapsed_s >= plan.max_seconds:  # leave enough batches in the window
             left_out = min(left_out, len(sampler.device_ms) - plan.least_batches)
         start, steady = settled_from(sampler.device_ms, left_out)
         kept_ms = sampler.device_ms[start:]
@@ -297,7 +310,7 @@ def _fill(
 
 
 def _end(plan: Plan, lacking: int, batches: int, elapsed_s: float, steady: bool | None) -> WindowEnd | None:
-    """Return what ends a window of so many batches; None where it goes on."""
+    """Return the reason why a window of this many batches ends; None if it goes on."""
     if not lacking and steady is not False:
         return "full"
     if not lacking and elapsed_s >= _UNSETTLED_FOR * plan.window_s:
@@ -306,21 +319,24 @@ def _end(plan: Plan, lacking: int, batches: int, elapsed_s: float, steady: bool 
 
 
 def lacking_batches(plan: Plan, kept_ms: Sequence[float], step_ms: float) -> int:
-    """Return how many batches a window still lacks; past ``MOST_MARKED`` it lacks none for length's sake."""
+    """Return how many batches a window still lacks.
+
+    Above ``MOST_MARKED`` batches, the window is long enough whatever its seconds.
+    """
     lacking_ms = 1000 * plan.window_s - sum(kept_ms)
     for_length = min(math.ceil(lacking_ms / step_ms), MOST_MARKED - len(kept_ms))
     return max(0, plan.batches - len(kept_ms), for_length)
 
 
 def settled_from(spans_ms: Sequence[float], least: int = 0) -> tuple[int, bool | None]:
-    """Return the first of the batches that are past the transient, and whether the times have settled by then.
+    """Return the index of the first batch after the transient, and whether the times have settled from there on.
 
-    Batches whose two halves take the same to ``REPEATABILITY`` have no transient that would show in a figure. What goes
-    on changing steadily behind the cut, as what slows down faster and faster does, has not settled.
+    The second value is None for too few batches. If the means of both halves agree within ``REPEATABILITY``, a
+    transient would not show in any result. Times that keep rising or falling steadily after the cut have not settled.
 
     Args:
-        spans_ms: of all batches so far.
-        least: so many are left out however steady they are.
+        spans_ms: the times of all batches so far, in ms.
+        least: minimum number of batches to leave out.
     """
     least = min(max(0, least), len(spans_ms))
     rest = spans_ms[least:]

@@ -1,4 +1,4 @@
-"""The step of training: forward, loss, backward, and the step of an optimiser."""
+"""A step of training: forward pass, loss, backward pass, and optimizer step."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,33 +19,33 @@ from tputfind.worker import ranks
 from tputfind.worker.structures import drained, tensors_of
 
 _LEARNING_RATE: Final = 1e-4
-"""Small: the numbers are to stay in range, and nothing is to be learnt."""
+"""Small, so that the weights stay in range; nothing needs to be learnt."""
 MOST_UNTIL_STEPPED: Final = 100
-"""Steps that are taken at the most until each optimizer of the user's own has stepped."""
+"""Maximum number of steps until each of the user's own optimizers has stepped."""
 MOST_SKIPPED: Final = 40
-"""The scale starts at 2^16 and is halved at every step that overflows."""
+"""Maximum number of steps that the scaler may skip: its scale starts at 2^16 and halves at every overflow."""
 _SKIPPED: Final = "the scaler skipped steps that overflowed, so that the optimizer's part is missing from some"
 _SETTINGS: Final[dict[str, dict[str, Any]]] = {"SGD": {"momentum": 0.9}}
-"""What optimizers are made with beside the learning rate, by class."""
+"""Further arguments of optimizers besides the learning rate, by class name."""
 
 _PARTS_OF_LOSS: Final = ("loss_", "classification", "bbox_")
-"""How the names of the parts of a loss begin that detectors return."""
+"""Prefixes of the names that detectors give to the parts of their loss."""
 
 
 class Training:
-    """What training takes beside the model: an optimiser and, for fp16 by autocast, a scaler of gradients."""
+    """Trains a model with an optimizer and, for fp16 by autocast, a gradient scaler."""
 
     module: nn.Module
-    """What is trained, spread over devices if it is to be."""
+    """The module to train; wrapped for several devices if requested."""
     optimizers: list[torch.optim.Optimizer]
     has_own_optimizers: ClassVar = False
 
     def __init__(self, module: nn.Module, spec: Spec, device: torch.device, *, spreads: bool = False) -> None:
-        """Put a module into training mode, and make what trains it, on all devices of its job if it ``spreads``.
+        """Put a module into training mode, and make its optimizer; with ``spreads``, for all devices of the job.
 
         Raises:
-            BadRequest: it has nothing to train, does not offer the checkpointing that was asked for, or cannot be
-                trained by the optimizer.
+            BadRequest: the module has no weights to train, does not offer the requested checkpointing, or does not suit
+                the optimizer.
         """
         module.train()
         if spec.grad_checkpoint:
@@ -63,7 +63,7 @@ class Training:
     def step_of(self, model: Callable[..., object]) -> Callable[..., Any]:
         """Return the step that trains a model; it takes the model's arguments and returns the loss.
 
-        With accumulation a step takes the batch as often as it is to have micro-batches, one after the other.
+        With accumulation, a step runs the batch once for each micro-batch.
         """
         (optimizer,), scaler, times = self.optimizers, self._scaler, self._times
 
@@ -80,7 +80,7 @@ class Training:
                 self._clip_gradients()
                 optimizer.step()
             else:
-                if self._clip is not None:  # the norm is that of gradients without the scale
+                if self._clip is not None:  # the norm must be that of unscaled gradients
                     scaler.unscale_(optimizer)
                     self._clip_gradients()
                 scaler.step(optimizer)
@@ -91,7 +91,7 @@ class Training:
         return step
 
     def summing(self, *, last: bool) -> AbstractContextManager[None]:
-        """Return the context of one of several batches of a step: the ``last`` sums gradients over all devices."""
+        """Return the context of one micro-batch of a step: the ``last`` one sums gradients over all devices."""
         return nullcontext() if last else ranks.local_gradients(self.module)
 
     def _clip_gradients(self) -> None:
@@ -100,14 +100,14 @@ class Training:
 
     @property
     def settles(self) -> bool:
-        """Whether steps are taken before any is timed."""
+        """Whether steps of training run before the first timed step."""
         return self._scaler is not None
 
     def settle(self, step: Callable[[], object]) -> None:
-        """Take steps until the optimiser has taken one: a scaler finds its scale by skipping those that overflow.
+        """Run steps until the optimizer has stepped, since a scaler finds its scale by skipping steps that overflow.
 
         Raises:
-            CannotRunSo: it skips all of them.
+            CannotRunSo: the scaler skips all steps.
         """
         if self._scaler is None:
             return
@@ -119,7 +119,7 @@ class Training:
         raise CannotRunSo("its gradients are finite at no scale, so that the optimizer never takes a step")
 
     def check(self, step: Callable[[], object]) -> OutputCheck | None:
-        """Take one more step; say whether its loss is a number, and whether the optimiser stepped every time."""
+        """Run one more step; check that its loss is finite and that the scaler skipped no step since ``settle``."""
         loss = step()
         if not isinstance(loss, torch.Tensor) or not bool(torch.isfinite(loss)):
             return OutputCheck(result="not_finite")
@@ -132,7 +132,7 @@ def _make_optimizer(name: str, module: nn.Module, weights: list[nn.Parameter]) -
     """Return an optimizer of ``torch.optim`` by its name in lower case.
 
     Raises:
-        BadRequest: there is none of that name, it takes a closure, or it does not take these weights.
+        BadRequest: there is no such optimizer, it needs a closure, or it does not accept these weights.
     """
     classes = _optimizers()
     if name not in classes:
@@ -157,7 +157,7 @@ def _make_optimizer(name: str, module: nn.Module, weights: list[nn.Parameter]) -
 
 
 def _optimizers() -> dict[str, type[torch.optim.Optimizer]]:
-    """Return the optimizers of torch.optim by their name in lower case."""
+    """Return the optimizer classes of torch.optim by their names in lower case."""
     every = {name.lower(): getattr(torch.optim, name) for name in dir(torch.optim)}
     return {
         name: each
@@ -173,7 +173,7 @@ def _are_sparse(module: nn.Module, weights: Sequence[nn.Parameter]) -> bool:
 
 
 def idle_of(optimizers: Iterable[torch.optim.Optimizer]) -> dict[int, torch.optim.Optimizer]:
-    """Return optimizers by their ids; each leaves the result as it takes its first step."""
+    """Return the optimizers by id; each is removed from the result when it first steps."""
     idle = {id(optimizer): optimizer for optimizer in optimizers}
 
     def note(stepped: torch.optim.Optimizer, *_: object) -> None:
@@ -185,13 +185,13 @@ def idle_of(optimizers: Iterable[torch.optim.Optimizer]) -> dict[int, torch.opti
 
 
 def stand_in_loss(output: Any) -> torch.Tensor:
-    """Return a loss of what a model returned that has none of its own.
+    """Return a loss for the output of a model that has none of its own.
 
-    It is the cross-entropy of scores by class (two dimensions), set against labels in turn, scalars as they are, and of
-    other outputs the mean of their squares, in fp32 and all added up.
+    It is a sum in fp32 over the tensors of the output: the cross-entropy of two-dimensional ones as scores by class,
+    with the classes in turn as labels; scalars as they are; the mean square of others.
 
     Raises:
-        BadRequest: it returned nothing that a loss could be taken of.
+        BadRequest: no tensor of the output requires gradients.
     """
     leaves = [leaf for leaf in tensors_of(output) if leaf.requires_grad]
     if not leaves:
@@ -206,8 +206,8 @@ def stand_in_loss(output: Any) -> torch.Tensor:
 def own_loss(output: Any) -> torch.Tensor | None:
     """Return the loss that a model returns; None if it has none.
 
-    It stands under the name ``loss`` or as a scalar in front; with ``mc_loss`` beside it, it is their sum. A dict of
-    scalars under the names that detectors give the parts of their loss stands for their sum.
+    The loss has the name ``loss`` or is a scalar in first place; an ``mc_loss`` is added to it. If all items of a dict
+    are scalars named like the parts of a detector's loss, the loss is their sum.
     """
     if isinstance(output, Mapping) and output and all(f"{name}".startswith(_PARTS_OF_LOSS) for name in output):
         parts = list(output.values())
@@ -235,10 +235,10 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
 
 
 def _checkpoint(module: Any, model: str) -> None:
-    """Have a module compute activations anew in the backward pass, as its own library does that.
+    """Turn on gradient checkpointing through the interface of the module's own library.
 
     Raises:
-        BadRequest: it does not offer that.
+        BadRequest: the module does not offer it.
     """
     try:
         if getattr(module, "supports_gradient_checkpointing", False):  # transformers

@@ -1,4 +1,4 @@
-"""Batches that come from host memory and go back there, their copies overlapped with compute as a good server does."""
+"""Batches that are copied from and to host memory; the copies overlap with compute, as in a good server."""
 
 from collections.abc import Callable
 from statistics import median
@@ -12,14 +12,14 @@ from tputfind.worker.devices.protocol import Device
 from tputfind.worker.structures import tensors_of
 
 _SLOTS: Final = 2
-"""While one batch is computed, the next one comes and the one before goes."""
+"""Batches on the device; one is computed while the other one is copied."""
 LEAD_IN: Final = _SLOTS + 1
-"""Steps until the copy pipeline is full and a step costs what it will cost from then on."""
+"""Steps until the copy pipeline is full and the step time is that of steady state."""
 _REPEATS: Final = 10
 
 
 class _Slot:
-    """One batch's place on the device and in pinned host memory."""
+    """One batch's buffers on the device and in pinned host memory."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -28,7 +28,7 @@ class _Slot:
         self._home: list[torch.Tensor] = []
 
     def send(self, tensors: list[torch.Tensor]) -> None:
-        """Copy an output to pinned memory on the current stream; the host does not wait."""
+        """Copy an output to pinned memory on the current stream, asynchronously."""
         if [tensor.shape for tensor in tensors] != [place.shape for place in self._home]:
             self._home = [torch.empty_like(tensor, device="cpu", pin_memory=True) for tensor in tensors]
         for tensor, place in zip(tensors, self._home, strict=True):
@@ -36,14 +36,14 @@ class _Slot:
 
 
 class Transfer:
-    """Steps that take their inputs from pinned memory and, if asked, bring their outputs back to it. CUDA only."""
+    """Steps that copy their inputs from pinned memory and, with ``back``, their outputs to it. CUDA only."""
 
     def __init__(self, make_batch: Callable[[], Batch], *, back: bool) -> None:
         """Put two batches on the device.
 
         Args:
-            make_batch: makes a batch that lies on the current device.
-            back: whether outputs are copied too.
+            make_batch: makes a batch on the current device.
+            back: whether outputs are copied to the host.
         """
         self._slots = [_Slot(make_batch()) for _ in range(_SLOTS)]
         self._back = back
@@ -52,14 +52,14 @@ class Transfer:
 
     @property
     def batches(self) -> list[Batch]:
-        """The batches that take turns."""
+        """The batches, which take turns."""
         return [slot.batch for slot in self._slots]
 
     def step(self) -> object:
-        """Submit one batch of many in a row; its copies wait for what they need and for nothing else.
+        """Submit one batch of many in a row; its copies only wait for the data and the slot that they need.
 
-        Inputs come while the batch before is computed, outputs go while the next one is. A place is used again only
-        when what was in it is done with, so that the device's own order of work goes at the pace of the slowest.
+        Inputs are copied while the previous batch is computed, and outputs while the next one is. A slot is reused only
+        after its previous batch is done, so that the slowest of copies and compute sets the step time.
         """
         slot = self._slots[self._taken % _SLOTS]
         self._taken += 1
@@ -83,7 +83,7 @@ class Transfer:
         return output
 
     def single(self) -> object:
-        """Submit one batch by itself: copy in, compute, copy out, one after the other."""
+        """Submit one batch by itself: copy in, compute and copy out in sequence."""
         slot = self._slots[0]
         slot.feed()
         output = slot.batch()
@@ -92,7 +92,10 @@ class Transfer:
         return output
 
     def copies_ms(self, device: Device) -> tuple[float, float | None]:
-        """Return what one batch's copies take by themselves on an idle device, in and out: medians, host clock."""
+        """Return the median times of one batch's copies in and out on an idle device, in ms by the host clock.
+
+        The second is None if outputs are not copied.
+        """
         slot = self._slots[0]
         tensors = _on_device(slot.batch()) if self._back else []
         device.synchronize()

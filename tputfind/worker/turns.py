@@ -1,4 +1,4 @@
-"""The short windows of a process that takes turns with others."""
+"""The short windows of a process that takes turns with other processes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from tputfind.worker.loops import MOST_MARKED, Announce, Work, back_to_back
 from tputfind.worker.warm_up import warm_up
 
 _WARM_S: Final = 0.1
-"""Warm-up takes between a half of it and four times as long."""
+"""Base time of the warm-up in seconds: it takes from half of it to four times as long."""
 _LONGEST_WARM_UP_S: Final = 10.0
 _LEADS_IN_MS: Final = 100.0
-"""What the device did before matters little to a longer step, and one more would take as long as the window."""
+"""Longer steps have no lead-in step.
+
+The device's previous work matters little to them, and a lead-in would take as long as the window.
+"""
 
 
 def turns(
     device: Device, work: Work, stopwatch: Stopwatch, announce: Announce, window_s: float
 ) -> Callable[[], list[float]]:
-    """Warm up; return what takes one window of this length, and returns the time of each step, in ms.
+    """Warm up; return a function that takes one window of ``window_s`` seconds and returns the time of each step in ms.
 
-    A step leads in where it is short: the others have had the caches since the last window.
+    Short steps have a lead-in, since other processes have used the caches since the last window.
     """
     gc.collect()
     gc.freeze()  # as for the windows of a row

@@ -1,4 +1,4 @@
-"""Work before a window: untimed steps until batch times, or the rate under a power limit, have settled."""
+"""Work before a window: untimed steps until batch times, or the throughput under a power limit, have settled."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,16 +11,16 @@ from tputfind.worker.devices.protocol import Device
 from tputfind.worker.loops import Announce, steps_ms
 
 _CHUNK_MS: Final = 20.0
-"""Warm-up waits for the device this often, and no more: an idle device would cool down and clock up."""
+"""Milliseconds between waits for the device; a device that idles more often would cool down and clock up."""
 _WARMUP_OF_WINDOW: Final = 0.5, 4.0
-"""The least and the most that warm-up takes beyond its steps, in shares of the least time of a window."""
+"""Minimum and maximum time of a warm-up, as multiples of the minimum time of a window."""
 _STEADY: Final = 0.01
 _MOST_SCATTER: Final = 0.02
 _LEAST_CHUNKS: Final = 12
 
 
 class WarmUp(NamedTuple):
-    """The untimed steps: how many, how long, the first of them, and what a step took when nothing disturbed it."""
+    """The untimed steps: their number, their total time, the time of the first, and the time of an undisturbed step."""
 
     steps: int
     seconds: float
@@ -39,8 +39,8 @@ def warm_up(
 ) -> WarmUp:
     """Take at least ``steps`` untimed steps, for 0.5 to 4 times ``window_s``, until batch times have settled.
 
-    The bounds are for what follows the first step, which loads and chooses kernels. Steps that by themselves take
-    longer than ``max_seconds`` are cut short, but not under two: the second is the first that says how long one takes.
+    The bounds exclude the first step, which loads and chooses kernels. After ``max_seconds`` the warm-up ends with
+    fewer steps, but with at least two: the first has no ordinary step time.
     """
     least_s, most_s = (min(share * window_s, max_seconds) for share in _WARMUP_OF_WINDOW)
     first_ms = steps_ms(device, lambda: device.first_step(step), 1)
@@ -57,16 +57,16 @@ def warm_up(
             fastest_ms = min(spans_ms[-max(1, len(spans_ms) // 3) :])
             return WarmUp(taken, first_ms / 1000 + seconds, first_ms, fastest_ms)
         chunk = max(1, min(int(_CHUNK_MS / spans_ms[-1]), 2 * chunk))
-        if taken < steps and seconds >= least_s:  # it is only steps that are lacking
+        if taken < steps and seconds >= least_s:  # long enough, but short of steps
             chunk = min(chunk, steps - taken)
 
 
 def _settled(spans_ms: Sequence[float], seconds: float, window_s: float) -> bool | None:
-    """Return whether a warm-up of these spans has become steady; None where they are too few to tell.
+    """Return whether a warm-up of these spans has become steady; None for too few spans.
 
-    The last third of it is held against the third before. Going on like that for the length of the window, they would
-    have to change by less than 1 %. Where the spans scatter too much to show so little, a warm-up as long as the window
-    will do, if its thirds agree but for the scatter (twice the standard error of a difference of two medians).
+    The medians of the last third and of the third before are compared. Extrapolated to the length of the window, their
+    difference must be at most 1 %. Spans that vary too much to show this are steady if the warm-up is as long as the
+    window and the medians agree within twice the standard error of their difference, which may be 2 % at most.
     """
     if len(spans_ms) < _LEAST_CHUNKS:
         return None
@@ -80,20 +80,26 @@ def _settled(spans_ms: Sequence[float], seconds: float, window_s: float) -> bool
 
 
 _LOAD_S: Final = 3.0
-"""Work after which the rate falls by less than 1 %: ViT-B/16 on an H200 fell by 4 % in as long, after 8 s of rest."""
+"""Seconds of work after which the throughput falls by less than 1 %.
+
+ViT-B/16 on an H200 lost 4 % in this time after 8 s of idling.
+"""
 _SWING_S: Final = 1.0
-"""The same behind a pause. Be it of 0.05 s or of 2.5 s, the limiter of an H100 began anew: ViT-B/16 ran up to 3 % too
-fast for most of a second, then 10 % too slow for a moment. The seconds behind the first differed by some 0.5 %."""
+"""The same after a pause. The limiter of an H100 started over after pauses of 0.05 s and of 2.5 s alike: ViT-B/16 ran
+up to 3 % too fast for most of a second, then 10 % too slow for a moment. Later seconds differed by some 0.5 %."""
 _PAUSE_S: Final = 3.0
-"""What is longer is a rest."""
+"""Longer pauses count as idle time."""
 WINDOW_S: Final = 1.0
-"""Of a window under load: the rate goes on swinging about its mean once a second, less each time."""
+"""Minimum seconds of a window under load: throughput keeps oscillating about its mean once a second, damped."""
 _CLOCK_THAT_TELLS: Final = 0.98
-"""Of the highest. Under it a power limit counts: at 0.99, as of ResNet-50 at batch 4096, rates do not fall."""
+"""Clock under a power limit, as a fraction of the highest, below which the limit reduces throughput.
+
+At 0.99, as with ResNet-50 at batch 4096, it does not.
+"""
 
 
 class Load:
-    """How long a process's device has been at work, as far as its power limit remembers it."""
+    """How long a process's device has been at work, as far as it matters to its power limit."""
 
     def __init__(self) -> None:
         self._slowed = False
@@ -101,26 +107,26 @@ class Load:
         self._since_s = self._left_s = perf_counter()
 
     def begin(self) -> None:
-        """Note that the device is at work from now on, behind a pause."""
+        """Note that the device is at work from now on, after a pause."""
         self._since_s = perf_counter()
         self._pause_s = self._since_s - self._left_s
 
     def goes_on(self) -> bool:
-        """Whether the power limit slowed the device in the row before, and the pause since then was short."""
+        """Return whether the power limit slowed the device in the previous row and the pause since then was short."""
         return self._slowed and self._pause_s <= _PAUSE_S
 
     def rested(self, seconds: float) -> None:
-        """Note that it was no work but a pause for so long since this row began, as while kernels are loaded."""
+        """Count this many seconds since the row began as a pause, for example while kernels were loaded."""
         self._since_s += seconds
         self._pause_s += seconds
 
     def seconds(self) -> float:
-        """Return how long the device has to work yet until its rate has fallen."""
+        """Return how many more seconds the device must work until its throughput has settled."""
         needed_s = _SWING_S if self.goes_on() else _LOAD_S
         return max(0.0, needed_s - (perf_counter() - self._since_s))
 
     def bring_up(self, moment: Callable[[], int]) -> int:
-        """Work moment by moment until the rate has fallen; return the steps that it took."""
+        """Work moment by moment until the throughput has settled; return the number of steps."""
         return work_for(self.seconds(), moment)
 
     def leave(self, *, slowed: bool) -> None:
@@ -129,7 +135,7 @@ class Load:
 
 
 def work_for(seconds: float, moment: Callable[[], int]) -> int:
-    """Work moment by moment for so long; return the steps that it took."""
+    """Work moment by moment for this many seconds; return the number of steps."""
     steps, end_s = 0, perf_counter() + seconds
     while perf_counter() < end_s:
         steps += moment()
@@ -137,5 +143,5 @@ def work_for(seconds: float, moment: Callable[[], int]) -> int:
 
 
 def slowed_by_power(device: Device) -> bool:
-    """Whether the device, which was at work just now, is slowed by its power limit by so much that rates tell."""
+    """Return whether the power limit of the device, which has just worked, reduces its throughput."""
     return device.clock_under_power_limit() < _CLOCK_THAT_TELLS

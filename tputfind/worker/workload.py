@@ -1,4 +1,4 @@
-"""A model on a device in a dtype and layout: it makes the batches that are tried and timed."""
+"""A model on a device in a dtype and layout; it makes the batches for trials and windows."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -46,19 +46,22 @@ from tputfind.worker.structures import drained, is_of_torch, tensors_of
 
 _WEIGHTS: Final = {"fp16": torch.float16, "bf16": torch.bfloat16, "own": None}
 _NEXT_DRAW: Final = 1_000_003
-"""Between the seeds of two draws, so that they are not those of two batch sizes."""
+"""Difference between the seeds of two draws; keeps them apart from the seeds of other batch sizes."""
 _DRAWS: Final = 3
 _LONG_MAKING_S: Final = 1.0
-"""Inputs that take longer to make are made no more often than they must be."""
+"""Seconds; inputs that take longer to make are made only as often as necessary."""
 _AS_MANY: Final = "its callable must return as many samples as it is called with, for every batch size"
 _PROBED: Final = 3
-"""Factor between the smallest batch size and the largest that the user's callable is tried with."""
+"""Factor between the smallest and the largest batch size that the user's callable is tried with."""
 _SHOWN: Final = 3
 _AUTOCAST: Final = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 
 
 class _Made(NamedTuple):
-    """Inputs on the device: whether they repeat the samples of fewer, and if not, their outline."""
+    """Inputs on the device.
+
+    ``repeated`` says whether they repeat the samples of a small batch. ``outline`` is set if a callable made them all.
+    """
 
     call: Call
     repeated: bool = False
@@ -66,7 +69,7 @@ class _Made(NamedTuple):
 
 
 class Workload:
-    """The model of a spec, built and resident on a device, to infer or to train; ``batch`` gives it something to do."""
+    """The model of a spec, built and resident on a device, for inference or training; ``batch`` makes its batches."""
 
     def __init__(
         self,
@@ -76,20 +79,18 @@ class Workload:
         *,
         filled: bool = True,
     ) -> None:
-        """Build the model on the device, or on the CPU if it is the user's own, convert it there, and move it.
+        """Build the model on the device, or build and convert it on the host and then move it.
 
-        The device then holds nothing but the result.
-
-        What the user's file has set in torch meanwhile is in ``settings``.
+        Afterwards the device holds nothing else. ``settings`` are the settings of torch that the user's file changed.
 
         Args:
-            spec: which model, dtype, layout and seed.
-            device: where it is to run.
-            doing: told what is done on the host, in the past tense, and an empty text when it is done.
-            filled: whether the weights are to have memory. Without, parameters can be counted and inputs be made.
+            spec: the model, dtype, layout and seed.
+            device: the device that runs the model.
+            doing: gets a description of the current work on the host, in the past tense, and an empty text at its end.
+            filled: whether the weights get memory. Without memory, parameters can be counted and inputs be made.
 
         Raises:
-            TputfindError: the model is not there or cannot be used as asked.
+            TputfindError: the model does not exist or cannot be used as requested.
             Exception: whatever the model's own code raises.
         """
         self._spec = spec
@@ -103,19 +104,19 @@ class Workload:
         before = read_settings()
         module, self._wanted = build(source, spec, self._dtype, device, filled=filled)
         self.settings = (*set_on_import(), *changed_settings(before)) if spec.own_code else ()
-        set_fp32_arithmetic(tf32=spec.dtype == "tf32")  # whatever the user's file has set
+        set_fp32_arithmetic(tf32=spec.dtype == "tf32")  # undoes what the user's file has set
         self._forward = getattr(module, "_orig_mod", module).forward
-        self.refuses_eval = not _evaluated(module)
+        self.refuses_eval = not _set_eval(module)
         if filled or not source.deferrable:
             module = move_module(arrange_module(module, self._dtype, spec.layout), device)
         self._module = module
         if any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters()):
-            with torch.no_grad():  # lazy layers have no parameters, to count or to train, before they have seen a batch
+            with torch.no_grad():  # lazy layers have no parameters to count or train before their first batch
                 call = self._inputs(spec.smallest_batch).call
                 drained(self._module(*call[0], **call[1]))
         named = (module.inner if isinstance(module, TrainingStep) else module).named_parameters()
         self.trained_names = [name for name, parameter in named if parameter.requires_grad]
-        """In the order in which DistributedDataParallel numbers them."""
+        """Names of the trained parameters in the order in which DistributedDataParallel numbers them."""
         self.parameters = sum(parameter.numel() for parameter in module.parameters())
         self._training = make_training(self._module, spec, device, spreads=filled) if spec.phase == "train" else None
         self._module = module if self._training is None else self._training.module
@@ -123,7 +124,7 @@ class Workload:
 
     @property
     def parameter_bytes(self) -> dict[str, int]:
-        """The bytes of the parameters by dtype, with those of buffers in dtypes that only weights have."""
+        """The bytes by dtype of the parameters, and of the buffers in dtypes that only weights have."""
         counts: dict[str, int] = {}
         parameters = dict.fromkeys(self._module.parameters())
         weights = (buffer for buffer in dict.fromkeys(self._module.buffers()) if _is_compact(buffer))
@@ -133,9 +134,9 @@ class Workload:
         return counts
 
     def batch(self, batch_size: int, draw: int = 0) -> Batch:
-        """Put one batch of random inputs on the device, and have its step run in the mode of the spec.
+        """Put one batch of random inputs on the device; return it, with a step that runs in the spec's mode.
 
-        Each ``draw`` has other numbers and, if the user's callable draws lengths, other lengths.
+        Each ``draw`` has different numbers and, if the user's callable draws lengths, different lengths.
         """
         made = self._inputs(batch_size, draw)
         step = self._step_of(self._module)
@@ -149,45 +150,46 @@ class Workload:
 
     @property
     def trains_by_stand_in(self) -> bool:
-        """Whether a loss of ours stood in for the model's own, as far as steps were taken."""
+        """Whether the last step used a stand-in loss, since the model returned none of its own."""
         return self._training is not None and not self._training.loss_is_own
 
     @property
     def has_own_optimizers(self) -> bool:
-        """Whether the model brings the optimizers that train it."""
+        """Whether the model has its own optimizers."""
         return self._training is not None and self._training.has_own_optimizers
 
     @property
     def settles(self) -> bool:
-        """Whether a batch has taken steps before the first that is measured."""
+        """Whether a batch runs untimed steps of training when it is made."""
         return self._training is not None and self._training.settles
 
     def try_out(self) -> None:
-        """Refuse a batch that is drawn like an example and does not fit what trains the model; see ``TrainingStep``."""
+        """Check that the training step takes a batch drawn like the model's example; see ``TrainingStep``."""
         if isinstance(self._module, TrainingStep) and self._module.takes_example:
             self._module.check_takes(self._inputs(max(2, self._spec.smallest_batch)).call[0][0], self._spec.model)
 
     def samples(self, batch_size: int) -> int | None:
-        """Return the samples of a step; None if they are the batch size."""
+        """Return the number of samples per step; None if it is the batch size."""
         return None if self._spec.accumulate == 1 else self._spec.accumulate * batch_size
 
     def train(self) -> None:
-        """Put the module into training mode, which inference is not measured in."""
+        """Put the module into training mode."""
         self._module.train()
 
     def check_training(self, batch: Batch) -> OutputCheck | None:
-        """Say what can be said of steps of training, after all of them; see ``Training.check``."""
+        """Check the steps of training after the last one; see ``Training.check``."""
         assert self._training is not None
         return self._training.check(batch)
 
     def check_samples(self, batch: Batch) -> None:
-        """Make sure that a batch holds as many samples as it is said to, in every part of its inputs that shows it.
+        """Verify the batch size in every part of the inputs in which samples can be counted.
 
-        If a part does not, the inputs must differ in size from those of half the batch: a data set that ends does not
-        grow. Call it after the batch was timed: it may call the user's own callable, for half the batch.
+        If they cannot be counted in some part, the inputs must differ in size from those of half the batch; inputs from
+        a data set that has ended would not. Call it after the timing, since it may call the user's callable for half
+        the batch.
 
         Raises:
-            ModelFailed: the user's callable made another number.
+            ModelFailed: the user's callable made another number of samples.
         """
         count = next(batch.miscounts(), None)
         if count is not None:
@@ -220,17 +222,17 @@ class Workload:
         return call
 
     def make_inputs(self, batch_size: int) -> None:
-        """Make the inputs of a batch size, and drop them: some callables take multiples of a number alone."""
+        """Make and discard the inputs of a batch size, since some callables only accept multiples of a number."""
         if callable(self._wanted) and batch_size == self._spec.smallest_batch:
             _ = self._smallest
         elif callable(self._wanted):
             self._made(batch_size)
 
     def input_shape(self) -> str:
-        """Return the shape of one sample: ``3x224x224``, several tensors apart by ``+``.
+        """Return the shape of one sample, such as ``3x224x224``; the shapes of several tensors are joined by ``+``.
 
         Raises:
-            ModelFailed: the inputs do not depend on the batch size, so that it would not be what it is said to be.
+            ModelFailed: the inputs do not depend on the batch size.
         """
         if not callable(self._wanted):
             return shape_text([drawn.sample_shape for drawn in drawn_of(self._wanted)])
@@ -243,7 +245,7 @@ class Workload:
         return "+".join(sample_shapes(self._probes[1], self._split)) or type(twice).__name__
 
     def _ignores_size(self, size: int, other: int) -> bool:
-        """Return whether the user's callable makes the same for two batch sizes, from the same random numbers."""
+        """Return whether the user's callable makes equal inputs for two batch sizes from the same random numbers."""
         assert callable(self._wanted)
         seed_all(self._spec.seed)
         made = self._wanted(size)
@@ -251,7 +253,7 @@ class Workload:
         return is_same(made, self._wanted(other))
 
     def caveats(self) -> Iterator[Notice]:
-        """Yield what must be known of the inputs, and of what was left out, to use any number of this model."""
+        """Yield the notices about eval mode and the inputs that a reader of any result of this model needs."""
         if self.refuses_eval:
             yield Notice(
                 kind="eval_left_out",
@@ -286,20 +288,20 @@ class Workload:
 
     @cached_property
     def _probes(self) -> tuple[list[int], list[Call]]:
-        """Two batch sizes, or three, and the inputs that the user's callable makes for them."""
+        """Two or three batch sizes, and the inputs that the user's callable makes for them."""
         begin_s = perf_counter()
         sizes = [factor * self._spec.smallest_batch for factor in (1, 2)]
         made = [self._smallest, self._made(sizes[1])]
         self._making_s = perf_counter() - begin_s
         if self._making_s <= _LONG_MAKING_S:
-            with suppress(Exception):  # a callable may take powers of two alone
+            with suppress(Exception):  # a callable may only accept powers of two
                 made.append(self._made(sum(sizes)))
                 sizes.append(sum(sizes))
         return sizes, made
 
     @cached_property
     def _split(self) -> Split:
-        """Where the samples lie in a batch's inputs."""
+        """The location of the samples in a batch's inputs."""
         if not callable(self._wanted):
             return split_of_drawn(self._wanted)
         sizes, made = self._probes
@@ -310,34 +312,34 @@ class Workload:
         return Placement(self._device, self._dtype, self._spec.layout)
 
     def _inputs(self, batch_size: int, draw: int = 0) -> _Made:
-        # Made outside of inference mode, as a caller makes them: writes into them can then be seen, and be undone.
+        # Made outside of inference mode, as a caller makes them, so that writes into them can be detected and undone.
         with torch.inference_mode(mode=False), torch.set_grad_enabled(self._spec.grad_mode == "enabled"):
             if callable(self._wanted):
                 self._doing(f"made the inputs of batch {batch_size} on the host")
-                inputs = self._repeated(batch_size, draw) or self._in_full(batch_size, draw)
+                inputs = self._repeated(batch_size, draw) or self._make_in_full(batch_size, draw)
                 self._doing("")
             else:
                 torch.manual_seed(seed_of(self._spec, batch_size, draw))
                 inputs = _Made(tree_map(lambda value: self._drawn(value, batch_size), self._wanted))
         return inputs
 
-    def _in_full(self, batch_size: int, draw: int) -> _Made:
+    def _make_in_full(self, batch_size: int, draw: int) -> _Made:
         made = self._made(batch_size, draw)
-        sizes = outline(made)  # before what moves in place has moved
+        sizes = outline(made)  # before any object is moved in place
         return _Made(self._placement.place(made), outline=sizes)
 
     def _repeated(self, batch_size: int, draw: int) -> _Made | None:
-        """Return a large batch that repeats the samples of a small one; None if the callable must make all of them.
+        """Return a large batch that repeats the samples of a small one; None if the callable must make all samples.
 
         Raises:
-            MemoryError: the callable must, and the host has no memory for that.
+            MemoryError: the callable must make all samples, but the host lacks memory for them.
         """
         few = self._spec.few_samples
         if batch_size <= max(few, _PROBED * self._spec.smallest_batch):
             return None
         sizes, probes = self._probes
         split, sizes, values = self._split, [*sizes, few], [*probes, self._made(few, draw)]
-        del self._probes, self._smallest, probes  # those of many samples would take the memory of the batch
+        del self._probes, self._smallest, probes  # the probes might take memory that the batch needs
         if not self._spec.fresh_inputs and repeatable_split(values, sizes) is not None:
             del values[:-1]
             return _Made(self._placement.repeat(values[0], split, few, batch_size), repeated=True)
@@ -345,11 +347,11 @@ class Workload:
         return None
 
     def _made(self, batch_size: int, draw: int = 0) -> Call:
-        """Return what the user's callable makes for a batch size, the same every time for a draw, as it made it."""
+        """Return the inputs that the user's callable makes for a batch size; they are the same for the same draw."""
         assert callable(self._wanted)
         seed_all(seed_of(self._spec, batch_size, draw))
         made = self._wanted(batch_size)
-        set_fp32_arithmetic(tf32=self._spec.dtype == "tf32")  # whatever the user's callable has set
+        set_fp32_arithmetic(tf32=self._spec.dtype == "tf32")  # undoes what the user's callable has set
         return as_call(made, self._forward)
 
     def _drawn(self, drawn: object, batch_size: int) -> object:
@@ -363,7 +365,7 @@ class Workload:
         return self._numbers(shape if axis is None else (*shape[:axis], batch_size, *shape[axis:]), drawn)
 
     def _numbers(self, shape: tuple[int, ...], drawn: Drawn) -> torch.Tensor:
-        # Drawn in place and in its final form: a converted copy would leave a hole in the allocator's memory.
+        # Drawn in place in the final dtype and layout: a converted copy would fragment the allocator's memory.
         dtype = drawn.dtype or self._dtype or torch.get_default_dtype()
         memory_format = self._placement.memory_format(len(shape))
         empty = torch.empty(shape, dtype=dtype, device=self._device, memory_format=memory_format)
@@ -375,26 +377,26 @@ class Workload:
 
 
 def inference(mode: GradMode = "inference") -> AbstractContextManager[Any]:
-    """Return the mode of autograd that every step of phase ``infer`` runs under."""
+    """Return the autograd context for the steps of phase ``infer``."""
     if mode == "inference":
         return torch.inference_mode()
     return torch.set_grad_enabled(mode == "enabled")
 
 
 def gradients(spec: Spec) -> AbstractContextManager[Any]:
-    """Return the mode of autograd that every step of a spec runs under."""
+    """Return the autograd context for the steps of a spec."""
     return torch.enable_grad() if spec.phase == "train" else inference(spec.grad_mode)
 
 
 def seed_of(spec: Spec, batch_size: int, draw: int) -> int:
-    """Return the seed of a draw of the inputs of a batch size."""
+    """Return the seed for one draw of the inputs of a batch size."""
     return spec.seed + batch_size + draw * _NEXT_DRAW
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """Return the name of a tensor's dtype, or of its class if that is one of its own, as quantised weights have it.
+    """Return the name of a tensor's dtype, or of its class if it is not torch's own, as with some quantised weights.
 
-    The dtype of a tensor that is sharded over devices is that of its parts.
+    For a tensor that is sharded over devices, its local part counts.
     """
     if isinstance(tensor, DTensor):
         tensor = tensor.to_local()
@@ -403,22 +405,22 @@ def dtype_name(tensor: torch.Tensor) -> str:
 
 
 def _shapes(inputs: object) -> str:
-    """Return the shapes of the first tensors of inputs, and how many more there are."""
+    """Return the shapes of the first tensors of the inputs and the number of further tensors, as text."""
     shapes = [shape_of(tensor) for tensor in tensors_of(inputs)]
     more = f" and {len(shapes) - _SHOWN} more" if len(shapes) > _SHOWN else ""
     return (shape_text(shapes[:_SHOWN]) if shapes else "no tensor") + more
 
 
 def _is_compact(tensor: torch.Tensor) -> bool:
-    """Return whether a buffer is of a dtype that only weights have: complex, fp8 and narrower, or quantised."""
+    """Return whether a buffer has a dtype of weights only: complex, 8-bit or narrower, or quantised."""
     counts = tensor.dtype in (torch.int64, torch.int32, torch.int16, torch.bool)
     return not counts and tensor.dtype not in REAL
 
 
-def _evaluated(module: nn.Module) -> bool:
+def _set_eval(module: nn.Module) -> bool:
     """Put a module into eval mode; return False if it refuses, as exported programs do."""
     try:
         module.eval()
-    except Exception:  # a module may raise anything there; it then runs in the mode that it is in
+    except Exception:  # eval() may raise anything; the module then keeps its mode
         return False
     return True
