@@ -133,7 +133,7 @@ class Batch:
         return tuple(shape_of(tensor) for tensor in tensors_of(self._inputs))
 
     def again(self) -> Batch:
-        """Return the same batch before its first step."""
+        """Return a new batch of the same inputs, which runs the model eagerly and restores no inputs."""
         return Batch(self._model, self.size, self._inputs, self._split)
 
     @property
@@ -144,7 +144,7 @@ class Batch:
         return self.again()
 
     def feed_from_host(self, *, pinned: bool) -> Callable[[], None]:
-        """Return a function that copies inputs from host memory into the resident tensors, as a caller does.
+        """Return a function that copies inputs from host memory into the resident tensors, as for new data.
 
         From pinned memory the copy is asynchronous: it is queued on the device, and the host does not wait.
 

@@ -1,4 +1,4 @@
-"""Times one batch, or a pipeline of two models, by every method, also wrong ones, to compare the methods."""
+"""Times one batch, or a pipeline of two models, by every method, including wrong ones, to compare the methods."""
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ def time_methods(asked: TimeMethods, announce: Callable[[float], None]) -> Itera
                 samples = timed.run(ways, condition, count)
             except TputfindError:
                 raise
-            except BaseException as error:  # a model can raise anything, sys.exit too
+            except BaseException as error:  # a model can raise anything, even SystemExit
                 failure = failure_of(error, device, asked.batch_size)
                 yield from (Cell(way=way, condition=condition, failure=failure) for way in ways)
                 if is_plain(ways[0], condition) or ways == GRAPH or not device.usable():
@@ -92,7 +92,7 @@ class _Timed:
         self._warm: dict[tuple[bool, Condition], tuple[Step, float]] = {}
 
     def run(self, ways: Sequence[TimingMethod], condition: Condition, count: int) -> Samples:
-        """Run one loop of ``count`` timings; warm-up and a lead-in batch come first unless it is ``cold``."""
+        """Run one loop of ``count`` timings, after warm-up and a lead-in batch unless the condition is ``cold``."""
         loop = _LOOPS[ways[0]]
         batch = self._batch  # made outside of inference mode, as a user would
         with inference(self._asked.spec.grad_mode):
@@ -246,7 +246,7 @@ def time_pipeline(asked: TimePipeline, announce: Callable[[float], None]) -> Ite
         raise
     except GeneratorExit:
         raise
-    except BaseException as error:  # a model can raise anything, sys.exit too
+    except BaseException as error:  # a model can raise anything, even SystemExit
         yield PipelineTimes(failure=failure_of(error, device, asked.batch_size), failed_model=at_work)
 
 

@@ -76,7 +76,7 @@ def _view_of(value: Any) -> Any:
     return _View(storage, tuple(value.shape), tuple(value.stride()), offset, value.dtype)
 
 
-def _views_in(value: object) -> list[_View]:
+def _find_views(value: object) -> list[_View]:
     return [leaf for leaf in tree_leaves(value, is_leaf=_is_view) if _is_view(leaf)]
 
 
@@ -157,7 +157,7 @@ class Deferral(TorchDispatchMode):
         """Run an operation, and record it if it takes a tensor without memory."""
         keywords = dict(kwargs or {})
         given = tree_map(_view_of, (args, keywords))
-        views = _views_in(given)
+        views = _find_views(given)
         deferred = func is _EMPTY and _is_deferrable(keywords)
         if deferred:
             keywords["device"] = _META
@@ -167,7 +167,7 @@ class Deferral(TorchDispatchMode):
         if not deferred and not views:
             return result
         result_views = tree_map(_view_of, result)
-        made = {view.storage: view for view in _views_in(result_views) if view.storage not in self._whole}
+        made = {view.storage: view for view in _find_views(result_views) if view.storage not in self._whole}
         self._whole |= made
         if not deferred and (made or func._schema.is_mutable):  # noqa: SLF001
             arguments, keywords = given
@@ -185,7 +185,7 @@ class Deferral(TorchDispatchMode):
         self._device = device
         attributes = [(parameter, dict(vars(parameter))) for parameter in module.parameters()]
         swapping = torch.__future__.get_swap_module_params_on_conversion()
-        # Parameters keep their identity, since several modules may share one; so their memory is swapped.
+        # Parameters keep their identity, since several modules may share one; so their contents are swapped.
         torch.__future__.set_swap_module_params_on_conversion(True)
         try:
             module._apply(lambda tensor: self._place(tensor, dtype, layout))  # type: ignore[no-untyped-call]  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""Finds why the first step fails: the model itself, or a setting that the tool applies; leaves out one at a time."""
+"""Finds out whether the first step fails by the model itself or by a setting; leaves each setting out in turn."""
 
 from __future__ import annotations
 

@@ -158,15 +158,15 @@ class _Recorder(TorchDispatchMode):
 
         def before(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-            self.gradients.update(self._numbers_of([weight.grad for weight in weights]))
+            self.gradients.update(self._find_numbers([weight.grad for weight in weights]))
 
         def after(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
-            self.optimizer.update(self._numbers_of(list(optimizer.state.values())))
+            self.optimizer.update(self._find_numbers(list(optimizer.state.values())))
 
         optimizer.register_step_pre_hook(before)
         optimizer.register_step_post_hook(after)
 
-    def _numbers_of(self, value: object) -> Iterator[int]:
+    def _find_numbers(self, value: object) -> Iterator[int]:
         for leaf in tree_leaves(value):
             if isinstance(leaf, torch.Tensor) and (number := self._numbers.get(leaf.untyped_storage())) is not None:
                 yield number
@@ -184,7 +184,7 @@ class _Recorder(TorchDispatchMode):
             kwargs = {**kwargs, "device": getattr(args[0] if args else None, "fake_device", "cuda")}
         scratch = [self._allocate(count) for count in _scratch_bytes(func, args)]
         result = func(*args, **(kwargs or {}))
-        in_place = func is _aten.add.Tensor and (self.in_linear or _in_backward()) and _fits_into(result, args[0])
+        in_place = func is _aten.add.Tensor and (self.in_linear or _is_in_backward()) and _fits_into(result, args[0])
         for value in tree_leaves(result):
             if isinstance(value, torch.Tensor) and value.is_cuda:
                 storage = value.untyped_storage()
@@ -198,7 +198,7 @@ class _Recorder(TorchDispatchMode):
             for value in tree_leaves(result):
                 if isinstance(value, torch.Tensor):
                     _mark_for_graph(value)
-        if func in _PRODUCTS and args[0].is_cuda and (thread := _in_backward()) not in self._multiplied:
+        if func in _PRODUCTS and args[0].is_cuda and (thread := _is_in_backward()) not in self._multiplied:
             self._multiplied.add(thread)
             self.libraries += map(self._allocate, _BLAS_WORKSPACES)
         return result
@@ -220,7 +220,7 @@ class _Recorder(TorchDispatchMode):
         The graph is the first to ask for the device of a differentiable operation's result.
         """
         if not torch.is_grad_enabled():
-            return _META if _in_backward() else tensor.fake_device
+            return _META if _is_in_backward() else tensor.fake_device
         graph_asks, tensor.graph_asks = getattr(tensor, "graph_asks", False), False
         return _META if graph_asks else tensor.fake_device
 
@@ -241,7 +241,7 @@ def _mark_for_graph(tensor: Any) -> None:
         base.graph_asks = True
 
 
-def _in_backward() -> bool:
+def _is_in_backward() -> bool:
     return torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled()  # noqa: SLF001
 
 

@@ -121,7 +121,7 @@ class _Told:
         return steps
 
     def has_turn(self) -> bool:
-        """Wait at the gate; return True if this process may go on, False if the parent is gone."""
+        """Wait at the gate; return True if this process may go on, False if the parent is gone or there is no gate."""
         return self._gate_fd is not None and bool(os.read(self._gate_fd, 1))
 
 
@@ -237,7 +237,11 @@ def _check_samples(loaded: _Loaded, *, failed: bool = False) -> None:
     """Verify the batch size of every batch; see ``Workload.check_samples``.
 
     It may call the user's callable for half the batch. If the callable runs out of memory, the check is skipped. If the
-    step ``failed``, any error of the callable is ignored, since the first failure is reported.
+    step ``failed``, other errors of the callable are ignored, since the first failure is reported.
+
+    Raises:
+        TputfindError: a batch holds another number of samples.
+        Exception: whatever the callable raises otherwise.
     """
     try:
         for batch in loaded.batches:
@@ -366,7 +370,7 @@ def _take_turns(asked: TakeTurns, listener: _Told) -> Iterator[Turn]:
             ready = Turn(samples=_samples(workload, size) or size, output=output)
             yield ready
             while listener.has_turn():
-                yield msgspec.structs.replace(ready, device_ms=_to_nanoseconds(take()))
+                yield msgspec.structs.replace(ready, device_ms=_round_to_nanoseconds(take()))
             _check_still(spec, loaded)
             device.check_limit()
     except TputfindError:
@@ -431,9 +435,9 @@ def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded, first
     compiled = loaded.batch.compiled is not None or not mode_named(spec.mode).as_it_is
     no_first = loaded.workload.settles or compiled or device.slows_first_step
     return Timing(
-        device_ms=_to_nanoseconds(throughput.device_ms),
-        latency_ms=_to_nanoseconds(windows.latency_ms),
-        enqueue_ms=_to_nanoseconds(enqueue_ms),
+        device_ms=_round_to_nanoseconds(throughput.device_ms),
+        latency_ms=_round_to_nanoseconds(windows.latency_ms),
+        enqueue_ms=_round_to_nanoseconds(enqueue_ms),
         one_window=windows.one,
         first_step_ms=None if no_first else first_step_ms,
         warmup_steps=throughput.warmup_steps,
@@ -446,7 +450,7 @@ def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded, first
     )
 
 
-def _to_nanoseconds(spans_ms: Sequence[float]) -> tuple[float, ...]:
+def _round_to_nanoseconds(spans_ms: Sequence[float]) -> tuple[float, ...]:
     """Round milliseconds to nanoseconds, the resolution of the clocks; more digits only make records longer."""
     return tuple(round(span, 6) for span in spans_ms)
 

@@ -19,7 +19,7 @@ CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 @dataclass(frozen=True)
 class Drawn:
-    """A tensor to be drawn at random, its batch along an ``axis``, or a list of one tensor a sample.
+    """A tensor to be drawn at random, its batch along an ``axis``, or a list of one tensor per sample.
 
     ``sample_shape`` leaves the batch out; without an axis the tensor's shape is the same for every batch size. The
     default ``dtype`` is the workload's. Floating-point numbers are normal, or uniform in [0, 1) for an ``image``.

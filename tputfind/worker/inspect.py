@@ -69,7 +69,7 @@ def _with_host_name(environment: Environment, name: str) -> Environment:
 def inspect(spec: Spec) -> Inspection:
     """Check that the spec can be measured here; return the device, the input shape and the findings.
 
-    A user's factory is called; a library's model is built only if its parameters, inputs or training need it.
+    A library's model is built only if its parameters or inputs are unknown, if it has loaded weights, or for training.
 
     Raises:
         TputfindError: the device, the options or the model do not allow the measurement.
@@ -105,7 +105,7 @@ def inspect(spec: Spec) -> Inspection:
 
 
 def _looked_at(spec: Spec, device: Device, environment: Environment) -> Inspection:
-    """Return the findings on a model, which is built only if its source does not state them.
+    """Return the findings on a model, which is built if necessary; see ``inspect``.
 
     The weights of a library's model take no memory here.
     """
@@ -176,7 +176,7 @@ def _granularity(spec: Spec, workload: Workload | OwnStep) -> tuple[int | None, 
 
 
 def _fingerprint(source: Source) -> str | None:
-    """Return the SHA-256 of the model's own file and settings; None if the model is entirely from packages."""
+    """Return the SHA-256 of the source's file and its ``made_of``; None if it has neither."""
     if source.path is None and not source.made_of:
         return None
     digest = sha256()

@@ -103,7 +103,7 @@ class LightningTraining(Training):
             nn.utils.clip_grad_norm_(weights, limit)
 
     def take(self, optimizer: Any, closure: Callable[[], Any] | None, keywords: dict[str, Any]) -> Any:
-        """Run a step of an optimizer, through the gradient scaler if there is one; return the closure's result."""
+        """Run a step of an optimizer, through the gradient scaler if any; return its result or that of the closure."""
         if self._scaler is None and not self._automatic:
             return optimizer.step(*(() if closure is None else (closure,)), **keywords)
         if self._scaler is None:  # some optimizers evaluate the closure several times
@@ -111,7 +111,7 @@ class LightningTraining(Training):
         result = None if closure is None else closure()
         if self._automatic:
             self._scaler.unscale_(optimizer)
-            self._clip_weights_of(optimizer)
+            self._clip_before_step(optimizer)
         self._scaler.step(optimizer, **keywords)
         self._scaler.update()
         return result
@@ -119,10 +119,10 @@ class LightningTraining(Training):
     def _clipped(self, optimizer: Any, closure: Callable[[], Any] | None) -> Any:
         with torch.enable_grad():
             result = None if closure is None else closure()
-        self._clip_weights_of(optimizer)
+        self._clip_before_step(optimizer)
         return result
 
-    def _clip_weights_of(self, optimizer: Any) -> None:
+    def _clip_before_step(self, optimizer: Any) -> None:
         self._module.on_before_optimizer_step(optimizer)
         self._module.configure_gradient_clipping(optimizer, self._spec.clip, None)
 

@@ -10,12 +10,15 @@ from typing import Final, NamedTuple
 from tputfind.worker.devices.protocol import Device, Stopwatch
 
 MOST_MARKED: Final = 2000
-"""Batches above which a window is long enough, and maximum number of events of a block.
+"""Number of batches that makes any window long enough, and maximum number of events of a block.
 
 A batch takes one or two events.
 """
 _MOMENT_MS: Final = 20.0
-"""Milliseconds of work between checks whether other processes are ready; the device hardly idles in between."""
+"""Milliseconds of work between checks whether other processes are ready.
+
+The host waits for the device before each check; with this interval the device hardly idles.
+"""
 Announce = Callable[[float], None]
 """Takes the expected seconds of the next stage, which distinguish a long stage from a hang."""
 

@@ -55,24 +55,24 @@ def check_output(batch: Batch, dtype: str, small_size: int, output: object = Non
     del returned
     if batch.size <= 2 * small_size:
         finite = all(look.finite for look in whole)
-        return OutputCheck(result="small" if finite else "not_finite") if whole else _unchecked(_NO_VALUES)
+        return OutputCheck(result="small" if finite else "not_finite") if whole else _make_unchecked(_NO_VALUES)
     medium_size = small_size * min(_MEDIUM, max(2, batch.size // (4 * small_size)))
     few = batch.picked([*range(small_size - 1), last])
     more = batch.picked([last, *range(1, medium_size - 1), 0])
     if few is None or more is None:
-        return _unchecked("its inputs cannot be taken apart by sample")
+        return _make_unchecked("its inputs cannot be taken apart by sample")
     small = [_looked_at(output, small_size, 0, small_size - 1) for output in _tensors(few())]
     medium = [_looked_at(output, medium_size, medium_size - 1, 0) for output in _tensors(more())]
     axes = _batch_axes(small, medium)
     if not axes:
-        return _unchecked(_NO_VALUES)
+        return _make_unchecked(_NO_VALUES)
     if len(whole) == len(small) and any(axis not in whole[number].samples for number, axis in axes.items()):
         return _wrong_shape(batch.size, [look.shape for look in whole])
     if _batch_axes(small, medium, whole) != axes:
-        return _unchecked(_COMPANY)
+        return _make_unchecked(_COMPANY)
     verdict = _compared(_samples(small, axes), _samples(medium, axes), _samples(whole, axes), NOISE[dtype])
     if isinstance(verdict, _Differs) and _is_batch_dependent(batch, few, small, axes, medium_size, noise=NOISE[dtype]):
-        return _unchecked(_COMPANY)
+        return _make_unchecked(_COMPANY)
     if isinstance(verdict, _Differs):
         sample = last if verdict.at_the_end else 0
         return _wrong(sample, batch.size, small_size, f"differs by {verdict.distance:.2g} (relative)")
@@ -84,16 +84,16 @@ def _compare_with_eager(batch: Batch, eager: Batch, noise: float) -> OutputCheck
     """Compare all outputs of a small batch with those of an eager run."""
     here, there, again = (_copied(run()) for run in (batch, eager, eager))
     if not there:
-        return _unchecked(_NO_VALUES)
+        return _make_unchecked(_NO_VALUES)
     if [one.values.shape for one in here] != [one.values.shape for one in there]:
         return Failure(kind="wrong_output", message=f"batch {batch.size} returned outputs of other shapes than eagerly")
     if not all(one.finite() for one in there):
         return OutputCheck(result="not_finite")
     if all(one.largest() < one.limits.tiny for one in there):
-        return _unchecked(_VANISHING)
+        return _make_unchecked(_VANISHING)
     apart, by_itself = (max(map(_distance, ran, there)) for ran in (here, again))
     if by_itself > noise:
-        return _unchecked(_COMPANY)
+        return _make_unchecked(_COMPANY)
     if apart > noise:
         how = f"batch {batch.size} differs by {apart:.2g} (relative) from the model run eagerly"
         return Failure(kind="wrong_output", message=how)
@@ -149,7 +149,7 @@ def _compared(
         elif one.largest() < one.limits.tiny:
             vanishing = True
         elif _distance(another, one) > noise:
-            return _unchecked(_COMPANY)
+            return _make_unchecked(_COMPANY)
         elif not here.finite() and one.largest() > one.limits.max / _NEAR_OVERFLOW:
             overflowing = True
         else:
@@ -162,9 +162,9 @@ def _compared(
     if overflowing:
         return OutputCheck(result="not_finite", difference=difference)
     if difference is None:
-        return _unchecked(_VANISHING if vanishing else _NO_VALUES)
+        return _make_unchecked(_VANISHING if vanishing else _NO_VALUES)
     if not telling:
-        return _unchecked("the outputs of different samples hardly differ, so that one would pass for another")
+        return _make_unchecked("the outputs of different samples hardly differ, so that one would pass for another")
     return OutputCheck(result="right", difference=difference)
 
 
@@ -231,7 +231,7 @@ _VANISHING: Final = "its outputs are below the dtype's normal numbers"
 _NO_VALUES: Final = "no output has floating-point values by sample"
 
 
-def _unchecked(remark: str) -> OutputCheck:
+def _make_unchecked(remark: str) -> OutputCheck:
     return OutputCheck(result="unchecked", remark=remark)
 
 
@@ -275,7 +275,7 @@ def _samples(looks: Sequence[_Look], axes: dict[int, int]) -> list[_Sample]:
 
 
 def _distance(one: _Sample, other: _Sample) -> float:
-    """Return the L2 norm of the difference relative to that of ``other``; at most 1e9, which means not finite."""
+    """Return the L2 distance relative to the norm of ``other``: at most 1e9, and 1e9 if ``one`` is not finite."""
     if not one.finite():
         return _FARTHEST
     apart = float((one.values - other.values).norm())

@@ -212,7 +212,7 @@ def follow(work: Work) -> None:
 
 
 def wait_if_lost(error: BaseException) -> None:
-    """Wait 5 s if the error only says that another process is gone, so that the latter can report the cause."""
+    """Wait if the error only says that another process is gone, so that the other process can report the cause."""
     if not _member:
         return
     text = str(error)

@@ -29,10 +29,10 @@ def serve(control_fd: int) -> None:
     """Answer questions from the parent until it is gone.
 
     The first message to the parent is empty, or the reason why torch cannot be imported; the reply to a request to
-    import a package is alike. For each question the parent sends its text, the pipe for the answers, the file for the
-    child's output and the child's gate. It gets the child's exit status when the child has ended. If the connection
-    closes, for example because the parent died, or if a message arrives while a child runs, that child is killed with
-    all processes that it started.
+    import a package has the same form. For each question the parent sends its text, the pipe for the answers, the file
+    for the child's output and the child's gate. It gets the child's exit status when the child has ended. If the
+    connection closes, for example because the parent died, or if a message arrives while a child runs, that child is
+    killed with all processes that it started.
     """
     for number in _FOR_THE_PARENT:
         signal.signal(number, lambda *_: None)

@@ -93,25 +93,25 @@ def drained(output: Any) -> Any:
     if isinstance(output, Iterator):
         return [drained(part) for part in output]
     if isinstance(output, AsyncIterator):
-        return _loop().run_until_complete(_collected(output))
+        return _loop().run_until_complete(_collect(output))
     if isinstance(output, Future):
         return drained(output.result())
     if isinstance(output, torch.futures.Future):
         return drained(output.wait())
     if inspect.isawaitable(output):
         loop = output.get_loop() if isinstance(output, asyncio.Future) else _loop()  # a task belongs to its own loop
-        return drained(loop.run_until_complete(_awaited(output)))
+        return drained(loop.run_until_complete(_await_result(output)))
     parts = parts_of(output)
     if parts is None or not any(map(is_lazy, parts.values())):
         return output
     return with_parts(output, {key: drained(part) for key, part in parts.items()})
 
 
-async def _collected(output: AsyncIterator[object]) -> list[object]:
+async def _collect(output: AsyncIterator[object]) -> list[object]:
     return [drained(part) async for part in output]
 
 
-async def _awaited(output: Any) -> object:
+async def _await_result(output: Any) -> object:
     return await output
 
 

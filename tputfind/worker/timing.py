@@ -21,7 +21,7 @@ from tputfind.worker.warm_up import WINDOW_S, Load, slowed_by_power, work_for
 _FEWEST_TO_TELL: Final = 12
 """Minimum batches to judge whether their times have settled."""
 _MOST_TREND: Final = 0.005
-"""Maximum trend over a settled window, as a fraction; throughput limited by the device must be known to this."""
+"""Maximum trend over a settled window, as a fraction: the accuracy required of throughput that the device limits."""
 _UNSETTLED_FOR: Final = 4.0
 """A window that does not settle ends after this many times its minimum length."""
 _LONG_MS: Final = 100.0
@@ -141,7 +141,10 @@ def time_windows(
 
 
 def _pace_check(step_ms: float, window_s: float) -> Callable[[Sequence[float]], bool]:
-    """Return a check that is true if latencies fill ``window_s`` seconds and all equal the device's step time."""
+    """Return a check of latencies in ms: whether they fill the window and equal the device's step time.
+
+    It is true if they sum to at least ``window_s`` and none exceeds ``step_ms`` by more than 5 %.
+    """
 
     def enough(samples_ms: Sequence[float]) -> bool:
         return sum(samples_ms) >= 1000 * window_s and max(samples_ms) <= _AT_DEVICE_PACE * step_ms
@@ -157,7 +160,7 @@ class _Sampler:
     """
 
     def __init__(self, device: Device, work: Work, stopwatch: Stopwatch) -> None:
-        """Take the first step."""
+        """Run and time the first step, which is not part of the window."""
         self._device = device
         self._work = work
         self._stopwatch = stopwatch
@@ -321,7 +324,7 @@ def _end(plan: Plan, lacking: int, batches: int, elapsed_s: float, steady: bool 
 def lacking_batches(plan: Plan, kept_ms: Sequence[float], step_ms: float) -> int:
     """Return how many batches a window still lacks.
 
-    Above ``MOST_MARKED`` batches, the window is long enough whatever its seconds.
+    From ``MOST_MARKED`` batches on, only ``plan.batches`` counts, not ``plan.window_s``.
     """
     lacking_ms = 1000 * plan.window_s - sum(kept_ms)
     for_length = min(math.ceil(lacking_ms / step_ms), MOST_MARKED - len(kept_ms))
@@ -331,8 +334,9 @@ def lacking_batches(plan: Plan, kept_ms: Sequence[float], step_ms: float) -> int
 def settled_from(spans_ms: Sequence[float], least: int = 0) -> tuple[int, bool | None]:
     """Return the index of the first batch after the transient, and whether the times have settled from there on.
 
-    The second value is None for too few batches. If the means of both halves agree within ``REPEATABILITY``, a
-    transient would not show in any result. Times that keep rising or falling steadily after the cut have not settled.
+    The second value is None for too few batches. If the means of both halves agree within ``REPEATABILITY``, no
+    batch is cut and the times have settled, since a transient would not show in any result. Otherwise, times that keep
+    rising or falling steadily after the cut have not settled.
 
     Args:
         spans_ms: the times of all batches so far, in ms.

@@ -73,7 +73,7 @@ class Transfer:
         output = slot.batch()
         slot.computed.record()
         if self._back:
-            tensors = _on_device(output)
+            tensors = _cuda_tensors(output)
             with torch.cuda.stream(self._outward):
                 self._outward.wait_event(slot.computed)
                 slot.send(tensors)
@@ -88,7 +88,7 @@ class Transfer:
         slot.feed()
         output = slot.batch()
         if self._back:
-            slot.send(_on_device(output))
+            slot.send(_cuda_tensors(output))
         return output
 
     def copies_ms(self, device: Device) -> tuple[float, float | None]:
@@ -97,13 +97,13 @@ class Transfer:
         The second is None if outputs are not copied.
         """
         slot = self._slots[0]
-        tensors = _on_device(slot.batch()) if self._back else []
+        tensors = _cuda_tensors(slot.batch()) if self._back else []
         device.synchronize()
         out_ms = _median_ms(device, lambda: slot.send(tensors)) if self._back else None
         return _median_ms(device, slot.feed), out_ms
 
 
-def _on_device(output: object) -> list[torch.Tensor]:
+def _cuda_tensors(output: object) -> list[torch.Tensor]:
     return [leaf for leaf in tensors_of(output) if leaf.is_cuda]
 
 

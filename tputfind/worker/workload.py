@@ -222,7 +222,13 @@ class Workload:
         return call
 
     def make_inputs(self, batch_size: int) -> None:
-        """Make and discard the inputs of a batch size, since some callables only accept multiples of a number."""
+        """Make the inputs of a batch size, since some callables only accept multiples of a number.
+
+        The inputs of the smallest batch size are kept for later use.
+
+        Raises:
+            Exception: whatever the user's callable raises.
+        """
         if callable(self._wanted) and batch_size == self._spec.smallest_batch:
             _ = self._smallest
         elif callable(self._wanted):
