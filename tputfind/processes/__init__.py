@@ -1,1 +1,1 @@
-"""The mailbox between the parent and its children: questions, answers, and deaths told as answers."""
+"""The channel between the parent process and its children: questions, answers, and failures of children."""

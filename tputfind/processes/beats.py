@@ -1,4 +1,4 @@
-"""What each process of a job writes twice a second of its steps: it shows who waits in a collective in vain."""
+"""Progress files of the ranks of a job, written every 0.5 s: they show which rank waits in a collective in vain."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _FORM: Final = Struct("<q?qq")
 
 
 class Beat(NamedTuple):
-    """The state of a rank: steps begun, whether one is under way, and collectives begun in the group of all ranks.
+    """The state of a rank: steps begun, whether a step is running, and collectives begun in the group of all ranks.
 
-    ``before`` counts the collectives of all steps but the last one that has begun.
+    ``before`` counts the collectives of all steps but the last one begun.
     """
 
     steps: int
@@ -26,18 +26,18 @@ class Beat(NamedTuple):
 
     @property
     def ended(self) -> tuple[int, int]:
-        """The steps that have ended, and the collectives begun by then."""
+        """The number of steps that have ended, and of collectives begun by then."""
         return (self.steps - 1, self.before) if self.at_work else (self.steps, self.collectives)
 
 
 def write(folder: Path, rank: int, beat: Beat) -> None:
-    """Write the state of a rank; nothing if the folder is gone, as at the end of a job."""
+    """Write the state of a rank; do nothing if the folder is gone, as at the end of a job."""
     with suppress(OSError):
         (folder / f"beat-{rank}").write_bytes(_FORM.pack(*beat))
 
 
 def read(folder: Path, size: int) -> dict[int, Beat]:
-    """Return the states of the ranks that have written one."""
+    """Return the state of each rank that has written one."""
     states: dict[int, Beat] = {}
     for rank in range(size):
         with suppress(OSError, error):  # it is being written
@@ -46,10 +46,10 @@ def read(folder: Path, size: int) -> dict[int, Beat]:
 
 
 def waits_in_vain(states: Mapping[int, Beat]) -> tuple[int, str] | None:
-    """Return a rank that waits in a collective that another left out, and the message; None if no rank does.
+    """Return a rank that waits in a collective that another rank skipped, and the message; None if no rank does.
 
-    The other has ended the same step with fewer collectives. States that did not change for a second are asked for:
-    ranks write them one after the other.
+    A rank waits in vain if another rank has ended the same step with fewer collectives. Ranks write their states one
+    after the other, so the caller must pass states that did not change for a second.
     """
     for (rank, waiting), (other, state) in permutations(states.items(), 2):
         steps, collectives = state.ended
@@ -59,7 +59,9 @@ def waits_in_vain(states: Mapping[int, Beat]) -> tuple[int, str] | None:
 
 
 def latest(states: Mapping[int, Beat], ranks: Sequence[int]) -> int | None:
-    """Return the rank for which others wait in a collective: at work, with fewer begun; None if none or all are."""
+    """Return the rank that the others wait for: the only one with the fewest collectives begun; None if several have,
+    or if a rank is not at work.
+    """
     begun = {rank: states[rank].collectives for rank in ranks if rank in states and states[rank].at_work}
     last = [rank for rank, count in begun.items() if count == min(begun.values())]
     return last[0] if len(last) == 1 and len(begun) == len(ranks) else None

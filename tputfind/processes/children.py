@@ -1,4 +1,4 @@
-"""The parent's side of the child processes: ask one question of a fresh process and wait, asleep, for its answers."""
+"""The parent's side of the child processes: send one question to a fresh process and wait for its answers."""
 
 from __future__ import annotations
 
@@ -34,40 +34,40 @@ from tputfind.units import printable
 Answer = TypeVar("Answer")
 
 COMPILER_CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
-"""Names the folder that compilers keep what they made in: a fresh one for each run, so that its times are the same.
-The server makes it: see ``folder``."""
+"""Environment variable with the compilers' cache folder. Each run has a fresh one, so that compile times do not
+depend on earlier runs. The server makes it: see ``held``."""
 TRUSTED: Final = "TPUTFIND_TRUST_MODEL_FILE"
-"""Tells the server and its children whether the user trusts the files of models; no record can say so."""
+"""Environment variable that says whether the user trusts model files; a record cannot set it."""
 LIVE_OBJECT: Final = "TPUTFIND_LIVE_OBJECT"
-"""Tells the server and its children which open file holds the user's own object, by number; no record can say so."""
+"""Environment variable with the number of the open file that holds the user's own object; a record cannot set it."""
 ONLY_DEVICE: Final = "TPUTFIND_ONLY_DEVICE"
-"""Names the one device that a server and its children see, as they name it, whatever it is called in what they are
-asked: ``cuda:2`` of the host is ``cuda:0`` where no other is visible."""
+"""Environment variable with the name of the only device that a server and its children see. Questions may name it
+otherwise: ``cuda:2`` of the host is ``cuda:0`` if no other device is visible."""
 KILL: Final = b"kill"
-"""What the parent sends the server to end the child at work."""
+"""Message to the server: end the child at work."""
 IMPORT: Final = b"import "
-"""What the parent sends the server, and a name, to have it import what the children to come need."""
+"""Message to the server, followed by a package name: import the package, which later children need."""
 _TAIL_BYTES: Final = 4096
 _GRACE_S: Final = 3.0
-"""What a child that says no more is given to end by itself, so that its own status is known. A GPU's memory is given
-back before the status is there."""
+"""Time for a child to exit by itself after its last message, so that its own exit status is seen. The GPU's memory
+is free before the status arrives."""
 _LAST_S: Final = 30.0
-"""What a child that was killed is given to end; one that hangs in a driver does not, whatever is sent to it."""
+"""Time for a killed child to end. A child that hangs in a driver does not end, whatever signal it gets."""
 _START_S: Final = 600.0
 _LONGEST_MESSAGE_BYTES: Final = 2**28
 _OUT_OF_TIME: Final = ("--budget ended before a batch was timed", "give it more time")
 _OF_THE_REST: Final = 2 / 3
-"""A trial that starts just before its share of the time ends may take this fraction of the time beyond."""
+"""A trial that starts just before its fraction of the time ends may take this fraction of the remaining time."""
 _LEFT_S: Final = 2.0
-"""Least time that such a trial leaves, so that what fits is still timed."""
+"""Minimum time in seconds that such a trial leaves, so that the largest batch is still timed."""
 _PATIENCE: Final = 3
-"""A stage may take this many times as long as the child said it would."""
+"""A stage may take this many times as long as the child announced."""
 
 
 class ChildFailed(TputfindError):
-    """Raised when a child ends without having said all: killed, aborted, exited, silent, or speaking rubbish.
+    """Raised when a child ends before all its answers: killed, aborted, exited, silent, or sending invalid messages.
 
-    ``failure`` says which, as a record would: ``died`` or ``timeout``.
+    ``failure`` has the kind, as in a record: ``died``, ``host_memory``, ``timeout``, or ``error``.
     """
 
     exit_code = BrokenInstall.exit_code
@@ -78,12 +78,11 @@ class ChildFailed(TputfindError):
 
 
 class Children:
-    """Asks questions of fresh child processes; use it as a context manager.
+    """Sends questions to fresh child processes; use it as a context manager.
 
-    One server process per run imports torch once, and what else is needed, and forks a child for every question, so
-    that a trial costs a fork and not an import, and starts from the same memory as every other. It is not
-    multiprocessing's forkserver because that imports the caller's ``__main__`` again in every child and keeps import
-    errors to itself.
+    One server process per run imports torch and the other packages once, and forks a child for every question. A trial
+    therefore costs a fork, not an import, and every trial starts from the same memory. multiprocessing's forkserver is
+    not used because it imports the caller's ``__main__`` again in every child and hides import errors.
     """
 
     def __init__(
@@ -94,10 +93,14 @@ class Children:
         variables: Mapping[str, str] | None = None,
         cores: frozenset[int] | None = None,
     ) -> None:
-        """Take whether the files of models are trusted, and the file of the user's own object, where that is measured.
+        """Start nothing yet; the first question starts the server.
 
-        The caller closes the file; children open it again by its number, so that it needs no name. ``variables`` are
-        added to the environment of the server and its children, which run on these ``cores`` only.
+        Args:
+            trust_model_file: whether model files may run code when they are loaded.
+            live: the open file of the user's own object, if that is measured. The caller closes it; children open it
+                again by its number, so that it needs no name.
+            variables: additions to the environment of the server and its children.
+            cores: the only cores that the server and its children run on; None for all.
         """
         self._shared = () if live is None else (live.fileno(),)
         self._told = {TRUSTED: "1" if trust_model_file else "0", LIVE_OBJECT: "".join(map(str, self._shared))}
@@ -112,7 +115,7 @@ class Children:
         self._sending = Lock()
         self._deadline_s: float | None = None
         self._last_start_s: float | None = None
-        self._end_s = math.inf  # of the whole, of which trials may start in a share
+        self._end_s = math.inf  # end of the whole budget; trials start in a fraction of it
 
     def __enter__(self) -> Self:
         return self
@@ -123,9 +126,9 @@ class Children:
         self.close()
 
     def close(self) -> None:
-        """End the server, and with it every child."""
+        """End the server and every child."""
         if self._control is not None:
-            self._control.close()  # at which the server ends what it has started, and itself
+            self._control.close()  # the server then ends its children and itself
         if self._server is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._server.wait(_GRACE_S)
@@ -134,19 +137,21 @@ class Children:
         if self._log is not None:
             self._log.close()
         if self._cache is not None:
-            shutil.rmtree(self._cache, ignore_errors=True)  # of a server that was killed
+            shutil.rmtree(self._cache, ignore_errors=True)  # a killed server leaves it
         self._server = self._control = self._log = self._cache = None
 
     def end_within(self, seconds: float | None) -> None:
-        """Kill what is still at work this long after now; None lets it work on."""
+        """Kill the child that is still at work this many seconds from now; None sets no limit."""
         self._deadline_s = None if seconds is None else time.monotonic() + seconds
 
     def interrupt(self) -> None:
-        """Have the thread that asks, now or next, meet a KeyboardInterrupt. Another thread may call it."""
+        """Raise KeyboardInterrupt in the thread that asks, now or at its next question. Another thread may call it."""
         self._interrupting.send_bytes(b"")
 
     def end_child(self) -> None:
-        """End the child at work, if there is one; whoever hears it sees it die. Another thread may call it."""
+        """End the child at work, if there is one; the thread that reads its answers sees it die. Another thread may
+        call it.
+        """
         with self._sending:
             if self._control is not None:
                 with suppress(OSError):
@@ -154,14 +159,15 @@ class Children:
 
     @property
     def server_pid(self) -> int | None:
-        """The process that every child descends from; None where it has not started."""
+        """The process that every child descends from; None if it has not started."""
         return None if self._server is None else self._server.pid
 
     @contextmanager
     def for_a_share(self, share: float) -> Iterator[None]:
-        """Let trials start within this share of the time that is left, and take up to two thirds of the rest.
+        """Let trials start within this fraction of the time left, and run for up to two thirds of the rest.
 
-        A trial that is killed has cost its time for nothing. Two seconds are left in any case.
+        A killed trial has used its time for nothing, hence the extra time. At least 2 s remain after it, if the rest is
+        that long.
         """
         whole_s = self._deadline_s
         if whole_s is not None:
@@ -175,12 +181,12 @@ class Children:
             self._deadline_s, self._last_start_s = whole_s, None
 
     def check_start(self, needed_s: float) -> None:
-        """Raise OutOfTime if the share of the time in which trials may start is over, or does not leave so much."""
+        """Raise OutOfTime if trials may no longer start, or if fewer than ``needed_s`` seconds of the time remain."""
         if self._last_start_s is not None and time.monotonic() > min(self._last_start_s, self._end_s - needed_s):
             raise OutOfTime(*_OUT_OF_TIME)
 
     def preload(self, package: str) -> str:
-        """Have the server import a package, so that every child finds it there; return nothing, or why it cannot be.
+        """Import a package in the server, so that every child has it; return why the import failed, or an empty string.
 
         Raises:
             BrokenInstall: the server does not start, or torch does not import.
@@ -198,16 +204,16 @@ class Children:
         gate: int | None = None,
         group: Group | None = None,
     ) -> Generator[Answer]:
-        """Yield the answers of one fresh child as they come, and end when it has ended.
+        """Yield the answers of one fresh child as they come, until it ends.
 
-        Leaving early kills the child. So does a silence of ``timeout_s`` seconds beyond what the child announced. From
-        ``gate``, the reading end of a pipe, the child reads when it may go on: see ``worker.handlers``. It is one of a
-        ``group`` if there is one: see ``ranks``.
+        The child is killed if the caller stops early, or if it is silent for ``timeout_s`` seconds longer than it
+        announced. ``gate`` is the reading end of a pipe from which the child reads when it may go on: see
+        ``worker.handlers``. ``group`` is the child's place in a job of several processes: see ``ranks``.
 
         Raises:
             TputfindError: the child refused the question.
-            ChildFailed: the child ended without having said all, or was silent for too long.
-            OutOfTime: the end that ``end_within`` set has come.
+            ChildFailed: the child ended before all its answers, or was silent for too long.
+            OutOfTime: the time set by ``end_within`` is over.
             KeyboardInterrupt: ``interrupt`` was called.
         """
         control = self._connected()
@@ -220,7 +226,7 @@ class Children:
                         _hand_over(control, Envelope(question=question, group=group), handles)
                 finally:
                     os.close(theirs)
-                yield from self._heard(control, answers, output, answer_type, timeout_s)
+                yield from self._read_answers(control, answers, output, answer_type, timeout_s)
             finally:
                 os.close(answers)
 
@@ -231,7 +237,7 @@ class Children:
             raise ChildFailed(Failure(kind="died", message=f"gave {len(answers)} answers to one question"))
         return answers[0]
 
-    def _heard(
+    def _read_answers(
         self,
         control: Connection,
         answers: int,
@@ -239,7 +245,7 @@ class Children:
         answer_type: type[Answer],
         timeout_s: float | None,
     ) -> Generator[Answer]:
-        """Yield the answers, see the child to its end, and say what became of it if that was not the end of them."""
+        """Yield the answers, then wait for the child's end; raise ChildFailed if it ended before its last answer."""
         failure: Failure | None = None
         finished, leaving = False, True
         lines = _Lines(answers, control, self._interrupted, self._deadline_s)
@@ -255,7 +261,7 @@ class Children:
                     control.send_bytes(KILL)
             status = self._exit_status(control)
         if not finished:
-            if killed and status == -signal.SIGKILL:  # one that was dying of something else keeps that status
+            if killed and status == -signal.SIGKILL:  # a child that was dying of something else keeps that status
                 failure = failure or failures.of_misuse()
             raise ChildFailed(failure or failures.of_death(status, _last_line(output), lines.doing))
 
@@ -268,7 +274,7 @@ class Children:
             program = (
                 f"import os, sys; {pinned}sys.path[:] = {sys.path!r}; "
                 f"from tputfind.worker.server import serve; serve({theirs.fileno()}); "
-                "os._exit(0)"  # taking torch down in order takes time, and serves nobody
+                "os._exit(0)"  # an orderly exit of torch takes time and has no use
             )
             self._server = subprocess.Popen(
                 [sys.executable, "-P", "-W", "ignore", "-c", program],
@@ -285,17 +291,22 @@ class Children:
             if problem:
                 self.close()
                 raise BrokenInstall(f"torch does not import: {problem}", REINSTALL)
-            for package in self._imports:  # of the server before, which died
+            for package in self._imports:  # the previous server, which died, had them
                 self._imported(ours, package)
         return self._control
 
     def _imported(self, control: Connection, package: str) -> str:
-        with suppress(OSError):  # a dead server shows as it is listened to
+        with suppress(OSError):  # reading from a dead server reports it
             control.send_bytes(IMPORT + package.encode())
         return self._word(control)
 
     def _word(self, control: Connection) -> str:
-        """Return what the server says of an import: nothing, or why it failed."""
+        """Return the server's reply to an import: an empty string, or why the import failed.
+
+        Raises:
+            BrokenInstall: the server died or is silent.
+            KeyboardInterrupt: ``interrupt`` was called.
+        """
         ready = wait([control, self._interrupted], _START_S)
         if self._interrupted in ready:
             raise KeyboardInterrupt
@@ -308,7 +319,7 @@ class Children:
         raise BrokenInstall(f"the measuring process does not start: {failure.message}", hint)
 
     def _death(self) -> Failure:
-        """Return how the server ended."""
+        """Return the failure with which the server ended."""
         status = None
         if self._server is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -316,7 +327,7 @@ class Children:
         return failures.of_death(status, _last_line(self._log))
 
     def _exit_status(self, control: Connection) -> int | None:
-        """Wait for the child's exit status; None where the server died too, or both hang: the next one is new."""
+        """Wait for the child's exit status; if the server died too or both hang, close the server and return None."""
         try:
             if control.poll(_LAST_S):
                 return int(control.recv_bytes())
@@ -331,15 +342,15 @@ RUN_AGAIN: Final = "free memory of the host, and run it again"
 
 
 def _hand_over(control: Connection, envelope: Envelope, handles: Sequence[int]) -> None:
-    """Send the server a question, the pipe for its answers, the file for what the child prints, and its gate."""
-    with suppress(OSError):  # a dead server shows as the end of both pipes
+    """Send the server a question, the pipe for answers, the file for the child's output, and the gate."""
+    with suppress(OSError):  # a dead server closes both pipes, which the reader sees
         control.send_bytes(msgspec.json.encode(envelope))
         for handle in handles:
             send_handle(control, handle, None)
 
 
 def _answers(lines: _Lines, answer_type: type[Answer], timeout_s: float | None) -> Generator[Answer, None, bool]:
-    """Yield each answer; return (as the generator's value) whether the child said that it had said all."""
+    """Yield each answer; return (as the generator's value) whether the child sent its closing message."""
     allowed_s = timeout_s
     while (line := lines.read(allowed_s)) is not None:
         try:
@@ -359,7 +370,7 @@ def _answers(lines: _Lines, answer_type: type[Answer], timeout_s: float | None) 
 
 
 class _Silent(Exception):
-    """Raised when a child says nothing for as long as it may."""
+    """Raised when a child is silent for longer than it may be."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -367,7 +378,7 @@ class _Silent(Exception):
 
 
 class _Lines:
-    """The lines that a child writes, none waited for longer than is allowed, whatever it writes instead."""
+    """Reads the lines that a child writes, and waits for each no longer than allowed."""
 
     def __init__(self, answers: int, control: Connection, interrupted: Connection, deadline_s: float | None) -> None:
         self._answers = answers
@@ -376,14 +387,14 @@ class _Lines:
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._held = bytearray()
         self.doing = ""
-        """What the child does until its next message, if it said so."""
+        """The child's work on the host until its next message; empty if it named none."""
 
     def read(self, allowed_s: float | None) -> bytes | None:
-        """Return the next line, or None where the child has ended or writes what is no line of ours.
+        """Return the next line; None if the child has ended or its line is too long.
 
         Raises:
-            _Silent: it did neither until the time-out.
-            OutOfTime: nor until the deadline.
+            _Silent: the child wrote nothing for ``allowed_s`` seconds.
+            OutOfTime: the deadline has passed.
             KeyboardInterrupt: another thread interrupts.
         """
         silent_s = math.inf if allowed_s is None else time.monotonic() + allowed_s
@@ -397,7 +408,7 @@ class _Lines:
                 raise OutOfTime(*_OUT_OF_TIME)
             if not ready:
                 raise _Silent(allowed_s or 0.0)
-            # The end of the process may be told before its last words were read.
+            # The process's end may be reported before its last answer was read.
             more = os.read(self._answers, 2**16) if self._answers in wait([self._answers], 0) else b""
             if not more or len(self._held) > _LONGEST_MESSAGE_BYTES:
                 return None
@@ -417,17 +428,17 @@ def _last_line(output: IO[bytes] | None) -> str:
 
 
 _OURS: Final = re.compile("tputfind-compiled-[0-9a-f]{16}")
-"""Nothing else is ever removed: a user may well have a /tmp/tputfind-results."""
+"""Only folders of this name are ever removed: a user may well have a /tmp/tputfind-results."""
 
 
 def new_path() -> Path:
-    """Return where a folder may be made that nothing else has the name of."""
+    """Return an unused path for a compilers' cache folder."""
     return Path(tempfile.gettempdir(), f"tputfind-compiled-{secrets.token_hex(8)}")
 
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Make the folder, hold it against every sweep, and remove it in the end; remove what was left beside it."""
+    """Make the folder, lock it against ``_sweep``, and remove it at the end; remove abandoned folders first."""
     lock = _made(path)
     try:
         _sweep(path.parent)
@@ -438,7 +449,7 @@ def held(path: Path) -> Iterator[None]:
 
 
 def _made(path: Path) -> int:
-    """Return the lock on a folder that was made, again where a sweep came between the two."""
+    """Make a folder and return the lock on it; make it again if a sweep removed it before it was locked."""
     while True:
         path.mkdir(mode=0o700, exist_ok=True)
         with suppress(FileNotFoundError):
@@ -450,14 +461,14 @@ def _made(path: Path) -> int:
 
 
 def _sweep(temporary: Path) -> None:
-    """Remove the folders of this user's runs that were killed: those that nobody holds."""
-    with suppress(OSError):  # nothing of the run depends on it
+    """Remove the folders that killed runs of this user left: those without a lock."""
+    with suppress(OSError):  # the run does not depend on it
         for entry in list(os.scandir(temporary)):
             if _OURS.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                _remove_if_left(Path(entry.path))
+                _remove_unlocked(Path(entry.path))
 
 
-def _remove_if_left(path: Path) -> None:
+def _remove_unlocked(path: Path) -> None:
     with suppress(OSError):
         lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:

@@ -1,4 +1,4 @@
-"""Sets of the host's cores by name: ``0-3``, ``0-3+8``, or ``node0`` for the cores of a NUMA node."""
+"""Names of sets of the host's cores: ``0-3``, ``0-3+8``, or ``node0`` for the cores of a NUMA node."""
 
 import os
 import re
@@ -22,16 +22,16 @@ def here() -> frozenset[int]:
 
 
 def is_host(name: str) -> bool:
-    """Whether the name of a device is that of the host's processors, or of some of them."""
+    """Return whether a device name stands for the host's processors or some of their cores."""
     return name.partition(":")[0] == "cpu"
 
 
 def of_device(name: str) -> frozenset[int] | None:
-    """Return the cores of a device such as ``cpu:0-3``; None for a device that is no set of cores.
+    """Return the cores of a device such as ``cpu:0-3``; None if the device is not a set of cores.
 
     Raises:
         BadRequest: a range counts down.
-        NoSuchDevice: this process may not run on one of them, or there is no such node.
+        NoSuchDevice: this process may not run on one of the cores, or there is no such node.
     """
     kind, _, cores = name.partition(":")
     if kind != "cpu" or not cores:
@@ -55,20 +55,20 @@ def of_device(name: str) -> frozenset[int] | None:
 
 
 def read(cores: str, separator: str = "+") -> frozenset[int]:
-    """Return the cores that a text such as ``0-3+8`` names."""
+    """Parse a text such as ``0-3+8`` into a set of cores."""
     ends = (part.partition("-") for part in cores.strip().split(separator) if part)
     return frozenset(core for low, _, high in ends for core in range(int(low), int(high or low) + 1))
 
 
 def text(cores: Collection[int]) -> str:
-    """Name cores as ``read`` reads them."""
+    """Format cores as ``read`` parses them."""
     return "+".join(_ranges(sorted(cores)))
 
 
 def split(cores: frozenset[int], parts: int) -> list[frozenset[int]]:
-    """Share cores out among so many; threads of one physical core stay together.
+    """Split cores into parts; the threads of one physical core stay together.
 
-    Where there are fewer physical cores than parts, each part has all of them.
+    If there are fewer physical cores than parts, each part has all cores.
     """
     physical = list(dict.fromkeys(_siblings(core) & cores for core in sorted(cores)))
     if len(physical) < parts:
@@ -78,12 +78,12 @@ def split(cores: frozenset[int], parts: int) -> list[frozenset[int]]:
 
 
 def _siblings(core: int) -> frozenset[int]:
-    """Return the cores that are threads of the same physical one."""
+    """Return the cores that are threads of the same physical core, itself included."""
     return _read_file(_CPUS / f"cpu{core}/topology/thread_siblings_list") | {core}
 
 
 def _read_file(path: Path) -> frozenset[int]:
-    """Return the cores that a file of the kernel lists; none where there is no such file."""
+    """Return the cores that a kernel file lists; an empty set if the file is missing or unreadable."""
     try:
         return read(path.read_text(), ",")
     except (OSError, ValueError):
@@ -102,7 +102,7 @@ def _hint(allowed: Iterable[int]) -> str:
 
 
 def _ranges(cores: Iterable[int]) -> Iterator[str]:
-    """Yield runs of consecutive numbers."""
+    """Yield each run of consecutive cores as text: ``0-3``, or ``8`` for a single core."""
     for _, run in groupby(enumerate(cores), key=lambda numbered: numbered[1] - numbered[0]):
         numbers = [core for _, core in run]
         yield str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"

@@ -1,4 +1,4 @@
-"""From an exception, an exit status or a silence to the kind of failure it stands for. Pure: it needs no torch."""
+"""Classifies exceptions, exit statuses and silences of child processes as failures; it does not import torch."""
 
 import errno
 import re
@@ -13,42 +13,43 @@ from tputfind.units import GIB, parse_bytes, printable
 
 
 class CannotRunSo(RuntimeError):
-    """Raised where a model cannot be run in the mode that was asked for: compiled, or as a CUDA graph."""
+    """Raised if a model cannot run in the requested mode: compiled, or as a CUDA graph."""
 
 
 class Passed(NamedTuple):
-    """A smaller batch that is known to pass, and the most memory that it took from the device, where that is known."""
+    """A smaller batch that fits, and its peak of reserved device memory, or None if that is unknown."""
 
     batch_size: int
     peak_reserved_bytes: int | None
 
 
 class Circumstances(NamedTuple):
-    """What stands beside an exception and decides what an ambiguous text means."""
+    """Facts about an exception other than its text; they decide what an ambiguous text means."""
 
     batch_size: int = 1
     passed: Passed | None = None
-    """The largest smaller batch known to pass; None where the failing one is the first."""
+    """The largest smaller batch that fits; None if the failing batch is the first."""
     under_a_ceiling: bool = False
     """Whether the process's own address space is limited."""
     memory_is_short: bool = False
-    """Whether little of the device's memory, or of the limit on it, was left when the exception was caught."""
+    """Whether the device's memory, or the limit on it, was nearly used up when the exception was caught."""
     smaller_untried: bool = False
-    """Whether smaller batches are yet to be tried: an error that these may not have is a limit until they fail too."""
+    """Whether smaller batches are untried: an error counts as a limit until they fail too."""
     own_memory: bool = False
-    """Whether the device has memory of its own, so that the host can run out while the device does not."""
+    """Whether the device has its own memory, so that the host can run out of memory while the device does not."""
 
 
 OUT_OF_MEMORY_TYPES: Final = frozenset({"torch.OutOfMemoryError", "torch_npu.npu.OutOfMemoryError"})
 _GPU_LIBRARIES: Final = frozenset(
     {"cupy", "cupy_backends", "jax", "jaxlib", "numba", "onnxruntime", "pycuda", "tensorflow", "triton", "warp"}
 )
-"""Top-level packages whose exceptions are read whatever their base class; many derive from Exception alone."""
+"""Top-level packages whose exceptions are read whatever their base class; many derive directly from Exception."""
 _OUT_OF_MEMORY_NAMES: Final = frozenset({"OutOfMemoryError", "ResourceExhaustedError", "MemoryError"})
-"""Names of the classes that these packages raise for want of the device's memory."""
+"""Class names of exceptions that these packages raise if the device is out of memory."""
 UNEXPLAINED_FACTOR: Final = 4
-"""A single request for this many times the memory that the batch size explains is an overflowed size. A model whose
-memory grows with the square of the batch asks for up to twice of it when the batch doubles."""
+"""A single request for more than this many times the memory that the batch size explains is an overflowed size. If a
+model's memory grows with the square of the batch size, its request at most doubles that estimate when the batch
+doubles."""
 _NO_HONEST_REQUEST_BYTES: Final = 2**50
 
 _COMPILERS: Final = "torch._dynamo", "torch._inductor"
@@ -81,7 +82,7 @@ _CERTAIN: Final[tuple[tuple[FailureKind, str], ...]] = (
     ("unsupported", r"Tensor dtype mismatch! Expected: \w+, Got: (Half|BFloat16)"),
     ("unsupported", r"expected scalar type (Half|Float|BFloat16|Double) but found (Half|Float|BFloat16|Double)"),
 )
-"""What a text of a RuntimeError means wherever it appears. The first that matches counts."""
+"""Failure kinds of error texts, wherever the pattern matches. The first match counts."""
 
 
 _LIBRARIES: Final = {"BLAS": "cuBLAS", "DNN": "cuDNN", "SOLVER": "cuSOLVER", "SPARSE": "cuSPARSE", "FFT": "cuFFT"}
@@ -99,9 +100,9 @@ _DRIVER_FAULT: Final = re.compile(
 
 
 def fault_in(text: str) -> str:
-    """Return the library and the plain words of a kernel's error, such as ``cuBLAS: execution failed``; empty if none.
+    """Return the library and the error of a kernel in plain words, such as ``cuBLAS: execution failed``; empty if none.
 
-    A device that cannot hold the batch may cause some of these errors: see ``of_exception``.
+    A device that is out of memory may cause some of these errors: see ``of_exception``.
     """
     if found := _LIBRARY_FAULT.search(text):
         return f"{_LIBRARIES[found[1]]}: {found[2].strip('_').lower().replace('_', ' ')}"
@@ -112,51 +113,54 @@ def fault_in(text: str) -> str:
 
 
 def is_kernel_fault(failure: Failure | None) -> bool:
-    """Whether a kernel of the device or a library of its vendor failed: a second process tells a limit from chance."""
+    """Return whether a device kernel or a vendor library failed; the caller then repeats it in a second process."""
     if failure is None:
         return False
     return failure.kind == "kernel_limit" or (failure.kind == "error" and bool(fault_in(failure.message)))
 
 
 def of_exception(error: BaseException, circumstances: Circumstances) -> Failure:
-    """Return the failure that an exception from the model stands for.
+    """Return the failure for an exception from the model.
 
-    The type is asked before the text. Only RuntimeError, OSError, MemoryError and the exceptions of GPU libraries are
-    read: a model's own ValueError stays an ``error`` whatever it says, unless it was raised from one of these.
+    The exception's type is checked before its text. Only texts of RuntimeError, OSError, MemoryError and the exceptions
+    of GPU libraries are read: a model's own ValueError is an ``error`` whatever its text, unless it was raised from one
+    of these.
     """
     known, cause = _kind_and_cause(error, circumstances)
     kind = known or ("unsupported" if isinstance(error, CannotRunSo) else "error")
-    # The batch size alone explains why memory ran out, and what a compiler fails over lies in torch.
-    shown = "" if kind == "out_of_memory" or _is_of_a_compiler(error) else _model_traceback(error)
+    # The batch size explains why memory ran out, and a compiler fails inside torch: no traceback is needed.
+    shown = "" if kind == "out_of_memory" or _is_compiler_error(error) else _model_traceback(error)
     first_line = _first_line(error, _text(error))
     if kind == "host_memory":
         plain = HOST_RAN_OUT
     else:
-        plain = fault_in(_text(cause)) if kind in ("kernel_limit", "error") and _is_read(cause) else ""
+        plain = fault_in(_text(cause)) if kind in ("kernel_limit", "error") and _has_readable_text(cause) else ""
     return Failure(kind=kind, message=in_short(f"{plain} ({first_line})") if plain else first_line, traceback=shown)
 
 
 UNUSED_PARAMETERS: Final = "find_unused_parameters"
-"""DistributedDataParallel names this argument in its error if parameters get no gradient."""
+"""DistributedDataParallel's error names this argument if some parameters get no gradient."""
 HOST_RAN_OUT: Final = "the host's memory ran out"
 _FROM_CONTEXT: Final = ("out_of_memory", "host_memory", "index_limit", "kernel_limit")
-"""Kinds that count if the exception was only being handled when the model raised another."""
+"""Kinds that count even if the exception was merely being handled when the model raised another."""
 
 
 def _kind_and_cause(error: BaseException, circumstances: Circumstances) -> tuple[FailureKind | None, BaseException]:
-    """Return the kind of the first exception in the chain that is known, and that exception; None if none is."""
+    """Return the kind of the first known exception in the chain, and that exception; None and ``error`` if none is
+    known.
+    """
     for link, is_context in _chain(error):
         text = _text(link)
         kind = _kind(link, text, circumstances)
-        if kind is None and _is_of_a_compiler(link):
-            kind = _of_a_compiler(text)
+        if kind is None and _is_compiler_error(link):
+            kind = _kind_of_compiler_error(text)
         if kind is not None and not (is_context and kind not in _FROM_CONTEXT):
             return kind, link
     return None, error
 
 
 def _chain(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
-    """Yield an exception, what it was raised from and so on, each with whether it was merely being handled."""
+    """Yield an exception and each of its causes or contexts, with whether the chain has passed a context."""
     seen: set[int] = set()
     link: BaseException | None = error
     is_context = False
@@ -167,18 +171,18 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
 
 
-def _is_of_a_compiler(error: BaseException) -> bool:
+def _is_compiler_error(error: BaseException) -> bool:
     return any(base.__module__.startswith(_COMPILERS) for base in type(error).__mro__)
 
 
 def of_death(exit_status: int | None, last_words: str, doing: str = "") -> Failure:
-    """Return the failure of a process that ended without having answered.
+    """Return the failure of a process that ended without an answer.
 
     Args:
-        exit_status: as ``waitpid`` gives it, negative for a signal; None where the whole server died.
-        last_words: the last line it printed, or nothing.
-        doing: what it did when it died, as its last ``Reply`` says; empty if that is not known. It is work of the host,
-            so that a SIGKILL meanwhile is taken for the kernel's, sent for want of the host's memory.
+        exit_status: as ``waitpid`` returns it, negative for a signal; None if the whole server died.
+        last_words: the last line of its output, or an empty string.
+        doing: its work on the host when it died, as in its last ``Reply``; empty if unknown. A SIGKILL during such work
+            is attributed to the kernel, which kills processes if the host runs out of memory.
     """
     if exit_status is None:
         how = "the measuring process was killed from outside"
@@ -192,12 +196,12 @@ def of_death(exit_status: int | None, last_words: str, doing: str = "") -> Failu
 
 
 def of_silence(seconds: float) -> Failure:
-    """Return the failure of a process that was silent for ``seconds``, and was killed for it."""
+    """Return the failure of a process that was killed after ``seconds`` of silence."""
     return Failure(kind="timeout", message=f"no answer within {seconds:.3g} s")
 
 
 def of_misuse() -> Failure:
-    """Return the failure of a process that lives on, and cannot be understood: it was killed for that."""
+    """Return the failure of a process that was killed because its messages were invalid."""
     return Failure(kind="died", message="it closed the pipe for its answers, or wrote something else into it")
 
 
@@ -205,57 +209,62 @@ _LAST_WORDS_OF_WANT: Final = re.compile(r"SIGKILL|allocate memory|out of memory|
 
 
 def for_want_of_memory(failure: Failure) -> bool:
-    """A process that died may have died of it: by the kernel's SIGKILL, or saying so with its last words."""
+    """Return whether memory may have run out: by the failure's kind, or by SIGKILL or the last line of a process that
+    died.
+    """
     return failure.kind in ("out_of_memory", "host_memory") or (
         failure.kind == "died" and bool(_LAST_WORDS_OF_WANT.search(failure.message))
     )
 
 
-def _is_of_a_gpu_library(kind: type[BaseException]) -> bool:
+def _is_gpu_library_class(kind: type[BaseException]) -> bool:
     return kind.__module__.partition(".")[0] in _GPU_LIBRARIES
 
 
-def _is_read(error: BaseException) -> bool:
-    """Whether the text of an exception counts: torch, Python and GPU libraries raise its class for want of memory."""
-    return isinstance(error, (RuntimeError, OSError)) or any(map(_is_of_a_gpu_library, type(error).__mro__))
+def _has_readable_text(error: BaseException) -> bool:
+    """Return whether an exception's text is read: torch, Python and GPU libraries raise these classes if memory runs
+    out.
+    """
+    return isinstance(error, (RuntimeError, OSError)) or any(map(_is_gpu_library_class, type(error).__mro__))
 
 
 def _kind(error: BaseException, text: str, circumstances: Circumstances) -> FailureKind | None:
-    """Return the kind of one exception, without what it was raised from; None if it is not known."""
+    """Return the kind of one exception, regardless of its causes; None if it is unknown."""
     of_the_host: FailureKind = "host_memory" if circumstances.own_memory else "out_of_memory"
     bases = type(error).__mro__
-    if any(_is_of_a_gpu_library(base) and base.__name__ in _OUT_OF_MEMORY_NAMES for base in bases):
-        return _of_request(text, circumstances)
+    if any(_is_gpu_library_class(base) and base.__name__ in _OUT_OF_MEMORY_NAMES for base in bases):
+        return _kind_of_request(text, circumstances)
     if isinstance(error, MemoryError):  # RAPIDS raises it for the device's memory too
         return "out_of_memory" if "CUDA" in text else of_the_host
     if isinstance(error, OSError):
         return of_the_host if error.errno == errno.ENOMEM else None
-    if not _is_read(error):
+    if not _has_readable_text(error):
         return None
     if any(f"{base.__module__}.{base.__qualname__}" in OUT_OF_MEMORY_TYPES for base in bases):
-        return _of_request(text, circumstances)
+        return _kind_of_request(text, circumstances)
     for kind, pattern in _CERTAIN:
         if re.search(pattern, text, re.IGNORECASE):
             if kind not in ("out_of_memory", "host_memory"):
                 return kind
-            # What a smaller batch took of the device explains nothing that is asked of the host.
+            # The device memory of a smaller batch says nothing about a request for host memory.
             on_host = kind == "host_memory" and circumstances.own_memory
-            found = _of_request(text, circumstances._replace(passed=None) if on_host else circumstances)
+            found = _kind_of_request(text, circumstances._replace(passed=None) if on_host else circumstances)
             return of_the_host if kind == "host_memory" and found == "out_of_memory" else found
-    return _ambiguous(text, circumstances)
+    return _kind_of_ambiguous_text(text, circumstances)
 
 
-def _of_a_compiler(text: str) -> FailureKind | None:
-    """What a compiler of torch's says of itself, of the one for C++ that it starts, or of the disk."""
+def _kind_of_compiler_error(text: str) -> FailureKind | None:
+    """Return the kind of a compiler error: memory ran out, unsupported, or None if the disk is full."""
     if re.search(r"MemoryError|out of memory|cannot allocate memory", text, re.IGNORECASE):
         return "out_of_memory"
     return None if "No space left on device" in text else "unsupported"
 
 
-def _of_request(text: str, circumstances: Circumstances) -> FailureKind:
-    """Memory, unless the request is one that the batch cannot explain: a size that overflowed.
+def _kind_of_request(text: str, circumstances: Circumstances) -> FailureKind:
+    """Return ``out_of_memory``, or ``index_limit`` if the request is so large that its size must have overflowed.
 
-    Mere size beyond the card is none: an honest batch may ask for that. See pytorch issues 33143 and 95024.
+    A request beyond the device's memory is no proof of an overflow: a valid batch may be that large. See pytorch issues
+    33143 and 95024.
     """
     text = text.replace("bytes", "B")
     requested = re.search(r"(?:tried|trying) to allocate (\d+(?:\.\d+)?) ?([KMGTPE]i)?B\b", text, re.IGNORECASE)
@@ -272,8 +281,8 @@ def _of_request(text: str, circumstances: Circumstances) -> FailureKind:
     return "index_limit" if unexplained else "out_of_memory"
 
 
-def _ambiguous(text: str, circumstances: Circumstances) -> FailureKind | None:
-    """What texts mean that stand for several things: a smaller batch that passed, or memory that ran short, decides."""
+def _kind_of_ambiguous_text(text: str, circumstances: Circumstances) -> FailureKind | None:
+    """Return the kind of an ambiguous text, decided by whether a smaller batch fits and whether memory was short."""
     a_smaller_passes, short = circumstances.passed is not None, circumstances.memory_is_short
 
     def says(pattern: str) -> bool:
@@ -298,9 +307,9 @@ def _ambiguous(text: str, circumstances: Circumstances) -> FailureKind | None:
 
 
 def _model_traceback(error: BaseException) -> str:
-    """Return the traceback from where the user's code begins: without this package's and the import system's frames.
+    """Return the traceback without the leading frames of this package and of the import system.
 
-    It is empty where nothing is left: a callable of the user's that cannot even be called as it must be.
+    It is empty if no frame is left: the user's callable could not even be called.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_PACKAGE, "<frozen importlib")):
@@ -313,7 +322,7 @@ def _model_traceback(error: BaseException) -> str:
 
 
 def _text(error: BaseException) -> str:
-    """Return what the exception says, or the first part of it; a model's own may fail even at that."""
+    """Return the beginning of an exception's text; empty if its ``__str__`` raises."""
     try:
         return printable(str(error)[:_LONGEST_TRACEBACK], lines=True).strip()
     except Exception:  # whatever the model's __str__ raises
@@ -321,7 +330,7 @@ def _text(error: BaseException) -> str:
 
 
 def said(error: BaseException) -> str:
-    """Return the first line of what an error says, or its type where it says nothing."""
+    """Return the first line of an error's text, or its type if it has no text."""
     return in_short((_text(error).splitlines() or [type(error).__name__])[0])
 
 
@@ -335,7 +344,7 @@ def _first_line(error: BaseException, text: str) -> str:
 
 
 def in_short(line: str) -> str:
-    """Return a line as it can be printed, cut where it is longer than anybody reads."""
+    """Return a line in printable characters, cut to 500 characters."""
     line = printable(line[: _LONGEST_LINE + 1])
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} [...]"
 

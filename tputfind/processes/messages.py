@@ -1,4 +1,4 @@
-"""What the parent asks of a child process and what comes back: JSON values, so that rubbish is told from an answer."""
+"""Questions from the parent to a child process, and the answers: JSON values, so that invalid output is detected."""
 
 from typing import Literal, Self
 
@@ -15,17 +15,18 @@ from tputfind.record.types import Above0, Amount, Bytes, Count, CountFromZero, G
 
 
 class Inspect(msgspec.Struct, frozen=True, tag=True):
-    """Can this be measured, on what, and with which input? Answered by one ``Inspection``."""
+    """Asks whether the spec can be measured, on which device, and with which input. Answered by one ``Inspection``."""
 
     spec: Spec
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process is to time of each row.
+    """The timing plan of one process, the same for each row.
 
-    The throughput window lasts for ``batches`` and ``window_s``; past ``max_seconds`` it ends with ``least_batches``.
-    ``latency_batches`` follow, one at a time: all of them where ``every_latency`` says so, else fewer where
-    ``window_s`` show nothing but the device's own time. ``warmup`` steps are left out however steady they are.
+    The throughput window lasts for at least ``batches`` steps and ``window_s``; after ``max_seconds`` it ends with at
+    least ``least_batches``. Then ``latency_batches`` are timed one at a time: all of them if ``every_latency`` is set,
+    else fewer if ``window_s`` of them show only the device's own time. ``warmup`` is the number of steps that are left
+    out, however steady they are.
     """
 
     batches: int
@@ -38,11 +39,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TryBatch(msgspec.Struct, frozen=True, tag=True):
-    """Does this batch size fit, for ``steps`` steps under this memory limit (or the spec's)? Answered by one ``Trial``.
+    """Asks whether a batch size fits, in ``steps`` steps under the memory limit (or the spec's). Answered by one
+    ``Trial``.
 
-    ``passed`` is the largest smaller batch known to pass: it decides what ambiguous failures mean. ``can`` is what the
-    device was found to do at the start of the run. With ``then`` the answer is a ``Timed`` that holds the trial. If the
-    batch fits, the process goes on with further steps of it, and answers as for ``TimeBatches`` by this plan.
+    ``passed`` is the largest smaller batch that fits; it decides the kind of ambiguous failures. ``can`` has the
+    device's capabilities as tested at the start of the run. If ``then`` is set, the answer is a ``Timed`` with the
+    trial; if the batch fits, the process then times it by this plan and answers as for ``TimeBatches``.
     """
 
     spec: Spec
@@ -55,10 +57,11 @@ class TryBatch(msgspec.Struct, frozen=True, tag=True):
 
 
 class TimeBatches(msgspec.Struct, frozen=True, tag=True):
-    """How fast are these batch sizes? Answered by one ``Timed`` with a batch each, in order, and ended early where the
-    process is past use: by a batch that failed, or by one whose check left the device unusable. ``number`` says which
-    of a row's processes this is, from 0; the first one checks the outputs. ``together``: the processes of other devices
-    time the same meanwhile, and they meet before and after each window: see ``Timed``.
+    """Asks for the timings of some batch sizes. Answered by one ``Timed`` with a batch for each, in order.
+
+    The answers end early if the process becomes unusable: a batch failed, or its check broke the device. ``number``
+    counts the processes of a row from 0; the first one checks the outputs. If ``together`` is set, the processes of
+    other devices time the same batches meanwhile, and all meet before and after each window: see ``Timed``.
     """
 
     spec: Spec
@@ -72,11 +75,11 @@ class TimeBatches(msgspec.Struct, frozen=True, tag=True):
 
 
 class TakeTurns(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """How long does a step take, in windows that take turns with those of other processes?
+    """Asks for step times, in windows that alternate with those of other processes.
 
-    Answered by a ``Turn`` without steps once the process is warm, then by one each time that its gate lets it go on. It
-    ends when its gate is closed. A window lasts for ``window_s``, or for one step. ``number`` says which of a variant's
-    processes this is, from 0; the first one checks the output.
+    Answered by a ``Turn`` without steps once the process is warm, then by one each time the gate lets it go on. The
+    process ends when its gate is closed. A window lasts for ``window_s``, or for one step. ``number`` counts the
+    processes of a variant from 0; the first one checks the output.
     """
 
     spec: Spec
@@ -87,11 +90,11 @@ class TakeTurns(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class TimeMethods(msgspec.Struct, frozen=True, tag=True):
-    """How long does a batch take, by these ways of timing it? Answered by ``clocks.Cell``s, several for most ways: they
-    are timed in turn, and a turn's cells hold its samples. After a cell that failed there is none for its way.
+    """Asks for the time of a batch by each of several timing methods, the ``loops``. Answered by ``clocks.Cell``s.
 
-    There are ``repeats`` timings by each method. The first ``drop`` do not count and stand before the turns.
-    ``loops`` are warm, or a single one that is to be timed without warm-up; that takes about ``expected_s``.
+    The methods alternate, and most get several cells: each has the samples of one turn. A method gets no cell after one
+    that failed. There are ``repeats`` timings by each method. The first ``drop`` are made before the turns and do not
+    count. All ``loops`` are warm, except for a single one that is timed without warm-up and takes about ``expected_s``.
     """
 
     spec: Spec
@@ -104,9 +107,10 @@ class TimeMethods(msgspec.Struct, frozen=True, tag=True):
 
 
 class TimePipeline(msgspec.Struct, frozen=True, tag=True):
-    """How long do the stages and the whole of a pipeline take: a model, work of the host, another model? Answered by
-    ``clocks.PipelineTimes``, one a turn. There are ``repeats`` timings by each method. The first ``drop`` do not
-    count.
+    """Asks for the times of a pipeline and its stages: a model, work of the host, another model.
+
+    Answered by ``clocks.PipelineTimes``, one a turn. There are ``repeats`` timings by each method. The first ``drop``
+    do not count.
     """
 
     specs: tuple[Spec, Spec]
@@ -118,15 +122,17 @@ class TimePipeline(msgspec.Struct, frozen=True, tag=True):
 
 
 class TraceOnFake(msgspec.Struct, frozen=True, tag=True):
-    """What would this batch size ask of a device's memory? Answered by one ``FakeTrace``, on no device."""
+    """Asks how much device memory a batch size would need. Answered by one ``FakeTrace``, without any device."""
 
     spec: Spec
     batch_size: int
 
 
 class FakeTrace(msgspec.Struct, frozen=True):
-    """A trace from fake tensors, and which of its allocations, by number, are gradients, optimizer state, or kept by
-    libraries for themselves. The fixed ones are weights; all others are activations, inputs among them.
+    """A trace from fake tensors, with the numbers of some of its allocations by purpose.
+
+    ``gradients`` and ``optimizer`` name gradients and optimizer state; ``libraries`` names workspaces of libraries.
+    Fixed allocations are weights; all others are activations, inputs included.
     """
 
     trace: Trace
@@ -136,7 +142,7 @@ class FakeTrace(msgspec.Struct, frozen=True):
 
 
 class Diagnose(msgspec.Struct, frozen=True, tag=True):
-    """Why does the first batch size fail, the model or its handling? Answered by one ``Diagnosis``."""
+    """Asks whether the model or its handling makes the first batch size fail. Answered by one ``Diagnosis``."""
 
     spec: Spec
     batch_size: int
@@ -144,17 +150,17 @@ class Diagnose(msgspec.Struct, frozen=True, tag=True):
 
 
 class ListModels(msgspec.Struct, frozen=True, tag=True):
-    """Which models of a zoo can be named? Answered by one ``NamedModel`` each."""
+    """Asks for the models of a zoo that can be named. Answered by one ``NamedModel`` each."""
 
     zoo: SourceName = "torchvision"
 
 
 class ListDevices(msgspec.Struct, frozen=True, tag=True):
-    """Which devices are here? Answered by one ``Environment`` each."""
+    """Asks for the devices of this machine. Answered by one ``Environment`` each."""
 
 
 class TryDevice(msgspec.Struct, frozen=True, tag=True):
-    """Does this device still compute? Answered by its ``Environment``, after it has multiplied two matrices."""
+    """Asks whether a device still computes. Answered by its ``Environment``, after multiplying two matrices."""
 
     device: str
 
@@ -175,9 +181,9 @@ Question = (
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """The place of a process in a job of several: its ``rank`` of ``size``, and the ``folder`` where they meet.
+    """The rank of a process in a job of ``size`` processes, and the ``folder`` in which the ranks meet.
 
-    ``device`` is as it was named: the same for all ranks if it has no number.
+    ``device`` is the name as the user gave it; without a number it is the same for all ranks.
     """
 
     rank: int
@@ -187,18 +193,20 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """A question as it is sent to a process, with the process's group if it has one."""
+    """A question on its way to a process, with the process's group if it has one."""
 
     question: Question
     group: Group | None = None
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run will measure: the environment, the shape of one sample (``3x224x224``), the number of parameters, and
-    the SHA-256 of a user's own file (the factory's, or that of the weights), which packages that are slow to import it
-    needs, and what must be known of the model to use any number of it; what the user's file has set in torch; and the
-    granularity of batches that its inputs have, where they have one and nobody has said so; and whether it is a step of
-    the user's own.
+    """The model and device that a run will measure.
+
+    ``input_shape`` is the shape of one sample (``3x224x224``). ``source_sha256`` is the hash of the user's own file:
+    the factory's, or that of the weights. ``imports`` are packages that the model needs and that are slow to import.
+    ``caveats`` are notices that apply to every number of the run. ``settings`` are those that the user's file changed
+    in torch. ``granularity`` is that of the inputs' batches, if they have one and the user gave none. ``own_step`` says
+    whether the model is a step of the user's own.
     """
 
     environment: Environment
@@ -213,7 +221,9 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes a model run that fails otherwise, and the notices that say so; nothing if the model itself fails."""
+    """The changes that make a failing model run, and the notices about them; no fields are set if the model itself
+    fails.
+    """
 
     grad_mode: GradMode | None = None
     granularity: int | None = None
@@ -222,7 +232,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that can be asked for by name, with the shape of one sample; ``parameters`` may be unknown."""
+    """A model that can be named, with the shape of one sample; ``parameters`` is None if unknown."""
 
     name: str
     family: str
@@ -231,7 +241,7 @@ class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch size in one process: its timing, or why it failed. The fields are those of ``Row``."""
+    """One batch size in one process: its timing, or its failure. The fields are those of ``Row``."""
 
     batch_size: Count
     failure: Failure | None = None
@@ -246,11 +256,11 @@ class TimedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
-    """Word of a process that times: a ``batch`` is done, which took ``seconds``; or the throughput window of the next
-    one ``begins`` or has ended; or the ``trial`` that comes before a batch is timed is done.
+    """A progress message of a process that times batches.
 
-    One that ``meets`` the processes of other devices goes on working, untimed, until its gate lets it go. ``at_s`` is
-    when, by the host's monotonic clock.
+    It reports a finished ``batch``, which took ``seconds``; or that the throughput window of the next batch ``begins``
+    or has ``ended``; or the finished ``trial`` before the timing. A process that ``meets`` those of other devices goes
+    on working, untimed, until its gate lets it go. ``at_s`` is the time of the message, by the host's monotonic clock.
     """
 
     batch: TimedBatch | None = None
@@ -261,7 +271,7 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One window of a process that takes turns: the time of each step, of ``samples`` samples; or why it takes none."""
+    """One window of a process that takes turns: the time of each step of ``samples`` samples, or its failure."""
 
     device_ms: tuple[Above0, ...] = ()
     samples: Count = 1
@@ -270,7 +280,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """The TputfindError of a child, or of a node of a cluster: its class name and its texts."""
+    """The TputfindError of a child or of a cluster node: its class name and its texts."""
 
     error: str
     message: str
@@ -279,18 +289,20 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, error: TputfindError) -> Self:
-        """Return what tells of an error."""
+        """Return the refusal for an error."""
         return cls(error=type(error).__name__, message=error.message, hint=error.hint, traceback=error.traceback)
 
     def to_error(self) -> TputfindError:
-        """Return the error that it tells of."""
+        """Return the error that this refusal stands for."""
         return BY_NAME.get(self.error, TputfindError)(self.message, self.hint, self.traceback)
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message of a child: an answer (its type is the question's), a refusal, word that all is said, or a sign of
-    life: for about ``busy_s`` seconds it will say nothing. ``doing`` is what it does on the host until its next
-    message, in the past tense: "made the inputs of batch 8 on the host".
+    """One message of a child: an answer (of the question's answer type), a refusal, the closing message, or a sign of
+    life.
+
+    The child will be silent for about ``busy_s`` seconds. ``doing`` is its work on the host until its next message, in
+    the past tense: "made the inputs of batch 8 on the host".
     """
 
     answer: msgspec.Raw = msgspec.Raw()

@@ -1,4 +1,4 @@
-"""One job in several processes, a rank each: what all of them say of a question is one answer, or one failure."""
+"""Runs one job in several processes, the ranks, and merges their answers to a question into one answer or failure."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ from tputfind.record.spec import Spec
 _LISTS: Final = "tputfind devices lists what is here"
 _AGAIN_S: Final = 0.2
 _PATIENCE_S: Final = 60.0
-"""Time for the other ranks to answer after rank 0, if the question sets none."""
+"""Time in seconds for the other ranks to answer after rank 0, if the question sets none."""
 
 
 def children_of(
     spec: Spec, *, trust_model_file: bool, live: IO[bytes] | None = None, cores: frozenset[int] | None = None
 ) -> Children:
-    """Return what asks the processes of a spec: one a question, or one for each rank of its job."""
+    """Return the ``Children`` of a spec: one process per question, or one per rank of its job."""
     made = Ranks if spec.ranks is not None else Children
     return made(trust_model_file=trust_model_file, live=live, cores=cores)
 
 
 class Ranks(Children):
-    """Asks every question of as many processes as its spec has ranks, which form a group of torch's.
+    """Sends every question to as many processes as the spec has ranks; they form a torch process group.
 
-    What fails in one of them fails: all are ended at once. This object is rank 0, which says when steps are taken.
+    A failure of one rank fails the job: all ranks are ended at once. This object is rank 0, which decides when steps
+    run.
     """
 
     def __init__(self, **options: Any) -> None:
-        """Take what ``Children`` does, for every rank."""
+        """Take the options of ``Children``, which apply to every rank."""
         super().__init__(**options)
         self._options = MappingProxyType(options)
         self._others: list[Children] = []
@@ -54,17 +55,17 @@ class Ranks(Children):
 
     @property
     def server_pid(self) -> None:
-        """None: all that this process has started works for it."""
+        """None: a job's processes have several servers."""
 
     def close(self) -> None:
-        """End the servers, and with them every child."""
+        """End the servers of all ranks, and every child."""
         with ExitStack() as stack:
             for other in self._others:
                 stack.callback(other.close)
             super().close()
 
     def preload(self, package: str) -> str:
-        """Have each server import a package; errors as for ``Children.preload``."""
+        """Import a package in each server; errors as for ``Children.preload``."""
         for other in self._others:
             other.preload(package)
         return super().preload(package)
@@ -77,7 +78,9 @@ class Ranks(Children):
         gate: int | None = None,
         group: Group | None = None,
     ) -> Generator[Answer]:
-        """Yield the answers of all ranks, each as one; errors as for ``Children.ask``, named by the rank."""
+        """Yield one merged answer for each answer of the ranks; errors as for ``Children.ask``, with the rank in the
+        message.
+        """
         spec = getattr(question, "spec", None)
         size = None if spec is None else spec.ranks
         if spec is None or size is None:
@@ -103,7 +106,7 @@ class Ranks(Children):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _check_devices(self, spec: Spec, size: int) -> None:
-        """Raise NoSuchDevice if there are fewer devices than ranks, before a process is started for each."""
+        """Raise NoSuchDevice if there are fewer devices than ranks, before a process per rank is started."""
         listed = [one.device for one in super().ask(ListDevices(), Environment)]
         accelerators = [name for name in listed if not is_host(name)]
         on_host = is_host(spec.device) or (spec.device == "auto" and not accelerators)
@@ -113,7 +116,9 @@ class Ranks(Children):
             raise NoSuchDevice(f"{size} ranks take as many {what}, and {count} are here", _LISTS)
 
     def _meeting_place(self, size: int) -> Path:
-        """Make the folder in which the ranks of a question find each other; the server's end removes it too."""
+        """Make the folder in which the ranks of a question meet; it lies in the server's folder, which the server
+        removes.
+        """
         self._connected()
         assert self._cache is not None
         folder = self._cache / f"ranks-{next(self._numbers)}"
@@ -124,7 +129,9 @@ class Ranks(Children):
 
 
 class _Job:
-    """The answers of all ranks to one question. Rank 0 is heard in the calling thread, each other rank in its own."""
+    """Collects the answers of all ranks to one question: rank 0's in the calling thread, each other rank's in its own
+    thread.
+    """
 
     def __init__(self, leader: Children, timeout_s: float | None, folder: Path, size: int) -> None:
         self._leader = leader
@@ -140,7 +147,7 @@ class _Job:
         self._over = False
 
     def begin(self, other: Children, question: Question, answer_type: type[Answer], group: Group) -> None:
-        """Ask a rank other than 0."""
+        """Ask the question of a rank other than 0, in a new thread."""
         rank = group.rank
         self._others[rank] = other
         self._answers[rank] = []
@@ -156,7 +163,7 @@ class _Job:
                         failed = _failure_in(answer) is not None
                     if failed:
                         self._end_leader()
-            except BaseException as caught:  # whatever it is, who waits for this rank must hear of it
+            except BaseException as caught:  # whatever it is, the thread that waits for this rank must learn of it
                 error = caught
             with self._changed:
                 self._working.discard(rank)
@@ -171,7 +178,7 @@ class _Job:
         thread.start()
 
     def answers(self, leading: Generator[Answer]) -> Generator[Answer]:
-        """Yield each answer of rank 0, with what the others said of the same."""
+        """Yield each answer of rank 0, merged with the same answer of the other ranks."""
         number = 0
         Thread(target=self._watch, name="watch of ranks", daemon=True).start()
         with closing(leading):
@@ -181,33 +188,33 @@ class _Job:
                         yield answer
                         continue
                     failed = _failure_in(answer) is not None  # the others may wait for rank 0 in vain
-                    if not failed and not isinstance(answer, Diagnosis):  # of which that of rank 0 will do
+                    if not failed and not isinstance(answer, Diagnosis):  # rank 0's is enough
                         self._wait_for(number, optional=isinstance(answer, Inspection))
                     yield self._whole(answer, number)
-                    if failed or self._failing(number) is not None:
+                    if failed or self._first_failed_answer(number) is not None:
                         return
                     number += 1
             except ChildFailed as death:
-                failing = self._failing(number)
+                failing = self._first_failed_answer(number)
                 if self._failed is None and failing is not None:  # rank 0 was ended for it
                     rank, answer = failing
                     yield _named(answer, rank)
                     return
                 self._raise_failed()
-                raise ChildFailed(self._named_in_silence(death.failure, 0)) from None
+                raise ChildFailed(self._add_slow_rank(death.failure, 0)) from None
 
     def end(self) -> None:
-        """End the processes still at work, and wait for their end."""
+        """End the processes that are still at work, and wait for them."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
         for other, thread in zip(self._others.values(), self._threads, strict=True):
-            while thread.is_alive():  # as above
+            while thread.is_alive():  # repeated, as in ``_end_leader``
                 other.end_child()
                 thread.join(_AGAIN_S)
 
     def _watch(self) -> None:
-        """End all when one waits in a collective that another left out."""
+        """Fail the job when a rank waits in a collective that another rank skipped."""
         seen: Mapping[int, Beat] = {}
         while True:
             with self._changed:
@@ -225,41 +232,49 @@ class _Job:
             self._end_leader()
             return
 
-    def _named_in_silence(self, failure: Failure, rank: int) -> Failure:
-        """Return a failure that names its rank; in a silence, the rank that others wait for, if one shows."""
+    def _add_slow_rank(self, failure: Failure, rank: int) -> Failure:
+        """Return a failure that names its rank; after a time-out, the rank that the others wait for, if the beats show
+        one.
+        """
         last = beats.latest(beats.read(self._folder, self._size), range(self._size))
         if failure.kind != "timeout" or last is None:
-            return _failure_named(failure, rank)
+            return _add_rank_to_failure(failure, rank)
         message = f"{failure.message}: rank {last} hangs or is slow, and the others wait in a collective for it"
         return msgspec.structs.replace(failure, message=message)
 
     def _end_leader(self) -> None:
-        """End rank 0, again and again: it may not have started its process yet."""
+        """End rank 0; repeat until the job is over, since rank 0 may not have started its process yet."""
         while not self._over:
             self._leader.end_child()
             sleep(_AGAIN_S)
 
     def _wait_for(self, number: int, *, optional: bool) -> None:
-        """Wait until all others have said as much as rank 0, or one has failed.
+        """Wait until every other rank has given answer ``number``, or a rank has failed.
+
+        Args:
+            number: the answer's number, from 0.
+            optional: do not fail if an answer is missing.
 
         Raises:
-            ChildFailed: one was silent for too long.
+            ChildFailed: a rank failed, or was silent for too long.
+            TputfindError: a rank refused the question.
         """
         patience_s = self._timeout_s or _PATIENCE_S
         with self._changed:
             heard = self._changed.wait_for(
-                lambda: self._failed is not None or not self._lacking(number), _PATIENCE_S if optional else patience_s
+                lambda: self._failed is not None or not self._missing_ranks(number),
+                _PATIENCE_S if optional else patience_s,
             )
-            late = min(self._lacking(number), default=0)
+            late = min(self._missing_ranks(number), default=0)
         self._raise_failed()
         if not heard and not optional:
-            raise ChildFailed(self._named_in_silence(failures.of_silence(patience_s), late))
+            raise ChildFailed(self._add_slow_rank(failures.of_silence(patience_s), late))
 
-    def _lacking(self, number: int) -> list[int]:
+    def _missing_ranks(self, number: int) -> list[int]:
         return [rank for rank, said in self._answers.items() if len(said) <= number and rank in self._working]
 
-    def _failing(self, number: int) -> tuple[int, Any] | None:
-        """Return the first of the other ranks whose answer tells of a failure, and that answer."""
+    def _first_failed_answer(self, number: int) -> tuple[int, Any] | None:
+        """Return the first rank other than 0 whose answer has a failure, and that answer; None if no answer has one."""
         for rank, said in self._answers.items():
             if len(said) > number and _failure_in(said[number]) is not None:
                 return rank, said[number]
@@ -270,7 +285,7 @@ class _Job:
             return
         rank, error = self._failed
         if isinstance(error, ChildFailed):
-            raise ChildFailed(_failure_named(error.failure, rank)) from None
+            raise ChildFailed(_add_rank_to_failure(error.failure, rank)) from None
         if isinstance(error, TputfindError):
             raise type(error)(f"{error.message} (rank {rank})", error.hint, error.traceback) from None
         raise error
@@ -291,7 +306,7 @@ class _Job:
             return msgspec.structs.replace(answer, environment=environment)
         if _failure_in(answer) is not None:
             return _named(answer, 0)
-        failing = self._failing(number)
+        failing = self._first_failed_answer(number)
         if failing is not None:
             return _named(failing[1], failing[0])
         return with_peaks_of(answer, others)
@@ -302,7 +317,9 @@ def _device_of(environment: Any) -> RankDevice:
 
 
 def _part_of(answer: Any) -> tuple[str, Any]:
-    """Return what an answer tells of a batch, a trial or a timing, and the name of its field if it has one."""
+    """Return the name of the field with an answer's batch or trial, empty if the answer is the result itself; and the
+    result.
+    """
     if isinstance(answer, Timed):
         return ("trial", answer.trial) if answer.trial is not None else ("batch", answer.batch)
     return "", answer
@@ -317,13 +334,13 @@ def _failure_in(answer: Any) -> Failure | None:
 
 
 def _named(answer: Any, rank: int) -> Any:
-    """Return an answer whose failure says at which rank it was."""
+    """Return an answer with its rank added to the failure's message."""
     name, part = _part_of(answer)
-    return _with_part(answer, name, msgspec.structs.replace(part, failure=_failure_named(part.failure, rank)))
+    return _with_part(answer, name, msgspec.structs.replace(part, failure=_add_rank_to_failure(part.failure, rank)))
 
 
-def _failure_named(failure: Failure, rank: int) -> Failure:
-    """Return a failure that says at which rank it was; in a silence, rank 0 may wait for any other."""
+def _add_rank_to_failure(failure: Failure, rank: int) -> Failure:
+    """Return a failure with its rank in the message; in a time-out of rank 0, any rank may be the slow one."""
     if failure.kind == "timeout" and rank == 0:
         return msgspec.structs.replace(failure, message=f"{failure.message}: a rank hangs, or all are slow")
     return msgspec.structs.replace(failure, message=f"rank {rank}: {failure.message}")
@@ -333,7 +350,7 @@ _PEAKS: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "allocator_retri
 
 
 def with_peaks_of(answer: Any, others: Sequence[Any]) -> Any:
-    """Return the answer of one rank with the most memory that any of them took: the fullest device decides."""
+    """Return the answer of one rank with the highest memory peaks of all ranks: the fullest device decides."""
     name, part = _part_of(answer)
     theirs = [_part_of(other)[1] for other in others]
     if not all(hasattr(part, peak) for peak in _PEAKS[:2]):

@@ -1,4 +1,4 @@
-"""The signals that stop a run: who takes them, and for how long."""
+"""Handlers of the signals that stop a run, set for a limited time."""
 
 import signal
 import threading
@@ -8,15 +8,15 @@ from types import FrameType
 from typing import Any, Final
 
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Ctrl-C, what ends a process politely, and a terminal that is gone."""
+"""Ctrl-C, the polite request to end, and a closed terminal."""
 Handler = Callable[[int, FrameType | None], Any] | int
 
 
 @contextmanager
 def restored() -> Iterator[Mapping[int, Handler]]:
-    """Yield what takes the signals that stop a run, and have it take them again in the end.
+    """Yield the handlers of the signals that stop a run, and restore them at the end.
 
-    In another thread than the main one, which alone may set handlers, there is nothing to keep.
+    Only the main thread may set handlers; in any other thread the mapping is empty.
     """
     in_main = threading.current_thread() is threading.main_thread()
     before: dict[int, Handler] = {
@@ -30,7 +30,7 @@ def restored() -> Iterator[Mapping[int, Handler]]:
 
 @contextmanager
 def handled_by(handler: Handler) -> Iterator[Mapping[int, Handler]]:
-    """Have a handler take the signals that stop a run meanwhile; yield those before it.
+    """Set a handler for the signals that stop a run; yield the previous handlers, and restore them at the end.
 
     A signal that was ignored from the start, as under nohup, stays ignored.
     """

@@ -1,4 +1,4 @@
-"""The ways to run a model's steps: a table, and one module a way."""
+"""The modes in which a model's steps run: a table, and one module per mode."""
 
 from typing import Final
 

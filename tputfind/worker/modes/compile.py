@@ -1,4 +1,4 @@
-"""A step that torch.compile compiles for its batch size, and for no other: never one that runs uncompiled unseen."""
+"""Steps that torch.compile compiles for one batch size; a step that silently runs uncompiled is refused."""
 
 import os
 import sys
@@ -17,22 +17,22 @@ from tputfind.record.record import Compiled
 from tputfind.worker.modes.mode import Prepared, StepOf
 
 _MOST_CALLS: Final = 10
-"""Until no call compiles anything new; torch gives up before, at its own limit of recompilations."""
+"""Maximum calls until nothing new is compiled; torch gives up earlier, at its own limit of recompilations."""
 _DYNAMO: Final = "torch._dynamo"
 _ANEW: Final = "it is compiled anew from step to step"
 
 
 class Compile:
-    """Compiles the step of each batch size. A process has one compiled size: another one resets the compiler."""
+    """Compiles the step of each batch size. A process keeps one compiled size: another one resets the compiler."""
 
     as_it_is: ClassVar = False
     torch_mode: ClassVar[str | None] = None
-    """``mode`` of ``torch.compile``."""
+    """The ``mode`` argument of ``torch.compile``."""
     backend: ClassVar = "inductor"
-    """``backend`` of ``torch.compile``."""
+    """The ``backend`` argument of ``torch.compile``."""
 
     def __init__(self, module: nn.Module, step_of: StepOf, synchronize: Callable[[], None]) -> None:
-        """Take a model; nothing is compiled before there is a batch."""
+        """Take a model; its step is compiled when ``prepare`` is called."""
         self._module = module
         self._step_of = step_of
         self._synchronize = synchronize
@@ -41,16 +41,16 @@ class Compile:
 
     @staticmethod
     def refusal(can: Capabilities) -> str:  # noqa: ARG004  # the compiler says so itself
-        """Nothing is known to speak against it beforehand."""
+        """Return an empty string: only the compiler itself can refuse a model."""
         return ""
 
     def prepare(
         self, size: int, bind: Callable[[Callable[..., object]], Callable[[], object]], plain: Callable[[], object]
     ) -> Prepared:
-        """Return the compiled step, after calling it until nothing more of it is compiled."""
+        """Return the compiled step, after calls until nothing more is compiled."""
         if self._of_size is None or self._of_size[0] != size:
             if self._cache is not None:
-                # Each batch size has its own cache, so that none is faster because another came first.
+                # Each batch size has its own cache, so that no compile time depends on an earlier size.
                 folder = Path(self._cache) / f"batch-{size}"
                 os.environ |= {COMPILER_CACHE: str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
             self._of_size = size, compilable(self._module, self.torch_mode, self.backend)
@@ -58,27 +58,27 @@ class Compile:
         try:
             return Prepared(run, compile_now(run, self._synchronize))
         except Exception:
-            plain()  # what fails in any case is told in the model's own words
+            plain()  # a model that fails uncompiled too raises its own error here
             raise
 
 
 class ReduceOverhead(Compile):
-    """Compiles, and on a GPU replays what was compiled as CUDA graphs."""
+    """Compiles, and on a GPU replays the compiled code as CUDA graphs."""
 
     torch_mode = "reduce-overhead"
 
 
 class MaxAutotune(Compile):
-    """Compiles with kernels that are chosen by timing them, which takes minutes."""
+    """Compiles with kernels that the compiler chooses by timing them, which takes minutes."""
 
     torch_mode = "max-autotune"
 
 
 class Freezing(Compile):
-    """Compiles with weights as constants, which the compiler folds into the operations around them."""
+    """Compiles with weights as constants, which the compiler folds into adjacent operations."""
 
     def __init__(self, module: nn.Module, step_of: StepOf, synchronize: Callable[[], None]) -> None:
-        """Take a model, and have all that this process compiles be compiled so."""
+        """Take a model, and turn freezing on for everything that this process compiles."""
         from torch._inductor import config
 
         config.freezing = True
@@ -103,26 +103,26 @@ def with_backend(name: str) -> type[Compile]:
 
 
 def compilable(module: torch.nn.Module, mode: str | None = None, backend: str = "inductor") -> Callable[..., object]:
-    """Return what is compiled as it is called, for the shapes that it is called with.
+    """Return a module that is compiled at its first call with each set of shapes.
 
-    What was compiled before in this process is forgotten.
+    Everything that this process compiled before is dropped.
     """
-    import torch._inductor.compile_fx  # before anything is timed; and it opens the device, so in no server that forks
+    import torch._inductor.compile_fx  # before anything is timed; not in the forking server, as it opens the device
     from torch._dynamo import config, reset
 
     reset()
-    _counters().clear()  # of what a model compiled of its own accord while it was built
-    config.fail_on_recompile_limit_hit = True  # torch would go on uncompiled, without a word
+    _counters().clear()  # a model may have compiled parts while it was built
+    config.fail_on_recompile_limit_hit = True  # else torch silently runs the rest uncompiled
     compiled: Callable[..., object] = torch.compile(module, dynamic=False, mode=mode, backend=backend)
     return compiled
 
 
 def compile_now(step: Callable[[], object], synchronize: Callable[[], None]) -> Compiled:
-    """Call a step until nothing more of it is compiled, and return what that took.
+    """Call a step until nothing more of it is compiled; return the compile time, the graphs and the graph breaks.
 
     Raises:
-        CannotRunSo: nothing of it is compiled, or there is no end to it.
-        Exception: whatever the model raises, or its compiler.
+        CannotRunSo: the compiler skips the whole step, or every call compiles something new.
+        Exception: whatever the model or its compiler raises.
     """
     from torch._dynamo.exc import FailOnRecompileLimitHit
 
@@ -146,9 +146,9 @@ def compile_now(step: Callable[[], object], synchronize: Callable[[], None]) -> 
 
 
 def first_output(step: Callable[[], object]) -> tuple[object, Compiled | None]:
-    """Take the first step of a model that is run as it is; return its output and what it compiled of its own accord.
+    """Run the first step of a model as it is; return its output and the model's own compilations, or None without any.
 
-    A step that compiled anything is taken again until it compiles nothing more, or is compiled anew each time.
+    If the step compiled anything, it is repeated until it compiles nothing more, or at most 10 times.
     """
     start, graphs = perf_counter(), graphs_now()
     output = step()
@@ -165,7 +165,7 @@ def first_output(step: Callable[[], object]) -> tuple[object, Compiled | None]:
 
 
 def fell_back() -> bool:
-    """Return whether torch gave up compiling a part of a model in this process, and runs it uncompiled."""
+    """Return whether torch gave up compiling a part of a model in this process and runs that part uncompiled."""
     if _DYNAMO not in sys.modules:
         return False
     reasons = (reason for kind in ("graph_break", "unimplemented") for reason in _counters()[kind])
@@ -173,20 +173,20 @@ def fell_back() -> bool:
 
 
 def graphs_now() -> int:
-    """Return how many graphs were compiled in this process."""
+    """Return the number of graphs compiled in this process."""
     return _graphs() if _DYNAMO in sys.modules else 0
 
 
 def _breaks() -> int:
-    # Some breaks are told as the one, and some as the other.
+    # Torch counts some breaks under the first name, some under the second.
     return sum(sum(_counters()[kind].values()) for kind in ("graph_break", "unimplemented"))
 
 
 def check_still(compiled: Compiled | None) -> None:
-    """Refuse what was measured of a compiled step if any of it was compiled anew meanwhile.
+    """Refuse the measurement of a compiled step if any part was compiled again meanwhile.
 
     Raises:
-        CannotRunSo: it was.
+        CannotRunSo: a part was compiled again.
     """
     if compiled is not None and _graphs() != compiled.graphs:
         raise CannotRunSo(_ANEW)

@@ -1,4 +1,4 @@
-"""A step as a CUDA graph: recorded once, and launched as a whole without Python in between."""
+"""Steps as CUDA graphs: recorded once, and launched as a whole without Python in between."""
 
 from collections.abc import Callable
 from typing import ClassVar, Final
@@ -14,7 +14,7 @@ _SIDE_STEPS: Final = 3
 
 
 class CudaGraph:
-    """Captures the step of each batch size, and replays it."""
+    """Captures the step of each batch size as a CUDA graph, and replays it."""
 
     as_it_is: ClassVar = False
 
@@ -24,7 +24,7 @@ class CudaGraph:
 
     @staticmethod
     def refusal(can: Capabilities) -> str:
-        """Say that the device has no graphs, where that is so."""
+        """Return why the device cannot run CUDA graphs; empty if it can."""
         return "" if can.graphs else "has no CUDA graphs"
 
     def prepare(
@@ -33,20 +33,23 @@ class CudaGraph:
         bind: Callable[[Callable[..., object]], Callable[[], object]],  # noqa: ARG002
         plain: Callable[[], object],
     ) -> Prepared:
-        """Return what replays the step."""
+        """Return a function that replays the captured step."""
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         return Prepared(captured(plain, self._pool))
 
 
 def captured(step: Callable[[], object], pool: object = None) -> Callable[[], object]:
-    """Return what replays a step on the current stream of the current CUDA device, on the inputs that it has.
+    """Return a function that replays a step on the current stream of the current CUDA device, with the captured inputs.
 
-    ``pool`` is where its memory is taken from, and may be shared by graphs that are not replayed at the same time.
-    Warm-up on a side stream and capture are as torch documents them ("CUDA semantics", CUDA Graphs).
+    The warm-up on a side stream and the capture follow torch's documentation ("CUDA semantics", CUDA Graphs).
+
+    Args:
+        step: the step to capture.
+        pool: the memory pool, which graphs may share if they are not replayed at the same time.
 
     Raises:
-        CannotRunSo: something in it cannot be captured. The process is then good for nothing else.
-        Exception: what the step raises by itself, or for want of memory.
+        CannotRunSo: a part of the step cannot be captured. The process is then unusable.
+        Exception: whatever the step itself raises, out of memory included.
     """
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
@@ -63,7 +66,7 @@ def captured(step: Callable[[], object], pool: object = None) -> Callable[[], ob
             except BaseException as error:
                 cause = error
                 raise
-    except Exception as error:  # ending a broken capture raises an error of its own, which hides the one that broke it
+    except Exception as error:  # the end of a broken capture raises another error, which hides the cause
         cause = cause or error
         reason = (f"{cause}".strip().splitlines() or ["no reason given"])[0]
         raise CannotRunSo(f"{type(cause).__name__}: {reason}") from cause

@@ -1,4 +1,4 @@
-"""What a way to run a model's steps is, and the plainest: as Python runs it."""
+"""The interface of a mode, and the plainest mode: eager execution."""
 
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple, Protocol
@@ -9,56 +9,56 @@ from tputfind.record.environment import Capabilities
 from tputfind.record.record import Compiled
 
 StepOf = Callable[[Callable[..., object]], Callable[..., object]]
-"""Makes of a model the step that takes the model's inputs: to infer or to train, with autocast or without."""
+"""Turns a model into the step that takes its inputs: inference or training, with autocast or without."""
 
 
 class Prepared(NamedTuple):
-    """What runs a batch's step, and what compiling it came to, if it was."""
+    """A function that runs a batch's step, and the figures of its compilation, if it was compiled."""
 
     run: Callable[[], object]
     compiled: Compiled | None = None
 
 
 class Mode(Protocol):
-    """A way to run the steps of one model in one process."""
+    """A mode in which the steps of one model run in one process."""
 
     as_it_is: ClassVar[bool]
-    """Whether the modules run one by one, as Python calls them, and nothing stays that is good for one batch size."""
+    """Whether the modules run one by one, as Python calls them, without any state for a single batch size."""
 
     def __init__(self, module: nn.Module, step_of: StepOf, synchronize: Callable[[], None]) -> None:
-        """Take a model that lies on its device, and what waits for the device."""
+        """Take a model that is on its device, the step's maker, and a function that waits for the device."""
 
     @staticmethod
     def refusal(can: Capabilities) -> str:
-        """Say why a device cannot run a model so; nothing where it can."""
+        """Return why a device cannot run a model in this mode; empty if it can."""
 
     def prepare(
         self, size: int, bind: Callable[[Callable[..., object]], Callable[[], object]], plain: Callable[[], object]
     ) -> Prepared:
-        """Return what runs the step of a batch.
+        """Return a function that runs the step of a batch.
 
         Args:
-            size: of the batch.
+            size: the batch size.
             bind: gives a step its inputs.
             plain: the step as it is, with its inputs.
 
         Raises:
-            CannotRunSo: the model cannot be run in this way.
-            Exception: whatever the model raises, its compiler, or want of memory.
+            CannotRunSo: the model cannot run in this mode.
+            Exception: whatever the model or its compiler raises, out of memory included.
         """
 
 
 class Eager:
-    """Runs a model as it is."""
+    """Runs a model as it is, step by step in Python."""
 
     as_it_is: ClassVar = True
 
     def __init__(self, module: nn.Module, step_of: StepOf, synchronize: Callable[[], None]) -> None:
-        """There is nothing to prepare."""
+        """Ignore the arguments: there is nothing to prepare."""
 
     @staticmethod
     def refusal(can: Capabilities) -> str:  # noqa: ARG004  # every device can
-        """Nothing speaks against it."""
+        """Return an empty string: every device can run a model so."""
         return ""
 
     def prepare(
@@ -67,5 +67,5 @@ class Eager:
         bind: Callable[[Callable[..., object]], Callable[[], object]],  # noqa: ARG002
         plain: Callable[[], object],
     ) -> Prepared:
-        """Return the step as it is."""
+        """Return the plain step."""
         return Prepared(plain)
